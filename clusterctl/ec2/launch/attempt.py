@@ -1,4 +1,4 @@
-"""One launch at one place: written down before it is sent, and either all there or all gone."""
+"""One launch at one place: recorded before it is sent, then complete or rolled back."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 
-# EC2 shows a new instance to DescribeInstances within seconds. One that is not there after this
-# long was never launched.
+# DescribeInstances shows a new instance within seconds. A launch that has shown none after this
+# long was never carried out.
 SETTLED_AFTER_S = 600.0
 
 
 @dataclass(frozen=True)
 class SentLaunch:
-    """A RunInstances request as it was sent, its ClientToken in it, and when (Unix time)."""
+    """A RunInstances request as it was sent, with its ClientToken, and when (Unix time)."""
 
     request: Mapping[str, Any]
     sent_at: float
@@ -41,21 +41,25 @@ class SentLaunch:
         return str(self.request["ClientToken"])
 
     def asks_for(self, request: Mapping[str, Any]) -> bool:
-        """Whether `request` differs in nothing but its token."""
+        """Return whether `request` is the same except for its token."""
         return _without_token(self.request) == _without_token(request)
 
 
 def _without_token(request: Mapping[str, Any]) -> str:
     # The token is also in the instances' tags.
     token = str(request["ClientToken"])
-    # A request that is only planned may hold references to results: never equal to a sent one.
+    # `default=repr`: a planned request may hold a ResultOf, which JSON cannot express. Such a
+    # request never equals one that was sent.
     return json.dumps(_plain(request), sort_keys=True, default=repr).replace(
         json.dumps(token), '""'
     )
 
 
 def read_launches(path: Path) -> tuple[SentLaunch, ...]:
-    """The launches that are not settled. Raises ClusterctlError for a file nobody can read."""
+    """Return the recorded launches, whose outcome is not known yet; empty without the file.
+
+    Raises ClusterctlError for a file that cannot be read.
+    """
     try:
         content = json.loads(path.read_text())
         return tuple(
@@ -72,7 +76,11 @@ def read_launches(path: Path) -> tuple[SentLaunch, ...]:
 
 
 def write_launches(path: Path, launches: Sequence[SentLaunch]) -> None:
-    """Keep these, and only these. Once a launch was sent the file stays, perhaps with none."""
+    """Replace the recorded launches by these.
+
+    An empty list creates no file, but an existing file stays: it tells `down` that a launch was
+    sent from this folder.
+    """
     if not launches and not path.exists():
         return
     entries = [{"request": _plain(sent.request), "sent_at": sent.sent_at} for sent in launches]
@@ -102,19 +110,25 @@ def _binary(value: Any) -> Any:
     return [_binary(part) for part in value] if isinstance(value, list) else value
 
 
+# Tries of a RunInstances request that EC2 throttles or whose outcome is not known.
 ATTEMPTS = 5
+# How long EC2 may take until DescribeInstances shows all instances of a launch.
 VISIBLE_WITHIN_S = 120.0
-# What is longer in coming is waited for node by node, with the rest of getting ready.
+# How long to wait for pending instances. Slower ones are awaited node by node when the nodes are
+# made ready.
 SETTLED_WITHIN_S = 300.0
 ROLLED_BACK_WITHIN_S = 600.0
+# How long EC2 may take until RunInstances knows a resource that was created just before.
 KNOWN_WITHIN_S = 60.0
-# What a launch may name before all of EC2 knows of it.
+# EC2 is eventually consistent: RunInstances may refuse a resource that was created just before
+# with one of these codes.
 MADE_JUST_NOW = (
     "InvalidGroup.NotFound",
     "InvalidKeyPair.NotFound",
     "InvalidPlacementGroup.Unknown",
 )
-# Why EC2 ends an instance that starts, where more is to be said of it than to try again.
+# Reasons for which EC2 terminates an instance while it starts, each with a hint. For all others
+# the hint is to try again.
 DEATHS = {
     "Client.VolumeLimitExceeded": "ask for more EBS storage under Service Quotas, or give a "
     "smaller --disk-gib",
@@ -129,9 +143,10 @@ DEATHS = {
 
 @dataclass
 class Attempt:
-    """Launches of one cluster. `once` is the client that repeats nothing.
+    """Launches of one cluster. `once` is a client without retries.
 
-    `seen` is the whole cluster, in whatever state, as the last launch left it.
+    `seen` has all of the cluster's instances after the last launch; terminated ones only if one of
+    the launch died.
     """
 
     client: EC2Client
@@ -142,15 +157,18 @@ class Attempt:
     seen: tuple[Instance, ...] = ()
 
     def indices_of(self, step: Step) -> tuple[int, ...]:
-        """The node indices that a step launches."""
+        """Return the node indices that a step launches."""
         labels = tags.tag_dict(step.arguments["TagSpecifications"][0]["Tags"])
         first = int(labels[tags.FIRST_INDEX])
         return tuple(range(first, first + step.arguments["MaxCount"]))
 
     def launch(self, step: Step, results: dict[str, Any]) -> tuple[Instance, ...]:
-        """The instances, none of them pending; where fewer will do, perhaps fewer than asked for.
+        """Launch the step's nodes, wait until they are not pending, and return their instances.
 
-        Raises AwsError, with nothing left of the attempt.
+        `results` fill in the arguments that come from earlier steps. Returns fewer instances than
+        requested where the request's MinCount allows it. Raises AwsError, with nothing left of
+        the attempt unless the outcome is unknown, and ClusterctlError where EC2 does not show
+        what it launched; then the launch stays recorded.
         """
         request = step.resolved(results)
         answer = self._send(request)
@@ -162,7 +180,10 @@ class Attempt:
         return alive
 
     def _send(self, request: dict[str, Any]) -> Any:
-        """Raises AwsError; a request of unknown outcome stays written down."""
+        """Record the request, send it and return EC2's answer.
+
+        Raises AwsError. A request of unknown outcome stays recorded.
+        """
         token = request["ClientToken"]
         others = [sent for sent in read_launches(self.launch_record) if sent.token != token]
         write_launches(self.launch_record, [*others, SentLaunch(request, time.time())])
@@ -177,7 +198,8 @@ class Attempt:
                 failure = error
                 patient = outcome_unknown(error) or throttled(error)
                 vain += patient
-                # Only a refusal of the request itself says that it was never carried out.
+                # Throttling says nothing about an earlier try of the same request that may have
+                # been carried out. Only a refusal of the request itself clears the doubt.
                 doubtful = outcome_unknown(error) or (doubtful and throttled(error))
                 again = vain < ATTEMPTS if patient else time.monotonic() < known_by
                 if not (patient or _not_yet_known(error)) or not again:
@@ -193,9 +215,11 @@ class Attempt:
         raise failure
 
     def _settled(self, ids: Sequence[str], least: int) -> tuple[Instance, ...]:
-        """These instances once EC2 has shown them all and none is pending, or time is up.
+        """Wait until EC2 shows all these instances and none is pending, and return them.
 
-        Those that die are not waited for with the others where too few would be left.
+        Returns early when so many have died that fewer than `least` can be left, and after
+        SETTLED_WITHIN_S with some still pending. Raises AwsError, and ClusterctlError where EC2
+        does not show all of them within VISIBLE_WITHIN_S.
         """
         start = time.monotonic()
         states: dict[str, NodeState] = {}
@@ -206,13 +230,14 @@ class Attempt:
             return NodeState.PENDING not in seen or sum(one in AWAKE for one in seen) < least
 
         for gap_s in gaps(0.2, 1.15):
-            # One that EC2 does not show for a moment is still what it was.
+            # Merge: an instance that EC2 does not show for a moment keeps its last state.
             states |= find_states(self.client, ids)
             waited_s = time.monotonic() - start
             hidden = len(states) < len(ids)
             late = waited_s > (VISIBLE_WITHIN_S if hidden else SETTLED_WITHIN_S)
             if late or (not hidden and ended(states.values())):
-                # Only of the dead ones more is to be said: EC2 shows those of an hour.
+                # EC2 shows terminated instances for about an hour. Ask for them only if one of
+                # this launch died, to read the reason.
                 dead = any(one not in AWAKE for one in states.values())
                 self.seen = find_instances(self.client, self.cluster, () if dead else PRESENT)
                 shown = {one.node.instance_id: one for one in self.seen}
@@ -231,11 +256,15 @@ class Attempt:
     def _check_dead(
         self, request: dict[str, Any], made: Sequence[Instance], alive: Sequence[Instance]
     ) -> None:
-        """Some died while they started. Raises AwsError, unless enough are left."""
+        """Handle instances that died while they started.
+
+        Reports it where enough nodes are left. Else terminates the others and raises AwsError with
+        EC2's reason as its code.
+        """
         dead = [found for found in made if found.node.state not in AWAKE]
         names = fold_hosts([found.node.name for found in dead])
         reason = next((found.state_reason for found in dead if found.state_reason), "no reason")
-        # Without its head node a cluster is none.
+        # The head node (index 0) is not optional.
         if len(alive) >= request["MinCount"] and not any(found.node.index == 0 for found in dead):
             self.on_step(f"{names} died while starting: {reason}")
             return
@@ -260,5 +289,5 @@ class Attempt:
 
 
 def _not_yet_known(error: AwsError) -> bool:
-    """What was made just now may not be known to all of EC2 yet."""
+    """Return whether EC2 refused because it does not know a resource yet that was just created."""
     return error.code in MADE_JUST_NOW or "Invalid IAM Instance Profile name" in error.message

@@ -1,8 +1,8 @@
-"""Where EC2 has machines, what the account may have of them, and what to do when there are none.
+"""Zones that offer a type, the account's quotas, and what to do when EC2 has no capacity.
 
-Which zones offer a type, capacity that was reserved (On-Demand Capacity Reservations and Capacity
-Blocks), quotas, and one table of the codes with which EC2 refuses a launch. The codes are from
-EC2's error list and from what karpenter and ParallelCluster keep of what cannot be filled now.
+Also reserved capacity (On-Demand Capacity Reservations and Capacity Blocks), and one table of the
+error codes with which EC2 refuses a launch. The codes are from EC2's error list and from the lists
+of capacity errors in Karpenter and AWS ParallelCluster.
 """
 
 from __future__ import annotations
@@ -32,26 +32,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Families that share a quota, and its codes. An empty code: AWS lists no such quota."""
+    """Instance families that share a quota, and the quota's code for each market.
+
+    An empty code means that AWS lists no such quota.
+    """
 
     name: str
     on_demand: str
     spot: str
 
     def code(self, market: Market) -> str:
-        """The quota's code; empty where nothing is counted, as for Capacity Blocks."""
+        """Return the quota's code; empty where AWS counts nothing, as for Capacity Blocks."""
         codes = {Market.ON_DEMAND: self.on_demand, Market.SPOT: self.spot}
         return codes.get(market, "")
 
     def title(self, market: Market) -> str:
-        """As the Service Quotas console has it, or nearly so."""
+        """Return the quota's name, nearly as the Service Quotas console shows it."""
         if market is Market.SPOT:
             return f"All {self.name} Spot Instance Requests"
         return f"Running On-Demand {self.name} instances"
 
 
 STANDARD = Bucket("Standard (A, C, D, H, I, M, R, T, Z)", "L-1216C47A", "L-34B43A08")
-# The same codes in every region and account.
+# Letters that the families' names begin with -> quota. The codes are the same in all regions.
 BUCKETS = {
     ("p",): Bucket("P", "L-417A185B", ""),
     ("g", "gr", "vt"): Bucket("G and VT", "L-DB2E81BA", "L-3819A6DF"),
@@ -65,39 +68,44 @@ BUCKETS = {
     ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"): STANDARD,
 }
 _BUCKET_OF = {letters: bucket for family, bucket in BUCKETS.items() for letters in family}
-# On spot the generations of P are apart; P6 is in AWS's list with none of them (EC2 user guide,
+# For spot the generations of P have quotas of their own. AWS lists none for P6 (EC2 user guide,
 # "Spot Instance quotas", 2026).
 _OLD_P = Bucket("P4, P3 and P2", "", "L-7212CCBC")
 SPOT_P = {"2": _OLD_P, "3": _OLD_P, "4": _OLD_P, "5": Bucket("P5", "", "L-C4BD4855")}
 
+# The states in which an instance counts against a quota.
 COUNTED = ("pending", "running")
+# DescribeInstances' InstanceLifecycle -> market.
 _MARKET_OF = {"": Market.ON_DEMAND, "spot": Market.SPOT, "capacity-block": Market.CAPACITY_BLOCK}
 
 
 def bucket_of(instance_type: str, market: Market = Market.ON_DEMAND) -> Bucket | None:
-    """The quota that `p4d.24xlarge` counts against; None for a family that is not known."""
+    """Return the quota that a type such as `p4d.24xlarge` counts against.
+
+    None for an unknown family.
+    """
     letters, generation = _family(instance_type)
     spot_p = SPOT_P.get(generation) if market is Market.SPOT and letters == "p" else None
     return spot_p or _BUCKET_OF.get(letters)
 
 
 def _family(instance_type: str) -> tuple[str, str]:
-    """`("p", "5")` of `p5en.48xlarge`."""
+    """Return the family's letters and generation: `("p", "5")` for `p5en.48xlarge`."""
     match = re.match(r"([a-z]*)(\d*)", instance_type)
     return (match[1], match[2]) if match else ("", "")
 
 
 def quota_code(instance_type: str, market: Market) -> str | None:
-    """`L-417A185B`; None where no quota in vCPUs is known to apply."""
+    """Return the code of the type's vCPU quota, such as `L-417A185B`; None without a known one."""
     bucket = bucket_of(instance_type, market)
     return (bucket.code(market) or None) if bucket else None
 
 
 def find_quota(clients: Clients, code: str, service: str = "ec2") -> float | None:
-    """The account's quota; None when it cannot be read. Raises nothing of AWS's.
+    """Return the account's quota; None if it cannot be read. Raises no AwsError.
 
-    Only where the account has none of its own does AWS's default hold: for who may not read the
-    account's, the default would refuse what the account may do.
+    AWS's default is used only where the account has no value of its own. If the account's value
+    may not be read, the default could be too low and refuse a launch that the account is allowed.
     """
     try:
         with translated():
@@ -126,9 +134,9 @@ def _value(answer: Any) -> float | None:
 
 @dataclass(frozen=True)
 class QuotaUse:
-    """A quota, and how much of it is in use. `limit` None: nobody says.
+    """A quota and how much of it is in use.
 
-    An empty `code`: AWS lists no quota.
+    `limit` is None where it cannot be read. An empty `code` means that AWS lists no quota.
     """
 
     title: str
@@ -138,7 +146,10 @@ class QuotaUse:
     service: str = "ec2"
 
     def request(self, wanted: int, region: str) -> str:
-        """What to run to be allowed so many in all. AWS takes hours to days."""
+        """Return the command that asks AWS to raise the quota to `wanted` in all.
+
+        AWS takes hours to days to answer.
+        """
         return (
             f"aws service-quotas request-service-quota-increase --service-code {self.service} "
             f"--quota-code {self.code} --desired-value {wanted} --region {region}"
@@ -148,9 +159,10 @@ class QuotaUse:
 def find_quota_uses(
     clients: Clients, machines: Iterable[MachineType], market: Market
 ) -> dict[str, QuotaUse]:
-    """By instance type; none where nothing is counted, as for Capacity Blocks. Raises AwsError.
+    """Return the use of the vCPU quota of each type, by instance type. Raises AwsError.
 
-    One listing of the running instances of these families, and one question for each quota.
+    Empty for Capacity Blocks, which AWS does not count. Lists the running instances of these
+    families once, and reads each quota once.
     """
     sizes = {machine.name: machine.vcpus for machine in machines}
     if market is Market.CAPACITY_BLOCK or not sizes:
@@ -171,7 +183,7 @@ def find_quota_uses(
 
 
 def find_address_use(clients: Clients) -> QuotaUse:
-    """The region's elastic addresses, whoever's. Raises AwsError."""
+    """Return the use of the region's quota of elastic addresses. Raises AwsError."""
     with translated():
         used = len(clients.ec2.describe_addresses()["Addresses"])
     code = "L-0263D0A3"
@@ -179,9 +191,9 @@ def find_address_use(clients: Clients) -> QuotaUse:
 
 
 def find_interface_use(clients: Clients) -> QuotaUse:
-    """The region's network interfaces, whoever's: EC2 has no shorter way to count them.
+    """Return the use of the region's quota of network interfaces. Raises AwsError.
 
-    Raises AwsError.
+    Lists all of them, because EC2 has no call that counts.
     """
     with translated():
         pages = clients.ec2.get_paginator("describe_network_interfaces")
@@ -215,9 +227,10 @@ def used_vcpus(
     market: Market,
     vcpus: Mapping[str, int] | None = None,
 ) -> int:
-    """The vCPUs of those among these instances that count against the quota.
+    """Return how many vCPUs of these instances count against the quota.
 
-    `vcpus` by type serves where an instance does not say how many it has.
+    `described` is from DescribeInstances. `vcpus`, by type, is used for instances whose description
+    has no CpuOptions.
     """
     return sum(
         _vcpus(instance, vcpus or {})
@@ -235,7 +248,10 @@ def _vcpus(instance: Any, by_type: Mapping[str, int]) -> int:
 
 
 def quota_finding(use: QuotaUse, machine: MachineType, nodes: int, region: str) -> Finding | None:
-    """Whether `nodes` more machines fit into the quota; None when they do."""
+    """Return a finding if `nodes` more machines exceed the vCPU quota; None if they fit.
+
+    It is information where AWS lists no quota, or it cannot be read.
+    """
     need = nodes * machine.vcpus
     wanted = f"{count(nodes, 'more node')} ({machine.name}) {'needs' if nodes == 1 else 'need'}"
     if not use.code:
@@ -261,7 +277,10 @@ def quota_finding(use: QuotaUse, machine: MachineType, nodes: int, region: str) 
 def full_finding(
     check_id: str, use: QuotaUse, need: int, wanted: str, region: str
 ) -> Finding | None:
-    """Whether `need` more go over the quota, which `wanted` says in words; None when not."""
+    """Return an error if `need` more exceed the quota; None if they fit or the limit is unknown.
+
+    `wanted` is the beginning of the message.
+    """
     if use.limit is None or use.used + need <= use.limit:
         return None
     return Finding(
@@ -275,7 +294,7 @@ def full_finding(
 
 @dataclass(frozen=True)
 class Place:
-    """A type of machine in one subnet, and so in one zone."""
+    """Where a launch is tried: an instance type and a subnet, and so a zone."""
 
     instance_type: str
     zone: str
@@ -283,7 +302,7 @@ class Place:
 
 
 class Move(Enum):
-    """What a refusal calls for."""
+    """What to do after EC2 has refused a launch."""
 
     NEXT_PLACE = "try elsewhere"
     WAIT = "wait and try again"
@@ -292,7 +311,7 @@ class Move(Enum):
     ABORT = "give up"
 
 
-# A code of RunInstances, or of the state reason of an instance that died while it started.
+# By error code of RunInstances, or by the state reason of an instance that died while starting.
 MOVES = {
     "InsufficientInstanceCapacity": Move.NEXT_PLACE,
     "InsufficientHostCapacity": Move.NEXT_PLACE,
@@ -321,7 +340,7 @@ MOVES = {
     "Client.InternalError": Move.FIX,
     "Client.InvalidSnapshot.NotFound": Move.FIX,
 }
-# Local zones, as us-west-2-lax-1a, among them.
+# A zone's name, including local zones such as us-west-2-lax-1a.
 _ZONE = re.compile(r"(?<![\w-])([a-z]{2,4}(?:-[a-z]+)+-\d+(?:-[a-z]+-\d+)?[a-z])(?![\w-])")
 _FREE = (
     "wait for machines with --capacity-timeout 2h, accept fewer with --min-nodes, another type "
@@ -332,27 +351,30 @@ _BOUND = (
     "new nodes join those that are there, in their zone and of their type: wait for machines "
     "with --capacity-timeout 2h"
 )
-# A sentence ends where another begins.
+# The white space keeps a full stop inside a name, such as p4d.24xlarge, from ending a sentence.
 _SENTENCE_END = re.compile(r"\.\s")
 
 
 def move_for(code: str) -> Move:
-    """What is not in the table is none of capacity's business."""
+    """Return what an error code calls for: ABORT if the code has nothing to do with capacity."""
     return MOVES.get(code, Move.ABORT)
 
 
 def zones_offered(message: str) -> tuple[str, ...]:
-    """The zones that EC2 says have capacity: `... or choosing us-east-1b, us-east-1c.`"""
+    """Return the zones that EC2's message says have capacity.
+
+    The message ends in `... or choosing us-east-1b, us-east-1c.`
+    """
     sentences = _SENTENCE_END.split(message)
     named = [one.partition("choosing ")[2] for one in sentences]
     return tuple(dict.fromkeys(zone for text in named for zone in _ZONE.findall(text)))
 
 
 def next_place(places: Sequence[Place], tried: Sequence[Place], message: str = "") -> Place | None:
-    """Where to try after `tried[-1]` was refused with `message`; None when all were tried.
+    """Return the place to try after EC2 refused `tried[-1]` with `message`; None if all were tried.
 
-    The zones that EC2 named for the same type first, then its other zones, then other types:
-    `places` are in that order already.
+    First come the zones that EC2's message names, for the same type; then the type's other zones;
+    then other types. `places` are sorted by type and zone already.
     """
     left = [place for place in places if place not in tried]
     same = [place for place in left if tried and place.instance_type == tried[-1].instance_type]
@@ -364,9 +386,9 @@ def next_place(places: Sequence[Place], tried: Sequence[Place], message: str = "
 
 
 def out_of_capacity(tried: Sequence[Place], failure: AwsError, bound: bool = False) -> AwsError:
-    """The error when every place was tried: what was tried, and what EC2 said last.
+    """Return the error for a launch that every place refused, with EC2's last message.
 
-    `bound`: the nodes join a cluster that is there, whose place and type are given.
+    `bound`: the nodes join an existing cluster, which determines their zone and type.
     """
     where = ", ".join(dict.fromkeys(f"{place.instance_type} in {place.zone}" for place in tried))
     scarce = "Capacity" in failure.code
@@ -378,11 +400,12 @@ def out_of_capacity(tried: Sequence[Place], failure: AwsError, bound: bool = Fal
     )
 
 
+# Instance type -> the zones that offer it.
 Offers = Mapping[str, frozenset[str]]
 
 
 def find_offers(client: EC2Client, types: Sequence[str]) -> Offers:
-    """The zones of this region that offer each type. Raises AwsError."""
+    """Return the zones of this region that offer each type. Raises AwsError."""
     offers: dict[str, set[str]] = {name: set() for name in types}
     named: Any = [{"Name": "instance-type", "Values": list(types)}]
     with translated():
@@ -402,9 +425,10 @@ def places(
     zone: str | None,
     addresses_needed: int,
 ) -> tuple[Place, ...]:
-    """Every place that can take all nodes, best first: by type as asked, then by zone.
+    """Return every place that can take all nodes: types in the given order, zones by name.
 
-    `zone` is a must. A zone's subnet with most free addresses stands for the zone.
+    With `zone`, only places in that zone. Of each zone the subnet with most free addresses is
+    taken, and only if it has `addresses_needed`.
     """
     return tuple(
         Place(instance_type, subnet.zone, subnet.subnet_id)
@@ -425,7 +449,11 @@ def _roomiest(subnets: Sequence[Subnet]) -> Iterator[Subnet]:
 
 @dataclass(frozen=True)
 class Reservation:
-    """A capacity reservation. `block`: a Capacity Block, which ends at `ends_at`."""
+    """A capacity reservation, or with `block` a Capacity Block, which ends at `ends_at`.
+
+    `free` is the number of instances that it still has room for. `placement_group`: it is tied to
+    a placement group.
+    """
 
     reservation_id: str
     instance_type: str
@@ -439,7 +467,7 @@ class Reservation:
 
 
 def find_reservation(client: EC2Client, reservation_id: str) -> Reservation | None:
-    """The reservation; None if there is none of this id in the region. Raises AwsError."""
+    """Return the reservation; None if the region has none of this id. Raises AwsError."""
     try:
         with translated():
             answer = client.describe_capacity_reservations(CapacityReservationIds=[reservation_id])
