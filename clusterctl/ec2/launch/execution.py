@@ -1,4 +1,4 @@
-"""Carry out a plan: its steps in order, and each launch at the first place that has room."""
+"""Execution of a launch plan: its steps in order, each launch at the first place with capacity."""
 
 from __future__ import annotations
 
@@ -34,18 +34,19 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 
+# The first and the longest delay between two tries while EC2 has no capacity.
 FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 600.0
 
 
 class CapacityTimeout:
-    """Waits for capacity, ever longer, for `timeout_s` in all."""
+    """Waits between tries, each wait twice as long as the last, for `timeout_s` in all."""
 
     def __init__(self, timeout_s: float) -> None:
         self._deadline = time.monotonic() + timeout_s
         self._gaps = gaps(FIRST_WAIT_S, 2.0, LONGEST_WAIT_S)
 
     def wait(self, failure: AwsError, on_step: Callable[[str], None]) -> None:
-        """Wait until the next try. Raises `failure` when there is no time for another."""
+        """Wait until the next try. Raises `failure` if the time is up."""
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             raise failure
@@ -65,9 +66,10 @@ def search(
     timeout: CapacityTimeout,
     on_step: Callable[[str], None],
 ) -> tuple[Instance, ...]:
-    """The instances that the step launched, at the first of the plan's places that has room.
+    """Launch the step at the first of the plan's places that has room; return the instances.
 
-    Raises AwsError: what no other place mends, or that all were tried and time is up.
+    Raises AwsError for an error that no other place would mend, and when all places were tried and
+    `timeout` is up.
     """
     indices = attempt.indices_of(step)
     place = _place_of(plan, step)
@@ -82,7 +84,7 @@ def search(
         tried.append(place)
         other = next_place(plan.places, tried, failure.message)
         if move is Move.WAIT:
-            # Another place would not change it.
+            # Another place would be refused for the same reason.
             timeout.wait(failure, on_step)
             tried, other = [], place
         elif other is None:
@@ -90,7 +92,7 @@ def search(
             timeout.wait(out_of_capacity(tried, failure, bound), on_step)
             tried, other = [], plan.places[0]
         place = other
-        # Never the same token twice after a definite answer: EC2 would compare the requests.
+        # After a definite answer take a new token: EC2 refuses a known token with another request.
         step = plan.step_at(place, indices, f"{plan.launch_id}-{indices[0]}-{number}")
         on_step(f"{failure.code}; {step.describe()}")
     raise AssertionError("unreachable")
@@ -106,11 +108,15 @@ def _place_of(plan: LaunchPlan, step: Step) -> Place:
     )
 
 
+# Tries of a call that EC2 throttles, or that names a resource which EC2 does not know yet.
 ATTEMPTS = 5
+# How long to wait for a change of an instance's state: from stopping to stopped before a start,
+# from pending to running before it takes an address.
 STOPS_WITHIN_S = 600.0
-# What EC2 says of an instance that takes no address because it is still starting.
+# AssociateAddress fails with these for an instance that is still starting.
 STILL_STARTING = ("InvalidInstanceID", "IncorrectInstanceState")
-# A step may meet what the step before has made before all of EC2 knows of it.
+# EC2 is eventually consistent: a step may be refused with these because EC2 does not know yet what
+# the step before has created.
 NOT_YET_KNOWN = (
     *MADE_JUST_NOW,
     "InvalidNetworkInterfaceID.NotFound",
@@ -121,10 +127,11 @@ NOT_YET_KNOWN = (
 
 @dataclass
 class _Remaining:
-    """The steps of one plan that are left, and what the others have brought so far.
+    """The remaining steps of a plan, and the results of those that were carried out.
 
-    `last` is the operation of the last one that was done. `lost` are the indices of nodes that were
-    not to be had, and can be done without.
+    `results` are parts of EC2's answers that later steps need. `launched` has the ids of the new
+    instances. `lost` has the indices of nodes that EC2 had no capacity for and that --min-nodes
+    makes optional. `last` is the operation of the last step carried out.
     """
 
     steps: list[Step]
@@ -142,12 +149,14 @@ def carry_out(
     capacity_timeout_s: float = 0.0,
     before_start: Callable[[], None] = lambda: None,
 ) -> tuple[Instance, ...]:
-    """Execute the steps, and wait until none of the launched instances is pending any more.
+    """Execute the plan's steps and return the cluster's members.
 
-    `before_start` is called before each request to start what is stopped.
+    Waits until none of the launched instances is pending, for some minutes at most. `on_step`
+    receives a line about each step, `before_start` is called before each request to start stopped
+    nodes. While EC2 has no capacity, launches and starts are retried for `capacity_timeout_s`.
 
-    Returns the cluster's members. A launch of unknown outcome stays in `launch_record`.
-    Raises AwsError, ClusterctlError; an attempt that failed has left nothing running.
+    Raises AwsError, ClusterctlError. A launch that failed has left nothing running; one of unknown
+    outcome stays in `launch_record`.
     """
     work = _Remaining(list(plan.steps))
     attempt = Attempt(client, without_retries(client), plan.spec.name, launch_record, on_step)
@@ -155,7 +164,8 @@ def carry_out(
     try:
         _carry_out(client, plan, work, attempt, CapacityTimeout(capacity_timeout_s), before_start)
     except AwsError:
-        # Without nodes an address only costs. Where a launch may have taken place it is kept.
+        # An elastic address costs money without nodes, too. It is kept where a launch may have
+        # taken place.
         if "AllocationId" in work.results and not read_launches(launch_record):
             _give_back(client, plan.spec.name, on_step)
         raise
@@ -189,14 +199,17 @@ def _carry_out(
         elif step.operation == "associate_address":
             _associate(client, plan.spec.name, step, work.results)
         else:
-            # Each repetition that botocore makes of this one would bring one more.
+            # AllocateAddress is not idempotent: every retry by botocore could allocate another.
             sent_by = attempt.once if step.operation == "allocate_address" else client
             answer = _repeated(sent_by, step, step.resolved(work.results))
             work.results.update({key: answer[key] for key in step.gives})
 
 
 def _give_back(client: EC2Client, name: str, on_step: Callable[[str], None]) -> None:
-    """Release the cluster's address if it has no instance left. `up` again would find it."""
+    """Release the cluster's elastic address if the cluster has no instance left.
+
+    Ignores AwsErrors: an address that stays is found by the next `up`.
+    """
     with suppress(AwsError):
         if not find_instances(client, name):
             released = release_addresses(client, name)
@@ -204,7 +217,7 @@ def _give_back(client: EC2Client, name: str, on_step: Callable[[str], None]) -> 
 
 
 def _associate(client: EC2Client, name: str, step: Step, results: Mapping[str, Any]) -> None:
-    """A node that is still starting takes no address yet."""
+    """Associate the elastic address, retrying while the head node is still starting."""
     deadline = time.monotonic() + STOPS_WITHIN_S
     arguments = step.resolved(results)
     for gap_s in gaps(0.5):
@@ -217,7 +230,7 @@ def _associate(client: EC2Client, name: str, step: Step, results: Mapping[str, A
             interface = arguments["NetworkInterfaceId"]
             head = [one for one in find_instances(client, name) if one.interface_id == interface]
             if not any(one.node.state is NodeState.PENDING for one in head):
-                # It may have got there since; what EC2 says then is final.
+                # It may have left `pending` after the call. The answer to one more is final.
                 _repeated(client, step, arguments)
                 return
         time.sleep(gap_s)
@@ -241,14 +254,17 @@ def _launch(
     work.lost += [index for index in indices if index not in there]
     types = {found.node.instance_type for found in made} - {step.arguments["InstanceType"]}
     for other in types:
-        # What comes after the launch was planned for another type of machine.
+        # EC2 had another type than planned, and the steps after the launch depend on the type.
         work.steps = list(plan.steps_after(other))
 
 
 def _accept_fewer(
     client: EC2Client, plan: LaunchPlan, lost: list[int], on_step: Callable[[str], None]
 ) -> None:
-    """Say it, in the tags too: nothing brings the others but asking for them again."""
+    """Reduce the cluster to the nodes that it got, in a message and in its tags.
+
+    Without the tags a later command would take the lost nodes for missing ones.
+    """
     wanted = [index for index in plan.wanted if index not in lost]
     on_step(
         f"{len(lost)} of {count(len(plan.missing), 'new node')} were not to be had, which "
@@ -270,8 +286,10 @@ def _known_of(made: tuple[Instance, ...]) -> Mapping[str, str]:
 
 
 def _members(found: Sequence[Instance], launched: list[str]) -> tuple[Instance, ...]:
-    """Return the members. A node that was just launched is one whatever its state: who waits for
-    it is told how it ended."""
+    """Return the members among `found`, with those that were just launched in any state.
+
+    So the wait that follows reports a new node that has died.
+    """
     return members_of(
         [
             one
@@ -303,7 +321,7 @@ def _start(
     before: Callable[[], None],
     on_step: Callable[[str], None],
 ) -> None:
-    """Start what is stopped; what still stops is waited for, and so is capacity."""
+    """Start stopped nodes. Waits for nodes that are still stopping, and for capacity."""
     deadline = time.monotonic() + STOPS_WITHIN_S
     once = without_retries(client)
     too_fast = iter(range(ATTEMPTS))

@@ -1,4 +1,4 @@
-"""What a launch is decided from: what there is already, and the spec of a cluster that grows."""
+"""The facts that a launch is decided from: the existing cluster, EC2's offers, and the spec."""
 
 from __future__ import annotations
 
@@ -64,9 +64,10 @@ if TYPE_CHECKING:
 
 
 def inherited(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
-    """Return the spec with what it leaves open taken from the head node: zone, image, market, …
+    """Return the spec with all that it leaves open taken from the existing head node.
 
-    Raises UsageError where it asks for something else than what is there.
+    The zone, image, market and so on: new nodes are like the existing ones. Without existing nodes
+    the spec is returned unchanged. Raises UsageError where it asks for something different.
     """
     members = standing(instances)
     if not members:
@@ -77,7 +78,7 @@ def inherited(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
         spec,
         instance_type=head.node.instance_type,
         or_types=(),
-        # A name or a parameter may mean another image by now: the cluster's stays.
+        # A name pattern or SSM parameter may lead to a newer image by now. The cluster keeps its.
         image=head.image_id or spec.image,
         ssh_user=head.ssh_user,
         market=head.market,
@@ -96,14 +97,17 @@ def inherited(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
 
 
 def in_its_market(spec: ClusterSpec, reservation: Reservation | None) -> ClusterSpec:
-    """Return the spec for this reservation, which may turn out to be a Capacity Block."""
+    """Return the spec with the Capacity Block market if the reservation is a Capacity Block."""
     if reservation and reservation.block and spec.market is not Market.SPOT:
         return replace(spec, market=Market.CAPACITY_BLOCK)
     return spec
 
 
 def same_again(name: str, instances: Sequence[Instance]) -> ClusterSpec:
-    """Ask for a cluster that is there as it is. Raises NoSuchCluster for one without nodes."""
+    """Return a spec that asks for an existing cluster as it is.
+
+    Raises NoSuchCluster for a cluster without nodes.
+    """
     members = standing(instances)
     if not members:
         raise NoSuchCluster(
@@ -130,7 +134,7 @@ def _check(spec: ClusterSpec, head: Instance) -> None:
     if head.node.instance_type not in spec.types:
         asked.insert(0, ("type", spec.instance_type, head.node.instance_type))
     for what, wanted, found in asked:
-        # Neither what nobody asked for is compared, nor what EC2 does not show.
+        # None means that the user left the option open, or that EC2 does not show the value.
         if wanted is not None and found is not None and found != wanted:
             raise UsageError(
                 f"cluster {spec.name} has {_difference(what, wanted, found)}",
@@ -163,7 +167,8 @@ def _limits(asked: Limits, kept: Limits) -> Limits:
 
 
 def _own_tags(head: Instance) -> tuple[tuple[str, str], ...]:
-    # Others tag too: never more than a launch can carry, nor what `--tag` would not take.
+    # Other programs tag instances, too. Take no more tags than a launch can carry, and none that
+    # `--tag` would refuse.
     own = [
         (key, value)
         for key, value in sorted(head.tags.items())
@@ -172,19 +177,20 @@ def _own_tags(head: Instance) -> tuple[tuple[str, str], ...]:
     return tuple(own[:MOST_TAGS])
 
 
-# A tenth of EC2's default quota. To count a region's interfaces is to list them.
+# The quota of network interfaces is checked only for launches of at least this many: a tenth of
+# EC2's default quota. EC2 cannot count them, so a check lists all of the region's interfaces.
 MANY_INTERFACES = 500
 NO_SUBNET = ("InvalidSubnetID.NotFound", "InvalidSubnetID.Malformed", "InvalidSubnetId.Malformed")
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What EC2 has on offer for a launch: by instance type where a mapping.
+    """What EC2 offers for a launch. The mappings are by instance type, `ways_out` by subnet id.
 
-    An unknown type is in none of them; `images` holds None where there is no image. `ways_out` are
-    the subnets', known where nodes get no public address. The use of `addresses` and `interfaces`
-    is None where the launch takes none, or few. `spent_usd` is what the nodes that are there have
-    cost.
+    `machines`, `images`, `prices` and `quotas` lack a type that EC2 does not know. `images` has
+    None for a type without an image. `ways_out` is empty unless nodes get no public address.
+    `addresses` and `interfaces` are the use of these quotas; None where the launch takes no
+    elastic address, or few interfaces. `spent_usd` is what the existing nodes have cost.
     """
 
     machines: Mapping[str, MachineType] = field(default_factory=dict)
@@ -200,24 +206,25 @@ class Catalogue:
     spent_usd: float = 0.0
 
 
-# What is asked for, given the instances that are there.
+# Returns the spec to launch, given the cluster's existing instances.
 Request = Callable[[Sequence[Instance]], ClusterSpec]
 
 
 def exactly(spec: ClusterSpec) -> Request:
-    """Ask for this, whatever is there."""
+    """Return a request for this spec that ignores the existing instances."""
     return lambda there: spec
 
 
 @dataclass(frozen=True)
 class Observed:
-    """The account as far as one cluster is concerned, and what the cluster is to be.
+    """A snapshot of everything in the account that concerns one cluster, and the spec to launch.
 
-    `spec` is settled: what was asked for, what it leaves open taken from the nodes that are there.
-    Everything after this look reads it here. `instances` are alive, those that are being replaced
-    or removed among them. `catalogue` is None where nothing is missing. `ssh_from` is
-    empty where nobody knows this machine's address and the group's rules have to do. `unsettled`
-    are launches that were sent a short while ago and have shown no instance.
+    `spec` is complete: what the user left open is taken from the existing nodes. All later code
+    reads the spec from here. `instances` are those that are not shutting down or terminated, with
+    those that are being replaced or removed. `catalogue` is None where no node is missing.
+    `ssh_from` is the network to allow SSH from; empty where this machine's public address is
+    unknown and the security group's existing rules must do. `unsettled` are launches that were
+    sent a short time ago and have shown no instance yet.
     """
 
     spec: ClusterSpec
@@ -234,25 +241,26 @@ class Observed:
 
     @cached_property
     def members(self) -> tuple[Instance, ...]:
-        """The instances but for those that are being replaced or removed."""
+        """The instances without those that are being replaced or removed."""
         return members_of(self.instances)
 
     @property
     def head(self) -> Instance | None:
-        """The head node, where it is there."""
+        """The head node; None if it does not exist."""
         return next((one for one in self.members if one.node.index == 0), None)
 
 
 def observe(
     clients: Clients, name: str, request: Request, launch_record: Path, price_cache: Path
 ) -> Observed:
-    """Look at what there is of a cluster, and settle what it is to be. Changes nothing.
+    """Take a snapshot of a cluster and complete the spec to launch. Changes nothing in EC2.
 
-    Raises AwsError, ClusterctlError, and what `request` raises.
+    `request` makes the spec from the existing instances, `launch_record` is the file with the
+    launches that were sent. Raises AwsError, ClusterctlError, and what `request` raises.
     """
     client = clients.ec2
-    # First the launches, then the instances: what shows between the two looks is among the latter,
-    # and is not launched once more.
+    # First the launches, then the instances. An instance that appears in between is in the second
+    # answer, so its launch is not sent again.
     unsettled = _unsettled(client, launch_record)
     instances = find_instances(client, name)
     shown = {one.launch_token for one in instances}
@@ -273,7 +281,8 @@ def observe(
     groups = find_groups(client, name)
     placement_groups = find_placement_groups(client, name)
     addresses = find_addresses(client, name)
-    # An `up` that was given up may have left one in another network. `down` ends that too.
+    # An interrupted `up` may have left a group in another VPC. That one cannot be used here, and
+    # `down` removes it.
     group = next((one for one in groups if one.vpc_id == vpc.vpc_id), None)
     seen = Observed(
         spec=spec,
@@ -295,7 +304,10 @@ def observe(
 
 
 def _check_network(client: EC2Client, spec: ClusterSpec, head: Instance) -> None:
-    """An instance does not say of which network its subnet is."""
+    """Raise UsageError if the existing nodes are not in the network that the spec names.
+
+    An instance names its subnet but not the network, so compare with the network's subnets.
+    """
     network = find_subnets(client, network=spec.network)
     if head.subnet_id not in {subnet.subnet_id for subnet in network}:
         raise UsageError(
@@ -319,7 +331,7 @@ def _subnets(clients: Clients, spec: ClusterSpec) -> tuple[Subnet, ...]:
 
 def _vpc(client: EC2Client, spec: ClusterSpec, subnets: tuple[Subnet, ...]) -> Vpc:
     if not subnets and (spec.subnet_id or spec.network):
-        # None at all: a finding says so, together with the others.
+        # The subnet or network does not exist. A finding of the preflight says so, with all others.
         return Vpc("", "")
     return find_vpc(client, subnets[0].vpc_id if subnets else None)
 
@@ -338,7 +350,8 @@ def _catalogue(
     most = max((interfaces_needed(one, lacking, spec) for one in machines.values()), default=0)
     image = spec.image
     if image is None and seen.unsettled:
-        # What is called the latest image may be another one since: the request must be the same.
+        # A newer default image may have appeared since the launch was sent. It can only be sent
+        # again with its token if the request is the same.
         image = str(seen.unsettled[0].request.get("ImageId", "")) or None
     return Catalogue(
         machines=machines,
@@ -367,7 +380,7 @@ def _spent_usd(clients: Clients, there: tuple[Instance, ...], price_cache: Path)
 def _images(
     clients: Clients, wanted: str | None, machines: Mapping[str, MachineType]
 ) -> dict[str, Image | None]:
-    """One look for all types that take the same image."""
+    """Return the image for each type, with one query for all types that take the same image."""
     found: dict[str, Image | None] = {}
     for machine in machines.values():
         kind = wanted or default_pattern(machine)
@@ -382,7 +395,7 @@ def _ssh_from(client: EC2Client, spec: ClusterSpec, vpc: Vpc, group: SecurityGro
     try:
         return caller_cidr(client.meta.endpoint_url, vpc)
     except ClusterctlError:
-        # The rules of an earlier `up` will do: this machine may just not get out to the web.
+        # This machine may have no access to the web. The rules of an earlier `up` will do then.
         if group and group.ssh_from:
             return ""
         raise
