@@ -1,4 +1,4 @@
-"""What is missing between the cluster asked for and the one seen: steps and their cost. Pure."""
+"""The launch plan: the steps from the existing cluster to the requested one. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from clusterctl.ec2.network.vpcs import FOUND_RULE, GIVEN_RULE
 
 
 def group_steps(seen: Observed) -> Iterator[Step]:
-    """What the group lacks, all of it for a cluster without one."""
+    """Yield the steps that create the cluster's security group, or add the rules that it lacks."""
     spec, group = seen.spec, seen.group
     name = tags.resource_name(spec.name)
     group_id: Any = group.group_id if group else ResultOf("GroupId")
@@ -82,10 +82,11 @@ def group_steps(seen: Observed) -> Iterator[Step]:
     if let_in:
         yield _rule_step("ingress", group_id, let_in)
     if group is None or not group.members_out:
-        # Not covered by the default rule for 0.0.0.0/0: EFA asks for this one.
+        # The default rule for 0.0.0.0/0 does not let EFA traffic out. EFA needs a rule that names
+        # the group.
         yield _rule_step("egress", group_id, [(members, "all traffic between the nodes")])
     if older:
-        # The new rule is there by now: nobody is locked out in between.
+        # Comes after the new rule, so that SSH access is never interrupted.
         yield Step(
             "revoke_security_group_ingress",
             {"GroupId": group_id, "IpPermissions": [_ssh_rule(cidr) for cidr in older]},
@@ -95,9 +96,9 @@ def group_steps(seen: Observed) -> Iterator[Step]:
 
 
 def _outdated(seen: Observed) -> list[str]:
-    """Return the networks that earlier runs of `up` let SSH in from, and this one does not.
+    """Return the networks that earlier runs of `up` allowed SSH from and this one does not.
 
-    What was given with --ssh-from stays until something else is given.
+    A network given with --ssh-from stays allowed until another one is given.
     """
     if seen.group is None or not seen.ssh_from:
         return []
@@ -124,6 +125,7 @@ def _ssh_rule(cidr: str, description: str = "") -> dict[str, Any]:
 
 
 def key_steps(seen: Observed, public_key: str) -> Iterator[Step]:
+    """Yield the steps that make `public_key` (an OpenSSH line) the cluster's key pair in EC2."""
     name = tags.resource_name(seen.spec.name)
     if seen.key_pair and seen.key_pair.holds(public_key):
         return
@@ -145,6 +147,7 @@ def key_steps(seen: Observed, public_key: str) -> Iterator[Step]:
 
 
 def placement_steps(seen: Observed, launch: Launch) -> Iterator[Step]:
+    """Yield the step that creates the cluster's placement group if the launch needs one."""
     if launch.placement_group and seen.placement_group is None:
         yield Step(
             "create_placement_group",
@@ -159,12 +162,15 @@ def placement_steps(seen: Observed, launch: Launch) -> Iterator[Step]:
 
 
 def tag_steps(seen: Observed, wanted: tuple[int, ...]) -> Iterator[Step]:
-    """What the nodes that are there say of the whole cluster."""
+    """Yield the step that updates the tags about the whole cluster on the existing nodes.
+
+    These are the wanted indices, the limits, and for `add` what it has not finished.
+    """
     limits = format_limits(seen.spec.limits)
     labels = {tags.NODES: tags.indices_text(wanted), tags.LIMITS: limits}
     added = _added(seen, wanted) if seen.spec.adds else None
     if added:
-        # Asked for again, it must not be added twice.
+        # An `add` that is cut off and run again finds this tag and does not add its nodes twice.
         labels[tags.UNFINISHED] = added.text
     stale = [
         one
@@ -183,7 +189,7 @@ def tag_steps(seen: Observed, wanted: tuple[int, ...]) -> Iterator[Step]:
 
 
 def _added(seen: Observed, wanted: tuple[int, ...]) -> tags.Unfinished:
-    """What is unfinished once `add` has asked for the nodes that are missing of these."""
+    """Return what is unfinished once `add` has requested the missing nodes of `wanted`."""
     before = unfinished_of(seen.instances)
     present = {found.node.index for found in seen.members}
     return tags.Unfinished(
@@ -194,11 +200,12 @@ def _added(seen: Observed, wanted: tuple[int, ...]) -> tags.Unfinished:
 
 
 def stopped_nodes(seen: Observed) -> list[Node]:
-    """The members that are to be started."""
+    """Return the members that are stopped or stopping; the plan starts them."""
     return [found.node for found in seen.members if found.node.state in ASLEEP]
 
 
 def start_steps(seen: Observed) -> Iterator[Step]:
+    """Yield the step that starts the stopped nodes, if there are any."""
     stopped = stopped_nodes(seen)
     if stopped:
         yield Step(
@@ -209,7 +216,11 @@ def start_steps(seen: Observed) -> Iterator[Step]:
 
 
 def needs_address(seen: Observed, launch: Launch | None = None) -> bool:
-    """Whether the head node needs an elastic address: nodes get no public one by themselves."""
+    """Return whether the head node needs an elastic address.
+
+    It does where EC2 gives nodes no public address: in a private cluster, or with several network
+    interfaces. `launch` is needed only while there is no head node.
+    """
     head = seen.head
     if head:
         return seen.spec.private or head.several_interfaces or seen.address is not None
@@ -217,9 +228,10 @@ def needs_address(seen: Observed, launch: Launch | None = None) -> bool:
 
 
 def allocate_steps(seen: Observed) -> Iterator[Step]:
-    """Allocate the head node's address, before the launch.
+    """Yield the step that allocates the head node's elastic address, unless there is one.
 
-    Without it nobody gets in, and the account may be out of addresses.
+    It comes before the launch: without the address nobody can log in, and the account's quota may
+    leave none.
     """
     if seen.address is None:
         yield Step(
@@ -233,7 +245,10 @@ def allocate_steps(seen: Observed) -> Iterator[Step]:
 
 
 def associate_steps(seen: Observed, launch: Launch | None = None) -> Iterator[Step]:
-    """The address on the head node; given back where another type of machine needs none."""
+    """Yield the step that associates the elastic address with the head node.
+
+    Releases the address instead where the launch ended up with a type that needs none.
+    """
     head = seen.head
     allocation: Any = seen.address.allocation_id if seen.address else ResultOf("AllocationId")
     if not needs_address(seen, launch):
@@ -252,7 +267,11 @@ def associate_steps(seen: Observed, launch: Launch | None = None) -> Iterator[St
 
 
 def least_counts(groups: Sequence[tuple[int, ...]], spare: int) -> dict[tuple[int, ...], int]:
-    """How many nodes of each run have to come, where `spare` may be missing of all together."""
+    """Return how many nodes each launch must bring at least, by the launch's indices.
+
+    `groups` are the indices of the launches. Of all together `spare` nodes may be missing; the last
+    launches give up theirs first, and each has to bring one node.
+    """
     least = {}
     for group in reversed(groups):
         least[group] = max(1, len(group) - max(0, spare))
@@ -261,7 +280,11 @@ def least_counts(groups: Sequence[tuple[int, ...]], spare: int) -> dict[tuple[in
 
 
 def placement_wanted(spec: ClusterSpec, machine: MachineType) -> bool:
-    """Whether nodes go into the cluster's placement group. Reserved capacity is placed already."""
+    """Return whether the nodes go into the cluster's placement group.
+
+    By default they do with several nodes of a type that allows it, but not in reserved capacity,
+    whose placement EC2 has already decided.
+    """
     if spec.placement_group is not None:
         return spec.placement_group
     several = spec.nodes > 1 and not spec.capacity_reservation
@@ -270,11 +293,12 @@ def placement_wanted(spec: ClusterSpec, machine: MachineType) -> bool:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """The steps from what is there to what was asked for; none when nothing is missing.
+    """The steps from the existing cluster to the requested one; none when nothing is missing.
 
-    Doing it executes these very steps. `missing` are the indices of the nodes to launch, `wanted`
-    those of the whole cluster. `places` are where the launch is tried, in this order: the step is
-    for the first. With an error among `findings` there are no steps to launch anything.
+    `--dry-run` prints these steps and the launch executes the same ones. `missing` are the indices
+    of the nodes to launch, `wanted` those of the whole cluster. The launch is tried at `places` in
+    this order; the RunInstances step is for the first one. With an error among `findings` nothing
+    is launched, and where nodes are missing there are no steps.
     """
 
     seen: Observed
@@ -288,17 +312,17 @@ class LaunchPlan:
 
     @property
     def spec(self) -> ClusterSpec:
-        """What the cluster is to be: settled when it was looked at."""
+        """The complete spec, from the snapshot."""
         return self.seen.spec
 
     @property
     def stopped(self) -> tuple[int, ...]:
-        """The indices of the nodes that are started."""
+        """The indices of the stopped nodes, which the plan starts."""
         return tuple(node.index for node in stopped_nodes(self.seen))
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do, nor to finish."""
+        """Whether there are no steps, and no earlier command has left work unfinished."""
         return not self.steps and not any(unfinished_findings(self.spec.name, self.seen.instances))
 
     @property
@@ -306,12 +330,15 @@ class LaunchPlan:
         return any(finding.severity is Severity.ERROR for finding in self.findings)
 
     def can_do_without(self, indices: tuple[int, ...], launched: int) -> bool:
-        """Whether the cluster is large enough without these nodes, when so many were launched."""
+        """Return whether the cluster is large enough without these nodes.
+
+        `launched` is the number of nodes launched so far. The head node is always needed.
+        """
         least, present = self.spec.min_nodes, len(self.wanted) - len(self.missing)
         return least is not None and 0 not in indices and present + launched >= least
 
     def launch_at(self, place: Place, indices: tuple[int, ...]) -> Launch:
-        """The launch of these nodes at another place than the step says."""
+        """Return the launch of the nodes with these indices at a place."""
         spec, catalogue = self.spec, self.seen.catalogue
         assert catalogue is not None, "observe fills it in when a node is missing"
         machine = catalogue.machines[place.instance_type]
@@ -331,14 +358,15 @@ class LaunchPlan:
         )
 
     def steps_after(self, instance_type: str) -> tuple[Step, ...]:
-        """What there is to do after a launch of this type: the address of the head node."""
+        """Return the steps after a launch of this type: those for the head node's address."""
         others = dict.fromkeys(place.instance_type for place in self.places)
         return tuple(self.addressed([instance_type, *others])[1])
 
     def addressed(self, instance_types: Sequence[str]) -> tuple[list[Step], list[Step]]:
-        """The steps for the head node's address, before and after a launch of the first type.
+        """Return the steps for the head node's address before and after the launch.
 
-        It is allocated if any of these types needs it.
+        The address is allocated before if any of these types needs it. Afterwards it is associated,
+        or released if the first type, which is the one launched, needs none.
         """
         first = {place.instance_type: place for place in reversed(self.places)}
         launches = [self.launch_at(first[name], self.missing) for name in instance_types]
@@ -348,7 +376,7 @@ class LaunchPlan:
         return list(allocate_steps(self.seen)), list(after)
 
     def step_at(self, place: Place, indices: tuple[int, ...], token: str) -> Step:
-        """The step that does it."""
+        """Return the RunInstances step for these nodes at a place, with `token` as ClientToken."""
         launch, nodes = self.launch_at(place, indices), len(indices)
         addresses = 0 if launch.without_address else nodes
         cost = estimate_of(self.seen, launch.machine, nodes, addresses)
@@ -356,9 +384,11 @@ class LaunchPlan:
 
 
 def plan_launch(seen: Observed, public_key: str, launch_id: str) -> LaunchPlan:
-    """Decide by difference. `public_key` is the cluster's own, an OpenSSH line.
+    """Plan the steps from the existing cluster to the requested one.
 
-    Raises UsageError or ClusterctlError where the difference cannot be made up by adding.
+    `public_key` is the cluster's own key, an OpenSSH line. `launch_id` begins the client tokens of
+    new launches. Raises UsageError or ClusterctlError where adding nodes cannot make the existing
+    cluster the requested one.
     """
     check_request(seen, public_key)
     wanted = wanted_indices(seen)
@@ -368,7 +398,7 @@ def plan_launch(seen: Observed, public_key: str, launch_id: str) -> LaunchPlan:
     if missing:
         plan = _with_launch(plan, public_key)
     else:
-        # Nothing is launched: what is there is put right, and started where it was stopped.
+        # No node is missing: only repair the existing resources, and start stopped nodes.
         steps = [*group_steps(seen), *tag_steps(seen, plan.wanted), *start_steps(seen)]
         said = (*limit_findings(seen), *ssh_findings(seen.ssh_from))
         if needs_address(seen):
@@ -383,15 +413,16 @@ def plan_launch(seen: Observed, public_key: str, launch_id: str) -> LaunchPlan:
 
 
 def wanted_indices(seen: Observed) -> tuple[int, ...]:
-    """The indices for `spec.nodes` nodes: those the cluster has, and the next free ones.
+    """Return the indices for `spec.nodes` nodes, sorted.
 
-    Of more that were wanted and never came, the last are wanted no longer.
+    First those of existing nodes, then those wanted earlier but missing, lowest first, then the
+    lowest free ones.
     """
     spec, present = seen.spec, [found.node.index for found in seen.members]
     wanted = wanted_of(seen.instances) or tuple(present)
     absent = sorted({*wanted} - {*present})
     there = [*present, *absent][: spec.nodes]
-    # A node that was removed and still runs would be a member again.
+    # A removed node may still run. With its index taken again it would count as a member.
     taken = {*there, *(found.node.index for found in seen.instances)}
     free = (index for index in range(spec.nodes + len(taken)) if index not in taken)
     more = [next(free) for _ in range(spec.nodes - len(there))]
@@ -399,7 +430,7 @@ def wanted_indices(seen: Observed) -> tuple[int, ...]:
 
 
 def _tags_kept(seen: Observed) -> Iterator[Finding]:
-    """Warn of other tags than those of the nodes that are there, which keep theirs."""
+    """Warn about tags of the spec that existing nodes do not have: only new nodes get them."""
     head = standing(seen.instances)[:1]
     lacking = [key for key, value in seen.spec.tags for one in head if one.tags.get(key) != value]
     if lacking:
@@ -412,7 +443,7 @@ def _tags_kept(seen: Observed) -> Iterator[Finding]:
 
 
 def unfinished_findings(name: str, instances: Sequence[Instance]) -> Iterator[Finding]:
-    """Say what an earlier command was asked for and did not finish: this one does."""
+    """Report what earlier commands did not finish. The next `up` finishes it."""
     leaving = [found.node.name for found in leaving_of(instances)]
     told = unfinished_of(instances).told(name)
     if leaving:
@@ -432,7 +463,8 @@ def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
     found = _places(seen, verdict.types, len(plan.missing))
     groups = runs(plan.missing)
     resent = _resent(plan, groups)
-    # What stands against a launch that was sent already may be that it took place.
+    # Errors about a launch that was sent before become warnings: they may be caused by that very
+    # launch, for example a used-up quota.
     findings = settling(verdict.findings) if len(resent) == len(groups) else verdict.findings
     first = [place for place, _, _ in resent.values()]
     found = tuple(dict.fromkeys((*first, *found)))
@@ -452,7 +484,7 @@ def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
         list(dict.fromkeys(place.instance_type for place in found))
     )
     steps = [
-        # First: it takes EC2 a moment to make it available.
+        # First, because EC2 takes a moment until a placement group is available.
         *placement_steps(seen, plan.launch_at(found[0], first_run)),
         *key_steps(seen, public_key),
         *group_steps(seen),
@@ -489,9 +521,10 @@ def _places(seen: Observed, types: Sequence[str], nodes: int) -> tuple[Place, ..
 def _resent(
     plan: LaunchPlan, groups: list[tuple[int, ...]]
 ) -> dict[tuple[int, ...], tuple[Place, str, Any]]:
-    """The launches of unknown outcome that are to be sent again: where, and as they were sent.
+    """Return the launches of unknown outcome to send again: place, token and request, by indices.
 
-    Their places need not be among the plan's any more: they may have taken the last addresses.
+    Their places may be missing from the plan's: the launch may have taken the subnet's last
+    addresses.
     """
     found = {}
     for run in groups:
@@ -503,7 +536,7 @@ def _resent(
 
 
 def _place_of(sent: SentLaunch, seen: Observed) -> Place | None:
-    """Return where it was sent; None where that is unknown by now."""
+    """Return the place that a launch was sent to; None if its type, image or subnet is unknown."""
     catalogue = seen.catalogue
     assert catalogue is not None
     kind = str(sent.request.get("InstanceType"))

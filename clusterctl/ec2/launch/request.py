@@ -1,4 +1,4 @@
-"""What is asked of EC2: steps, network interfaces, and the whole RunInstances request. Pure."""
+"""The requests to EC2 as values: steps, network interfaces, root volumes, RunInstances."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ResultOf:
-    """An argument that is known only once an earlier step has answered: a key of its answer."""
+    """A placeholder for an argument that an earlier step brings. `key` is a key of its answer."""
 
     key: str
 
@@ -32,9 +32,11 @@ class ResultOf:
 
 @dataclass(frozen=True)
 class Step:
-    """`operation` is boto3's method. `done_if` are error codes that say it was done before.
+    """One call to EC2. `operation` is boto3's method, `summary` a line for the user.
 
-    `hourly_usd` is what its result costs from then on; None where that is nothing, or not known.
+    `gives` are the keys of the answer that later steps need. `done_if` are error codes which mean
+    that the step was done before. `hourly_usd` is what its result costs an hour; None where that is
+    nothing or unknown.
     """
 
     operation: str
@@ -45,17 +47,17 @@ class Step:
     hourly_usd: float | None = None
 
     def describe(self) -> str:
-        """`RunInstances: 4 x p3.16xlarge ...`, on one line."""
+        """Return a line such as `RunInstances: 4 x p3.16xlarge ...`."""
         return f"{operation_name(self.operation)}: {self.summary}"
 
     def resolved(self, results: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments with the results of earlier steps filled in."""
+        """Return the arguments with the results of earlier steps in place of each ResultOf."""
         filled: dict[str, Any] = _fill(self.arguments, results)
         return filled
 
 
 def operation_name(method: str) -> str:
-    """`RunInstances` for `run_instances`."""
+    """Return the name of the API operation: `RunInstances` for `run_instances`."""
     return "".join(word.capitalize() for word in method.split("_"))
 
 
@@ -70,16 +72,19 @@ def _fill(value: Any, results: Mapping[str, Any]) -> Any:
 
 
 def efa_wanted(machine: MachineType, nodes: int, asked: bool | None) -> bool:
-    """EFA serves traffic between nodes: a single one has no use for it."""
+    """Return whether nodes get EFAs. `asked` is the user's choice; None means the default.
+
+    By default only clusters of several nodes get them, because EFA carries traffic between nodes.
+    """
     if asked is None:
         return machine.efa_interfaces > 0 and nodes > 1
     return asked and machine.efa_interfaces > 0
 
 
 def efa_cards(machine: MachineType) -> tuple[int, ...]:
-    """The network cards that get an EFA.
+    """Return the indices of the network cards that get an EFA.
 
-    Where EC2 does not say which take one: with one fewer than cards, card 0 has none (p6-b300).
+    Where EC2 does not list them and there is one EFA fewer than cards, card 0 has none (p6-b300).
     """
     cards = machine.efa_cards or tuple(range(machine.network_cards))
     if not machine.efa_cards and machine.efa_interfaces == machine.network_cards - 1:
@@ -90,12 +95,12 @@ def efa_cards(machine: MachineType) -> tuple[int, ...]:
 def layout(
     machine: MachineType, efa: bool, subnet_id: str | None, group_id: Any, public: bool
 ) -> list[dict[str, Any]]:
-    """NetworkInterfaces of RunInstances. A public address is asked for on a lone interface only.
+    """Return the NetworkInterfaces of a RunInstances request.
 
-    With several network cards: an ordinary primary interface, and an EFA-only one on every card,
-    which takes no IP address. Source: AWS's guide "Maximize network bandwidth on EC2 instances with
-    multiple network cards" (efa-acc-inst-types).
-    EC2 refuses AssociatePublicIpAddress beside a second interface, even as False.
+    With several network cards there is an ordinary primary interface, and on every card an EFA-only
+    one, which takes no IP address (EC2 user guide, "Maximize network bandwidth on EC2 instances
+    with multiple network cards", efa-acc-inst-types). `public` counts for a single interface only:
+    with several EC2 refuses AssociatePublicIpAddress, even if it is False.
     """
     common: dict[str, Any] = {"Groups": [group_id], "DeleteOnTermination": True}
     if subnet_id:
@@ -113,30 +118,31 @@ def layout(
 
 
 def several(machine: MachineType, efa: bool) -> bool:
-    """Whether nodes have more than one interface, and so no public address of their own."""
+    """Return whether nodes have several network interfaces. EC2 gives these no public address."""
     return len(layout(machine, efa, None, "", public=False)) > 1
 
 
 def without_address(spec: ClusterSpec, machine: MachineType) -> bool:
-    """Whether nodes get no public address by themselves: the others are reached through the head.
+    """Return whether EC2 gives nodes no public address.
 
-    EC2 gives none to who has several interfaces.
+    Then the head node gets an elastic one, and the other nodes are reached through it.
     """
     return spec.private or several(machine, efa_wanted(machine, spec.nodes, spec.efa))
 
 
 def interfaces_needed(machine: MachineType, nodes: int, spec: ClusterSpec) -> int:
-    """How many so many more nodes of a cluster take of the region's network interfaces."""
+    """Return how many network interfaces `nodes` more nodes of the cluster take."""
     efa = efa_wanted(machine, spec.nodes, spec.efa)
     return nodes * len(layout(machine, efa, None, "", public=False))
 
 
 def _takes_two(machine: MachineType) -> bool:
+    # Whether card 0 takes an EFA-only interface beside the primary one.
     return not machine.card_interfaces or machine.card_interfaces[0] > 1
 
 
 def _efa_only(card: int, common: dict[str, Any]) -> dict[str, Any]:
-    # The primary interface is device 0 of card 0.
+    # Device indices count within a card. Device 0 of card 0 is the primary interface.
     return {
         "DeviceIndex": 0 if card else 1,
         "NetworkCardIndex": card,
@@ -145,26 +151,34 @@ def _efa_only(card: int, common: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+# The default size of a root volume, unless the image's is larger.
 LEAST_GIB = 150
-# Big machines load images and write checkpoints faster than gp3's free share (3,000 and 125).
+# Machines with at least so many GPUs read data and write checkpoints faster than the performance
+# included in gp3's price allows (3,000 IOPS, 125 MiB/s). They get more by default.
 LARGE_GPUS, LARGE_IOPS, LARGE_MIB_S = 4, 6000, 500
 
 
-# The root is loaded from the image's snapshot while it is read, at a rate that EC2 leaves open: the
-# first `import tensorflow` takes minutes. The fastest rate that can be bought, in MiB/s.
+# A new root volume loads each block from the image's snapshot when it is first read, at a rate that
+# EC2 does not guarantee. The first `import tensorflow` takes minutes. This is the fastest rate in
+# MiB/s at which EC2 fills a volume for money (VolumeInitializationRate).
 LOAD_MIB_S = 300
 
 
 def load_mib_s(machine: MachineType, image_gib: int) -> int | None:
-    """At which rate the root volume is filled from its image, where that is worth its price.
+    """Return the rate in MiB/s at which EC2 fills the root volume from its image.
 
-    On big machines it is less than half a minute of the machine's own for 100 GiB.
+    None where that is not worth its price. 100 GiB cost $0.36, as much as one minute of a
+    p4d.24xlarge.
     """
     return LOAD_MIB_S if machine.gpus >= LARGE_GPUS and image_gib else None
 
 
 def root_disk(asked: Disk, machine: MachineType, image_gib: int) -> Disk:
-    """`image_gib` is the size of the image's snapshot. None: gp3's own share."""
+    """Return the root volume: what was asked for, with defaults for the rest.
+
+    `image_gib` is the size of the image's snapshot, 0 if unknown. In the result, IOPS and
+    throughput of None mean the performance included in gp3's price.
+    """
     large = machine.gpus >= LARGE_GPUS
     return Disk(
         asked.size_gib or max(image_gib, LEAST_GIB),
@@ -175,8 +189,10 @@ def root_disk(asked: Disk, machine: MachineType, image_gib: int) -> Disk:
 
 
 def root_rate(client: EC2Client, instance_id: str) -> float | None:
-    """Bytes a second that the root volume of a machine takes: the least of what the volume (a gp3)
-    and the machine's way to EBS carry. None where EC2 says neither. Raises AwsError.
+    """Return the bytes a second that can be written to an instance's root volume.
+
+    The lower one of the throughput of the volume (a gp3) and of the instance's connection to EBS;
+    None where EC2 lists neither. Raises AwsError.
     """
     with translated():
         found = client.describe_instances(InstanceIds=[instance_id])
@@ -192,14 +208,16 @@ def root_rate(client: EC2Client, instance_id: str) -> float | None:
     return min((rate for rate in rates if rate), default=None)
 
 
+# The login user where neither the user nor the image tells one.
 DEFAULT_USER = "ubuntu"
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Some nodes of a cluster at a place: all that a request says, but its token.
+    """A launch of some nodes at a place: everything in the request except its token.
 
-    `wanted` are the indices of the whole cluster. `least` nodes have to be launched, or none.
+    `indices` are those of the nodes, `wanted` those of the whole cluster. EC2 launches at least
+    `least` nodes or none. `group_id` is the security group's id, or a ResultOf.
     """
 
     spec: ClusterSpec
@@ -227,7 +245,7 @@ class Launch:
 
 
 def run_step(launch: Launch, token: str, hourly_usd: float | None = None) -> Step:
-    """The step that launches them."""
+    """Return the RunInstances step of a launch, with `token` as its ClientToken."""
     machine, name = launch.machine, launch.spec.name
     gpus = f" with {count(machine.gpus, 'GPU')} each" if machine.gpus else " without GPUs"
     nodes = f"node {name}-{launch.indices[0]}"
@@ -248,14 +266,15 @@ def run_step(launch: Launch, token: str, hourly_usd: float | None = None) -> Ste
 
 
 def run_request(launch: Launch, token: str) -> dict[str, Any]:
-    """The arguments of RunInstances."""
+    """Return the arguments of RunInstances."""
     spec = launch.spec
     public = not launch.without_address
     return {
         "ClientToken": token,
         "ImageId": launch.image.image_id,
         "InstanceType": launch.place.instance_type,
-        # All or nothing, unless fewer will do: half a cluster costs money and trains nothing.
+        # All nodes or none, unless --min-nodes allows fewer: half a cluster costs money but cannot
+        # train.
         "MinCount": launch.least,
         "MaxCount": len(launch.indices),
         "KeyName": tags.resource_name(spec.name),
@@ -286,23 +305,27 @@ def run_request(launch: Launch, token: str) -> dict[str, Any]:
 
 
 def _made(launch: Launch) -> list[str]:
-    """The kinds of things that the request makes."""
+    """Return the kinds of resources that the request creates, which all get the tags."""
     kinds = ["instance", "volume", "network-interface"]
     return [*kinds, "spot-instances-request"] if launch.spec.market is Market.SPOT else kinds
 
 
 def base_tags(spec: ClusterSpec) -> dict[str, str]:
-    """What everything made for a cluster carries."""
+    """Return the tags of every resource that is created for a cluster."""
     return {tags.CLUSTER: spec.name, "Name": spec.name, **dict(spec.tags)}
 
 
 def tagged(kinds: Iterable[str], labels: Mapping[str, str]) -> list[dict[str, Any]]:
-    """TagSpecifications."""
+    """Return the TagSpecifications that give these tags to these kinds of resources."""
     return [{"ResourceType": kind, "Tags": tags.tag_list(labels)} for kind in kinds]
 
 
 def runs(indices: Sequence[int]) -> list[tuple[int, ...]]:
-    """Group neighbouring indices: one RunInstances gives consecutive indices only."""
+    """Group consecutive indices. Each group takes one RunInstances call.
+
+    A node's index is the call's first index plus EC2's AmiLaunchIndex, so one call cannot leave
+    gaps.
+    """
     found: list[tuple[int, ...]] = []
     for index in indices:
         if found and index == found[-1][-1] + 1:
@@ -321,7 +344,7 @@ def _root_volume(launch: Launch) -> dict[str, Any]:
         **({"Throughput": disk.throughput_mib_s} if disk.throughput_mib_s else {}),
         **({"VolumeInitializationRate": load} if load else {}),
         "DeleteOnTermination": True,
-        # An image's snapshot need not be encrypted for that.
+        # This also works for an image whose snapshot is not encrypted.
         "Encrypted": True,
         **({"KmsKeyId": disk.kms_key} if disk.kms_key else {}),
     }
@@ -342,7 +365,7 @@ def _market(launch: Launch) -> dict[str, Any]:
 
 
 def _shutdown(launch: Launch) -> dict[str, str]:
-    """What becomes of a node that its own timer has switched off."""
+    """Return the argument for what EC2 does with a node that powers itself off at its limits."""
     limits = launch.spec.limits
     # A one-time spot instance is terminated in any case.
     if launch.spec.market is Market.SPOT or not (limits.ends or limits.idle_minutes):
