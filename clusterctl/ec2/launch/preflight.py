@@ -1,4 +1,7 @@
-"""What stands against a launch, found before anything is created. Pure."""
+"""The checks before a launch, which find its problems before anything is created. Pure: no I/O.
+
+Each check yields findings. CHECKS run once for a launch, TYPE_CHECKS for each instance type.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,16 @@ from clusterctl.ec2.money.costs import (
     parse_limits,
 )
 
-# EC2's limit, before base64.
+# EC2's limit for user data, before the encoding in base64.
 USER_DATA_BYTES = 16 * 1024
 
 
 def check_request(seen: Observed, public_key: str) -> None:
-    """Raises where the cluster that is there is another one than the one asked for."""
+    """Raise if the existing cluster cannot become the requested one by adding nodes.
+
+    Raises UsageError for too much user data or fewer nodes than exist, ClusterctlError for several
+    instances with one index, MissingTool if the private key is not on this machine.
+    """
     spec = seen.spec
     if len(spec.user_data) > USER_DATA_BYTES:
         raise UsageError(
@@ -49,7 +56,7 @@ def check_request(seen: Observed, public_key: str) -> None:
 
 
 def check_twins(name: str, members: Iterable[Node]) -> None:
-    """Raises ClusterctlError for indices that several of a cluster's members have."""
+    """Raise ClusterctlError if several of a cluster's members have the same index."""
     counted = Counter(node.index for node in members)
     twice = sorted(index for index, number in counted.items() if number > 1)
     if twice:
@@ -75,7 +82,10 @@ def _check_numbers(seen: Observed) -> None:
 
 
 def check_settled(seen: Observed, tokens: Iterable[str]) -> None:
-    """Raises where a launch of unknown outcome is not among those sent again with `tokens`."""
+    """Raise ClusterctlError if a launch of unknown outcome is not sent again.
+
+    `tokens` are the client tokens of the planned launches.
+    """
     if {sent.token for sent in seen.unsettled} - set(tokens):
         raise ClusterctlError(
             f"an earlier `up` of {seen.spec.name} with other settings was cut off; "
@@ -86,7 +96,7 @@ def check_settled(seen: Observed, tokens: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class LaunchContext:
-    """What every check looks at. `missing` nodes are to be launched."""
+    """The input of every check. `missing` is the number of nodes to launch."""
 
     seen: Observed
     missing: int
@@ -102,7 +112,7 @@ class LaunchContext:
 
 
 def error(check_id: str, message: str, hint: str) -> Finding:
-    """What keeps a launch from being tried."""
+    """Return a finding that prevents the launch."""
     return Finding(check_id, Severity.ERROR, message, hint=hint)
 
 
@@ -111,6 +121,7 @@ TO_COME = ("pending", "payment-pending", "scheduled", "assessing", "delayed")
 
 
 def offered(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
+    """Check that a zone with a usable subnet offers the type."""
     zones = {subnet.zone for subnet in context.catalogue.subnets}
     offered = context.catalogue.offers.get(machine.name, frozenset())
     if not offered:
@@ -135,6 +146,7 @@ def offered(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 
 
 def reservation(context: LaunchContext) -> Iterator[Finding]:
+    """Check that the capacity reservation exists, is active, has room and fits the launch."""
     spec, found = context.spec, context.catalogue.reservation
     if spec.capacity_reservation is None:
         return
@@ -204,6 +216,7 @@ def _block(context: LaunchContext) -> Iterator[Finding]:
 
 
 def spot(context: LaunchContext) -> Iterator[Finding]:
+    """Warn that EC2 may terminate spot nodes."""
     if context.spec.market is Market.SPOT:
         yield Finding(
             "market.spot",
@@ -215,11 +228,15 @@ def spot(context: LaunchContext) -> Iterator[Finding]:
 
 
 def limits(context: LaunchContext) -> Iterator[Finding]:
+    """Check the cluster's limits."""
     yield from limit_findings(context.seen)
 
 
 def limit_findings(seen: Observed) -> Iterator[Finding]:
-    """What the limits cannot be, alone or together, and which of those that held are gone."""
+    """Check the cluster's limits: combinations that do not work, and earlier limits that are gone.
+
+    Also used for an existing cluster that launches no node.
+    """
     spec = seen.spec
     yield from _dropped(spec, seen.instances)
     if not spec.limits.idle_minutes:
@@ -259,6 +276,7 @@ def _dropped(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
 
 
 def sold(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
+    """Check that EC2 sells the type in the launch's market."""
     if machine.usage_classes and context.spec.market.value not in machine.usage_classes:
         yield error(
             "type.market",
@@ -268,8 +286,9 @@ def sold(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 
 
 def quotas(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
+    """Check the quotas of vCPUs, elastic addresses and network interfaces."""
     use = context.catalogue.quotas.get(machine.name)
-    # What is reserved is counted already.
+    # Reserved capacity counts against the vCPU quota from its reservation on.
     if use and not context.spec.capacity_reservation:
         finding = quota_finding(use, machine, context.missing, context.seen.region)
         if finding:
@@ -298,11 +317,13 @@ def _interfaces(context: LaunchContext, machine: MachineType) -> Finding | None:
     return full_finding("quota.interfaces", use, need, wanted, region)
 
 
-# gp3, EBS user guide (2026): IOPS and MiB/s, and what each needs of the other.
+# The least and most of a gp3 volume, and the most IOPS per GiB and MiB/s per IOPS (EBS user guide,
+# 2026).
 GP3_IOPS, GP3_MIB_S, GP3_GIB = (3000, 80_000), (125, 2000), (1, 65_536)
 IOPS_PER_GIB, MIB_S_PER_IOPS = 500, 0.25
 
 
+# Fields of Disk -> the options that set them.
 OPTIONS = {
     "size_gib": "--disk-gib",
     "iops": "--disk-iops",
@@ -312,9 +333,9 @@ OPTIONS = {
 
 
 def kept(seen: Observed) -> Iterator[Finding]:
-    """Warn of another disk than that of the nodes that are there, which keep theirs.
+    """Warn if the requested disk differs from that of the existing nodes, which keep theirs.
 
-    What was left open in the settled spec is the head node's.
+    Options that the user left open have the head node's values in the spec, so they do not differ.
     """
     spec, members = seen.spec, standing(seen.instances)
     if not members:
@@ -336,6 +357,7 @@ def kept(seen: Observed) -> Iterator[Finding]:
 
 
 def disk(context: LaunchContext) -> Iterator[Finding]:
+    """Check the disk options against gp3's limits, the image's size and the key's region."""
     disk = context.spec.disk
     images = {image for image in context.catalogue.images.values() if image}
     yield from _snapshot(disk.size_gib, images)
@@ -354,7 +376,7 @@ def disk(context: LaunchContext) -> Iterator[Finding]:
 
 
 def performance(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
-    """What the volume of this type's nodes would be, not only what was asked for."""
+    """Check IOPS and throughput of the root volume with the type's defaults filled in."""
     image = context.catalogue.images.get(machine.name)
     disk = root_disk(context.spec.disk, machine, image.root_gib if image else 0)
     iops, mib_s = disk.iops or GP3_IOPS[0], disk.throughput_mib_s or GP3_MIB_S[0]
@@ -374,7 +396,10 @@ def performance(context: LaunchContext, machine: MachineType) -> Iterator[Findin
 
 
 def _key(key: str, region: str) -> Iterator[Finding]:
-    """Told to be elsewhere, the key is not there: EC2 would find out when the nodes start."""
+    """Check that the KMS key is in the cluster's region.
+
+    EC2 accepts a launch with a key of another region, and the nodes die while they start.
+    """
     there = key.split(":")[3] if key.startswith("arn:") else region
     if there != region:
         yield error(
@@ -395,11 +420,12 @@ def _snapshot(size_gib: int | None, images: set[Image]) -> Iterator[Finding]:
             )
 
 
-# What is wider than this is nobody's own network. By IP version.
+# IP version -> prefix length. A network with a shorter prefix is too wide to be anybody's own.
 NARROW_PREFIX = {4: 8, 6: 16}
 
 
 def addresses(context: LaunchContext) -> Iterator[Finding]:
+    """Check that a subnet exists in the zone and has an address for each node."""
     spec = context.spec
     subnets = [subnet for subnet in context.catalogue.subnets if spec.zone in (None, subnet.zone)]
     if not subnets:
@@ -415,11 +441,15 @@ def addresses(context: LaunchContext) -> Iterator[Finding]:
 
 
 def ssh(context: LaunchContext) -> Iterator[Finding]:
+    """Check from where SSH is allowed."""
     yield from ssh_findings(context.seen.ssh_from)
 
 
 def ssh_findings(ssh_from: str) -> Iterator[Finding]:
-    """What is to be said of who may log in; `network up` refuses the whole internet."""
+    """Warn if SSH is allowed from much of the internet. Nothing for an empty `ssh_from`.
+
+    `network up` refuses that instead, see network/plan.py.
+    """
     if not ssh_from:
         return
     allowed = ipaddress.ip_network(ssh_from, strict=False)
@@ -465,6 +495,7 @@ def _no_subnet(context: LaunchContext) -> Finding:
 
 
 def interfaces(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
+    """Check that the type has EFA if it was asked for; report nodes without a public address."""
     if context.spec.efa and not machine.efa_interfaces:
         yield error(
             "network.efa",
@@ -481,7 +512,7 @@ def interfaces(context: LaunchContext, machine: MachineType) -> Iterator[Finding
 
 
 def way_out(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
-    """What nodes without a public address, all but the head node, will not reach."""
+    """Warn about what nodes without a public address, all but the head node, cannot reach."""
     spec = context.spec
     if spec.nodes < 2 or not without_address(spec, machine):
         return
@@ -517,6 +548,7 @@ def way_out(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 
 
 def placement(context: LaunchContext) -> Iterator[Finding]:
+    """Check that a Capacity Block is not combined with a placement group."""
     if context.spec.placement_group and context.spec.market is Market.CAPACITY_BLOCK:
         yield error(
             "placement.block",
@@ -526,6 +558,7 @@ def placement(context: LaunchContext) -> Iterator[Finding]:
 
 
 def placed(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
+    """Check that the type can be in a placement group if one was asked for."""
     if context.spec.placement_group and "cluster" not in machine.placement_strategies:
         yield error(
             "placement.type",
@@ -535,7 +568,10 @@ def placed(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 
 
 def grown(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
-    """A single node needs neither a placement group nor EFA, and cannot get them later."""
+    """Warn if a single node without a placement group or EFA grows into a cluster.
+
+    By default a single node gets neither, and it cannot get them later.
+    """
     spec, there = context.spec, context.seen.members
     if len(there) != 1 or spec.nodes < 2:
         return
@@ -559,17 +595,17 @@ def grown(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """All findings, the errors first, and the types that nothing speaks against."""
+    """All findings, errors first, and the types without an error, in the order of the spec."""
 
     findings: tuple[Finding, ...]
     types: tuple[str, ...]
 
 
 def preflight(seen: Observed, missing: int) -> PreflightResult:
-    """Run every check; each finding names what to do about it.
+    """Run every check for a launch of `missing` nodes.
 
-    Where one of several types will do, what speaks against another is a warning: that one is
-    not tried.
+    Where at least one of several types is usable, an error about another type becomes a warning,
+    and that type is not tried.
     """
     context, spec = LaunchContext(seen, missing), seen.spec
     common = [finding for check in CHECKS for finding in check(context)]
@@ -583,7 +619,7 @@ def preflight(seen: Observed, missing: int) -> PreflightResult:
 
 
 def settling(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """What they mean for a launch that was sent before, and is only asked after."""
+    """Turn errors into warnings, for a launch that was sent before and only its outcome is open."""
     return tuple(
         replace(finding, severity=Severity.WARNING) if _is_error(finding) else finding
         for finding in findings
@@ -623,7 +659,7 @@ def _images(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 
 
 def estimate_of(seen: Observed, machine: MachineType, nodes: int, addresses: int) -> CostEstimate:
-    """What so many nodes of this type cost, with so many public addresses."""
+    """Return what so many nodes of this type with so many public addresses cost."""
     spec, catalogue = seen.spec, seen.catalogue
     assert catalogue is not None, "observe fills it in when a node is missing"
     image = catalogue.images.get(machine.name)
@@ -641,9 +677,9 @@ def estimate_of(seen: Observed, machine: MachineType, nodes: int, addresses: int
 
 
 def cluster_estimate(seen: Observed, machine: MachineType) -> CostEstimate:
-    """What the whole cluster costs, if its nodes are of this type."""
+    """Return what the whole cluster costs if all its nodes are of this type."""
     nodes = seen.spec.nodes
-    # The head node's elastic address, where nodes get none by themselves.
+    # One address, the head node's elastic one, where EC2 gives nodes none.
     return estimate_of(seen, machine, nodes, 1 if without_address(seen.spec, machine) else nodes)
 
 
