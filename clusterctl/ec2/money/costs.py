@@ -1,4 +1,7 @@
-"""What a cluster costs: estimated before a launch, and counted from its instances and tags."""
+"""What a cluster costs: an estimate before a launch, and the sum from its instances and tags.
+
+docs/costs.md has the formula, its sources, and what is not counted.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.instances import Instance, stopped_since
 
+# The keys in the tag of the limits -> fields of Limits.
 _FIELDS = {
     "max-hours": "max_hours",
     "budget": "budget_usd",
@@ -25,13 +29,16 @@ _PART = re.compile(r"([a-z-]+)=(\d{1,9}(?:\.\d{1,6})?)", re.ASCII)
 
 
 def format_limits(limits: Limits) -> str:
-    """The limits that are set; empty without any."""
+    """Return the limits as text for the tag, such as `max-hours=8 budget=500`; empty for none."""
     values = {key: getattr(limits, field) for key, field in _FIELDS.items()}
     return " ".join(f"{key}={_number(value)}" for key, value in values.items() if value is not None)
 
 
 def parse_limits(text: str) -> Limits:
-    """The limits of such a tag. Tags can be edited by hand: what makes no sense is no limit."""
+    """Return the limits of such a tag.
+
+    Tags can be edited by hand: a part that makes no sense is no limit.
+    """
     found: dict[str, float] = {}
     for part in text.split():
         match = _PART.fullmatch(part)
@@ -46,8 +53,9 @@ def _number(value: float) -> str:
     return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
-# us-east-1 (https://aws.amazon.com/ebs/pricing, https://aws.amazon.com/vpc/pricing, 2026-11).
-# Other regions are a little dearer; against the machines it is small change everywhere.
+# Prices of us-east-1 (https://aws.amazon.com/ebs/pricing, https://aws.amazon.com/vpc/pricing,
+# 2026-11), used for all regions. Others cost up to about twice as much, which is little beside
+# the price of the machines.
 HOURS_PER_MONTH = 730
 GP3_GIB_MONTH_USD = 0.08
 GP3_IOPS_MONTH_USD = 0.005
@@ -55,14 +63,14 @@ GP3_MIB_S_MONTH_USD = 0.04
 GP3_FREE_IOPS = 3000
 GP3_FREE_MIB_S = 125
 PUBLIC_IPV4_HOUR_USD = 0.005
-# Once for each volume that is filled from a snapshot at a rate: by its GiB and the MiB/s (EBS
+# Per GiB and MiB/s, once for each volume that EC2 fills from a snapshot at a given rate (EBS
 # pricing, example 12: $0.0036 a GiB at 300 MiB/s).
 LOAD_GIB_MIB_S_USD = 0.000012
 
 
 @dataclass(frozen=True)
 class Price:
-    """What one machine costs an hour. `source` says where that is from; `as_of` is an ISO date."""
+    """The price of one machine. `source` is where it comes from, `as_of` its date in ISO 8601."""
 
     usd_per_hour: float
     source: str
@@ -71,7 +79,7 @@ class Price:
 
 @dataclass(frozen=True)
 class CostLine:
-    """`count` of something at `usd_per_hour` each; None: nobody knows the price."""
+    """`count` items at `usd_per_hour` each; None if the price is unknown."""
 
     what: str
     count: int
@@ -84,9 +92,10 @@ class CostLine:
 
 @dataclass(frozen=True)
 class LoadCost:
-    """What it costs once to fill the new nodes' disks from a snapshot of `gib` at a rate.
+    """What it costs once to fill the disks of new nodes from a snapshot at a rate of `mib_s`.
 
-    EC2 bills what is in the snapshot, and does not tell how much that is: `usd_each` is the most.
+    EC2 bills the data in the snapshot, but does not list its amount. So `usd_each` is the most that
+    one disk can cost, for a full snapshot of `gib`.
     """
 
     nodes: int
@@ -100,9 +109,9 @@ class LoadCost:
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What a cluster costs an hour, part by part, and where the machine's price is from.
+    """What a cluster costs an hour, part by part, and where the machine's price comes from.
 
-    `once` is beside it: what a launch costs when it is made.
+    `once` is what the launch itself costs, not part of the hourly sum.
     """
 
     lines: tuple[CostLine, ...]
@@ -111,7 +120,7 @@ class CostEstimate:
 
     @property
     def hourly_usd(self) -> float | None:
-        """The sum; None when a part has no known price."""
+        """The sum in US dollars; None if the price of a part is unknown."""
         parts = [line.hourly_usd for line in self.lines]
         return None if None in parts else sum(part for part in parts if part is not None)
 
@@ -127,7 +136,10 @@ def estimate(
     instance_type: str = "instance",
     market: Market = Market.ON_DEMAND,
 ) -> CostEstimate:
-    """What `nodes` such machines cost while they run. Each has one gp3 disk of `disk_gib`."""
+    """Estimate what `nodes` machines at this price cost while they run.
+
+    Each has one gp3 disk of `disk_gib`; `disk_throughput` is in MiB/s.
+    """
     lines = [machine_line(price, nodes, instance_type, market)]
     if disk_gib:
         each = disk_hourly_usd(disk_gib, disk_iops, disk_throughput)
@@ -140,7 +152,7 @@ def estimate(
 def machine_line(
     price: Price | None, nodes: int, instance_type: str, market: Market = Market.ON_DEMAND
 ) -> CostLine:
-    """The machines alone. A Capacity Block's are paid for before the launch."""
+    """Return the cost of the machines alone: 0 in a Capacity Block, which was paid in advance."""
     if market is Market.CAPACITY_BLOCK:
         return CostLine(f"{instance_type}, Capacity Block (paid in advance)", nodes, 0.0)
     return CostLine(
@@ -149,7 +161,10 @@ def machine_line(
 
 
 def disk_hourly_usd(gib: int, iops: int | None = None, throughput: int | None = None) -> float:
-    """One gp3 volume. It costs this while it exists, whether or not its machine runs."""
+    """Return the US dollars an hour for one gp3 volume, whether or not its machine runs.
+
+    `throughput` is in MiB/s. Only what exceeds gp3's free performance is charged.
+    """
     extra_iops = max(0, (iops or 0) - GP3_FREE_IOPS)
     extra_mib_s = max(0, (throughput or 0) - GP3_FREE_MIB_S)
     month = (
@@ -161,7 +176,7 @@ def disk_hourly_usd(gib: int, iops: int | None = None, throughput: int | None = 
 
 
 def format_usd(usd: float | None) -> str:
-    """`$87.83`, `$1,761.28`, `$0.0104` where cents would hide it, `unknown`."""
+    """Format US dollars: `$87.83`, `$1,761.28`, `$0.0104` for small amounts, `unknown` for None."""
     if usd is None:
         return "unknown"
     digits = 4 if 0.00005 <= abs(usd) < 0.1 else 2
@@ -171,7 +186,10 @@ def format_usd(usd: float | None) -> str:
 def budget_findings(
     limits: Limits, estimate: CostEstimate, spent_usd: float = 0.0
 ) -> list[Finding]:
-    """What speaks against launching this within these limits, and when they will end it."""
+    """Check an estimate against the limits, and report when the budget ends the cluster.
+
+    `spent_usd` is what the cluster has cost so far.
+    """
     hourly = estimate.hourly_usd
     if hourly is None:
         return [_unpriced(limits, estimate)]
@@ -234,19 +252,21 @@ def _unpriced(limits: Limits, estimate: CostEstimate) -> Finding:
     )
 
 
+# `status` warns when less than this is left until a limit ends the cluster.
 WARN_BELOW_H = 0.5
 
 
-# A clock that differs from EC2's by more cannot sign a request. What may have run in so short a
-# time is counted as if it had.
+# AWS rejects requests signed by a clock that differs by more than this, so smaller differences of
+# times may be due to clocks. A gap this short is counted as if the machine had run.
 BRIEF_S = 300.0
 
 
 @dataclass(frozen=True)
 class NodeCost:
-    """One node. `usd_per_hour` None: its price is not known. `ran_h`: its hours in all its runs.
+    """The cost of one node. `usd_per_hour` is None if its price is unknown.
 
-    It cost more, and may have run for longer, for each reason in `missing`.
+    `ran_h` are the hours of all its runs together. `missing` has the reasons why it has cost more
+    than `spent_usd` and may have run for longer than `ran_h`.
     """
 
     usd_per_hour: float | None
@@ -261,7 +281,7 @@ class NodeCost:
 
 @dataclass(frozen=True)
 class RunningCost:
-    """What a whole cluster costs an hour while it runs; None: nobody knows the price."""
+    """What a whole cluster costs an hour while it runs; None if the price is unknown."""
 
     nodes: int
     gpus: int
@@ -271,9 +291,11 @@ class RunningCost:
 
 @dataclass(frozen=True)
 class Spending:
-    """A cluster's money. `spent_usd` is the least it has cost, and all of it if `complete`.
+    """What a cluster costs and has cost, and its limits.
 
-    `ends_in_h` is until the first of its limits ends it, which `ended_by` names; None without.
+    `spent_usd` is a lower bound, and exact if `complete`. `usd_per_hour` is None if a price is
+    unknown. `ends_in_h` are the hours until the first limit ends the cluster, `ended_by` is that
+    limit's option; None and empty if no limit ends it.
     """
 
     usd_per_hour: float | None
@@ -288,12 +310,12 @@ class Spending:
 
 
 def first_launch(instance: Instance) -> datetime:
-    """When it was made, as far as is known."""
+    """Return the start of the first run; of the last run where EC2 does not show the first."""
     return instance.made_at or instance.node.launched_at
 
 
 def price_key(instance: Instance) -> tuple[str, Market, str]:
-    """What a node's price depends on: type, market, and for spot the zone."""
+    """Return what a node's price depends on: type, market, and for spot the zone (else empty)."""
     zone = instance.node.availability_zone if instance.market is Market.SPOT else ""
     return instance.node.instance_type, instance.market, zone
 
@@ -301,17 +323,19 @@ def price_key(instance: Instance) -> tuple[str, Market, str]:
 def node_cost(
     instance: Instance, price: Price | None, now: datetime, used_h: float | None = None
 ) -> NodeCost:
-    """One node now: what its tag has noted, and what it has cost since.
+    """Return what one node costs and has cost: the sum in its tag, plus the cost since then.
 
-    EC2 says when the last run began and, if somebody asked for it, when that was stopped; it says
-    nothing of earlier runs, nor when a machine switched itself off. What is not known is not
-    counted, and named. `used_h` are the hours of all runs at most, where the node's guard knows.
+    EC2 records when the last run began and, if a stop was requested, when. It records neither
+    earlier runs nor when a machine powered itself off. What is unknown is not counted, and is named
+    in `missing`. `used_h` is the node's own count of the hours of all its runs, an upper bound;
+    None where its guard did not answer.
     """
     node, disk, spent = instance.node, instance.disk, instance.spent
     billed = node.state in AWAKE
     machine = price.usd_per_hour if price else 0.0
     held = disk_hourly_usd(disk.size_gib or 0, disk.iops, disk.throughput_mib_s)
-    # A stopped machine has a public address only if it is one of its own, which costs as before.
+    # A stopped machine keeps a public address only if it is an elastic one, which costs all the
+    # time. `own` is true for such a machine.
     own = bool(node.public_ip) and not billed
     had_address = node.public_ip or (not billed and _gets_address(instance))
     address = PUBLIC_IPV4_HOUR_USD if had_address else 0.0
@@ -320,7 +344,7 @@ def node_cost(
     unpriced += ["no tag says how large its disk is"] if disk.size_gib is None else []
     stopped = stopped_since(instance.state_since)
     if stopped and stopped < node.launched_at:
-        stopped = None  # It tells of an earlier stop.
+        stopped = None  # This is the time of an earlier stop.
     begin, why = _counted_until(instance, stopped)
     missing = [*unpriced, *why]
     if (begin - now).total_seconds() > BRIEF_S:
@@ -351,12 +375,15 @@ def node_cost(
 
 
 def _gets_address(instance: Instance) -> bool:
-    """Whether EC2 gives it a public address for as long as it runs."""
+    """Return whether EC2 gives the instance a public address while it runs."""
     return not (instance.private or instance.several_interfaces)
 
 
 def _counted_until(instance: Instance, stopped: datetime | None) -> tuple[datetime, list[str]]:
-    """Up to when the node's tag has its cost: from its launch on without a tag; what is missing."""
+    """Return the time from which on the node's cost has to be counted, and what is missing before.
+
+    This is the time in the node's tag; without a tag it is the first launch.
+    """
     spent, launched_at = instance.spent, instance.node.launched_at
     if spent.until:
         return spent.until, ["an earlier run is not known whole"] if spent.at_least else []
@@ -374,9 +401,10 @@ def spending(
     now: datetime,
     used_h: Mapping[str, float] = MappingProxyType({}),
 ) -> Spending:
-    """A cluster's money; `instances` is not empty, `prices` has each price_key.
+    """Return what a cluster costs and has cost. `instances` must not be empty.
 
-    `used_h`: for how long nodes have run in all, by instance, where their guards say so.
+    `prices` is by `price_key`. `used_h` has the hours of all runs by instance id, for the nodes
+    whose guards have told them.
     """
     costs = [
         node_cost(one, prices.get(price_key(one)), now, used_h.get(one.node.instance_id))
@@ -384,7 +412,7 @@ def spending(
     ]
     known = [cost.usd_per_hour for cost in costs if cost.usd_per_hour is not None]
     total = sum(known) if len(known) == len(costs) else None
-    # Not that of a head node that is being replaced.
+    # The head node's limits count; if it is being replaced, those of its replacement.
     head = min(instances, key=lambda one: (one.retired, one.node.index))
     limits = parse_limits(head.limits_text)
     spent = sum(cost.spent_usd for cost in costs)
@@ -489,5 +517,5 @@ def _warning(check_id: str, message: str, hint: str) -> Finding:
 
 
 def _hours(start: datetime, end: datetime) -> float:
-    # The two clocks may differ by a little.
+    # EC2's clock and this machine's may differ, so a difference can be slightly negative.
     return max(0.0, (end - start).total_seconds() / 3600)

@@ -1,6 +1,6 @@
-"""What a machine costs: AWS's price list, the spot price history, or a dated table.
+"""The price of a machine: from AWS's price list, the spot price history, or a shipped table.
 
-Prices that were asked for a short while ago are kept in a JSON file. Losing it costs a call.
+A JSON file caches recent prices. Without it the price list is queried again.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from clusterctl.ec2.money.costs import Price, price_key
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
-# Nothing is of use for longer: the file stays small.
+# Entries older than this are dropped from the file: nobody uses them (see the times below).
 KEPT_S = 86400.0
 
 
 class PriceCache:
-    """Answers by key, also the answer that there is none. A file nobody can read is empty.
+    """A cache of prices and of failed queries in a JSON file. An unreadable file counts as empty.
 
-    Without a path, or a folder for it, nothing is kept: to ask makes no folders. Two commands
-    that write at once may lose one answer, never the file.
+    Without a path, or if the path's folder does not exist, nothing is kept: a query for prices
+    creates no folders. If two commands write at once, one price may be lost, but never the file.
     """
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.time) -> None:
@@ -43,17 +43,17 @@ class PriceCache:
         self._clock = clock
 
     def find(self, key: str, max_age_s: float) -> Price | None:
-        """The price, if it was put there at most `max_age_s` ago."""
+        """Return the price if it was put there at most `max_age_s` ago, else None."""
         entry = self._entries().get(key)
         return _price(entry) if entry and self._age(entry) <= max_age_s else None
 
     def failed(self, key: str, max_age_s: float) -> bool:
-        """Whether it was noted at most `max_age_s` ago that the price cannot be had."""
+        """Return whether a query without a price was noted at most `max_age_s` ago."""
         entry = self._entries().get(key)
         return bool(entry and "usd" not in entry and self._age(entry) <= max_age_s)
 
     def put(self, key: str, price: Price | None) -> None:
-        """Note the answer. A place that cannot be written is no failure."""
+        """Store a price, or with None that there is none. Ignores a path that cannot be written."""
         if self._path is None:
             return
         kept = {k: entry for k, entry in self._entries().items() if self._age(entry) <= KEPT_S}
@@ -76,7 +76,7 @@ class PriceCache:
 
     def _age(self, entry: dict[str, Any]) -> float:
         at = _number(entry.get("at"))
-        # Written in the future: by a clock that was wrong then, or is now.
+        # A time in the future means that a clock was or is wrong: the entry counts as too old.
         return math.inf if at is None or at > self._clock() else self._clock() - at
 
 
@@ -106,15 +106,17 @@ def _write(path: Path, text: str) -> None:
 
 Prices = Mapping[tuple[str, Market, str], "Price | None"]
 
+# How long prices stay valid: those of the price list, and spot prices.
 LISTED_FOR_S = 24 * 3600.0
 SPOT_FOR_S = 600.0
-# A price list that cannot be asked now is not asked again by each command of the next minutes.
+# How long a failed query is not repeated, so that not every command waits for it again.
 FAILED_FOR_S = 120.0
 
-# Where the price list of all regions is served (botocore's endpoints.json), by continent.
+# The regions that serve the price list, which covers all regions (botocore's endpoints.json), by
+# the beginning of the region's name.
 _PRICE_LISTS = {"ap": "ap-south-1", "eu": "eu-central-1", "me": "eu-central-1"}
 _NEAREST = "us-east-1"
-# Partitions whose prices that list does not have, or has in another currency.
+# Prefixes of regions whose prices the list does not have, or has in another currency.
 _UNLISTED = ("us-gov-", "us-iso", "eu-iso", "eusc-", "cn-")
 
 
@@ -125,11 +127,12 @@ def find_price(
     zone: str | None = None,
     cache: Path | None = None,
 ) -> Price | None:
-    """What one such machine costs an hour; None when nobody says. Raises nothing of AWS's.
+    """Return the hourly price of one machine; None if no source has it. Raises no AwsError.
 
-    A price helps to decide and must not stop a launch: who may not ask for it, or cannot reach
-    the price list, gets the table's. For spot without a price that is what on-demand costs: the
-    most it can be. In a Capacity Block a machine costs nothing more.
+    A missing price must not stop a launch: where the price list cannot be queried, the shipped
+    table is used. Spot without a spot price gets the on-demand price, the most it can cost. A
+    machine in a Capacity Block costs 0: the block was paid in advance. `zone` counts for spot only;
+    without it the price is that of the dearest zone.
     """
     if market is Market.CAPACITY_BLOCK:
         return Price(0.0, "paid in advance", _today())
@@ -147,7 +150,7 @@ def find_price(
 
 
 def find_prices(clients: Clients, instances: Sequence[Instance], cache: Path | None) -> Prices:
-    """The price of each kind of node among these. Raises nothing of AWS's."""
+    """Return the prices of these instances by `price_key`. Raises no AwsError."""
     found: dict[tuple[str, Market, str], Price | None] = {}
     for key in dict.fromkeys(price_key(one) for one in instances):
         instance_type, market, zone = key
@@ -156,7 +159,10 @@ def find_prices(clients: Clients, instances: Sequence[Instance], cache: Path | N
 
 
 def table_price(instance_type: str, region: str) -> Price | None:
-    """From the table that comes with clusterctl: us-east-1's, on demand."""
+    """Return the on-demand price from the shipped table of us-east-1; None if it lacks the type.
+
+    The source says so where `region` is another one.
+    """
     table = _table()
     for dated in table["tables"]:
         usd = dated["usd_per_hour"].get(instance_type)
@@ -169,12 +175,15 @@ def table_price(instance_type: str, region: str) -> Price | None:
 
 
 def listed_types() -> list[str]:
-    """The types that the shipped table has, with GPUs as a rule."""
+    """Return the types in the shipped table, sorted; most have GPUs."""
     return sorted({name for table in _table()["tables"] for name in table["usd_per_hour"]})
 
 
 def price_list_region(region: str) -> str | None:
-    """Where to ask for the prices of `region`; None where no list has them in dollars."""
+    """Return the region that serves the price list for `region`.
+
+    None where the list does not have `region`'s prices in dollars.
+    """
     if region.startswith(_UNLISTED):
         return None
     return _PRICE_LISTS.get(region.partition("-")[0], _NEAREST)
@@ -207,9 +216,10 @@ def _ask_list(clients: Clients, where: str, instance_type: str) -> float | None:
 
 
 def product_filters(instance_type: str, region: str) -> dict[str, str]:
-    """What singles out one price: Linux, nothing pre-installed, the machine itself.
+    """Return the attributes that select the price of the plain machine: Linux, no software.
 
-    Bare metal is a family of its own, listed as dedicated: there its tenancy is not asked for.
+    Bare metal is a product family of its own. AWS lists it with dedicated tenancy, so there the
+    tenancy is left out.
     """
     wanted = {
         "instanceType": instance_type,
@@ -225,7 +235,7 @@ def product_filters(instance_type: str, region: str) -> dict[str, str]:
 
 
 def _prices(listed: Iterable[Any], wanted: dict[str, str]) -> Iterator[float]:
-    """The dollars an hour in these entries of a price list. What has no such is passed over."""
+    """Yield the dollars an hour in these entries of the price list; skip entries without any."""
     for entry in listed:
         try:
             product = json.loads(entry) if isinstance(entry, str) else entry
@@ -260,7 +270,7 @@ def _ask_spot(clients: Clients, instance_type: str, zone: str | None) -> float |
     request: dict[str, Any] = {
         "InstanceTypes": [instance_type],
         "ProductDescriptions": ["Linux/UNIX"],
-        # From now on: the price that holds, of each zone.
+        # With the present as the start, EC2 returns each zone's current price only.
         "StartTime": datetime.datetime.now(datetime.timezone.utc),
     }
     if zone:
