@@ -1,4 +1,4 @@
-"""The IAM policies that clusterctl, its users and its nodes need."""
+"""The IAM policies for clusterctl's users and nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clusterctl.ec2.policy_actions import (
     actions_of,
 )
 
-# The part of an ARN that says whose AWS it is, by how its regions' names begin.
+# Prefix of a region's name -> its partition, which is the second part of an ARN.
 PARTITIONS = {
     "cn-": "aws-cn",
     "us-gov-": "aws-us-gov",
@@ -31,7 +31,10 @@ PARTITIONS = {
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where a policy holds: "*" is any region or account. Raises UsageError for what is neither."""
+    """The region and account that a policy is for; "*" means any.
+
+    Raises UsageError for a text that is no region's name or no account's number.
+    """
 
     region: str = "*"
     account: str = "*"
@@ -46,23 +49,26 @@ class Bounds:
 
     @property
     def partition(self) -> str:
+        """The AWS partition of the region, such as `aws-cn`; `aws` for any region."""
         for prefix, name in PARTITIONS.items():
             if self.region.startswith(prefix):
                 return name
         return "aws"
 
     def arn(self, service: str, resource: str, account: str | None = None) -> str:
-        """Return the ARN of something regional; `account` is "" for what is AWS's own."""
+        """Return the ARN of a regional resource. `account` is "" for resources that AWS owns."""
         owner = self.account if account is None else account
         return f"arn:{self.partition}:{service}:{self.region}:{owner}:{resource}"
 
     def ec2(self, *kinds: str) -> list[str]:
+        """Return ARNs for all EC2 resources of these kinds, such as `instance`."""
         return [self.arn("ec2", f"{kind}/*") for kind in kinds]
 
 
-# Of a managed policy, white space not counted.
+# IAM's limit for a managed policy; white space does not count.
 MOST_CHARACTERS = 6144
 
+# The operations that may set tags on what they create.
 _TAGGED_BY = (
     "RunInstances",
     "CreateSecurityGroup",
@@ -70,7 +76,9 @@ _TAGGED_BY = (
     "CreatePlacementGroup",
     "AllocateAddress",
 )
+# RunInstances is authorized for each resource involved. These it creates, with the cluster's tag.
 _LAUNCHED = ("instance", "volume", "spot-instances-request")
+# These it uses.
 _LAUNCHED_WITH = (
     "subnet",
     "network-interface",
@@ -80,7 +88,8 @@ _LAUNCHED_WITH = (
     "capacity-reservation",
 )
 _CREATED = ("security-group", "key-pair", "placement-group", "elastic-ip")
-# What a node does with Session Manager and Run Command; AmazonSSMManagedInstanceCore has more.
+# What SSM's agent needs on a node for Session Manager and Run Command: a part of AWS's policy
+# AmazonSSMManagedInstanceCore.
 _SSM_AGENT = (
     "ec2messages:AcknowledgeMessage",
     "ec2messages:DeleteMessage",
@@ -101,11 +110,12 @@ Policy = Mapping[str, Any]
 def operator_policy(
     bounds: Bounds, node_role: str | None = None, owner_tag: tuple[str, str] | None = None
 ) -> Policy:
-    """For whoever launches clusters. `node_role` may be given to nodes; without one, none may.
+    """Return the policy for users who launch clusters.
 
-    With `owner_tag`, only what carries that tag too is made and managed: one owner's clusters, and
-    not all that clusterctl has made. Raises UsageError for what is no role's ARN, or one of
-    another partition or account, and for a tag that users do not give or a policy cannot hold.
+    `node_role` is the ARN of the role that they may give to nodes; None allows no role. With
+    `owner_tag` (key, value) they may create and change only resources that carry this tag too: one
+    owner's clusters instead of all clusters. Raises UsageError for an invalid ARN, one of another
+    partition or account, and a tag that is reserved or has characters that a policy cannot hold.
     """
     has_tag, gives_tag = _conditions(owner_tag)
     statements = [
@@ -179,7 +189,7 @@ def operator_policy(
             actions_of(OPERATOR, Scope.KEY),
             [bounds.arn("kms", "key/*")],
             {
-                # In China there is a .cn behind it.
+                # The asterisk at the end stands for the .cn of China's domain.
                 "StringLike": {"kms:ViaService": f"ec2.{bounds.region}.amazonaws.com*"},
                 "BoolIfExists": {"kms:GrantIsForAWSResource": "true"},
             },
@@ -200,9 +210,10 @@ def operator_policy(
 
 
 def network_policy(bounds: Bounds) -> Policy:
-    """On top of the operator's, for whoever makes networks: changes go through CloudFormation.
+    """Return the policy that users need besides the operator's to create networks.
 
-    All but an endpoint for S3, which any VPC may get.
+    It allows all changes only through CloudFormation, except for S3 endpoints, which clusterctl
+    creates itself in any VPC.
     """
     by_stack = {name for names in BY_CLOUDFORMATION.values() for name in names}
     actions = sorted(f"ec2:{name}" for name in by_stack | set(TAGGING_BY_CLOUDFORMATION))
@@ -235,9 +246,11 @@ def network_policy(bounds: Bounds) -> Policy:
 def node_policy(
     bounds: Bounds, data: str | None = None, checkpoints: str | None = None, ssm: bool = False
 ) -> Policy:
-    """For the nodes' role. `data` and `checkpoints` are BUCKET or BUCKET/PREFIX.
+    """Return the policy for the nodes' role.
 
-    Raises UsageError, also when there is nothing that the nodes should be allowed.
+    Nodes may read `data`, and read and write `checkpoints`; each is BUCKET or BUCKET/PREFIX. `ssm`
+    allows Systems Manager's agent. Raises UsageError for an invalid place, and if nothing would be
+    allowed.
     """
     statements = []
     if data is not None:
@@ -256,14 +269,17 @@ def node_policy(
 
 
 def reading_policy(partition: str, buckets: Sequence[str]) -> Policy:
-    """For a session that is lent to nodes: as much of its owner's rights as reads these buckets."""
+    """Return the policy of a session for nodes, which limits its owner's rights to these buckets.
+
+    The nodes may list and read them, and nothing else.
+    """
     arns = [f"arn:{partition}:s3:::{bucket}" for bucket in dict.fromkeys(buckets)]
     by_s3 = {"StringLike": {"kms:ViaService": "s3.*.amazonaws.com*"}}
     return _policy(
         [
             _allow("List", ["s3:ListBucket"], arns),
             _allow("Read", ["s3:GetObject"], [f"{arn}/*" for arn in arns]),
-            # Of objects that are encrypted with a key of KMS.
+            # For objects that are encrypted with a KMS key.
             _allow("Decrypt", ["kms:Decrypt"], ["*"], by_s3),
         ]
     )
@@ -287,14 +303,17 @@ def _on_s3(bounds: Bounds, sid: str, place: str, calls: list[str]) -> list[dict[
 
 
 def _conditions(owner_tag: tuple[str, str] | None) -> tuple[Policy, Policy]:
-    """For what has the cluster's tag already, and for what gets it when it is made."""
+    """Return two conditions: a resource has the tags already, and a request sets them.
+
+    The tags are the cluster's, with any value, and the owner's if there is one.
+    """
     has_tag = {"Null": {f"aws:ResourceTag/{tags.CLUSTER}": "false"}}
     gives_tag = {"StringLike": {f"aws:RequestTag/{tags.CLUSTER}": "?*"}}
     if owner_tag is None:
         return has_tag, gives_tag
     key, value = owner_tag
-    # Of a policy's variables those of the caller, so that one policy serves several: their values
-    # come from AWS, and nobody can tag their way around them.
+    # Of a policy's variables only the two that name the caller are allowed. With them one policy
+    # serves several users. AWS sets their values, so a user cannot change them by tagging.
     if not (
         is_free_tag(key)
         and re.fullmatch(r"[\w .:=+@-]{1,128}", key, re.ASCII)

@@ -1,4 +1,4 @@
-"""Every AWS action that clusterctl calls or causes, what for, and how far it may go. One table."""
+"""The table of all AWS actions that clusterctl calls or causes, each with its purpose and scope."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Scope(Enum):
-    """How far a permission goes: each is a statement of the policy (see policy.py)."""
+    """The resources that a permission is limited to. Each is a statement in policy.py."""
 
     READ = "on everything: these have no narrower form"
     LAUNCH = "instances and volumes with the tag, in any subnet, from any image"
@@ -26,7 +26,7 @@ class Scope(Enum):
     SPOT_ROLE = "the role of spot requests"
 
 
-# What is told to AWS for launching, looking, changing and removing clusters, by purpose.
+# The actions for launching, listing, changing and removing clusters: purpose, scope, actions.
 OPERATOR: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
     ("finding everything by tag", Scope.READ, ("ec2:DescribeInstances",)),
     ("why a node does not answer", Scope.READ, ("ec2:DescribeInstanceStatus",)),
@@ -121,7 +121,7 @@ OPERATOR: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
     ("the first spot launch of an account", Scope.SPOT_ROLE, ("iam:CreateServiceLinkedRole",)),
 )
 
-# `clusterctl network` on top of that.
+# The actions that `clusterctl network` needs besides those.
 NETWORK: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
     ("the zones of a network", Scope.READ, ("ec2:DescribeAvailabilityZones",)),
     ("an endpoint for S3", Scope.ENDPOINT, ("ec2:CreateVpcEndpoint",)),
@@ -138,13 +138,14 @@ NETWORK: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
     ),
 )
 
-# Nothing in the code calls these: AWS asks for them when something else is called.
+# The code does not call these actions. AWS checks them when it carries out other calls.
 IMPLIED = frozenset(
     ("iam:CreateServiceLinkedRole", "iam:PassRole", "cloudformation:TagResource")
 ) | frozenset(name for _, scope, names in OPERATOR if scope is Scope.KEY for name in names)
 
-# What CloudFormation does in the caller's name for each kind of resource in network.yaml: what the
-# handlers in the kind's published schema say, but for properties that the template does not set.
+# The EC2 actions that CloudFormation calls with the caller's rights, for each resource type in
+# network.yaml. They are from the handlers in the type's published schema, without those for
+# properties that the template does not set.
 _RULES = (
     "AuthorizeSecurityGroupIngress",
     "AuthorizeSecurityGroupEgress",
@@ -213,5 +214,5 @@ TAGGING_BY_CLOUDFORMATION = ("CreateTags", "DeleteTags")
 
 
 def actions_of(table: tuple[tuple[str, Scope, tuple[str, ...]], ...], scope: Scope) -> list[str]:
-    """The table's actions of one scope, sorted."""
+    """Return the table's actions of one scope, sorted."""
     return sorted({name for _, one, names in table for name in names if one is scope})

@@ -1,4 +1,4 @@
-"""Clients for the AWS APIs of one account and region: the only place that imports boto3."""
+"""boto3 clients for one account and region. This is the only module that imports boto3."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
     from mypy_boto3_sts import STSClient
 
+# Tries of a request, the first included.
 ATTEMPTS = 6
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
 
 _making = threading.RLock()
+# EC2 client -> function that makes a client like it without retries (see `without_retries`).
 _single_attempts: weakref.WeakKeyDictionary[Any, Callable[[], Any]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Account:
-    """Whom to ask, and where. What is None comes from boto3's own chain.
+    """The account and region to use. For a field of None boto3 finds the value by its own rules.
 
-    `endpoint_url` serves every API: the local EC2, or a gateway.
+    `endpoint_url` serves every API: the local EC2, or a gateway. Raises UsageError for an
+    `endpoint_url` that is no HTTP URL.
     """
 
     region: str | None = None
@@ -50,9 +53,10 @@ class Account:
 
 
 class Clients:
-    """The APIs, each client made when it is first asked for: making one takes a tenth of a second.
+    """The boto3 clients. Each is created at its first use, which takes a tenth of a second.
 
-    A client retries throttled and failed requests. Raises AwsError without credentials or region.
+    Clients retry throttled and failed requests. The first use raises AwsError without credentials
+    or region.
     """
 
     def __init__(self, account: Account) -> None:
@@ -60,7 +64,10 @@ class Clients:
         self._origin: Clients | None = None
 
     def in_region(self, region: str) -> Clients:
-        """The same account elsewhere. AWS's models, read once, serve all regions."""
+        """Return clients for the same account in another region.
+
+        They share the boto3 session, so that botocore loads its service models only once.
+        """
         elsewhere = Clients(replace(self.account, region=region))
         elsewhere._origin = self
         return elsewhere
@@ -73,7 +80,7 @@ class Clients:
 
     @functools.cached_property
     def ec2_at_once(self) -> EC2Client:
-        """For questions about a node that somebody already waits for."""
+        """An EC2 client with short timeouts and one retry, for calls while the user waits."""
         client: EC2Client = self._make("ec2", attempts=2, timeout_s=4)
         return client
 
@@ -107,9 +114,9 @@ class Clients:
 
     @functools.cached_property
     def account_id(self) -> str:
-        """The number of the AWS account that the credentials belong to. Raises AwsError.
+        """The number of the account that the credentials belong to. Raises AwsError.
 
-        Asked once for all regions; GetCallerIdentity needs no permission.
+        Queried once for all regions. GetCallerIdentity needs no permission.
         """
         if self._origin:
             return self._origin.account_id
@@ -117,15 +124,18 @@ class Clients:
             return self.sts.get_caller_identity()["Account"]
 
     def frozen_keys(self) -> tuple[str, str, str]:
-        """Access key, secret and token, which is empty where they are long-lived."""
+        """Return access key, secret key and session token; no token for long-lived keys.
+
+        Raises AwsError without credentials.
+        """
         with translated():
             keys = self._session.get_credentials().get_frozen_credentials()
             return keys.access_key, keys.secret_key, keys.token or ""
 
     def pricing(self, region: str) -> PricingClient:
-        """The price list is served in a few regions only, for all of them.
+        """Return a client for the price list in `region`, one of the few that serve it.
 
-        Nobody waits long for a price: see ec2/money/prices.py for what comes instead.
+        Its timeouts are short, because ec2/money/prices.py has a shipped table to fall back on.
         """
         client: PricingClient = self._make("pricing", attempts=2, region=region, timeout_s=4)
         return client
@@ -161,10 +171,11 @@ class Clients:
                 retries={"mode": "standard", "total_max_attempts": attempts},
                 connect_timeout=timeout_s or CONNECT_TIMEOUT_S,
                 read_timeout=timeout_s or READ_TIMEOUT_S,
-                # One connection per node that asks for its console.
+                # Threads of many nodes use one client at the same time, for example to read
+                # consoles. botocore's default is 10 connections.
                 max_pool_connections=64,
             )
-            # Using clients in threads is fine; making them from one session is not.
+            # Threads may share a client, but not create clients from one session at the same time.
             with _making:
                 return self._session.client(
                     service,
@@ -175,10 +186,11 @@ class Clients:
 
 
 def without_retries(client: EC2Client) -> EC2Client:
-    """The same account and region, each request sent once.
+    """Return a client for the same account and region that sends each request once.
 
-    For RunInstances: botocore takes InsufficientInstanceCapacity (HTTP 500) for a hiccup and
-    repeats it until the small request bucket of RunInstances is empty.
+    For RunInstances: botocore retries InsufficientInstanceCapacity (HTTP 500) like a passing error,
+    which empties the small bucket of requests that EC2 allows for RunInstances. Returns `client`
+    itself if it was not made by Clients.
     """
     make = _single_attempts.get(client)
     made: EC2Client = make() if make else client

@@ -1,4 +1,4 @@
-"""The tags that say what exists: the only store of it."""
+"""The tags on AWS resources: the only record of which clusters exist, and of what they consist."""
 
 from __future__ import annotations
 
@@ -13,37 +13,38 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts, format_indices, parse_indices
 
 CLUSTER = "clusterctl:cluster"
-# One RunInstances call gives all its instances the same tags: a node's index is this number
-# plus its AmiLaunchIndex.
+# One RunInstances call gives all its instances the same tags, so a node's index is this number plus
+# its AmiLaunchIndex.
 FIRST_INDEX = "clusterctl:first-index"
 # The indices of the nodes that are wanted: `0-3`, or `0-1 3` after a removal.
 NODES = "clusterctl:nodes"
 GPUS = "clusterctl:gpus"
 USER = "clusterctl:user"
 IMAGE = "clusterctl:image"
-# The client token: EC2 can be asked for what a launch of unknown outcome made.
+# The client token of the launch. It finds the instances of a launch whose outcome is unknown.
 LAUNCH = "clusterctl:launch"
 MARKET = "clusterctl:market"
-# What later nodes are to have too: the root volume's size, IOPS, MiB/s and key.
+# The root volume's size, IOPS, MiB/s and KMS key, which nodes launched later get, too.
 DISK = "clusterctl:disk"
-# Only the head node has a public address.
+# Set if only the head node has a public address.
 PRIVATE = "clusterctl:private"
 LIMITS = "clusterctl:limits"
-# What a node has cost up to some time: EC2 forgets its runs when it starts it (see Spent).
+# What a node has cost up to some time. EC2 forgets the node's earlier runs when it starts again
+# (see Spent).
 SPENT = "clusterctl:spent-usd"
-# A node whose replacement is under way.
+# Set on a node whose replacement is under way.
 RETIRED = "clusterctl:retired"
-# A node that no command takes unless it is named: since when, and why.
+# Set on a node that commands leave out unless it is named; the value is since when, and why.
 QUARANTINED = "clusterctl:quarantined"
-# What `add`, `remove` and `replace` were asked for and are not done with: `add 2-3 remove 1-1`.
+# What `add`, `remove` and `replace` were asked for and have not finished: `add 2-3 remove 1-1`.
 UNFINISHED = "clusterctl:unfinished"
-# EC2's limit of a tag's value.
+# EC2's limit for the value of a tag.
 MOST_CHARACTERS = 256
 
 
 @dataclass(frozen=True)
 class Unfinished:
-    """What was asked for and is not done yet: by command, the indices of its nodes."""
+    """What earlier commands have not finished: for each command the indices of its nodes."""
 
     add: tuple[int, ...] = ()
     remove: tuple[int, ...] = ()
@@ -54,12 +55,12 @@ class Unfinished:
 
     @property
     def text(self) -> str:
-        """As the tag has it. Raises UsageError where it is too long for one."""
+        """The value of the tag. Raises UsageError if it is too long for a tag."""
         asked = ((verb, found) for verb, found in vars(self).items() if found)
         return _fitting(" ".join(f"{verb} {indices_text(found)}" for verb, found in asked))
 
     def told(self, name: str) -> str:
-        """As messages have it: `add demo-[2-3], remove demo-1`."""
+        """Return text for messages: `add demo-[2-3], remove demo-1`."""
         return ", ".join(
             f"{verb} {fold_hosts([f'{name}-{index}' for index in found])}"
             for verb, found in vars(self).items()
@@ -68,28 +69,29 @@ class Unfinished:
 
 
 def read_unfinished(text: str) -> Unfinished:
-    """What such a tag says; what makes no sense says nothing."""
+    """Read the value of such a tag; parts that make no sense are left out."""
     found = re.findall(r"(add|remove|replace) ([\d -]+)", text, re.ASCII)
     return Unfinished(**{verb: read_indices(indices.strip()) for verb, indices in found})
 
 
 def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """Tags as EC2 takes them."""
+    """Return tags in the form of EC2's requests."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
 def tag_dict(tags: Iterable[Any] | None) -> dict[str, str]:
-    """Tags as EC2 gives them, by key."""
+    """Return the tags of EC2's answer by key; empty for None."""
     return {tag["Key"]: tag.get("Value", "") for tag in tags or ()}
 
 
 def indices_text(indices: Iterable[int]) -> str:
-    """Indices as the tag has them: without commas, which some of AWS's tools do not take.
+    """Return the tag's value for these indices: `0-1 3`.
 
-    Raises UsageError where they are too long for one.
+    It has blanks instead of commas, which some of AWS's tools do not accept. Raises UsageError if
+    it is too long for a tag.
     """
     text = format_indices(indices).replace(",", " ")
-    # A lone number was a count once, and is read as one.
+    # `read_indices` reads a lone number as a count, so a single index is written as a range.
     return _fitting(f"{text}-{text}" if text.isdigit() else text)
 
 
@@ -104,7 +106,10 @@ def _fitting(text: str) -> str:
 
 
 def read_indices(text: str) -> tuple[int, ...]:
-    """The indices of such a tag. A lone number is a count; what makes no sense is nothing."""
+    """Return the indices in such a tag; empty if it makes no sense.
+
+    A lone number is a count: older versions of clusterctl wrote it.
+    """
     if re.fullmatch(r"\d{1,6}", text, re.ASCII):
         return tuple(range(int(text)))
     try:
@@ -114,13 +119,16 @@ def read_indices(text: str) -> tuple[int, ...]:
 
 
 def disk_text(disk: Disk) -> str:
-    """`500 6000 500`: GiB, IOPS, MiB/s; and the KMS key, where one was named."""
+    """Return the tag's value for a disk: GiB, IOPS, MiB/s, and the KMS key if there is one.
+
+    For example `500 6000 500`. 0 stands for a value that is not set.
+    """
     numbers = (str(part or 0) for part in (disk.size_gib, disk.iops, disk.throughput_mib_s))
     return " ".join((*numbers, *([disk.kms_key] if disk.kms_key else [])))
 
 
 def read_disk(text: str) -> Disk:
-    """The disk of such a tag; what makes no sense says nothing."""
+    """Return the disk in such a tag; an empty Disk if the tag makes no sense."""
     if not re.fullmatch(r"\d{1,6} \d{1,6} \d{1,6}( [\w:/-]+)?", text, re.ASCII):
         return Disk()
     size, iops, throughput, *key = text.split()
@@ -134,9 +142,10 @@ def read_disk(text: str) -> Disk:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a node had cost, and for how many hours it had run, `until` then.
+    """What a node has cost, and for how many hours it has run, up to the time `until`.
 
-    `at_least`: it cost more. An older version of clusterctl noted nothing but the dollars.
+    `at_least`: it has cost more, but how much is unknown. `ran_h` and `until` are None in tags of
+    older versions of clusterctl, which have the dollars only.
     """
 
     usd: float = 0.0
@@ -146,14 +155,14 @@ class Spent:
 
 
 def spent_text(spent: Spent) -> str:
-    """`41.0000 for 4.0100 h until 2026-11-21T12:00:00Z at least`."""
+    """Return the tag's value: `41.0000 for 4.0100 h until 2026-11-21T12:00:00Z at least`."""
     assert spent.until is not None
     text = f"{spent.usd:.4f} for {spent.ran_h or 0.0:.4f} h until {spent.until:%Y-%m-%dT%H:%M:%SZ}"
     return text + " at least" * spent.at_least
 
 
 def read_spent(text: str) -> Spent:
-    """What such a tag says; what makes no sense says nothing."""
+    """Read the value of such a tag; an empty Spent if it makes no sense."""
     found = re.fullmatch(
         r"(\d{1,9}(?:\.\d{1,6})?)"
         r"(?: for (\d{1,7}\.\d{4}) h until (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)( at least)?)?",
@@ -173,10 +182,10 @@ def read_spent(text: str) -> Spent:
 
 
 def of_cluster(name: str) -> dict[str, Any]:
-    """The filter for everything that belongs to a cluster."""
+    """Return the EC2 filter for everything that belongs to a cluster."""
     return {"Name": f"tag:{CLUSTER}", "Values": [name]}
 
 
 def resource_name(name: str) -> str:
-    """The name of a cluster's key pair and security group."""
+    """Return the name of a cluster's key pair, security group and placement group."""
     return f"clusterctl-{name}"

@@ -1,4 +1,4 @@
-"""EBS volumes of nodes made larger."""
+"""EBS volumes: finding the nodes' root volumes, and enlarging them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import VolumeModificationTypeDef
 
+# How long to wait until a file system can use a volume's new size.
 MODIFIED_WITHIN_S = 900.0
 
 
 @dataclass(frozen=True)
 class Volume:
+    """An EBS volume."""
+
     id: str
     size_gib: int
 
 
 def root_volumes(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, Volume]:
-    """The root volume of each instance, by its id. Raises AwsError."""
+    """Return the root volume of each instance, by instance id. Raises AwsError.
+
+    An instance whose root volume EC2 does not list is left out.
+    """
     with translated():
         pages = client.get_paginator("describe_instances")
         found = pages.paginate(InstanceIds=list(instance_ids))
@@ -42,10 +48,12 @@ def root_volumes(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, Vo
 
 
 def enlarge(client: EC2Client, volume: Volume, gib: int) -> None:
-    """Ask for the size, unless it has it or somebody who was cut off has asked, and wait until a
-    file system may use it, which is long before all blocks are as fast as the volume.
+    """Enlarge a volume to `gib` GiB and wait until a file system can use the new size.
 
-    Raises AwsError: EBS takes one change in six hours, for example.
+    Does not ask again if an interrupted command has asked for the same size. Does nothing if the
+    volume is large enough. The wait ends in EBS's state `optimizing`, long before all blocks have
+    the volume's full speed. Raises AwsError, for example because EBS allows one change of a volume
+    in six hours.
     """
     change = _last_change(client, volume.id)
     if not (change and change["TargetSize"] == gib and change["ModificationState"] != "failed"):
@@ -56,7 +64,7 @@ def enlarge(client: EC2Client, volume: Volume, gib: int) -> None:
     deadline = time.monotonic() + MODIFIED_WITHIN_S
     for gap_s in gaps(0.5, 1.4, 10.0):
         change = _last_change(client, volume.id)
-        # EC2 may still describe the one before it, or none.
+        # EC2 may still show the change before this one, or none.
         state = change["ModificationState"] if change and change["TargetSize"] == gib else ""
         if state in ("optimizing", "completed"):
             return
@@ -73,7 +81,7 @@ def enlarge(client: EC2Client, volume: Volume, gib: int) -> None:
 
 
 def _last_change(client: EC2Client, volume_id: str) -> VolumeModificationTypeDef | None:
-    # By a filter: to name a volume that was never changed is an error.
+    # With a filter, because EC2 refuses the id of a volume that was never changed.
     with translated():
         answer = client.describe_volumes_modifications(
             Filters=[{"Name": "volume-id", "Values": [volume_id]}]

@@ -175,7 +175,7 @@ def table_price(instance_type: str, region: str) -> Price | None:
 
 
 def listed_types() -> list[str]:
-    """Return the types in the shipped table, sorted; most have GPUs."""
+    """Return the types in the shipped table, sorted."""
     return sorted({name for table in _table()["tables"] for name in table["usd_per_hour"]})
 
 

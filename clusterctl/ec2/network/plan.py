@@ -1,4 +1,4 @@
-"""What a network is to be, and what `network up` does about what is there. Pure."""
+"""The settings of a network, and what `network up` does to create or change it. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from enum import Enum
 from clusterctl.domain.errors import ClusterctlError, UsageError
 
 DEFAULT_CIDR = "10.20.0.0/16"
-# VPCs are /28 to /16; a network has two subnets of a quarter each.
+# The prefix lengths that a network may have. EC2 allows /16 to /28 for VPCs and subnets. Each of
+# the two subnets has a quarter of the addresses.
 LARGEST, SMALLEST = 16, 24
 ZONES = 2
+# RFC 1918's private addresses, and RFC 6598's shared ones.
 _PRIVATE = tuple(
     ipaddress.IPv4Network(text)
     for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
@@ -21,10 +23,10 @@ _PRIVATE = tuple(
 
 
 class Action(Enum):
-    """What is to be done about a network."""
+    """What `network up` has to do."""
 
     CREATE = "create"
-    # What is there has failed and can only be deleted.
+    # CloudFormation allows only the deletion of a stack whose creation failed.
     REPLACE = "delete what failed and create"
     UPDATE = "update"
     WAIT = "wait for what is under way"
@@ -33,9 +35,11 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Stack:
-    """A CloudFormation stack as it was last seen.
+    """A snapshot of a CloudFormation stack.
 
-    `template` tells which template made it, `changed` when it was last told to do something.
+    `template` is the version of the template that it was last made or updated with (see
+    `template_version`), empty for one that clusterctl did not make. `changed` is the time of its
+    last update or deletion, empty if it was only created.
     """
 
     stack_id: str
@@ -49,18 +53,23 @@ class Stack:
 
     @property
     def in_progress(self) -> bool:
-        # Somebody's change set that was never executed goes on to nothing.
+        """Whether CloudFormation is working on it."""
+        # A change set that somebody made and never executed leaves REVIEW_IN_PROGRESS for ever.
         return self.status.endswith("_IN_PROGRESS") and self.status != "REVIEW_IN_PROGRESS"
 
     @property
     def usable(self) -> bool:
-        """Whether its resources are there: also while, or after, a change is taken back."""
+        """Whether its resources exist. They also do during and after the rollback of an update."""
         return "VpcId" in self.outputs and not self.status.startswith(("DELETE", "ROLLBACK"))
 
 
 @dataclass(frozen=True)
 class NetworkWish:
-    """What the user asked for. None: as it is, or as clusterctl thinks right for a new one."""
+    """The options of `network up`. None: keep the existing value, or the default for a new network.
+
+    `for_type` is the instance type that the zones should offer. Raises UsageError for values that
+    no network can have.
+    """
 
     name: str
     cidr: str | None = None
@@ -83,7 +92,7 @@ class NetworkWish:
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """Everything that CloudFormation has to know of a network."""
+    """The complete settings of a network, as the stack's parameters have them."""
 
     name: str
     cidr: str
@@ -91,7 +100,7 @@ class NetworkSettings:
     ssh_from: str
 
     def parameters(self) -> dict[str, str]:
-        """The template's parameters."""
+        """Return the template's parameters by name."""
         first, second = subnet_cidrs(self.cidr)
         return {
             "Network": self.name,
@@ -105,7 +114,10 @@ class NetworkSettings:
 
 
 def settings_of(name: str, parameters: Mapping[str, str]) -> NetworkSettings:
-    """What a stack was made with. Raises ClusterctlError if it is not clusterctl's."""
+    """Return the settings of an existing stack from its parameters.
+
+    Raises ClusterctlError if the stack lacks one, so that clusterctl did not make it.
+    """
     try:
         zones = (parameters["FirstZone"], parameters["SecondZone"])
         return NetworkSettings(name, parameters["Cidr"], zones, parameters["SshFrom"])
@@ -118,12 +130,16 @@ def settings_of(name: str, parameters: Mapping[str, str]) -> NetworkSettings:
 
 
 def stack_name(name: str) -> str:
-    """The name of a network's stack."""
+    """Return the name of a network's stack."""
     return f"clusterctl-network-{name}"
 
 
 def decide(stack: Stack | None, wish: NetworkWish, template: str) -> Action:
-    """What brings the network there. Raises UsageError, ClusterctlError where only a user can."""
+    """Decide what brings the network to the requested state.
+
+    `template` is the present version of the template. Raises UsageError for a change that an
+    existing network cannot get, ClusterctlError for a stack that the user has to repair.
+    """
     if stack is None or stack.status == "DELETE_COMPLETE":
         return Action.CREATE
     if stack.in_progress:
@@ -154,7 +170,10 @@ def decide(stack: Stack | None, wish: NetworkWish, template: str) -> Action:
 
 
 def _check_same(given: NetworkSettings, wish: NetworkWish) -> None:
-    """A network's addresses and zones stay: whatever runs in it would have to go."""
+    """Raise UsageError for other addresses or zones than the network has.
+
+    A change of these would replace the subnets, with everything that runs in them.
+    """
     anew = f"choose another name, or remove it first: clusterctl network down {wish.name}"
     if wish.cidr not in (None, given.cidr):
         raise UsageError(f"network {wish.name} has {given.cidr}, not {wish.cidr}", anew)
@@ -173,9 +192,11 @@ def choose_zones(
     wanted: Sequence[str] | None = None,
     offered: frozenset[str] | None = None,
 ) -> tuple[str, str]:
-    """Two zones: those wanted, else two that offer what is to run there, as far as there are.
+    """Choose a network's two zones: those wanted, or the first two by name.
 
-    Raises UsageError.
+    `wanted` are names or letters of zones. `offered` are the zones that offer the user's instance
+    type; they come first. Raises UsageError for an unknown zone, and where the region has too few
+    zones or none offers the type.
     """
     if wanted:
         full = [zone if zone.startswith(region) else region + zone for zone in wanted]
@@ -199,13 +220,16 @@ def choose_zones(
 
 
 def subnet_cidrs(cidr: str) -> tuple[str, str]:
-    """A quarter of the addresses for each subnet: half stays free for subnets of your own."""
+    """Return the addresses of the two subnets, a quarter of the network each.
+
+    Half of the network stays free for subnets that users add.
+    """
     first, second, *_ = ipaddress.IPv4Network(cidr).subnets(prefixlen_diff=2)
     return str(first), str(second)
 
 
 def check_network_name(name: str) -> str:
-    """The name itself. Raises UsageError."""
+    """Return `name` unchanged. Raises UsageError if no network can have this name."""
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,39}", name, re.ASCII) or name.endswith("-"):
         raise UsageError(
             f"not a network name: {name!r}",
@@ -215,7 +239,7 @@ def check_network_name(name: str) -> str:
 
 
 def check_cidr(cidr: str) -> None:
-    """Raises UsageError unless a network can have these addresses."""
+    """Raise UsageError unless a network can have these addresses."""
     block = _ipv4(cidr, "a network's addresses", DEFAULT_CIDR)
     if not LARGEST <= block.prefixlen <= SMALLEST:
         raise UsageError(
@@ -229,7 +253,7 @@ def check_cidr(cidr: str) -> None:
 
 
 def check_ssh_from(cidr: str) -> None:
-    """Raises UsageError unless SSH may be opened to it."""
+    """Raise UsageError unless this is an IPv4 network, and not the whole internet."""
     if _ipv4(cidr, "where SSH may come from", "203.0.113.7/32").prefixlen == 0:
         raise UsageError(
             "SSH would be open to the whole internet",

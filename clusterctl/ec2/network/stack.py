@@ -1,4 +1,4 @@
-"""The CloudFormation stack that a network is: made, changed, removed, and why it failed."""
+"""The CloudFormation stack of a network: its creation, update, deletion and failures."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ if TYPE_CHECKING:
 
     from clusterctl.ec2.session import Clients
 
-# The tag that tells which version of the template a stack has.
+# The tag with the version of the template that a stack was last made or updated with.
 TEMPLATE = "clusterctl:template"
+# The resource type of the stack's own events.
 STACK_TYPE = "AWS::CloudFormation::Stack"
+# The status of the stack's own event that begins an operation.
 _BEGINS = ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS")
+# How the reason begins for a resource that CloudFormation gave up because another one failed.
 _CANCELLED = "Resource creation cancelled"
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network that is there. One subnet per zone, all of them public."""
+    """An existing network. It has one subnet per zone, all of them public."""
 
     name: str
     vpc_id: str
@@ -40,7 +43,7 @@ class Network:
 
 @dataclass(frozen=True)
 class StackEvent:
-    """What has become of one resource."""
+    """A CloudFormation event about one resource. `kind` is its type, empty for the stack itself."""
 
     event_id: str
     resource: str
@@ -50,17 +53,18 @@ class StackEvent:
 
     @property
     def failed(self) -> bool:
-        """Whether it failed by itself, not because another did."""
+        """Whether the resource failed by itself, not because another one did."""
         return self.status.endswith("_FAILED") and not self.reason.startswith(_CANCELLED)
 
     def describe(self) -> str:
+        """Return a line for the user: the resource, and the reason or else the status."""
         what = f"{self.resource} ({self.kind})" if self.kind else self.resource
         return f"{what}: {self.reason or self.status}"
 
 
 @functools.lru_cache(maxsize=1)
 def template_body() -> str:
-    """The template in the package."""
+    """Return the text of the template that the package contains."""
     return (
         resources.files("clusterctl.ec2.network")
         .joinpath("network.yaml")
@@ -69,12 +73,15 @@ def template_body() -> str:
 
 
 def template_version() -> str:
-    """Changes with the template."""
+    """Return a hash of the template's text: every change of it updates existing networks."""
     return hashlib.sha256(template_body().encode()).hexdigest()[:12]
 
 
 def find_stack(client: CloudFormationClient, name_or_id: str) -> Stack | None:
-    """None if there is none. A deleted stack is found by its id only. Raises AwsError."""
+    """Return the stack; None if there is none. Raises AwsError.
+
+    CloudFormation finds a deleted stack by its id only, not by its name.
+    """
     try:
         with translated():
             found = client.describe_stacks(StackName=name_or_id)["Stacks"]
@@ -86,7 +93,7 @@ def find_stack(client: CloudFormationClient, name_or_id: str) -> Stack | None:
 
 
 def read_stack(described: Any) -> Stack:
-    """What DescribeStacks says about one."""
+    """Read one stack of DescribeStacks' answer."""
     return Stack(
         stack_id=described["StackId"],
         name=described["StackName"],
@@ -104,7 +111,11 @@ def _by_key(entries: Any, kind: str) -> Mapping[str, str]:
 
 
 def create_stack(client: CloudFormationClient, settings: NetworkSettings, token: str) -> str:
-    """Ask for it; the stack's id. Raises AwsError, AlreadyExistsException among them."""
+    """Start the creation of a network's stack and return the stack's id.
+
+    `token` makes a repetition harmless. Raises AwsError, with code AlreadyExistsException if a
+    stack of that name exists.
+    """
     with translated():
         return client.create_stack(**_request(settings, token))["StackId"]
 
@@ -112,7 +123,7 @@ def create_stack(client: CloudFormationClient, settings: NetworkSettings, token:
 def update_stack(
     client: CloudFormationClient, stack: Stack, settings: NetworkSettings, token: str
 ) -> bool:
-    """Ask for the change; False if there is none to make. Raises AwsError."""
+    """Start an update of the stack; return False if there is nothing to update. Raises AwsError."""
     try:
         with translated():
             client.update_stack(**{**_request(settings, token), "StackName": stack.stack_id})
@@ -124,7 +135,7 @@ def update_stack(
 
 
 def delete_stack(client: CloudFormationClient, stack: Stack, token: str) -> None:
-    """Ask for its end. Raises AwsError."""
+    """Start the deletion of the stack. Raises AwsError."""
     with translated():
         client.delete_stack(StackName=stack.stack_id, ClientRequestToken=token)
 
@@ -143,7 +154,7 @@ def _request(settings: NetworkSettings, token: str) -> dict[str, Any]:
 
 
 def operation_events(client: CloudFormationClient, stack_id: str) -> tuple[StackEvent, ...]:
-    """What has happened since the stack was last told to do something, oldest first."""
+    """Return the events of the stack's last operation, oldest first. Raises AwsError."""
     with translated():
         return tuple(reversed(list(_newest_first(client, stack_id))))
 
@@ -159,12 +170,13 @@ def _newest_first(client: CloudFormationClient, stack_id: str) -> Iterator[Stack
                 status=event.get("ResourceStatus", ""),
                 reason=event.get("ResourceStatusReason", ""),
             )
+            # The older events belong to earlier operations.
             if own and event.get("ResourceStatus") in _BEGINS:
                 return
 
 
 def network_of(clients: Clients, name: str, stack: Stack) -> Network:
-    """What a usable stack consists of. Raises AwsError."""
+    """Return the network of a usable stack (see `Stack.usable`). Raises AwsError."""
     subnet_ids = [stack.outputs["FirstSubnetId"], stack.outputs["SecondSubnetId"]]
     return Network(
         name=name,

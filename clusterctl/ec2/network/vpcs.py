@@ -1,4 +1,4 @@
-"""What there is of VPCs, subnets, security groups and elastic addresses."""
+"""Existing VPCs, subnets, security groups and elastic addresses."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ from clusterctl.ec2.errors import translated
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
+# AWS's service that returns the caller's public address.
 CHECKIP_URL = "https://checkip.amazonaws.com"
 CHECKIP_TIMEOUT_S = 5
-# The descriptions of the rules for SSH that `up` makes: by them it knows its own.
+# The descriptions of the SSH rules that `up` creates. It recognizes its own rules by them.
 FOUND_RULE = "clusterctl: the address that up ran from"
 GIVEN_RULE = "clusterctl: given with --ssh-from"
 
 
 @dataclass(frozen=True)
 class Vpc:
+    """A VPC. Both fields are empty where the requested subnet or network does not exist."""
+
     vpc_id: str
     cidr: str
 
 
 @dataclass(frozen=True)
 class SecurityGroup:
-    """A cluster's group and what it lets through.
+    """A cluster's security group and the traffic that it allows.
 
-    `ssh_rules` are those of `ssh_from` that `up` has made, each with its description.
+    `ssh_from` are the networks that SSH is allowed from. `ssh_rules` are those of them for which
+    `up` created the rule, each with its description. `members_in` and `members_out`: all traffic
+    from and to members of the group is allowed.
     """
 
     group_id: str
@@ -44,12 +49,12 @@ class SecurityGroup:
     ssh_rules: tuple[tuple[str, str], ...] = ()
 
     def lets_in(self, cidr: str, without: Collection[str] = ()) -> bool:
-        """Whether SSH from `cidr` is allowed already, by other rules than those `without`."""
+        """Return whether SSH from `cidr` is allowed, not counting the networks in `without`."""
         return any(_within(cidr, allowed) for allowed in self.ssh_from if allowed not in without)
 
 
 def find_vpc(client: EC2Client, vpc_id: str | None = None) -> Vpc:
-    """This VPC, or the default one. Raises AwsError where there is none."""
+    """Return this VPC, or the default one for None. Raises AwsError, also if there is none."""
     default: Any = [{"Name": "is-default", "Values": ["true"]}]
     with translated():
         if vpc_id is None:
@@ -67,7 +72,7 @@ def find_vpc(client: EC2Client, vpc_id: str | None = None) -> Vpc:
 
 
 def find_groups(client: EC2Client, name: str) -> tuple[SecurityGroup, ...]:
-    """The security groups with the cluster's tag: one, or none. Raises AwsError."""
+    """Return the security groups with the cluster's tag: usually one or none. Raises AwsError."""
     with translated():
         of_cluster: Any = tags.of_cluster(name)
         found = client.describe_security_groups(Filters=[of_cluster])["SecurityGroups"]
@@ -75,7 +80,7 @@ def find_groups(client: EC2Client, name: str) -> tuple[SecurityGroup, ...]:
 
 
 def read_group(described: Any) -> SecurityGroup:
-    """What DescribeSecurityGroups says about one group."""
+    """Read one group of DescribeSecurityGroups' answer."""
     group_id = described["GroupId"]
     incoming = described.get("IpPermissions", [])
     return SecurityGroup(
@@ -102,7 +107,7 @@ def _ssh_sources(permissions: Iterable[Any]) -> Iterable[str]:
 
 
 def _sources(rule: Any) -> Iterator[tuple[str, str]]:
-    """The networks of a rule, each with its description."""
+    """Yield the networks of a rule, each with its description."""
     for one in rule.get("IpRanges", []):
         yield one["CidrIp"], one.get("Description", "")
     for one in rule.get("Ipv6Ranges", []):
@@ -126,7 +131,7 @@ def _within(cidr: str, allowed: str) -> bool:
 
 
 def parse_cidr(text: str) -> str:
-    """`1.2.3.4` or `10.0.0.0/8` as a network. Raises UsageError."""
+    """Return an address or network in CIDR form. Raises UsageError for any other text."""
     try:
         return str(ipaddress.ip_network(text.strip(), strict=False))
     except ValueError:
@@ -138,7 +143,8 @@ def parse_cidr(text: str) -> str:
 def caller_cidr(endpoint_url: str, vpc: Vpc) -> str:
     """Return the network that this machine's SSH connections come from, as the nodes see it.
 
-    A local EC2 sees no public address: its whole VPC is allowed. Raises ClusterctlError.
+    This is the public address, from checkip.amazonaws.com. With a local EC2 there is none, so it is
+    the whole VPC. Raises ClusterctlError if the address cannot be found out.
     """
     if is_local(endpoint_url):
         return vpc.cidr
@@ -155,7 +161,7 @@ def caller_cidr(endpoint_url: str, vpc: Vpc) -> str:
 
 
 def is_local(endpoint_url: str) -> bool:
-    """Whether an endpoint is on this machine."""
+    """Return whether an endpoint's URL points to this machine."""
     host = urllib.parse.urlsplit(endpoint_url).hostname or ""
     if host == "localhost":
         return True
@@ -166,13 +172,13 @@ def is_local(endpoint_url: str) -> bool:
 
 
 EVERYWHERE = "0.0.0.0/0"
-# The tag on all that `clusterctl network up NAME` made.
+# The tag on everything that `clusterctl network up NAME` creates; its value is NAME.
 NETWORK = "clusterctl:network"
 
 
 @dataclass(frozen=True)
 class Subnet:
-    """One subnet as EC2 describes it. `default` is the zone's own one in the default VPC."""
+    """A subnet. `default`: it is the zone's default subnet in the default VPC."""
 
     subnet_id: str
     vpc_id: str
@@ -184,10 +190,12 @@ class Subnet:
 
 @dataclass(frozen=True)
 class WayOut:
-    """Where the routes of a subnet lead a node that has no public address.
+    """What a node without a public address can reach from a subnet.
 
-    `internet`: by a NAT gateway or the like; an internet gateway takes public addresses only.
-    `services` are AWS's that are reached by endpoints, such as `s3` and `ssm`.
+    `table_id` is the subnet's route table. `internet`: a NAT gateway or the like leads out; an
+    internet gateway does not count, because it serves public addresses only. `services` are AWS
+    services with a VPC endpoint, such as `s3` and `ssm`. `s3_gateway`: the one for S3 is a gateway
+    endpoint.
     """
 
     table_id: str
@@ -197,7 +205,10 @@ class WayOut:
 
 
 def find_ways_out(client: EC2Client, subnets: Sequence[Subnet]) -> Mapping[str, WayOut]:
-    """The way out of each of these subnets of one VPC, by id. Raises AwsError."""
+    """Return what nodes can reach from each of these subnets, by subnet id. Raises AwsError.
+
+    All subnets must be of one VPC.
+    """
     if not subnets:
         return {}
     of_vpc: Any = [{"Name": "vpc-id", "Values": [subnets[0].vpc_id]}]
@@ -232,7 +243,7 @@ def _way_out(subnet_id: str, tables: Sequence[Any], endpoints: Sequence[Any]) ->
 
 
 def _table_of(subnet_id: str, tables: Sequence[Any]) -> Any:
-    """The table that the subnet is associated with, or its VPC's main one."""
+    """Return the subnet's own route table, or else the VPC's main one; empty if there is none."""
     main: Any = {}
     for table in tables:
         for one in table.get("Associations", ()):
@@ -254,12 +265,13 @@ def find_subnets(
     vpc_id: str | None = None,
     network: str | None = None,
 ) -> tuple[Subnet, ...]:
-    """The subnets with these ids, or those of a VPC, or of a network; none given: the default ones.
+    """Return the subnets with these ids, of a VPC or of a network, sorted by zone.
 
-    Sorted by zone. Raises AwsError, InvalidSubnetID.NotFound among them.
+    Without arguments the default subnets. Raises AwsError, with code InvalidSubnetID.NotFound for
+    an unknown id.
     """
     if subnet_ids is not None and not subnet_ids:
-        # EC2 would take an empty list for no condition at all.
+        # EC2 returns all subnets for an empty list of ids.
         return ()
     wanted: dict[str, Any] = {"Filters": _filters(subnet_ids, vpc_id, network)}
     if subnet_ids is not None:
@@ -281,7 +293,7 @@ def _filters(
 
 
 def read_subnet(described: Any) -> Subnet:
-    """What DescribeSubnets says about one."""
+    """Read one subnet of DescribeSubnets' answer."""
     return Subnet(
         subnet_id=described["SubnetId"],
         vpc_id=described["VpcId"],
@@ -294,7 +306,7 @@ def read_subnet(described: Any) -> Subnet:
 
 @dataclass(frozen=True)
 class ElasticAddress:
-    """`interface_id` is the network interface it is on; empty while it is on none."""
+    """An elastic IP address. `association_id` and `interface_id` are empty while it is unused."""
 
     allocation_id: str
     public_ip: str
@@ -303,7 +315,7 @@ class ElasticAddress:
 
 
 def find_addresses(client: EC2Client, name: str) -> tuple[ElasticAddress, ...]:
-    """Return the addresses with the cluster's tag: one, or none. Raises AwsError."""
+    """Return the addresses with the cluster's tag: usually one or none. Raises AwsError."""
     with translated():
         of_cluster: Any = tags.of_cluster(name)
         found = client.describe_addresses(Filters=[of_cluster])["Addresses"]
@@ -319,7 +331,7 @@ def find_addresses(client: EC2Client, name: str) -> tuple[ElasticAddress, ...]:
 
 
 def release_addresses(client: EC2Client, name: str) -> tuple[str, ...]:
-    """Give the cluster's addresses back; what they were. Raises AwsError."""
+    """Release the cluster's elastic addresses and return their public IPs. Raises AwsError."""
     released = []
     for address in find_addresses(client, name):
         try:
