@@ -121,6 +121,8 @@ def _by_id_or_name(client: EC2Client, wanted: str | None, machine: MachineType) 
     if machine.architectures:
         filters.append({"Name": "architecture", "Values": list(machine.architectures)})
     owners = [DLAMI_OWNER] if wanted is None else list(OWNERS)
+    # EC2 hides deprecated images of other accounts unless asked. All images with the proprietary
+    # driver are old.
     return _described(client, Owners=owners, Filters=filters, IncludeDeprecated=True)
 
 

@@ -307,6 +307,7 @@ def _conditions(owner_tag: tuple[str, str] | None) -> tuple[Policy, Policy]:
 
     The tags are the cluster's, with any value, and the owner's if there is one.
     """
+    # `Null` with "false" means that the tag exists. "?*" is any value but the empty one.
     has_tag = {"Null": {f"aws:ResourceTag/{tags.CLUSTER}": "false"}}
     gives_tag = {"StringLike": {f"aws:RequestTag/{tags.CLUSTER}": "?*"}}
     if owner_tag is None:

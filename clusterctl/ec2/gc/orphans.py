@@ -182,6 +182,7 @@ class _ClusterResources:
             return Verdict.KEPT, "it is ending"
         if self._is_young(one):
             return self._living(f"launched {self._ago(one)}")
+        # One rule that makes it an orphan is enough, whatever the others say.
         ways = (self._replaced, self._over, self._stopped, self._old)
         answers = [answer for way in ways if (answer := way(one))]
         condemned = [answer for answer in answers if answer[0] is Verdict.ORPHAN]

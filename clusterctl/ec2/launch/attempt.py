@@ -86,6 +86,7 @@ def write_launches(path: Path, launches: Sequence[SentLaunch]) -> None:
     entries = [{"request": _plain(sent.request), "sent_at": sent.sent_at} for sent in launches]
     text = json.dumps({"launches": entries}, indent=2)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Write a new file and rename it: an interruption leaves the old record or the new one.
     draft = path.with_name(path.name + ".new")
     draft.touch(0o600)
     draft.write_text(text + "\n")
@@ -204,6 +205,7 @@ class Attempt:
                 again = vain < ATTEMPTS if patient else time.monotonic() < known_by
                 if not (patient or _not_yet_known(error)) or not again:
                     break
+                # Jitter keeps commands that were throttled together from retrying together.
                 time.sleep(wait_s * random.uniform(0.5, 1.0))
         if doubtful:
             raise AwsError(

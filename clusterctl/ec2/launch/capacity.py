@@ -204,6 +204,7 @@ def find_interface_use(clients: Clients) -> QuotaUse:
 
 
 def _running(clients: Clients, buckets: Iterable[Bucket | None]) -> list[Any]:
+    # The patterns match more than these families (`m*` matches mac1.metal); `used_vcpus` does not.
     letters = [one for one, bucket in _BUCKET_OF.items() if bucket in buckets]
     if any(bucket in SPOT_P.values() for bucket in buckets):
         letters.append("p")

@@ -160,6 +160,8 @@ def carry_out(
     """
     work = _Remaining(list(plan.steps))
     attempt = Attempt(client, without_retries(client), plan.spec.name, launch_record, on_step)
+    # Keep the launches that this plan sends again. All others are settled: `check_settled` refuses
+    # a plan where they are not.
     write_launches(launch_record, _sent_again(plan, launch_record))
     try:
         _carry_out(client, plan, work, attempt, CapacityTimeout(capacity_timeout_s), before_start)
@@ -172,6 +174,7 @@ def carry_out(
     if work.lost:
         _accept_fewer(client, plan, work.lost, on_step)
     write_launches(launch_record, ())
+    # After a launch as the last step its snapshot is still valid, and saves a call.
     unchanged = work.last == "run_instances" and not work.lost
     found = attempt.seen if unchanged else find_instances(client, plan.spec.name, states=())
     return _members(found, work.launched)

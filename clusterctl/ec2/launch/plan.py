@@ -327,6 +327,7 @@ class LaunchPlan:
 
     @property
     def refused(self) -> bool:
+        """Whether an error among the findings prevents the launch."""
         return any(finding.severity is Severity.ERROR for finding in self.findings)
 
     def can_do_without(self, indices: tuple[int, ...], launched: int) -> bool:

@@ -284,6 +284,7 @@ def run_request(launch: Launch, token: str) -> dict[str, Any]:
         "BlockDeviceMappings": [
             {"DeviceName": launch.image.root_device, "Ebs": _root_volume(launch)}
         ],
+        # IMDSv2 with one hop: neither forged requests nor containers get the role's credentials.
         "MetadataOptions": {
             "HttpTokens": "required",
             "HttpEndpoint": "enabled",

@@ -87,6 +87,7 @@ class CostLine:
 
     @property
     def hourly_usd(self) -> float | None:
+        """The price of all `count` items; None if it is unknown."""
         return None if self.usd_per_hour is None else self.count * self.usd_per_hour
 
 
@@ -337,6 +338,7 @@ def node_cost(
     # A stopped machine keeps a public address only if it is an elastic one, which costs all the
     # time. `own` is true for such a machine.
     own = bool(node.public_ip) and not billed
+    # EC2 takes other public addresses away at a stop, but they cost money while the machine ran.
     had_address = node.public_ip or (not billed and _gets_address(instance))
     address = PUBLIC_IPV4_HOUR_USD if had_address else 0.0
     hourly = held + (PUBLIC_IPV4_HOUR_USD if node.public_ip else 0.0) + (machine if billed else 0.0)
@@ -350,9 +352,11 @@ def node_cost(
     if (begin - now).total_seconds() > BRIEF_S:
         missing.append("its tag says what it has cost until a time that is still to come")
     if node.state not in (*AWAKE, *ASLEEP):
+        # It is shutting down or terminated: its disk stopped costing when that was requested.
         hourly, now = 0.0, stopped or now
     started, ended = begin, now if billed else stopped
     if (node.launched_at - begin).total_seconds() > BRIEF_S:
+        # `start` updates the tag before each start, so somebody else has started this node.
         started = node.launched_at
         missing.append(
             f"it was started {node.launched_at:%Y-%m-%d %H:%M} UTC; for how long it ran between "
@@ -366,9 +370,12 @@ def node_cost(
     usd += address * (_hours(begin, now) if own else ran_h)
     before_h = spent.ran_h
     if before_h is None:
+        # A tag of an older version has no hours: derive them from the dollars.
         before_h = spent.usd / (machine + held) if machine else 0.0
     ran_h += before_h
     if used_h is not None and instance.made_at:
+        # The guard has counted all runs, so only unknown prices are missing. Its count is up to ten
+        # minutes a boot too high.
         ran_h, missing = max(ran_h, used_h), unpriced
         usd = max(usd, held * _hours(instance.made_at, now) + used_h * (machine + address))
     return NodeCost(hourly if price or not billed else None, usd, ran_h, tuple(missing))

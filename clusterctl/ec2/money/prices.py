@@ -212,6 +212,7 @@ def _ask_list(clients: Clients, where: str, instance_type: str) -> float | None:
         answer = clients.pricing(where).get_products(
             ServiceCode="AmazonEC2", Filters=filters, MaxResults=10
         )
+    # If several products match, the dearest one is the safe estimate.
     return max(_prices(answer.get("PriceList", ()), wanted), default=None)
 
 

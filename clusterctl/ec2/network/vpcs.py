@@ -230,6 +230,8 @@ def _way_out(subnet_id: str, tables: Sequence[Any], endpoints: Sequence[Any]) ->
         if one.get("State", "").lower() != "available":
             continue
         service = one["ServiceName"].rpartition(".")[2]
+        # A gateway endpoint serves the subnets whose route tables it is in. An interface endpoint
+        # serves the whole VPC if private DNS leads the service's usual name to it.
         gateway = table.get("RouteTableId") in one.get("RouteTableIds", ())
         if gateway or one.get("PrivateDnsEnabled"):
             services.add(service)
@@ -334,6 +336,7 @@ def release_addresses(client: EC2Client, name: str) -> tuple[str, ...]:
     """Release the cluster's elastic addresses and return their public IPs. Raises AwsError."""
     released = []
     for address in find_addresses(client, name):
+        # EC2 refuses to release an address that is still associated.
         try:
             with translated():
                 if address.association_id:
