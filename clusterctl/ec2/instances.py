@@ -141,7 +141,7 @@ def impaired_checks(client: EC2Client, instance_ids: Sequence[str]) -> dict[str,
 
 
 def launched_with(client: EC2Client, tokens: Sequence[str]) -> frozenset[str]:
-    """Return the client tokens among these that have made instances. Raises AwsError."""
+    """Return those of these client tokens whose launches have made instances. Raises AwsError."""
     if not tokens:
         return frozenset()
     seen = _describe(client, [{"Name": f"tag:{tags.LAUNCH}", "Values": list(tokens)}])

@@ -240,7 +240,7 @@ class Launch:
 
     @property
     def disk(self) -> Disk:
-        """The root volume: what was asked for, or what the image and the machine call for."""
+        """The root volume: what was asked for, with defaults by image and instance type."""
         return root_disk(self.spec.disk, self.machine, self.image.root_gib)
 
 
