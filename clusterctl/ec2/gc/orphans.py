@@ -89,6 +89,7 @@ def judge_network(one: Resource, everything: Sequence[Resource], rules: Rules) -
     }
     if users:
         return Judged(one, Verdict.IN_USE, f"used by {', '.join(sorted(users))}")
+    # A kind that could not be listed may hide a cluster in the network.
     if any(region == one.region for region, _ in rules.blind):
         return Judged(one, Verdict.KEPT, "what may be in it could not be looked at")
     if one.state == "DELETE_IN_PROGRESS":
@@ -171,6 +172,7 @@ class _ClusterResources:
         if self._identity in self._rules.unsettled:
             why = "what came of a launch from this machine is not known yet; no command is at work"
             return Judged(one, Verdict.KEPT, why)
+        # Without the list of instances everything else would look unused.
         if self._is_blind(ResourceKind.INSTANCE):
             return Judged(one, Verdict.KEPT, "its instances could not be looked at")
         if self._rules.cluster is not None:
@@ -245,6 +247,7 @@ class _ClusterResources:
             return holder.verdict, f"used by {one.attached_to}"
         if one.attached_to:
             return Verdict.KEPT, f"used by {one.attached_to}, which is not its cluster's"
+        # A volume or network interface is free in these states only. Addresses have no state.
         if one.kind is not ResourceKind.ADDRESS and one.state not in ("available", "error"):
             return Verdict.KEPT, "it is not free"
         return self._unless_young(one, "attached to nothing")
@@ -256,6 +259,7 @@ class _ClusterResources:
         verdicts = {found.verdict for found in self._judged_instances.values()}
         if verdicts == {Verdict.ORPHAN}:
             return Verdict.ORPHAN, "goes with its cluster's instances"
+        # Also true without instances.
         if all(found.state == "shutting-down" for found in self._instances.values()):
             if self._instances:
                 return Verdict.KEPT, "its cluster's instances are ending"

@@ -261,6 +261,7 @@ def _delete_network(clients: Clients, region: str, network: Resource, teller: _T
     Raises AwsError, and ClusterctlError where CloudFormation gives up or takes too long.
     """
     with translated():
+        # This only starts the deletion.
         clients.cloudformation.delete_stack(StackName=network.name)
     deadline = time.monotonic() + NETWORK_WITHIN_S
     for gap_s in gaps():

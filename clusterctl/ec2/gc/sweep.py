@@ -120,6 +120,7 @@ def _described(clients: Clients, way: _Way) -> Iterator[Any]:
     if way.operation == "describe_instances":
         page = PAGE
         filters.append({"Name": "instance-state-name", "Values": list(NOT_TERMINATED)})
+    # boto3 has no paginator for addresses, key pairs and some others: EC2 returns these at once.
     pages = (
         client.get_paginator(way.operation).paginate(Filters=filters, PaginationConfig=page)
         if client.can_paginate(way.operation)

@@ -366,6 +366,7 @@ def zones_offered(message: str) -> tuple[str, ...]:
 
     The message ends in `... or choosing us-east-1b, us-east-1c.`
     """
+    # The text before `choosing` names the zone without capacity.
     sentences = _SENTENCE_END.split(message)
     named = [one.partition("choosing ")[2] for one in sentences]
     return tuple(dict.fromkeys(zone for text in named for zone in _ZONE.findall(text)))

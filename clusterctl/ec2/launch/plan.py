@@ -73,6 +73,7 @@ def group_steps(seen: Observed) -> Iterator[Step]:
         )
     members = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}
     let_in: list[tuple[dict[str, Any], str]] = []
+    # Rules that are about to be revoked do not count as allowing SSH.
     older = _outdated(seen)
     if group is None or (seen.ssh_from and not group.lets_in(seen.ssh_from, without=older)):
         description = GIVEN_RULE if spec.ssh_from else FOUND_RULE
@@ -130,6 +131,7 @@ def key_steps(seen: Observed, public_key: str) -> Iterator[Step]:
     if seen.key_pair and seen.key_pair.holds(public_key):
         return
     if seen.key_pair:
+        # No instance uses the old key: `check_request` refuses that.
         yield Step(
             "delete_key_pair",
             {"KeyName": seen.key_pair.name},
@@ -467,6 +469,7 @@ def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
     # Errors about a launch that was sent before become warnings: they may be caused by that very
     # launch, for example a used-up quota.
     findings = settling(verdict.findings) if len(resent) == len(groups) else verdict.findings
+    # The execution looks up each step's place among these, so those of resent launches belong in.
     first = [place for place, _, _ in resent.values()]
     found = tuple(dict.fromkeys((*first, *found)))
     plan = replace(plan, findings=findings, places=found)
@@ -479,6 +482,7 @@ def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
         new = (found[0], f"{plan.launch_id}-{run[0]}", None)
         place, token, request = resent.get(run, new)
         step = plan.step_at(place, run, token)
+        # EC2 accepts a known token only with the very request that it came with.
         run_steps.append(step if request is None else replace(step, arguments=request))
     first_run = groups[0]
     allocated, associated = plan.addressed(

@@ -614,6 +614,7 @@ def preflight(seen: Observed, missing: int) -> PreflightResult:
     for name, found in by_type.items():
         common += [_not_tried(name, one) if usable and _is_error(one) else one for one in found]
     order = [Severity.ERROR, Severity.WARNING, Severity.INFO]
+    # Several types may give the same finding: show it once.
     ordered = sorted(dict.fromkeys(common), key=lambda finding: order.index(finding.severity))
     return PreflightResult(tuple(ordered), usable)
 

@@ -86,6 +86,7 @@ def find_stack(client: CloudFormationClient, name_or_id: str) -> Stack | None:
         with translated():
             found = client.describe_stacks(StackName=name_or_id)["Stacks"]
     except AwsError as error:
+        # CloudFormation has no error code of its own for an unknown stack.
         if error.code == "ValidationError" and "does not exist" in error.message:
             return None
         raise

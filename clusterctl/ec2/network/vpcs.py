@@ -102,6 +102,7 @@ def read_group(described: Any) -> SecurityGroup:
 def _ssh_sources(permissions: Iterable[Any]) -> Iterable[str]:
     for rule in permissions:
         ssh = rule["IpProtocol"] == "tcp" and rule.get("FromPort", 0) <= 22 <= rule.get("ToPort", 0)
+        # -1 is all traffic; such a rule has no ports.
         if ssh or rule["IpProtocol"] == "-1":
             yield from (cidr for cidr, _ in _sources(rule))
 
