@@ -241,7 +241,7 @@ def _left_behind(app: AppContext, name: str) -> str:
     from clusterctl.ec2.cluster_resources import NOT_TERMINATED
     from clusterctl.ec2.instances import find_instances, unfinished_of
     from clusterctl.ec2.network.vpcs import find_addresses
-    from clusterctl.operations.down import launches_under_way
+    from clusterctl.operations.local_state import sent_launches
 
     command = str(click.get_current_context().info_name)
     back = {
@@ -263,7 +263,7 @@ def _left_behind(app: AppContext, name: str) -> str:
             back = f"to do without them: clusterctl remove {name} {indices}"
     except Exception:  # of an import that the interrupt cut short, say: boto3 is no more then
         what = "there may be instances"
-    if launches_under_way(app.folder(name)):
+    if sent_launches(app.folder(name)):
         what += "; a launch is under way, more may appear"
     return f"{what}; {back}" if back else what
 
@@ -600,13 +600,13 @@ def down(app: AppContext, name: str, yes: bool, as_json: bool) -> None:
     """
     from clusterctl.cli.node_progress import LineProgress
     from clusterctl.operations.down import down as remove
-    from clusterctl.operations.down import leftovers
+    from clusterctl.operations.down import find_nodes
 
     folder = app.folder(name)
     if not yes and sys.stdin.isatty():
-        left = leftovers(app.clients, name, folder)
-        if left.nodes:
-            nodes = count(len(left.nodes), "node")
+        found = find_nodes(app.clients, name, folder)
+        if found:
+            nodes = count(len(found), "node")
             click.confirm(f"Terminate the {nodes} of {name}?", abort=True, err=True)
     try:
         removed = remove(app.clients, name, folder, LineProgress())

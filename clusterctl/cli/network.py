@@ -139,7 +139,7 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
                 "stack_status": found.status,
                 "reason": found.reason,
                 "ssh_from": found.ssh_from,
-                "instances": found.users,
+                "instances": {**found.clusters, **dict.fromkeys(found.instances, 1)},
             }
         )
         return
@@ -147,9 +147,10 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
     if found.network:
         output.line(f"SSH from {found.ssh_from}")
         _show_network(found.network)
-    for user, number in sorted(found.users.items()):
-        many = "" if user.startswith("i-") else f", {count(number, 'instance')}"
-        output.line(f"in it: {user}{many}")
+    for cluster, number in sorted(found.clusters.items()):
+        output.line(f"in it: {cluster}, {count(number, 'instance')}")
+    for instance_id in found.instances:
+        output.line(f"in it: {instance_id}")
 
 
 @network.command()

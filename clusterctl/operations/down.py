@@ -16,11 +16,10 @@ from clusterctl.ec2.cluster_resources import (
     delete_key_pairs,
     delete_placement_groups,
     find_key_pairs,
-    find_placement_groups,
     terminate_all,
 )
 from clusterctl.ec2.instances import Instance, find_instances
-from clusterctl.ec2.network.vpcs import find_addresses, find_groups, release_addresses
+from clusterctl.ec2.network.vpcs import release_addresses
 from clusterctl.operations.costs import note_end
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import StepProgress
@@ -66,19 +65,14 @@ class Leftovers:
         return self == Leftovers()
 
 
-def leftovers(clients: Clients, name: str, folder: ClusterFolder) -> Leftovers:
-    """Return what `down` would remove. Raises AwsError, and UsageError for another account."""
-    client = clients.ec2
-    instances = find_instances(client, name, NOT_TERMINATED)
+def find_nodes(clients: Clients, name: str, folder: ClusterFolder) -> Sequence[Instance]:
+    """Return the instances that `down` would terminate.
+
+    Raises AwsError, and UsageError if the folder's cluster is in another account.
+    """
+    instances = find_instances(clients.ec2, name, NOT_TERMINATED)
     check_site(folder, clients, instances)
-    return Leftovers(
-        nodes=tuple(found.node.name for found in instances),
-        addresses=tuple(found.public_ip for found in find_addresses(client, name)),
-        groups=tuple(group.group_id for group in find_groups(client, name)),
-        placement_groups=tuple(group.name for group in find_placement_groups(client, name)),
-        key_pairs=tuple(pair.name for pair in find_key_pairs(client, name)),
-        folder=folder.path.exists(),
-    )
+    return instances
 
 
 def down(
@@ -90,13 +84,14 @@ def down(
     was launched from this folder and EC2 has nothing of it, the folder is kept and NoSuchCluster is
     raised. Raises AwsError, UsageError for another account, ClusterctlError at a deadline.
     """
+    progress = progress or StepProgress()
     if not folder.path.exists():
-        return _remove(clients, name, folder, progress or StepProgress())
+        return _remove(clients, name, folder, progress)
     with locked(folder):
         # Existing nodes carry the account number, so `down` works even where STS is unreachable.
-        check_site(folder, clients, find_instances(clients.ec2, name, NOT_TERMINATED))
-        await_sent(clients.ec2, folder, (progress or StepProgress()).step)
-        removed = _remove(clients, name, folder, progress or StepProgress())
+        find_nodes(clients, name, folder)
+        await_sent(clients.ec2, folder, progress.step)
+        removed = _remove(clients, name, folder, progress)
         if removed.nothing and folder.launched:
             # Nodes may still run in another region or account, and only the key in this folder
             # can log in to them.
@@ -120,11 +115,6 @@ def await_sent(client: EC2Client, folder: ClusterFolder, tell: Callable[[str], N
     if until > time.time():
         tell(f"waiting for what launches of {folder.path.name} have made to show")
     await_launches(client, [launch.token for launch in sent], until)
-
-
-def launches_under_way(folder: ClusterFolder) -> int:
-    """Return the number of launches whose outcome is not known."""
-    return len(sent_launches(folder))
 
 
 def _remove(

@@ -164,8 +164,19 @@ def regroup(access: Access, indices: Sequence[int]) -> FanoutResult[bool]:
 
     def one(target: Target) -> bool:
         said = access.connections.run(target, SETTINGS_COMMAND, timeout_s=TIMEOUT_S).stdout
-        settings = parse_settings(said) if said.strip() else None
-        if settings is None or settings.idle_s is None:
+        # A login shell may print a greeting first.
+        _, brace, text = said.partition("{")
+        if not brace:
+            return False
+        try:
+            settings = parse_settings(brace + text)
+        except ValueError as wrong:
+            raise CommandFailed(
+                target.host,
+                f"its guard's settings cannot be read: {wrong}",
+                f"write them anew: clusterctl up {access.cluster.name}",
+            ) from None
+        if settings.idle_s is None:
             return False
         is_head = target.host == access.head.host
         index = 0 if is_head else own.get(target.host)

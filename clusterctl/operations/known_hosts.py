@@ -46,7 +46,7 @@ class LearntHostKeys(PinnedHostKeys):
         self._lock = threading.Lock()
         # By instance id: the lines learnt in this run.
         self._lines: dict[str, list[str]] = {}
-        self._text = path.read_text() if path.exists() else ""
+        self._text = path.read_text(errors="replace") if path.exists() else ""
 
     def recall(self, node: Node) -> tuple[str, ...]:
         """Return what an earlier `up` pinned for this instance, as `TYPE BASE64`; maybe nothing."""

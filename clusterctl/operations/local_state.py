@@ -11,11 +11,12 @@ import re
 import shlex
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import ClusterctlError, UsageError
@@ -319,7 +320,8 @@ def _complete(
 
     name = folder.path.name
     instances = find_instances(clients.ec2, name) if found is None else found
-    pinned = folder.known_hosts.read_text().split() if folder.known_hosts.exists() else ()
+    pins = folder.known_hosts
+    pinned = pins.read_text(errors="replace").split() if pins.exists() else ()
     own = any(one.node.instance_id in pinned for one in instances)
     if not own and folder.key.exists():
         key = local_key(folder, name).public
@@ -335,6 +337,10 @@ def _complete(
     keep_site(folder, here)
 
 
+# `gc` looks at the lock of every folder, for an instant: that is no reason to refuse a command.
+LOCK_WITHIN_S = 0.5
+
+
 @contextmanager
 def locked(folder: ClusterFolder) -> Iterator[None]:
     """Hold the folder's lock, so that one command at a time changes the cluster.
@@ -343,30 +349,47 @@ def locked(folder: ClusterFolder) -> Iterator[None]:
     ClusterctlError if another command has the lock or the folder cannot be written.
     """
     lock = folder.path / "lock"
-    try:
-        folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.path.chmod(0o700)
-        opened = lock.open("w")
-    except OSError as error:
-        # Most often the folder belongs to root. As a ClusterctlError, it does not stop `gc` from
-        # going on with other clusters.
-        raise ClusterctlError(
-            f"cannot write to {folder.path}: {error.strerror}",
-            f"see whose it is, and whether its disk is full: ls -ld {folder.path}",
-        ) from None
-    with opened as file:
+    until = time.monotonic() + LOCK_WITHIN_S
+    while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.path.chmod(0o700)
+            opened = lock.open("w")
+        except OSError as error:
+            # Most often the folder belongs to root. As a ClusterctlError, it does not stop `gc`
+            # from going on with other clusters.
+            raise ClusterctlError(
+                f"cannot write to {folder.path}: {error.strerror}",
+                f"see whose it is, and whether its disk is full: ls -ld {folder.path}",
+            ) from None
+        if _take(opened, lock):
+            break
+        opened.close()
+        if time.monotonic() > until:
             raise ClusterctlError(
                 f"another clusterctl is at work on {folder.path.name}", "wait for it to end"
-            ) from None
+            )
+        time.sleep(0.02)
+    with opened:
         try:
             yield
         finally:
             # The command was refused before it wrote anything, so the folder is not needed.
             if [path.name for path in folder.path.glob("*")] == [lock.name]:
                 shutil.rmtree(folder.path)
+
+
+def _take(opened: IO[str], lock: Path) -> bool:
+    """Take the lock on an open file. Return False if another command has it.
+
+    Also False if the command that had it has deleted the file: whoever comes next makes a new one,
+    and a lock on the old file would keep nobody out.
+    """
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(opened.fileno()), lock.stat())
+    except OSError:
+        return False
 
 
 def forget(folder: ClusterFolder) -> None:

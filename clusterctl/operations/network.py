@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -101,9 +102,13 @@ class StackWork:
         try:
             stack_id = create_stack(self._client, settings, _token())
         except AwsError as error:
-            if error.code == "AlreadyExistsException":
-                return None
-            raise
+            if error.code != "AlreadyExistsException":
+                raise
+            # DescribeStacks may not show the other command's stack for a moment.
+            if time.monotonic() > self._deadline:
+                raise
+            time.sleep(1.0)
+            return None
         stack = self._follow(Stack(stack_id, name, "CREATE_IN_PROGRESS"))
         return self._expect(stack, "CREATE_COMPLETE", "created")
 
@@ -225,8 +230,8 @@ class NetworkStatus:
     """A network and its users.
 
     `status` and `reason` are CloudFormation's. `ssh_from` is the range of addresses that SSH is
-    open to, in CIDR notation. `network` is None while the stack's resources do not exist. `users`
-    has the number of instances of each cluster, and 1 for the id of each other instance.
+    open to, in CIDR notation. `network` is None while the stack's resources do not exist.
+    `clusters` has the number of instances of each cluster in it, `instances` the ids of others.
     """
 
     name: str
@@ -234,7 +239,8 @@ class NetworkStatus:
     reason: str
     ssh_from: str
     network: Network | None
-    users: Mapping[str, int]
+    clusters: Mapping[str, int]
+    instances: Sequence[str]
 
 
 def plan_network(clients: Clients, wish: NetworkWish) -> NetworkPlan:
@@ -337,12 +343,16 @@ def network_down(
         stack = work.wait(stack)
     # Only for its check: raises if clusterctl did not make the stack.
     settings_of(name, stack.parameters)
-    users = _users(clients, stack)
-    if users:
+    clusters, instances = _users(clients, stack)
+    if clusters or instances:
+        users = [f"cluster {one} ({count(n, 'instance')})" for one, n in sorted(clusters.items())]
+        commands = [f"clusterctl down {cluster}" for cluster in sorted(clusters)]
+        if instances:
+            ids = " ".join(instances)
+            commands.append(f"aws ec2 terminate-instances --instance-ids {ids}")
         raise ClusterctlError(
-            f"network {name} is in use by {_listed(users)}",
-            "remove what is in it first: "
-            + "; ".join(f"clusterctl down {user}" for user in users if not user.startswith("i-")),
+            f"network {name} is in use by {', '.join([*users, *instances])}",
+            f"remove what is in it first: {'; '.join(commands)}",
         )
     work.delete(stack)
     return True
@@ -372,13 +382,15 @@ def network_status(clients: Clients, name: str) -> NetworkStatus:
             f"there is no network {name} in {clients.ec2.meta.region_name}",
             f"make it: clusterctl network up {name}",
         )
+    clusters, instances = _users(clients, stack)
     return NetworkStatus(
         name=name,
         status=stack.status,
         reason=stack.reason,
         ssh_from=stack.parameters.get("SshFrom", ""),
         network=network_of(clients, name, stack) if stack.usable else None,
-        users=_users(clients, stack),
+        clusters=clusters,
+        instances=instances,
     )
 
 
@@ -432,31 +444,27 @@ def make_s3_endpoint(clients: Clients, step: Step) -> str:
     return made["VpcEndpoint"]["VpcEndpointId"]
 
 
-def _users(clients: Clients, stack: Stack) -> Mapping[str, int]:
-    """Return the number of instances in the stack's VPC, by cluster or by instance id."""
+def _users(clients: Clients, stack: Stack) -> tuple[Mapping[str, int], Sequence[str]]:
+    """Return what is in the stack's VPC: instances per cluster, and the ids of other instances."""
     vpc_id = stack.outputs.get("VpcId")
     if not vpc_id:
-        return {}
+        return {}, ()
     # Also "shutting-down": an instance holds its network interface until it is terminated.
     states = ["pending", "running", "shutting-down", "stopping", "stopped"]
     wanted: Any = [
         {"Name": "vpc-id", "Values": [vpc_id]},
         {"Name": "instance-state-name", "Values": states},
     ]
-    users: dict[str, int] = {}
+    clusters = Counter[str]()
+    others: list[str] = []
     with translated():
         pages = clients.ec2.get_paginator("describe_instances")
         for page in pages.paginate(Filters=wanted, PaginationConfig=PAGE):
             for reservation in page["Reservations"]:
                 for instance in reservation["Instances"]:
                     cluster = tags.tag_dict(instance.get("Tags")).get(tags.CLUSTER)
-                    user = cluster or instance["InstanceId"]
-                    users[user] = users.get(user, 0) + 1
-    return users
-
-
-def _listed(users: Mapping[str, int]) -> str:
-    return ", ".join(
-        user if user.startswith("i-") else f"cluster {user} ({count(number, 'instance')})"
-        for user, number in sorted(users.items())
-    )
+                    if cluster:
+                        clusters[cluster] += 1
+                    else:
+                        others.append(instance["InstanceId"])
+    return clusters, sorted(others)

@@ -287,6 +287,7 @@ class _Keeper:
         self._listener = listener
         self._login = login
         self._path = Path(listener.getsockname())
+        self._inode = self._path.stat().st_ino
         self._access: HostsAccess | None = None
         # The state of the files that the logins depend on, as of the first call.
         self._marks: list[object] = []
@@ -329,7 +330,9 @@ class _Keeper:
             with contextlib.suppress(BlockingIOError):
                 self._take(self._listener.accept()[0])
                 return False
-            self._path.unlink(missing_ok=True)
+            # A keeper that hung has been replaced: the socket at its path is another keeper's.
+            if self._path.exists() and self._path.stat().st_ino == self._inode:
+                self._path.unlink()
             return True
 
     def _serve_one(self, sock: socket.socket) -> None:

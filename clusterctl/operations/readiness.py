@@ -36,13 +36,13 @@ from clusterctl.domain.errors import (
     KeyRefused,
 )
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.domain.results import FanoutResult, read_each
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2.errors import gaps
 from clusterctl.ec2.host_keys import Consoles
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances, find_states
 from clusterctl.ec2.network.vpcs import is_local
-from clusterctl.jobs.deploy import HOSTS_PATH, DeployedFiles, deploy_files, deployed_files
+from clusterctl.jobs.deploy import HOSTS_PATH, deploy_files, deployed_files
 from clusterctl.operations.access import cluster_targets
 from clusterctl.operations.guards import update_guards
 from clusterctl.operations.known_hosts import (
@@ -542,7 +542,7 @@ def _join(
     }
     text = hosts_text(replace(cluster, nodes=tuple(fact.node for fact in facts)), gpus_of(facts))
     shipped = deploy_files(connections, targets, text, lambda target: scripts[target is head])
-    check_all(cluster, _read(shipped))
+    check_all(cluster, read_each(shipped, deployed_files))
     return members
 
 
@@ -561,17 +561,3 @@ def _no_programs(launcher: Launcher, head: str, reason: str) -> Finding:
 def gpus_of(facts: Sequence[ReadyNode]) -> tuple[int, ...]:
     """Return the GPUs that nvidia-smi counted on each node; 0 without nvidia-smi."""
     return tuple(fact.found.gpus or 0 for fact in facts)
-
-
-def _read(shipped: FanoutResult[CommandResult]) -> FanoutResult[DeployedFiles]:
-    """Parse each node's report on its files. What cannot be parsed is that node's error."""
-
-    def one(outcome: HostOutcome[CommandResult]) -> HostOutcome[DeployedFiles]:
-        if outcome.value is None:
-            return HostOutcome(outcome.host, error=outcome.error)
-        try:
-            return HostOutcome(outcome.host, deployed_files(outcome.value))
-        except ClusterctlError as error:
-            return HostOutcome(outcome.host, error=error)
-
-    return FanoutResult(tuple(one(outcome) for outcome in shipped.outcomes))

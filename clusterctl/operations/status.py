@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Node, NodeState
+from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market, Node, NodeState
 from clusterctl.domain.errors import AwsError, HostError, NoSuchCluster
 from clusterctl.ec2.instances import (
     Instance,
@@ -113,12 +113,13 @@ def in_ec2s_words(instance: Instance, impaired: str = "") -> str:
     return node.state.value + since + reason
 
 
-def what_helps(node: Node, impaired: bool, timed_out: bool) -> str:
+def what_helps(instance: Instance, impaired: bool, timed_out: bool) -> str:
     """Return a hint with the next command for a node that does not answer.
 
     `impaired` is true if a status check fails. `timed_out` is true if the node did not accept the
     TCP connection, which may also mean that the security group has an old address of this machine.
     """
+    node = instance.node
     name, _, index = node.name.rpartition("-")
     if node.state is NodeState.PENDING:
         return f"wait until it is ready: clusterctl up {name}"
@@ -127,8 +128,9 @@ def what_helps(node: Node, impaired: bool, timed_out: bool) -> str:
     if node.state is not NodeState.RUNNING:
         return f"launch another in its place: clusterctl up {name}"
     anew = f"a new machine in its place: clusterctl replace {name} {index}"
-    if index == "0":
-        # A replacement would lose the jobs, logs and checkpoints on the head node's disk.
+    if index == "0" and instance.market is not Market.SPOT:
+        # A replacement would lose the jobs, logs and checkpoints on the head node's disk. EC2 stops
+        # no spot instance of a one-time request, so such a head node can only be replaced.
         anew = (
             f"off and on again, disks kept: clusterctl stop {name} --force; clusterctl start {name}"
         )
@@ -175,7 +177,7 @@ class Ec2Explanation:
         node = of_node[-1].node
         check = impaired.get(node.instance_id, "")
         words = in_ec2s_words(of_node[-1], check)
-        hint = what_helps(node, bool(check), isinstance(error.__cause__, TimeoutError))
+        hint = what_helps(of_node[-1], bool(check), isinstance(error.__cause__, TimeoutError))
         if target.down:
             # The message is already the state; this is the same with time and reason.
             more = type(error)(error.host, f"its instance is {words}", hint)

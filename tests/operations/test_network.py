@@ -184,15 +184,17 @@ def test_removed_while_it_is_changed(clients):
 
 def test_a_network_in_use_stays(clients):
     subnet = network_up(clients, WISH).network.subnets[0].subnet_id
-    ids = [instance(clients, subnet, "demo"), instance(clients, subnet, "demo")]
+    # A cluster may be called like an instance.
+    ids = [instance(clients, subnet, "i-web"), instance(clients, subnet, "i-web")]
     ids.append(instance(clients, subnet))
     found = network_status(clients, "net")
-    assert found.users == {"demo": 2, ids[2]: 1}
+    assert (found.clusters, found.instances) == ({"i-web": 2}, [ids[2]])
     assert found.network.subnets[0].free_addresses == 16379 - 3
     with pytest.raises(ClusterctlError) as caught:
         network_down(clients, "net")
-    assert caught.value.message == f"network net is in use by cluster demo (2 instances), {ids[2]}"
-    assert "clusterctl down demo" in caught.value.hint
+    assert caught.value.message == f"network net is in use by cluster i-web (2 instances), {ids[2]}"
+    alone = f"aws ec2 terminate-instances --instance-ids {ids[2]}"
+    assert caught.value.hint == f"remove what is in it first: clusterctl down i-web; {alone}"
     assert clients.cloudformation.requests == ["create"]
     clients.ec2.terminate_instances(InstanceIds=ids)
     gone = clients.ec2.get_waiter("instance_terminated")

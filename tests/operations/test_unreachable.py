@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.cluster import Market, NodeState
 from clusterctl.domain.errors import AwsError, HostUnreachable
 from clusterctl.ec2.instances import Instance
 from clusterctl.operations.status import Ec2Explanation, in_ec2s_words, what_helps
@@ -79,7 +79,12 @@ def test_the_words(found, impaired, words):
     ],
 )
 def test_what_helps(index, state, impaired, timed_out, command):
-    assert command in what_helps(replace(node(index), state=state), impaired, timed_out)
+    assert command in what_helps(instance(index, state), impaired, timed_out)
+
+
+def test_a_spot_head_node_which_cannot_be_stopped_is_replaced():
+    hint = what_helps(instance(0, market=Market.SPOT), True, True)
+    assert hint == "a new machine in its place: clusterctl replace demo 0"
 
 
 class Told:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 
@@ -103,6 +104,22 @@ def test_one_command_at_a_time(folder):
         other.kill()
     with locked(folder):
         pass
+
+
+def test_a_look_at_the_lock_refuses_no_command(folder, monkeypatch):
+    """`gc` has the lock for an instant; and one that ends deletes the file that was opened."""
+    lock = folder.path / "lock"
+    folder.path.mkdir(parents=True)
+    looks = lock.open("w")
+    fcntl.flock(looks, fcntl.LOCK_SH)
+
+    def look_ends(seconds):
+        lock.unlink(missing_ok=True)
+        looks.close()
+
+    monkeypatch.setattr("clusterctl.operations.local_state.time.sleep", look_ends)
+    with locked(folder), lock.open() as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def test_what_was_refused_leaves_no_folder(folder):
