@@ -1,4 +1,4 @@
-"""Programs that run on nodes: standard library only, Python 3.8 or newer. `packer` makes a text or
-a file of a program's modules. What speaks to these programs from here is in the package that uses
-them (`copy`, `jobs`, `bootstrap`).
+"""Programs that run on nodes: standard library only, Python 3.8 or newer. `packer` packs a program
+and the modules that it imports. The code that starts these programs and reads their output is in
+other packages (`copy`, `jobs`, `bootstrap`).
 """

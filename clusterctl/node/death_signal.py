@@ -1,5 +1,5 @@
-"""What the kernel sends a process when the thread that started it has ended: PR_SET_PDEATHSIG of
-prctl(2)."""
+"""The signal that the kernel sends a process when the thread that started it ends: PR_SET_PDEATHSIG
+of prctl(2)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ _LIBC = ctypes.CDLL(None)
 
 
 def set_death_signal(number: int) -> None:
-    """Of this process."""
+    """Have the kernel send this process signal `number` when its parent ends."""
     _LIBC.prctl(_SET_DEATH_SIGNAL, number)
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """Run in a new process: it gets this signal when `parent` has ended, however that comes."""
+    """Have the kernel send this process signal `number` when process `parent` ends. Call it in a
+    new process."""
     set_death_signal(number)
-    # It may have ended before: no signal comes then.
+    # If `parent` ended before the call of prctl, no signal comes.
     if os.getppid() != parent:
         os._exit(1)

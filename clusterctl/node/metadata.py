@@ -1,4 +1,4 @@
-"""What a node reads of itself from the instance metadata service, IMDSv2:
+"""What a node reads about itself from the instance metadata service (IMDSv2):
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
 """
 
@@ -13,8 +13,9 @@ ROLES = "meta-data/iam/security-credentials/"
 
 
 def metadata(path: str) -> str:
-    """The text at `path`. Raises OSError: HTTPError with 404 where there is none."""
+    """Return the text at `path`. Raises OSError; HTTPError with code 404 if nothing is there."""
     base = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ADDRESS
+    # No proxy, whatever http_proxy is set to: the address is local to the instance.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def ask(path: str, method: str, name: str, value: str) -> str:
@@ -29,11 +30,11 @@ def metadata(path: str) -> str:
 
 
 def has_role() -> bool:
-    """Whether the node has an instance profile, or may have one: no answer."""
+    """Return whether the node has an instance profile. True also if the service does not answer."""
     try:
         return bool(metadata(ROLES).strip())
     except urllib.error.HTTPError as error:
-        # Nothing is there, or the service is turned off. Other errors pass.
+        # 404: there is no profile; 403: the service is turned off. Other errors may be temporary.
         return error.code not in (403, 404)
     except OSError:
         return True

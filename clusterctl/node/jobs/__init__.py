@@ -1,1 +1,1 @@
-"""What runs on nodes around jobs: starting and ending them, what they would find and leave."""
+"""Programs that run on nodes for jobs: start, list and stop jobs, check before, clean up after."""

@@ -1,14 +1,17 @@
-"""Runs on the head node when a job's line has failed: ends what it left on any node, and says
-whether it is started again.
+"""Runs on the head node after a job's command line has failed. Stops what the job left running on
+any node, and decides whether the job is started again.
 
-    FOLDER STATUS OFFSET    the job's folder, how mpirun ended, where in the log its output begins
+    FOLDER STATUS OFFSET    the job's folder, mpirun's exit status, the byte of the log at which its
+                            output begins
     end --job ID            on the other nodes, over the head node's own SSH (processes.py)
 
-Exit status 0: start again what is in the folder's file `again`. Only a job that lost a node is
-started again, at most `retries` times: when all its nodes answer, or, a minute after the others
-do, on what is left of them. Nodes in quarantine are not in the hosts file. Each failure is a line
-in the folder's `attempts`: {"ended_at", "exit_status", "ranks", "silent": [NAME], "rebooted":
-[NAME], "lost": BOOLEAN, "killed": {NAME: PROCESSES}, "retried": BOOLEAN, "why": TEXT}.
+Exit status 0 means: run the command line in the folder's file `again`. A job is started again only
+if it lost a node, at most `retries` times: as soon as all its nodes answer, or on fewer nodes once
+enough of them have answered for a minute. Nodes in quarantine are not in the hosts file.
+
+Each failure adds a line to the folder's `attempts`: {"ended_at", "exit_status", "ranks", "silent":
+[NAME], "rebooted": [NAME], "lost": BOOLEAN, "killed": {NAME: PROCESSES}, "retried": BOOLEAN, "why":
+TEXT}.
 """
 
 from __future__ import annotations
@@ -31,18 +34,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# As jobs/mpirun.py has it, and what ssh says of a connection that ends.
+# Messages about a lost node: Open MPI's (the same as in jobs/mpirun.py) and those of its ssh.
 LOST = re.compile(
     rb"lost communication with a remote daemon|A daemon failed to report back"
     rb"|Timeout, server \S+ not responding|client_loop: send disconnect"
 )
-CODE = Path.home() / ".clusterctl" / "code"  # of `train --script`, on every node
+CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --script`, on every node
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
+# Timeout of one command on another node.
 ANSWER_WITHIN_S = 45.0
-# A node that reboots is back within minutes; one that spot took never is.
+# How long enough nodes have to answer before the job starts without the others. A node that reboots
+# is back within minutes; a spot node that EC2 took never is.
 LEFT_FOR_S = 60.0
+# How long to wait for enough nodes.
 WAIT_S = 900.0
 LOOK_EVERY_S = 5.0
+# SSH connections in parallel.
 AT_ONCE = 64
 
 
@@ -56,10 +63,11 @@ def main() -> None:
 
 
 def after(folder: Path, status: int, offset: int) -> bool:
-    """Sweep, note what was seen, and decide."""
+    """Stop what is left of the job and record the failure. Return whether to start it again."""
     plan = json.loads((folder / "job.json").read_text())
     nodes = jobs.json_in(folder / "nodes.json", [])
-    # What a node's boot is compared with: when the latest attempt began.
+    # When the attempt began: `again` is written before a retry, `exit_status` touched at the start.
+    # A node that has booted since then was lost.
     began = jobs.mtime_of(folder / "again") or jobs.mtime_of(folder / "exit_status") or 0.0
     silent, rebooted, killed = sweep(folder.name, nodes, began)
     lost = bool(silent or rebooted) or has_lost(folder / "log", offset)
@@ -110,19 +118,20 @@ def ranks_of(folder: Path, plan: dict[str, Any]) -> int:
 
 
 def has_lost(log: Path, offset: int) -> bool:
-    """Whether mpirun or its ssh say so in what the last line wrote."""
+    """Return whether mpirun or its ssh reported a lost node in the log after byte `offset`."""
     with contextlib.suppress(OSError), log.open("rb") as file:
         file.seek(offset)
         for block in iter(lambda: file.read(1 << 20), b""):
             if LOST.search(block):
                 return True
+            # The next block begins 100 bytes earlier: a message may lie across two blocks.
             file.seek(-min(len(block) - 1, 100), 1) if len(block) == 1 << 20 else None
     return False
 
 
 def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, list, dict]:
-    """End the job's processes on all its nodes. Which were silent, which booted since it began, and
-    how many processes were ended on each."""
+    """Stop the job's processes on all its nodes. Return the names of the nodes that did not answer,
+    the names of those that booted after `began`, and the number of stopped processes by node."""
     here, *others = nodes or [{"name": "the head node"}]
     killed = {here["name"]: len(processes.end(job, False))}
     silent, rebooted = [], []
@@ -139,13 +148,13 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
 
 
 def end_on(nodes: list[dict[str, Any]], job: str) -> list[str | None]:
-    """End the job's processes on these nodes: what each says of it."""
+    """Stop the job's processes on these nodes. Return each node's output; None if that failed."""
     argv = ["python3", "-ISu", "-", "end", "--job", job]
     return ask(nodes, argv, Path(sys.argv[0]).read_bytes())
 
 
 def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes) -> list[str | None]:
-    """What a command says on each node; None of one that does not answer, or where it fails."""
+    """Return what a command prints on each node; None if the node does not answer or it fails."""
 
     def one(node: dict[str, Any]) -> str | None:
         try:
@@ -166,8 +175,11 @@ def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes) -> list[str 
 
 
 def wait_for_nodes(plan: dict[str, Any], nodes: list[dict[str, Any]], folder: Path) -> str:
-    """What is done: the job begins anew, by the line in `again`, or "not …" when too few nodes are
-    back in time. The hosts file is read anew each time: it may have other nodes by then."""
+    """Wait until enough nodes answer, then write the command line of the next attempt to `again`.
+
+    Return a message for the log. It begins with "not " if too few nodes were back in time. The
+    hosts file is read at each poll: `up` may add nodes meanwhile.
+    """
     names = {node["address"]: node["name"] for node in nodes}
     head = nodes[0]["address"] if nodes else ""
     deadline = time.monotonic() + WAIT_S
@@ -177,7 +189,7 @@ def wait_for_nodes(plan: dict[str, Any], nodes: list[dict[str, Any]], folder: Pa
         others = [
             {"address": host, "name": names.get(host, host)} for host in hosts if host != head
         ]
-        # A node that was silent when the others were swept may still have ranks.
+        # A node that was silent during the first sweep may still have ranks.
         said = end_on(others, folder.name)
         up = {head} | {one["address"] for one, text in zip(others, said) if text is not None}
         slots = {host: hosts[host] for host in hosts if host in up}
@@ -200,7 +212,7 @@ def wait_for_nodes(plan: dict[str, Any], nodes: list[dict[str, Any]], folder: Pa
 
 
 def give_code(folder: Path, nodes: list[dict[str, Any]]) -> None:
-    """Put the program that was shipped with the job onto those that lack it: new machines."""
+    """Copy the program that was shipped with the job to those nodes that lack it: new instances."""
     code = CODE / folder.name
     files = jobs.json_in(folder / "code.json", {}).get("files", [])
     content = io.BytesIO()
@@ -209,7 +221,8 @@ def give_code(folder: Path, nodes: list[dict[str, Any]]) -> None:
             for name in files:
                 archive.add(code / name, name, recursive=False)
     except OSError:
-        return  # of a script-mode program, whose data are not on a new machine either
+        # A script-mode program has another layout, and its data are not on a new instance either.
+        return
     place = f".clusterctl/code/{folder.name}"
     unpack = f"mkdir -p {place}.new && tar -xzf - -C {place}.new && mv {place}.new {place}"
     script = f"umask 077; [ -e {place} ] || {{ {unpack}; }}"
@@ -221,7 +234,7 @@ def give_code(folder: Path, nodes: list[dict[str, Any]]) -> None:
 
 
 def read_hosts(path: Path) -> dict[str, int]:
-    """The slots of each host, in order. Empty where the file cannot be read."""
+    """Return the slots of each host, in the file's order; empty if the file cannot be read."""
     found = {}
     for line in jobs.text_in(path).splitlines():
         match = re.match(r"\s*([^\s#]+).*?slots\s*=\s*(\d+)", line)
@@ -231,10 +244,10 @@ def read_hosts(path: Path) -> dict[str, int]:
 
 
 def fitting(plan: dict[str, Any], slots: int) -> int:
-    """The most ranks that these slots hold and the job may have; 0: too few.
+    """Return the largest number of ranks that fits into `slots` and suits the job; 0 if none does.
 
-    The trainer goes on from a checkpoint with as many images a step as before: its ranks have to
-    divide them.
+    The trainer goes on from a checkpoint with as many images per step as before, so the number of
+    ranks has to divide them.
     """
     if slots >= plan["ranks"]:
         return int(plan["ranks"])
@@ -249,13 +262,14 @@ def fitting(plan: dict[str, Any], slots: int) -> int:
 
 
 def batch_at(argv: list[str]) -> int | None:
-    """Where the trainer's batch size stands."""
+    """Return the index of the trainer's batch size in `argv`; None without one. As in argparse, the
+    last one counts."""
     places = [at + 1 for at, word in enumerate(argv[:-1]) if word in ("-b", "--batch_size")]
     return places[-1] if places else None
 
 
 def line_of(plan: dict[str, Any], ranks: int, folder: Path, slots: dict[str, int]) -> list[str]:
-    """The job's line for these hosts, going on from what the trainer has saved."""
+    """Return the job's command line for these hosts. It continues from the trainer's checkpoint."""
     argv = list(plan["argv"])
     if ranks < plan["ranks"]:
         argv[argv.index("-np") + 1] = str(ranks)
@@ -266,7 +280,8 @@ def line_of(plan: dict[str, Any], ranks: int, folder: Path, slots: dict[str, int
         text = "".join(f"{host} slots={count}\n" for host, count in slots.items())
         (folder / "hosts").write_text(text)
         argv[argv.index("--hostfile") + 1] = str(folder / "hosts")
-    # What lies there is this job's own once it has begun to write; else it is still to be cleared.
+    # Once the job has written its log, the log folder has its own checkpoints, which --clear_log
+    # would delete. Before that the folder has those of an earlier run and is still to be cleared.
     log = Path(plan["workdir"], plan["log_dir"] or "-", plan["log_name"] or "-")
     began = jobs.mtime_of(folder / "waited") or jobs.mtime_of(folder / "job.json") or 0.0
     if (jobs.mtime_of(log) or 0.0) >= began:

@@ -1,17 +1,17 @@
-"""Runs on a node: remove what trainings wrote into log folders, and ended jobs' own folders,
-with the programs that were shipped for them.
+"""Runs on a node: removes what trainings wrote into log folders, and the folders of ended jobs
+together with the programs that were shipped for them.
 
 stdin: {"folders": [[PATH, LOG NAME]], "keep": [PATH], "jobs": BOOLEAN, "keep_last": N, "dry_run":
-BOOLEAN, "force": BOOLEAN, "running": [ID]}; a PATH may begin with ~. With N of 1 or more, of each
-folder the older checkpoints alone go, and the older jobs' folders. Prints {"busy": ID} when a job
-runs here (with `force` only that job's own folder is left alone then), else, of what there is or
-was,
+BOOLEAN, "force": BOOLEAN, "running": [ID]}; a PATH may begin with ~. If N is 1 or more, only the
+older checkpoints of each log folder and the folders of older jobs are removed. Prints {"busy": ID}
+if a job runs here; with `force` only that job's own folder is left alone. Otherwise prints what was
+removed, or with `dry_run` what would be:
 
     {"folders": [{"path": TEXT, "bytes": N, "checkpoints": N, "others": N}], "failed": [TEXT],
      "links": [TEXT]}
 
-A log folder may be any folder, the home folder among them. So only files with the trainer's names
-go, and the folder where nothing else is left in it. Links are neither followed nor removed.
+A log folder may be any folder, even the home folder. So only files with the trainer's names are
+removed, and the folder itself only if it is empty then. Links are neither followed nor removed.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from pathlib import Path
 
 from clusterctl.node.jobs.jobs import JOB_IDS, JOBS, METRICS, pid_of
 
-CODE = Path.home() / ".clusterctl" / "code"  # what `train --script` shipped, on every node
+CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --script`, on every node
 CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 OF_STEP = re.compile(r"model\.ckpt-(\d+)\..*")
-# Of TensorFlow 1, too: the tutorial's own trainer.
+# Files of the trainer, and of the tutorial's trainer for TensorFlow 1.
 OURS = re.compile(r"\.?model\.ckpt-\d+\..*|events\.out\.tfevents\..*")
 UNFINISHED = re.compile(r"\.?model\.ckpt-\d+_temp.*")  # folders
+# Too general names to remove, unless there are checkpoints beside them.
 BESIDE_CHECKPOINTS = {"checkpoint", "graph.pbtxt"}
 
 
 def size_of(path: str) -> int:
-    """Bytes on the disk; links are not followed."""
+    """Return the bytes on the disk. Links are not followed."""
     total = 0
     for root, folders, files in os.walk(path):
         for name in [*folders, *files]:
@@ -47,7 +48,8 @@ def size_of(path: str) -> int:
 
 
 def submitted(job: Path) -> tuple:
-    """For sorting: an id has the clock of some laptop. Other nodes know when a program came."""
+    """Return the key that sorts jobs by time of submission. The IDs do not tell: their times are
+    those of users' clocks. A node without the job's record has the time the program came."""
     for path in (JOBS / job.name / "job.json", CODE / job.name):
         with contextlib.suppress(OSError):
             return path.stat().st_mtime, job.name
@@ -55,7 +57,7 @@ def submitted(job: Path) -> tuple:
 
 
 def has_processes(job: str) -> bool:
-    """Whether any process here has the job's mark: a node that is not the head keeps no record."""
+    """Return whether any process here has the job's variable: only the head node has a record."""
     mark = b"CLUSTERCTL_JOB=" + os.fsencode(job)
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
@@ -67,17 +69,18 @@ def has_processes(job: str) -> bool:
 def main() -> None:
     with contextlib.ExitStack() as stack:
         if JOBS.is_dir():
-            # A start holds it until its job has a process: a job without one has ended.
+            # `start` holds the lock until its job has a process: then a job without one has ended.
             lock = stack.enter_context((JOBS / ".lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         print(json.dumps(clean(json.loads(sys.stdin.buffer.read()))))
 
 
 def clean(asked: dict) -> dict:
+    """Remove what `asked` (stdin) names. Return what is printed."""
     jobs = [job for job in sorted(JOBS.glob(JOB_IDS), key=submitted) if job.is_dir()]
     running = [job.name for job in jobs if pid_of(job)]
     if running and not (asked["dry_run"] or asked["force"]):
-        return {"busy": running[0]}  # others may wait for it
+        return {"busy": running[0]}  # the oldest: the others may be queued behind it
     found, failed, links = [], [], []
 
     def take(folder: dict, paths: list) -> None:
@@ -96,7 +99,7 @@ def clean(asked: dict) -> dict:
         return False
 
     kept = {os.path.realpath(place(name)) for name in asked["keep"]}  # noqa: PTH114
-    names: dict = {}  # of the logs in each folder
+    names: dict = {}  # of the trainer's logs, by folder
     for name, log in asked["folders"]:
         path = place(name)
         if not is_link(path) and os.path.realpath(path) not in kept:  # noqa: PTH114
@@ -111,13 +114,14 @@ def clean(asked: dict) -> dict:
         if paths:
             take(folder, paths)
             if not asked["dry_run"]:
-                with contextlib.suppress(OSError):  # something else is left in it
+                with contextlib.suppress(OSError):  # other files are left in it
                     os.rmdir(path)  # noqa: PTH106
     known = {job.name for job in (*jobs, *CODE.glob(JOB_IDS))} if asked["jobs"] else set()
     ids = sorted(known, key=lambda name: submitted(JOBS / name))
     for name in ids[: max(0, len(ids) - asked["keep_last"])]:
         own = [str(top / name) for top in (JOBS, CODE) if (top / name).is_dir()]
-        # Of one that is queued, is tried again or has its model collected, nothing need run here.
+        # A job that is queued, waits for a restart or has its model collected may have no process
+        # on this node. The head node's list names it.
         is_running = name in asked["running"] or has_processes(name)
         if not is_running and not any(map(is_link, own)):
             take({"path": own[0], "checkpoints": 0, "others": 0}, own)
@@ -125,12 +129,12 @@ def clean(asked: dict) -> dict:
 
 
 def place(name: str) -> str:
-    """The path, such that it is seen whether it is a link: `x/` and `x/.` are what x leads to."""
+    """Return the path without trailing slashes: a link `x` would be followed as `x/` or `x/.`."""
     return re.sub(r"(/\.?)+$", "", os.path.expanduser(name)) or "/"  # noqa: PTH111
 
 
 def is_metrics(entry: os.DirEntry) -> bool:
-    """Whether the trainer wrote it: other programs have files of that name, too."""
+    """Return whether this is the trainer's file: other programs write files of that name, too."""
     if entry.name != METRICS or not entry.is_file(follow_symlinks=False):
         return False
     with open(entry.path, "rb") as file:  # noqa: PTH123
@@ -138,7 +142,7 @@ def is_metrics(entry: os.DirEntry) -> bool:
 
 
 def look(path: str, logs: set, keep_last: int = 0) -> tuple:
-    """What a log folder has, and what of it a training wrote and may go."""
+    """Return a description of a log folder, and the paths in it that may be removed."""
     with os.scandir(path) as entries:
         there = list(entries)
     if keep_last:
@@ -159,7 +163,7 @@ def look(path: str, logs: set, keep_last: int = 0) -> tuple:
 
 
 def older(path: str, there: list, keep_last: int) -> tuple:
-    """The checkpoints of a log folder but the last ones, which alone go."""
+    """Like `look`, for all checkpoints of a log folder but the last ones, and nothing else."""
     whole = {step_of(entry.name) for entry in there if CHECKPOINT.fullmatch(entry.name)}
     going = set(sorted(whole)[:-keep_last])
     paths = [
@@ -171,6 +175,6 @@ def older(path: str, there: list, keep_last: int) -> tuple:
 
 
 def step_of(name: str) -> int:
-    """-1: no part of a checkpoint."""
+    """Return the step of a checkpoint's file; -1 for any other file."""
     found = OF_STEP.fullmatch(name)
     return int(found[1]) if found else -1

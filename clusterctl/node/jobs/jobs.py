@@ -1,36 +1,38 @@
-"""Runs on the head node: start, list and end jobs, each a folder in ~/.clusterctl/jobs.
+"""Runs on the head node: starts, lists and stops jobs. Each job has a folder in ~/.clusterctl/jobs.
 
-    start ID HOW     files of the job as a JSON object on stdin; prints how it was started, or
-                     {"busy": ID} when another job is in its way and HOW is "refuse": for a
-                     training any other, for a copy one to the same destination. With "queue" it
-                     begins when those have ended; prints {"after": [ID]} as well
-    list [ID]        one JSON line per job; of one that is named also what is in nodes.json
-    cancel ID        asks the job to end and waits for it
-    pack ID          what is kept of the job, as a tar archive on stdout
+    start ID HOW     reads the files of the job from stdin, a JSON object of texts by name; prints
+                     how it was started. HOW says what to do if other jobs are in its way (for a
+                     training all others, for a copy those to the same destination): "refuse"
+                     prints {"busy": ID} instead, "queue" starts it when they have ended and also
+                     prints {"after": [ID]}, "force" starts it beside them
+    list [ID]        one JSON line per job; with an ID also what is in its nodes.json
+    cancel ID        sends the job TERM and waits for its end
+    pack ID          writes what is kept of the job to stdout, as a tar archive
 
-A job runs when the process in its `pid` file lives and carries the job's id in its environment:
-process numbers are used again, after a reboot all the more. What is written while it runs (`pid`,
-`exit_status`, the name `cancelled`) has its room from the start: jobs fill disks.
+A job runs if the process in its `pid` file exists and has the job's ID in its environment: the
+kernel reuses process IDs, in particular after a reboot. Jobs may fill the disk, so the space of
+what is written while a job runs (`pid`, `exit_status`) or renamed (`cancelled`) is reserved at its
+start.
 
-The record of a job, in its folder. All times are seconds since 1970, of the head node's clock.
+The record of a job, in its folder. Times are seconds since 1970 by the head node's clock.
 
-    job.json        what was asked for: argv (exact), line and evaluation (as a shell reads them),
+    job.json        what was requested: argv (exact), line and evaluation (quoted for a shell),
                     ranks, preset, workdir, log_dir, script, variables (null: private),
                     mpi_arguments, hosts (names of the nodes with ranks, the head node first),
-                    usd_per_hour (of these nodes; null: not known), git ({commit, changed}: how
-                    many files differ from it; null where nothing of a work tree was shipped)
-    nodes.json      of each node with ranks: name, address, slots, ranks, instance_type,
+                    usd_per_hour (of these nodes; null: not known), git ({commit, changed}: the
+                    number of files that differ from it; null if the folder is no git work tree)
+    nodes.json      for each node with ranks: name, address, slots, ranks, instance_type,
                     availability_zone, image, market, efa, placement_group, usd_per_hour,
                     versions (tensorflow, horovod, mpirun, nccl, driver, kernel, python, keras)
     code.json       the program that was shipped: folder, script, files, commit, changed
     boot_id         of the head node when the job was started
-    after, waited   the jobs that it waits for; renamed when its turn has come
-    attempts        a JSON line for each end by a failure (see after.py)
+    after, waited   the jobs that it waits for; `after` is renamed to `waited` at the job's turn
+    attempts        a JSON line for each failure (see after.py)
     log             all output; log-RANK: what that rank wrote (output.py)
-    metrics.jsonl   when it has ended, the trainer's rows
+    metrics.jsonl   after the job's end, the trainer's rows
     model/, output/, conflicts/, manifest.json   of a script-mode program (node/scripts/collect.py)
-    watchdog, diagnosis.gz   what `train --watchdog` said and saw
-    trace-steps-START-STOP.json.gz, .xplane.pb   what rank 0 did in these steps
+    watchdog, diagnosis.gz   messages and evidence of `train --watchdog`
+    trace-steps-START-STOP.json.gz, .xplane.pb   rank 0's trace of these steps
 """
 
 from __future__ import annotations
@@ -51,21 +53,23 @@ from typing import Any, TextIO
 
 JOBS = Path.home() / ".clusterctl" / "jobs"
 JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
-ORDER_FILE = "job.json"  # written by nobody but `start`
+ORDER_FILE = "job.json"  # written by `start` only, so its mtime is the time of submission
+# Size of the files whose space is reserved at the start.
 RESERVED_BYTES = 32
 CANCEL_TIMEOUT_S = 15.0
 METRICS = "metrics.jsonl"
+# The trainer's last row is searched in this many bytes at the end of the file.
 ROW_BYTES = 1 << 14
-# What `pack` takes, in this order.
+# What `pack` takes first, in this order.
 KEPT = ("job.json", "nodes.json", "code.json", "attempts", "command", "watchdog", "diagnosis.gz")
-# Of a script-mode program (node/scripts/collect.py).
+# Files and folders of a script-mode program (node/scripts/collect.py).
 MANIFEST = "manifest.json"
 COLLECTED = ("model", "output", "conflicts")
 START_TIMEOUT_S = 10.0
 
 
 def pid_of(folder: Path) -> int:
-    """The process that runs the job; 0 when it has ended."""
+    """Return the process ID of the job; 0 if it has ended."""
     try:
         pid = int((folder / "pid").read_text())
         environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -96,8 +100,8 @@ def text_in(path: Path) -> str:
 
 
 def json_in(path: Path, empty: Any) -> Any:
-    """What a file holds; `empty` where it is not there, is another kind of value, or was cut short
-    by a crash: one job's record may not hide all others."""
+    """Return the content of a JSON file; `empty` if the file is missing, was cut short by a crash,
+    or has a value of another type: one job's broken record must not hide all others."""
     try:
         found = json.loads(text_in(path))
     except ValueError:
@@ -106,30 +110,31 @@ def json_in(path: Path, empty: Any) -> Any:
 
 
 def boot_id() -> str:
-    """Changes when this machine boots."""
+    """Return the kernel's random ID of this boot; empty if it cannot be read."""
     return text_in(Path("/proc/sys/kernel/random/boot_id")).strip()
 
 
 def awaited_by(folder: Path) -> list:
-    """The jobs that a queued one waits for, and that have not ended. None: its turn has come."""
+    """Return the jobs that a queued job waits for and that have not ended; empty at its turn."""
     return [name for name in text_in(folder / "after").split() if pid_of(JOBS / name)]
 
 
 def metrics_of(folder: Path, plan: dict) -> Path | None:
-    """The trainer's rows of a job: its own copy when it has ended, else what it writes."""
+    """Return the path of a job's metrics: its own copy after its end, else the trainer's file. None
+    if there is none."""
     if (folder / METRICS).exists():
         return folder / METRICS
     log_dir = plan.get("log_dir")
     path = None
     if log_dir and pid_of(folder) and not (folder / "after").exists():
         path = Path(plan.get("workdir", ""), log_dir, METRICS)
-    # Older ones are those of an earlier job.
+    # An older file belongs to an earlier job.
     began = mtime_of(folder / "waited") or mtime_of(folder / ORDER_FILE) or 0
     return path if path and (mtime_of(path) or 0) >= began else None
 
 
 def last_row(path: Path | None) -> dict:
-    """Step and images a second of the last row that has a step; empty where there is none."""
+    """Return step, epoch and images/s of the last row about a training step; empty if none."""
     try:
         if path is None:
             return {}
@@ -147,7 +152,8 @@ def last_row(path: Path | None) -> dict:
 
 
 def attempts_of(folder: Path) -> list:
-    """Its attempts that failed, without a line cut short by a full disk or a crash."""
+    """Return the failed attempts of a job. Lines cut short by a full disk or a crash are
+    skipped."""
     found = []
     for line in text_in(folder / "attempts").splitlines():
         with contextlib.suppress(ValueError):
@@ -156,19 +162,21 @@ def attempts_of(folder: Path) -> list:
 
 
 def ended_at(folder: Path, exit_status: int | None) -> float | None:
-    """When it ended, or where nobody wrote that down, when it was last heard of."""
+    """Return when the job ended; if no exit status was written, when it last wrote to its log or
+    was cancelled. None if neither is known."""
     if exit_status is not None:
         return mtime_of(folder / "exit_status")
     heard_of = [mtime_of(folder / "log")]
-    # One that was taken out of the queue has never run.
+    # A job that was cancelled in the queue has never run.
     if not (folder / "after").exists():
         heard_of.append(mtime_of(folder / "cancelled"))
     return max((at for at in heard_of if at), default=None)
 
 
 def describe(folder: Path) -> dict:
-    # First whether it runs, then how it ended: the other way round a job that ends in between
-    # would look lost.
+    """Return the line of `list` about a job."""
+    # The process is checked before the exit status. In the other order a job that ends between the
+    # two would look lost.
     running = bool(pid_of(folder))
     plan = json_in(folder / ORDER_FILE, {})
     log = folder / "log"
@@ -195,7 +203,8 @@ def describe(folder: Path) -> dict:
 
 
 def folders() -> list:
-    """In the order in which they were started here: an id has the clock of some laptop."""
+    """Return the jobs' folders by time of submission. The IDs do not tell: their times are those of
+    users' clocks."""
     found = [path for path in JOBS.glob(JOB_IDS) if path.is_dir()]
     return sorted(found, key=lambda path: (mtime_of(path / ORDER_FILE) or 0, path.name))
 
@@ -210,10 +219,11 @@ def wait_until(reached: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def start(job_id: str, how: str, files: dict) -> dict:
+    """Create the job's folder with these files and start the job. Return what `start` prints."""
     JOBS.mkdir(parents=True, exist_ok=True)
-    # Also of what earlier versions made.
+    # Earlier versions created the folder with wider permissions.
     JOBS.chmod(0o700)
-    # clean-logs takes the same lock: no folder goes while its job is being started.
+    # clean-logs takes the same lock, so that it removes no folder of a job that is being started.
     with (JOBS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wanted = json.loads(files[ORDER_FILE]).get("destination", "")
@@ -223,7 +233,7 @@ def start(job_id: str, how: str, files: dict) -> dict:
             if pid_of(folder) and json_in(folder / ORDER_FILE, {}).get("destination", "") == wanted
         ]
         if busy and how == "refuse":
-            return {"busy": busy[0]}  # others may wait for it
+            return {"busy": busy[0]}  # the oldest: the others may be queued behind it
         if how == "queue":
             files["after"] = "".join(name + "\n" for name in busy)
         folder = JOBS / job_id
@@ -235,7 +245,7 @@ def start(job_id: str, how: str, files: dict) -> dict:
             sys.exit(f"{folder}: {error.strerror}")
         runs_in, pid = launch(folder)
         while not (folder / "pid").read_text().strip():
-            # Not a matter of time: a job whose process lives may still begin.
+            # There is no timeout: while its process lives, the job may still write its pid.
             if not lives(pid) and not (folder / "pid").read_text().strip():
                 with contextlib.suppress(OSError):
                     (folder / "environment").unlink()
@@ -245,15 +255,16 @@ def start(job_id: str, how: str, files: dict) -> dict:
 
 
 def wait_for_start() -> None:
-    """Until no job is being started: one that has no process yet looks as if it had lost it.
+    """Wait until no job is being started: a job that has no process yet looks lost.
 
-    Not for ever: clean-logs may hold the lock as long as a large folder takes.
+    The wait has a timeout, since clean-logs holds the lock while it removes large folders.
     """
     with contextlib.suppress(OSError), (JOBS / ".lock").open() as lock:
         wait_until(lambda: got_shared(lock), START_TIMEOUT_S)
 
 
 def got_shared(lock: TextIO) -> bool:
+    """Try to take a shared lock, and return whether that worked."""
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -262,6 +273,7 @@ def got_shared(lock: TextIO) -> bool:
 
 
 def write_files(folder: Path, files: dict) -> None:
+    """Write the job's files, and reserve the space of those that are written while it runs."""
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
     (folder / "boot_id").write_text(boot_id() + "\n")
@@ -270,11 +282,12 @@ def write_files(folder: Path, files: dict) -> None:
         with (folder / name).open("wb") as file:
             file.write(b"\n" * RESERVED_BYTES)
             file.flush()
-            # Some file systems say only now that there is no room.
+            # Some file systems report a full disk only here.
             os.fsync(file.fileno())
 
 
 def lives(pid: int) -> bool:
+    """Return whether the process exists and is no zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -283,11 +296,12 @@ def lives(pid: int) -> bool:
 
 
 def launch(folder: Path) -> tuple:
-    """Detached: in a tmux session of its own where there is tmux, else in a session of its own.
+    """Start the job detached: in its own tmux session if tmux is installed, else under nohup.
 
-    Returns what it is in, and its process.
+    Return a description of where it runs, and its process ID.
     """
-    # Not exported to tmux itself: its server would hand the variable to all its later windows.
+    # `env` sets the variable, not tmux's environment: a tmux server that starts here would pass it
+    # to all its later windows.
     job = ["env", "CLUSTERCTL_JOB=" + folder.name, "sh", str(folder / "run")]
     if shutil.which("tmux"):
         session = "clusterctl-" + folder.name
@@ -306,6 +320,7 @@ def launch(folder: Path) -> tuple:
 
 
 def cancel(job_id: str) -> dict:
+    """Stop a job and wait for its end. Return what `cancel` prints."""
     folder = JOBS / job_id
     pid = pid_of(folder)
     if pid:
@@ -319,19 +334,20 @@ def cancel(job_id: str) -> dict:
 
 
 def mark_cancelled(folder: Path) -> None:
-    """Whether or not that can be written down, the job is ended."""
+    """Mark the job as cancelled. Errors are ignored: the job is stopped even on a full disk."""
     try:
         (folder / "not_cancelled").replace(folder / "cancelled")
-        # The end of a job that has to be killed: its log may have been silent for hours.
+        # If the job has to be killed, this is the time of its end: its log may be hours old.
         os.utime(folder / "cancelled")
     except OSError:
-        # Started by an earlier version.
+        # Jobs started by earlier versions have no file `not_cancelled`.
         with contextlib.suppress(OSError):
             (folder / "cancelled").touch()
 
 
 def pack(folder: Path) -> None:
-    """What is kept of a job, on stdout; of a file that grows, what it has now. Raises OSError."""
+    """Write what is kept of a job to stdout, of a growing file its current bytes. Raises
+    OSError."""
     described = describe(folder)
     paths: list = [folder / name for name in KEPT]
     paths += sorted([*folder.glob("trace-steps-*"), *folder.glob("log-*")])
@@ -361,10 +377,10 @@ def main() -> None:
 
 
 def answers(action: str, arguments: list) -> list:
-    """What is printed, each on a line. Raises OSError."""
+    """Carry out an action and return the objects to print, one a line. Raises OSError."""
     if action == "start":
-        # The end of the connection, or Ctrl-C there, must not leave half a job. Not SIG_IGN: the
-        # job would inherit that, and could not be ended.
+        # A lost connection, or Ctrl-C at the client, must not leave a half-started job. SIG_IGN
+        # would not do: the job would inherit it and could not be stopped.
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         files = json.loads(sys.stdin.buffer.read())

@@ -1,17 +1,19 @@
-"""Runs on the head node: a job's line. What its ranks write goes into the job's log, as they wrote
-it, and what each of them writes also into a file of its own, `log-RANK`.
+"""Runs a job's command line on the head node. All output of its ranks goes to the job's log as they
+wrote it, and that of each rank also to a file of its own, `log-RANK`.
 
-    FOLDER ARGV...    the job's folder; exit status: that of the line, 128 + N after signal N
+    FOLDER ARGV...    the job's folder and the command line. The exit status is that of the command
+                      line, 128 + N after signal N
 
-mpirun is told to tag each line with its rank, and the tags are taken away again. (Its own
-`--output dir=` loses what is written on stderr in Open MPI 5.0.11.) It is not, where job.json has
-no `tag_end`: the user has asked mpirun for other output. Private variables are read from file 3.
+mpirun runs with --tag-output, which marks each line with its rank; the tags are removed here.
+(`--output dir=` of Open MPI 5.0.11 loses what ranks write to stderr.) If job.json has no `tag_end`,
+the user has asked mpirun for other output, and no tags are requested. Private variables are read
+from file descriptor 3.
 
-It writes into files, in memory, not into pipes. Its ssh makes the files that both have
-non-blocking, and Open MPI 5, when it ends, drops what a full pipe does not take at once: the last
+mpirun writes to files in memory, not to pipes. Its ssh processes share its outputs and make them
+non-blocking, and when Open MPI 5 ends, it drops what a full pipe does not accept at once: the last
 megabytes of other nodes' ranks. A file is never full.
 
-With torchrun mpirun's ranks are nodes: a second mark, by torch_rank.py, has the rank.
+With torchrun, mpirun's ranks are nodes; a second mark, written by torch_rank.py, has the rank.
 """
 
 from __future__ import annotations
@@ -35,26 +37,27 @@ if TYPE_CHECKING:
     from typing import Any
 
 READ_BYTES = 1 << 20
-# What has been read is given back to the memory in pieces of this size.
+# Memory of what has been read is released in pieces of this size.
 FREE_BYTES = 16 << 20
 PUNCH_HOLE, KEEP_SIZE = 2, 1  # of fallocate(2)
 LIBC = ctypes.CDLL(None)
-# A line longer than this is not kept from being mixed with what comes on the other output.
+# A longer line is written before its end, and may be mixed with lines of the other output.
 LINE_BYTES = 8 << 20
-# A line that has not ended after this long is a prompt or a progress bar, and shown.
+# A line that has not ended after this long is a prompt or a progress bar, and is written.
 REST_AFTER_S = 0.2
 LOOK_EVERY_S = 0.05
-# `[1,0]<stderr>:`; Open MPI 5.0.0 has its job's name, too: `[prterun-demo-0-77@1,0]<stdout>: `.
+# `[1,0]<stdout>:`; Open MPI 5.0.0 adds its job's name: `[prterun-demo-0-77@1,0]<stdout>: `. CUT_TAG
+# is a tag whose end has not been read yet.
 TAG = rb"\[(?:[^\s\[\]]{1,200}@)?\d{1,9},(\d{1,6})\]<std\w{3}>"
 CUT_TAG = re.compile(rb"\[(?:\d{0,9}|p[^\s\[\]]{0,200})(?:,\d{0,6}(?:\](?:<\w{0,6}>?:?)?)?)?\Z")
 
-# As torch_rank.py writes it around all that a rank writes.
+# What torch_rank.py writes around each piece of a rank's output.
 MARK = re.compile(rb"\x1e<rank(\d{0,6})>\x1f")
 CUT_MARK = re.compile(rb"\x1e(?:<[rank]{0,4}\d{0,6}>?)?\Z")
 
 
 class TaggedOutput:
-    """One of mpirun's two outputs: bytes in, and out of them what each rank wrote."""
+    """One of mpirun's two outputs, stdout or stderr, split by rank."""
 
     def __init__(self, tag_end: bytes, torchrun: bool) -> None:
         self._tag = re.compile(TAG + re.escape(tag_end))
@@ -64,18 +67,18 @@ class TaggedOutput:
         self._nodes: dict[bytes | None, MarkedOutput] = {}
 
     def feed(self, content: bytes) -> Iterator[tuple[bytes | None, bytes]]:
-        """Whole lines, each with its rank; None for what is mpirun's own."""
+        """Add `content`, and yield the complete lines with their ranks; None is mpirun itself."""
         self.rest += content
         end = self.rest.rfind(b"\n") + 1
         return self.flush() if len(self.rest) - end > LINE_BYTES else self._take(end)
 
     def flush(self) -> Iterator[tuple[bytes | None, bytes]]:
-        """What came of a line so far."""
+        """Yield the incomplete line so far, without a tag that is cut off."""
         cut = CUT_TAG.search(self.rest, max(0, len(self.rest) - 256))
         return self._take(cut.start() if cut else len(self.rest))
 
     def finish(self) -> Iterator[tuple[bytes | None, bytes]]:
-        """What is left at the end."""
+        """Yield the rest, at the end of the output."""
         return self._take(len(self.rest))
 
     def _take(self, end: int) -> Iterator[tuple[bytes | None, bytes]]:
@@ -87,7 +90,9 @@ class TaggedOutput:
                 yield rank, text
 
     def _untagged(self, content: bytes) -> Iterator[tuple[bytes | None, bytes]]:
-        # Open MPI 4 tags what a rank writes, whether or not a line ends there, and each line in it.
+        # Open MPI 4 tags each piece that a rank writes, also in the middle of a line, and each line
+        # in it. So an untagged piece continues the rank's line up to its end; what follows that end
+        # is mpirun's own.
         first, *tagged = self._tag.split(content)
         for rank, text in zip([self._rank, *tagged[::2]], [first, *tagged[1::2]]):
             end = text.find(b"\n") + 1
@@ -98,13 +103,14 @@ class TaggedOutput:
 
 
 class MarkedOutput:
-    """What one node's torchrun passes on."""
+    """The output of one node's torchrun, split by rank."""
 
     def __init__(self) -> None:
         self._rank: bytes | None = None
         self._rest = b""
 
     def feed(self, content: bytes) -> Iterator[tuple[bytes | None, bytes]]:
+        """Yield pieces of `content` with their ranks; None is torchrun itself."""
         content = self._rest + content
         cut = CUT_MARK.search(content, max(0, len(content) - 16))
         end = cut.start() if cut else len(content)
@@ -117,14 +123,15 @@ class MarkedOutput:
 
 
 class Logs:
-    """The job's log and those of its ranks. A full disk ends no job: what is lost is counted, and
-    said when there is room again."""
+    """The job's log and the logs of its ranks. A full disk does not stop a job: lost bytes are
+    counted, and the log says how many once there is space again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lost: dict[str, int] = {}
 
     def add(self, pieces: Iterator[tuple[bytes | None, bytes]]) -> None:
+        """Append pieces of output, each with its rank, to the logs."""
         whole: list[bytes] = []
         by_rank: dict[bytes, list[bytes]] = {}
         for rank, text in pieces:
@@ -142,16 +149,17 @@ class Logs:
         said = b"\nclusterctl: %d bytes of output are lost: the disk was full\n" % lost
         left = said * bool(lost) + content
         try:
-            # Anew each time: there may be more ranks than files that a process may have open.
+            # Opened for each write: there may be more ranks than a process may have open files.
             with (self._folder / name).open("ab", buffering=0) as file:
                 while left:
                     left = left[file.write(left) :]
         except OSError:
+            # `left` may still have the message, which does not count.
             self._lost[name] = lost + min(len(left), len(content))
 
 
 def main() -> None:
-    """Run the line."""
+    """Set the private variables and run the command line."""
     folder, argv = Path(sys.argv[1]), sys.argv[2:]
     order = json.loads((folder / "job.json").read_text())
     if None in order["variables"].values():
@@ -160,14 +168,14 @@ def main() -> None:
             os.environb[name.encode()] = value.encode("utf-8", "surrogateescape")
     if order["tag_end"]:
         sys.exit(run(folder, argv, order))
-    # Python ignores two signals; mpirun must not.
+    # Python ignores these two signals, and mpirun would inherit that.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.execv(argv[0], argv)
 
 
 def run(folder: Path, argv: list[str], order: dict[str, Any]) -> int:
-    """Run it to its end, and keep what it writes. The exit status."""
+    """Run the command line and log its output. Return its exit status, 128 + N after signal N."""
     asked: list[int] = []
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -176,12 +184,14 @@ def run(folder: Path, argv: list[str], order: dict[str, Any]) -> int:
         for one in processes:
             one.send_signal(number)
 
+    # Under nohup SIGHUP is ignored, and stays so.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, pass_on)
     tagged = [argv[0], "--tag-output", *argv[1:]]
     out, err = GrowingFile("stdout"), GrowingFile("stderr")
-    # Without this program nobody would read what it writes, and the job would look ended.
+    # If this program is killed, mpirun has to stop: nobody would read its output, and the job would
+    # look ended.
     die = partial(die_with, os.getpid(), signal.SIGTERM)
     try:
         process = subprocess.Popen(
@@ -193,10 +203,11 @@ def run(folder: Path, argv: list[str], order: dict[str, Any]) -> int:
     except OSError as error:
         sys.exit(f"{argv[0]}: {error.strerror}")
     processes.append(process)
+    # Signals that came before there was a process.
     for one in asked:
         process.send_signal(one)
     tag_end = order["tag_end"].encode()
-    # Two: what it writes on one could begin amid a line of the other.
+    # Each stream has its own state: a piece of one may come in the middle of a line of the other.
     outputs = {file: TaggedOutput(tag_end, order["torchrun"]) for file in (out, err)}
     keep(process, outputs, Logs(folder))
     status = process.wait()
@@ -204,14 +215,14 @@ def run(folder: Path, argv: list[str], order: dict[str, Any]) -> int:
 
 
 class GrowingFile:
-    """A file in memory, of which this program reads what another one adds."""
+    """A file in memory that another process appends to and this program reads."""
 
     def __init__(self, name: str) -> None:
         self.fd = os.memfd_create(name)
         self.position = self._freed = 0
 
     def read(self) -> bytes:
-        """What has come since, or some of it."""
+        """Return what was added since the last call, up to READ_BYTES."""
         content = os.pread(self.fd, READ_BYTES, self.position)
         self.position += len(content)
         if self.position - self._freed > FREE_BYTES:
@@ -224,8 +235,8 @@ class GrowingFile:
 def keep(
     process: subprocess.Popen[bytes], outputs: dict[GrowingFile, TaggedOutput], logs: Logs
 ) -> None:
-    """Write what comes in these files, until the process has ended: what it left running may have
-    them open."""
+    """Log what is added to these files until the process has ended. Processes that it left running
+    may hold the files open; they are not waited for."""
     came_at = time.monotonic()
     while process.poll() is None:
         contents = [file.read() for file in outputs]
@@ -238,7 +249,7 @@ def keep(
             for output in outputs.values():
                 logs.add(output.flush())
         time.sleep(LOOK_EVERY_S)
-    # All that it wrote is there by now; others may go on.
+    # All output of the process is in the files by now. Other processes may still add to them.
     for file, size in [(file, os.fstat(file.fd).st_size) for file in outputs]:
         while file.position < size:
             logs.add(outputs[file].feed(file.read()))

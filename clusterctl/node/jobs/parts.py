@@ -1,10 +1,10 @@
-"""Runs on a node: what interrupted copies have left in folders of their own beside the data.
+"""Runs on a node: finds the staging folders that interrupted copies left beside their data.
 
-    list      one JSON line each: {"path": DST, "bytes": N, "age_s": SECONDS, "in_use": BOOLEAN},
-              with "failed": TEXT for what could not be looked at
-    discard   the same, and those that no copy uses are removed
+    list      one JSON line for each: {"path": DESTINATION, "bytes": N, "age_s": SECONDS, "in_use":
+              BOOLEAN}, with "failed": TEXT if it could not be read
+    discard   the same, and removes those that no copy uses
 
-Looks at local file systems, in folders down to DEEPEST below /.
+Only local file systems are searched, in folders at most DEEPEST levels below /.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# As relay/scan.py names it.
+# The same name as in relay/scan.py.
 STAGING = ".clusterctl-copy"
 DEEPEST = 5
-# Nobody's data is there, and much else.
+# Folders that have many files and no user data.
 SYSTEM = {f"/{name}" for name in ("boot", "dev", "etc", "proc", "run", "snap", "sys", "usr")}
+# Beginnings of the types of remote file systems in /proc/self/mounts.
 REMOTE = ("nfs", "lustre", "fuse", "cifs", "ceph", "efs", "9p", "autofs")
 
 
 def stagings() -> Iterator[str]:
-    """Such folders."""
+    """Yield the paths of staging folders."""
     skipped = SYSTEM | remote_mounts()
     todo = [("/", 0)]
     while todo:
@@ -49,16 +50,17 @@ def remote_mounts() -> set:
 
 
 def describe(staging: str, discard: bool) -> dict:
+    """Return the JSON line about one staging folder. Remove it if `discard` and no copy uses it."""
     folder = Path(staging)
     described = {"path": str(folder.parent), "bytes": 0, "age_s": 0.0, "in_use": False}
     try:
         found = [folder.lstat()]
         for path in folder.rglob("*"):
-            with contextlib.suppress(FileNotFoundError):  # it has just come, or gone
+            with contextlib.suppress(FileNotFoundError):  # a running copy may remove files
                 found.append(path.lstat())
         described["bytes"] = sum(status.st_blocks * 512 for status in found)
         described["age_s"] = max(0.0, time.time() - max(status.st_mtime for status in found))
-        # As a copy takes it: none begins while this one is held.
+        # A copy holds the same lock while it runs, so none can begin here meanwhile.
         with (folder / "lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Runs on a node: what a job will find there. JSON in, JSON out; nothing is changed.
+"""Runs on a node: finds out what a job will meet there. JSON in, JSON out; nothing is changed.
 
 stdin: {"python": PATH, "mpirun": PATH, "data_dir": PATH or null, "log_dir": PATH or "",
 "script": PATH or ""}. Prints
@@ -8,9 +8,8 @@ stdin: {"python": PATH, "mpirun": PATH, "data_dir": PATH or null, "log_dir": PAT
      "free_bytes": N, "versions": {"mpirun": TEXT, "python": TEXT, ...}, "script_error": TEXT,
      "cpus": N, "in_lab": BOOLEAN}
 
-`records` are of a few training files: the first, the last, the smallest and the largest of the
-others. All of them would be a million reads.
-"""
+`records` has the number of records in a few training files: the first, the last, and the smallest
+and the largest of the others. Counting all would take a million reads.
 
 from __future__ import annotations
 
@@ -29,11 +28,12 @@ if TYPE_CHECKING:
 
 SHARD = re.compile(r"(train|validation)-\d+-of-\d+")
 CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\..*")
-FRAME_BYTES = 16  # of a TFRecord around its data: the length, its CRC, the data's CRC
+FRAME_BYTES = 16  # around the data of a TFRecord: the length, its CRC, the CRC of the data
 MOST_RECORDS = 100_000
 TIMEOUT_S = 60.0
 DRIVER = "/proc/driver/nvidia/version"
-LAB = "/usr/lib/clusterctl-lab"  # on every host of the lab
+LAB = "/usr/lib/clusterctl-lab"  # exists on every host of the lab
+# Run by the trainer's Python: prints the versions of its packages, one JSON line.
 VERSIONS = """
 import json, os, sys
 from importlib.util import find_spec
@@ -95,7 +95,7 @@ print(json.dumps(found))
 
 
 def look(question: dict[str, Any]) -> dict[str, Any]:
-    """The answer to one question."""
+    """Return the answer to one question (stdin)."""
     return {
         **data(question["data_dir"]),
         **logs(question["log_dir"]),
@@ -107,7 +107,7 @@ def look(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def script_error(path: str) -> str:
-    """Why Python cannot run what is there; empty where it can."""
+    """Return why Python cannot run the program at `path`; empty if it can, or without a path."""
     if not path:
         return ""
     try:
@@ -122,7 +122,7 @@ def script_error(path: str) -> str:
 
 
 def listing(folder: str) -> dict[str, dict[str, int]]:
-    """The sizes of the training and of the validation files, by name; none where there is no such
+    """Return the sizes of the training and the validation files by name; empty if there is no such
     folder. Raises OSError."""
     sets: dict[str, dict[str, int]] = {"train": {}, "validation": {}}
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
@@ -134,6 +134,7 @@ def listing(folder: str) -> dict[str, dict[str, int]]:
 
 
 def data(folder: str | None) -> dict[str, Any]:
+    """Return the part of the answer about the data folder."""
     sets: dict[str, dict[str, int]] = {"train": {}, "validation": {}}
     trouble = ""
     if folder:
@@ -152,7 +153,7 @@ def data(folder: str | None) -> dict[str, Any]:
 
 
 def sample(sizes: dict[str, int]) -> list[str]:
-    """The first, the last, and the smallest and the largest of the others."""
+    """Return the first file, the last, and the smallest and the largest of the others."""
     names = sorted(sizes)
     if len(names) < 3:
         return names
@@ -161,7 +162,8 @@ def sample(sizes: dict[str, int]) -> list[str]:
 
 
 def count(path: Path) -> int | None:
-    """The records of a file, by their lengths; -1: it ends within one. None: too many, unread."""
+    """Count the records of a file by their lengths. Return -1 if the file ends within a record,
+    None if it has too many records or cannot be read."""
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:
@@ -184,6 +186,7 @@ def count(path: Path) -> int | None:
 
 
 def logs(folder: str) -> dict[str, Any]:
+    """Return the part of the answer about the log folder."""
     steps, size = set(), 0
     try:
         names = sorted(os.listdir(folder)) if folder else []  # noqa: PTH208
@@ -194,7 +197,7 @@ def logs(folder: str) -> dict[str, Any]:
         if match:
             with contextlib.suppress(OSError):
                 size += Path(folder, name).stat().st_size
-            # Written last: without it there is no checkpoint yet.
+            # TensorFlow writes the index last: without it the checkpoint is not complete.
             if name.endswith(".index"):
                 steps.add(int(match[1]))
     return {
@@ -205,7 +208,8 @@ def logs(folder: str) -> dict[str, Any]:
 
 
 def free_bytes(folder: str) -> int | None:
-    """On the file system that the folder is on, or will be. None: not known."""
+    """Return the free bytes on the file system of a folder that may not exist yet; None:
+    unknown."""
     for place in [Path(folder), *Path(folder).parents] if folder else []:
         with contextlib.suppress(OSError):
             system = os.statvfs(place)
@@ -214,7 +218,7 @@ def free_bytes(folder: str) -> int | None:
 
 
 def versions(python: str, mpirun: str) -> dict[str, str]:
-    """What is installed. What does not start is not in it."""
+    """Return the versions of what is installed. A program that does not start is left out."""
     found = {"kernel": os.uname().release}
     with contextlib.suppress(OSError):
         driver = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", Path(DRIVER).read_text())
@@ -222,7 +226,7 @@ def versions(python: str, mpirun: str) -> dict[str, str]:
     said = output([mpirun, "--version"])
     if said:
         found["mpirun"] = said.splitlines()[0]
-    # A wrapper may say something first.
+    # A wrapper may print something before: only the last line counts.
     for line in output([python, "-W", "ignore", "-c", VERSIONS]).splitlines()[-1:]:
         with contextlib.suppress(ValueError):
             found.update(json.loads(line))

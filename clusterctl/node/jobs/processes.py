@@ -1,13 +1,13 @@
-"""Runs on a node: the processes of MPI jobs of this user, shown or ended. One JSON line each.
+"""Runs on a node: lists or stops this user's processes of MPI jobs. Prints a JSON line for each.
 
     list [--all-python] [--job ID]
-    end  [--all-python] [--job ID]     TERM, a few seconds, KILL; says of each how it ended
+    end  [--all-python] [--job ID]     TERM, a few seconds, KILL; also prints how each ended
 
-A job's own are: what carries a job's or a rank's variable in its environment, Open MPI's
-launchers and daemons and the program of train.sh, whoever started them, and what these started. A
-user's shells, editors, notebooks and other Python processes are none of these. With --job only
-that job's; with --all-python every Python process of this user as well (the tutorial's `pkill -9
-python`), but never the one that runs this.
+The processes of jobs are those that have a job's or a rank's variable in their environment, Open
+MPI's launchers and daemons and the program of train.sh, whoever started them, and the descendants
+of all these. A user's shells, editors, notebooks and other Python processes are not among them.
+--job selects one job. --all-python adds every Python process of this user (as the tutorial's
+`pkill -9 python`), but never this program or its ancestors.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ import sys
 import time
 from pathlib import Path
 
+# Environment variables.
 JOB = b"CLUSTERCTL_JOB"
 RANK = b"OMPI_COMM_WORLD_RANK"
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper")
 DAEMONS = ("orted", "prted", "ompi_prted")
+# Where the program of train.sh is, in the home folder.
 TRAIN_SH = "/.clusterctl/launch.pyz"
 TERM_GRACE_S = 5.0
 KILL_GRACE_S = 5.0
-TICKS = os.sysconf("SC_CLK_TCK")
+TICKS = os.sysconf("SC_CLK_TCK")  # per second
 
 
 class Process:
-    """One process, as far as it says whose it is."""
+    """One process, and what tells whether it belongs to a job. `role`: see `role_of`."""
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class Process:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """A number is used again; with its start time it is not."""
+        """Process ID and start time: the kernel reuses process IDs."""
         return self.pid, self.started_ticks
 
     def has_ended(self) -> bool:
@@ -64,12 +66,12 @@ class Process:
 
 
 def read_process(pid: int) -> Process:
-    """What /proc says of one process. Raises OSError when it is gone or somebody else's."""
+    """Read one process from /proc. Raises OSError if it is gone or another user's."""
     folder = Path(f"/proc/{pid}")
     if folder.stat().st_uid != os.geteuid():
         raise PermissionError
     stat = (folder / "stat").read_bytes()
-    # The name is in parentheses and may hold anything, parentheses too.
+    # The name is in parentheses, and may have spaces and parentheses itself.
     name, _, rest = stat.partition(b"(")[2].rpartition(b")")
     fields = rest.split()
     argv = [text(word) for word in (folder / "cmdline").read_bytes().split(b"\0")[:-1]]
@@ -102,7 +104,7 @@ def environ_of(folder: Path) -> dict[bytes, bytes]:
 
 
 def all_processes() -> dict[int, Process]:
-    """The processes of this user."""
+    """Return the processes of this user by process ID, without zombies."""
     found = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208
         if entry.isdigit():
@@ -114,7 +116,7 @@ def all_processes() -> dict[int, Process]:
 
 
 def own_line(processes: dict[int, Process], own: int) -> set[int]:
-    """This process and what started it."""
+    """Return process `own` and its ancestors."""
     line, pid = set(), own
     while pid in processes and pid not in line:
         line.add(pid)
@@ -123,6 +125,7 @@ def own_line(processes: dict[int, Process], own: int) -> set[int]:
 
 
 def role_of(process: Process) -> str:
+    """Return "rank", "launcher", "daemon", "job" (another process with a job's variable) or ""."""
     if RANK in process.environ:
         return "rank"
     if process.name in LAUNCHERS or process.program in LAUNCHERS or is_train_sh(process):
@@ -133,21 +136,23 @@ def role_of(process: Process) -> str:
 
 
 def is_of_torchrun(process: Process) -> bool:
-    """A rank of torchrun's, whose variables of mpirun's say the node: those of torchrun count."""
+    """Return whether torchrun started the process. Then torchrun's RANK is its rank: mpirun's
+    variable, inherited from torchrun, numbers the nodes."""
     return b"TORCHELASTIC_RUN_ID" in process.environ
 
 
 def is_train_sh(process: Process) -> bool:
-    """train.sh and its sisters become this Python program, before, between and after mpirun."""
+    """Return whether this is train.sh or a script like it. They exec a Python program that runs
+    before, between and after their mpirun lines."""
     return is_python(process) and process.argv[1:2] != [] and process.argv[1].endswith(TRAIN_SH)
 
 
 def ours(
     processes: dict[int, Process], own: int, job: str | None = None, all_python: bool = False
 ) -> list[Process]:
-    """Which of one user's processes on a node are those of MPI jobs, with their roles.
+    """Return those of one user's processes on a node that belong to MPI jobs, with their roles.
 
-    `own` is the process that asks: neither it nor what started it is ever among them.
+    `own` is the calling process. It and its ancestors are left out.
     """
     for process in processes.values():
         process.role = role_of(process)
@@ -167,9 +172,10 @@ def find(job: str | None, all_python: bool) -> list[Process]:
 
 
 def of_job(job: bytes, processes: dict[int, Process], wanted: set[int]) -> set[int]:
+    """Return those of the processes `wanted` that belong to this job."""
     marked = {pid for pid in wanted if processes[pid].environ.get(JOB) == job}
-    # A daemon on another node was started over SSH and carries no mark; its ranks do. There are
-    # two of prted, one above the other.
+    # A daemon on another node was started over SSH and lacks the variable, but its ranks have it.
+    # prted runs as two processes, parent and child.
     while above := {processes[pid].ppid for pid in marked} & wanted - marked:
         above = {pid for pid in above if processes[pid].role == "daemon"}
         if not above:
@@ -179,6 +185,7 @@ def of_job(job: bytes, processes: dict[int, Process], wanted: set[int]) -> set[i
 
 
 def descendants(roots: set[int], processes: dict[int, Process]) -> set[int]:
+    """Return the children of `roots`, their children and so on."""
     found: set[int] = set()
     edge = set(roots)
     while edge:
@@ -206,7 +213,7 @@ def describe(process: Process, ended: str = "") -> dict[str, object]:
 
 
 def send(processes: list[Process], number: signal.Signals, grace_s: float) -> list[Process]:
-    """Those that are still there after the grace."""
+    """Send a signal to processes. Return those that are still there after `grace_s` seconds."""
     for process in processes:
         if not process.has_ended():
             with contextlib.suppress(OSError):
@@ -220,9 +227,10 @@ def send(processes: list[Process], number: signal.Signals, grace_s: float) -> li
 
 
 def end(job: str | None, all_python: bool) -> list[dict[str, object]]:
+    """Stop the processes with TERM, then KILL. Return a description of each."""
     processes = find(job, all_python)
     stubborn = send(processes, signal.SIGTERM, TERM_GRACE_S)
-    # What a launcher started while it was being ended is new, and ended with the stubborn ones.
+    # A launcher may have started processes while it was being stopped. They get KILL at once.
     known = {process.identity for process in processes}
     fresh = [found for found in find(job, all_python) if found.identity not in known]
     left = {process.identity for process in send(stubborn + fresh, signal.SIGKILL, KILL_GRACE_S)}

@@ -1,11 +1,13 @@
-"""Runs on each node, started by torchrun: one rank, what it writes marked with its number.
+"""Runs on each node, started by torchrun: one rank, with its number as a mark around its output.
 
-    PROGRAM ARGUMENTS...    becomes that Python program
-    relay RANK OUT ERR IN IN    the other process, which marks: ends when nobody can write any more
+    PROGRAM ARGUMENTS...        replaces itself by that Python program
+    relay RANK OUT ERR IN IN    a second process, which adds the marks and ends when no process can
+                                write to it any more. The numbers are file descriptors
 
-All ranks of a node share torchrun's output: the marks are taken away on the head node (output.py).
-mpirun kills a torchrun that waits for ranks which do not listen to TERM: they end with it, by
-PR_SET_PDEATHSIG (prctl(2)), and nothing is left on any node.
+All ranks of a node share torchrun's output. The head node removes the marks (output.py).
+
+mpirun sends KILL to a torchrun that waits for ranks which ignore TERM. PR_SET_PDEATHSIG (prctl(2))
+stops the ranks together with torchrun, so that none is left on any node.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ import sys
 
 from clusterctl.node.death_signal import set_death_signal
 
-# With its two marks still less than what a pipe takes in one piece.
+# With two marks less than PIPE_BUF (4096 bytes): the kernel does not split such a write to a pipe.
 READ_BYTES = 4000
 
 
 def main() -> None:
-    """Start the relay, then be the rank."""
+    """Start the relay, then become the rank."""
     if sys.argv[1] == "relay":
         relay(sys.argv[2], [int(word) for word in sys.argv[3:]])
         return
@@ -32,7 +34,8 @@ def main() -> None:
 
 
 def start_relay() -> None:
-    """A grandchild, which no rank waits for, with nothing of a rank's environment: it is none."""
+    """Start the relay as a grandchild, so that no rank waits for it. Its environment has nothing of
+    a rank's but the job's ID: nothing takes it for a rank."""
     outputs = [os.dup(1), os.dup(2)]
     pipes = [os.pipe(), os.pipe()]
     if not os.fork():
@@ -53,7 +56,7 @@ def start_relay() -> None:
 
 
 def relay(rank: str, files: list[int]) -> None:
-    """Pass on what comes, marked, until both have ended."""
+    """Pass on the rank's two outputs with marks, until both have ended."""
     outputs = dict(zip(files[2:], files[:2]))
     while outputs:
         for fd in select.select([*outputs], [], [])[0]:

@@ -1,11 +1,11 @@
-"""Runs on a node: put the files of the JSON on stdin, compressed by zlib, into the home folder.
+"""Runs on a node: writes files into the home folder. stdin is JSON, compressed by zlib:
+{PATH: {"mode": 420, "content": BASE64}}.
 
-stdin: {PATH: {"mode": 420, "content": BASE64}}. A file that the user changed since it was put
-there stays as it is, unless it is named in the arguments (files that are generated). Prints
-{"written": [...], "same": [...], "kept": [...]}.
+A file that the user has changed since it was written is left as it is, unless the arguments name
+it: those are generated files. Prints {"written": [...], "same": [...], "kept": [...]}.
 
-Every node runs this at each `up`: nothing is imported that takes long (tarfile and pathlib
-together take longer than all of this).
+Every `up` runs this on every node, so it imports nothing that takes long. (tarfile and pathlib take
+longer than all of the rest.)
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# Checksums of the files as they were written, by path.
 SHIPPED = ".clusterctl/shipped.json"
 
 
@@ -29,7 +30,7 @@ def digest(content: bytes) -> str:
 
 
 def read(path: str) -> bytes | None:
-    """What is there; None if it is no file."""
+    """Return the content of a file; None if there is none."""
     if not os.path.isfile(path):
         return None
     with open(path, "rb") as file:
@@ -37,7 +38,7 @@ def read(path: str) -> bytes | None:
 
 
 def put(path: str, content: bytes, mode: int) -> None:
-    """Whole or not at all: mpirun may be reading it."""
+    """Replace the file in one step: mpirun may be reading it."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     new = f"{path}.new-{os.getpid()}"
     try:
@@ -52,6 +53,7 @@ def put(path: str, content: bytes, mode: int) -> None:
 
 
 def unpack(files: dict[str, Any], generated: set[str]) -> dict[str, list[str]]:
+    """Write the files, and record their checksums. Return what is printed. Raises OSError."""
     try:
         before = json.loads(read(SHIPPED) or b"{}")
     except ValueError:
