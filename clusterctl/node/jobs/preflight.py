@@ -10,6 +10,7 @@ stdin: {"python": PATH, "mpirun": PATH, "data_dir": PATH or null, "log_dir": PAT
 
 `records` has the number of records in a few training files: the first, the last, and the smallest
 and the largest of the others. Counting all would take a million reads.
+"""
 
 from __future__ import annotations
 
