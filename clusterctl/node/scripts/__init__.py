@@ -1,2 +1,3 @@
-"""What runs on nodes around a script-mode program: its variables and arguments, its streams, the
-parameter servers beside it, what is collected of it (docs/script-mode.md)."""
+"""Programs that run on nodes for script-mode jobs: the variables and arguments of the user's
+program, its Pipe Mode streams, parameter servers, and the collection of its results
+(docs/script-mode.md)."""

@@ -1,15 +1,15 @@
-"""Runs on the head node when a script-mode job has ended: brings what its programs left in model/
-and output/ on every node into the job's folder there, and to S3 if that is asked for.
+"""Runs on the head node when a script-mode job has ended: copies what its programs left in model/
+and output/ on every node into the job's folder on the head node, and to S3 if the job says so.
 
-    FOLDER    the job's, with job.json and nodes.json (node/jobs/jobs.py)
+    FOLDER    the job's folder, with job.json and nodes.json (node/jobs/jobs.py)
 
-manifest.json is written last: where it is, all is.
+manifest.json is written last: if it exists, the collection is complete.
 
     {"model": [{"path", "bytes", "sha256", "host"}], "output": [...], "conflicts": [...]}
 
-Files of the same path and content on two nodes are one. Where the contents differ, or one node's
-file is another's folder, the first node's counts, the head node before all, and the others' are
-kept in conflicts/HOST.
+Files of the same path and content on several nodes are kept once. If contents differ, or a path is
+a file on one node and a folder on another, that of the first node is kept, beginning with the head
+node, and the others are in conflicts/HOST.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 MODEL, OUTPUT, CONFLICTS = COLLECTED
-# Links are followed, those that lead nowhere left out: S3 has none. Of a folder that find cannot
-# read tar says so, and fails; nobody asks for find's exit status.
+# Links are followed, and dangling links left out: S3 has no links. find also lists folders that it
+# cannot read, so that tar fails on them: the shell ignores find's exit status.
 PACK = (
     'cd "$HOME"/.clusterctl/code/{} && '
     "find -L {} '(' -type f -o -type d ! -readable ')' -print0 | tar -chf - --null -T -"
@@ -42,7 +42,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class NotCollected(Exception):
-    """Something is still on a node, or did not get to S3."""
+    """Some files are still on a node, or were not uploaded to S3."""
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def collect(folder: Path) -> str:
-    """Bring all of it here; what came. Raises NotCollected, OSError."""
+    """Copy the files of all nodes. Return a summary for the log. Raises NotCollected, OSError."""
     nodes = json.loads((folder / "nodes.json").read_text())
     (folder / MANIFEST).unlink(missing_ok=True)
     for name in (*COLLECTED, "collecting"):
@@ -75,7 +75,7 @@ def collect(folder: Path) -> str:
             list(pool.map(lambda node: bring(node, nodes[0], folder.name, staging), nodes))
         manifest = merge(folder, staging, [node["name"] for node in nodes])
     finally:
-        # Where the disk is full the job still has to write down how it ended.
+        # Frees the disk, so that the job's exit status can be written.
         shutil.rmtree(staging, ignore_errors=True)
     new = folder / (MANIFEST + ".new")
     new.write_text(json.dumps(manifest, indent=1))
@@ -91,13 +91,13 @@ def collect(folder: Path) -> str:
 
 
 def bring(node: dict[str, Any], head: dict[str, Any], job_id: str, staging: Path) -> None:
-    """What one node has, below a folder with its name. Raises NotCollected."""
+    """Copy one node's files into a folder with its name. Raises NotCollected."""
     place = staging / node["name"]
     place.mkdir()
     pack = PACK.format(job_id, f"{MODEL} {OUTPUT}")
     argv = ["sh", "-c", pack] if node is head else [*SSH, node["address"], pack]
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as sender:
-        # tar of a pipe that ends too early says so: nothing that is half there counts.
+        # tar fails on a stream that ends early, so an incomplete copy is always noticed.
         taken = subprocess.run(
             ["tar", "-xf", "-", "-C", str(place)], stdin=sender.stdout, check=False
         )
@@ -106,7 +106,7 @@ def bring(node: dict[str, Any], head: dict[str, Any], job_id: str, staging: Path
 
 
 def merge(folder: Path, staging: Path, hosts: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """One tree of all nodes', in their order; the manifest's content."""
+    """Merge the nodes' files into one tree, in the nodes' order. Return the manifest."""
     manifest: dict[str, list[dict[str, Any]]] = {name: [] for name in COLLECTED}
     seen: dict[str, str] = {}
     for host in hosts:
@@ -131,12 +131,12 @@ def merge(folder: Path, staging: Path, hosts: list[str]) -> dict[str, list[dict[
 
 
 def is_taken(target: Path) -> bool:
-    """Whether a file cannot be there: a folder is, or a file is where its folder would be."""
+    """Return whether no file can be created there: it is a folder, or a folder above is a file."""
     return target.is_dir() or any(one.is_file() for one in target.parents)
 
 
 def digest_of(path: Path) -> str:
-    """The content's SHA-256."""
+    """Return the SHA-256 of a file."""
     content = hashlib.sha256()
     with path.open("rb") as file:
         for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
@@ -145,7 +145,8 @@ def digest_of(path: Path) -> str:
 
 
 def upload(folder: Path, url: str) -> str:
-    """To URL/JOB/model, URL/JOB/output; the manifest last. Returns URL/JOB. Raises NotCollected."""
+    """Upload to URL/JOB/model and URL/JOB/output, then the manifest. Return URL/JOB. Raises
+    NotCollected."""
     try:
         tool = Tool({"sources": []})
     except Failure as failure:

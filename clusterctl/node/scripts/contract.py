@@ -1,6 +1,6 @@
-"""What a SageMaker script-mode program finds: its variables, arguments, configuration files.
+"""The variables, arguments and configuration files of a SageMaker script-mode program.
 
-All of it is computed from a job's contract, which is the same on every node:
+All of it is computed from the job's contract, which is the same on every node:
 
     job_id, entry_point (below code/), framework (tensorflow, pytorch, mxnet)
     hosts               [{"address", "instance_type", "gpus": N}], the head node first
@@ -9,11 +9,11 @@ All of it is computed from a job's contract, which is the same on every node:
     channels            {NAME: {"source", "mode": "File" or "Pipe", ...}}; more in pipe.py
     distribution        "mpi", "parameter_server" or "" (a process on each host)
     mpi_options         custom_mpi_options as given
-    port                the first of those of parameter servers; more in parameter_servers.py
+    port                the first of the ports for parameter servers; more in parameter_servers.py
 
-The names, formats and corners are those of sagemaker-training 5.1.4, run beside this
-(tests/node/scripts/test_contract.py). A variable is JSON without spaces and with sorted keys, text
-is as it is, and what is None is empty.
+Names, formats and special cases are those of sagemaker-training 5.1.4, whose output a test compares
+with this module's (tests/node/scripts/test_contract.py). The value of a variable is JSON without
+spaces and with sorted keys. A string is not quoted, and None is empty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONTRACT = "contract.json"
-# What /opt/ml has, below the job's own folder on every node: there from the start.
+# Folders below the job's folder on every node, as in SageMaker's /opt/ml. They exist from the
+# start.
 FOLDERS = (
     "code",
     "input/config",
@@ -34,15 +35,17 @@ FOLDERS = (
     "output/data",
     "output/intermediate",
 )
-PIPES = "input/pipes"
+PIPES = "input/pipes"  # FIFOs, in a folder for each rank
+# The name that SageMaker gives the only group of instances of a job.
 GROUP = "homogeneousCluster"
 LOG_LEVEL = 20  # logging.INFO
 
 
 def arguments(hyperparameters: dict[str, Any]) -> list[str]:
-    """The program's arguments, sorted by name: `--epochs 10`, and `-k 3` for a name of one letter.
+    """Return the program's arguments, sorted by name: `--epochs 10`, or `-k 3` for a name of one
+    letter.
 
-    True is `True`, a list `[1, 2]`, a mapping `a=1,b=2`; a flag without a value cannot be said.
+    True becomes `True`, a list `[1, 2]`, a mapping `a=1,b=2`. A flag without a value is impossible.
     """
     words = []
     for name in sorted(hyperparameters):
@@ -55,13 +58,13 @@ def arguments(hyperparameters: dict[str, Any]) -> list[str]:
 
 
 def environment(contract: dict[str, Any], host: dict[str, Any], base: str) -> dict[str, str]:
-    """The SM_ variables of a program whose folder is `base`, as /opt/ml is there.
+    """Return the SM_ variables of the program. `base` is the job's folder, in place of /opt/ml.
 
-    `host` is what the node itself knows: address, cpus, gpus, interface, and the rank.
+    `host` is what the node itself adds: address, instance_type, cpus, gpus, interface, rank.
     """
     hyperparameters = contract["hyperparameters"]
     channels = sorted(contract["channels"])
-    # Of streams each rank has its own: no two processes read a FIFO.
+    # Each rank has FIFOs of its own: two processes that read one would share its bytes.
     places = {
         name: f"{base}/{PIPES}/{host['rank']}/{name}"
         if contract["channels"][name]["mode"] == "Pipe"
@@ -130,14 +133,14 @@ def environment(contract: dict[str, Any], host: dict[str, Any], base: str) -> di
         **{f"channel_{name}": place for name, place in places.items()},
         **{f"hp_{name}": value for name, value in hyperparameters.items()},
     }
-    # Names are upper-cased, no more: `SM_HP_BATCH-SIZE` is one that no shell can name.
+    # As in the toolkit, names are only upper-cased. No shell can use `SM_HP_BATCH-SIZE`.
     told = {f"SM_{name.upper()}": _text(value) for name, value in values.items()}
     return {**told, "TRAINING_JOB_NAME": contract["job_id"], "TRAINING_JOB_ARN": ""}
 
 
 def configuration(contract: dict[str, Any], host: dict[str, Any]) -> dict[str, Any]:
-    """The files of input/config. The values of hyperparameters.json are JSON in text, as the
-    service's are: {"epochs": "10", "optimizer": "\\"adam\\""}."""
+    """Return the files of input/config by name. As in SageMaker, the values in hyperparameters.json
+    are JSON as strings: {"epochs": "10", "optimizer": "\\"adam\\""}."""
     named = contract["hyperparameters"].items()
     return {
         "hyperparameters.json": {name: json.dumps(value) for name, value in named},
@@ -147,6 +150,7 @@ def configuration(contract: dict[str, Any], host: dict[str, Any]) -> dict[str, A
 
 
 def input_data_config(contract: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of inputdataconfig.json: the options of each channel."""
     return {
         name: {
             "TrainingInputMode": channel["mode"],
@@ -159,6 +163,7 @@ def input_data_config(contract: dict[str, Any]) -> dict[str, Any]:
 
 
 def resource_config(contract: dict[str, Any], host: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of resourceconfig.json: the hosts, and this host's own data."""
     addresses = [one["address"] for one in contract["hosts"]]
     return {
         "current_group_name": GROUP,
@@ -179,7 +184,7 @@ def _group(addresses: list[str], host: dict[str, Any]) -> dict[str, Any]:
 
 
 def framework_parameters(contract: dict[str, Any]) -> dict[str, Any]:
-    """What the estimator hands over beside the hyperparameters."""
+    """Return the parameters that SageMaker's estimator adds beside the hyperparameters."""
     if contract["distribution"] == "parameter_server":
         return {"sagemaker_parameter_server_enabled": True}
     if contract["distribution"] != "mpi":

@@ -1,8 +1,10 @@
-"""Reads S3's objects on a node, in parts, by several threads at once: a part is whole and of the
-version that was listed, or NotStreamed.
+"""Reads S3 objects on a node in parts, from several threads. A part is complete and of the version
+that was listed, or NotStreamed is raised.
 
-s5cmd and aws write an object to their output a second time, or end in the midst of one, when a
-connection drops; what reads a FIFO cannot go back. So this asks for the bytes that are missing.
+When a connection drops, s5cmd and aws write an object to their output again from its beginning, or
+end in the middle of one; the reader of a FIFO cannot go back. So this module requests the bytes
+that are missing.
+
 Signatures: https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
 """
 
@@ -31,33 +33,37 @@ if TYPE_CHECKING:
     from typing import Any
 
 TIMEOUT_S = 30.0
-# So often without a byte more, with waits of up to LONGEST_WAIT_S between: about a minute.
+# Attempts without any progress before giving up, and the longest wait between two: about a minute.
 ATTEMPTS, LONGEST_WAIT_S = 12, 10.0
+# HTTP statuses and error codes after which another attempt may succeed.
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 LATE_KEYS = ("ExpiredToken", "InvalidToken")
 TEMPORARY_CODES = ("SlowDown", "RequestTimeout", "InternalError", *LATE_KEYS)
-EMPTY = hashlib.sha256().hexdigest()
-# Before keys end, others are there.
+EMPTY = hashlib.sha256().hexdigest()  # checksum of an empty body
+# Credentials are renewed so long before they expire. EC2 has new ones by then.
 EARLY_S = 240
+# Storage classes whose objects cannot be read before they are restored.
 ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
 
 
 class NotStreamed(Exception):
-    """The text says what, and why."""
+    """An object or file cannot be streamed. The message names it and the reason."""
 
 
 class ObjectReader:
-    """That of a channel's source: `s3://BUCKET/PREFIX`."""
+    """Reads the objects of a channel's source, `s3://BUCKET/PREFIX`."""
 
     def __init__(self, channel: Mapping[str, Any]) -> None:
         self.name, _, self.prefix = channel["source"][len("s3://") :].partition("/")
         self.endpoint = channel.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or ""
         self.region = channel.get("region") or region_here()
         self.keys = None if channel.get("unsigned") else Keys()
+        # http.client's connections cannot be shared: each thread has its own.
         self._own = threading.local()
 
     def list_all(self) -> list[tuple[str, int, str]]:
-        """Name, size and ETag of each object below the prefix, by name. Raises NotStreamed."""
+        """Return name, size and ETag of each object below the prefix, sorted by name. Raises
+        NotStreamed."""
         found, query = [], {"list-type": "2", "prefix": self.prefix}
         while True:
             try:
@@ -80,17 +86,19 @@ class ObjectReader:
             query = {**query, "continuation-token": more}
 
     def _below(self, key: str) -> bool:
-        """As `copy` takes it: `train` is not `train-old/x`."""
+        """Apply the rule of `copy`: `train-old/x` is not below the prefix `train`."""
         prefix = self.prefix
         return not prefix or prefix.endswith("/") or key[len(prefix) :][:1] in ("", "/")
 
     def read(self, key: str, etag: str, begin: int, end: int) -> bytearray:
-        """Bytes of that version. Raises NotStreamed."""
+        """Return bytes `begin` to `end` (not included) of the version `etag`. Raises
+        NotStreamed."""
         data = bytearray(end - begin)
         view = memoryview(data)
 
         def some(at: int) -> int:
-            part = {"Range": f"bytes={begin + at}-{end - 1}"} if data else {}  # none of nothing
+            # An empty range cannot be requested.
+            part = {"Range": f"bytes={begin + at}-{end - 1}"} if data else {}
             answer = self._open(key, {}, {**part, "If-Match": etag})
             told = answer.getheader("Content-Range", "")
             if part and (answer.status != 206 or not told.startswith(f"bytes {begin + at}-")):
@@ -116,7 +124,8 @@ class ObjectReader:
         return f"s3://{self.name}/{key}"
 
     def _persist(self, work: Any, key: str) -> Any:
-        """What `work(at)` gives, from where the last attempt stopped. Raises NotStreamed."""
+        """Call `work(at)` until it succeeds; `at` is where the last attempt stopped. Return what it
+        returns. Raises NotStreamed."""
         attempt = at = 0
         while True:
             try:
@@ -142,13 +151,13 @@ class ObjectReader:
     def _open(
         self, key: str, query: Mapping[str, str], headers: Mapping[str, str]
     ) -> http.client.HTTPResponse:
-        """An answer of success. Raises NotStreamed, and OSError where another attempt may help."""
+        """Return a successful response. Raises NotStreamed; OSError if a retry may succeed."""
         answer = self._ask(key, query, headers)
         if answer.status < 300:
             return answer
         elsewhere = answer.getheader("x-amz-bucket-region")
         said = answer.read(1 << 16).decode("utf-8", "replace")
-        if elsewhere and elsewhere != self.region:
+        if elsewhere and elsewhere != self.region:  # the bucket is in another region
             self.region = elsewhere
             self._own.connection = None
             return self._open(key, query, headers)
@@ -174,7 +183,7 @@ class ObjectReader:
         self, key: str, query: Mapping[str, str], headers: Mapping[str, str]
     ) -> http.client.HTTPResponse:
         base, path = self.endpoint.rstrip("/"), "/" + quote(key, safe="/-_.~")
-        if base or "." in self.name:  # no certificate is for a name with dots
+        if base or "." in self.name:  # S3's certificate does not cover a bucket name with dots
             base = base or f"https://s3.{self.region}.amazonaws.com"
             path = f"/{self.name}{path}"
         else:
@@ -201,7 +210,7 @@ class ObjectReader:
 
 
 class _Cut(Exception):
-    """After so many bytes of a part. `why` it was cut off."""
+    """A part was cut off after `at` bytes, for the reason `why`."""
 
     def __init__(self, at: int, why: Exception) -> None:
         super().__init__(str(why))
@@ -211,8 +220,8 @@ class _Cut(Exception):
 def signed(
     keys: Sequence[str], region: str, path: str, query: str, headers: Mapping[str, str], now: str
 ) -> dict[str, str]:
-    """The headers of a GET, with its signature (version 4). `path` and `query` are quoted, and
-    names of headers in lower case."""
+    """Return the headers of a GET with its signature (version 4). `path` and `query` are quoted,
+    names in `headers` are in lower case."""
     access, secret, token = keys
     sent = {**headers, "x-amz-content-sha256": EMPTY, "x-amz-date": now}
     if token:
@@ -231,18 +240,18 @@ def signed(
 
 
 class Keys:
-    """The environment's, or else those of the instance profile, which are new every few hours."""
+    """Credentials of the environment, or of the instance profile, which change every few hours."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.forget()
 
     def forget(self) -> None:
-        """S3 did not like them: ask again."""
+        """Discard the credentials, which S3 has refused, so that `get` reads them again."""
         self._keys, self._until = ("", "", ""), 0.0
 
     def get(self) -> tuple[str, str, str]:
-        """Access key, secret, token. Raises NotStreamed, OSError."""
+        """Return access key, secret key and session token. Raises NotStreamed, OSError."""
         env = os.environ
         if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY"):
             token = env.get("AWS_SESSION_TOKEN", "")
@@ -267,7 +276,7 @@ class Keys:
 
 
 def region_here() -> str:
-    """The environment's, or the node's own. A bucket says itself where it is elsewhere."""
+    """Return the region of the environment, or of the node. S3's answer names a bucket's own."""
     said = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if said:
         return said

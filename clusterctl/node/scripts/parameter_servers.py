@@ -1,12 +1,12 @@
-"""Runs on every node of a script-mode job with TensorFlow's parameter servers: its program, as the
-chief on the first node and as a worker on the others, and beside it a server.
+"""Runs on every node of a script-mode job with TensorFlow's parameter servers: starts the program,
+as the chief on the first node and as a worker on the others, and a parameter server beside it.
 
-Servers never end by themselves, nor do the workers of TensorFlow 2 (tf.distribute.Server.join):
-they are ended when the chief's node says by the end of a connection that its program has ended. A
-job is over, too, when one of them fails: mpirun then ends the others, and no process outlives the
-one that started it.
+Servers never end by themselves, nor do the workers of TensorFlow 2 (tf.distribute.Server.join). The
+chief's node closes its connections to the other nodes when its program has ended, and they then
+stop theirs. A failed process ends the job, too: mpirun then stops the other nodes, and no process
+outlives the one that started it.
 
-The contract (contract.py) has `port`, the first of three: the program's, the server's, and that of
+The contract (contract.py) has `port`, the first of three: for the program, for the server, and for
 the connections to the chief's node.
 """
 
@@ -34,30 +34,29 @@ if TYPE_CHECKING:
 
 CHIEF, WORKER, SERVER = "chief", "worker", "parameter server"
 RANK = "OMPI_COMM_WORLD_RANK"
-# As SageMaker's toolkit for TensorFlow starts it: beside the program, without a GPU.
+# The same program as in SageMaker's toolkit for TensorFlow. It runs without a GPU.
 SERVE = """\
 import tensorflow as tf
 here = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 tf.distribute.Server(here.cluster_spec(), "ps", here.task_id, protocol="grpc").join()
 """
-# Until all nodes are there: what requirements.txt names is installed before.
+# Timeout until all nodes have connected. They may first install their requirements.txt.
 MEET_S = 600.0
 TERM_GRACE_S = 5.0
 LOOK_EVERY_S = 0.1
 
 
 def are_in(distribution: str, hosts: Sized) -> bool:
-    """Whether a job has them: on one host the program runs by itself, as it does in SageMaker."""
+    """Return whether a job has parameter servers. As in SageMaker, there are none on one host."""
     return distribution == "parameter_server" and len(hosts) > 1
 
 
 def tf_config(
     addresses: Sequence[str], port: int, address: str, ps: bool = False
 ) -> dict[str, Any]:
-    """TF_CONFIG of the program on a node, or of the server there (`ps`).
+    """Return TF_CONFIG of a node's program or, with `ps`, of its server.
 
-    As SageMaker's toolkit has it, but for `chief` in place of `master`, a task that TensorFlow 2
-    refuses.
+    It is that of SageMaker's toolkit, but with `chief` for `master`, which TensorFlow 2 refuses.
     """
     index = addresses.index(address)
     kind = "ps" if ps else "worker" if index else "chief"
@@ -73,15 +72,17 @@ def tf_config(
 
 
 def become(python: str, argv: list[str]) -> NoReturn:
-    """Go on as what looks after the program `argv` here: no longer the rank, which that is."""
+    """Replace this process by one that calls `run` for the program `argv`. It gets no rank
+    variable: the rank is the program, not the process that watches it."""
     environ = {name: value for name, value in os.environ.items() if name != RANK}
     os.execve(sys.executable, [sys.executable, sys.argv[0], python, *argv], environ)
 
 
 def run(contract: dict[str, Any], address: str, python: str, argv: list[str]) -> int:
-    """The program and the server of a node, to the job's end: the exit status here."""
+    """Run a node's program and server until the job ends. Return the exit status of this node."""
+    # sys.exit so that the processes are stopped below.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    if os.getpgrp() != os.getpid():  # what is started here is ended as one group
+    if os.getpgrp() != os.getpid():  # `end` stops the whole process group
         os.setpgid(0, 0)
     addresses, port = [host["address"] for host in contract["hosts"]], contract["port"]
     rank = addresses.index(address)
@@ -89,7 +90,7 @@ def run(contract: dict[str, Any], address: str, python: str, argv: list[str]) ->
     connections: list[socket.socket] = []
     try:
         for one in (port, port + 1):
-            listener("", one).close()  # TensorFlow listens on all addresses
+            listener("", one).close()  # is it free on all addresses, as TensorFlow needs it?
         connections = meet(addresses, port + 2, rank)
         for role, words, more in (
             (SERVER, [python, "-c", SERVE], {"CUDA_VISIBLE_DEVICES": "-1"}),
@@ -103,20 +104,21 @@ def run(contract: dict[str, Any], address: str, python: str, argv: list[str]) ->
     except OSError as error:
         return say(str(error))
     finally:
-        # First: a worker that then fails for want of a server knows that all is over.
+        # Before the server is stopped: the other nodes see the job's end before their workers fail
+        # for lack of this server.
         for connection in connections:
             connection.close()
         end(processes)
 
 
 def say(what: str, status: int = 1) -> int:
-    """Print it as one line, in the midst of what others print. Returns the status."""
+    """Print one line with the host's name to stderr. Return `status`."""
     os.write(2, f"clusterctl: {socket.gethostname()}: {what}\n".encode(errors="replace"))
     return status
 
 
 def listener(address: str, port: int) -> socket.socket:
-    """Raises OSError, which says so, where the port is taken."""
+    """Return a listening socket. Raises OSError with a message if the port is taken."""
     listens = socket.socket()
     listens.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -131,7 +133,8 @@ def listener(address: str, port: int) -> socket.socket:
 
 
 def meet(addresses: Sequence[str], port: int, rank: int) -> list[socket.socket]:
-    """Connections between the chief's node and all others, when all are there. Raises OSError."""
+    """Wait for all nodes. Return the connections: on the chief's node to all others, on another
+    node to the chief's. Raises OSError."""
     deadline = time.monotonic() + MEET_S
     if rank:
         while True:
@@ -156,39 +159,42 @@ def meet(addresses: Sequence[str], port: int, rank: int) -> list[socket.socket]:
 
 
 def watch(processes: Processes, chief: list[socket.socket]) -> int:
-    """Until the job is over: its exit status on this node. `chief`: the connection to its node."""
-    # Not select(), which takes no descriptor above 1023.
+    """Wait until the job ends. Return the exit status of this node. `chief`: the connection to the
+    chief's node; empty on that node itself."""
+    # select() cannot take descriptors above 1023.
     news = select.poll()
     for connection in chief:
         news.register(connection, select.POLLIN)
     while True:
         ended = {role: one.poll() for role, one in processes.items()}
-        # Whatever comes is the end: nobody sends anything.
+        # Nothing is ever sent, so any event means that the connection was closed.
         if news.poll(0):
             return 0
         for role, status in ended.items():
             if status == 0 and role == CHIEF:
                 return 0
             if status == 0 and role == WORKER:
-                del processes[role]  # it is done before the chief
+                del processes[role]  # a worker may end before the chief
             elif status is not None:
                 return say(f"the {role} {how_it_ended(status)}", exit_status(status))
         time.sleep(LOOK_EVERY_S)
 
 
 def exit_status(status: int) -> int:
-    """As a shell has it; a server has none that is 0: it should not end."""
+    """Return the status as a shell shows it. 0 becomes 1: a server must not end by itself."""
     return 128 - status if status < 0 else status or 1
 
 
 def how_it_ended(status: int) -> str:
+    """Return the end of a process in words."""
     if status >= 0:
         return f"ended with exit status {status}"
     return f"was killed by signal {-status} ({signal.strsignal(-status)})"
 
 
 def end(processes: Processes) -> None:
-    """End what was started here, and what that has started."""
+    """Stop the started processes and their descendants."""
+    # This process is in the group, too.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)
     deadline = time.monotonic() + TERM_GRACE_S

@@ -1,21 +1,21 @@
-"""Pipe Mode: streams a channel's objects into FIFOs of a rank, NAME_0, NAME_1, …, one an epoch.
+"""Pipe Mode: streams a channel's objects into FIFOs of a rank: NAME_0, NAME_1, ..., one per epoch.
 
-A feeder for each channel is forked by the rank before that becomes the program (rank.py):
+For each channel the rank forks a feeder before it becomes the program (rank.py):
 
-    feeder      makes the FIFOs, and holds the end that is written to, so that no death of a writer
-                looks like the end of an epoch
-      writer    one an epoch: fetches ahead, writes all bytes in order, and ends
+    feeder      creates the FIFOs and keeps their write ends open, so that the death of a writer
+                does not look like the end of an epoch
+      writer    one per epoch: fetches ahead, writes all bytes in order, and ends
 
-A reader that closes early gets the next epoch's FIFO. Where an epoch cannot be told whole, the
-program is killed and the FIFO is left open until then: a short epoch never looks whole. The feeder
-ends with the program.
+A reader that closes a FIFO early gets that of the next epoch. If an epoch cannot be read in full,
+the program is killed, and the FIFO stays open until then: the program never takes a short epoch for
+a full one. The feeder ends with the program.
 
-The contract has the channel's options and `objects`, [[name, bytes, etag]] in the order of their
-names: they were listed once (`list_channel`), by the head node, for all ranks.
+The contract has the channel's options and `objects`, [[name, bytes, etag]] sorted by name. The head
+node lists them once for all ranks (`list_channel`).
 
-    distribution     FullyReplicated; ShardedByS3Key: every n-th of them to each of n ranks
-    shuffle_seed     another order for every epoch, the same on all ranks
-    compression      Gzip: unpacked on the way
+    distribution     FullyReplicated; ShardedByS3Key: each of n ranks gets every n-th object
+    shuffle_seed     a different order in every epoch, the same on all ranks
+    compression      Gzip: objects are decompressed
     record_wrapping  RecordIO: a header before each object, padding after it
 """
 
@@ -51,16 +51,17 @@ if TYPE_CHECKING:
     Source = Union[ObjectReader, "Folder"]
 
 PIPE, SHARDED = "Pipe", "ShardedByS3Key"
-PART_BYTES, AHEAD = 8 << 20, 6
-RECORD_MAGIC, LONGEST_RECORD = 0xCED7230A, (1 << 29) - 1
-SET_PIPE_SIZE = 1031  # fcntl(2)
-FIFO_BYTES = 1 << 20  # of /proc/sys/fs/pipe-max-size
-DONE, CLOSED_EARLY = 0, 3
+PART_BYTES, AHEAD = 8 << 20, 6  # size of a part, and how many are fetched ahead
+RECORD_MAGIC, LONGEST_RECORD = 0xCED7230A, (1 << 29) - 1  # of MXNet's RecordIO
+SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ of fcntl(2)
+FIFO_BYTES = 1 << 20  # the default of /proc/sys/fs/pipe-max-size
+DONE, CLOSED_EARLY = 0, 3  # exit statuses of a writer
+# Above all other descriptors of a feeder.
 LAST_FD = 500
 
 
 def main() -> None:
-    """Lists channels on the head node: their contracts by name come on stdin, with `environ`."""
+    """List channels, on the head node. stdin: {"channels": {NAME: CHANNEL}, "environ": {...}}."""
     told = json.load(sys.stdin)
     os.environ.update(told["environ"])
     listed: dict[str, Any] = {}
@@ -72,11 +73,11 @@ def main() -> None:
         print(json.dumps({"error": f"channel {name}: {error}"}))
 
 
-# What there is
+# The objects of a channel
 
 
 def list_channel(channel: Mapping[str, Any]) -> dict[str, Any]:
-    """`objects`, and what else is found out for the contract. Raises NotStreamed, OSError."""
+    """Return the channel's `objects` and more for its contract. Raises NotStreamed, OSError."""
     source = channel["source"]
     if source.startswith("s3://"):
         bucket = ObjectReader(channel)
@@ -89,8 +90,8 @@ def list_channel(channel: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def files_of(folder: Path) -> list[tuple[str, int, str]]:
-    """The files below a folder, as an S3 prefix lists its objects; links are followed. Raises
-    OSError for what cannot be read, and for a link that leads nowhere."""
+    """Return the files below a folder as an S3 prefix lists objects. Links are followed. Raises
+    OSError for an unreadable file or folder and for a dangling link."""
     found: list[tuple[bytes, int]] = []
 
     def look(place: Path, above: Sequence[tuple[int, int]]) -> None:
@@ -98,7 +99,7 @@ def files_of(folder: Path) -> list[tuple[str, int, str]]:
         here = (status.st_dev, status.st_ino)
         if stat.S_ISREG(status.st_mode):
             found.append((os.fsencode(place.relative_to(folder)), status.st_size))
-        elif stat.S_ISDIR(status.st_mode) and here not in above:  # a link may lead back
+        elif stat.S_ISDIR(status.st_mode) and here not in above:  # not a link to a folder above
             for path in place.iterdir():
                 look(path, (*above, here))
 
@@ -107,7 +108,8 @@ def files_of(folder: Path) -> list[tuple[str, int, str]]:
 
 
 class Folder:
-    """Reads as an ObjectReader does, the files that were there at first. Raises NotStreamed."""
+    """Reads local files like ObjectReader. Raises NotStreamed if a file has changed since it was
+    listed."""
 
     def __init__(self, channel: Mapping[str, Any]) -> None:
         self.top = Path(channel["source"]).expanduser()
@@ -133,14 +135,15 @@ class Folder:
 
 
 def source_of(channel: Mapping[str, Any]) -> Source:
+    """Return the reader of a channel's objects. Raises NotStreamed."""
     return ObjectReader(channel) if channel["source"].startswith("s3://") else Folder(channel)
 
 
-# An epoch
+# One epoch
 
 
 def order(channel: Mapping[str, Any], epoch: int, rank: int, ranks: int) -> list[Sequence[Any]]:
-    """A rank's objects in one epoch, in their order."""
+    """Return a rank's objects in one epoch, in order."""
     objects = list(channel["objects"])
     if channel.get("shuffle_seed") is not None:
         random.Random(f"{channel['shuffle_seed']}/{epoch}").shuffle(objects)  # noqa: S311
@@ -148,14 +151,14 @@ def order(channel: Mapping[str, Any], epoch: int, rank: int, ranks: int) -> list
 
 
 def stream(source: Source, objects: Sequence[Sequence[Any]]) -> Iterator[Part]:
-    """Each object's parts, in order: what it is, how many bytes of the object follow, its name.
+    """Return an iterator of the objects' parts, in order: data, bytes of the object after it, name.
 
-    AHEAD of them are fetched before they are asked for, from now on. Raises NotStreamed then.
+    The call starts to fetch the first AHEAD parts. The iterator raises NotStreamed.
     """
     parts = (
         (name, etag, begin, min(begin + PART_BYTES, size), size)
         for name, size, etag in objects
-        for begin in range(0, max(size, 1), PART_BYTES)
+        for begin in range(0, max(size, 1), PART_BYTES)  # an empty object is one empty part
     )
     pool = ThreadPoolExecutor(AHEAD)
 
@@ -178,7 +181,7 @@ def stream(source: Source, objects: Sequence[Sequence[Any]]) -> Iterator[Part]:
 
 
 def epoch_of(channel: Mapping[str, Any], parts: Iterator[Part]) -> Iterator[Bytes]:
-    """The bytes that the program gets of these parts. Raises NotStreamed."""
+    """Yield the bytes that the program reads. Raises NotStreamed."""
     packed, wrapped = channel.get("compression") == "Gzip", channel.get("record_wrapping")
     if packed:
         parts = unpacked(parts, whole=wrapped == "RecordIO")
@@ -200,13 +203,14 @@ def epoch_of(channel: Mapping[str, Any], parts: Iterator[Part]) -> Iterator[Byte
 
 
 def unpacked(parts: Iterator[Part], whole: bool) -> Iterator[Part]:
-    """What gzip packed; `whole`: each object at once, since its size is not known before."""
+    """Decompress gzip. With `whole` an object is one part: RecordIO's header needs its size."""
+    # 31: zlib's largest window, in gzip's format.
     opened, fed = zlib.decompressobj(31), False
     kept: list[bytes] = []
     for data, left, name in parts:
         rest = bytes(data)
         while rest:
-            if opened.eof:  # one file after another is a file, too
+            if opened.eof:  # gzip files may be concatenated
                 opened = zlib.decompressobj(31)
             try:
                 out, fed = opened.decompress(rest, PART_BYTES), True
@@ -233,7 +237,7 @@ def feed(contract: Mapping[str, Any], folder: Path, rank: int, ranks: int) -> No
     channels = {name: one for name, one in contract["channels"].items() if one["mode"] == PIPE}
     if not channels:
         return
-    shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt
+    shutil.rmtree(folder, ignore_errors=True)  # the FIFOs of an earlier attempt
     folder.mkdir(parents=True)
     program = RankProcess(os.getpid(), folder)
     for name, channel in channels.items():
@@ -246,7 +250,8 @@ def feed(contract: Mapping[str, Any], folder: Path, rank: int, ranks: int) -> No
         if os.fork() == 0:
             try:
                 os.close(ended)
-                # The kernel closes what was opened last first: this before a FIFO.
+                # When a process dies, the kernel closes the highest descriptor first: this one,
+                # which kills the program, before a FIFO, whose end the program would see.
                 fcntl(runs, F_DUPFD, LAST_FD)
                 os.close(runs)
                 Feeder(name, channel, source, folder, program, (rank, ranks)).run()
@@ -257,26 +262,27 @@ def feed(contract: Mapping[str, Any], folder: Path, rank: int, ranks: int) -> No
 
 
 def kill_at_the_end_of(pipe: int) -> None:
-    """Have the kernel kill this process when nobody has the pipe's other end any more.
+    """Have the kernel kill this process when all copies of the pipe's other end are closed.
 
-    A feeder and its writer that are killed at once can tell nobody.
+    If a feeder and its writer are killed together, neither can report it.
     """
     pid = os.getpid()
+    # The whole process group, if this process leads one.
     fcntl(pipe, F_SETOWN, -pid if os.getpgrp() == pid else pid)
     fcntl(pipe, F_SETSIG, signal.SIGKILL)
     fcntl(pipe, F_SETFL, os.O_ASYNC)
-    os.set_inheritable(pipe, True)  # by the program, which this process becomes
+    os.set_inheritable(pipe, True)  # stays open when this process becomes the program
 
 
 class RankProcess:
-    """The rank's process. It is another one when its start is."""
+    """The process of the rank. Its start time tells it from a later process of the same ID."""
 
     def __init__(self, pid: int, folder: Path) -> None:
         self.pid, self.folder = pid, folder
         self.start = self._stat()[1]
 
     def _stat(self) -> tuple[str, str]:
-        """Its state and its start; proc(5)."""
+        """Return its state and start time (proc(5)); "X" if it is gone."""
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -288,7 +294,8 @@ class RankProcess:
         return state not in "ZX" and start == self.start
 
     def fail(self, why: str) -> NoReturn:
-        """Say it, and kill the program with what it started: its reader sees no end of the FIFO."""
+        """Print the reason, kill the program with its descendants, and exit. The FIFO is open until
+        the program is gone, so that it does not see an end of the epoch."""
         if self.runs():
             line = f"clusterctl: {socket.gethostname()}: {why}; the program is killed\n"
             with contextlib.suppress(OSError):
@@ -296,7 +303,7 @@ class RankProcess:
             with contextlib.suppress(OSError):
                 (self.folder.parents[2] / "output" / "failure").write_text(line)
             with contextlib.suppress(OSError):
-                if os.getpgid(self.pid) == self.pid:  # mpirun and torchrun see to that
+                if os.getpgid(self.pid) == self.pid:  # true under mpirun and torchrun
                     os.killpg(self.pid, signal.SIGKILL)
                 os.kill(self.pid, signal.SIGKILL)
             while self.runs():
@@ -305,7 +312,7 @@ class RankProcess:
 
 
 class Feeder:
-    """One channel's process; `place` is (rank, ranks)."""
+    """The process that feeds one channel. `place` is (rank, ranks)."""
 
     def __init__(
         self,
@@ -320,6 +327,7 @@ class Feeder:
         self.folder, self.program, self.place = folder, program, place
 
     def run(self) -> NoReturn:
+        """Write epoch after epoch until the program ends."""
         os.setsid()
         die_with(self.program.pid)
         epoch = 0
@@ -331,12 +339,14 @@ class Feeder:
                 self.write(epoch, told)
             told.close()
             path = self.folder / f"{self.name}_{epoch}"
-            # It is there before the program can ask for it.
+            # The next FIFO exists before the program can open it.
             os.mkfifo(self.folder / f"{self.name}_{epoch + 1}")
+            # The writer fetches ahead meanwhile.
             held = os.open(path, os.O_WRONLY)  # waits for the reader
             with contextlib.suppress(OSError):
                 fcntl(held, SET_PIPE_SIZE, FIFO_BYTES)
-            with contextlib.suppress(OSError):  # of a writer that is gone: see below
+            # The writer was forked before the FIFO was open: send it the descriptor.
+            with contextlib.suppress(OSError):  # the writer is dead: see its status below
                 fds = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", held))]
                 tells.sendmsg([b"."], fds)
             _, status = os.waitpid(writer, 0)
@@ -349,7 +359,7 @@ class Feeder:
             epoch += 1
 
     def write(self, epoch: int, told: socket.socket) -> NoReturn:
-        """One epoch, in a process of its own. The death of the feeder is the program's."""
+        """Write one epoch, in a process of its own. If the feeder dies, kill the program."""
 
         def orphaned(*_: object) -> None:
             self.program.fail(f"channel {self.name}: its feeder was killed")

@@ -1,9 +1,9 @@
 """Runs on every node, once for each rank of a script-mode job: prepares what SageMaker's toolkit
-does, and becomes the program, or what looks after it and a parameter server.
+prepares, then becomes the user's program, or what starts that beside a parameter server.
 
-It lies in the job's folder on the node as rank.pyz, beside contract.json (contract.py) and code/.
-The interpreter that runs it is the program's. What requirements.txt beside the program names is
-installed once on each node, for this job alone, over what the interpreter has.
+It is rank.pyz in the job's folder on the node, beside contract.json (contract.py) and code/. The
+interpreter that runs it also runs the program. The packages of the program's requirements.txt are
+installed once on each node, for this job only, on top of the interpreter's own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REQUIREMENTS = "requirements.txt"
 def main() -> None:
     base = Path(sys.argv[0]).resolve().parent
     contract = json.loads((base / CONTRACT).read_text())
-    if sys.argv[1:]:  # parameter_servers.become
+    if sys.argv[1:]:  # started by parameter_servers.become
         python, *argv = sys.argv[1:]
         sys.exit(parameter_servers.run(contract, os.environ["SM_CURRENT_HOST"], python, argv))
     rank, ranks = this_rank()
@@ -60,9 +60,9 @@ def main() -> None:
 
 
 def this_rank() -> tuple[int, int]:
-    """Its number, and how many there are: mpirun's, or torchrun's."""
+    """Return this rank's number and the number of ranks, by torchrun or by mpirun."""
     environ = os.environ
-    # First: torchrun is a rank of mpirun's itself.
+    # torchrun's variables come first: torchrun itself is a rank of mpirun.
     if "TORCHELASTIC_RUN_ID" in environ:
         return int(environ["RANK"]), int(environ["WORLD_SIZE"])
     size = environ.get("OMPI_COMM_WORLD_SIZE", "1")
@@ -70,14 +70,15 @@ def this_rank() -> tuple[int, int]:
 
 
 def command(contract: dict[str, Any], python: str) -> list[str]:
-    """The program's line; a shell script is run by bash, as the toolkit does it."""
+    """Return the program's command line. As in the toolkit, bash runs a shell script."""
     entry = contract["entry_point"]
     runs = ["/bin/bash", entry] if entry.endswith(".sh") else [python, "-u", entry]
     return [*runs, *arguments(contract["hyperparameters"])]
 
 
 def this_host(contract: dict[str, Any]) -> dict[str, Any]:
-    """What the contract says of the node that this is, and what the node knows itself."""
+    """Return the contract's entry for this node, with what the node adds. Exits if there is
+    none."""
     interfaces = interface_addresses()
     for host in contract["hosts"]:
         if host["address"] in interfaces:
@@ -88,22 +89,22 @@ def this_host(contract: dict[str, Any]) -> dict[str, Any]:
 
 
 def interface_addresses() -> dict[str, str]:
-    """The interface of each IPv4 address of this node. Raises OSError."""
+    """Return the interface of each IPv4 address of this node. Raises OSError."""
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
             try:
                 answer = fcntl.ioctl(asked.fileno(), GET_ADDRESS, request)
-            except OSError:  # it has none
+            except OSError:  # it has no IPv4 address
                 continue
             found[socket.inet_ntoa(answer[20:24])] = name
     return found
 
 
 def prepare(base: Path, contract: dict[str, Any], host: dict[str, Any]) -> str:
-    """Write the files of input/config, the first rank of the node for all. Returns the program's
-    interpreter."""
+    """Write the files of input/config, once for all ranks of the node. Return the Python
+    interpreter of the program."""
     with (base / ".prepared").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.seek(0)
@@ -120,8 +121,8 @@ def prepare(base: Path, contract: dict[str, Any], host: dict[str, Any]) -> str:
 
 
 def with_requirements(base: Path, python: str) -> str:
-    """An interpreter of the job's own that has what requirements.txt names, and all that `python`
-    has: nothing of the node's is changed. Ends the program where pip fails."""
+    """Create a virtual environment of the job's own that has all packages of `python` and those of
+    requirements.txt; the node's own are not changed. Return its interpreter. Exits if pip fails."""
     own = base / "venv"
     if "base_prefix" not in vars(sys):
         sys.exit(f"{python} knows no virtual environments")
@@ -132,7 +133,7 @@ def with_requirements(base: Path, python: str) -> str:
         stdout=subprocess.PIPE,
         check=True,
     )
-    # A venv of a venv sees the system's packages, not those of the one that made it.
+    # A venv made from a venv sees the system's packages, but not those of the venv: add them.
     link = Path(there.stdout.decode().strip(), "of_the_environment.pth")
     inherited = [one for one in sys.path if one.endswith("-packages")]
     link.write_text("".join(f"{one}\n" for one in inherited))
