@@ -1,1 +1,1 @@
-"""Looks at a node and its processes, for `diagnose` and `doctor`."""
+"""Programs that inspect a node and its processes, for `diagnose`, `doctor` and others."""

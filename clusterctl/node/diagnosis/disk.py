@@ -1,9 +1,10 @@
-"""Runs on a node: how full its file systems are, how fast they fill, and what fills those that are
-nearly full. JSON in, JSON out.
+"""Runs on a node: how full its file systems are, how fast they grow, and which folders fill those
+that are nearly full. JSON in, JSON out.
 
 stdin: {"apart_s": SECONDS, "walk_s": SECONDS, "full": SHARE}. Prints {"filesystems": [...],
-"errors": {...}}: what `host.filesystem` says, with "grows" in bytes a second, and of those that are
-full by that share "fills": [[FOLDER, BYTES]], largest first, and "whole": whether all was seen.
+"errors": {...}}. A file system has what `host.filesystem` returns, and "grows" in bytes per second,
+measured over `apart_s`. If it is at least as full as SHARE, it also has "fills": [[FOLDER, BYTES]],
+largest first, and "whole": whether all folders were read within `walk_s`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_FOLDERS = 5
-# A folder is named by the one below it that has most of it.
+# If one subfolder has at least this share of a folder, the subfolder is named in its place.
 MOST_OF_IT = 0.8
 
 
 def look(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return what is printed."""
     first, _ = _systems()
     began = time.monotonic()
     time.sleep(asked["apart_s"])
@@ -47,13 +49,13 @@ def _systems() -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def share(system: dict[str, Any]) -> float:
-    """Of the room that a user has, as df says it."""
+    """Return the used share of the space that a user has, as df shows it."""
     room = system["used_bytes"] + system["free_bytes"]
     return system["used_bytes"] / room if room else 0.0
 
 
 def largest(top: str, within_s: float) -> dict[str, Any]:
-    """The folders below, on the same file system, that take the most, as far as time allows."""
+    """Return the largest folders below `top` on its file system, as far as read in `within_s`."""
     deadline = time.monotonic() + within_s
     device = os.lstat(top).st_dev
     sizes: dict[str, int] = {}
@@ -72,7 +74,7 @@ def largest(top: str, within_s: float) -> dict[str, Any]:
                         own += state.st_blocks * 512
         except OSError:
             continue
-        # What is in it is in those above it, too.
+        # Its bytes also count in all folders above, up to `top`.
         while own:
             sizes[folder] = sizes.get(folder, 0) + own
             if folder == top:
@@ -82,7 +84,8 @@ def largest(top: str, within_s: float) -> dict[str, Any]:
 
 
 def _telling(sizes: dict[str, int], top: str) -> list[list[object]]:
-    """Of a folder and the one below that has most of it, the one below; of the rest the largest."""
+    """Return the largest folders. A folder that one subfolder nearly fills is replaced by its
+    subfolders, and so is `top`."""
     told: list[list[object]] = []
     below: dict[str, list[str]] = {}
     for path in sizes:

@@ -1,13 +1,14 @@
-"""Runs on a node: all that `doctor` compares between nodes. JSON in, JSON out; changes nothing.
+"""Runs on a node: collects all that `doctor` compares between nodes. JSON in, JSON out; changes
+nothing.
 
 stdin: {"python": PATH, "mpirun": PATH, "data_dir": PATH, "peers": [ADDRESS], "over_ssh": BOOLEAN,
-"within_s": SECONDS}. `peers` are reached as mpirun does it (the head node), or to their port 22
-alone. Prints the facts of `host`, and
+"within_s": SECONDS}. With `over_ssh` (on the head node) `peers` are tested by ssh as mpirun uses
+it, else only their port 22. Prints the facts of `host`, and
 
     {"versions": {"mpirun": TEXT, ...}, "mpirun_on_path": [PATH, TEXT], "scripts": {NAME: HASH},
      "data": [HASH, FILES], "unreached": {ADDRESS: TEXT}, "dcgm": [TEXT] or null}
 
-and under "errors" what did not answer in time.
+"errors" has what did not answer in time.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-RECORD = ".clusterctl/shipped.json"
-PEER_S = 5.0
+RECORD = ".clusterctl/shipped.json"  # see node/jobs/unpack.py
+PEER_S = 5.0  # timeout of a connection to a peer
 DCGM_S = 30.0
 
 
 def look(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return all facts."""
     questions = {
         "versions": lambda: preflight.versions(asked["python"], asked["mpirun"]),
         "mpirun_on_path": mpirun_on_path,
@@ -52,14 +54,15 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def mpirun_on_path() -> list[str] | None:
-    """What a shell's `mpirun` would be, and its version: it may be another one than a job's."""
+    """Return path and version of the `mpirun` on PATH. A job may use another one."""
     path = shutil.which("mpirun")
     said = host.output([path, "--version"]) if path else None
     return [path, (said or "").split("\n")[0]] if path else None
 
 
 def scripts() -> dict[str, str]:
-    """The shipped examples as they are now. The hosts file differs from cluster to cluster."""
+    """Return hashes of the shipped examples as they are on this node, without the hosts file: that
+    differs between clusters."""
     home = Path.home()
     names = json.loads((home / RECORD).read_text()) if (home / RECORD).exists() else {}
     found = {}
@@ -73,7 +76,8 @@ def scripts() -> dict[str, str]:
 
 
 def data(folder: str) -> list[object] | None:
-    """A hash of the training files' names and sizes, and how many there are; None: none."""
+    """Return a hash of the training files' names and sizes, and their number; None if none
+    exist."""
     found = preflight.listing(os.path.expanduser(folder))  # noqa: PTH111
     sizes = sorted({**found["train"], **found["validation"]}.items())
     if not sizes:
@@ -82,7 +86,7 @@ def data(folder: str) -> list[object] | None:
 
 
 def unreached(peers: list[str], over_ssh: bool) -> dict[str, str]:
-    """Why which of them do not answer. All at once."""
+    """Return the peers that cannot be reached, with the reasons."""
     if not over_ssh:
         return {peer: why for peer in peers for why in [_greeting(peer)] if why}
     ssh = ("ssh", "-n", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={PEER_S:.0f}")
@@ -118,10 +122,10 @@ def _greeting(peer: str) -> str:
 
 
 def dcgm() -> list[str] | None:
-    """What fails in NVIDIA's diagnosis of level 1, which takes seconds; None: it is not there."""
+    """Return what fails in NVIDIA's level 1 diagnosis, which takes seconds; None without dcgmi."""
     if not shutil.which("dcgmi"):
         return None
-    # Its exit status tells of what it found, too.
+    # dcgmi exits with an error also if a test fails, which is a result.
     said = host.output(["sh", "-c", "dcgmi diag -r 1 -j; :"], DCGM_S) or ""
     try:
         return failed_tests(json.loads(said))
@@ -130,7 +134,8 @@ def dcgm() -> list[str] | None:
 
 
 def failed_tests(answer: Any, name: str = "") -> list[str]:
-    """Each test that failed, with its warnings. The layout differs between versions 2, 3 and 4."""
+    """Return the failed tests with their warnings. DCGM 2, 3 and 4 have different layouts, so the
+    whole answer is searched."""
     if isinstance(answer, list):
         return [text for one in answer for text in failed_tests(one, name)]
     if not isinstance(answer, dict):

@@ -1,8 +1,8 @@
-"""Runs on a node: what the machine is like, whatever runs on it. Only `facts` asks for that.
+"""Facts about a node, whatever runs on it.
 
-No question can hold up another one: each that may hang (a mount whose server is gone, a driver that
-lost its GPU) is asked in a process of its own. One that hangs in the kernel cannot be killed, so it
-is left behind, and the answer says which it was.
+No question can delay another: each that may hang (a mount whose server is gone, a driver that lost
+its GPU) runs in a process of its own. A process that hangs in the kernel cannot be killed. It is
+left behind, and the answer says which question it was.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from typing import Any
     from xml.etree.ElementTree import Element
 
-WITHIN_S = 5.0
-# Where data, logs, checkpoints and sockets go. The Deep Learning AMI's striped local disks are at
-# /opt/dlami/nvme.
+WITHIN_S = 5.0  # timeout of each question, unless the caller has another
+# Where a job's data, logs, checkpoints and sockets are. /opt/dlami/nvme has the striped local disks
+# on the Deep Learning AMI.
 PLACES = ("/", "/data", "/opt/dlami/nvme", "~", "/tmp", "/dev/shm")  # noqa: S108
+# Types of remote file systems.
 REMOTE = re.compile(r"nfs|cifs|smb|lustre|ceph|glusterfs|fuse|beegfs|9p|virtiofs")
-# What a kernel says of GPUs, memory, disks and links; the rest of its log is nobody's business.
+# Kernel messages about GPUs, memory, disks and links. Others are not collected.
 TELLING = re.compile(
     r"NVRM|SXid|nvidia|oom-kill|Out of memory|Killed process|blocked for more than|soft lockup"
     r"|hard LOCKUP|I/O error|I/O .*timeout|reset failure|read-only|nfs: server|Keep alive watchdog"
@@ -46,7 +47,8 @@ LONGEST_LINE = 500
 
 
 def facts(within_s: float = WITHIN_S) -> dict[str, Any]:
-    """All of them, by name. `errors` says of those that are missing why; `clock` is read first."""
+    """Return all facts by name. `errors` has the reasons for those that are missing. `clock` has
+    the time before the first question and after the last."""
     clock = {"first_s": time.time()}
     questions: dict[str, Callable[[], Any]] = {
         "system": system,
@@ -69,7 +71,8 @@ def facts(within_s: float = WITHIN_S) -> dict[str, Any]:
 def ask(
     questions: Mapping[str, Callable[[], Any]], within_s: float
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The answers by name, and why others are missing. All are asked at once."""
+    """Answer all questions in parallel. Return the answers by name, and the reasons for those that
+    are missing."""
     waiting = {_start(question): name for name, question in questions.items()}
     pids = dict(waiting)
     said: dict[int, bytes] = {read: b"" for read, _ in waiting}
@@ -110,7 +113,7 @@ def _reap(pid: int, within_s: float) -> None:
 
 
 def _start(question: Callable[[], Any]) -> tuple[int, int]:
-    """Ask it in a child; the pipe that its answer comes through, and its pid."""
+    """Fork a child that answers the question. Return the pipe for its answer, and its pid."""
     read, write = os.pipe()
     pid = os.fork()
     if pid:
@@ -118,7 +121,8 @@ def _start(question: Callable[[], Any]) -> tuple[int, int]:
         return read, pid
     try:
         os.setsid()
-        # A child that hangs must hold nothing open that somebody waits for the end of: SSH does.
+        # The child may hang for ever. It must not keep open what somebody reads to its end: sshd
+        # reads the output of this program.
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
@@ -149,7 +153,7 @@ def _take(name: str, said: bytes, answers: dict[str, Any], errors: dict[str, str
 
 
 def output(argv: list[str], timeout_s: float = WITHIN_S) -> str | None:
-    """What a program printed; None: it is not there, fails, or takes too long."""
+    """Return what a program prints; None if it is missing, fails or takes too long."""
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -159,7 +163,7 @@ def output(argv: list[str], timeout_s: float = WITHIN_S) -> str | None:
     try:
         out, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        # One that hangs in the kernel cannot even be waited for.
+        # No wait: a process that hangs in the kernel does not die.
         process.kill()
         return None
     return out.decode(errors="replace") if process.returncode == 0 else None
@@ -182,14 +186,14 @@ def _uptime_s() -> float:
 
 
 def memory() -> dict[str, int]:
-    """Bytes, by the names of /proc/meminfo."""
+    """Return bytes by the names of /proc/meminfo."""
     pairs = (line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     wanted = ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree", "Shmem")
     return {name: int(rest.split()[0]) * 1024 for name, rest in pairs if name in wanted}
 
 
 def limits() -> dict[str, int | None]:
-    """Soft limits as a login by SSH has them, and so a rank. None: unlimited."""
+    """Return the soft limits of an SSH login, which a rank has, too. None: unlimited."""
     named = {
         "memlock_bytes": resource.RLIMIT_MEMLOCK,
         "nofile": resource.RLIMIT_NOFILE,
@@ -202,11 +206,12 @@ def limits() -> dict[str, int | None]:
     }
 
 
+# Requests of netdevice(7): the address and the netmask of an interface.
 SIOCGIFADDR, SIOCGIFNETMASK = 0x8915, 0x891B
 
 
 def interfaces() -> list[dict[str, Any]]:
-    """Network interfaces with their IPv4 address and prefix; empty where they have none."""
+    """Return the network interfaces. `address` is IPv4 with the prefix length; empty if none."""
     found = []
     for name in sorted(os.listdir("/sys/class/net")):  # noqa: PTH208
         folder = Path("/sys/class/net", name)
@@ -229,7 +234,7 @@ def interfaces() -> list[dict[str, Any]]:
 
 
 def _address(name: str) -> str:
-    """`10.0.3.7/20`."""
+    """Return `10.0.3.7/20`; empty without an IPv4 address."""
     asked = struct.pack("256s", os.fsencode(name)[:15])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
@@ -263,18 +268,20 @@ def _link(path: Path) -> str:
 
 
 def efa() -> list[str]:
-    """The Elastic Fabric Adapters that have their driver."""
+    """Return the Elastic Fabric Adapters whose driver is loaded."""
     devices = sorted(Path("/sys/class/infiniband").glob("*/device/driver"))
     return [path.parts[-3] for path in devices if _link(path) == "efa"]
 
 
 def mounts() -> list[str]:
-    """Where file systems are mounted that a job may use, each once. A place that is no mount is on
-    the one above it. Read from /proc, which waits for no server."""
+    """Return the mount points of the file systems that a job may use, each file system once. A
+    place that is no mount point counts as the one above it. /proc is read without waiting for a
+    server."""
     table = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         words = line.split()
         kind, source = words[words.index("-") + 1 : words.index("-") + 3]
+        # The kernel writes a space in a path as \040.
         path = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), words[4])
         table[path] = (words[2], kind, source)
     wanted = [os.path.expanduser(place) for place in PLACES]  # noqa: PTH111
@@ -290,7 +297,7 @@ def mounts() -> list[str]:
 
 
 def filesystem(path: str) -> dict[str, Any]:
-    """Its room as a user who is not root has it. Sizes in bytes."""
+    """Return sizes in bytes. What is reserved for root does not count as free."""
     state = os.statvfs(path)
     return {
         "path": path,
@@ -304,7 +311,7 @@ def filesystem(path: str) -> dict[str, Any]:
 
 
 def kernel_log() -> list[dict[str, Any]]:
-    """The last telling lines, with their age in seconds, None where the line has no time."""
+    """Return the last messages that match TELLING, with their age in seconds; None: not known."""
     journal = ["journalctl", "-kb", "--no-pager", "-o", "short-monotonic"]
     ways = (["dmesg"], ["sudo", "-n", "dmesg"], journal)
     said = next((text for text in map(output, ways) if text is not None), None)
@@ -324,13 +331,13 @@ def _kernel_line(line: str, uptime_s: float) -> dict[str, Any]:
 
 
 def gpus() -> dict[str, Any] | None:
-    """What nvidia-smi says; None where it is not there. Raises OSError where it says nothing."""
+    """Return what nvidia-smi reports; None without that program. Raises OSError if it fails."""
     if not shutil.which("nvidia-smi"):
         return None
     said = output(["nvidia-smi", "-q", "-x"])
     if not said:
         raise OSError("nvidia-smi -q -x says nothing")
-    from xml.etree.ElementTree import fromstring  # a fifth of this program's start
+    from xml.etree.ElementTree import fromstring  # slow to import: a fifth of this program's start
 
     log = fromstring(said)
     return {
@@ -348,6 +355,7 @@ def _gpu(gpu: Element) -> dict[str, Any]:
         for name in [element.tag]
         if "uncorrectable" in name or "threshold" in name
     }
+    # nvidia-smi renamed the throttle reasons to event reasons.
     events = gpu.find("clocks_event_reasons")
     events = gpu.find("clocks_throttle_reasons") if events is None else events
     return {
@@ -384,7 +392,7 @@ def _word(element: Element, path: str) -> str:
 
 
 def _number_of(element: Element, path: str) -> float | None:
-    """`42.00 W` as 42.0; None for N/A."""
+    """Return `42.00 W` as 42.0; None for N/A."""
     found = re.match(r"-?\d+(\.\d+)?", _word(element, path))
     return float(found[0]) if found else None
 
@@ -395,7 +403,7 @@ def _figure(element: Element) -> int:
 
 
 def nvlink() -> dict[str, list[int]] | None:
-    """By GPU, the numbers of its links that are down; None where there are no links."""
+    """Return for each GPU the numbers of its inactive NVLinks; None without NVLink."""
     said = output(["nvidia-smi", "nvlink", "-s"]) if shutil.which("nvidia-smi") else None
     if not said or "Link" not in said:
         return None
@@ -411,10 +419,11 @@ def nvlink() -> dict[str, list[int]] | None:
 
 
 def fabric_manager() -> str | None:
-    """`active`, or what systemd says; None on a machine without NVSwitches."""
+    """Return the state of NVIDIA's Fabric Manager, `active` or another of systemd's; None on a
+    machine without NVSwitches."""
     if not Path("/dev/nvidia-nvswitch0").exists():
         return None
-    # It exits with 3 where the service does not run.
+    # systemctl exits with 3 if the service does not run, which is a result.
     return (output(["sh", "-c", "systemctl is-active nvidia-fabricmanager || :"]) or "").strip()
 
 

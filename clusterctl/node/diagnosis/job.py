@@ -1,4 +1,4 @@
-"""What the head node has of a job: its record, its log's two ends, the trainer's last numbers."""
+"""The head node's data about a job: its record, its log's beginning and end, its last metrics."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FIRST_LINES = 40
-METRICS_LINES = 200
-LONGEST_LINE = 4096
-MOST_BYTES = 2 << 20
+FIRST_LINES = 40  # of the log
+METRICS_LINES = 200  # at the end of the metrics
+LONGEST_LINE = 4096  # bytes of a line that are kept
+MOST_BYTES = 2 << 20  # read at the end of a log
+# Ends of names by which the log of an mpirun started by hand is recognized.
 LOGS = (".log", ".out", ".txt", "log")
 
 
 def look(job_id: str | None, log_lines: int) -> dict[str, Any]:
-    """That job, or the one that runs, or the one that was started by hand, or the latest.
+    """Return the evidence about job `job_id`. Without an ID: about the running job, else about an
+    mpirun started by hand, else about the latest job.
 
-    {"found": a record as `jobs.describe` has it, or null, ...what JobEvidence holds of files}.
+    {"found": the job's record as of `jobs.describe`, or null, "others": other running jobs, ...the
+    fields of JobEvidence about its files}.
     """
     records = map(jobs.describe, jobs.folders())
     trainings = [one for one in records if not one["plan"].get("destination")]
@@ -33,7 +36,7 @@ def look(job_id: str | None, log_lines: int) -> dict[str, Any]:
     by_hand = [one for one in launchers if processes.JOB not in one.environ]
     named = [one for one in trainings if one["id"] == job_id]
     chosen = named if job_id else (running or ([] if by_hand else trainings))[-1:]
-    # Their ranks are no leftovers; those of an mpirun typed by hand have no job's id.
+    # Ranks of other running jobs are not left over. Those of an mpirun started by hand have no ID.
     others = [one["id"] for one in running if one not in chosen] + [""] * bool(by_hand)
     if chosen:
         return {**_of_record(chosen[0], log_lines), "others": others}
@@ -54,7 +57,8 @@ def _of_record(record: dict[str, Any], log_lines: int) -> dict[str, Any]:
 
 
 def _by_hand(launcher: processes.Process, log_lines: int) -> dict[str, Any]:
-    """Of an mpirun that somebody typed: its files are those that it and the ranks here write."""
+    """Return the evidence about an mpirun started by hand. Log and metrics are found among the
+    files that it and the ranks on this node have open."""
     told = processes.describe(launcher)
     paths = _open_paths([one for one in processes.find(None, False) if one.role == "rank"])
     outputs = _open_paths([launcher], ("1", "2"))

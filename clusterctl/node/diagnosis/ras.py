@@ -1,7 +1,7 @@
-"""What NCCL's RAS says: since 2.24 every process with NCCL listens for that question.
+"""Queries NCCL's RAS: since NCCL 2.24 every process that uses NCCL listens for such queries.
 
-One socket a node, shared by its ranks; ranks of separate jobs have separate addresses. Protocol:
-src/ras/client_support.cc of NCCL, lines of text over TCP.
+A node has one socket, shared by its ranks; ranks of separate jobs have separate addresses. The
+protocol is lines of text over TCP: src/ras/client_support.cc of NCCL.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ MOST_BYTES = 1 << 20
 
 
 def ask_ras(addresses: list[str], within_s: float) -> str:
-    """The first answer, as JSON where that is served (2.28.7), else as text; empty where nobody
-    listens. Raises OSError where somebody listens and says nothing: its process may be frozen."""
+    """Return the first answer: JSON if NCCL has that (2.28.7 and later), else text; empty if no
+    process listens. Raises OSError if one listens and does not answer: it may be frozen."""
     deadline = time.monotonic() + within_s
     silent = ""
     for address in addresses:
@@ -48,7 +48,7 @@ def _ask(address: str, deadline: float) -> str:
 
         if not say("CLIENT PROTOCOL 2").startswith("SERVER PROTOCOL"):
             return ""
-        # For the processes that it asks in its turn.
+        # RAS's own timeout for the processes that it queries in turn.
         say(f"TIMEOUT {max(1, int(left_s()) - 1)}")
         say("SET FORMAT json")
         lines.write(b"VERBOSE STATUS\n")

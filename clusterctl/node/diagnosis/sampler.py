@@ -1,11 +1,12 @@
-"""Runs on a node: what the processes of MPI jobs do, looked at a few times, and what the node is
-like. JSON in the shape of `clusterctl/diagnosis/evidence.py`.
+"""Runs on a node: samples the processes of MPI jobs a few times, and collects facts about the node.
+The JSON has the shape of `clusterctl/diagnosis/evidence.py`.
 
-stdin: a line of JSON, the question (operations/diagnose.py), and py-spy, compressed by zlib, where
-it is not here. Prints {"host": HostEvidence, "job": what job.py has, or null}.
+stdin: the question, a line of JSON (operations/diagnose.py), then py-spy compressed by zlib, if the
+node lacks it. Prints {"host": HostEvidence, "job": what job.py returns, or null}.
 
-Every question that may hang is asked in a process of its own (host.ask), and ends by its deadline
-where the connection is cut. No process is continued, and none that is stopped is attached to.
+Every question that may hang runs in a process of its own (host.ask) with a deadline, which also
+ends it after the connection is lost. No process is continued, and none that is stopped is attached
+to.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def named(text: str) -> dict[int, str]:
-    """Names by number, of a text of both in turn."""
+    """Parse a text of numbers and names in turn."""
     words = text.split()
     return dict(zip(map(int, words[::2]), words[1::2]))
 
 
-# Of those whose first argument is a descriptor, a path's address, or neither.
+# System calls by architecture, grouped by their first argument: a descriptor, the address of a path
+# ("at": the second argument), or neither.
 CALLS = {
     "x86_64": {
         "fd": named(
@@ -77,17 +79,19 @@ CALLS = {
         ),
     },
 }
-# include/net/tcp_states.h; the timers as `ss` names them.
+# States of include/net/tcp_states.h, and timers, by the names of `ss`.
 TCP_STATES = (
     *("", "ESTAB", "SYN-SENT", "SYN-RECV", "FIN-WAIT-1", "FIN-WAIT-2", "TIME-WAIT", "UNCONN"),
     *("CLOSE-WAIT", "LAST-ACK", "LISTEN", "CLOSING", "NEW-SYN-RECV"),
 )
-# linux/netlink.h, linux/sock_diag.h; INET_DIAG_INFO.
+# linux/netlink.h, linux/sock_diag.h; INET_DIAG_INFO of linux/inet_diag.h.
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, INFO = 4, 20, 2
 TCP_TIMERS = {1: "on", 2: "keepalive", 3: "timewait", 4: "persist"}
-# As a main thread calls while the threads of a library work.
+# Calls in which a main thread waits for the threads of a library.
 WAITS = ("futex", "poll", "ppoll", "select", "epoll_wait", "epoll_pwait")
+# Beginnings of the environment variables that are reported.
 VARIABLES = ("HOROVOD_", "NCCL_", "OMPI_MCA_", "PRTE_MCA_", "CUDA_VISIBLE_DEVICES", "FI_", "TF_")
+# Beginnings of paths of open files that tell nothing.
 DULL = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/pts/", "/proc/", "/sys/")
 
 
@@ -103,7 +107,7 @@ def main() -> None:
 
 
 def answer(question: dict[str, Any], spy: stacks.PySpy) -> dict[str, Any]:
-    """What is asked for, and in `problems` why some of it is missing."""
+    """Return the answer to a question. `problems` has the reason for each part that is missing."""
     began = time.monotonic()
     within_s = question["within_s"]
 
@@ -137,30 +141,32 @@ def answer(question: dict[str, Any], spy: stacks.PySpy) -> dict[str, Any]:
 
 
 def ras_addresses() -> list[str]:
-    """Where the ranks here would be asked; NCCL listens on this one where nothing else is said."""
+    """Return the addresses of NCCL's RAS on this node: by the ranks' variable, or NCCL's
+    default."""
     ranks = [one for one in processes.find(None, False) if one.role == "rank"]
     told = {one.environ.get(b"NCCL_RAS_ADDR", b"localhost:28028") for one in ranks}
     return sorted(map(processes.text, told))
 
 
 def look(samples: int, spacing_s: float, spy: stacks.PySpy) -> list[dict[str, Any]]:
-    """The processes of jobs, those that come and go meanwhile among them, with their samples."""
+    """Sample the processes of jobs, including those that come or go meanwhile. Return each process
+    with its samples."""
     began = time.monotonic()
     parent = os.getppid()
     known: dict[tuple[int, int], dict[str, Any]] = {}
     for number in range(samples):
         if number and not known:
-            break  # nothing runs here: nothing to wait for
+            break  # no job runs here
         glance(known, began + number * spacing_s)
         if os.getppid() != parent:
-            break  # nobody waits for it any more
+            break  # the program that waits for this process has ended
         found = processes.ours(processes.all_processes(), parent)
         mark_jobs(found)
         mark_ranks(found)
         tables: dict[str, Any] = {}
         taken = []
         for one in found:
-            with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
+            with contextlib.suppress(OSError, ValueError, IndexError):  # the process has ended
                 sample = sample_of(one, round(time.monotonic() - began, 3), tables)
                 entry = known.setdefault(one.identity, describe(one))
                 entry["samples"].append(sample)
@@ -172,7 +178,8 @@ def look(samples: int, spacing_s: float, spy: stacks.PySpy) -> list[dict[str, An
 
 
 def glance(known: dict[tuple[int, int], dict[str, Any]], until: float) -> None:
-    """Look at the ranks' main threads until then, at what costs next to nothing."""
+    """Record what the ranks' main threads do, ten times a second until `until` (`glances` of
+    `evidence.py` has the letters). It only reads two small files of each."""
     ranks = [one for one in known.values() if one["role"] == "rank"]
     calls = CALLS.get(os.uname().machine, {}).get("", {})
     names = {str(number): name for number, name in calls.items()}
@@ -183,7 +190,7 @@ def glance(known: dict[tuple[int, int], dict[str, Any]], until: float) -> None:
         for one in ranks:
             state = state_of(f"/proc/{one['pid']}")
             if not state:
-                continue  # it has ended
+                continue  # the process has ended
             call = names.get(text_of(f"/proc/{one['pid']}/syscall").partition(" ")[0], "")
             if state == "S":
                 state = "w" if call in WAITS else "z" if "sleep" in call else "S"
@@ -191,7 +198,7 @@ def glance(known: dict[tuple[int, int], dict[str, Any]], until: float) -> None:
 
 
 def network_bytes() -> list[int]:
-    """What all links but the loopback have received and sent."""
+    """Return the bytes received and sent by all interfaces but the loopback."""
     net = [0, 0]
     for line in text_of("/proc/net/dev").splitlines()[2:]:
         name, _, rest = line.partition(":")
@@ -202,8 +209,8 @@ def network_bytes() -> list[int]:
 
 
 def sources(one: processes.Process, told: dict[str, Any]) -> dict[str, str]:
-    """Digests of a rank's script and of the modules beside it that it imports, by name. A file that
-    was changed after the start is left out: what runs is older."""
+    """Return hashes, by name, of a rank's script and of the modules beside it that it imports. A
+    file changed after the start of the process is left out: the process runs an older version."""
     scripts = [word for word in told["argv"][1:] if word.endswith(".py")]
     if one.role != "rank" or not scripts:
         return {}
@@ -220,7 +227,8 @@ def sources(one: processes.Process, told: dict[str, Any]) -> dict[str, str]:
 
 
 def mark_jobs(found: list[processes.Process]) -> None:
-    """A daemon on another node was started over SSH and carries no job's id; its ranks do."""
+    """Give daemons their job's ID. One on another node was started over SSH and has none, but its
+    ranks have it."""
     by_pid = {one.pid: one for one in found}
     for one in found:
         mark = one.environ.get(processes.JOB)
@@ -231,9 +239,12 @@ def mark_jobs(found: list[processes.Process]) -> None:
 
 
 def mark_ranks(found: list[processes.Process]) -> None:
-    """What a rank starts inherits its variables, and a script may have started the rank: of each
-    rank one process is it, the first Python or else the first. The others are its children, and so
-    is a torchrun whose ranks are there: to mpirun it is the rank."""
+    """Give each rank's other processes the role "child".
+
+    What a rank starts inherits its variables, and a script may have started the rank. So the rank
+    is the first Python process of these, or else the first process. A torchrun whose ranks are here
+    is a child, too: it is a rank only to mpirun.
+    """
     by_rank: dict[tuple[bytes, bytes], list[processes.Process]] = {}
     ranks = [(one.environ.get(b"PMIX_NAMESPACE", b""), one) for one in found if one.role == "rank"]
     torchruns = {space for space, one in ranks if processes.is_of_torchrun(one)}
@@ -252,6 +263,7 @@ def mark_ranks(found: list[processes.Process]) -> None:
 
 
 def describe(one: processes.Process) -> dict[str, Any]:
+    """Return the evidence about a process, without samples."""
     told = processes.describe(one)
     environ = {processes.text(name): processes.text(value) for name, value in one.environ.items()}
 
@@ -266,7 +278,7 @@ def describe(one: processes.Process) -> dict[str, Any]:
     gpus = [] if local is None else [local]
     if visible is not None:
         listed = [int(word) for word in visible.split(",") if word.strip().isdigit()]
-        # One rank of several that see the same GPUs takes that of its local rank.
+        # A rank that sees several GPUs, as all ranks here do, uses that of its local rank.
         gpus = listed[local : local + 1] if local is not None and len(listed) > 1 else listed
     cwd = ""
     with contextlib.suppress(OSError):
@@ -293,7 +305,7 @@ def describe(one: processes.Process) -> dict[str, Any]:
 
 
 def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> dict[str, Any]:
-    """One look at a process. Raises OSError when it has ended."""
+    """Return one sample of a process, without stacks. Raises OSError if it has ended."""
     folder = f"/proc/{one.pid}"
     fields = stat_fields(folder)
     paths = descriptors(one.pid)
@@ -311,7 +323,7 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
         "cpu_s": (int(fields[11]) + int(fields[12])) / TICKS,
         "run_wait_s": round(sum(count[1] for count in counts if len(count) > 2) / 1e9, 4),
         "rss_bytes": int(fields[21]) * PAGE,
-        # What it asked for, from the page cache too: progress, wherever the bytes came from.
+        # rchar counts reads from the page cache, too: progress, wherever the bytes come from.
         "read_bytes": int(moved.get("rchar", 0)),
         "written_bytes": int(moved.get("wchar", 0)),
         "context_switches": sum(count[2] for count in counts if len(count) > 2),
@@ -330,7 +342,7 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
 
 
 def text_of(path: str) -> str:
-    """Empty where it cannot be read."""
+    """Return the text of a file; empty if it cannot be read."""
     try:
         return Path(path).read_text(errors="backslashreplace")
     except (OSError, ValueError):
@@ -338,16 +350,19 @@ def text_of(path: str) -> str:
 
 
 def numbers(path: str) -> list[int]:
+    """Return the whole numbers in a file."""
     return [int(word) for word in text_of(path).split() if word.isdigit()]
 
 
 def stat_fields(folder: str) -> list[str]:
-    """Those after the name, which may hold anything. Raises OSError."""
+    """Return the fields of /proc/PID/stat after the name, which may contain anything. Raises
+    OSError."""
     raw = Path(folder, "stat").read_bytes()
     return raw.rpartition(b")")[2].decode().split()
 
 
 def state_of(folder: str) -> str:
+    """Return the state of a process or thread, a letter; empty if it has ended."""
     try:
         return stat_fields(folder)[0]
     except (OSError, IndexError):
@@ -355,7 +370,7 @@ def state_of(folder: str) -> str:
 
 
 def tasks_of(pid: int) -> list[int]:
-    """The threads, the main one first."""
+    """Return the IDs of a process's threads, the main thread first."""
     try:
         found = sorted(map(int, os.listdir(f"/proc/{pid}/task")))  # noqa: PTH208
     except OSError:
@@ -364,7 +379,7 @@ def tasks_of(pid: int) -> list[int]:
 
 
 def descriptors(pid: int) -> dict[int, str]:
-    """What each is open on; empty of a process that may not be looked into."""
+    """Return what each descriptor is open on; empty if that is not permitted."""
     found = {}
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
@@ -376,6 +391,7 @@ def descriptors(pid: int) -> dict[int, str]:
 
 
 def files(pid: int, paths: dict[int, str]) -> list[dict[str, Any]]:
+    """Return the open files of a process that may tell something, with their positions."""
     found = []
     for fd, path in sorted(paths.items()):
         if path.startswith("/") and not path.startswith(DULL):
@@ -386,8 +402,8 @@ def files(pid: int, paths: dict[int, str]) -> list[dict[str, Any]]:
 
 
 def telling_task(pid: int, tasks: list[int], paths: dict[int, str]) -> tuple[int, str, str]:
-    """Of the main thread, or of another that waits for a file while the main one waits for
-    threads: its number, where it waits in the kernel, and its call."""
+    """Return thread, wait channel and system call of the main thread, or of another thread that
+    waits for a file while the main thread waits for threads."""
     first = ("", "")
     for task in tasks:
         folder = f"/proc/{pid}/task/{task}"
@@ -407,7 +423,8 @@ def telling_task(pid: int, tasks: list[int], paths: dict[int, str]) -> tuple[int
 
 
 def call_of(pid: int, said: str, paths: dict[int, str]) -> str:
-    """`read /data/train-00017`, `futex`; `running`, or empty where it may not be seen."""
+    """Return the call of a thread, such as `read /data/train-00017` or `futex`; `running` if it is
+    in none; empty if that is not permitted. `said` is /proc/PID/syscall."""
     words = said.split()
     if not words or words == ["running"] or not words[0].isdigit():
         return " ".join(words[:1])
@@ -426,7 +443,7 @@ def call_of(pid: int, said: str, paths: dict[int, str]) -> str:
 
 
 def string_at(pid: int, address: int) -> str:
-    """A path in the memory of a process; empty where that may not be read."""
+    """Return the path at an address in a process's memory; empty if that is not permitted."""
     try:
         with open(f"/proc/{pid}/mem", "rb", 0) as memory:  # noqa: PTH123
             memory.seek(address)
@@ -436,8 +453,12 @@ def string_at(pid: int, address: int) -> str:
 
 
 def tcp_sockets() -> dict[str, dict[str, Any]]:
-    """This host's TCP connections by inode: what `ss -tinO` shows, from where it has it
-    (sock_diag(7), linux/inet_diag.h, struct tcp_info of linux/tcp.h; any user may ask)."""
+    """Return this host's TCP connections by inode, as `ss -tinO` shows them.
+
+    They come from the same source (sock_diag(7), linux/inet_diag.h, struct tcp_info of
+    linux/tcp.h), which any user may read.
+    """
+    # With an entry that no socket has, the result is never empty: it is read once per sample.
     found: dict[str, dict[str, Any]] = {"": {}}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
         kernel.settimeout(1.0)
@@ -450,7 +471,7 @@ def tcp_sockets() -> dict[str, dict[str, Any]]:
                 said = kernel.recv(1 << 18)
                 while said and not is_last:
                     length, kind = struct.unpack_from("=IH", said)
-                    is_last = kind != SOCK_DIAG_BY_FAMILY  # the end, or an error
+                    is_last = kind != SOCK_DIAG_BY_FAMILY  # NLMSG_DONE, or an error
                     if not is_last:
                         inode, one = connection(said[16:length])
                         found[inode] = one
@@ -459,7 +480,7 @@ def tcp_sockets() -> dict[str, dict[str, Any]]:
 
 
 def connection(said: bytes) -> tuple[str, dict[str, Any]]:
-    """The inode of a connection, and what it is like, of a struct inet_diag_msg."""
+    """Parse a struct inet_diag_msg. Return the inode of the connection and its state."""
     family, state, timer, retransmits = said[:4]
     ports = struct.unpack_from("!HH", said, 4)
     received, unsent, _, inode = struct.unpack_from("=4I", said, 56)
@@ -476,7 +497,7 @@ def connection(said: bytes) -> tuple[str, dict[str, Any]]:
     at = 72
     while at + 4 <= len(said):
         length, kind = struct.unpack_from("=HH", said, at)
-        # Older kernels have a shorter struct.
+        # Older kernels have a shorter struct tcp_info.
         if kind == INFO and length >= 4 + 184:
             info = said[at + 4 : at + length]
             one["rtt_s"] = struct.unpack_from("=I", info, 68)[0] / 1e6
@@ -488,7 +509,8 @@ def connection(said: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def endpoint(family: int, raw: bytes, port: int) -> str:
-    """`127.0.0.1:8080`, and `[::1]:8080`; an IPv4 address that was mapped into IPv6 as such."""
+    """Return `127.0.0.1:8080` or `[::1]:8080`. An IPv4 address mapped into IPv6 is shown as
+    IPv4."""
     if family == socket.AF_INET6 and raw.startswith(b"\0" * 10 + b"\xff\xff"):
         family, raw = socket.AF_INET, raw[12:]
     if family == socket.AF_INET:

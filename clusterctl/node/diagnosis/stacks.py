@@ -1,9 +1,9 @@
-"""The Python stacks of ranks: by py-spy, else by the trainer's own faulthandler.
+"""The Python stacks of ranks, read by py-spy or else written by the trainer's own faulthandler.
 
-py-spy runs with --nonblocking: it reads the memory of a process and neither attaches nor stops it.
-So it reads a stopped process, too, which without that option it cannot. Measured: 10 ms of a
-processor, where native frames as well cost 1.4 s and stop the process meanwhile. A Python that runs
-may change what is being read; only where that fails again and again is it stopped for it (15 ms).
+py-spy runs with --nonblocking: it reads the memory of a process and neither attaches to it nor
+stops it. Only so can it read a stopped process. Measured: 10 ms of processor time; with native
+frames it takes 1.4 s and stops the process meanwhile. A running Python may change what is being
+read. Only if that fails again and again is the process stopped for it (15 ms).
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 FOLDER = Path.home() / ".local" / "share" / "clusterctl"
 SUDO = ("sudo", "-n")
 TRIES = 5
-# A script's, and that of `python -m`.
+# The outermost function of a script's stack, and of that of `python -m`.
 OUTERMOST = ("<module>", "_run_module_as_main")
 AT_ONCE = 4
-WITHIN_S = 2.0
+WITHIN_S = 2.0  # timeout of one py-spy
 MOST_THREADS = 64
 MOST_FRAMES = 200
-# As the shipped trainers name the memory that faulthandler writes to (examples/horovod). Who has it
-# open takes the signal: nobody else is sent one.
+# The memory file that the shipped trainers have faulthandler write to (examples/horovod). Only a
+# process that has it open gets the signal: others might die of it.
 DUMP = "/memfd:clusterctl-stacks (deleted)"
 DUMP_WITHIN_S = 0.5
 
 
 class PySpy:
-    """The program on this node, named by its digest; `why` there is none."""
+    """py-spy on this node. Its file name has its digest. `why` is the reason if there is none."""
 
     def __init__(self, name: str, why: str = "") -> None:
         self.path = str(FOLDER / name) if name else ""
@@ -55,7 +55,7 @@ class PySpy:
         return bool(self.path) and os.access(self.path, os.X_OK)
 
     def put(self, content: bytes) -> None:
-        """Keep it, whole or not at all. On a full disk it stays in memory, for this time only."""
+        """Store the program in one step. If the disk is full, keep it in memory for this run."""
         new = f"{self.path}.new-{os.getpid()}"
         try:
             FOLDER.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ class PySpy:
             self.path = f"/proc/{os.getpid()}/fd/{self._memory}"
 
     def dump(self, pid: int, blocking: bool = False) -> list[dict[str, Any]]:
-        """The stacks of a process. Raises OSError with the reason."""
+        """Return the stacks of a process. Raises OSError with the reason."""
         if not self.is_here:
             raise FileNotFoundError(self.why or "py-spy is not here")
         how = [] if blocking else ["--nonblocking"]
@@ -100,7 +100,7 @@ class PySpy:
 
 
 def fill(taken: list[tuple[processes.Process, dict[str, Any]]], spy: PySpy) -> None:
-    """Add the stacks to the samples of these processes, or why there are none."""
+    """Add the stacks of these processes to their samples, or the reason why there are none."""
     todo = list(taken)
     lock = threading.Lock()
 
@@ -121,12 +121,14 @@ def fill(taken: list[tuple[processes.Process, dict[str, Any]]], spy: PySpy) -> N
 
 def _fill_one(pid: int, sample: dict[str, Any], spy: PySpy) -> None:
     if sample["state"] == "D":
-        # To read its memory may wait for the same lock, and could not be ended.
+        # Reading its memory may wait for the lock that it waits for, and such a wait cannot be
+        # interrupted.
         sample["stack_error"] = "it waits in the kernel (state D): not looked into"
         return
     refused: list[str] = []
 
     def tried(source: str, way: Callable[[], list[dict[str, Any]]]) -> bool:
+        """Return whether there is no use in trying again: it worked, or is not permitted."""
         try:
             sample["stacks"] = way()
         except OSError as error:
@@ -135,7 +137,8 @@ def _fill_one(pid: int, sample: dict[str, Any], spy: PySpy) -> None:
         sample["stack_source"] = source if sample["stacks"] else ""
         return is_whole(sample["stacks"])
 
-    # It changes while it is read: another time it may not. A busy node makes that likely.
+    # The process changes while it is read; another attempt may succeed. On a busy node this is
+    # frequent.
     any(tried("py-spy", lambda: spy.dump(pid)) for _ in range(TRIES))
     if not sample["stacks"] and sample["state"] not in ("T", "t"):
         tried("faulthandler", lambda: by_faulthandler(pid)) or tried(
@@ -146,8 +149,8 @@ def _fill_one(pid: int, sample: dict[str, Any], spy: PySpy) -> None:
 
 
 def is_whole(stacks: list[dict[str, Any]]) -> bool:
-    """Whether the main thread, where it is there, was read from its outermost call on: one that
-    returned meanwhile ends the chain early."""
+    """Return whether the main thread's stack, if any, begins with its outermost call. If a function
+    returns while it is read, the stack is cut short there."""
     mains = [one["frames"] for one in stacks if one["thread"] == "MainThread"]
     return bool(stacks) and all(
         frames and (frames[0]["function"] in OUTERMOST or len(frames) == MOST_FRAMES)
@@ -156,7 +159,8 @@ def is_whole(stacks: list[dict[str, Any]]) -> bool:
 
 
 def _output(argv: list[str]) -> str:
-    """What it printed. Raises OSError with its last line; PermissionError where that is why."""
+    """Return what a program prints. Raises OSError with its message; PermissionError if that is the
+    reason."""
     try:
         done = subprocess.run(
             argv,
@@ -201,14 +205,15 @@ def _read_py_spy(text: str) -> list[dict[str, Any]]:
 
 
 def by_stopping(pid: int, spy: PySpy) -> list[dict[str, Any]]:
-    """With ptrace, of a process that nobody else has stopped. Raises OSError."""
+    """Let py-spy stop the process with ptrace, unless it is stopped already. Raises OSError."""
     if processes.read_process(pid).state not in "RS":
         raise OSError("it is stopped by now")
     return spy.dump(pid, blocking=True)
 
 
 def by_faulthandler(pid: int) -> list[dict[str, Any]]:
-    """What a process that shares its memory for it writes on the signal. Raises OSError."""
+    """Return the stacks that the process writes when it gets the signal; empty if it does not have
+    the memory file for them open. Raises OSError."""
     for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
         path = f"/proc/{pid}/fd/{name}"
         with contextlib.suppress(OSError):
@@ -218,7 +223,7 @@ def by_faulthandler(pid: int) -> list[dict[str, Any]]:
 
 
 def _signalled(pid: int, path: str) -> list[dict[str, Any]]:
-    number = signal.SIGRTMIN + 7
+    number = signal.SIGRTMIN + 7  # the trainers' choice
     caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M)
     if not caught or not int(caught[1], 16) >> (number - 1) & 1:
         return []
@@ -226,6 +231,7 @@ def _signalled(pid: int, path: str) -> list[dict[str, Any]]:
         dump.truncate(0)
         os.kill(pid, number)
         deadline = time.monotonic() + DUMP_WITHIN_S
+        # The dump is complete when it has stopped growing.
         said, before = b"", b"-"
         while time.monotonic() < deadline and (not said or said != before):
             time.sleep(0.02)
@@ -236,7 +242,8 @@ def _signalled(pid: int, path: str) -> list[dict[str, Any]]:
 
 
 def read_faulthandler(text: str) -> list[dict[str, Any]]:
-    """Thread 0x00007f… (most recent call first):, then `  File "x.py", line 3 in f` each."""
+    """Parse faulthandler's text: `Thread 0x00007f... (most recent call first):`, then a line for
+    each call: `  File "x.py", line 3 in f`."""
     threads: list[dict[str, Any]] = []
     for line in text.splitlines():
         head = re.match(r"(?:(Current thread)|Thread) 0x[0-9a-f]+(?: \[(.*)\])? \(most", line)

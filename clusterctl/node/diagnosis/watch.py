@@ -1,8 +1,9 @@
-"""Runs on a node: what it and its ranks do, a line of JSON every few seconds until stdin ends.
+"""Runs on a node: prints a line of JSON about the node and its ranks every few seconds, until stdin
+ends.
 
-    watch INTERVAL_S HEAD     HEAD is 1 on the head node, which also says what it has of the job
+    watch INTERVAL_S HEAD     HEAD is 1 on the head node, whose lines also have the job's record
 
-Rates are those since the line before, in bytes a second, and shares of a processor's time.
+Rates are means since the line before: bytes per second, and processor seconds per second.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-LOG_LINES = 200
-SECTOR = 512
-# Disks of disks, which would count twice.
+LOG_LINES = 200  # of the job's log, in each line
+SECTOR = 512  # bytes; /proc/diskstats counts in these, whatever the disk's own size is
+# Block devices made of other disks: their bytes would count twice.
 MADE_OF_OTHERS = ("loop", "ram", "dm-", "md", "zram")
 
 
@@ -33,7 +34,8 @@ def main() -> None:
     interval_s, is_head = float(sys.argv[1]), sys.argv[2] == "1"
     with contextlib.suppress(OSError):
         os.nice(sampler.NICENESS)
-    # Threads and forks go badly together: this one does nothing but end the program.
+    # `host.ask` forks, and a fork copies only the calling thread. So the second thread does nothing
+    # but end the program.
     threading.Thread(target=end_with_stdin, daemon=True).start()
     before = counters()
     pause_s = min(1.0, interval_s)
@@ -48,13 +50,14 @@ def main() -> None:
 
 
 def end_with_stdin() -> None:
+    """End the program when stdin ends: the connection is closed."""
     while os.read(0, 1 << 16):
         pass
     os._exit(0)
 
 
 def counters() -> dict[str, Any]:
-    """What only grows, and the ranks with theirs."""
+    """Return the counters of the node and of its ranks. They only grow, except the ranks' state."""
     busy = [int(word) for word in sampler.text_of("/proc/stat").split("\n")[0].split()[1:9]]
     net = sampler.network_bytes()
     disk = [0, 0]
@@ -66,7 +69,7 @@ def counters() -> dict[str, Any]:
     sampler.mark_ranks(found)
     for one in found:
         if one.role == "rank":
-            with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
+            with contextlib.suppress(OSError, ValueError, IndexError):  # the process has ended
                 ranks[one.identity] = _rank(one)
     return {
         "at": time.monotonic(),
@@ -92,7 +95,8 @@ def _rank(one: processes.Process) -> dict[str, Any]:
 
 
 def slow_facts(is_head: bool, within_s: float) -> dict[str, Any]:
-    """What may hang: a dead mount, a lost GPU. `errors` says of those that are missing why."""
+    """Return the facts that may hang: a dead mount, a lost GPU. `errors` has the reason for each
+    that is missing."""
     questions = {"gpus": host.gpus, "memory": host.memory}
     for path in host.mounts():
         questions[f"mount {path}"] = partial(host.filesystem, path)
@@ -104,6 +108,7 @@ def slow_facts(is_head: bool, within_s: float) -> dict[str, Any]:
 
 
 def line_of(before: dict[str, Any], now: dict[str, Any], slow: dict[str, Any]) -> dict[str, Any]:
+    """Return the line for two readings of the counters and the slow facts."""
     passed_s = max(0.001, now["at"] - before["at"])
 
     def rates(name: str) -> list[float]:

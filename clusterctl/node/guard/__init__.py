@@ -1,1 +1,2 @@
-"""The program that `clusterctl.bootstrap.guard` puts on every node."""
+"""The guard, a program that switches nodes off at their limits. `clusterctl.bootstrap.guard`
+installs it on every node."""

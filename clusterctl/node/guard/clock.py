@@ -1,4 +1,4 @@
-"""The guard's files on a node, what time it is, and for how long this machine has run."""
+"""The guard's files on a node, and its clocks: the time, and how long this machine has run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LOG_BYTES = 128 * 1024
-SETTINGS_BYTES = 256 * 1024
+LOG_BYTES = 128 * 1024  # the log is rotated at this size
+SETTINGS_BYTES = 256 * 1024  # larger settings are refused
 
 
 class GuardFiles:
-    """Where the files are; tests have a root of their own. What cannot be written is left out:
-    a full disk ends no guard."""
+    """The paths of the guard's files, below `root`: tests use a folder of their own. Files that
+    cannot be written are left out, so a full disk does not stop the guard."""
 
     def __init__(self, root: str = "/") -> None:
         self.root = Path(root)
@@ -28,7 +28,7 @@ class GuardFiles:
         self.console = self.root / "dev/console"
 
     def log(self, text: str) -> None:
-        """One line, in a log that does not grow without end."""
+        """Append a line to the log, and rotate the log when it is too long."""
         line = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}\n"
         try:
             self.log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ class GuardFiles:
 
 
 def read_text(path: Path) -> str:
-    """The file's text. Raises OSError, or ValueError where it is none."""
+    """Return a file's text. Raises OSError; ValueError if it is too large or no text."""
     with path.open("rb") as file:
         content = file.read(SETTINGS_BYTES + 1)
     if len(content) > SETTINGS_BYTES:
@@ -50,7 +50,7 @@ def read_text(path: Path) -> str:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty where there is none."""
+    """Return the JSON object in a file; empty if there is none."""
     try:
         found = json.loads(read_text(path))
     except (OSError, ValueError):
@@ -59,7 +59,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def put(path: Path, text: str) -> bool:
-    """The whole file or nothing; False where it could not be written."""
+    """Write a file in one step. Return False if that is not possible."""
     new = path.with_name(path.name + ".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,16 +71,20 @@ def put(path: Path, text: str) -> bool:
     return True
 
 
+# How often the clock is saved: after a crash this much may be missing.
 KEEP_EVERY_S = 60.0
+# A change of the wall clock against the boot clock by more than this is a jump.
 JUMP_S = 5.0
+# For how long the wall clock is not trusted after a jump.
 JUMP_HOLD_S = 60.0
 
 
 @dataclass(frozen=True)
 class Moment:
-    """`boot_s` since this boot, suspends included; `used_s` in this and all earlier boots.
+    """A reading of the clocks. `wall` is Unix time. `boot_s` is the seconds since the boot,
+    suspends included; `used_s` the seconds that the machine has run in this and all earlier boots.
 
-    `trusted`: the wall clock has not just jumped.
+    `trusted` is False shortly after the wall clock has jumped.
     """
 
     wall: float
@@ -90,10 +94,10 @@ class Moment:
 
 
 class Clock:
-    """Reads the clocks. What earlier boots used is kept in a file, a minute's loss at most.
+    """Reads the clocks, and keeps the running time of earlier boots in a file.
 
-    The launcher reads it, too: EC2 does not say when a machine switched itself off. `since` is the
-    Unix time at which the first of the `boots` began that are counted.
+    The launcher reads that file, too, as EC2 does not report when a machine switched itself off.
+    `since` is the Unix time at which the first of the `boots` that are counted began.
     """
 
     def __init__(self, place: GuardFiles) -> None:
@@ -105,12 +109,13 @@ class Clock:
         self._before_s = before if is_this_boot else before + last
         self._boots = int(_seconds(kept.get("boots"))) + (not is_this_boot)
         began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        # What an older guard has counted began nobody knows when.
+        # A file of an older guard has no `since`: it is not known when its first boot began.
         self._since = _seconds(kept.get("since")) if kept else began
         self._kept_at = -KEEP_EVERY_S
         self._jumps = Jumps()
 
     def read(self) -> Moment:
+        """Read the clocks, and save the running time once a minute."""
         boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         if boot_s - self._kept_at >= KEEP_EVERY_S:
             self._kept_at = boot_s
@@ -127,9 +132,9 @@ class Clock:
 
 
 class Jumps:
-    """A wall clock that jumps is not believed for a minute, in which it may be set right.
-
-    One that jumps again and again is believed every other minute: it cannot stop the guard.
+    """Detects jumps of the wall clock. After a jump the clock is not trusted for a minute, in which
+    it may be set right. If it jumps again and again, it is trusted every other minute, so that it
+    cannot disable the guard.
     """
 
     def __init__(self) -> None:
@@ -137,6 +142,7 @@ class Jumps:
         self._held_at = float("-inf")
 
     def trusted(self, wall: float, boot_s: float) -> bool:
+        """Return whether the wall clock can be trusted at this reading."""
         offset = wall - boot_s
         jumped = self._offset is not None and abs(offset - self._offset) > JUMP_S
         self._offset = offset

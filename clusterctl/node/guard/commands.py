@@ -1,4 +1,4 @@
-"""Other programs, none of which can hold the guard up."""
+"""Other programs, run with a timeout so that they cannot delay the guard."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 
 class StartedProgram:
-    """A program that has been started. What does not end in time is killed and forgotten:
-    one that hangs in the kernel cannot even be waited for."""
+    """A started program. If it does not end in time, it is killed and not waited for: a process
+    that hangs in the kernel does not die."""
 
     def __init__(self, argv: Sequence[str], timeout_s: float) -> None:
         self._deadline = time.monotonic() + timeout_s
@@ -23,7 +23,7 @@ class StartedProgram:
         )
 
     def end(self) -> tuple[int, str]:
-        """Its exit status and output, with what it complained about when it failed.
+        """Wait for its end. Return its exit status and output, with stderr if it failed.
 
         Raises TimeoutError.
         """
@@ -38,5 +38,6 @@ class StartedProgram:
 
 
 def run(argv: Sequence[str], timeout_s: float) -> tuple[int, str]:
-    """Exit status and output. Raises OSError: it is not there, or (TimeoutError) hangs."""
+    """Return exit status and output. Raises FileNotFoundError without the program, TimeoutError if
+    it takes too long, OSError."""
     return StartedProgram(argv, timeout_s).end()

@@ -1,4 +1,4 @@
-"""When the machine ends, and whether the cluster idles. Pure."""
+"""Decides when the machine ends, and whether the cluster is idle. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from clusterctl.node.guard.clock import Moment
 from clusterctl.node.guard.look import Look
 from clusterctl.node.guard.settings import GuardSettings
 
-# A machine that is started after its end gets this long, in which its owner may set a new one.
+# A machine that is started after its time is up runs this long, so that its owner can set a new
+# limit.
 GRACE_S = 15 * 60.0
-WARN_AT_S = (60.0, 5 * 60.0, 10 * 60.0, 30 * 60.0)
+WARN_AT_S = (60.0, 5 * 60.0, 10 * 60.0, 30 * 60.0)  # before the end
 
 
 def left_s(settings: GuardSettings, now: Moment) -> float | None:
-    """Seconds until the end; None where there is none, or none that the clock can be asked for."""
+    """Return the seconds until the machine ends; None if no limit applies, or only one by a wall
+    clock that is not trusted."""
     ends = []
     if settings.lifetime_s is not None:
         ends.append(settings.lifetime_s - now.used_s)
@@ -28,12 +30,13 @@ def left_s(settings: GuardSettings, now: Moment) -> float | None:
 
 
 def warning(left: float) -> float | None:
-    """The warning that is due: the smallest of WARN_AT_S not yet passed."""
+    """Return the warning that is due: the smallest of WARN_AT_S that is at least `left`; None if
+    more time is left."""
     return next((at for at in WARN_AT_S if left <= at), None)
 
 
 def in_words(seconds: float) -> str:
-    """For people: `in 10 minutes`."""
+    """Return a time in words: `in 10 minutes`."""
     if seconds <= 0:
         return "now"
     if seconds < 90:
@@ -43,24 +46,26 @@ def in_words(seconds: float) -> str:
     return f"in {seconds / 3600:.1f} hours"
 
 
-# More than half a core, all processes together, is work: data being prepared, an export. A quiet
-# machine uses a few hundredths. The load average would not do: it counts what hangs, too.
+# A node that uses more than this many cores is busy: it prepares data or exports a model, say. An
+# idle machine uses a few hundredths. The load average is of no use: it also counts processes that
+# hang in the kernel.
 BUSY_CORES = 0.5
-# A node that `up` never got to judges for itself alone, and not before this.
+# A node that never became part of its cluster decides for itself, and waits at least this long.
 ALONE_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Idleness:
-    """`since` is None while something goes on; seconds of the boot clock."""
+    """Since when the cluster is idle, by the boot clock; `since` is None while it is busy."""
 
     since: float | None
     looked_at: float
 
 
 def limit_s(settings: GuardSettings) -> float | None:
-    """For how long this node has to see nothing going on; None where it does not judge."""
-    # Idleness only stops. Where a power-off is an end, no disk is lost for it.
+    """Return how long the cluster has to be idle before this node ends it; None if this node does
+    not decide."""
+    # Idleness must never cost a disk: if EC2 terminates at a power-off, the limit does not apply.
     if settings.idle_s is None or settings.at_power_off == "terminate":
         return None
     if settings.index is None:
@@ -69,12 +74,13 @@ def limit_s(settings: GuardSettings) -> float | None:
 
 
 def interval_s(limit: float) -> float:
-    """From look to look."""
+    """Return the seconds between two checks."""
     return min(60.0, max(1.0, limit / 10))
 
 
 def after(before: Idleness | None, now_s: float, is_busy: bool, interval: float) -> Idleness:
-    """What a look changes. A machine that slept between two looks has not been seen to idle."""
+    """Return the idleness after a check. If the machine was suspended between two checks, the time
+    of the suspension does not count as idle: the count starts again."""
     if is_busy:
         return Idleness(None, now_s)
     if before is None or before.since is None or now_s - before.looked_at > 3 * interval + 60:
@@ -83,7 +89,8 @@ def after(before: Idleness | None, now_s: float, is_busy: bool, interval: float)
 
 
 def reasons(name: str, before: Look | None, now: Look) -> list[str]:
-    """Why a node is busy. Its processor time needs two looks: the first one counts as busy."""
+    """Return why a node is busy; empty if it is idle. Its processor use needs two readings, so the
+    first one counts as busy."""
     if now.busy:
         return [f"{name}: {reason}" for reason in now.busy]
     if before is None or now.at_s <= before.at_s or now.cpu_s < before.cpu_s:

@@ -1,9 +1,9 @@
-"""The guard itself: looks every second, and never ends unless there is nothing to guard.
+"""The guard itself. It checks the limits every second, and ends only if there is nothing to guard.
 
-run [ROOT]       guard this node; ends at once where another one does
-look             what goes on here, as JSON
+run [ROOT]       guard this node; ends at once if another guard runs
+look             print what this node does, as JSON
 off WHY          switch off
-check FILE       whether the program runs here and the file holds settings
+check FILE       fails if the program does not run here or the file has no valid settings
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from clusterctl.node.guard.spot import SpotWatch
 
 TICK_S = 1.0
 STATE_EVERY_S = 5.0
+# How long the head node tries to switch the workers off, and the pause between two attempts.
 TELL_WORKERS_S = 300.0
 TELL_AGAIN_S = 10.0
 NOTHING = GuardSettings("")
 
 
 class SettingsFile:
-    """The settings, read again when the file changes. One that cannot be read changes nothing."""
+    """The settings, read again when the file changes. If the file is unreadable or invalid, the
+    settings stay as they are; after a start those of the last valid file are used."""
 
     def __init__(self, place: GuardFiles) -> None:
         self._place = place
@@ -43,6 +45,7 @@ class SettingsFile:
         self.value = self._last_good()
 
     def refresh(self) -> None:
+        """Read the file if it has changed."""
         try:
             stat = self._place.settings.stat()
             stamp: object = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
@@ -74,8 +77,8 @@ class SettingsFile:
 
 
 class IdleWatch:
-    """Looks at this node, and where that is quiet at the workers. Runs in a thread of its own:
-    neither an nvidia-smi nor a network that hangs may hold up the deadline."""
+    """Watches for idleness: first of this node, then, if this node is idle, of the workers. It runs
+    in its own thread, so that an nvidia-smi or a network that hangs does not delay the deadline."""
 
     def __init__(self, place: GuardFiles) -> None:
         self._place = place
@@ -84,7 +87,8 @@ class IdleWatch:
         self.report: dict[str, Any] = {}
 
     def step(self, settings: GuardSettings) -> tuple[float, str]:
-        """One round: seconds until the next, and why the cluster is to end, if it is."""
+        """Check once. Return the seconds until the next check, and why the cluster has to end;
+        empty if it does not."""
         limit = decisions.limit_s(settings)
         if limit is None:
             self._idleness, self.report = None, {}
@@ -107,7 +111,8 @@ class IdleWatch:
                 if isinstance(answer, Look):
                     found += self._compare(worker.name, answer)
                 else:
-                    # It may be computing: never the end on account of what is not known.
+                    # A worker that does not answer may be computing, so it counts as busy: the
+                    # guard never stops a cluster because of missing information.
                     found.append(f"{worker.name}: {answer}")
         return found
 
@@ -118,7 +123,7 @@ class IdleWatch:
 
 
 class Guard:
-    """Everything together. `ending` is why the machine is being switched off."""
+    """The whole guard. `ending` is the reason why the machine is being switched off."""
 
     def __init__(self, place: GuardFiles, program: str) -> None:
         self._place = place
@@ -134,7 +139,7 @@ class Guard:
         self.ending = ""
 
     def run(self) -> None:
-        """Until there is nothing to guard. Raises nothing."""
+        """Run until there is nothing to guard. Raises nothing."""
         for name, step in (("idle", self._watch_idleness), ("spot", self._watch_spot)):
             threading.Thread(target=self._forever, args=(name, step), daemon=True).start()
         while self._attempt("guard", self._tick, True):
@@ -157,6 +162,7 @@ class Guard:
         if now.boot_s - self._state_at >= STATE_EVERY_S:
             self._state_at = now.boot_s
             put(self._place.state, json.dumps(self._state(settings, now, left)) + "\n")
+        # A newer version was installed: run it.
         if not self.ending and _stamp(self._program) not in (self._stamp, None):
             self._place.log("the program has changed")
             os.execv(sys.executable, [sys.executable, "-IS", self._program, *sys.argv[1:]])
@@ -200,8 +206,8 @@ class Guard:
         return pause_s
 
     def _end_workers(self, settings: GuardSettings, why: str) -> None:
-        """The workers first. One that cannot be told is not waited for for long: this machine
-        costs as much."""
+        """Switch the workers off before the head node. The attempts for one that cannot be reached
+        end after a few minutes, because the head node costs money meanwhile."""
         untold = list(settings.workers) if settings.index == 0 else []
         deadline_s = time.monotonic() + TELL_WORKERS_S
         while untold:
@@ -257,7 +263,8 @@ def main() -> None:
 
 
 def guard(place: GuardFiles, program: str) -> None:
-    """The lock is the folder's own: it needs no space on the disk, and an end releases it."""
+    """Run the guard unless one runs already. The lock is on the folder itself: it needs no disk
+    space, and the kernel releases it when the guard ends."""
     place.kept.mkdir(parents=True, exist_ok=True)
     lock = os.open(place.kept, os.O_RDONLY)
     try:
@@ -265,6 +272,7 @@ def guard(place: GuardFiles, program: str) -> None:
     except BlockingIOError:
         return
     with contextlib.suppress(OSError):
-        # What runs out of memory is a job, and this may have to end it.
+        # If a job uses up the memory, the kernel must not kill the guard, which may have to stop
+        # it.
         Path("/proc/self/oom_score_adj").write_text("-1000")
     Guard(place, program).run()

@@ -1,4 +1,4 @@
-"""What a node does: jobs, logins, GPUs, processor time."""
+"""What a node does: its jobs, logins, GPUs and processor time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import Any
 
 from clusterctl.node.guard.commands import run
 
+# Environment variables of ranks and jobs.
 MARKS = (b"OMPI_COMM_WORLD_RANK=", b"PMIX_RANK=", b"CLUSTERCTL_JOB=")
+# Programs of Open MPI.
 MPI = ("mpirun", "mpiexec", "orterun", "prterun", "orted", "prted", "ompi_prted", "ompirun_wrapper")
-# OpenSSH's title of an open connection: `sshd: ubuntu@pts/0`, since 9.8 `sshd-session: ...`.
+# The title that OpenSSH gives the process of a session: `sshd: ubuntu@pts/0`, since 9.8
+# `sshd-session: ...`.
 LOGIN = re.compile(r"sshd(?:-session)?: (\S+)@(\S+)")
 BUSY_GPU_PERCENT = 5
 SMI_TIMEOUT_S = 30.0
@@ -22,6 +25,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class JobProcess:
+    """A process. `title` is its command line, `cpu_s` includes its children that have ended."""
+
     pid: int
     parent: int
     name: str
@@ -32,7 +37,8 @@ class JobProcess:
 
 @dataclass(frozen=True)
 class Look:
-    """One look at a node: why it is busy, and the processor time used since its boot, at `at_s`."""
+    """A node's activity: why it is busy, and the processor seconds of its processes, at `at_s` of
+    the boot clock."""
 
     busy: tuple[str, ...]
     cpu_s: float
@@ -43,7 +49,7 @@ class Look:
 
 
 def read_look(data: dict[str, Any]) -> Look:
-    """A look as another node printed it. Raises ValueError."""
+    """Parse the activity of another node. Raises ValueError."""
     try:
         return Look(tuple(map(str, data["busy"])), float(data["cpu_s"]), float(data["at_s"]))
     except (KeyError, TypeError) as wrong:
@@ -51,17 +57,18 @@ def read_look(data: dict[str, Any]) -> Look:
 
 
 def look() -> Look:
-    """This node now. The GPUs, which are slow to answer, only where nothing else goes on."""
+    """Return the activity of this node. nvidia-smi is slow, so it runs only if all else is idle."""
     processes = all_processes()
     busy = [*jobs(processes), *logins(processes, os.getpid())]
     if not busy:
         busy = gpus()
-    # A process that has ended is in its parent's count.
+    # The time of a process that has ended is in its parent's.
     cpu_s = sum(process.cpu_s for process in processes.values())
     return Look(tuple(busy), round(cpu_s, 2), time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 def all_processes() -> dict[int, JobProcess]:
+    """Return all users' processes by process ID, without zombies."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -75,7 +82,7 @@ def all_processes() -> dict[int, JobProcess]:
 
 
 def _process(folder: Path) -> JobProcess | None:
-    # The name is in parentheses and may hold anything, parentheses too.
+    # The name is in parentheses, and may contain parentheses itself.
     name, _, rest = (folder / "stat").read_bytes().partition(b"(")[2].rpartition(b")")
     fields = rest.split()
     if fields[0] in (b"Z", b"X"):
@@ -93,10 +100,12 @@ def _process(folder: Path) -> JobProcess | None:
 
 
 def is_rank_or_job(process: JobProcess) -> bool:
+    """Return whether the process has a variable of a rank or a job."""
     return any(entry.startswith(MARKS) for entry in process.environ)
 
 
 def jobs(processes: dict[int, JobProcess]) -> list[str]:
+    """Return why jobs make this node busy; empty if none runs."""
     found = [one for one in processes.values() if one.name in MPI or is_rank_or_job(one)]
     if not found:
         return []
@@ -105,8 +114,8 @@ def jobs(processes: dict[int, JobProcess]) -> list[str]:
 
 
 def logins(processes: dict[int, JobProcess], own: int) -> list[str]:
-    """People (or programs) with an open SSH session, or one of the SSM agent's; not the session
-    that `own` itself runs in. A connection that carries no session, as a tunnel, is none."""
+    """Return the open sessions of SSH and of the SSM agent, but not that in which process `own`
+    runs. A connection without a session, such as a tunnel, does not count."""
     line = ancestors(processes, own)
     parents = {process.parent for process in processes.values()}
     found = []
@@ -116,12 +125,14 @@ def logins(processes: dict[int, JobProcess], own: int) -> list[str]:
         title = LOGIN.fullmatch(process.title.strip())
         if not title or process.pid in line or not process.name.startswith("sshd"):
             continue
+        # A session has a terminal or has started a process.
         if process.pid in parents or title[2].startswith("pts"):
             found.append(f"{title[1]} is logged in ({title[2]})")
     return sorted(set(found))
 
 
 def ancestors(processes: dict[int, JobProcess], pid: int) -> set[int]:
+    """Return a process and its ancestors."""
     line: set[int] = set()
     while pid in processes and pid not in line:
         line.add(pid)
@@ -130,13 +141,13 @@ def ancestors(processes: dict[int, JobProcess], pid: int) -> set[int]:
 
 
 def gpus() -> list[str]:
-    """What the GPUs do, by nvidia-smi. Without that program there are none to ask."""
+    """Return why GPUs make this node busy, by nvidia-smi. Without that program there are none."""
     busy = []
     style = "--format=csv,noheader,nounits"
     try:
         status, said = run(["nvidia-smi", "--query-gpu=utilization.gpu", style], SMI_TIMEOUT_S)
         if status:
-            # NVIDIA's image on a machine without its GPUs has the program and nothing to ask.
+            # NVIDIA's image has the program also on a machine without a GPU, where it fails.
             return [f"nvidia-smi fails: {_last(said)}"] if has_nvidia_card() else []
         at = [int(word) for word in said.split() if word.isdigit()]
         if at and max(at) >= BUSY_GPU_PERCENT:
@@ -154,6 +165,7 @@ def gpus() -> list[str]:
 
 
 def has_nvidia_card() -> bool:
+    """Return whether a PCI device is NVIDIA's."""
     for vendor in Path("/sys/bus/pci/devices").glob("*/vendor"):
         try:
             if vendor.read_text().strip() == "0x10de":

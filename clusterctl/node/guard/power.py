@@ -1,5 +1,5 @@
-"""The end: say so, and switch the machine off. EC2 then stops it or terminates it, as the
-launcher has told both EC2 and the guard (`at_power_off`)."""
+"""Announces the end and switches the machine off. EC2 then stops or terminates it, as the launcher
+has set it in EC2 and in the guard's settings (`at_power_off`)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from clusterctl.node.guard.clock import GuardFiles
 from clusterctl.node.guard.commands import run
 
 WALL_TIMEOUT_S = 5.0
+# The wait before the next attempt. It begins at once if a command fails.
 AGAIN_S = 60.0
-# A shutdown can hang on a file system that does not answer: then without asking anybody.
+# A shutdown can hang on a file system that does not answer. The last two commands do not unmount;
+# the last does not even go through systemd.
 ATTEMPTS = (
     *(["shutdown", "-P", "now"],) * 5,
     ["poweroff", "-f"],
@@ -22,7 +24,7 @@ ATTEMPTS = (
 
 
 def announce(place: GuardFiles, text: str) -> None:
-    """To everybody logged in, the console, the system's log and the guard's own."""
+    """Tell all logged-in users, the console, the system's log and the guard's own log."""
     place.log(text)
     line = f"clusterctl: {text}"
     with contextlib.suppress(OSError):
@@ -39,7 +41,7 @@ def announce(place: GuardFiles, text: str) -> None:
 
 
 class PowerOff:
-    """One attempt a minute, each harder than the one before, for as long as it takes."""
+    """Switches the machine off, with harder commands if the first ones do not work."""
 
     def __init__(self, place: GuardFiles) -> None:
         self._place = place
@@ -47,6 +49,7 @@ class PowerOff:
         self._last = float("-inf")
 
     def step(self, now_s: float) -> None:
+        """Make the next attempt if it is due. `now_s` is the boot clock."""
         if now_s - self._last < AGAIN_S:
             return
         argv = ATTEMPTS[min(self._count, len(ATTEMPTS) - 1)]
@@ -62,7 +65,7 @@ class PowerOff:
 
 
 def off_soon() -> None:
-    """Switch off once the SSH session that asks for it has had its answer."""
+    """Switch off in a second, so that the SSH session that requests it gets its answer."""
     subprocess.Popen(
         ["sh", "-c", "sleep 1; shutdown -P now || poweroff -f"],
         stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""What a guard is told: the file guard.json, also as the launcher writes it."""
+"""The guard's settings: the file guard.json, which the launcher writes and the guard reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IMDS = "http://169.254.169.254"
 
 @dataclass(frozen=True)
 class Worker:
-    """A node that the head node asks, under its address inside the network."""
+    """A worker node, with its address inside the network."""
 
     name: str
     address: str
@@ -21,15 +21,15 @@ class Worker:
 
 @dataclass(frozen=True)
 class GuardSettings:
-    """When to end. None: no such limit.
+    """When the guard switches the machine off. None: no such limit.
 
-    `lifetime_s` counts the seconds that the machine has run since it was made, in all its boots;
-    the time for which it was stopped is not counted, since it is not paid for. `ends_at` is a
-    Unix time. The earlier of the two holds. `index` is None until `up` has made the node part of
-    its cluster, and in quarantine; the head node (0) judges for all its `workers` whether the
-    cluster idles.
-    `at_power_off` is what EC2 does when the machine switches itself off: `stop` keeps the disks,
-    `terminate` deletes them; empty where nobody has said.
+    `lifetime_s` is the seconds that the machine may run in all its boots together; time in which it
+    is stopped is not counted, since it is not paid for. `ends_at` is a Unix time. The earlier of
+    the two counts. `idle_s` is how long the cluster may idle. `index` is None until `up` has made
+    the node part of its cluster, and in quarantine. The head node (index 0) decides for all its
+    `workers` whether the cluster is idle, and logs in to them as `user`. `at_power_off` is what EC2
+    does when the machine switches itself off: `stop` keeps the disks, `terminate` deletes them;
+    empty if it is not known.
     """
 
     cluster: str
@@ -44,14 +44,14 @@ class GuardSettings:
     at_power_off: str = ""
 
     def __post_init__(self) -> None:
-        """Raises ValueError where a value makes no sense."""
+        """Raise ValueError if a value is invalid."""
         for name in ("lifetime_s", "ends_at", "idle_s"):
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and 0 < value < 1e12):
                 raise ValueError(f"{name} is not a time: {value!r}")
         words = [self.cluster, self.user, *(word for one in self.workers for word in _words(one))]
         for word in words:
-            # They end up on ssh's command line, where none may look like an option.
+            # They are arguments of ssh, and must not look like its options.
             if not isinstance(word, str) or not re.fullmatch(r"|\w[\w.:-]*", word, re.ASCII):
                 raise ValueError(f"not a name or address: {word!r}")
         if self.index is not None and not _is_index(self.index):
@@ -65,12 +65,12 @@ class GuardSettings:
 
     @property
     def guards(self) -> bool:
-        """Whether there is anything to watch."""
+        """Whether any limit is set."""
         return any((self.lifetime_s, self.ends_at, self.idle_s, self.spot))
 
     @property
     def fate(self) -> str:
-        """What becomes of the machine, for those who are logged in."""
+        """What happens to the machine, in words for logged-in users."""
         kept = {"stop": "stopped (its disk stays)", "terminate": "terminated (with its disk)"}
         return kept.get(self.at_power_off, "switched off")
 
@@ -79,14 +79,15 @@ class GuardSettings:
         return self.cluster if self.index is None else f"{self.cluster}-{self.index}"
 
     def text(self) -> str:
-        """The file: the same text for the same settings."""
+        """Return the content of the file. Equal settings give the same text."""
         default = asdict(GuardSettings(self.cluster))
         said = {key: value for key, value in asdict(self).items() if value != default[key]}
         return json.dumps({"cluster": self.cluster, **said}, indent=1, sort_keys=True) + "\n"
 
 
 def parse_settings(text: str) -> GuardSettings:
-    """The settings in a file. Raises ValueError; what a newer launcher may add is passed over."""
+    """Return the settings in a file. Raises ValueError. Unknown names, which a newer launcher may
+    write, are ignored."""
     found = json.loads(text)
     if not isinstance(found, dict):
         raise ValueError("not a JSON object")

@@ -1,4 +1,4 @@
-"""The notice that EC2 is about to take a spot instance back."""
+"""EC2's notice that it is about to interrupt a spot instance."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from clusterctl.node.guard.clock import GuardFiles, put
 from clusterctl.node.guard.power import announce
 
 POLL_S = 5.0
-LONGEST_POLL_S = 60.0
+LONGEST_POLL_S = 60.0  # while the metadata service does not answer
 TIMEOUT_S = 2.0
-TOKEN_TTL_S = 21600
+TOKEN_TTL_S = 21600  # the longest that IMDSv2 permits
 ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 
@@ -32,7 +32,7 @@ class Imds:
         self._token = ""
 
     def read(self, path: str) -> dict[str, Any] | None:
-        """The JSON object there; None where there is none. Raises OSError."""
+        """Return the JSON object at `path`; None if there is none. Raises OSError."""
         if not self._token:
             ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)}
             status, self._token = self._ask("PUT", "/latest/api/token", ttl)
@@ -65,8 +65,8 @@ class Imds:
 
 
 class SpotWatch:
-    """Asks, and tells once of each notice. An interruption also goes to the ranks that can use
-    it: those that catch SIGTERM, to save their state. Others would only die two minutes early."""
+    """Polls for notices, and announces each once. An interruption is also passed on to ranks that
+    catch SIGTERM, so that they save their state. Others would only die two minutes early."""
 
     def __init__(self, place: GuardFiles) -> None:
         self._place = place
@@ -76,7 +76,7 @@ class SpotWatch:
         self.notice: dict[str, Any] | None = None
 
     def step(self, address: str) -> float:
-        """One round; seconds until the next."""
+        """Poll once. Return the seconds until the next poll."""
         if self._imds is None or self._imds.address != address:
             self._imds = Imds(address)
         try:
@@ -121,8 +121,9 @@ class SpotWatch:
 
 
 def send_term(processes: dict[int, look.JobProcess]) -> list[int]:
-    """SIGTERM to each rank on this node that catches it; the outermost process of a rank that
-    does: what a rank starts inherits its marks, and often its handlers."""
+    """Send SIGTERM to each rank on this node that catches it. Return the process IDs. Of a rank's
+    processes only the outermost gets it: its children inherit its variables and often its
+    handler."""
     ranks = {
         pid: process
         for pid, process in processes.items()
@@ -139,6 +140,7 @@ def send_term(processes: dict[int, look.JobProcess]) -> list[int]:
 
 
 def catches_term(pid: int) -> bool:
+    """Return whether the process has a handler for SIGTERM."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         mask = next(line for line in status.splitlines() if line.startswith("SigCgt:"))

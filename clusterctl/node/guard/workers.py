@@ -1,4 +1,4 @@
-"""The head node's way to the workers: SSH with the key of mpirun."""
+"""How the head node's guard reaches the workers: SSH with mpirun's key."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from clusterctl.node.guard.commands import StartedProgram
 from clusterctl.node.guard.look import Look, read_look
 from clusterctl.node.guard.settings import GuardSettings, Worker
 
-PROGRAM = "/usr/local/lib/clusterctl/guard"
-AT_ONCE = 16
-TIMEOUT_S = 45.0
+PROGRAM = "/usr/local/lib/clusterctl/guard"  # the guard on every node
+AT_ONCE = 16  # SSH connections in parallel
+TIMEOUT_S = 45.0  # of each
 OPTIONS = (
     *("IdentitiesOnly=yes", "BatchMode=yes", "StrictHostKeyChecking=yes", "LogLevel=ERROR"),
     *("GlobalKnownHostsFile=/dev/null", "ConnectTimeout=10"),
@@ -22,7 +22,8 @@ OPTIONS = (
 
 
 def ssh_argv(home: str, user: str, worker: Worker, *command: str) -> list[str]:
-    """The guard's program on a worker. Root uses the login user's key and known hosts."""
+    """Return the command line that runs the guard's program on a worker. The guard is root and uses
+    the key and the known hosts of the login user."""
     known = f'UserKnownHostsFile="{home}/.ssh/clusterctl_known_hosts"'
     options = [word for option in (known, *OPTIONS) for word in ("-o", option)]
     far = shlex.join(["sudo", "-n", "python3", "-IS", PROGRAM, *command])
@@ -31,7 +32,7 @@ def ssh_argv(home: str, user: str, worker: Worker, *command: str) -> list[str]:
 
 
 def ask(settings: GuardSettings, workers: Sequence[Worker]) -> Iterator[tuple[Worker, Look | str]]:
-    """A look at each worker, or why there is none."""
+    """Yield for each worker its activity, or the reason why there is none."""
     for worker, status, said in _on_each(settings, workers, "look"):
         try:
             if status:
@@ -42,7 +43,8 @@ def ask(settings: GuardSettings, workers: Sequence[Worker]) -> Iterator[tuple[Wo
 
 
 def power_off(settings: GuardSettings, workers: Sequence[Worker], why: str) -> list[Worker]:
-    """Tell them to go; those that could not be told. One may be gone before ssh has ended."""
+    """Switch the workers off. Return those that were not reached. The exit status of ssh does not
+    count: a worker may be off before ssh has ended."""
     answers = _on_each(settings, workers, "off", why)
     return [worker for worker, _, said in answers if not said.startswith("off\n")]
 
