@@ -1,9 +1,10 @@
-"""The guard that ends a cluster in time: its settings, and the scripts that bring it to the nodes.
+"""The guard, which switches a cluster off at its limits: its settings, and the scripts that install
+it on nodes.
 
-Pure: the same bytes for the same settings. cloud-init starts the program at every boot, and it is
-started once when it is installed. Its parts lie uncompressed in one zip file: root on a node can
-read what watches over it. User data is short: there the program comes without its comments, which
-`up` brings later.
+Pure functions: equal settings give equal bytes. cloud-init starts the guard at every boot, and so
+does its installation. The program is a zip file without compression: root on a node can read what
+runs there. EC2 limits the size of user data, so the program in it has no comments; `up` installs
+the one with comments later.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ __all__ = ["GuardSettings", "Worker", "first_settings", "joined_settings", "life
 
 
 def lifetime_s(limits: Limits, hourly_usd: float | None) -> float | None:
-    """For how long new machines may run in all, from `max_hours` and `budget_usd`; None: no end.
+    """Return how many seconds new machines may run in all, by `max_hours` and `budget_usd`; None:
+    no limit.
 
-    `hourly_usd` is the whole cluster's. A budget without a price sets no time: the caller says
-    so.
+    `hourly_usd` is the price of the whole cluster. A budget without a price sets no limit; the
+    caller reports that.
     """
     times = []
     if limits.max_hours is not None:
@@ -50,7 +52,8 @@ def first_settings(
     spot: bool = False,
     at_power_off: str = "",
 ) -> GuardSettings:
-    """For the user data, which is the same for all nodes and knows no addresses yet."""
+    """Return the settings for the user data: the same for all nodes, and without addresses, which
+    are not known yet."""
     return GuardSettings(
         cluster,
         lifetime_s=lifetime_s(limits, hourly_usd),
@@ -67,10 +70,10 @@ def joined_settings(
     members: Sequence[NodeIdentity],
     ends_at: float | None = None,
 ) -> GuardSettings:
-    """For a node that is part of its cluster; in quarantine it has no `index`. `members` as
-    `prepare` has them, the head first.
+    """Return the settings of a node that is part of its cluster; in quarantine its `index` is None.
 
-    `ends_at` replaces the lifetime: the moment (Unix time) at which the whole cluster ends.
+    `members` are the nodes, the head node first. `ends_at` replaces the lifetime: the Unix time at
+    which the whole cluster ends.
     """
     workers = tuple(Worker(member.name, member.private_ip) for member in members[1:])
     return GuardSettings(
@@ -86,23 +89,25 @@ def joined_settings(
     )
 
 
-# The first boot of a machine begins this late after its launch at most.
+# The first boot of a machine begins at most this long after its launch.
 FIRST_BOOT_WITHIN_S = 1800.0
-# What a boot may have cost that its guard has not counted: firmware and memory tests, which large
-# machines need minutes for, and the last minute, which may not have been kept.
+# Time of a boot that the guard has not counted, at most: firmware and memory tests take large
+# machines minutes, and the last minute may not have been saved.
 UNCOUNTED_S = 600.0
 
 
 def used_command() -> str:
-    """For a POSIX shell; any login user may run it."""
+    """Return a command for a POSIX shell that prints the guard's running times. It needs no
+    root."""
     files = "/var/lib/clusterctl/guard-used.json /proc/sys/kernel/random/boot_id /proc/uptime"
     return f"for file in {files}; do cat $file 2>/dev/null; echo; done"
 
 
 def parse_used_h(stdout: str, made_at: float) -> float | None:
-    """For how many hours a machine that was made then (Unix time) has run at most, in all boots.
+    """Return an upper limit of the hours that a machine has run in all its boots. `made_at` is the
+    Unix time of its launch.
 
-    `stdout` is what `used_command` printed. None where no guard has counted from the first boot on.
+    `stdout` is what `used_command` printed. None if no guard has counted since the first boot.
     """
     lines = [line for line in stdout.splitlines() if line]
     kept = _object(lines[0]) if len(lines) == 3 else None
@@ -115,6 +120,7 @@ def parse_used_h(stdout: str, made_at: float) -> float | None:
     if abs(since - made_at) > FIRST_BOOT_WITHIN_S or not re.fullmatch(r"\d+(\.\d+)?", uptime):
         return None
     if kept.get("boot_id") != lines[1].strip():
+        # The guard of this boot has not saved its time yet.
         before, boots = before + last, boots + 1
     return (before + float(uptime) + boots * UNCOUNTED_S) / 3600
 
@@ -138,8 +144,8 @@ PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 lib=/usr/local/lib/clusterctl kept=/var/lib/clusterctl boots=/var/lib/cloud/scripts/per-boot
 id=$(cat /var/lib/cloud/data/instance-id 2>/dev/null)
 """
-# A shell keeps the program running: it survives even `pkill -9 python`. It does nothing on a
-# machine that was made from an image of this one.
+# A shell restarts the guard, so it survives even `pkill -9 python`. On a machine launched from an
+# image of this one the script does nothing: the instance ID differs.
 BOOT_SCRIPT = (
     """\
 #!/bin/sh
@@ -173,7 +179,7 @@ install_guard() {
     $boots/clusterctl-guard
 }
 """
-# The program ends by itself once its settings say that there is nothing to guard.
+# With these settings there is nothing to guard, and the guard ends by itself.
 _REMOVE = """\
 rm -f $boots/clusterctl-guard $kept/guard-good.json
 [ ! -e $kept ] || { settings >$kept/guard.json.new && mv $kept/guard.json.new $kept/guard.json; }
@@ -181,7 +187,7 @@ rm -f $boots/clusterctl-guard $kept/guard-good.json
 
 
 def guard_script(settings: GuardSettings) -> str:
-    """The user data script: the guard is armed even if nobody ever logs in."""
+    """Return the user data script, which starts the guard even if `up` never reaches the node."""
     return (
         f"#!/bin/sh\n# clusterctl's guard of the cluster {settings.cluster}.\n"
         + _PLACES
@@ -192,8 +198,8 @@ def guard_script(settings: GuardSettings) -> str:
 
 
 def guard_update_script(settings: GuardSettings) -> str:
-    """For `sh -s` over SSH, as often as one likes: installs the guard, renews program and
-    settings, or, where nothing is to be guarded any more, removes it. Prints `complete`.
+    """Return a script for `sh -s` over SSH that installs or updates the guard, or removes it if no
+    limit is set. It can be repeated, and prints `complete`.
 
     The login user needs `sudo -n`.
     """
@@ -209,7 +215,7 @@ def guard_update_script(settings: GuardSettings) -> str:
 
 
 def _functions(settings: GuardSettings, program: bytes) -> str:
-    """Each prints one file."""
+    """Return shell functions that each print one file."""
     files = {"settings": settings.text(), "boot": BOOT_SCRIPT, "program": _packed(program)}
     return "".join(_prints(name, text) for name, text in files.items())
 
@@ -219,14 +225,15 @@ def _prints(name: str, text: str) -> str:
 
 
 def _packed(content: bytes) -> str:
-    # As gzip packs, less its time stamp.
+    # gzip without a time stamp: the same bytes each time.
     packer = zlib.compressobj(9, wbits=31)
     packed = base64.b64encode(packer.compress(content) + packer.flush()).decode()
     return textwrap.fill(packed, 76) + "\n"
 
 
 def _or_without_python(settings: GuardSettings) -> str:
-    """A node on which the program does not run has the system's own timer until its next boot."""
+    """Return the end of the script: if the guard cannot run on the node, `shutdown` switches it off
+    in time, until its next boot."""
     seconds = []
     if settings.lifetime_s is not None:
         seconds.append(f"{settings.lifetime_s:.0f}")
@@ -239,7 +246,8 @@ def _or_without_python(settings: GuardSettings) -> str:
 
 MAX_BYTES = 16 * 1024  # EC2's limit, before base64
 MAX_INFLATED_BYTES = 4 * 1024 * 1024
-# How cloud-init tells what a text is; the longer of two that begin alike comes first.
+# How cloud-init recognizes the type of a text. If one start is the beginning of another, the longer
+# one comes first.
 TYPES = (
     ("#!", "text/x-shellscript"),
     ("#cloud-boothook", "text/cloud-boothook"),
@@ -252,22 +260,23 @@ TYPES = (
 
 
 def guard_user_data(settings: GuardSettings) -> bytes:
-    """For RunInstances where the user has none: a script."""
+    """Return the user data of a launch for which the user has none: a script."""
     return _fitting(guard_script(settings).encode(), b"")
 
 
 def with_guard(user_data: bytes, settings: GuardSettings) -> bytes:
-    """The user's own user data and the guard's script, which runs before the user's scripts.
+    """Return the user's own user data together with the guard's script, which runs before the
+    user's scripts.
 
-    The user's is left as it is where nothing is to be guarded. Raises UsageError where the whole
-    is more than EC2 takes, or where the user's part cannot be read.
+    Without limits it is returned unchanged. Raises UsageError if the result is larger than EC2
+    accepts, or if the user's part cannot be read.
     """
     if not settings.guards:
         return user_data
     content = _inflated(_debased(user_data))
     if not content.strip():
         return guard_user_data(settings)
-    # Scripts run in the order of their names; cloud-init's own are part-001 and so on.
+    # cloud-init runs scripts by name, and names those without a name part-001 and so on.
     disposition = 'Content-Disposition: attachment; filename="00-clusterctl-guard"\n'
     script = guard_script(settings).encode()
     parts = [disposition.encode() + _part("text/x-shellscript", script), _user_part(content)]
@@ -278,7 +287,7 @@ def with_guard(user_data: bytes, settings: GuardSettings) -> bytes:
 
 
 def _user_part(content: bytes) -> bytes:
-    # A multipart message is a part as it stands: cloud-init walks into it.
+    # cloud-init reads a multipart message inside another one.
     if b"mime-version:" in content[:4096].lower():
         return content
     text = content.lstrip().decode(errors="replace").lower()
@@ -289,12 +298,13 @@ def _user_part(content: bytes) -> bytes:
 def _part(kind: str, content: bytes) -> bytes:
     if content.isascii():
         return f'Content-Type: {kind}; charset="us-ascii"\n\n'.encode() + content
-    # cloud-init reads other characters rightly in this form only.
+    # cloud-init reads other characters correctly only in base64.
     header = f'Content-Type: {kind}; charset="utf-8"\nContent-Transfer-Encoding: base64\n\n'
     return header.encode() + base64.encodebytes(content)
 
 
 def _fitting(content: bytes, user: bytes) -> bytes:
+    """Compress the user data if it is too large. Raises UsageError if that is not enough."""
     if len(content) <= MAX_BYTES:
         return content
     packed = _gzip(content)
@@ -314,7 +324,7 @@ def _gzip(content: bytes) -> bytes:
 
 
 def _debased(raw: bytes) -> bytes:
-    """cloud-init undoes base64 on EC2, so that it may be given twice."""
+    """Undo base64: cloud-init accepts user data that is encoded twice, so users may give it so."""
     try:
         return base64.b64decode(raw.strip(), validate=True)
     except binascii.Error:

@@ -1,7 +1,8 @@
-"""`runclust` and `copyclust` on the head node, where the tutorial types them (docs/runclust.md),
-and what looks after jobs there (`train --watchdog`).
+"""Installs programs on the head node: `runclust` and `copyclust`, which the tutorial types there
+(docs/runclust.md), and the watchdog of jobs (`train --watchdog`).
 
-Their libraries are those of this machine where the head node has the same Python, else pip's there.
+Their libraries are copied from this machine if the head node has the same Python, else pip installs
+them there.
 """
 
 from __future__ import annotations
@@ -28,21 +29,22 @@ from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
 PACKAGE = Path(clusterctl.__file__).parent
+# The module of each program.
 PROGRAMS = {
     "runclust": "cli.runclust",
     "copyclust": "cli.copyclust",
     "clusterctl-watchdog": "operations.watchdog",
 }
-# They import neither: they do not ask AWS.
+# Packages that are not copied: the programs do not call AWS.
 NOT_THERE = ("ec2", "lab")
 LIBRARIES = ("ahocorasick-rs", "click", "paramiko", "rich")
-# What these can do without, for what they are used for here: 7 of 30 MB.
+# Dependencies that the programs do not use: 7 of 30 MB.
 UNUSED = {"invoke", "markdown-it-py", "mdurl", "pycparser", "pygments"}
-# Below the home folder. Nobody has to be root, and no other program is replaced.
+# Below the home folder: this needs no root, and replaces no other program.
 FOLDER = ".local/share/clusterctl"
 OLDEST_PYTHON = (3, 9)
 LOOK_TIMEOUT_S = 30.0
-# 8 MB over a home's uplink; or pip on the head node.
+# An upload of 8 MB over a home connection, or pip on the head node.
 PUT_TIMEOUT_S = 180.0
 
 _FACTS = """\
@@ -57,8 +59,8 @@ from clusterctl.{module} import main
 main()
 """
 _ON_PATH = f'PATH="$PATH:$HOME/{FOLDER}/bin"  # runclust and copyclust, by clusterctl'
-# Of all files a shell that runs one command of ssh's reads .bashrc alone, up to where Ubuntu's ends
-# for it: so the line is the first. A .bashrc that its owner brought later may not have it at all.
+# For a command given to ssh, bash reads only .bashrc, and Ubuntu's ends at once for such a shell.
+# So the line has to be the first. It is checked at every `up`: the user may have replaced .bashrc.
 _PUT_ON_PATH = f"""\
 line={shlex.quote(_ON_PATH)}
 for file in .bashrc .profile; do
@@ -83,7 +85,8 @@ fi
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python of the head node. `abi` is its SOABI: version, processor, C library."""
+    """A Python on the head node. `abi` is its SOABI: the version, the processor and the C
+    library."""
 
     path: str
     abi: str
@@ -93,8 +96,8 @@ class Interpreter:
 def start_putting(
     connections: Connections, head: Target, hosts_path: str, cache: Path, offline: bool
 ) -> Callable[[], str]:
-    """Begin to put the programs there, beside other work. What it returns waits for the end, and
-    says why they are not there; empty where they are."""
+    """Start to install the programs in the background. Return a function that waits for the end and
+    returns the reason if they are not installed, else an empty text."""
     said: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def work() -> None:
@@ -104,12 +107,12 @@ def start_putting(
             reason = ""
         except ClusterctlError as error:
             reason = error.message
-        except Exception as error:  # whatever it is: the cluster can be used without
+        except Exception as error:  # whatever it is: the cluster works without the programs
             reason = f"{type(error).__name__}: {error}"
         finally:
             said.put(reason)
 
-    # A daemon: an interrupted program must not wait for a host that does not answer.
+    # A daemon thread: after an interrupt this program must not wait for a silent host.
     threading.Thread(target=work, daemon=True).start()
     return said.get
 
@@ -117,15 +120,16 @@ def start_putting(
 def put_programs(
     connections: Connections, head: Target, hosts_path: str, cache: Path, offline: bool
 ) -> None:
-    """Both programs on the head node, unless they are there. Raises ClusterctlError.
+    """Install the programs on the head node unless they are there. Raises ClusterctlError.
 
-    `hosts_path` is its hosts file, below the home folder. In `cache`, a folder, lies what was
-    packed before. `offline`: pip may use what its configuration names, but no index.
+    `hosts_path` is the cluster's hosts file, below the home folder of the node. `cache` is a local
+    folder that keeps the packed archive. With `offline` pip uses no package index, only the places
+    that its configuration names.
     """
     stamp = own_stamp()
     look = look_script(stamp).encode()
     looked = connections.run(head, "sh -s", stdin=look, timeout_s=LOOK_TIMEOUT_S)
-    # A .bashrc may have printed before.
+    # .bashrc may have printed something before.
     if looked.stdout.endswith("current\n"):
         return
     found = parse_look(looked.stdout)
@@ -136,7 +140,7 @@ def put_programs(
             archive = _whole_archive(cache / f"head-programs-{stamp}.tar.gz")
             _put(connections, head, put_script(stamp, own, hosts_path), archive)
             return
-        except CommandFailed as error:  # for example an older C library
+        except CommandFailed as error:  # for example, the node's C library is older
             failed = error.message
     other = next((one for one in found if one.version >= OLDEST_PYTHON), None)
     if other is None:
@@ -153,7 +157,8 @@ def own_abi() -> str:
 
 
 def look_script(stamp: str) -> str:
-    """For `sh -s`: `current`, or a line for each Python there is."""
+    """Return a script for `sh -s` that prints `current` if the programs are installed, else a line
+    for each Python it finds."""
     names = [f"python3.{minor}" for minor in (sys.version_info[1], *range(14, 8, -1))]
     return f"""\
 cd
@@ -168,18 +173,19 @@ done
 
 
 def parse_look(stdout: str) -> list[Interpreter]:
-    """The interpreters in the order they are tried."""
+    """Return the interpreters that `look_script` printed, in the order in which they are tried."""
     lines = [line.split() for line in stdout.splitlines()]
     return [
         Interpreter(words[1], words[2], (int(words[3]), int(words[4])))
         for words in lines
-        # A path with spaces can be in no program's first line.
+        # A path with spaces would not work in the first line of a program.
         if len(words) == 5 and words[0] == "python"
     ]
 
 
 def put_script(stamp: str, python: Interpreter, hosts_path: str, pip: Sequence[str] = ()) -> str:
-    """For `sh`, with the archive as its input. What was there stays until the new one is whole."""
+    """Return the installation script for `sh`. It reads the archive from stdin, and keeps an
+    existing installation until the new one is complete."""
     launchers = "".join(
         f"printf %s {shlex.quote(_LAUNCHER.format(python=python.path, module=module))} "
         f">$new/bin/{program}\n"
@@ -211,13 +217,13 @@ echo complete
 
 
 def pip_arguments(offline: bool) -> list[str]:
-    """What pip is to install, as clusterctl's own metadata has it."""
+    """Return pip's arguments: the libraries with the versions in clusterctl's own metadata."""
     wanted = [one for one in requires("clusterctl") or () if _name(one) in LIBRARIES]
     return [*(["--no-index"] if offline else []), *wanted]
 
 
 def own_stamp() -> str:
-    """Changes with every change of what is put there."""
+    """Return a hash that changes with everything that is installed."""
     digest = hashlib.sha256((_LAUNCHER + own_abi()).encode())
     for name, path in own_files().items():
         digest.update(f"\0{name}\0".encode() + path.read_bytes())
@@ -227,7 +233,7 @@ def own_stamp() -> str:
 
 
 def own_files() -> Mapping[str, Path]:
-    """Path in the archive -> file, of this package."""
+    """Return this package's files by their path in the archive."""
     return {
         f"lib/{path.relative_to(PACKAGE.parent).as_posix()}": path
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -236,18 +242,18 @@ def own_files() -> Mapping[str, Path]:
 
 
 def libraries() -> Mapping[str, Path]:
-    """The same, of what it imports, as it is installed here."""
+    """Return the files of the libraries installed here, by their path in the archive."""
     return {
         f"lib/{file.as_posix()}": Path(str(found.locate_file(file)))
         for found in installed()
         for file in found.files or ()
-        # Programs and manual pages lie outside, and compiled modules come with their sources.
+        # Files outside the package folder are programs and manual pages; __pycache__ is made again.
         if not {"..", "__pycache__"} & set(file.parts)
     }
 
 
 def installed(unused: Iterable[str] = UNUSED) -> Iterator[Distribution]:
-    """LIBRARIES and what they need, as it is installed here."""
+    """Yield LIBRARIES and their dependencies, as installed here."""
     todo, seen = list(LIBRARIES), set(unused)
     while todo:
         name = _name(todo.pop())
@@ -256,7 +262,7 @@ def installed(unused: Iterable[str] = UNUSED) -> Iterator[Distribution]:
         seen.add(name)
         try:
             found = distribution(name)
-        except PackageNotFoundError:  # for another Python than this one
+        except PackageNotFoundError:  # a dependency of other Python versions
             continue
         yield found
         todo += [one for one in found.requires or () if "extra ==" not in one]
@@ -277,7 +283,8 @@ def _put(connections: Connections, head: Target, script: str, archive: bytes) ->
 
 
 def _whole_archive(path: Path) -> bytes:
-    """All that the programs need; kept at `path`, since to pack it takes longer than to send it."""
+    """Return the archive with the libraries. It is kept at `path`: packing takes longer than
+    sending."""
     with contextlib.suppress(OSError):
         return path.read_bytes()
     content = _archive({**own_files(), **libraries()})
@@ -291,7 +298,7 @@ def _whole_archive(path: Path) -> bytes:
 
 
 def _archive(files: Mapping[str, Path]) -> bytes:
-    # Compressed more, it is a tenth smaller and takes three times as long.
+    # A higher level saves a tenth of the size and takes three times as long.
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1) as tar:
         for name, path in files.items():

@@ -1,4 +1,4 @@
-"""What a node says of itself once it can be logged in to, and what is wrong with that."""
+"""The script that inspects a new node, the parser of its output, and the findings."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 
+# Where Deep Learning AMIs mount the instance store, the service that does it, and its timeout.
 STORE = "/opt/dlami/nvme"
 STORE_UNIT = "dlami-nvme"
 STORE_WITHIN_S = 60
-# A file system is some percent smaller than its volume: tables, journal, the boot partition.
+# The least share of its volume that a file system has: tables, the journal and the boot partition
+# take some percent.
 LEAST_OF_ROOT = 0.85
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the launch asked for: EFA interfaces, and GiB of root volume. 0: nothing."""
+    """What the launch requested: the number of EFA interfaces, GiB of the root volume. 0: none."""
 
     efa: int = 0
     root_gib: int = 0
@@ -29,17 +31,19 @@ class Asked:
 
 @dataclass(frozen=True)
 class FileSystem:
+    """A mounted file system. `source` is its device."""
+
     source: str
     size_gib: float
 
 
 @dataclass(frozen=True)
 class Equipment:
-    """What a node said of its disks and EFA devices. `efa` is None without EFA's driver.
+    """Disks and EFA devices of a node. `efa` is their number; None without EFA's driver.
 
-    `file_systems` by where they are mounted; `store_unit` are properties of the service that
-    mounts the instance store on Deep Learning AMIs, none where there is no such service.
-    `store_disks`: there are disks of an instance store.
+    `file_systems` are by mount point. `store_unit` has systemd's properties of the service that
+    mounts the instance store on Deep Learning AMIs; empty without that service. `store_disks`: the
+    node has disks of an instance store.
     """
 
     file_systems: Mapping[str, FileSystem] = field(default_factory=dict)
@@ -49,11 +53,11 @@ class Equipment:
 
 
 def equipment_script(efa: int) -> str:
-    """Part of the inspection script; `efa` is how many EFA devices there should be."""
+    """Return a part of the inspection script. `efa` is the number of EFA devices to wait for."""
     return _DISKS + (_EFA.replace("{efa}", str(efa)) if efa else "")
 
 
-# systemctl is of use only where systemd runs. The service may still be at it after cloud-init.
+# systemctl works only where systemd runs. The service may still be active after cloud-init.
 _DISKS = f"""
 if [ -d /run/systemd/system ] && command -v systemctl >/dev/null 2>&1; then
     waited=0
@@ -73,7 +77,7 @@ for disk in /dev/disk/by-id/nvme-Amazon_EC2_NVMe_Instance_Storage*; do
 done
 df -P -k / {STORE} 2>/dev/null </dev/null | while read -r line; do echo "df $line"; done
 """
-# On the largest types the devices appear one after the other.
+# On the largest instance types the devices appear one after another.
 _EFA = """
 if [ -d /sys/module/efa ]; then
     for attempt in 1 2 3 4; do
@@ -88,7 +92,7 @@ fi
 
 
 def parse_equipment(said: Mapping[str, Sequence[str]]) -> Equipment:
-    """From what the script printed, by the first word of each line."""
+    """Parse the script's output: the rest of each line, by the line's first word."""
     systems = (line.split() for line in said.get("df", ()))
     properties = (line.partition("=") for line in said.get("store-unit", ()))
     counted = (said.get("efa") or [""])[0]
@@ -105,7 +109,7 @@ def parse_equipment(said: Mapping[str, Sequence[str]]) -> Equipment:
 
 
 def check_equipment(host: str, found: Equipment, asked: Asked) -> tuple[Finding, ...]:
-    """What a user should know of one node."""
+    """Return the findings about one node's disks and EFA devices."""
     return (*_store(host, found), *efa_findings(host, found.efa, asked), *_root(host, found, asked))
 
 
@@ -137,7 +141,7 @@ def _not_mounted(host: str, why: str) -> Finding:
 
 
 def efa_findings(host: str, devices: int | None, asked: Asked) -> Iterator[Finding]:
-    """`devices`: None without EFA's driver."""
+    """Yield findings about EFA. `devices` is None without EFA's driver."""
     if not asked.efa:
         return
     if devices is None:
@@ -160,7 +164,7 @@ def efa_findings(host: str, devices: int | None, asked: Asked) -> Iterator[Findi
 
 def _root(host: str, found: Equipment, asked: Asked) -> Iterator[Finding]:
     root = found.file_systems.get("/")
-    # Without a device behind it (an overlay, the lab's hosts) there is no volume to compare with.
+    # Some root file systems have no device (an overlay, the lab's hosts), so no volume to compare.
     if root and root.source.startswith("/dev/") and root.size_gib < asked.root_gib * LEAST_OF_ROOT:
         yield Finding(
             "disk.size",
@@ -173,18 +177,18 @@ def _root(host: str, found: Equipment, asked: Asked) -> Iterator[Finding]:
 
 
 def folded(findings: Sequence[Finding]) -> list[Finding]:
-    """One finding for all hosts of which the same is said."""
+    """Merge equal findings of several hosts into one."""
     hosts: dict[Finding, list[str]] = {}
     for finding in findings:
         hosts.setdefault(replace(finding, host=None), []).append(finding.host or "")
     return [replace(finding, host=fold_hosts(names)) for finding, names in hosts.items()]
 
 
-MPI_KEY = "clusterctl_mpi"
+MPI_KEY = "clusterctl_mpi"  # mpirun's private key in ~/.ssh
 MPI_KEY_COMMENT = "clusterctl-mpi"
-LOG_LINES = 20
+LOG_LINES = 20  # of cloud-init's log
 
-# Every command here has its own stdin: the script itself comes in on the shell's.
+# Each command gets a stdin of its own: that of the shell is the script itself.
 _CLOUD_INIT = f"""
 echo 'stage cloud-init'
 if command -v cloud-init >/dev/null 2>&1; then
@@ -222,7 +226,8 @@ if [ ! -s ~/.ssh/{MPI_KEY} ]; then
 fi
 printf 'mpi-key %s\\n' "$(ssh-keygen -y -f ~/.ssh/{MPI_KEY} </dev/null)"
 """
-# Where `env install` puts it, or was told to; the conda environments of older Deep Learning AMIs.
+# The folder that `env install` has remembered, its default, or a conda environment of an older Deep
+# Learning AMI.
 _TRAINING = f"""
 for env in "$(cat ~/.clusterctl/training-env 2>/dev/null)" {FOLDER} ~/anaconda3/envs/tensorflow*; do
     [ -x "$env/bin/mpirun" ] && echo training there && break
@@ -231,9 +236,9 @@ done
 
 
 def inspection_script(head: bool, efa: int = 0) -> str:
-    """The script for `sh -s`. On the head node it also makes the key that mpirun logs in with.
+    """Return the script for `sh -s`. On the head node it also creates the key that mpirun uses.
 
-    `efa`: so many EFA devices should be there.
+    `efa` is the number of EFA devices that the node should have.
     """
     hostname = "\nprintf 'hostname %s\\n' \"$(hostname)\"\n"
     mpi_key = _MPI_KEY if head else ""
@@ -243,9 +248,10 @@ def inspection_script(head: bool, efa: int = 0) -> str:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What one node said. `gpus` is None without nvidia-smi, `cloud_init` without cloud-init.
+    """What the inspection of one node found. `gpus` is None without nvidia-smi, `cloud_init` (its
+    exit status) without cloud-init.
 
-    `training`: there is an environment to train in; `train` looks closer.
+    `training`: there is a training environment; `train` checks it in detail.
     """
 
     hostname: str
@@ -259,7 +265,7 @@ class Inspection:
 
 
 def parse_inspection(host: str, stdout: str) -> Inspection:
-    """The script's output. Raises CommandFailed where it is not complete."""
+    """Parse the script's output. Raises CommandFailed if it is not complete."""
     said: dict[str, list[str]] = {}
     for line in stdout.splitlines():
         key, _, value = line.partition(" ")
@@ -284,7 +290,7 @@ def _one(said: dict[str, list[str]], key: str) -> str:
 
 
 def _hostname(text: str) -> str:
-    # It goes into the others' known_hosts, where `*` would stand for every host.
+    # The name is written to known_hosts of other nodes, where `*` would match every host.
     return text if re.fullmatch(r"[A-Za-z0-9.-]{1,253}", text, re.ASCII) else ""
 
 
@@ -299,7 +305,7 @@ def _count(status: int | None, listing: list[str]) -> int | None:
 
 
 def check_inspection(host: str, found: Inspection, gpus: int) -> None:
-    """Raises CommandFailed where the node is not what its type promises: `gpus` GPUs, set up."""
+    """Raise CommandFailed if cloud-init failed or the node has fewer than `gpus` GPUs."""
     if found.cloud_init not in (None, 0, 2):
         raise CommandFailed(
             host,

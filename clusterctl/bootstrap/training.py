@@ -1,6 +1,7 @@
-"""The training environment on nodes: the script that makes it, and what nodes say of theirs.
+"""The training environment on nodes: the script that installs it, and the parser of what the script
+prints.
 
-Pure. The steps themselves are in shell/, which scripts/training-env shares.
+Pure. The steps themselves are in shell/, which scripts/training-env uses, too.
 """
 
 from __future__ import annotations
@@ -16,36 +17,38 @@ from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.domain.results import CommandResult
 
 SHELL = Path(__file__).parent / "shell"
+# The files in shell/ that make up the script, in order.
 PARTS = ("base", "packages", "training", "training_wheels", "training_install", "training_node")
 FOLDER = "/opt/clusterctl/training"
-# Below the home folder of a node.
+# Folders below the home folder of a node: all wheels, and those that the user has given.
 WHEELS = ".cache/clusterctl/wheels"
 GIVEN = ".cache/clusterctl/given-wheels"
-# The word of `--tensorflow` for each release of shell/training.sh.
+# The release of shell/training.sh for each value of `--tensorflow`.
 RELEASES = {"2.15": "default", "NEWEST": "newest"}
-# The first compute capability for which TensorFlow's wheels have no kernels (`tf.sysconfig
-# .get_build_info()`): the driver compiles them when they are first used.
+# By release, the first compute capability (90 is 9.0) for which TensorFlow's wheels have no kernels
+# (`tf.sysconfig.get_build_info()`). The driver compiles them at their first use.
 FIRST_WITHOUT_KERNELS = {"default": 90, "newest": 100}
-# Interpreters' first lines and mpirun's own shell commands hold the path as it is.
+# The path is used without quotes in the first lines of programs and in mpirun's shell commands.
 _PLAIN = re.compile(r"/[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)+")
 
 
 class EnvState(Enum):
-    """What is in the folder."""
+    """The state of the environment's folder."""
 
     MISSING = "missing"
     READY = "ready"
-    OTHER = "other"  # complete, of other versions
+    OTHER = "other"  # complete, with other versions
     PARTIAL = "partial"  # an installation that did not end
-    FOREIGN = "foreign"  # nothing of clusterctl's
+    FOREIGN = "foreign"  # not made by clusterctl
 
 
 @dataclass(frozen=True)
 class EnvRequest:
-    """Where, for what, and with which interpreter it is made.
+    """Where the environment is, for which flavor (cpu, gpu or auto), and the Python to make it
+    with.
 
-    Without a folder it is where the node has it, else FOLDER; without an interpreter the node's.
-    `release` is one of RELEASES; without one it is that of the environment which is there.
+    Without a folder it is the one that the node remembers, else FOLDER. Without a Python the node
+    chooses. `release` is a value of RELEASES; empty: that of the existing environment.
     """
 
     folder: str = ""
@@ -54,7 +57,7 @@ class EnvRequest:
     release: str = ""
 
     def command(self, verb: str, given: str = "", keep: bool = True) -> str:
-        """For a node's shell; `training_script` is its input."""
+        """Return the command line for a node's shell. Its stdin is `training_script`."""
         arguments = [verb, self.folder, self.flavor, self.python, given, "keep" if keep else "drop"]
         arguments.append(self.release)
         return shlex.join(["bash", "-s", "--", *arguments])
@@ -62,10 +65,13 @@ class EnvRequest:
 
 @dataclass(frozen=True)
 class NodeEnv:
-    """One node's environment, and what it could be made with. Sizes in bytes.
+    """One node's environment, and what it can be made with. Sizes in bytes.
 
-    `key` is what Horovod's wheel depends on there; `chosen`: the launcher looks here first; `free`
-    and `home_free` are a file system's device and room. `capabilities` are the GPUs', 90 for 9.0.
+    `key` has all that Horovod's wheel depends on. `stamp` is the key and more of the installed
+    environment. `chosen`: the launcher looks for an environment in this folder first. `gathered`:
+    all wheels but Horovod's are there. `free` and `home_free` are the device and the free bytes of
+    the folder's and the home folder's file systems. `capabilities` are those of the GPUs, 90 for
+    9.0.
     """
 
     host: str
@@ -88,7 +94,7 @@ class NodeEnv:
 
     @property
     def without_kernels(self) -> tuple[int, ...]:
-        """The capabilities for which the driver would compile TensorFlow's kernels."""
+        """Capabilities of the GPUs for which the driver would compile TensorFlow's kernels."""
         first = FIRST_WITHOUT_KERNELS[self.release]
         return tuple(one for one in self.capabilities if one >= first and self.flavor == "gpu")
 
@@ -98,12 +104,12 @@ class NodeEnv:
 
     @property
     def wheels(self) -> str:
-        """The folder of wheels, below the home folder."""
+        """The folder of the wheels, below the home folder."""
         return f"{WHEELS}/{self.key}"
 
 
 def check_request(request: EnvRequest) -> EnvRequest:
-    """The same. Raises UsageError for a folder that an environment cannot be in."""
+    """Return the request. Raises UsageError if its folder or its Python is not possible."""
     folder = request.folder
     if folder and (not _PLAIN.fullmatch(folder) or {".", ".."} & set(folder.split("/"))):
         raise UsageError(
@@ -120,19 +126,19 @@ def check_request(request: EnvRequest) -> EnvRequest:
 
 @functools.cache
 def training_script() -> bytes:
-    """For `bash -s` on a node. All of it is read before any of it runs."""
+    """Return the script for `bash -s` on a node. bash reads all of it before it runs any of it."""
     parts = [(SHELL / f"{name}.sh").read_text() for name in PARTS]
     parts.append(f"RANKS_CHECK={shlex.quote(ranks_check())}\n")
     return "".join([*parts, 'node_main "$@" </dev/null\n']).encode()
 
 
 def ranks_check() -> str:
-    """The Python program whose ranks meet and train a step."""
+    """Return a Python program whose ranks meet and train one step together."""
     return (SHELL / "ranks.py").read_text()
 
 
 def parse_look(result: CommandResult) -> NodeEnv:
-    """What `look` printed. Raises CommandFailed when it did not get to its end."""
+    """Parse the output of the step `look`. Raises CommandFailed if it is not complete."""
     lines = result.stdout.splitlines()
     if not result.ok or "looked" not in lines:
         raise failed(result, result.stderr)
@@ -169,7 +175,8 @@ def _room(text: str) -> tuple[str, int]:
 
 
 def failed(result: CommandResult, stderr: str) -> CommandFailed:
-    """The error of a step that failed on a node, from what it wrote: output, `error: ...`."""
+    """Return the error for a step that failed on a node: its last `error: ...` line, and the last
+    line of its other output as a hint."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     said = next((line for line in reversed(lines) if line.startswith("error: ")), "")
     before = [line for line in lines if line != said]

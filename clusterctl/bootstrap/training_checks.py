@@ -1,4 +1,5 @@
-"""What has to be done for the training environment of a cluster, and what is in its way. Pure."""
+"""Plans the installation of a cluster's training environment, and finds what is in its way.
+Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_bytes
 
-# Bytes of the environment, and of its wheels, by flavor.
+# Bytes that an environment and its wheels need, by flavor.
 ROOM = {"cpu": (1_900_000_000, 450_000_000), "gpu": (7_000_000_000, 3_500_000_000)}
 
 
 @dataclass(frozen=True)
 class EnvPlan:
-    """What has to be done, in this order; hosts in the order of the cluster."""
+    """The steps of an installation, in this order. Hosts are in the cluster's order."""
 
     gather: bool
     build: bool
@@ -29,13 +30,13 @@ class EnvPlan:
 
 
 def plan_install(nodes: Sequence[NodeEnv], given: Sequence[str] = ()) -> EnvPlan:
-    """What makes the environment of every node ready. The head node is the first.
+    """Plan what makes the environment of every node ready. The head node is the first of `nodes`.
 
-    `given` are the names of the wheels that the user has.
+    `given` are the file names of the wheels that the user has.
     """
     head, *workers = nodes
     missing = [node for node in nodes if not node.ready]
-    # The launcher of a node that has it may still look elsewhere.
+    # A node may have the environment while its launcher looks in another folder.
     install = [node.host for node in nodes if not (node.ready and node.chosen)]
     name = head.key.partition("+")[0]
     has_wheel = head.horovod_wheel or any(
@@ -50,7 +51,7 @@ def plan_install(nodes: Sequence[NodeEnv], given: Sequence[str] = ()) -> EnvPlan
 
 
 def plan_lines(plan: EnvPlan, head: NodeEnv, folder: str) -> list[str]:
-    """The plan as text, a line per step."""
+    """Return the plan as text, a line per step."""
     all_of = fold_hosts(plan.install)
     steps = [
         (plan.gather, f"{head.host}: get the wheels, once for all nodes"),
@@ -73,13 +74,13 @@ def _kernels(head: NodeEnv) -> str:
 
 
 def kernels_for(head: NodeEnv) -> str:
-    """`compute capability 9.0`: for which TensorFlow's wheels have none."""
+    """Return `compute capability 9.0`: those for which TensorFlow's wheels have no kernels."""
     named = ", ".join(f"{one // 10}.{one % 10}" for one in head.without_kernels)
     return f"compute capability {named}"
 
 
 def obstacles(nodes: Sequence[NodeEnv], folder: str) -> list[Finding]:
-    """All that keeps these nodes from having the environment, head node first."""
+    """Return all that keeps nodes from having the environment. The head node is the first."""
     head = nodes[0]
     found = []
     for node in nodes:
@@ -110,7 +111,7 @@ def obstacles(nodes: Sequence[NodeEnv], folder: str) -> list[Finding]:
 def _room_findings(node: NodeEnv) -> list[Finding]:
     env, wheels = ROOM[node.flavor]
     if node.state in (EnvState.OTHER, EnvState.PARTIAL):
-        env = 0  # it takes the place of what is there
+        env = 0  # it replaces the existing environment
     if node.gathered:
         wheels = 0
     (device, free), (home_device, home_free) = node.free, node.home_free
@@ -130,7 +131,7 @@ def _room_findings(node: NodeEnv) -> list[Finding]:
 
 
 def state_findings(nodes: Sequence[NodeEnv], folder: str, cluster: str) -> list[Finding]:
-    """What is not as it should be, for `env status`. Nodes of one trouble are in one finding."""
+    """Return the problems for `env status`. Nodes with the same problem share one finding."""
     found = [_not_ready(node, folder, cluster) for node in nodes if not node.ready]
     keys = {node.key for node in nodes if node.ready}
     if len(keys) > 1:

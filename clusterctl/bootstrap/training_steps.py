@@ -1,4 +1,4 @@
-"""The script of the training environment run on nodes."""
+"""Runs the script of the training environment on nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
 
 LOOK_TIMEOUT_S = 120.0
-# The download of 3 GB, the build of Horovod, on a slow machine.
+# On a slow machine: a download of 3 GB, and the build of Horovod.
 STEP_TIMEOUT_S = 3600.0
 
 Tell = Callable[[str], None]
@@ -26,7 +26,7 @@ Tell = Callable[[str], None]
 def look(
     connections: Connections, targets: Sequence[Target], request: EnvRequest
 ) -> FanoutResult[NodeEnv]:
-    """What each node has."""
+    """Return the environment that each node has."""
 
     def one(target: Target) -> NodeEnv:
         return parse_look(
@@ -47,9 +47,9 @@ def run_step(
     command: Callable[[Target], str],
     tell: Tell,
 ) -> FanoutResult[CommandResult]:
-    """A verb of the script on these nodes; what it says is told as it comes.
+    """Run a step of the script on nodes, and pass on its progress through `tell`, line by line.
 
-    On KeyboardInterrupt it is ended on the nodes.
+    On KeyboardInterrupt the step is stopped on the nodes.
     """
 
     def one(target: Target) -> CommandResult:
@@ -73,7 +73,7 @@ def run_step(
 
 
 class _Said:
-    """What the script says on one host: progress to tell, and why it failed."""
+    """The script's output on one host: stdout goes to `tell` line by line, stderr is kept."""
 
     def __init__(self, host: str, tell: Tell) -> None:
         self._host, self._tell = host, tell

@@ -1,4 +1,4 @@
-"""What makes nodes one cluster: their names, keys and host keys, and the script that tells each."""
+"""What makes nodes one cluster: names, keys and host keys, and the script that installs them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KNOWN_HOSTS = "clusterctl_known_hosts"
 
 @dataclass(frozen=True)
 class NodeIdentity:
-    """A node as the others know it. `host_keys` are `TYPE BASE64`."""
+    """What the other nodes need to know of a node. `host_keys` are texts `TYPE BASE64`."""
 
     name: str
     private_ip: str
@@ -23,24 +23,24 @@ class NodeIdentity:
 
     @property
     def inside_name(self) -> str:
-        """The name EC2 gives it inside the VPC."""
+        """The host name that EC2 gives the node inside the VPC."""
         return f"ip-{self.private_ip.replace('.', '-')}"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name it goes by, each once."""
+        """All names and addresses of the node, each once."""
         public = self.public_ip or ""
         names = (self.private_ip, self.name, self.inside_name, public, self.hostname)
         return tuple(dict.fromkeys(name for name in names if name))
 
 
 def known_hosts_lines(names: Sequence[str], host_keys: Sequence[str], note: str = "") -> list[str]:
-    """`NAMES TYPE BASE64 NOTE`, one per key."""
+    """Return lines `NAMES TYPE BASE64 NOTE` for a known_hosts file, one per key."""
     return [" ".join((",".join(names), key, note)).rstrip() for key in host_keys]
 
 
 def cluster_known_hosts(members: Sequence[NodeIdentity]) -> str:
-    """For the head node, the first member: all nodes, and itself as localhost."""
+    """Return the head node's known_hosts: all nodes, and the head node (the first) as localhost."""
     head = members[0]
     lines = known_hosts_lines((*head.names, "localhost", "127.0.0.1", "::1"), head.host_keys)
     for member in members[1:]:
@@ -49,7 +49,7 @@ def cluster_known_hosts(members: Sequence[NodeIdentity]) -> str:
 
 
 def cluster_ssh_config(members: Sequence[NodeIdentity], user: str) -> str:
-    """For the head node's ~/.ssh/config: how mpirun and people get from node to node."""
+    """Return the block for the head node's ~/.ssh/config, by which mpirun and users reach nodes."""
     names = dict.fromkeys(name for member in members for name in member.names)
     return f"""\
 Host {" ".join((*names, "localhost", "127.0.0.1"))}
@@ -67,7 +67,7 @@ Host *
 
 
 def etc_hosts(members: Sequence[NodeIdentity]) -> str:
-    """For /etc/hosts, so that `ssh demo-1` works on every node."""
+    """Return the block for /etc/hosts, with which `ssh demo-1` works on every node."""
     return "".join(
         f"{member.private_ip} {member.name} {member.inside_name}\n" for member in members
     )
@@ -76,8 +76,8 @@ def etc_hosts(members: Sequence[NodeIdentity]) -> str:
 BEGIN = "# >>> clusterctl >>>"
 END = "# <<< clusterctl <<<"
 
-# without_block FILE: the file without our block. A block whose end is missing is left alone,
-# since what follows it may be the user's.
+# without_block FILE: print the file without clusterctl's block. A block without an end is left in
+# the file, because what follows it may be the user's.
 _FUNCTIONS = f"""\
 set -eu
 umask 077
@@ -94,8 +94,8 @@ without_block() {{
     ' "$1"
 }}
 """
-# The head node's key, alone in its block: that of a head node that was replaced must not log in any
-# more. Older versions wrote it as a line among the user's, known by its comment.
+# The block holds only the current head node's key: a head node that was replaced must not be able
+# to log in. Older versions added the key as a line of its own, which its comment identifies.
 _AUTHORIZE = f"""\
 touch authorized_keys
 {{
@@ -104,7 +104,7 @@ touch authorized_keys
 }} >keys.clusterctl
 mv keys.clusterctl authorized_keys
 """
-# Not every login user may use sudo: the names are a convenience, addresses always work.
+# Without sudo there are no names in /etc/hosts. They are a convenience: addresses always work.
 _ETC_HOSTS = """\
 if names=$(without_block /etc/hosts; printf '%s' "$block") && [ -n "$names" ] &&
     [ "$names" != "$(cat /etc/hosts)" ]; then
@@ -119,8 +119,8 @@ mv config.clusterctl config
 
 
 def node_script(members: Sequence[NodeIdentity], mpi_public_key: str, user: str, head: bool) -> str:
-    """For `sh -s` on one node. `members` are all nodes, head first; the head also gets the way
-    to the others."""
+    """Return the script for `sh -s` on one node. `members` are all nodes, the head node first. With
+    `head` the script also configures SSH to the other nodes."""
     key_line = f"{mpi_public_key}\n"
     script = [
         _FUNCTIONS,

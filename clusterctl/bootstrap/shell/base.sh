@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# How the shell programs here speak, fail, become root and wait for each other: those of scripts/
-# and those that clusterctl sends to nodes.
+# Output, errors, root and locks for the shell programs of scripts/ and for those that clusterctl
+# sends to nodes.
 
 say() { printf '%s\n' "$*"; }
 
@@ -9,8 +9,7 @@ die() {
     exit 1
 }
 
-# Run a long and noisy command: silent when it works, its last lines when it does not. DOING says
-# in words what went wrong then.
+# Run a long and noisy command. If it fails, print its last lines and exit; DOING is the message.
 quietly() {
     local log=$1
     shift
@@ -20,7 +19,7 @@ quietly() {
     fi
 }
 
-# Run as root: directly, or through sudo. Fails when neither is there.
+# Run a command as root: directly, or through sudo. Fails if neither is possible.
 as_root() {
     if [[ $EUID -eq 0 ]]; then
         "$@"
@@ -29,12 +28,12 @@ as_root() {
     fi
 }
 
-# sudo that asks for a password helps only where someone can type it.
+# A sudo that needs a password is of use only if stdin is a terminal.
 can_be_root() {
     [[ $EUID -eq 0 ]] || sudo -n true 2>/dev/null || { [[ -t 0 ]] && command -v sudo >/dev/null; }
 }
 
-# Hold a lock on a folder for as long as the calling (sub)shell lives.
+# Hold a lock on a folder until the calling (sub)shell ends.
 lock_folder() {
     local fd
     exec {fd}<"$1"

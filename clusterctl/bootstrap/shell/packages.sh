@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# apt_ensure PKG...: install the Debian/Ubuntu packages that are missing, and only those.
+# apt_ensure PACKAGE...: install the Debian/Ubuntu packages that are missing, and no others.
 
 apt_ensure() {
     if ! command -v apt-get >/dev/null; then
@@ -17,7 +17,7 @@ apt_ensure() {
     can_be_root || die "packages are missing, and neither root nor sudo is at hand. As root, run:
     apt-get update && apt-get install -y ${missing[*]}"
     say "apt: installing ${missing[*]}"
-    # One broken source among many fails the update; the packages may be there all the same.
+    # One broken source makes the update fail; the packages may still be available.
     apt_get update || say "apt: update failed, trying with the lists at hand"
     apt_get install -y --no-install-recommends "${missing[@]}" ||
         die "apt could not install ${missing[*]}"

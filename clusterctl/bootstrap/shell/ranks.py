@@ -1,9 +1,10 @@
-"""Run under mpirun in a training environment: RANKS ranks meet, and a step keeps them alike.
+"""Run under mpirun in a training environment: checks that RANKS ranks meet and stay alike in a
+step.
 
     ranks.py RANKS
 
-What is built against another MPI runs without a word, each rank alone. Where Horovod does not know
-Keras (3), gradients are not averaged, without a word either.
+Both faults are silent otherwise. If Horovod was built against another MPI, each rank runs alone. If
+Horovod does not support the Keras that is installed (3), gradients are not averaged.
 """
 
 import sys
@@ -16,7 +17,7 @@ hvd.init()
 ranks = int(sys.argv[1])
 if hvd.size() != ranks:
     sys.exit(f"{hvd.size()} of {ranks} ranks meet")
-tf.keras.utils.set_random_seed(hvd.rank())  # every rank has images of its own
+tf.keras.utils.set_random_seed(hvd.rank())  # each rank has its own data, so its own gradients
 model = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(4,))])
 hvd.broadcast_variables(model.variables, root_rank=0)
 model.compile(hvd_keras.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)), "mse")

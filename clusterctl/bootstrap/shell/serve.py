@@ -1,14 +1,14 @@
-"""Serves a SavedModel over HTTP as TensorFlow Serving's REST API does; runs on a node as a job.
+"""Runs on a node as a job: serves a SavedModel over HTTP like TensorFlow Serving's REST API.
 
     python serve.py --model NAME --folder DIR --libraries DIR --port N [--public]
 
-DIR has versions (`1`, `2`, ...: the highest is served, and a higher one that appears takes its
-place), or is a SavedModel itself, which is version 1 then. `--libraries` has uvicorn and starlette.
-`ready` beside this file appears when the model answers: {"server", "version"}. A model that does
-not load ends the program; its last line is `error: ...`.
+--folder has versions (`1`, `2`, ...) or is a SavedModel itself, which is then version 1. The
+highest version is served, and replaced when a higher one appears. --libraries has uvicorn and
+starlette. When the model answers, the file `ready` appears beside this one: {"server", "version"}.
+If no model loads, the program ends; its last line is `error: ...`.
 
-The contract: https://www.tensorflow.org/tfx/serving/api_rest. Without classify and regress, which
-are for tf.Example, and labels.
+The contract: https://www.tensorflow.org/tfx/serving/api_rest. Not supported: classify and regress,
+which are for tf.Example, and labels.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ import urllib.request
 import zlib
 from pathlib import Path
 
-BODY_BYTES = 256 << 20
-QUOTED_BYTES = 256
-POLL_S = 1.0
+BODY_BYTES = 256 << 20  # the largest request
+QUOTED_BYTES = 256  # the most that an error quotes
+POLL_S = 1.0  # how often new versions are looked for
 LOAD_WITHIN_S = 600.0
-GRACE_S = 5
+GRACE_S = 5  # for requests in progress when the server stops
 DEFAULT = "serving_default"
 REAL = "tensorflow_model_server"
 
 
 class HttpError(Exception):
-    """An answer that is an error: its HTTP status, and what the client is told."""
+    """An HTTP error: the status, and the message for the client."""
 
     def __init__(self, status, message):
         super().__init__(message)
@@ -53,7 +53,7 @@ class HttpError(Exception):
 
 
 def parse_body(body):
-    """The object of a request. Raises HttpError with the offset of what is no JSON, in bytes."""
+    """Parse the JSON object of a request. Raises HttpError with the offset of an error in bytes."""
     try:
         text = body.decode()
         asked = json.loads(text)
@@ -62,7 +62,7 @@ def parse_body(body):
     except json.JSONDecodeError as wrong:
         offset = len(text[: wrong.pos].encode())
         raise HttpError(400, f"JSON Parse error: {wrong.msg}. at offset: {offset}") from None
-    except ValueError as wrong:  # an integer of thousands of digits
+    except ValueError as wrong:  # an integer with too many digits for Python
         raise HttpError(400, f"JSON Parse error: {wrong} at offset: 0") from None
     if not isinstance(asked, dict):
         raise HttpError(400, f"JSON Value: {quoted(asked)} Is not object")
@@ -70,14 +70,15 @@ def parse_body(body):
 
 
 def quoted(value):
+    """Return a value as JSON, cut off if it is long."""
     text = json.dumps(value)
     return text if len(text) <= QUOTED_BYTES else text[:QUOTED_BYTES] + "..."
 
 
 def inputs_of(asked, wanted):
-    """The arrays by input, and how many instances there are (None: column format).
+    """Return the arrays by input name, and the number of instances (None: column format).
 
-    `wanted`: input -> TensorSpec. Raises HttpError.
+    `wanted` has a TensorSpec for each input name. Raises HttpError.
     """
     if "instances" in asked and "inputs" in asked:
         raise HttpError(400, "Both 'instances' and 'inputs' are given: one of them is to be")
@@ -111,6 +112,7 @@ def is_b64(value):
 
 
 def only(wanted):
+    """Return the name of the only input. Raises HttpError if there are several."""
     if len(wanted) != 1:
         raise HttpError(400, f"the inputs have to be named, there are {', '.join(sorted(wanted))}")
     return next(iter(wanted))
@@ -123,7 +125,7 @@ def check_names(given, wanted, where):
 
 
 def to_array(name, value, spec):
-    """Raises HttpError where the type is not the input's, or the shape is none of its."""
+    """Return the value of an input as an array. Raises HttpError if type or shape do not fit."""
     import numpy as np
 
     dtype = spec.dtype
@@ -134,7 +136,7 @@ def to_array(name, value, spec):
             array = np.array(value)
         except (ValueError, OverflowError):
             raise HttpError(400, f"input {name}: its lists are not all of one length") from None
-        # 1 will do for a float; 1.0 is no integer, and neither is true.
+        # An integer is valid for a float input; 1.0 and true are not valid for an integer input.
         kinds = "iuf" if dtype.is_floating else "b" if dtype.is_bool else "iu"
         if array.size and array.dtype.kind not in kinds:
             raise HttpError(400, f"input {name}: {quoted(value)} is not of type {dtype.name}")
@@ -151,7 +153,7 @@ def to_array(name, value, spec):
 
 
 def decoded(name, value):
-    """Strings as bytes, in lists as they were."""
+    """Return strings as bytes, in the same lists. {"b64": TEXT} is decoded. Raises HttpError."""
     if isinstance(value, list):
         return [decoded(name, one) for one in value]
     if isinstance(value, str):
@@ -168,7 +170,8 @@ def decoded(name, value):
 
 
 def answer_of(outputs, instances):
-    """What goes back: rows for a request of rows, else columns. Raises HttpError."""
+    """Return the answer to a request: rows if the request had rows, else columns. Raises
+    HttpError."""
     listed = {}
     for name, tensor in outputs.items():
         array = as_array(tensor)
@@ -187,11 +190,12 @@ def as_array(tensor):
     import numpy as np
 
     array = np.asarray(tensor.numpy(), dtype=object if tensor.dtype.name == "string" else None)
-    # Python has no bfloat16.
+    # numpy has no bfloat16: it is shown as bytes.
     return array.astype("float32") if array.dtype.kind == "V" else array
 
 
 def encoded(value, name):
+    """Return bytes as JSON text, in base64 if the output's name ends with _bytes (the contract)."""
     if isinstance(value, list):
         return [encoded(one, name) for one in value]
     if name.endswith("_bytes"):
@@ -203,7 +207,7 @@ def encoded(value, name):
 
 
 class LoadedModel:
-    """One loaded version. Raises what TensorFlow raises."""
+    """One loaded version. Its constructor raises what TensorFlow raises."""
 
     def __init__(self, path, version):
         import tensorflow as tf
@@ -220,7 +224,7 @@ class LoadedModel:
         }
 
     def predict(self, asked):
-        """The answer to a request. Raises HttpError."""
+        """Return the answer to a request. Raises HttpError."""
         name = asked.get("signature_name", "") or DEFAULT
         signature = self._signatures.get(name) if isinstance(name, str) else None
         if signature is None:
@@ -245,7 +249,8 @@ class LoadedModel:
 
 
 class Versions:
-    """The versions of a model in a folder, as they come and go; one is served."""
+    """The versions of a model in a folder, of which one is served. `states` has state and error of
+    each."""
 
     def __init__(self, folder):
         self._folder = folder
@@ -254,14 +259,15 @@ class Versions:
         self.current = None
 
     def look(self):
-        """Load the highest version if it is another one than is served."""
+        """Load the highest version unless it is the one that is served."""
         found = self._found()
         for version in sorted(found, reverse=True):
             if self.current and self.current.version == version:
                 break
             path = found[version]
-            # One that is on its way changes from look to look, and half of a vocabulary would
-            # load. One that failed is tried again when its files have changed.
+            # A version that is still being copied changes between two polls; if loaded early, it
+            # could have half of a vocabulary. A version that failed to load is tried again when its
+            # files have changed. At the start nothing is served, so there is no wait.
             stamp, before = stamp_of(path), self._seen.get(version)
             self._seen[version] = stamp
             if (self.current and stamp != before) or self._tried.get(version) == stamp:
@@ -270,16 +276,16 @@ class Versions:
             self.states[version] = ("LOADING", "")
             try:
                 loaded = LoadedModel(path, version)
-            except Exception as error:  # TensorFlow raises all kinds
+            except Exception as error:  # TensorFlow raises errors of many types
                 self.states[version] = ("END", f"{type(error).__name__}: {error}".strip()[:2000])
                 print(f"version {version} did not load: {self.states[version][1]}", flush=True)
                 continue
             if self.current:
                 self.states[self.current.version] = ("END", "")
             self.current = loaded
-            # TensorFlow and a model are a million objects, and the lists of a few requests have
-            # Python look through all of them for cycles: 150 ms in which nobody is answered. Once
-            # it has to: a model that is replaced is full of cycles.
+            # TensorFlow and a model are a million Python objects. The lists of a few requests make
+            # Python search all of these for cycles, and no request is answered for 150 ms. freeze()
+            # excludes them. A replaced model is full of cycles, so they are collected before.
             gc.unfreeze()
             gc.collect()
             gc.freeze()
@@ -299,7 +305,7 @@ class Versions:
         return {n: path for n, path in paths.items() if has_model(path)}
 
     def no_model(self):
-        """Why there is none; for the log's last line."""
+        """Return why no model is served, for the log's last line."""
         failed = [f"version {version}: {why}" for version, (_, why) in self.states.items() if why]
         if failed:
             return "the model does not load: " + failed[0].partition("\n")[0]
@@ -318,7 +324,7 @@ class Versions:
         )
 
     def of(self, version):
-        """Raises HttpError."""
+        """Return the model of a version; None: the one that is served. Raises HttpError."""
         if self.current is None or version not in (None, self.current.version):
             raise HttpError(404, "")
         return self.current
@@ -327,18 +333,18 @@ class Versions:
 def has_model(folder):
     try:
         return (folder / "saved_model.pb").exists()
-    except OSError:  # a folder that may not be looked into
+    except OSError:  # the folder is not readable
         return False
 
 
 def stamp_of(path):
-    """What is below a folder, with sizes and times."""
+    """Return the paths, sizes and times of all files below a folder."""
     stamps = []
     try:
         for one in path.rglob("*"):
             status = one.lstat()
             stamps.append((str(one), status.st_size, status.st_mtime_ns))
-    except OSError:  # it goes while it is looked at
+    except OSError:  # files are removed meanwhile
         pass
     return sorted(stamps)
 
@@ -347,7 +353,7 @@ def stamp_of(path):
 
 
 def application(name, versions):
-    """The ASGI application."""
+    """Return the ASGI application."""
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
@@ -413,7 +419,7 @@ def application(name, versions):
 
         return Response(await run_in_threadpool(work), media_type="application/json")
 
-    # No router: one place says what is wrong with a path, as with all else.
+    # No router: parse_path reports all errors in a path, in TensorFlow Serving's words.
     async def call(scope, receive, send):
         if scope["type"] == "http":
             response = await serve(Request(scope, receive))
@@ -423,7 +429,7 @@ def application(name, versions):
 
 
 def parse_path(method, path):
-    """Model, version (None: the one that is served), and predict, status or metadata."""
+    """Return model, version (None: the one that is served), and predict, status or metadata."""
     malformed = HttpError(400, f"Malformed request: {method} {path}")
     parts = path.split("/")
     if parts[:3] != ["", "v1", "models"] or len(parts) < 4:
@@ -475,6 +481,7 @@ def metadata_of(model, name):
 
 
 def tell_ready(server, version):
+    """Write the file `ready` in one step."""
     here = Path(__file__).resolve().parent
     (here / "ready.new").write_text(json.dumps({"server": server, "version": version}) + "\n")
     (here / "ready.new").rename(here / "ready")
@@ -488,7 +495,7 @@ def main():
     parser.add_argument("--port", required=True, type=int)
     parser.add_argument("--public", action="store_true")
     args = parser.parse_args()
-    # TensorFlow Serving cannot listen on the loopback alone.
+    # TensorFlow Serving cannot listen on the loopback address only.
     if args.public and shutil.which(REAL):
         sys.exit(serve_with_the_real_one(args))
     serve_here(args)
@@ -496,7 +503,7 @@ def main():
 
 def serve_here(args):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # All of a GPU's memory is what TensorFlow takes else.
+    # Otherwise TensorFlow takes all of a GPU's memory.
     os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
     sys.path.insert(0, args.libraries)
     listener = listen("" if args.public else "127.0.0.1", args.port)
@@ -529,8 +536,9 @@ def serve_here(args):
 
 
 def listen(address, port):
-    # asyncio turns Nagle's algorithm off for sockets whose protocol is named. Where it is on, the
-    # body of an answer waits for the delayed ACK of its head: 40 ms for each request.
+    """Return a socket bound to the port. Exits if the port is taken."""
+    # asyncio turns Nagle's algorithm off only for sockets that name their protocol. With it, the
+    # body of an answer waits for the delayed ACK of its head: 40 ms per request.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -541,7 +549,7 @@ def listen(address, port):
 
 
 def serve_with_the_real_one(args):
-    """TensorFlow Serving as a child, until it or this program is ended."""
+    """Run TensorFlow Serving until it ends or this program is stopped. Return its exit status."""
     listen("", args.port).close()
     folder = args.folder
     if (folder / "saved_model.pb").exists():

