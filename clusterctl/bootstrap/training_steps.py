@@ -81,6 +81,7 @@ class _Said:
         self.stderr = b""
 
     def take(self, stream: str, chunk: bytes) -> None:
+        """Take a piece of the output."""
         if stream == "stderr":
             self.stderr += chunk
             return

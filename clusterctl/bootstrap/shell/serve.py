@@ -119,6 +119,7 @@ def only(wanted):
 
 
 def check_names(given, wanted, where):
+    """Raise HttpError unless the names are exactly those of the signature."""
     if set(given) != set(wanted):
         have, want = ", ".join(sorted(given)), ", ".join(sorted(wanted))
         raise HttpError(400, f"{where}: has {quoted(have)}, and the signature {want}")
@@ -187,6 +188,7 @@ def answer_of(outputs, instances):
 
 
 def as_array(tensor):
+    """Return a tensor as a numpy array."""
     import numpy as np
 
     array = np.asarray(tensor.numpy(), dtype=object if tensor.dtype.name == "string" else None)
@@ -453,6 +455,7 @@ def parse_path(method, path):
 
 
 def status_of(versions, version, model):
+    """Return the answer about a model's status: of one version, or of all if it is None."""
     states = dict(versions.states)
     if version is not None:
         if version not in states:
@@ -471,6 +474,7 @@ def status_of(versions, version, model):
 
 
 def metadata_of(model, name):
+    """Return the answer about a model's signatures."""
     return {
         "model_spec": {"name": name, "signature_name": "", "version": str(model.version)},
         "metadata": {"signature_def": {"signature_def": model.signatures}},
@@ -502,6 +506,7 @@ def main():
 
 
 def serve_here(args):
+    """Serve the model in this process until it is stopped. Exits if no model loads."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # Otherwise TensorFlow takes all of a GPU's memory.
     os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"

@@ -170,6 +170,7 @@ def output(argv: list[str], timeout_s: float = WITHIN_S) -> str | None:
 
 
 def system() -> dict[str, Any]:
+    """Return the host's name, kernel, boot, uptime in seconds, processors and load."""
     name = os.uname()
     return {
         "hostname": name.nodename,

@@ -76,6 +76,7 @@ class GuardSettings:
 
     @property
     def name(self) -> str:
+        """The name of the node, or of its cluster before the node is part of it."""
         return self.cluster if self.index is None else f"{self.cluster}-{self.index}"
 
     def text(self) -> str:

@@ -108,11 +108,13 @@ def say(text: str) -> None:
 
 
 def note(folder: Path, attempt: dict[str, Any]) -> None:
+    """Append a failure to the job's `attempts`. An error is ignored: the disk may be full."""
     with contextlib.suppress(OSError), (folder / "attempts").open("a") as file:
         file.write(json.dumps(attempt) + "\n")
 
 
 def ranks_of(folder: Path, plan: dict[str, Any]) -> int:
+    """Return the number of ranks of the attempt that has failed."""
     words = shlex.split(jobs.text_in(folder / "again"))[2:] or plan["argv"]
     return int(words[words.index("-np") + 1]) if "-np" in words else plan["ranks"]
 

@@ -79,6 +79,7 @@ def pid_of(folder: Path) -> int:
 
 
 def exit_status_of(folder: Path) -> int | None:
+    """Return the exit status of a job; None if none is written yet."""
     try:
         return int((folder / "exit_status").read_text())
     except (OSError, ValueError):
@@ -86,6 +87,7 @@ def exit_status_of(folder: Path) -> int | None:
 
 
 def mtime_of(path: Path) -> float | None:
+    """Return the time of a file's last change; None if there is no file."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -93,6 +95,7 @@ def mtime_of(path: Path) -> float | None:
 
 
 def text_in(path: Path) -> str:
+    """Return the text of a file; empty if it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -210,6 +213,7 @@ def folders() -> list:
 
 
 def wait_until(reached: Callable[[], bool], timeout_s: float) -> bool:
+    """Poll until `reached` is true. Return False after the timeout."""
     deadline = time.monotonic() + timeout_s
     while not reached():
         if time.monotonic() > deadline:

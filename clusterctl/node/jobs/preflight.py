@@ -235,6 +235,7 @@ def versions(python: str, mpirun: str) -> dict[str, str]:
 
 
 def output(argv: list[str]) -> str:
+    """Return what a program prints; empty if it does not start or takes too long."""
     try:
         done = subprocess.run(
             argv,

@@ -168,6 +168,7 @@ def ours(
 
 
 def find(job: str | None, all_python: bool) -> list[Process]:
+    """Return this user's processes of MPI jobs on this node. The parameters are those of `ours`."""
     return ours(all_processes(), os.getpid(), job, all_python)
 
 
@@ -199,6 +200,7 @@ def is_python(process: Process) -> bool:
 
 
 def describe(process: Process, ended: str = "") -> dict[str, object]:
+    """Return the JSON line about a process. `ended` is terminated, killed, or empty if it runs."""
     rank = process.environ.get(b"RANK" if is_of_torchrun(process) else RANK, b"")
     uptime_s = float(Path("/proc/uptime").read_text().split()[0])
     return {

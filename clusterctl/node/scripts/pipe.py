@@ -126,6 +126,7 @@ class Folder:
         return status.st_size, status.st_mtime_ns
 
     def read(self, name: str, etag: str, begin: int, end: int) -> bytes:
+        """Return bytes `begin` to `end` (not included) of a file. Raises NotStreamed."""
         data = b""
         with contextlib.suppress(OSError), (self.top / name).open("rb") as file:
             data = os.pread(file.fileno(), end - begin, begin)
@@ -290,6 +291,7 @@ class RankProcess:
         return fields[0], fields[19]
 
     def runs(self) -> bool:
+        """Return whether the process exists and is no zombie."""
         state, start = self._stat()
         return state not in "ZX" and start == self.start
 
