@@ -52,8 +52,7 @@ def first_settings(
     spot: bool = False,
     at_power_off: str = "",
 ) -> GuardSettings:
-    """Return the settings for the user data: the same for all nodes, and without addresses, which
-    are not known yet."""
+    """Return the settings for the user data: the same for all nodes, as no address is known yet."""
     return GuardSettings(
         cluster,
         lifetime_s=lifetime_s(limits, hourly_usd),
@@ -97,8 +96,7 @@ UNCOUNTED_S = 600.0
 
 
 def used_command() -> str:
-    """Return a command for a POSIX shell that prints the guard's running times. It needs no
-    root."""
+    """Return a command for a POSIX shell that prints the guard's record of running times."""
     files = "/var/lib/clusterctl/guard-used.json /proc/sys/kernel/random/boot_id /proc/uptime"
     return f"for file in {files}; do cat $file 2>/dev/null; echo; done"
 
@@ -246,8 +244,7 @@ def _or_without_python(settings: GuardSettings) -> str:
 
 MAX_BYTES = 16 * 1024  # EC2's limit, before base64
 MAX_INFLATED_BYTES = 4 * 1024 * 1024
-# How cloud-init recognizes the type of a text. If one start is the beginning of another, the longer
-# one comes first.
+# How cloud-init recognizes the type of a text. The longer of two similar starts comes first.
 TYPES = (
     ("#!", "text/x-shellscript"),
     ("#cloud-boothook", "text/cloud-boothook"),

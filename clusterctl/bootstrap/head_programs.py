@@ -85,8 +85,7 @@ fi
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python on the head node. `abi` is its SOABI: the version, the processor and the C
-    library."""
+    """A Python on the head node. `abi` is its SOABI: version, processor and C library."""
 
     path: str
     abi: str
@@ -283,8 +282,7 @@ def _put(connections: Connections, head: Target, script: str, archive: bytes) ->
 
 
 def _whole_archive(path: Path) -> bytes:
-    """Return the archive with the libraries. It is kept at `path`: packing takes longer than
-    sending."""
+    """Return the archive with libraries, kept at `path`: packing takes longer than sending."""
     with contextlib.suppress(OSError):
         return path.read_bytes()
     content = _archive({**own_files(), **libraries()})

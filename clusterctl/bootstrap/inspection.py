@@ -226,8 +226,7 @@ if [ ! -s ~/.ssh/{MPI_KEY} ]; then
 fi
 printf 'mpi-key %s\\n' "$(ssh-keygen -y -f ~/.ssh/{MPI_KEY} </dev/null)"
 """
-# The folder that `env install` has remembered, its default, or a conda environment of an older Deep
-# Learning AMI.
+# The folder that `env install` has remembered, its default, or conda of older Deep Learning AMIs.
 _TRAINING = f"""
 for env in "$(cat ~/.clusterctl/training-env 2>/dev/null)" {FOLDER} ~/anaconda3/envs/tensorflow*; do
     [ -x "$env/bin/mpirun" ] && echo training there && break

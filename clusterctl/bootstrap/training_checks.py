@@ -1,5 +1,4 @@
-"""Plans the installation of a cluster's training environment, and finds what is in its way.
-Pure."""
+"""Plans the installation of a training environment, and finds what is in its way. Pure."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ def set_death_signal(number: int) -> None:
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process signal `number` when process `parent` ends. Call it in a
-    new process."""
+    """Call in a new process: have the kernel send it signal `number` when `parent` ends."""
     set_death_signal(number)
     # If `parent` ended before the call of prctl, no signal comes.
     if os.getppid() != parent:

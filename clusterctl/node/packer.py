@@ -55,8 +55,7 @@ class Program:
 
     @functools.cached_property
     def modules(self) -> tuple[str, ...]:
-        """All modules of the program and their parent packages, each after those that it
-        imports."""
+        """All modules of the program and their packages, each after those that it imports."""
         ordered: dict[str, None] = {}
 
         def add(name: str) -> None:

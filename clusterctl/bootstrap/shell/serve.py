@@ -171,8 +171,7 @@ def decoded(name, value):
 
 
 def answer_of(outputs, instances):
-    """Return the answer to a request: rows if the request had rows, else columns. Raises
-    HttpError."""
+    """Return the answer: rows if the request had rows, else columns. Raises HttpError."""
     listed = {}
     for name, tensor in outputs.items():
         array = as_array(tensor)
@@ -251,8 +250,7 @@ class LoadedModel:
 
 
 class Versions:
-    """The versions of a model in a folder, of which one is served. `states` has state and error of
-    each."""
+    """Versions of a model in a folder; one is served. `states` has the state and error of each."""
 
     def __init__(self, folder):
         self._folder = folder

@@ -96,8 +96,7 @@ python_version() {
     say "${version:-unknown}"
 }
 
-# Check that every user may enter all folders above the file (the last letter of the mode is x or
-# t).
+# Check that every user may enter all folders above the file (the mode ends with x or t).
 readable_by_all() {
     local path=$1
     while [[ $path != / ]]; do

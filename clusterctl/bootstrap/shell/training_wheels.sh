@@ -175,8 +175,7 @@ cuda_toolkit() {
     return 1
 }
 
-# training_packages PYTHON venv|build: install the distribution's packages that this needs, if
-# missing.
+# training_packages PYTHON venv|build: install the distribution's packages that are missing.
 training_packages() {
     local version
     version=$(python_version "$1")

@@ -76,8 +76,7 @@ def scripts() -> dict[str, str]:
 
 
 def data(folder: str) -> list[object] | None:
-    """Return a hash of the training files' names and sizes, and their number; None if none
-    exist."""
+    """Return a hash of the training files' names and sizes, and their number; None if none."""
     found = preflight.listing(os.path.expanduser(folder))  # noqa: PTH111
     sizes = sorted({**found["train"], **found["validation"]}.items())
     if not sizes:

@@ -141,8 +141,7 @@ def answer(question: dict[str, Any], spy: stacks.PySpy) -> dict[str, Any]:
 
 
 def ras_addresses() -> list[str]:
-    """Return the addresses of NCCL's RAS on this node: by the ranks' variable, or NCCL's
-    default."""
+    """Return the addresses of NCCL's RAS here: those of the ranks' variable, or NCCL's default."""
     ranks = [one for one in processes.find(None, False) if one.role == "rank"]
     told = {one.environ.get(b"NCCL_RAS_ADDR", b"localhost:28028") for one in ranks}
     return sorted(map(processes.text, told))
@@ -355,8 +354,7 @@ def numbers(path: str) -> list[int]:
 
 
 def stat_fields(folder: str) -> list[str]:
-    """Return the fields of /proc/PID/stat after the name, which may contain anything. Raises
-    OSError."""
+    """Return the fields of /proc/PID/stat after the name. Raises OSError."""
     raw = Path(folder, "stat").read_bytes()
     return raw.rpartition(b")")[2].decode().split()
 
@@ -509,8 +507,7 @@ def connection(said: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def endpoint(family: int, raw: bytes, port: int) -> str:
-    """Return `127.0.0.1:8080` or `[::1]:8080`. An IPv4 address mapped into IPv6 is shown as
-    IPv4."""
+    """Return `127.0.0.1:8080` or `[::1]:8080`. IPv4 mapped into IPv6 is shown as IPv4."""
     if family == socket.AF_INET6 and raw.startswith(b"\0" * 10 + b"\xff\xff"):
         family, raw = socket.AF_INET, raw[12:]
     if family == socket.AF_INET:

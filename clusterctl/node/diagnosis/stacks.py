@@ -137,8 +137,7 @@ def _fill_one(pid: int, sample: dict[str, Any], spy: PySpy) -> None:
         sample["stack_source"] = source if sample["stacks"] else ""
         return is_whole(sample["stacks"])
 
-    # The process changes while it is read; another attempt may succeed. On a busy node this is
-    # frequent.
+    # The process changes while it is read; another attempt may succeed.
     any(tried("py-spy", lambda: spy.dump(pid)) for _ in range(TRIES))
     if not sample["stacks"] and sample["state"] not in ("T", "t"):
         tried("faulthandler", lambda: by_faulthandler(pid)) or tried(
@@ -159,8 +158,7 @@ def is_whole(stacks: list[dict[str, Any]]) -> bool:
 
 
 def _output(argv: list[str]) -> str:
-    """Return what a program prints. Raises OSError with its message; PermissionError if that is the
-    reason."""
+    """Return what a program prints. Raises OSError, or PermissionError, with its message."""
     try:
         done = subprocess.run(
             argv,

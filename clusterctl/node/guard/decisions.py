@@ -8,8 +8,7 @@ from clusterctl.node.guard.clock import Moment
 from clusterctl.node.guard.look import Look
 from clusterctl.node.guard.settings import GuardSettings
 
-# A machine that is started after its time is up runs this long, so that its owner can set a new
-# limit.
+# A machine started after its time is up runs this long, so that its owner can set a new limit.
 GRACE_S = 15 * 60.0
 WARN_AT_S = (60.0, 5 * 60.0, 10 * 60.0, 30 * 60.0)  # before the end
 

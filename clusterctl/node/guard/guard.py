@@ -272,7 +272,6 @@ def guard(place: GuardFiles, program: str) -> None:
     except BlockingIOError:
         return
     with contextlib.suppress(OSError):
-        # If a job uses up the memory, the kernel must not kill the guard, which may have to stop
-        # it.
+        # When a job uses up the memory, the kernel must not kill the guard, which may stop the job.
         Path("/proc/self/oom_score_adj").write_text("-1000")
     Guard(place, program).run()

@@ -122,8 +122,7 @@ class SpotWatch:
 
 def send_term(processes: dict[int, look.JobProcess]) -> list[int]:
     """Send SIGTERM to each rank on this node that catches it. Return the process IDs. Of a rank's
-    processes only the outermost gets it: its children inherit its variables and often its
-    handler."""
+    processes only the outermost gets it: the others inherit its variables, often its handler."""
     ranks = {
         pid: process
         for pid, process in processes.items()

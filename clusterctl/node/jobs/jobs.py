@@ -155,8 +155,7 @@ def last_row(path: Path | None) -> dict:
 
 
 def attempts_of(folder: Path) -> list:
-    """Return the failed attempts of a job. Lines cut short by a full disk or a crash are
-    skipped."""
+    """Return the failed attempts of a job. Lines cut short are skipped."""
     found = []
     for line in text_in(folder / "attempts").splitlines():
         with contextlib.suppress(ValueError):
@@ -350,8 +349,7 @@ def mark_cancelled(folder: Path) -> None:
 
 
 def pack(folder: Path) -> None:
-    """Write what is kept of a job to stdout, of a growing file its current bytes. Raises
-    OSError."""
+    """Write what is kept of a job to stdout; growing files as far as they are. Raises OSError."""
     described = describe(folder)
     paths: list = [folder / name for name in KEPT]
     paths += sorted([*folder.glob("trace-steps-*"), *folder.glob("log-*")])

@@ -209,8 +209,7 @@ def logs(folder: str) -> dict[str, Any]:
 
 
 def free_bytes(folder: str) -> int | None:
-    """Return the free bytes on the file system of a folder that may not exist yet; None:
-    unknown."""
+    """Return the free bytes on the file system of a folder, which need not exist; None: unknown."""
     for place in [Path(folder), *Path(folder).parents] if folder else []:
         with contextlib.suppress(OSError):
             system = os.statvfs(place)

@@ -145,8 +145,7 @@ def digest_of(path: Path) -> str:
 
 
 def upload(folder: Path, url: str) -> str:
-    """Upload to URL/JOB/model and URL/JOB/output, then the manifest. Return URL/JOB. Raises
-    NotCollected."""
+    """Upload the files, then the manifest, to URL/JOB, which is returned. Raises NotCollected."""
     try:
         tool = Tool({"sources": []})
     except Failure as failure:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONTRACT = "contract.json"
-# Folders below the job's folder on every node, as in SageMaker's /opt/ml. They exist from the
-# start.
+# Folders below the job's folder on every node, as in SageMaker's /opt/ml. They exist at the start.
 FOLDERS = (
     "code",
     "input/config",

@@ -62,8 +62,7 @@ class ObjectReader:
         self._own = threading.local()
 
     def list_all(self) -> list[tuple[str, int, str]]:
-        """Return name, size and ETag of each object below the prefix, sorted by name. Raises
-        NotStreamed."""
+        """Return name, size and ETag of all objects, sorted by name. Raises NotStreamed."""
         found, query = [], {"list-type": "2", "prefix": self.prefix}
         while True:
             try:
@@ -91,8 +90,7 @@ class ObjectReader:
         return not prefix or prefix.endswith("/") or key[len(prefix) :][:1] in ("", "/")
 
     def read(self, key: str, etag: str, begin: int, end: int) -> bytearray:
-        """Return bytes `begin` to `end` (not included) of the version `etag`. Raises
-        NotStreamed."""
+        """Return bytes `begin` to `end` (excluded) of the version `etag`. Raises NotStreamed."""
         data = bytearray(end - begin)
         view = memoryview(data)
 

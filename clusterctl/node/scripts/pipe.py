@@ -108,8 +108,7 @@ def files_of(folder: Path) -> list[tuple[str, int, str]]:
 
 
 class Folder:
-    """Reads local files like ObjectReader. Raises NotStreamed if a file has changed since it was
-    listed."""
+    """Reads local files like ObjectReader. Raises NotStreamed if one has changed."""
 
     def __init__(self, channel: Mapping[str, Any]) -> None:
         self.top = Path(channel["source"]).expanduser()

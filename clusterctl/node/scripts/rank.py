@@ -77,8 +77,7 @@ def command(contract: dict[str, Any], python: str) -> list[str]:
 
 
 def this_host(contract: dict[str, Any]) -> dict[str, Any]:
-    """Return the contract's entry for this node, with what the node adds. Exits if there is
-    none."""
+    """Return the contract's entry for this node, and what the node adds. Exits without an entry."""
     interfaces = interface_addresses()
     for host in contract["hosts"]:
         if host["address"] in interfaces:
