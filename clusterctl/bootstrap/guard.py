@@ -1,10 +1,10 @@
 """The guard, which switches a cluster off at its limits: its settings, and the scripts that install
 it on nodes.
 
-Pure functions: equal settings give equal bytes. cloud-init starts the guard at every boot, and so
-does its installation. The program is a zip file without compression: root on a node can read what
-runs there. EC2 limits the size of user data, so the program in it has no comments; `up` installs
-the one with comments later.
+Pure functions: equal settings give equal bytes. cloud-init starts the guard at every boot; the
+installation starts it once. The program is a zip file without compression: root on a node can read
+what runs there. EC2 limits the size of user data, so the program in it has no comments; `up`
+installs the one with comments later.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _or_without_python(settings: GuardSettings) -> str:
 
 MAX_BYTES = 16 * 1024  # EC2's limit, before base64
 MAX_INFLATED_BYTES = 4 * 1024 * 1024
-# How cloud-init recognizes the type of a text. The longer of two similar starts comes first.
+# How cloud-init recognizes the type of a text. If two starts match, the longer comes first.
 TYPES = (
     ("#!", "text/x-shellscript"),
     ("#cloud-boothook", "text/cloud-boothook"),

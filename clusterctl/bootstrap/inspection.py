@@ -57,7 +57,7 @@ def equipment_script(efa: int) -> str:
     return _DISKS + (_EFA.replace("{efa}", str(efa)) if efa else "")
 
 
-# systemctl works only where systemd runs. The service may still be active after cloud-init.
+# systemctl works only where systemd runs. The service may still be starting after cloud-init.
 _DISKS = f"""
 if [ -d /run/systemd/system ] && command -v systemctl >/dev/null 2>&1; then
     waited=0

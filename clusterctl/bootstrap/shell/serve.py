@@ -191,7 +191,7 @@ def as_array(tensor):
     import numpy as np
 
     array = np.asarray(tensor.numpy(), dtype=object if tensor.dtype.name == "string" else None)
-    # numpy has no bfloat16: it is shown as bytes.
+    # bfloat16 has kind V in numpy, and Python has no such number.
     return array.astype("float32") if array.dtype.kind == "V" else array
 
 

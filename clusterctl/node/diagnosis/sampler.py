@@ -277,7 +277,7 @@ def describe(one: processes.Process) -> dict[str, Any]:
     gpus = [] if local is None else [local]
     if visible is not None:
         listed = [int(word) for word in visible.split(",") if word.strip().isdigit()]
-        # A rank that sees several GPUs, as all ranks here do, uses that of its local rank.
+        # If the ranks here see the same several GPUs, each uses that of its local rank.
         gpus = listed[local : local + 1] if local is not None and len(listed) > 1 else listed
     cwd = ""
     with contextlib.suppress(OSError):

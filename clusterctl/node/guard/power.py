@@ -14,8 +14,8 @@ from clusterctl.node.guard.commands import run
 WALL_TIMEOUT_S = 5.0
 # The wait before the next attempt. It begins at once if a command fails.
 AGAIN_S = 60.0
-# A shutdown can hang on a file system that does not answer. The last two commands do not unmount;
-# the last does not even go through systemd.
+# A shutdown can hang on a file system that does not answer. `-f` has the system manager switch off
+# at once, `-f -f` does so without it (poweroff(8)).
 ATTEMPTS = (
     *(["shutdown", "-P", "now"],) * 5,
     ["poweroff", "-f"],

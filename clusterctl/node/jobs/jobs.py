@@ -2,7 +2,7 @@
 
     start ID HOW     reads the files of the job from stdin, a JSON object of texts by name; prints
                      how it was started. HOW says what to do if other jobs are in its way (for a
-                     training all others, for a copy those to the same destination): "refuse"
+                     training other trainings, for a copy those to the same destination): "refuse"
                      prints {"busy": ID} instead, "queue" starts it when they have ended and also
                      prints {"after": [ID]}, "force" starts it beside them
     list [ID]        one JSON line per job; with an ID also what is in its nodes.json
