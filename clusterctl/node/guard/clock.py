@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LOG_BYTES = 128 * 1024  # the log is rotated at this size
-SETTINGS_BYTES = 256 * 1024  # larger settings are refused
+# The log is rotated at this size.
+LOG_BYTES = 128 * 1024
+# Larger settings are refused.
+SETTINGS_BYTES = 256 * 1024
 
 
 class GuardFiles:

@@ -10,7 +10,8 @@ from clusterctl.node.guard.settings import GuardSettings
 
 # A machine started after its time is up runs this long, so that its owner can set a new limit.
 GRACE_S = 15 * 60.0
-WARN_AT_S = (60.0, 5 * 60.0, 10 * 60.0, 30 * 60.0)  # before the end
+# Users are warned this long before the end.
+WARN_AT_S = (60.0, 5 * 60.0, 10 * 60.0, 30 * 60.0)
 
 
 def left_s(settings: GuardSettings, now: Moment) -> float | None:

@@ -17,9 +17,11 @@ from clusterctl.node.guard.clock import GuardFiles, put
 from clusterctl.node.guard.power import announce
 
 POLL_S = 5.0
-LONGEST_POLL_S = 60.0  # while the metadata service does not answer
+# While the metadata service does not answer.
+LONGEST_POLL_S = 60.0
 TIMEOUT_S = 2.0
-TOKEN_TTL_S = 21600  # the longest that IMDSv2 permits
+# The longest that IMDSv2 permits.
+TOKEN_TTL_S = 21600
 ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 

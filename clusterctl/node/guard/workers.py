@@ -11,9 +11,11 @@ from clusterctl.node.guard.commands import StartedProgram
 from clusterctl.node.guard.look import Look, read_look
 from clusterctl.node.guard.settings import GuardSettings, Worker
 
-PROGRAM = "/usr/local/lib/clusterctl/guard"  # the guard on every node
-AT_ONCE = 16  # SSH connections in parallel
-TIMEOUT_S = 45.0  # of each
+# The guard on every node.
+PROGRAM = "/usr/local/lib/clusterctl/guard"
+# SSH connections in parallel, and the timeout of each.
+AT_ONCE = 16
+TIMEOUT_S = 45.0
 OPTIONS = (
     *("IdentitiesOnly=yes", "BatchMode=yes", "StrictHostKeyChecking=yes", "LogLevel=ERROR"),
     *("GlobalKnownHostsFile=/dev/null", "ConnectTimeout=10"),
