@@ -1,4 +1,4 @@
-"""Horovod's knobs: as variables, and what its timeline and its autotuner say of them.
+"""Horovod's settings as environment variables, and readers of its timeline and autotuner log.
 
 Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
@@ -17,17 +17,20 @@ from typing import Any
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import format_duration
 
-# In the job's folder on the head node, where rank 0 is, which alone writes them.
+# Files in the job's folder on the head node. Only rank 0 writes them, and it runs there.
 TIMELINE = "timeline.json"
 AUTOTUNE = "autotune.csv"
-STEPS = "trace-steps-*.json.gz"  # the trainer's own
-STALL_CHECK_S = 60.0  # Horovod's own
+STEPS = "trace-steps-*.json.gz"  # written by the trainer for --trace-steps
+STALL_CHECK_S = 60.0  # Horovod's default for HOROVOD_STALL_CHECK_TIME_SECONDS
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """What is asked of Horovod; None: what the preset or Horovod says. `stall_check_s` of 0: none,
-    `stall_shutdown_s` of 0: the job goes on."""
+    """The user's settings for Horovod. None leaves a setting to the preset or to Horovod.
+
+    A `stall_check_s` of 0 turns the stall check off; with a `stall_shutdown_s` of 0 a stalled job
+    is never shut down.
+    """
 
     fusion_threshold_bytes: int | None = None
     cycle_time_s: float | None = None
@@ -38,7 +41,7 @@ class Knobs:
     timeline: bool = False
 
     def check(self) -> None:
-        """Raise UsageError for a pair of times of which Horovod ignores one."""
+        """Raise UsageError if Horovod would ignore the time of shutdown for that of the check."""
         shutdown, first = self.stall_shutdown_s, self.stall_check_s
         first = STALL_CHECK_S if first is None else first
         if shutdown and not first:
@@ -51,16 +54,16 @@ class Knobs:
             )
 
     def environment(self, preset: dict[str, str], job_folder: str) -> dict[str, str]:
-        """The ranks' variables, those of the preset among them.
+        """Return the environment variables for the ranks: the preset's, overridden by these.
 
-        To Horovod a parameter that has a variable is fixed, and is not tuned (operations.cc): so
-        with `autotune` the preset's give way.
+        Horovod does not tune a parameter whose variable is set (operations.cc), so with `autotune`
+        the preset's values of tunable parameters are left out.
         """
         tuned = ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_HIERARCHICAL_ALLREDUCE")
         kept = {k: v for k, v in preset.items() if not (self.autotune and k in tuned)}
         whole = {
             "HOROVOD_FUSION_THRESHOLD": self.fusion_threshold_bytes,
-            # In milliseconds.
+            # Horovod reads milliseconds.
             "HOROVOD_CYCLE_TIME": None if self.cycle_time_s is None else self.cycle_time_s * 1000,
             "HOROVOD_HIERARCHICAL_ALLREDUCE": self.hierarchical_allreduce,
             "HOROVOD_STALL_CHECK_DISABLE": 1 if self.stall_check_s == 0 else None,
@@ -76,14 +79,17 @@ class Knobs:
         return {**kept, **given, **files}
 
 
-# An evaluation must not write over the training's.
+# Left out of an evaluation's variables: it would overwrite the files of the training.
 OF_TRAINING = ("HOROVOD_TIMELINE", "HOROVOD_AUTOTUNE", "HOROVOD_AUTOTUNE_LOG")
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best parameters that the autotuner tried. `score` is in bytes a microsecond, `tried`
-    counts the samples. Not `finished`: the run ended before it had tried all."""
+    """The best parameters that the autotuner tried.
+
+    `score` is in bytes per microsecond, `tried` is the number of samples. `finished` is False if
+    the run ended before the autotuner had tried all its candidates.
+    """
 
     fusion_threshold_mib: float
     cycle_time_ms: float
@@ -95,7 +101,7 @@ class Tuned:
 
     @property
     def options(self) -> list[str]:
-        """`train`'s, with which the next run has them from its first step."""
+        """Options of `clusterctl train` that give a run these parameters from its first step."""
         no = "" if self.hierarchical_allreduce else "no-"
         fusion = f"{self.fusion_threshold_mib:.6g}MiB"
         cycle = f"{self.cycle_time_ms:.6g}ms"
@@ -108,15 +114,16 @@ class Tuned:
 
 
 def read_autotune(text: str) -> Tuned | None:
-    """The best of an autotuner's log; None where the run ended before its first sample.
+    """Return the best sample of an autotuner's log; None if the run ended before the first sample.
 
-    When it has tried all it writes the best once more, as the last line (parameter_manager.cc).
+    When the autotuner has tried all candidates, it writes the best one again as the last line
+    (parameter_manager.cc).
     """
     rows = []
     for row in csv.DictReader(text.splitlines(), skipinitialspace=True):
         try:
             rows.append({name: float(value) for name, value in row.items()})
-        except (TypeError, ValueError):  # cut off within a line
+        except (TypeError, ValueError):  # an incomplete line: the run was killed while it wrote
             continue
     if not rows:
         return None
@@ -151,8 +158,10 @@ _STEPS = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26)
 
 @dataclass
 class SizeRow:
-    """The tensors of less than `below` bytes and not of the row before (None: no limit): how many
-    were reduced, their bytes, and seconds in each phase, added up over the tensors."""
+    """Totals of the tensors smaller than `below` bytes that are too large for the previous row.
+
+    `below` is None in the last row, which has no limit. `seconds` by phase are sums over tensors.
+    """
 
     below: int | None
     tensors: int = 0
@@ -162,11 +171,11 @@ class SizeRow:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Where the time of a job's communication went, by its rank 0.
+    """Where the time of a job's communication went, as rank 0 recorded it.
 
-    `phases` are seconds in which at least one tensor was in that phase: those of one fused buffer
-    have the same span, which counts once. They overlap, but for `none of these`. `waited_for` has
-    for each rank the seconds that all others waited for it alone, longest first.
+    `phases` are the seconds in which at least one tensor was in that phase: the tensors of one
+    fused buffer have the same span, which counts once. Phases overlap, except `none of these`.
+    `waited_for` gives for each rank the seconds in which only that rank was missing, longest first.
     """
 
     span_s: float
@@ -176,11 +185,12 @@ class Timeline:
 
 
 def read_timeline(chunks: Iterable[str]) -> Timeline:
-    """What a trace says, whole or cut off. Raises UsageError where it has no operation.
+    """Return the totals of a Chrome trace that Horovod wrote, also of one that is cut off.
 
-    By Horovod's timeline.cc: a process for each tensor, times in microseconds. B NEGOTIATE_X, an
-    X named by each rank when it is ready, E; then B X, with its phases nested, and an E that has
-    the tensor's type and shape.
+    Raises UsageError if no operation in it ended. The format is that of Horovod's timeline.cc: a
+    trace process for each tensor, times in microseconds. First comes a B event NEGOTIATE_OP, an X
+    event for each rank that is ready, named by the rank, and an E event; then a B event OP with its
+    phases nested in it, and an E event with the tensor's type and shape.
     """
     reading = _Reading()
     for record in _records(chunks):
@@ -196,7 +206,8 @@ def _records(chunks: Iterable[str]) -> Iterator[dict[str, Any]]:
     decoder, rest = json.JSONDecoder(), ""
     for chunk in chunks:
         text, at = rest + chunk, 0
-        with contextlib.suppress(ValueError):  # the rest comes with the next chunk, or never
+        # An incomplete record raises ValueError: the next chunk completes it, or the trace is cut.
+        with contextlib.suppress(ValueError):
             while (start := _BETWEEN.match(text, at).end()) < len(text):  # type: ignore[union-attr]
                 record, at = decoder.raw_decode(text, start)
                 yield record
@@ -204,13 +215,14 @@ def _records(chunks: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 class _Reading:
-    """A trace, record after record; phases are added up without keeping them."""
+    """Adds up a trace record by record, without keeping the records."""
 
     def __init__(self) -> None:
         self.first = self.now = 0
         self.open: dict[int, list[tuple[str, int]]] = {}
         self.ready: dict[int, list[tuple[str, int]]] = {}
-        # Of tensors that all ranks have agreed on: when, and microseconds in each phase.
+        # By tensor, once all ranks are ready to reduce it: when that was, and the microseconds in
+        # each phase.
         self.agreed: dict[int, tuple[int, Counter[str]]] = {}
         self.active: Counter[str] = Counter()
         self.union: Counter[str] = Counter()
@@ -233,7 +245,7 @@ class _Reading:
             self._end(pid, stack, at, record.get("args") or {})
 
     def _move(self, at: int) -> None:
-        """To a later time. Threads write, so that a record may be late by a little."""
+        """Advance the clock. Several threads write the trace, so a record may be slightly late."""
         step = max(0, at - self.now) if self.now else 0
         for phase, tensors in self.active.items():
             self.union[phase] += step if tensors else 0
@@ -259,6 +271,8 @@ class _Reading:
         if phase == NEGOTIATE:
             self.agreed[pid] = at, Counter({NEGOTIATE: at - began})
             self.active[QUEUE] += 1
+            # The last rank to be ready and the one before it. Doubling the list makes them the same
+            # for a single rank, so that the wait is 0.
             before, last = (self.ready.pop(pid, []) * 2)[-2:] or [("", 0)] * 2
             self.waited_for[last[0]] += last[1] - before[1]
         elif phase and pid in self.agreed:
@@ -283,12 +297,12 @@ class _Reading:
 
 
 def _phase(name: str) -> str:
-    """Of an activity; empty for an operation itself."""
+    """Return the phase of an activity; empty for an operation such as ALLREDUCE itself."""
     return next((phase for start, phase in _STARTS if name.startswith(start)), "")
 
 
 def _size(args: dict[str, Any]) -> int:
-    """A tensor's bytes, of `float32` and `[7, 7, 3, 64]`."""
+    """Return a tensor's bytes from its type and shape, such as `float32` and `[7, 7, 3, 64]`."""
     bits = _BITS.search(str(args.get("dtype", "")))
     size = int(bits[1]) // 8 if bits else 1
     for length in re.findall(r"\d+", str(args.get("shape", ""))):

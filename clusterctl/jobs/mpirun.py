@@ -1,4 +1,4 @@
-"""The mpirun line: a frozen value in, an argument list out. Nothing is run here.
+"""The mpirun command line, made from a frozen value. Nothing is run here.
 
 Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
@@ -13,33 +13,35 @@ from enum import Enum
 
 from clusterctl.domain.errors import MissingTool, UsageError
 
-# Where the cluster's network is not known. Docker's bridge has the same address on every host, so
-# ranks would talk to themselves over it.
+# Interfaces that Open MPI must not use, for clusters whose network is unknown. Docker's bridge has
+# the same address on every host, so over it a rank would connect to itself.
 NO_DATA_INTERFACES = "lo,docker0,virbr0"
-# Without keep-alives a silently cut link hangs mpirun for over ten minutes. Busy processors do not
-# silence sshd: with 128 busy loops on 2 cores it answered within 6 ms. A machine that stands still
-# (moved by EC2, out of memory) and a link that is down for a moment do: 2 x 3 ended the session
-# after 7.5 s, 10 x 5 ends it after 60 s. A job of hours should outlive what passes.
-# A detached job must never wait for a password that nobody types.
+# Without keep-alives, mpirun hangs for over ten minutes when a link is cut silently. With these,
+# ssh ends after 60 s of silence (10 s x 5). Shorter settings end jobs for passing trouble: a machine
+# that EC2 moves or that is out of memory, a link that is down for a moment (2 s x 3 ended a session
+# after 7.5 s). Busy processors do not silence sshd: with 128 busy loops on 2 cores it answered
+# within 6 ms. BatchMode, because a detached job must not wait for a password that nobody types.
 SSH_ARGUMENTS = (
     "-o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=10 -o ServerAliveCountMax=5"
 )
-# What mpirun says when a node's daemon is gone: the node went down, or the daemon was killed.
-# Open MPI 5 ends with exit status 0 then (PRRTE 3.0, errmgr_dvm.c, proc_errors), or with 255 where
-# the end of ssh is noticed first. A pattern for `grep -E` and for Python alike.
+# What mpirun prints when it has lost a node's daemon: the node went down, or the daemon was killed.
+# Open MPI 5 then exits with status 0 (PRRTE 3.0, errmgr_dvm.c, proc_errors), or with 255 if it
+# notices the end of ssh first. The pattern works in `grep -E` and in Python.
 LOST_DAEMON = "lost communication with a remote daemon|A daemon failed to report back"
-# From here Horovod's own launcher widens the fan-out too; Open MPI's default is 128 at a time.
+# From this many hosts on, mpirun starts all daemons at once, as Horovod's launcher does. Open MPI's
+# default is 128 at a time.
 MANY_HOSTS = 64
 JOB_VARIABLE = "CLUSTERCTL_JOB"
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 SECRET_WORDS = {"KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASS", "CREDENTIALS"}
-# What GPUS and the hosts file decide, and what has an option of its own.
+# Options of mpirun that users may not give, and why: the argument GPUS, the hosts file or an option
+# of clusterctl sets them.
 OWN_OPTIONS = {
     **dict.fromkeys(("np", "n", "c"), "GPUS says how many ranks there are"),
     **dict.fromkeys(("host", "H", "hostfile", "machinefile"), "the ranks run on the cluster"),
     "x": "variables are given with -x",
 }
-# By these the user asks for mpirun's output in another way.
+# Options of mpirun that change the format or the place of its output.
 OUTPUT_OPTIONS = {
     *("output", "tag-output", "timestamp-output", "output-filename", "xml"),
     "merge-stderr-to-stdout",
@@ -48,14 +50,14 @@ MCA_OPTIONS = ("mca", "gmca", "omca", "prtemca", "pmixmca")
 
 
 class Dialect(Enum):
-    """The two families of options: Open MPI 5 starts its daemons with PRRTE, 4 with ORTE."""
+    """The two families of mpirun's options: Open MPI 5 has PRRTE as its runtime, 4 has ORTE."""
 
     OPEN_MPI_4 = 4
     OPEN_MPI_5 = 5
 
 
 class Binding(Enum):
-    """What a rank is tied to."""
+    """What a rank is bound to."""
 
     SOCKET = "socket"
     NONE = "none"
@@ -63,7 +65,7 @@ class Binding(Enum):
 
 @dataclass(frozen=True)
 class MpiRun:
-    """An mpirun: its absolute path, which Open MPI takes as the prefix on every host."""
+    """An mpirun. `path` is absolute: Open MPI then looks for its files there on every host."""
 
     path: str
     version: str
@@ -77,8 +79,8 @@ class MpiRun:
 class Variable:
     """An environment variable for all ranks.
 
-    A private one is not on mpirun's line, which every user of the node can read: its value is in
-    mpirun's own environment.
+    The value of a private one is not on mpirun's command line, which every user of the node can
+    read, but in mpirun's environment.
     """
 
     name: str
@@ -88,13 +90,12 @@ class Variable:
 
 @dataclass(frozen=True)
 class MpiLaunch:
-    """Everything the line is made of. `settings` are MCA parameters, `exports` variables.
+    """The parts of an mpirun command line. `settings` are MCA parameters, `exports` variables.
 
-    An export of None has the value that it has in mpirun's environment. `arguments` are options
-    of the user's own, which replace ours. `alone`: all ranks on the host where the line is typed,
-    whatever the hosts file says. `folder`: where the ranks run; empty for where the line is typed.
-    `per_host`: so many ranks on each host; 0 for as many as it has slots. `network`: the one that
-    all hosts are in, such as 10.0.0.0/24; empty where it is not known.
+    An export of None takes its value from mpirun's environment. `arguments` are the user's options,
+    which replace ours. `alone`: run all ranks on this host and ignore the hosts file. `folder`: the
+    ranks' working folder; if empty, mpirun's. `per_host`: ranks per host; 0 for as many as the host
+    has slots. `network`: the one that all hosts are in, such as 10.0.0.0/24; empty if unknown.
     """
 
     mpirun: MpiRun
@@ -112,7 +113,10 @@ class MpiLaunch:
 
 
 def parse_mpirun_version(text: str) -> str:
-    """`5.0.11` of `mpirun --version`. Raises MissingTool: not Open MPI, or one too old."""
+    """Return the version, such as `5.0.11`, in the output of `mpirun --version`.
+
+    Raises MissingTool if it is not Open MPI, or older than 4.0.
+    """
     match = re.search(r"\(Open MPI\)\s+(\d+)\.(\d[\w.]*)", text)
     if not match:
         first = text.strip().splitlines()[:1] or ["nothing"]
@@ -123,11 +127,14 @@ def parse_mpirun_version(text: str) -> str:
 
 
 def mpirun_argv(launch: MpiLaunch) -> list[str]:
-    """The line, in the order of the tutorial's scripts. Ranks fill the head node first."""
+    """Return the command line, in the order of the tutorial's scripts.
+
+    Ranks fill the slots host by host, in the order of the hosts file.
+    """
     spawn, binding, transport = _DIALECTS[launch.mpirun.dialect]
     over = ("include", launch.network) if launch.network else ("exclude", NO_DATA_INTERFACES)
     interfaces = (f"btl_tcp_if_{over[0]}", over[1])
-    # Named with its slots: without them Open MPI counts cores, and may find too few.
+    # With a number of slots: otherwise Open MPI counts cores, and may find too few.
     here = ["--host", f"localhost:{launch.ranks}"]
     where = [here] if launch.alone else [["--hostfile", "hosts"], *spawn(launch.hosts)]
     exports = (name if value is None else f"{name}={value}" for name, value in launch.exports)
@@ -140,7 +147,7 @@ def mpirun_argv(launch: MpiLaunch) -> list[str]:
         *(["--mca", name, value] for name, value in (*transport, interfaces, *launch.settings)),
     ]
     theirs = [_option_name(option) for option in _options(launch.arguments)]
-    # Given an option twice, Open MPI 5 ends at once, and 4 takes the last or ends, too.
+    # If an option is given twice, Open MPI 5 fails, and 4 takes the last one or fails.
     kept = (option for option in ours if _option_name(option) not in theirs)
     return [
         *(launch.mpirun.path, "-np", str(launch.ranks)),
@@ -151,7 +158,7 @@ def mpirun_argv(launch: MpiLaunch) -> list[str]:
 
 
 def mpirun_arguments(texts: Iterable[str]) -> tuple[str, ...]:
-    """The words of options of mpirun, each text split as a shell does. Raises UsageError."""
+    """Return the words in values of --mpi-arg, split as a shell splits them. Raises UsageError."""
     words: list[str] = []
     for text in texts:
         try:
@@ -171,17 +178,20 @@ def mpirun_arguments(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def tag_end(mpirun: MpiRun, arguments: tuple[str, ...]) -> str:
-    """What ends the tag that --tag-output puts before a rank's line, for these options of the
-    user's; empty where they ask for other output."""
+    """Return the end of the tag that --tag-output puts before each line, as this mpirun writes it.
+
+    Empty if the user's options change the output: then lines cannot be assigned to ranks.
+    """
     if OUTPUT_OPTIONS.intersection(map(_option_name, _options(arguments))):
         return ""
     return ":" if mpirun.dialect is Dialect.OPEN_MPI_4 else ": "
 
 
 def parse_variable(text: str, environ: Mapping[str, str]) -> Variable:
-    """The variable of `NAME=VALUE`, or of `NAME` with its value in `environ`, which is private.
+    """Return the variable in `NAME=VALUE`, or `NAME` with its value from `environ`.
 
-    So is one whose name looks like a secret's. Raises UsageError.
+    It is private if the value is from `environ`, or if the name looks like that of a secret. Raises
+    UsageError.
     """
     name, given, value = text.partition("=")
     if not VARIABLE_NAME.fullmatch(name):
@@ -195,7 +205,7 @@ def parse_variable(text: str, environ: Mapping[str, str]) -> Variable:
 
 
 def _options(words: Iterable[str]) -> list[list[str]]:
-    """The words, cut before each option. Those of an MCA parameter are three, whatever they are."""
+    """Group words by option: each with its values. An MCA parameter has three words always."""
     options: list[list[str]] = []
     for word in words:
         inside = options and options[-1][0].lstrip("-") in MCA_OPTIONS and len(options[-1]) < 3
@@ -207,17 +217,17 @@ def _options(words: Iterable[str]) -> list[list[str]]:
 
 
 def _option_name(option: list[str]) -> str:
-    """By what an option is known: a parameter's name, a variable's, or that of the option."""
+    """Return what identifies an option: the MCA parameter's name, the variable's, or its own."""
     name = option[0].lstrip("-").partition("=")[0]
     if name in MCA_OPTIONS:
         parameter = "".join(option[1:2])
-        # Open MPI takes one of the two.
+        # btl_tcp_if_include and btl_tcp_if_exclude are one: Open MPI accepts only one of the two.
         return "btl_tcp_if" if parameter.startswith("btl_tcp_if_") else parameter
     return "-x " + option[1] if name == "x" else name
 
 
-# No tree: only the head node holds the key that logs in to the others. (Open MPI 5.0.11 also
-# passes plm_ssh_args on to a tree's inner nodes cut off at the first "=".)
+# The daemons must not be started as a tree: only the head node has the key that logs in to the
+# others. (Open MPI 5.0.11 also cuts plm_ssh_args off at the first "=" on a tree's inner nodes.)
 def _spawn_4(hosts: int) -> list[list[str]]:
     wide = [["--mca", "plm_rsh_num_concurrent", str(hosts)]] if hosts >= MANY_HOSTS else []
     no_tree = ["--mca", "plm_rsh_no_tree_spawn", "1"]
@@ -236,7 +246,7 @@ _DIALECTS = {
         {Binding.SOCKET: "socket", Binding.NONE: "none"},
         (("pml", "ob1"), ("btl", "^openib")),
     ),
-    # openib and vader are gone, and a socket is called a package.
+    # Open MPI 5 has no openib and no vader, and calls a socket a package.
     Dialect.OPEN_MPI_5: (
         _spawn_5,
         {Binding.SOCKET: "package", Binding.NONE: "none"},

@@ -1,5 +1,7 @@
-"""A program in SageMaker's script mode: its channels, hyperparameters and model, as they are asked
-for, and the contract that every node gets of it (docs/script-mode.md)."""
+"""A program in SageMaker's script mode: the requested channels, hyperparameters and model.
+
+From these comes the contract, a JSON file that every node gets (docs/script-mode.md).
+"""
 
 from __future__ import annotations
 
@@ -14,28 +16,29 @@ from clusterctl.copy.s3 import parse_source
 from clusterctl.domain.errors import UsageError
 from clusterctl.jobs.plan import SAGEMAKER_BASE, JobPlan, port_of
 
-# SageMaker's own limits: CreateTrainingJob, Channel.
+# SageMaker's limits, from its API reference: CreateTrainingJob and Channel. Lengths in characters.
 CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 LONGEST_NAME, LONGEST_VALUE, MOST_HYPERPARAMETERS = 256, 2500, 100
 MODES = ("File", "Pipe")
-# Of a stream, what can be chosen; SageMaker's words.
+# The options of a stream and their values, in SageMaker's words. The first value is the default.
 STREAM_OPTIONS = {
     "distribution": ("FullyReplicated", "ShardedByS3Key"),
     "compression": ("None", "Gzip"),
     "record_wrapping": ("None", "RecordIO"),
 }
-# Below the job's folder: files from here that are streamed.
+# Folder below the job's, for files of this machine that are streamed to the program.
 STREAMED = "input/streamed"
 FRAMEWORKS = ("tensorflow", "pytorch", "mxnet")
 
 
 @dataclass(frozen=True)
 class Channel:
-    """Data under a name. `source`: `s3://BUCKET/PREFIX`, a path here (`data`, `file:///data`), or
-    one of the nodes (`~/data`, `/data`), as with --script. Raises UsageError.
+    """Input data under a name. Raises UsageError.
 
-    `mode` is File (all of it is there before the program starts) or Pipe (a stream for each rank
-    and epoch). `options` are those of a stream (node/scripts/pipe.py).
+    `source` is `s3://BUCKET/PREFIX`, a path on this machine (`data`, `file:///data`) or a path on
+    the nodes (`~/data`, `/data`), as with --script. `mode` is File (all data are there before the
+    program starts) or Pipe (a stream for each rank and epoch). `options` are those of a stream
+    (node/scripts/pipe.py).
     """
 
     name: str
@@ -81,7 +84,7 @@ class Channel:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is a path of this machine."""
+        """Whether the source is a path on this machine."""
         return self.source.startswith("file://") or not (self.is_on_nodes or "://" in self.source)
 
     @property
@@ -94,17 +97,18 @@ class Channel:
 
     @property
     def path(self) -> str:
-        """Of a source that is here, or on the nodes."""
+        """The path of a source on this machine or on the nodes; not for one in S3."""
         return self.source[len("file://") :] if self.source.startswith("file://") else self.source
 
 
 @dataclass(frozen=True)
 class ScriptMode:
-    """What is asked for beside the program. `model_url`: where the model goes when the job has
-    ended, below a folder with the job's name; empty: it stays on the head node, for `fetch`.
+    """What the user requests beside the program. Raises UsageError.
 
-    `distribution`: mpi, parameter_server, or empty: a process on each host. `metrics`: {name:
-    regular expression}, which `results` reads without being asked.
+    `model_url`: where the model is uploaded when the job has ended, into a folder named after the
+    job; if empty, it stays on the head node, for `fetch`. `distribution`: mpi, parameter_server, or
+    empty for one process on each host. `metrics`: regular expressions by name, which `results` uses
+    for this job by default.
     """
 
     channels: tuple[Channel, ...] = ()
@@ -130,13 +134,16 @@ class ScriptMode:
             parse_source(self.model_url)
 
     def contract(self, plan: JobPlan, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What node/scripts/contract.py reads. `nodes` are those with ranks, as in nodes.json."""
+        """Return the contract that node/scripts/contract.py reads. `nodes` are as in nodes.json.
+
+        Paths of SageMaker, /opt/ml, in hyperparameters are replaced with the job's own folder.
+        """
         base = posixpath.dirname(plan.code)
         named = {
             name: value.replace(SAGEMAKER_BASE, f"{base}/") if isinstance(value, str) else value
             for name, value in self.hyperparameters.items()
         }
-        # TensorFlow's estimator gives it to every program; `model_dir=False` leaves it out there.
+        # SageMaker's TensorFlow estimator passes model_dir to every program, unless it is False.
         if self.framework == "tensorflow":
             named.setdefault("model_dir", f"{base}/model")
         if named.get("model_dir") is False:
@@ -173,7 +180,7 @@ class ScriptMode:
 
 
 def parse_channel(text: str, mode: str = "File") -> Channel:
-    """`train=s3://BUCKET/PREFIX`. Raises UsageError."""
+    """Return the channel in a text such as `train=s3://BUCKET/PREFIX`. Raises UsageError."""
     name, given, source = text.partition("=")
     if not given:
         raise UsageError(f"not a channel: {text!r}", "--channel train=s3://BUCKET/PREFIX")
@@ -181,14 +188,16 @@ def parse_channel(text: str, mode: str = "File") -> Channel:
 
 
 def parse_hyperparameter(text: str) -> tuple[str, Any]:
-    """`epochs=10`: the value is JSON, or else text as it is, such as `adam` or `007`. Raises
-    UsageError."""
+    """Return name and value of a hyperparameter in a text such as `epochs=10`. Raises UsageError.
+
+    The value is parsed as JSON; what is no JSON is text as it is, such as `adam` or `007`.
+    """
     name, given, value = text.partition("=")
     if not given:
         raise UsageError(f"not a hyperparameter: {text!r}", "--hyperparameter epochs=10")
     try:
         return name, json.loads(value)
-    except ValueError:  # a number of 5,000 digits among them
+    except ValueError:  # no JSON, or an integer with more digits than Python converts
         return name, value
 
 
@@ -197,7 +206,7 @@ def _check_hyperparameter(name: str, value: Any) -> None:
         raise UsageError(f"not the name of a hyperparameter: {name[:80]!r}")
     try:
         text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):  # a date of YAML's, a set
+    except (TypeError, ValueError, RecursionError):  # for example a YAML date or set
         raise UsageError(
             f"hyperparameter {name}: {str(value)[:60]} is nothing that JSON has",
             "in quotes it is text",

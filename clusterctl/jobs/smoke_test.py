@@ -1,5 +1,8 @@
-"""What `env install` tries on the head node: an allreduce of a rank on each node as a smoke test,
-and a few steps of the trainer, so that the driver compiles the kernels which TensorFlow lacks."""
+"""Commands that `env install` runs on the head node to try the training environment.
+
+The first is an allreduce with one rank on each node, as a smoke test. The second makes a few steps
+of the trainer, so that the GPU driver compiles the kernels that TensorFlow lacks for its GPUs.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from clusterctl.jobs.plan import EXAMPLES_FOLDER, HeadFacts, node_exports, share
 from clusterctl.jobs.trainer import TRAINER, Preset
 
 TIMEOUT_S = 300
-# Half an hour for all of them; twice that, to be sure.
+# Compiling all kernels takes half an hour; this is twice that.
 KERNELS_TIMEOUT_S = 3600
 
 
 def _launch(
     folder: str, version: str, hosts: Sequence[str], preset: Preset, facts: HeadFacts
 ) -> MpiLaunch:
-    """Of the environment's Python on each of the hosts, with a job's variables."""
+    """Return a launch of the environment's Python on each host, with a job's variables."""
     mpirun = f"{folder}/bin/mpirun"
     return MpiLaunch(
         mpirun=MpiRun(mpirun, version),
@@ -38,10 +41,10 @@ def _launch(
 def allreduce_command(
     folder: str, version: str, hosts: Sequence[str], preset: Preset, facts: HeadFacts
 ) -> str:
-    """For the head node's shell, with the training environment in `folder` and its Open MPI.
+    """Return the command for the head node's shell that runs the allreduce.
 
-    The hosts file of these addresses is its input. On GPUs NCCL says on stdout which network it
-    takes.
+    `folder` has the training environment, `version` is that of its Open MPI. The command reads the
+    hosts file on its stdin. On GPUs, its stdout has NCCL's messages about the network that it uses.
     """
     launch = _launch(folder, version, hosts, preset, facts)
     # One GPU of each node is enough.
@@ -56,7 +59,7 @@ def allreduce_command(
 
 
 def kernels_command(folder: str, version: str, preset: Preset, facts: HeadFacts) -> str:
-    """A few steps of the trainer on one GPU: what it uses is in the driver's cache after that."""
+    """Return the command that makes a few steps on one GPU, to fill the driver's kernel cache."""
     launch = _launch(folder, version, ["localhost"], preset, facts)
     trainer = f"{facts.home}/{EXAMPLES_FOLDER}/{TRAINER}"
     flags = ("--synthetic", "--num_batches", "3", "-b", "32", "--use_larc")

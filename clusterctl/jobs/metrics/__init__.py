@@ -1,4 +1,3 @@
-"""What a training's log says. `logs` reads lines, `runs` joins what belongs together, `reference`
-has the tutorial's runs. Not here: where a log lies, and results as JSON, CSV or a picture
-(operations/results*.py).
+"""Readers of training logs. `logs` parses lines, `runs` joins the parts of a run, `reference` has
+the tutorial's runs. operations/results*.py finds the logs and writes results as JSON, CSV or plots.
 """

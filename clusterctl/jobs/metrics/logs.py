@@ -1,14 +1,15 @@
-"""What a training's log says: the trainer's JSON lines, its tables, and the metrics of others.
+"""Parsers of training logs: the trainer's JSON lines, its tables, and other programs' metrics.
 
-The trainer writes a JSON line a row into `metrics.jsonl` (docs/trainer.md). All else here is for
-logs without it: the tables of this trainer's console and of the original one of the AWS Deep
-Learning AMI, Keras's lines, and what users define.
+The trainer writes each row as a JSON line into `metrics.jsonl` (docs/trainer.md). The rest of this
+module is for logs without that file: the tables that this trainer and the original one of the AWS
+Deep Learning AMI print, Keras's progress lines, and metrics that users define.
 
     Step Epoch Speed   Loss  FinLoss   LR
     step  epoch  top1    top5     loss   checkpoint_time(UTC)
 
-Rows are told by their numbers' decimals, which printf fixed (1, 1, 3, 3 and 5 of them in a row of
-the first table), not by their columns: wide numbers move those, and logs are cut and interleaved.
+Rows are recognized by the number of decimals of each value, which printf fixes (1, 1, 3, 3 and 5 in
+a row of the first table). Column positions are no use: wide numbers shift them, and logs are cut
+and interleaved.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from typing import Any, Union
 
 from clusterctl.domain.errors import UsageError
 
-# The trainer prints its first two rows after the steps 0 and 1: start-up counts in their speed.
+# The trainer prints its first two rows after steps 0 and 1: their speed includes the start-up.
 LAST_STARTUP_STEP = 1
-# The epoch column has one decimal.
+# Largest rounding error of the epoch column, which has one decimal.
 EPOCH_ROUNDING = 0.05
 IMAGENET_SAMPLES = 1_281_167
 
@@ -36,9 +37,9 @@ IMAGENET_SAMPLES = 1_281_167
 class TrainingRow:
     """One row of the trainer's table.
 
-    `images_per_s` is over all GPUs since the row before; `final_loss` is `loss` with weight decay.
-    `startup`: the speed counts time in which the program started. `time` is in seconds since 1970,
-    None where the log does not say it, as a table.
+    `images_per_s` is that of all GPUs since the previous row; `final_loss` is `loss` plus weight
+    decay. `startup`: the speed includes the program's start-up. `time` is in seconds since 1970;
+    None if the log has no times, as in a printed table.
     """
 
     step: int
@@ -53,8 +54,10 @@ class TrainingRow:
 
 @dataclass(frozen=True)
 class EvaluationRow:
-    """One checkpoint on the validation images; `top1` and `top5` in percent, the checkpoint's time
-    in UTC, and when it was evaluated (as of a TrainingRow)."""
+    """The evaluation of one checkpoint on the validation images. `top1` and `top5` are in percent.
+
+    `checkpoint_time` is in UTC. `time` is that of the evaluation, as in a TrainingRow.
+    """
 
     step: int
     epoch: float
@@ -67,11 +70,11 @@ class EvaluationRow:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the log says beside its tables; None where it does not.
+    """What a log has beside its tables. A fact that is not in the log is None.
 
-    `resumed_from`: the steps that were done when this part of the run began. `last_part_s`: how
-    long the part that finished took, where the whole is not known since an earlier one was cut
-    short or is not in the logs.
+    `resumed_from`: the number of steps done before this part of the run. `finished_in_s`: seconds
+    that the whole run took. `last_part_s`: seconds that the last part took, if the whole is unknown
+    because an earlier part was cut short or is not in the logs.
     """
 
     gpus: int | None = None
@@ -86,36 +89,37 @@ class RunFacts:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end, in one part or in several."""
+        """Whether the run finished, in one part or in several."""
         return self.finished_in_s is not None or self.last_part_s is not None
 
     @property
     def synthetic(self) -> bool:
-        """Whether the log's banner is whole and names no data."""
+        """Whether the run used synthetic data: the log's banner is complete and names no data."""
         return self.peak_learning_rate is not None and not (self.data or self.training_samples)
 
     @property
     def other_data(self) -> bool:
-        """Whether it trained on images that are not ImageNet's, give or take some corrupt ones."""
+        """Whether it trained on other images than ImageNet's. 1 % may be missing, as corrupt."""
         lacking = abs((self.training_samples or IMAGENET_SAMPLES) - IMAGENET_SAMPLES)
         return self.synthetic or lacking > IMAGENET_SAMPLES / 100
 
 
-# mpirun --tag-output, horovodrun, PRRTE with and without its job's name, with time stamps:
+# Tags of mpirun --tag-output, of horovodrun, and of PRRTE, with or without job name and time:
 # `[1,0]<stderr>:`, `[Sat Nov 21 23:08:57 2026][1,0]<stdout>: `, `[prterun-head-77@1,0]<stderr>: `.
 TAG = re.compile(r"(?:\[[^\[\]\n]{1,40}\])?\[(?:[^\s\[\]]{1,200}@)?\d{1,9},\d{1,9}\]<std\w+>:")
-# Colours and cursor movements.
+# Terminal escape sequences: colours and cursor movements.
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
-# A progress bar goes back to redraw itself: each drawing is a line of its own.
+# A progress bar moves the cursor back to redraw itself: each drawing counts as a line.
 BREAK = re.compile(r"[\n\r\x08\x0b\x0c]+")
-# Nothing that is looked for is longer; expressions of users can be slow on longer ones.
+# Longest line in characters that is read. No row or metric is longer, and users' regular
+# expressions can be slow on long lines.
 LONGEST = 4096
 
 
 def clean_lines(text: str) -> Iterator[str]:
-    """The lines of a log, each as its program wrote it; overlong and empty ones left out.
+    """Yield the lines of a log without tags and escape sequences; overlong and empty ones left out.
 
-    mpirun may put the tag of a second line into the first: a line ends before every tag.
+    A line ends before every tag, since mpirun may write the tag of the next line within a line.
     """
     for drawn in BREAK.split(text):
         for line in TAG.split(ESCAPE.sub("", drawn).replace("\0", "")):
@@ -127,7 +131,8 @@ def _number(decimals: int) -> str:
     return rf"(-?\d{{1,12}}\.\d{{{decimals}}}|-?nan|-?inf)"
 
 
-# Other programs' output may come right before a row, ending in a blank or colon, and right after.
+# A row may begin within a line, after other output that ends in a blank, a colon or ">". It may be
+# followed by other output, too.
 _START = r"(?<![^\s:>])"
 _TRAINING_ROW = re.compile(
     rf"{_START}(\d{{1,12}})\s+{_number(1)}\s+{_number(1)}\s+{_number(3)}\s+{_number(3)}"
@@ -140,7 +145,7 @@ _EVALUATION_ROW = re.compile(
 _HEADER = re.compile(r"\bStep\s+Epoch\s+Speed\s+Loss\s+FinLoss\s+LR\b")
 _FLOAT = r"([-+0-9.eE]{1,40}|nan|inf)"
 _FACTS: tuple[tuple[str, re.Pattern[str], type], ...] = (
-    # First, since the original's banner ran into the next line.
+    # First, since the original trainer prints it and "Horovod size" on one line.
     ("tensorflow", re.compile(r"\]TF(\d{1,4}\.\d[0-9A-Za-z.+-]*?)(?=Horovod|\s|$)"), str),
     ("gpus", re.compile(r"Horovod size: *(\d{1,9})(?!\.?\d)"), int),
     ("data", re.compile(r"Using data from: *(\S.*)"), str),
@@ -150,15 +155,16 @@ _FACTS: tuple[tuple[str, re.Pattern[str], type], ...] = (
     ("resumed_from", re.compile(r"Going on from \S.*: (\d{1,12}) of \d{1,12} steps"), int),
     ("finished_in_s", re.compile(rf"Finished in {_FLOAT}"), float),
 )
-# Most lines say none of them.
+# A quick test for lines that may have a fact: most have none.
 _ANY_FACT = re.compile(r"Horovod size|Using |Found |Validation d|Finished in|Going on|\]TF")
 
 
 @dataclass
 class Section:
-    """The output of one program: of a training run, of an evaluation, or of both.
+    """The output of one program: a training run, an evaluation, or both.
 
-    `exact`: from `metrics.jsonl`, whose numbers are not rounded.
+    `evaluating`: the program's banner announced an evaluation. `exact`: the section is from
+    `metrics.jsonl`, whose numbers are not rounded.
     """
 
     facts: RunFacts = RunFacts()
@@ -168,12 +174,12 @@ class Section:
     exact: bool = False
 
     def add(self, row: TrainingRow) -> None:
-        # A run that goes on from a checkpoint prints its first row with another step.
+        # A run that resumes from a checkpoint has another step in its first row.
         startup = not self.rows or row.step <= LAST_STARTUP_STEP
         self.rows.append(replace(row, startup=startup and not self._middle(row)))
 
     def _middle(self, row: TrainingRow) -> bool:
-        # Without a banner it is an excerpt: its first row follows others that are not shown.
+        # A section without a banner is an excerpt: its first row followed others.
         return not self.rows and row.step > LAST_STARTUP_STEP and self.facts == RunFacts()
 
     def learn(self, name: str, value: Any) -> None:
@@ -181,12 +187,15 @@ class Section:
 
     @property
     def begun(self) -> bool:
-        """Whether a banner or a row that comes now is another program's."""
+        """Whether this program has printed its banner or a row: another banner is another's."""
         return bool(self.rows or self.evaluations or self.evaluating or self.facts.gpus)
 
 
 def read_sections(lines: Iterable[str]) -> list[Section]:
-    """The programs' outputs in a log, in its order; those without any row are left out."""
+    """Return the programs' outputs in a log; those without any row are left out.
+
+    Those read from printed output come first, in the log's order, then those from `metrics.jsonl`.
+    """
     sections = [Section()]
     written: dict[str, Section] = {}
     for line in lines:
@@ -210,7 +219,7 @@ def read_sections(lines: Iterable[str]) -> list[Section]:
 
 
 def _json_line(line: str) -> dict[str, Any] | None:
-    """What the trainer wrote into `metrics.jsonl`; None for all else, a cut line among it."""
+    """Return a line of `metrics.jsonl` as a mapping; None for a line that is cut or is none."""
     if not line.startswith('{"run": '):
         return None
     try:
@@ -224,8 +233,11 @@ _TYPES: dict[str, type] = {"int": int, "float": float, "str": str}
 
 
 def _add_line(section: Section, said: dict[str, Any]) -> None:
-    """Add a line of `metrics.jsonl` to what its run said before. Other keys and kinds are new."""
-    # What is of another type than the trainer's own is a line of something else's.
+    """Add a line of `metrics.jsonl` to its run's section: a row, an evaluation, or facts.
+
+    Unknown keys are ignored: a newer trainer may write more.
+    """
+    # A value of the wrong type means that another program wrote the line: ignore it.
     with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
         if said["kind"] == "train":
             section.add(TrainingRow(**_values(TrainingRow, said, math.nan)))
@@ -236,8 +248,10 @@ def _add_line(section: Section, said: dict[str, Any]) -> None:
 
 
 def _values(kind: type, said: dict[str, Any], null: float | None = None) -> dict[str, Any]:
-    """The fields of a dataclass that are there, each as its type. A row's null was no finite
-    number."""
+    """Return the fields of a dataclass that a line has, converted to their types.
+
+    A JSON null becomes `null`: in a row it stands for a number that is not finite.
+    """
     there = {each.name: str(each.type) for each in fields(kind) if each.name in said}
     return {
         name: null if said[name] is None else _TYPES[declared.split()[0]](said[name])
@@ -249,7 +263,7 @@ def _take(sections: list[Section], row: TrainingRow) -> None:
     current = sections[-1]
     last = current.rows[-1] if current.rows else None
     if last == replace(row, startup=last.startup if last else False):
-        return  # both streams of the program went into one log
+        return  # the same row again: stdout and stderr of the program went into one log
     if current.evaluations or current.evaluating or (last and row.step <= last.step):
         sections.append(Section())
     sections[-1].add(row)
@@ -285,8 +299,9 @@ _UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6}
 
 @dataclass(frozen=True)
 class MetricDefinition:
-    """A metric is what the expression's first group holds; a group `unit` (s, ms, us) scales it.
+    """A metric and the regular expression whose first group is its value.
 
+    If the expression has a group `unit` (s, ms, us), the value is converted to seconds.
     `of_epochs`: whether a value belongs to the epoch in which it is printed.
     """
 
@@ -295,7 +310,7 @@ class MetricDefinition:
     of_epochs: bool = True
 
     def value(self, line: str) -> float | None:
-        """The metric in that line; None where there is none, or no number."""
+        """Return the metric's value in a line; None if it is not there, or is no number."""
         match = self.regex.search(line)
         if not match:
             return None
@@ -308,7 +323,10 @@ class MetricDefinition:
 
 @dataclass(frozen=True)
 class MetricPoint:
-    """One value: in which of Keras's epochs, and in which line, redrawn bars counting as lines."""
+    """One value of a metric.
+
+    `epoch` is Keras's, None outside of epochs. `line` counts from 1, redrawn bars included.
+    """
 
     line: int
     epoch: int | None
@@ -329,8 +347,11 @@ class MetricSeries:
 
 
 def parse_definitions(texts: Iterable[str]) -> list[MetricDefinition]:
-    """Each is `NAME=REGEX`, or `@FILE` with SageMaker's `metric_definitions` as JSON: a list of
-    {"Name": ..., "Regex": ...}. Raises UsageError."""
+    """Return the definitions in values of --metric: `NAME=REGEX`, or `@FILE`.
+
+    The file has SageMaker's `metric_definitions` as JSON: a list of {"Name": ..., "Regex": ...}.
+    Raises UsageError.
+    """
     found: list[MetricDefinition] = []
     for text in texts:
         if not text.startswith("@"):
@@ -348,7 +369,7 @@ def parse_definitions(texts: Iterable[str]) -> list[MetricDefinition]:
 
 
 def parse_definition(text: str) -> MetricDefinition:
-    """`NAME=REGEX` with a group in it. Raises UsageError."""
+    """Return the definition in `NAME=REGEX`. Raises UsageError, also for a regex without group."""
     name, found, regex = text.partition("=")
     example = "for example --metric 'train:loss=loss: ([0-9.]+)'"
     if not (name.strip() and found and regex):
@@ -369,15 +390,16 @@ def _keras(name: str, regex: str, of_epochs: bool = True) -> MetricDefinition:
     return MetricDefinition(name, re.compile(regex), of_epochs)
 
 
-# Keras has its metrics at a line's start, or behind a bar, a time or another metric and a dash:
-# `Validation loss: 0.5` is a program's own line, and so is all that it says behind that.
+# Keras prints a metric at the start of a line, or after a dash that follows a bar, a time or
+# another metric. A line with a word before, as in `Validation loss: 0.5`, is not Keras's at all.
 _TRAINED = (
     r"^(?!.*[^\W\d_] (?:loss|acc(?:uracy)?): )"
     r"(?:.*?(?:[\d.\]]|\d[mu\u00b5\u03bc]?s|/(?:step|sample|epoch)|nan|inf) - |\s*(?:- )?)"
 )
-# What Keras's own examples print of `evaluate`.
+# Keras's own examples print the result of `evaluate` as `Test loss: 0.5`.
 _TESTED = r"(?<!\w)(?<![^\W\d_] )Test "
-# The step's time may stand behind the metrics (one line per epoch) or before them (the bar).
+# Keras prints the time of a step after the metrics (one line per epoch) or before them (the bar),
+# so each metric has an expression of its own.
 KERAS = (
     _keras("train:loss", rf"{_TRAINED}loss: {_NUMBER}(?= - |\s|$)"),
     _keras("train:accuracy", rf"{_TRAINED}acc(?:uracy)?: {_NUMBER}(?= - |\s|$)"),
@@ -392,7 +414,7 @@ KERAS = (
 def read_metrics(
     lines: Iterable[str], definitions: Sequence[MetricDefinition] = KERAS
 ) -> list[MetricSeries]:
-    """One series per definition, also where it is empty; two of one name are one series."""
+    """Return a series for each definition, also an empty one; definitions of one name share one."""
     points: dict[str, list[MetricPoint]] = {each.name: [] for each in definitions}
     epochs = _Epochs()
     for number, line in enumerate(lines, 1):
@@ -406,7 +428,10 @@ def read_metrics(
 
 
 class _Epochs:
-    """Which epoch a line of Keras belongs to: none after its bar was full, as in an evaluation."""
+    """Tracks the epoch that Keras's lines belong to.
+
+    There is none once another bar follows the epoch's full one: that bar is an evaluation's.
+    """
 
     def __init__(self) -> None:
         self.current: int | None = None
@@ -426,12 +451,15 @@ class _Epochs:
             self._full = bar[0].strip()
 
 
-# A metric's name and value, beside the rows of tables.
+# What a GrowingLog finds: rows of tables, or a metric's name and value.
 Said = Union[TrainingRow, EvaluationRow, tuple[str, MetricPoint]]
 
 
 class GrowingLog:
-    """Reads a log while it is written: what each chunk of it adds."""
+    """Reads a log while it is written, chunk by chunk.
+
+    Without definitions it looks for Keras's metrics until the first row of a table.
+    """
 
     def __init__(self, definitions: Sequence[MetricDefinition] = ()) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -439,20 +467,20 @@ class GrowingLog:
         self._lines = 0
         self._epochs = _Epochs()
         self._last: TrainingRow | None = None
-        # Keras's, until there is a table.
         self._definitions, self._asked = definitions or KERAS, bool(definitions)
 
     def feed(self, chunk: bytes) -> list[Said]:
-        """The rows and metrics of the lines that end in this chunk."""
+        """Return the rows and metrics of the lines that end in this chunk."""
         text = self._rest + self._decoder.decode(chunk)
         end = max(text.rfind("\n"), text.rfind("\r")) + 1
-        # What is longer is left out when it ends, however long it gets.
+        # One character more than LONGEST is enough for clean_lines to leave the line out later, and
+        # bounds the memory that an endless line takes.
         self._rest = text[end : end + LONGEST + 1]
         found: list[Said] = []
         for line in clean_lines(text[:end]):
             self._lines += 1
             for row in _training_rows(line):
-                if row != self._last:  # both streams of the program may go into one log
+                if row != self._last:  # stdout and stderr of the program may go into one log
                     self._last = row
                     found.append(row)
             found.extend(_evaluation_rows(line))

@@ -1,4 +1,4 @@
-"""The tutorial's own runs, and how another run compares with them at equal epochs."""
+"""The training runs that the tutorial shows, and the comparison of a run with one of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from clusterctl.jobs.metrics.logs import IMAGENET_SAMPLES, TrainingRow
 from clusterctl.jobs.metrics.runs import Run, read_runs, usual_interval
 
 FOLDER = Path(__file__).parent / "reference-runs"
-# A hole in a table is not bridged: what lies in it is not known.
+# Values are interpolated between two rows at most this many usual intervals apart: a wider gap
+# means that rows are missing, and the values between them are unknown.
 WIDEST_BRIDGE = 1.5
 
 
@@ -38,7 +39,7 @@ class Reference:
         return f"the tutorial's run on {self.gpus} GPUs{data}"
 
     def epoch(self, step: int) -> float:
-        """What the printed epoch was before it was rounded."""
+        """Return the epoch at a step; the table has it only rounded to one decimal."""
         return step * self.batch_size * self.gpus / IMAGENET_SAMPLES
 
 
@@ -51,7 +52,7 @@ REFERENCES = (
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """Both runs at one epoch; the values of a run between two of its rows are interpolated."""
+    """Both runs at one epoch of the reference; the other run's values are interpolated."""
 
     epoch: float
     loss: float
@@ -64,7 +65,10 @@ class ComparedRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run beside one of the tutorial's. What cannot be compared is None or left out."""
+    """A run compared with one of the tutorial's. What cannot be compared is None or left out.
+
+    The differences are the run's accuracy minus the reference's, in percentage points.
+    """
 
     reference: Reference
     rows: tuple[ComparedRow, ...]
@@ -80,7 +84,10 @@ class Comparison:
 
 
 def choose_reference(run: Run) -> Reference:
-    """The tutorial's run nearest in size (by ratio); synthetic data with synthetic data."""
+    """Return the reference whose number of GPUs is nearest by ratio; 32 if the run's is unknown.
+
+    A run on synthetic data is compared with the reference on synthetic data.
+    """
     if run.facts.synthetic:
         return next(each for each in REFERENCES if each.synthetic)
     gpus = run.facts.gpus or 32
@@ -89,7 +96,10 @@ def choose_reference(run: Run) -> Reference:
 
 
 def compare(run: Run, reference: Reference) -> Comparison:
-    """The run beside the reference, wherever the two have been at the same epoch."""
+    """Compare a run with a reference at every epoch that both have rows for.
+
+    Accuracies are compared only if both were evaluated within half an epoch, on ImageNet.
+    """
     theirs = reference.run
     top1 = top5 = None
     ours, best = run.result, theirs.result
@@ -106,7 +116,7 @@ def compare(run: Run, reference: Reference) -> Comparison:
 
 
 def _compared_rows(run: Run, reference: Reference) -> list[ComparedRow]:
-    # The loss of some images says nothing about that of others.
+    # Losses on different images cannot be compared.
     if run.facts.other_data or reference.synthetic or not run.epochs_per_step:
         return []
     compared = []
@@ -129,12 +139,12 @@ def _compared_rows(run: Run, reference: Reference) -> list[ComparedRow]:
 
 
 def at_step(rows: Sequence[TrainingRow], step: float) -> tuple[float, float, float] | None:
-    """Loss, final loss and learning rate at a step, between two rows by their distance.
+    """Return loss, final loss and learning rate at a step, interpolated linearly between two rows.
 
-    None where no row lies close on both sides.
+    Return None if there is no row close enough on both sides.
     """
     if abs(step - round(step)) < 1e-6 * max(1.0, step):
-        step = round(step)  # as both runs have it, but for floating point
+        step = round(step)  # a whole step, but for the rounding of floating point numbers
     index = bisect_left([row.step for row in rows], step)
     if index == len(rows):
         return None

@@ -1,4 +1,4 @@
-"""Whole runs out of a log's pieces: resumed ones joined, evaluations with what they evaluate."""
+"""Whole runs from the sections of logs: joins resumed parts, assigns evaluations to their runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from clusterctl.jobs.metrics.logs import (
 
 @dataclass(frozen=True)
 class Run:
-    """One training run, in the order of its steps. `resumed_at`: steps at which it went on."""
+    """One training run. `rows` are in the order of steps; at `resumed_at` steps it was resumed."""
 
     facts: RunFacts = RunFacts()
     rows: tuple[TrainingRow, ...] = ()
@@ -32,7 +32,7 @@ class Run:
 
     @cached_property
     def images_per_s(self) -> float | None:
-        """All images by all seconds, of the rows without start-up; None when there are none."""
+        """All images by all seconds, without rows of the start-up; None if no other rows exist."""
         return throughput(self.rows)
 
     @property
@@ -42,9 +42,10 @@ class Run:
 
     @cached_property
     def epochs_per_step(self) -> float | None:
-        """Of all rows, since the column is rounded; None while it shows 0.0.
+        """Epochs per step, from the last row, where rounding matters least; None if that shows 0.0.
 
-        A step is a whole number of images on each GPU: once that leaves only one, it is exact.
+        The table rounds epochs to one decimal. Each GPU takes a whole number of images a step: if
+        only one such number agrees with the table, the result is computed from it and is exact.
         """
         last = self.rows[-1] if self.rows else None
         if not (last and last.step and last.epoch):
@@ -60,7 +61,7 @@ class Run:
 
     @property
     def not_a_number_from(self) -> int | None:
-        """The first step whose loss is not a finite number."""
+        """The first step whose loss is not a finite number; None if there is none."""
         lost = (row for row in self.rows if not math.isfinite(row.loss + row.final_loss))
         return next((row.step for row in lost), None)
 
@@ -71,10 +72,10 @@ class Run:
 
 
 def throughput(rows: Sequence[TrainingRow]) -> float | None:
-    """Images per second over the rows: the steps of each weigh by the time they took.
+    """Return images per second over the rows: all images by all seconds. None without usable rows.
 
-    A gap in the table (lines that were left out) weighs as one ordinary interval, since the speed
-    after it is of the interval before it alone.
+    The speed in a row after a gap (lines that were left out) covers only the steps since the last
+    line that was printed, so a gap counts as one usual interval. Rows of the start-up are left out.
     """
     usual = usual_interval(rows)
     steps = seconds = 0.0
@@ -89,16 +90,17 @@ def throughput(rows: Sequence[TrainingRow]) -> float | None:
 
 
 def usual_interval(rows: Sequence[TrainingRow]) -> int:
-    """Steps from row to row as most rows have it; 1 for a single row."""
+    """Return the most frequent number of steps from one row to the next; 1 for a single row."""
     intervals = Counter(
         after.step - before.step for before, after in zip(rows, rows[1:]) if not after.startup
     )
-    # Of two as frequent the longer: the row after step 1 has one step less to go.
+    # If two are equally frequent, the longer one: the interval after the row of step 1 is one step
+    # too short.
     return max(intervals, key=lambda steps: (intervals[steps], steps), default=1)
 
 
 def read_runs(texts: Iterable[str]) -> list[Run]:
-    """The runs in some logs, read one after the other; a run found twice counts once."""
+    """Return the runs in some logs, read one after the other; a run in two logs counts once."""
     runs: list[Run] = []
     pending: list[Section] = []
     for section in _distinct(
@@ -119,7 +121,7 @@ def read_runs(texts: Iterable[str]) -> list[Run]:
 
 
 def holding(runs: Sequence[Run], text: str) -> list[Run]:
-    """Those of the runs of which this log shows a row, or an evaluation."""
+    """Return those of the runs of which this log has a row or an evaluation."""
     pieces = read_sections(clean_lines(text))
     rows = {_seen(row) for piece in pieces for row in piece.rows}
     evaluations = {_seen(row) for piece in pieces for row in piece.evaluations}
@@ -131,7 +133,10 @@ def holding(runs: Sequence[Run], text: str) -> list[Run]:
 
 
 def _distinct(sections: Iterable[Section]) -> list[Section]:
-    """Without those that another one holds: the log folder and the job's log have the same run."""
+    """Return the sections without those that another one contains.
+
+    The log folder and the job's log have the same rows: `metrics.jsonl`, which is exact, wins.
+    """
     kept: dict[tuple[frozenset[str], frozenset[str]], Section] = {}
     for section in sections:
         content = frozenset(map(_seen, section.rows)), frozenset(map(_seen, section.evaluations))
@@ -148,7 +153,7 @@ def _distinct(sections: Iterable[Section]) -> list[Section]:
 
 
 def _seen(row: TrainingRow | EvaluationRow) -> str:
-    """Return the row as the trainer's table has it: `metrics.jsonl` has more digits."""
+    """Return a row as text, rounded as in the trainer's table, since `metrics.jsonl` is not."""
     decimals = (1, 1, 3, 3, 5) if isinstance(row, TrainingRow) else (1, 3, 2, 2)
     step, *values = astuple(row)[:6]
     numbers = (f"{v:.{n}f}" if math.isfinite(v) else "-" for v, n in zip(values, decimals))
@@ -174,10 +179,10 @@ def _add(runs: list[Run], section: Section) -> None:
 
 
 def _goes_on(before: Run, rows: Sequence[TrainingRow], start: int) -> bool:
-    """Whether these rows start at a checkpoint of that run.
+    """Return whether rows that start at step `start` continue that run from a checkpoint.
 
-    It lies behind its first row and at most an interval behind its last one, and their epochs
-    are as many steps long.
+    The step has to lie behind the run's first row and at most one interval behind its last one,
+    and both have to have the same number of steps per epoch, within rounding.
     """
     if not before.rows or start < 1 or rows[0].step <= LAST_STARTUP_STEP:
         return False
@@ -192,13 +197,13 @@ def _goes_on(before: Run, rows: Sequence[TrainingRow], start: int) -> bool:
 
 
 def _joined(before: RunFacts, after: RunFacts) -> RunFacts:
-    """What the later part says, and of what it does not say the earlier; seconds are added."""
+    """Join the facts of two parts: the later one's where known, and the sum of their seconds."""
     said = {
         each.name: getattr(before if getattr(after, each.name) is None else after, each.name)
         for each in fields(RunFacts)
     }
     times = [before.finished_in_s, after.finished_in_s]
-    # The part that was cut short did not say how long it took.
+    # A part that was cut short did not print how long it took, so the sum is unknown.
     whole = None if None in times else sum(filter(None, times))
     said["finished_in_s"] = whole
     said["last_part_s"] = after.finished_in_s if whole is None else None
@@ -206,12 +211,15 @@ def _joined(before: RunFacts, after: RunFacts) -> RunFacts:
 
 
 def _last_part(facts: RunFacts) -> RunFacts:
-    """Of a part whose earlier ones are in no log."""
+    """Return the facts of a part whose earlier parts are in no log: the whole time is unknown."""
     return replace(facts, finished_in_s=None, last_part_s=facts.finished_in_s)
 
 
 def _evaluated(runs: list[Run], section: Section) -> None:
-    """Add evaluations to the last run that has come so far, or else to the last one."""
+    """Add evaluations to the latest run that ended at the evaluated step, or else to the last run.
+
+    A run ended there if the step lies between its last row and the row that would have followed.
+    """
     step = section.evaluations[-1].step
     matching = (
         index
