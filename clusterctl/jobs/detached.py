@@ -1,5 +1,7 @@
-"""Jobs on the head node that outlive the connection which started them: started, listed, ended,
-and their logs followed across lost connections."""
+"""Jobs on the head node that outlive the SSH connection which started them.
+
+Starts, lists and ends them, and follows their logs across lost connections.
+"""
 
 from __future__ import annotations
 
@@ -35,28 +37,31 @@ from clusterctl.transport.target import Target
 
 
 class JobState(Enum):
+    """The state of a job (docs/jobs.md)."""
+
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    # Its process is gone and nobody wrote down how it ended: a reboot, or a kill -9.
+    # The job's process is gone without an exit status: a reboot, or a kill -9.
     LOST = "lost"
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """One job. `line` is its whole mpirun line; a lost job has no exit status.
+    """The record of one job. The docstring of node/jobs/jobs.py describes the files it is from.
 
-    `evaluation` is the line that follows a training, `log_dir` the trainer's log folder on the head
-    node; both are empty where there is none. `log_name` is the log's name there. `variables` and
-    `mpi_arguments` are the user's own; the value of a private variable is None. `destination` is
-    where a copy brings its data; empty for a training. `watchdog` is what that has said, a line
-    each time. `by_rank`: each rank has a log of its own. `waits_for` are the jobs before it in the
-    queue. `retries`: `train --retries`. `model_dir` is where the model of a script-mode program
-    goes, empty for the head node alone; None for any other job; `metric_definitions` are its own.
-    `nodes` is what node/jobs/jobs.py says of nodes.json, where the job was asked for by its id; its
-    docstring has all of the record.
+    `exit_status` is None for a job that has not ended, or that is lost. `line` is the whole command
+    line, `evaluation` that of the evaluation after a training. `log_dir` is the trainer's log
+    folder on the head node, `log_name` the name of the log in it. `variables` and `mpi_arguments`
+    are the user's; the value of a private variable is None. `destination` is where a copy puts its
+    data. `watchdog` has the watchdog's messages. `by_rank`: each rank has a log of its own.
+    `waits_for` are the jobs before this one in the queue. `retries` is that of `train --retries`.
+    `model_dir` is where the model of a script-mode program is uploaded; empty if it stays on the
+    head node, None for any other job. `metric_definitions` are those of a script-mode program.
+    `nodes` is the content of nodes.json; empty unless the job was queried by its id. What does not
+    apply is empty.
     """
 
     job_id: str
@@ -92,23 +97,23 @@ class JobRecord:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended: it may wait for its turn."""
+        """Whether the job has not ended; True for a queued one, too."""
         return self.state in (JobState.RUNNING, JobState.QUEUED)
 
     @property
     def usd(self) -> float | None:
-        """What its nodes cost while it ran; None where a price is not known."""
+        """The cost of the job's nodes while it ran, in US dollars; None if a price is unknown."""
         if self.usd_per_hour is None:
             return None
         return 0.0 if self.state is JobState.QUEUED else self.usd_per_hour * self.duration_s / 3600
 
     @property
     def ended_at(self) -> datetime:
-        """Of a job that has ended."""
+        """When the job ended. For a job that has not ended, the time of the query."""
         return self.started_at + timedelta(seconds=self.duration_s)
 
     def as_data(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the record for `--json`."""
         return {
             "id": self.job_id,
             "state": self.state.value,
@@ -142,12 +147,15 @@ class JobRecord:
 
 
 def parse_jobs(result: CommandResult) -> list[JobRecord]:
-    """The jobs that `node/jobs/jobs.py list` printed, oldest first. Raises CommandFailed."""
+    """Return the jobs that `node/jobs/jobs.py list` printed, oldest first. Raises CommandFailed."""
     return [read_record(described) for described in json_lines(result, "looking at the jobs")]
 
 
 def read_record(described: dict[str, Any]) -> JobRecord:
-    """One job, as `node/jobs/jobs.py` describes it."""
+    """Return the record in a JSON object of `node/jobs/jobs.py list`.
+
+    The head node's clock measures the duration, also of a job that has not ended.
+    """
     plan = described.get("plan") or {}
     state = _state(described)
     started = described["started_at"] or described["now"]
@@ -199,6 +207,7 @@ def _state(described: dict[str, Any]) -> JobState:
     return JobState.CANCELLED if described["cancelled"] else JobState.FAILED
 
 
+# Programs for the head node.
 JOBS = program_of("clusterctl.node.jobs.jobs")
 AFTER = program_of("clusterctl.node.jobs.after")
 OUTPUT = program_of("clusterctl.node.jobs.output")
@@ -211,10 +220,10 @@ class JobRunning(ClusterctlError):
 
 
 def job_files(plan: JobPlan, record: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
-    """The files of the job's folder: its line, its description, and what runs it.
+    """Return the files of the job's folder by name: its record, its lines, the programs it needs.
 
-    `record` is what else job.json has. After a lost node the job is started again up to `retries`
-    times, with at least `min_ranks`.
+    `record` has further keys for job.json, or other values: with its `retries`, the job is started
+    again so often after a lost node, on `min_ranks` ranks or more.
     """
     description = {
         "ranks": plan.ranks,
@@ -244,7 +253,7 @@ def job_files(plan: JobPlan, record: Mapping[str, Any] = MappingProxyType({})) -
     if not plan.destination:
         files["after.py"] = AFTER.text
     if plan.tag_end:
-        # They are there before a rank writes, also on a disk that is full by then.
+        # Created in advance, since the disk may be full when a rank first writes.
         files |= {f"log-{rank}": "" for rank in range(plan.ranks)}
     if plan.contract:
         files["collect.py"] = COLLECT.text
@@ -259,10 +268,10 @@ def job_files(plan: JobPlan, record: Mapping[str, Any] = MappingProxyType({})) -
 
 
 def run_script(plan: JobPlan) -> str:
-    """The shell script that runs the lines, keeps their output, and notes how it ended.
+    """Return the shell script that runs the job's lines, logs their output and keeps the status.
 
-    The evaluation runs when the training succeeded and nobody ended the job; it begins in the log
-    with its line. What runs after a failure says by its status whether to start again.
+    The evaluation runs if the training succeeded and nobody cancelled the job; its line precedes
+    its output in the log. After a failure after.py runs: its status 0 means to start again.
     """
     private = any(one.private for one in plan.variables)
     by = _BY_OUTPUT if plan.tag_end or private else ""
@@ -311,7 +320,8 @@ run {by}{plan.line}
 """
 
 
-# The jobs before it in the queue: a number that is used again by another process is none of them.
+# Wait for the jobs before this one in the queue. The environment of a process tells whether it is
+# that job: Linux may have given the job's process number to another process.
 _TURN = """\
 if [ -e "$folder/after" ]; then
     for id in $(cat "$folder/after"); do
@@ -335,8 +345,8 @@ while [ "$status" -ne 0 ] && [ -z "$ended" ]; do
     run {by}"$@"
 done
 """
-# Of a program that failed, too: what it left says why. Not of one that was cancelled: `run` ends
-# what it is given then.
+# Collect the files of a program that failed, too: they may tell why. Not of one that was cancelled,
+# since `run` stops whatever it starts then.
 _COLLECT = """\
 if [ -z "$ended" ]; then
     ended_with=$status
@@ -344,7 +354,8 @@ if [ -z "$ended" ]; then
     [ "$ended_with" -eq 0 ] || status=$ended_with
 fi
 """
-# Older ones are those of an earlier job, and a later one may delete these.
+# Copy the trainer's rows, since a later job may delete them. A file older than exit_status, which
+# is touched when the job starts, is from an earlier job.
 _METRICS = """\
 if [ {path} -nt "$folder/exit_status" ]; then
     cp {path} "$folder/{name}" 2>/dev/null || rm -f "$folder/{name}"
@@ -352,21 +363,21 @@ fi
 """
 
 
-# Before the job has a process that a signal could end: its values are in no file from then on,
-# but for the one that nobody else can open.
+# Unlink the file of private variables before the script writes its pid: from then on the job may be
+# killed, and must leave no file with secrets. output.py reads them from the open descriptor 3.
 _PRIVATE = """\
 exec 3<"$folder/environment" && rm -f "$folder/environment" || exit
 """
-# Private variables are set there, not by this shell: one may have the name of one of its own, or
-# one that no shell lets be set (PPID), and PATH is theirs for the ranks.
+# output.py sets the private variables, not this shell: one may have the name of a variable of this
+# script, or a name that shells do not let be set (PPID), and a PATH is meant for the ranks.
 _BY_OUTPUT = 'python3 -ISu "$folder/output.py" "$folder" '
-# Without the job's mark, and no child of the job's: it is what may end all that is, and ends with
-# the job, not with what a failed attempt has left.
+# The watchdog runs without the job's variable and in a session of its own, since it may cancel the
+# job, and since it must survive when the leftovers of a failed attempt are killed.
 _WATCHDOG = f"""\
 (env -u CLUSTERCTL_JOB setsid "$HOME"/{FOLDER}/bin/clusterctl-watchdog {{job_id}} \\
     </dev/null >"$folder/watchdog.log" 2>&1 &)
 """
-# 143: ended by TERM, between the lines.
+# 143 is the status of a process killed by TERM: the job was cancelled between its two lines.
 _EVALUATION = """\
 if [ "$status" -eq 0 ] && [ -n "$ended" ]; then
     status=143
@@ -379,7 +390,8 @@ fi
 
 @dataclass(frozen=True)
 class Started:
-    """What a job runs in (`tmux session …`, `nohup`), and the jobs that it waits for."""
+    """How a job was started: what it runs in (`tmux session …`, `nohup`), and which jobs it waits
+    for."""
 
     runs_in: str
     after: tuple[str, ...] = ()
@@ -394,11 +406,12 @@ def start_job(
     more_files: Mapping[str, str] = MappingProxyType({}),
     record: Mapping[str, Any] = MappingProxyType({}),
 ) -> Started:
-    """Start it on the head node. Raises JobRunning, CommandFailed; KeyboardInterrupt that says so
-    when the job may have been started.
+    """Start a job on the head node.
 
-    `how`: beside others (force), after them (queue), or not if there are any (refuse).
-    `more_files` go into the job's folder, `record` into its job.json.
+    `how` decides what happens if other jobs are running: start beside them ("force"), start after
+    them ("queue"), or raise JobRunning ("refuse"). `more_files` go into the job's folder, `record`
+    into its job.json. Raises CommandFailed if the job could not be started. If it may have been
+    started all the same, the message of ConnectionLost or KeyboardInterrupt says so.
     """
     try:
         result = connections.run(
@@ -430,7 +443,7 @@ def start_job(
 
 
 def in_the_way(job_id: str, cluster: str, destination: str = "") -> JobRunning:
-    """The refusal of a training beside another, or of a copy beside one to the same place."""
+    """Return the error for a job that is in the way: for a copy, one to the same `destination`."""
     if destination:
         job = f"--job {job_id}"
         return JobRunning(
@@ -446,7 +459,7 @@ def in_the_way(job_id: str, cluster: str, destination: str = "") -> JobRunning:
 
 
 def list_jobs(connections: Connections, head: Target, job_id: str | None = None) -> list[JobRecord]:
-    """The jobs of the head node, oldest first, or that one. Raises HostError."""
+    """Return the jobs of the head node, oldest first, or the one `job_id`. Raises HostError."""
     arguments = [job_id] if job_id else []
     result = connections.run(
         head, JOBS.command("list", *arguments), stdin=JOBS.stdin(), timeout_s=TIMEOUT_S
@@ -455,7 +468,7 @@ def list_jobs(connections: Connections, head: Target, job_id: str | None = None)
 
 
 def find_job(connections: Connections, head: Target, job_id: str) -> JobRecord:
-    """One job. Raises UsageError when there is none of that id, HostError."""
+    """Return the record of one job. Raises UsageError if there is none of that id; HostError."""
     jobs = list_jobs(connections, head, job_id)
     if not jobs:
         raise UsageError(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
@@ -463,7 +476,7 @@ def find_job(connections: Connections, head: Target, job_id: str) -> JobRecord:
 
 
 def end_job(connections: Connections, head: Target, job_id: str) -> bool:
-    """Ask a job to end, and wait: whether it did. Raises HostError."""
+    """Cancel a job, wait for its end, and return whether it has ended. Raises HostError."""
     result = connections.run(
         head, JOBS.command("cancel", job_id), stdin=JOBS.stdin(), timeout_s=TIMEOUT_S
     )
@@ -478,8 +491,10 @@ RECONNECT_AFTER_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 def tail_command(
     job_id: str, offset: int, until_end: bool, silent: bool = False, rank: int | None = None
 ) -> str:
-    """The log from byte `offset` on; `until_end` waits for more until the job has ended. `silent`:
-    waits only. `rank`: the log of that rank."""
+    """Return the command that prints a job's log, or that of one rank, from byte `offset` on.
+
+    With `until_end` it follows the log until the job has ended. `silent`: print nothing, only wait.
+    """
     folder = f'"$HOME"/.clusterctl/jobs/{job_id}'
     wait = f'-f -s 0.2 --pid="$(cat {folder}/pid)" ' if until_end else ""
     return f"exec tail -c +{offset + 1} {wait}" + (
@@ -496,12 +511,14 @@ def follow_job(
     rank: int | None = None,
     seen: JobRecord | None = None,
 ) -> JobRecord:
-    """Pass the log on, or that of one rank, until the job has ended; what it came to. Without a
-    sink: only wait. `seen`: the job, where somebody has just looked at it.
+    """Pass a job's log, or that of one rank, to `sink` until the job has ended. Return its record.
 
-    A lost connection is taken up again where it broke, `on_lost(why, delay_s)` being told before
-    each attempt. Raises ConnectionLost or HostUnreachable, with what was last known of the job,
-    when that fails again and again or the head node is off; UsageError where there is no such job.
+    Without a sink, only wait. `seen` is the job's record, if the caller has just queried it.
+
+    After a lost connection the log continues at the byte where it broke; `on_lost(why, delay_s)` is
+    called before each new attempt. Raises ConnectionLost or HostUnreachable, with the last known
+    state of the job, if the head node is off or if all attempts in a row fail. Raises UsageError if
+    there is no such job.
     """
     failures, offset, known = 0, 0, f"of job {job_id} nothing was heard"
     while True:
@@ -528,14 +545,14 @@ def follow_job(
 
 
 def _known(job: JobRecord, line_at: datetime | None = None) -> str:
-    """All that is certain of a job on a head node that is silent."""
+    """Return in words what is known of a job on a head node that does not answer."""
     at = line_at or datetime.now(timezone.utc)
     what = "wrote its last line that came" if line_at else f"was {job.state.value}"
     return f"job {job.job_id} {what} at {at:%H:%M:%S} UTC; what became of it since is not known"
 
 
 class _Counter:
-    """Passes standard output on, and knows how much of it there was, and when it last came."""
+    """Passes stdout to a sink, counts its bytes, and keeps the time of the last chunk."""
 
     def __init__(self, sink: Callable[[bytes], None]) -> None:
         self._sink = sink

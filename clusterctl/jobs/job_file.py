@@ -1,7 +1,7 @@
-"""A job in the words of SageMaker's estimator: job.yaml, of `train --job-file`.
+"""The job file of `train --job-file`: YAML with the arguments of a SageMaker estimator as keys.
 
-Keys are those of the SageMaker Python SDK's estimators, version 1's names (train_instance_count,
-distributions) as well as version 2's. What is unknown is an error that names the nearest key.
+Keys are those of the SageMaker Python SDK, version 1 (train_instance_count, distributions) and
+version 2. An unknown key is an error that proposes the nearest key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clusterctl.domain.units import count
 from clusterctl.jobs.metrics.logs import parse_definitions
 from clusterctl.jobs.script_mode import FRAMEWORKS, MODES, Channel, ScriptMode
 
-# The names of version 1, and what they became.
+# Names of version 1 of the SDK, and of estimator.fit(), with the names that this module uses.
 RENAMED = {
     "train_instance_count": "instance_count",
     "train_instance_type": "instance_type",
@@ -30,7 +30,7 @@ RENAMED = {
     "distributions": "distribution",
     "inputs": "channels",
 }
-# What SageMaker needs to know and a cluster of one's own has settled: machines, image, rights.
+# Keys that are accepted and have no effect: the cluster decides on machines, image and rights.
 SETTLED = (
     *("base_job_name", "framework_version", "image_uri", "instance_type", "py_version", "role"),
     *("script_mode", "security_group_ids", "subnets", "tags", "volume_size"),
@@ -54,10 +54,11 @@ MPI_KEYS = ("enabled", "processes_per_host", "custom_mpi_options")
 
 @dataclass(frozen=True)
 class JobFile:
-    """What a job.yaml says. `script` and `source_dir` are paths here.
+    """The content of a job file. `script` and `source_dir` are paths on this machine.
 
-    `hosts`: so many nodes. `per_host`: ranks on each, None: as many as it has GPUs. `variables` and
-    `mpi_arguments` are as with -x and --mpi-arg. `settled` are the keys that say nothing here.
+    `hosts` is the number of nodes, `per_host` that of ranks on each; None for as many as a node has
+    GPUs. `variables` and `mpi_arguments` are texts as for -x and --mpi-arg. `settled` are those of
+    the file's keys that have no effect.
     """
 
     script: str
@@ -70,7 +71,7 @@ class JobFile:
     settled: tuple[str, ...] = ()
 
     def ranks(self, hosts: HostsFile, cluster: str) -> int:
-        """How many ranks it has on a cluster. Raises NotEnoughGpus."""
+        """Return the number of ranks on a cluster. Raises NotEnoughGpus if it has too few nodes."""
         there = len(hosts.entries)
         if self.hosts > there:
             raise NotEnoughGpus(
@@ -81,7 +82,7 @@ class JobFile:
 
 
 def read_job_file(path: Path) -> JobFile:
-    """Raises UsageError: it cannot be read, is no YAML, or says what makes no sense."""
+    """Read a job file. Raises UsageError if it cannot be read, is no YAML, or makes no sense."""
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -95,7 +96,10 @@ def read_job_file(path: Path) -> JobFile:
 
 
 def parse_job(said: Any, folder: Path) -> JobFile:
-    """`said` is the file's content; paths in it are relative to `folder`. Raises UsageError."""
+    """Return the job in a file's content `said`. Raises UsageError.
+
+    Paths in the content are relative to `folder`.
+    """
     known = _mapping(said, "a job", (*KEYS, *RENAMED))
     keys: dict[str, Any] = {}
     for name, value in known.items():
@@ -103,7 +107,7 @@ def parse_job(said: Any, folder: Path) -> JobFile:
         if new in keys:
             raise UsageError(f"{name} and {new} are the same", "leave one out")
         keys[new] = value
-    # Relative, as --script has it: what begins with a slash is on the nodes.
+    # Made relative, since a path with a slash in front is one on the nodes, as with --script.
     source_dir = os.path.relpath(folder / _text(keys, "source_dir", "."))
     entry_point = _text(keys, "entry_point")
     if not entry_point:
@@ -139,10 +143,10 @@ def parse_job(said: Any, folder: Path) -> JobFile:
 
 
 def split_mpi_options(options: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Variables, as with -x, and options of mpirun in `custom_mpi_options`.
+    """Return the variables and the options of mpirun in SageMaker's `custom_mpi_options`.
 
-    They are cut at blanks, quotes not being honoured, and `--NCCL_DEBUG X` is the variable, as the
-    toolkit does it.
+    They are texts as for -x and --mpi-arg. As in SageMaker's toolkit, words are split at blanks,
+    quotes have no meaning, and `--NCCL_DEBUG X` sets the variable NCCL_DEBUG.
     """
     variables: list[str] = []
     arguments: list[str] = []
@@ -159,7 +163,10 @@ def split_mpi_options(options: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _distribution(said: Any) -> tuple[str, int | None, str]:
-    """Its name, the ranks on each host, and mpirun's options."""
+    """Return the distribution's name, the ranks per host (None: its GPUs) and mpirun's options.
+
+    Without mpi or parameter_server the name is empty, for one process on each host.
+    """
     found = _mapping(said, "distribution", ("mpi", "parameter_server"))
     servers = _mapping(found.get("parameter_server"), "parameter_server", ("enabled",))
     mpi = _mapping(found.get("mpi"), "mpi", MPI_KEYS)
@@ -174,7 +181,10 @@ def _distribution(said: Any) -> tuple[str, int | None, str]:
 
 
 def _channels(said: Any, mode: str, folder: Path) -> tuple[Channel, ...]:
-    """A text for one channel is `training`, as in the estimator's fit()."""
+    """Return the channels, with local paths made absolute.
+
+    A text instead of a mapping is the source of the channel `training`, as in estimator.fit().
+    """
     if isinstance(said, str):
         said = {"training": said}
     channels = []
@@ -206,7 +216,10 @@ def _list(said: Any) -> list[Any]:
 
 
 def _mapping(said: Any, what: str, known: tuple[str, ...] = ()) -> dict[str, Any]:
-    """`said` itself; empty for nothing. Raises UsageError for a key that is none of `known`."""
+    """Return `said` as it is, or an empty mapping for None. `what` names it in messages.
+
+    Raises UsageError if it is no mapping, or if it has a key that is not in `known`.
+    """
     if said is None:
         return {}
     if not isinstance(said, dict):

@@ -17,7 +17,7 @@ from clusterctl.domain.errors import MissingTool, UsageError
 # the same address on every host, so over it a rank would connect to itself.
 NO_DATA_INTERFACES = "lo,docker0,virbr0"
 # Without keep-alives, mpirun hangs for over ten minutes when a link is cut silently. With these,
-# ssh ends after 60 s of silence (10 s x 5). Shorter settings end jobs for passing trouble: a machine
+# ssh ends after 60 s of silence (10 s x 5). Shorter settings end jobs for passing trouble: a host
 # that EC2 moves or that is out of memory, a link that is down for a moment (2 s x 3 ended a session
 # after 7.5 s). Busy processors do not silence sshd: with 128 busy loops on 2 cores it answered
 # within 6 ms. BatchMode, because a detached job must not wait for a password that nobody types.

@@ -1,4 +1,4 @@
-"""Which way NCCL takes between nodes, read from what it says with NCCL_DEBUG=INFO.
+"""The network that NCCL uses between nodes, read from its messages with NCCL_DEBUG=INFO.
 
 The lines are those of NCCL 2.5 to 2.27 and aws-ofi-nccl 1.4 to 1.17; the tests have samples.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from clusterctl.domain.findings import Finding, Severity
 
 DEBUG = (("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,NET,ENV"))
-# NCCL has chosen long before a job has written so much.
+# A job's log is read no further than this: NCCL chooses its network at the start.
 MOST_BYTES = 4_000_000
 
 _NETWORK = re.compile(r"NCCL INFO Using network (\S.*?)\s*$", re.MULTILINE)
@@ -21,7 +21,8 @@ _LIBFABRIC = re.compile(r"NET/OFI Using Libfabric version (\S+)")
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (\w+)")
 _CARDS = re.compile(r"NET/OFI Selected [Pp]rovider is .*\(found (\d+) nics?\)")
 _INSTALL = "AWS's Deep Learning Base AMI has it; else install AWS's EFA software on every node"
-# Why NCCL does not use EFA, most telling first: what it says, the cause, what to do.
+# Why NCCL does not use EFA: a pattern of its messages, the cause, and a hint. The most specific
+# cause is first.
 _CAUSES = (
     (
         r"NCCL_NET set by environment to Socket|NCCL_NET_PLUGIN set by environment to none",
@@ -50,9 +51,11 @@ _CAUSES = (
 
 @dataclass(frozen=True)
 class Transport:
-    """NCCL's choice. `network` is its own name of it: `Socket`, `AWS Libfabric`, `Libfabric`, `IB`.
+    """NCCL's choice of network. `network` is NCCL's name: Socket, AWS Libfabric, Libfabric or IB.
 
-    `plugin`, `libfabric`: versions; `cards`: how many the plugin found; empty or 0: not said.
+    `plugin` (aws-ofi-nccl) and `libfabric` are versions, `cards` is the number of network cards
+    that the plugin found. What the log does not have is empty or 0. `cause` and `hint` tell why
+    NCCL uses sockets; they are empty for other networks.
     """
 
     network: str
@@ -65,12 +68,12 @@ class Transport:
 
     @property
     def is_efa(self) -> bool:
-        """Whether data go through EFA. Old plugins do not name their provider."""
+        """Whether data go through EFA. Old plugins do not log their provider."""
         return "Libfabric" in self.network and self.provider in ("", "efa")
 
 
 def parse_transport(text: str) -> Transport | None:
-    """NCCL's choice in a log, once it is there. Ranks' lines may be mixed with any other output."""
+    """Return NCCL's choice in a log, whatever other output is between; None if it is not there."""
     chosen = _NETWORK.search(text)
     if not chosen:
         return None
@@ -94,7 +97,7 @@ def _first(pattern: re.Pattern[str], text: str) -> str:
 
 
 def _cause(text: str) -> tuple[str, str]:
-    """Why it is sockets, and what to do."""
+    """Return why NCCL uses sockets, and a hint."""
     for pattern, cause, hint in _CAUSES:
         if re.search(pattern, text):
             return cause, hint
@@ -102,7 +105,7 @@ def _cause(text: str) -> tuple[str, str]:
 
 
 def transport_finding(transport: Transport, efa: bool) -> Finding:
-    """What to say of it. `efa`: the nodes have EFA, so anything else is a warning."""
+    """Return the finding about NCCL's network: a warning if the nodes have EFA, unused."""
     if transport.is_efa:
         details = [
             f"aws-ofi-nccl {transport.plugin}" if transport.plugin else "",
@@ -124,7 +127,7 @@ def transport_finding(transport: Transport, efa: bool) -> Finding:
 
 
 class TransportWatch:
-    """Reads a job's log as it grows; tells once which way NCCL takes."""
+    """Reads a job's log as it grows, and reports NCCL's network once."""
 
     def __init__(self, efa: bool, tell: Callable[[Finding], None]) -> None:
         self._efa, self._tell = efa, tell
@@ -133,13 +136,13 @@ class TransportWatch:
         self._done = False
 
     def take(self, chunk: bytes) -> None:
-        """The next piece of the log."""
+        """Read the next chunk of the log."""
         if self._done:
             return
         self._read += chunk
-        # The name of the network may not be there whole before its line is.
+        # Only complete lines: the name of the network may be split between two chunks.
         end = self._read.rfind(b"\n") + 1
-        # Only new lines are looked at: a job that never uses NCCL may write for days.
+        # Search only the new lines: a job that never uses NCCL may write for days.
         if b"Using network" in self._read[self._looked_at : end]:
             transport = parse_transport(self._read[:end].decode(errors="replace"))
             if transport:

@@ -1,4 +1,4 @@
-"""The processes of jobs on the nodes: who they are, and how they were ended."""
+"""Lists and ends the processes of jobs on the nodes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ SHORT_COMMAND = 72  # characters of a line on the screen
 
 @dataclass(frozen=True)
 class NodeProcess:
-    """One process. `role`: rank, launcher, daemon, job, child or python.
+    """A process on a node. `role` is rank, launcher, daemon, job, child or python.
 
-    `ended`: terminated, killed, or empty for one that is still there.
+    `rank` and `job_id` are None for a process that has none. `ended` is terminated, killed, or
+    empty for a process that still runs.
     """
 
     host: str
@@ -35,7 +36,7 @@ class NodeProcess:
 
     @property
     def command(self) -> str:
-        """Its command line on one line, whatever is in it."""
+        """The command line as one line: characters that cannot be printed are escaped."""
         return "".join(
             character if character.isprintable() else ascii(character)[1:-1]
             for character in shlex.join(self.argv)
@@ -43,17 +44,17 @@ class NodeProcess:
 
     @property
     def serves(self) -> bool:
-        """Whether it serves a model (operations/serving.py)."""
+        """Whether the process serves a model (operations/serving.py)."""
         return any(word.endswith("/serve.py") and "/jobs/" in word for word in self.argv[:3])
 
     @property
     def short_command(self) -> str:
-        """The beginning of its command line."""
+        """The command line, cut to SHORT_COMMAND characters."""
         whole = self.command
         return whole if len(whole) <= SHORT_COMMAND else whole[: SHORT_COMMAND - 1] + "…"
 
     def as_data(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the process for `--json`."""
         return {
             "host": self.host,
             "pid": self.pid,
@@ -68,12 +69,16 @@ class NodeProcess:
 
 @dataclass(frozen=True)
 class ProcessQuery:
-    """Which processes: of one job or of all, and every Python process of the SSH user too."""
+    """A selection of processes: those of one job, or of all jobs for None.
+
+    `all_python` adds every Python process of the SSH user.
+    """
 
     job_id: str | None = None
     all_python: bool = False
 
     def arguments(self, action: str) -> list[str]:
+        """Return the arguments of node/jobs/processes.py for `list` or `end`."""
         job = ["--job", self.job_id] if self.job_id else []
         return [action, *(["--all-python"] if self.all_python else []), *job]
 
@@ -81,14 +86,14 @@ class ProcessQuery:
 def list_processes(
     connections: Connections, targets: Sequence[Target], query: ProcessQuery
 ) -> FanoutResult[tuple[NodeProcess, ...]]:
-    """The processes on each node."""
+    """List the selected processes on each node."""
     return _ask(connections, targets, query.arguments("list"))
 
 
 def end_processes(
     connections: Connections, targets: Sequence[Target], query: ProcessQuery
 ) -> FanoutResult[tuple[NodeProcess, ...]]:
-    """End them on each node: TERM, then KILL."""
+    """End the selected processes on each node, with TERM and then KILL; return what was ended."""
     return _ask(connections, targets, query.arguments("end"))
 
 
@@ -102,12 +107,12 @@ def _ask(
 
 
 def all_of(result: FanoutResult[tuple[NodeProcess, ...]]) -> tuple[NodeProcess, ...]:
-    """Those of all nodes that answered."""
+    """Return the processes of all nodes that answered."""
     return tuple(process for processes in result.values for process in processes)
 
 
 def parse_processes(result: CommandResult) -> tuple[NodeProcess, ...]:
-    """The processes that `node/jobs/processes.py` printed. Raises CommandFailed."""
+    """Return the processes that `node/jobs/processes.py` printed. Raises CommandFailed."""
     return tuple(
         NodeProcess(
             host=result.host,

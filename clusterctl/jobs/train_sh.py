@@ -1,4 +1,4 @@
-"""`train.sh` and its sisters on a node: the same lines as `clusterctl train`, run there.
+"""The program behind `train.sh` and its variants on a node: runs what `clusterctl train` would.
 
 Python 3.8 and the standard library only: shipped as ~/.clusterctl/launch.pyz (jobs/deploy).
 """
@@ -44,16 +44,17 @@ from clusterctl.jobs.preflight import (
 )
 from clusterctl.node.jobs.preflight import look
 
-# The tutorial's scripts end with 1 on a usage error. They know no options that could contradict
-# each other: there it is 2, as of `clusterctl train`.
+# The tutorial's scripts exit with 1 on a usage error. Only contradicting options, which those do
+# not have, give the 2 of `clusterctl train`.
 FAILED = 1
+# How long to read mpirun's stderr after its end.
 DRAIN_S = 5.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
 class OwnOptions:
-    """What train.sh takes beside the trainer's flags, named as in `clusterctl train`."""
+    """The options that train.sh shares with `clusterctl train`. `rest` are the trainer's flags."""
 
     clears: bool | None = None
     evaluate: bool = True
@@ -62,9 +63,9 @@ class OwnOptions:
 
 
 def own_options(arguments: list[str]) -> OwnOptions:
-    """Take --clear, --resume, --no-eval and --force out of the arguments.
+    """Split --clear, --resume, --no-eval and --force from the trainer's flags.
 
-    Raises Contradiction for the first two together.
+    Raises Contradiction for --clear with --resume.
     """
     own = {"--clear", "--resume", "--no-eval", "--force"}
     given = own & set(arguments)
@@ -76,9 +77,10 @@ def own_options(arguments: list[str]) -> OwnOptions:
 def plan_here(
     mode: str, gpus: str, options: OwnOptions, environ: dict[str, str]
 ) -> tuple[JobPlan, tuple[Finding, ...]]:
-    """The plan for the `hosts` file of the current folder, and what speaks against it here.
+    """Return the job's plan and the findings of this node's checks.
 
-    Raises ClusterctlError.
+    `mode` is train, more_aug or synthetic. The `hosts` file is that of the current folder. Raises
+    ClusterctlError.
     """
     if not re.fullmatch(r"-?\d{1,6}", gpus, re.ASCII):
         raise UsageError(f"not a number of GPUs: {gpus!r}")
@@ -109,7 +111,7 @@ def plan_here(
 
 
 def main() -> None:
-    """`launch.pyz train|more_aug|synthetic GPUS [ARGUMENTS]`: print the lines, and run them."""
+    """Run `launch.pyz train|more_aug|synthetic GPUS [ARGUMENTS]`: check, print and run the lines."""
     try:
         options = own_options(sys.argv[3:])
         plan, findings = plan_here(sys.argv[1], sys.argv[2], options, dict(os.environ))
@@ -130,8 +132,10 @@ def main() -> None:
 
 
 def run(argv: tuple[str, ...]) -> int:
-    """Run a line to its end: its exit status as a shell has it, never 0 once told to end, nor when
-    mpirun has lost a node."""
+    """Run a line to its end and return its exit status, 128 + N after signal N as in a shell.
+
+    The status is never 0 if this program received a signal to end, or if mpirun lost a node.
+    """
     announce(argv)
     lost: list[bool] = []
     told: list[int] = []
@@ -139,11 +143,11 @@ def run(argv: tuple[str, ...]) -> int:
 
     def pass_on(number: int, _frame: object) -> None:
         told.append(number)
-        # Ctrl-C mpirun hears by itself; this program only has to outlive it.
+        # The terminal sends Ctrl-C to mpirun, too; this program only has to survive it.
         if processes and number != signal.SIGINT:
             processes[0].send_signal(number)
 
-    # What is ignored (nohup) stays so.
+    # A signal that is ignored stays ignored: nohup does that for SIGHUP.
     before = {number: signal.getsignal(number) for number in SIGNALS}
     caught = {n: handler for n, handler in before.items() if handler is not signal.SIG_IGN}
     for number in caught:
@@ -151,10 +155,10 @@ def run(argv: tuple[str, ...]) -> int:
     processes.append(subprocess.Popen(argv, stderr=subprocess.PIPE))
     watch = threading.Thread(target=pass_through, args=(processes[0].stderr, lost), daemon=True)
     watch.start()
-    for early in told:  # it came before there was a process
+    for early in told:  # received before mpirun was started
         processes[0].send_signal(early)
     status = processes[0].wait()
-    # What mpirun left behind may hold the pipe for ever.
+    # A process that mpirun left behind may keep the pipe open for ever.
     watch.join(DRAIN_S)
     for number, handler in caught.items():
         signal.signal(number, handler)
@@ -166,16 +170,16 @@ def run(argv: tuple[str, ...]) -> int:
 
 
 def pass_through(said: BinaryIO, lost: list[bool]) -> None:
-    """Show mpirun's errors as they come, and note in `lost` when it has lost a node."""
+    """Copy mpirun's stderr to ours; append to `lost` when it reports that it has lost a node."""
     before = b""
     for chunk in iter(lambda: os.read(said.fileno(), 65536), b""):
-        # Read on where nobody listens: mpirun would wait for ever.
+        # If our stderr is closed, go on reading: otherwise the pipe fills and mpirun blocks.
         with contextlib.suppress(OSError):
             sys.stderr.buffer.write(chunk)
             sys.stderr.buffer.flush()
         if re.search(LOST_DAEMON.encode(), before + chunk):
             lost.append(True)
-        before = chunk[-200:]  # where the sentence may have begun
+        before = chunk[-200:]  # the message may be split between two chunks
 
 
 def announce(argv: tuple[str, ...]) -> None:
@@ -183,7 +187,7 @@ def announce(argv: tuple[str, ...]) -> None:
 
 
 def show(findings: tuple[Finding, ...]) -> None:
-    """One line per finding, its hint below, as `clusterctl` prints them."""
+    """Print findings as `clusterctl` does: a line each, with its hint below."""
     for finding in findings:
         say(f"{finding.severity.value}: {finding.message} [{finding.check_id}]")
         if finding.hint:
