@@ -1,4 +1,5 @@
-"""The tutorial's folder on every node: examples, utils, the hosts file, what train.sh starts."""
+"""Puts files on every node: the tutorial's examples, hosts file and launcher, and users' programs.
+"""
 
 from __future__ import annotations
 
@@ -36,24 +37,28 @@ from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
 
-# In the checkout a link to examples/horovod, in an installed package a folder. The hyphen keeps
-# the programs in it from being taken for modules of this package.
+# In the checkout this is a link to examples/horovod, in an installed package a folder. The hyphen
+# in its name keeps Python from importing the programs in it as modules of this package.
 EXAMPLES = Path(__file__).parent / "shipped-examples"
-UTILS = Path(__file__).parent / "shipped-utils"  # likewise, utils/
-LAUNCHER_PATH = ".clusterctl/launch.pyz"
+UTILS = Path(__file__).parent / "shipped-utils"  # likewise, a link to utils/
+LAUNCHER_PATH = ".clusterctl/launch.pyz"  # what train.sh runs: jobs/train_sh.py
 HOSTS_PATH = f"{EXAMPLES_FOLDER}/hosts"
 UNPACK = program_of("clusterctl.node.jobs.unpack")
 UNPACK_TIMEOUT_S = 60.0
+# SHA-256 of each file that was put on the node. `unpack` needs it to find those that users changed.
 RECORD_PATH = ".clusterctl/shipped.json"
-# All nodes of a new cluster at once, so without an interpreter. What goes wrong here goes wrong
-# again in `unpack`, which says what it is.
+# Unpacks the first archive on a new node. All nodes of a cluster do that at once, so it starts no
+# Python. If it fails, `unpack` follows, fails for the same reason, and reports it.
 FIRST = f"""cd && if [ -e {RECORD_PATH} ] || [ -e examples/horovod ]; then
 cat >/dev/null; else tar -xpzmf - 2>/dev/null && echo first; fi"""
 
 
 @dataclass(frozen=True)
 class DeployedFiles:
-    """What came of it on one node. `kept` files differ: the user changed them there."""
+    """Result of deploying the files to one node, as paths below its home folder.
+
+    `kept` files were changed there by the user and are left alone.
+    """
 
     written: tuple[str, ...]
     same: tuple[str, ...]
@@ -68,10 +73,11 @@ def deploy_files(
 ) -> FanoutResult[CommandResult]:
     """Put ~/examples/horovod, its utils, its hosts file and train.sh's launcher on every node.
 
-    `script_of` gives what a node runs before, in the same command: a script for `sh` that prints
-    "complete" when it is done. One command on a new node, two on one that has files of ours. Those
-    that are the same are left alone, and so are those that the user changed there (but for the
-    hosts file). Read a result with `deployed_files`.
+    `script_of` returns a script for `sh` that a node runs first, in the same command; it prints
+    "complete" at its end. A new node needs one command, a node that has our files two. Files that
+    are the same are left alone, and so are those that the user changed on the node, except the
+    hosts file, the launcher and torchrun's. A node whose script fails has a CommandFailed as its
+    outcome. Read the other results with `deployed_files`.
     """
     files = {**example_files(), HOSTS_PATH: hosts_text.encode()}
     first, update = first_archive(files), archive(files)
@@ -97,7 +103,8 @@ def deploy_files(
 
 
 def deployed_files(result: CommandResult) -> DeployedFiles:
-    """What `deploy_files` did on one node. Raises CommandFailed, for example on a full disk."""
+    """Return what `deploy_files` did on a node. Raises CommandFailed, for example on a full disk.
+    """
     [report] = json_lines(result, "putting the examples there") or [{}]
     return DeployedFiles(*(tuple(report.get(key, ())) for key in ("written", "same", "kept")))
 
@@ -112,18 +119,22 @@ def _update(connections: Connections, target: Target, payload: bytes) -> Command
 
 
 def first_command(script_bytes: int) -> str:
-    """Run the script that comes first on standard input, then unpack the archive behind it."""
-    # `head` takes no byte more than it is told to. The script is too long for an argument where
-    # the cluster has hundreds of nodes, and in a subshell its options and folder stay its own.
+    """Return a command that runs the script at the start of its stdin, then unpacks the archive.
+
+    The first `script_bytes` bytes of stdin are the script.
+    """
+    # `head -c` reads no byte more than that. The script comes on stdin, since for clusters of
+    # hundreds of nodes it is too long for an argument. It runs in a subshell, so that its options
+    # and its working folder do not affect what follows.
     script = f'(eval "$(head -c {script_bytes})")\n[ $? = 0 ] || exit 1\n' if script_bytes else ""
     return shlex.join(["sh", "-c", script + FIRST])
 
 
 def first_archive(files: Mapping[str, bytes]) -> bytes:
-    """A tar archive for FIRST, compressed: each node gets one, through a home's uplink.
+    """Return a compressed tar archive for FIRST. Each node gets it through the user's uplink.
 
-    The record of what was put there comes last: without it, what an interrupted first time left is
-    written anew.
+    The record of the files is the last member: if unpacking is interrupted, it is missing, and all
+    files are written again.
     """
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     record = {RECORD_PATH: json.dumps(digests, indent=1).encode()}
@@ -142,7 +153,7 @@ def _mode(name: str) -> int:
 
 @functools.lru_cache(maxsize=1)
 def example_files() -> Mapping[str, bytes]:
-    """Path in the home folder -> content, for everything but the hosts file."""
+    """Return the files to deploy, except the hosts file, by their paths in the home folder."""
     return {
         **_below("examples/horovod", EXAMPLES, "*/*"),
         **_below(f"{EXAMPLES_FOLDER}/utils", UTILS, "*"),
@@ -152,8 +163,8 @@ def example_files() -> Mapping[str, bytes]:
 
 
 def _below(place: str, folder: Path, pattern: str) -> dict[str, bytes]:
-    # The patterns of `package_data` in setup.cfg: in a checkout, a run of the trainer leaves logs
-    # and checkpoints in a folder beside it, and those stay here.
+    # The patterns are those of `package_data` in setup.cfg. In a checkout, a run of the trainer
+    # leaves logs and checkpoints in folders beside it, which must not be deployed.
     return {
         f"{place}/{path.relative_to(folder).as_posix()}": path.read_bytes()
         for path in sorted(folder.glob(pattern))
@@ -162,7 +173,7 @@ def _below(place: str, folder: Path, pattern: str) -> dict[str, bytes]:
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
-    """The files as `unpack` on the node reads them, compressed; shell scripts are executable."""
+    """Return the files as compressed JSON, which `unpack` reads. Shell scripts are executable."""
     described = {
         name: {
             "mode": _mode(name),
@@ -173,20 +184,21 @@ def archive(files: Mapping[str, bytes]) -> bytes:
     return zlib.compress(json.dumps(described).encode())
 
 
-# A folder goes to each node by itself, through one home's uplink.
+# Limits of a program's folder: it is sent to each node separately, through the user's uplink.
 MOST_CODE_BYTES = 64 << 20
 MOST_CODE_FILES = 10_000
 CODE_TIMEOUT_S = 600.0
-# Outside a git work tree. So are names that begin with a dot, and virtual environments.
+# Folders that are not shipped if the program is in no git work tree. Neither are virtual
+# environments, nor names that begin with a dot.
 NO_CODE = {"__pycache__", "node_modules", "venv"}
 
 
 @dataclass(frozen=True)
 class Code:
-    """A program here with what goes to the nodes with it: `files`, by their paths below `folder`.
+    """A program on this machine and the files that are shipped with it.
 
-    `commit` is that of a git work tree, and `changed` what differs from it, a line each; both are
-    empty where there is none.
+    `script` and `files` are paths below `folder`. `commit` is that of the git work tree, `changed`
+    lists the files that differ from it, a line each; both are empty outside of a work tree.
     """
 
     folder: Path
@@ -201,11 +213,11 @@ class Code:
         return f"{self.script}{more} from here ({format_bytes(self.size_bytes)})"
 
     def as_data(self) -> dict[str, Any]:
-        """For the job's record."""
+        """Return the values for the job's record."""
         return {**vars(self), "folder": str(self.folder), "changed": self.changed.splitlines()}
 
     def archive(self, below: str = "", more: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
-        """A compressed tar archive of its files, `below` a folder, and of `more` beside that.
+        """Return a compressed tar archive of the files, with the prefix `below`, and of `more`.
 
         Raises UsageError for a file that cannot be read.
         """
@@ -224,19 +236,22 @@ class Code:
 
 
 def shipped_for(folder: Path, name: str) -> Path:
-    """The file that is shipped as `name`: for a link to a file outside the folder that file, which
-    the nodes do not have."""
+    """Return the path of the file that is shipped as `name`.
+
+    For a link to a file outside the folder it is that file, which the nodes do not have.
+    """
     path = folder / name
     there = path.resolve() if path.is_symlink() and path.is_file() else path
     return path if there.is_relative_to(folder) else there
 
 
 def code_of(script: str, source_dir: str | None = None) -> Code | None:
-    """The program that --script names, with its folder; None for one of the nodes. `source_dir`: a
-    folder around that one, which is shipped in its place.
+    """Return the program that --script names, with its folder; None for a program on the nodes.
 
-    In a git work tree what git keeps or would add, else all but NO_CODE. Raises UsageError: no such
-    program, one that may be meant here or there, a folder that is too large to be shipped.
+    `source_dir` is a folder that contains the program's, shipped in its place. In a git work tree
+    the files are those that git tracks or would add, elsewhere all except NO_CODE. Raises
+    UsageError if there is no such program, if an absolute path exists on this machine, too, or if
+    the folder is too large to be shipped.
     """
     path = Path(script)
     if is_on_nodes(script):
@@ -266,7 +281,7 @@ def code_of(script: str, source_dir: str | None = None) -> Code | None:
     listed = _git(folder, "ls-files", "-z", "-co", "--exclude-standard").split("\0")[:-1]
     names = sorted(set(listed) or _walk(folder))
     found = [one for one in names if (folder / one).is_symlink() or (folder / one).is_file()]
-    # A program that git ignores is what was asked for.
+    # The program itself is shipped even if git ignores it: the user asked for it.
     files = tuple(dict.fromkeys([name, *found]))
     sizes = Counter[str]()
     for one in files:
@@ -286,7 +301,7 @@ def code_of(script: str, source_dir: str | None = None) -> Code | None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git prints; nothing where it fails, or where there is none."""
+    """Return git's output; empty if it fails or is not installed."""
     argv = ["git", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(argv, capture_output=True, check=False, stdin=subprocess.DEVNULL)
@@ -316,10 +331,11 @@ def ship_code(
     job_id: str,
     contract: Mapping[str, Any] | None = None,
 ) -> FanoutResult[CommandResult]:
-    """Put it into a folder of the job on every node, so that nothing changes what a job imports
-    while it runs. A CommandFailed, on a full disk for example, is that node's outcome.
+    """Put a program and its files into a folder of the job's own on every node.
 
-    With a `contract` that folder is laid out as /opt/ml is, for a script-mode program.
+    So nothing changes what the job imports while it runs. With a `contract`, for a script-mode
+    program, the folder has the layout of SageMaker's /opt/ml. If a node fails, for example because
+    its disk is full, its outcome is a CommandFailed.
     """
     archive, place, links = code.archive(), f"{CODE_FOLDER}/{job_id}", ""
     if contract is not None:
@@ -341,7 +357,11 @@ def ship_code(
 
 
 def _channel_links(place: str, channels: Mapping[str, Mapping[str, Any]]) -> str:
-    """What gives channels that are folders of the nodes their names below the job's folder."""
+    """Return the shell commands that link channels which are folders on the nodes.
+
+    The links are in the job's folder, as SageMaker's /opt/ml/input/data has the channels. A folder
+    that is missing is an error.
+    """
     script = f" && cd {place} && mkdir -p {' '.join(FOLDERS)}"
     for name, channel in channels.items():
         source = str(channel["source"])

@@ -1,4 +1,4 @@
-"""From what was asked for and what the head node has to the job's exact lines.
+"""The plan of a job: its exact command lines, from a request and the facts of the head node.
 
 Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
@@ -47,16 +47,19 @@ from clusterctl.jobs.trainer import (
     training_flags,
 )
 
-# How the names of interfaces begin that have the same address on every host.
+# Prefixes of the names of interfaces that are no network cards. Bridges and the loopback have the
+# same address on every host.
 NO_CARDS = ("lo", "docker", "br-", "virbr", "lxcbr", "lxdbr", "podman", "cni")
 LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
+# Paths on the nodes are relative to the home folder unless they begin with a slash.
 EXAMPLES_FOLDER = "examples/horovod/tensorflow"
-# A job's own copy of a program from here, below the home folder of every node.
+# Has a folder for each job, with its copy of the user's program.
 CODE_FOLDER = ".clusterctl/code"
-SAGEMAKER_BASE = "/opt/ml/"
+SAGEMAKER_BASE = "/opt/ml/"  # where programs for SageMaker expect their files
 RANK_PROGRAM = "rank.pyz"  # of a script-mode program: node/scripts/rank.py
 JOBS_FOLDER = ".clusterctl/jobs"  # on the head node
-# Where PyTorch may be: activated, a Deep Learning AMI's of today and of before, ours, the system's.
+# Python interpreters that may have PyTorch, as a shell expands them: of the active environment, of
+# newer and older Deep Learning AMIs, of our training environment, of the system.
 TORCH_PYTHONS = (
     '"${VIRTUAL_ENV:-/none}"/bin/python',
     "/opt/pytorch/bin/python3",
@@ -66,20 +69,22 @@ TORCH_PYTHONS = (
     "/usr/local/bin/python3",
     "/usr/bin/python3",
 )
-# Static ranks: with the c10d backend, PyTorch numbers the nodes as they arrive, and rank 0, which
-# keeps the checkpoints, would be on any of them. The store is on the head node in either case.
+# Started by mpirun once per node: mpirun's rank is torchrun's node rank. PyTorch's c10d rendezvous
+# would number the nodes as they arrive, and rank 0, which keeps the checkpoints, could be on any of
+# them. The rendezvous store is on the head node.
 TORCHRUN = (
     'exec "$0" -m torch.distributed.run --nnodes {nodes} --node_rank "$OMPI_COMM_WORLD_RANK" '
     "--nproc_per_node {per_node} --master_addr {address} --master_port {port} "
     '--no_python "$0" {rank} "$@"'
 )
 TORCH_RANK_PATH = ".clusterctl/torch_rank.py"  # node/jobs/torch_rank.py, on every node
-# In order: one that is activated (where train.sh is typed), ours, the conda environments of the
-# tutorial's Deep Learning AMI and of later ones, their Open MPI, the system's.
+# Places of mpirun in the order of preference, as a shell expands them: the active environment (for
+# train.sh), our training environment, the conda environments of the tutorial's Deep Learning AMI,
+# the Open MPI of Deep Learning AMIs, the system's.
 MPIRUN_PATHS = (
     '"${VIRTUAL_ENV:-/none}"/bin/mpirun',
     '"${CONDA_PREFIX:-/none}"/bin/mpirun',
-    # Where `env install` was told to put ours.
+    # The folder that `env install` was given for our training environment.
     '"$(cat "$HOME"/.clusterctl/training-env 2>/dev/null || echo /none)"/bin/mpirun',
     "/opt/clusterctl/training/bin/mpirun",
     '"$HOME"/anaconda3/envs/tensorflow*/bin/mpirun',
@@ -88,14 +93,15 @@ MPIRUN_PATHS = (
     "/usr/bin/mpirun",
 )
 
-# Where the EFA installer and older images put libfabric, and aws-ofi-nccl, through which NCCL uses
-# it. NCCL looks for libnccl-net.so on the library path.
+# Where the EFA installer and older images put aws-ofi-nccl, NCCL's plugin for EFA, and libfabric,
+# which the plugin needs. NCCL looks for libnccl-net.so on the library path.
 EFA_LIBRARIES = (
     "/opt/amazon/ofi-nccl/lib*/libnccl-net.so /opt/amazon/ofi-nccl/lib*/*/libnccl-net.so "
     "/opt/aws-ofi-nccl/lib*/libnccl-net.so /opt/aws-ofi-nccl/install/lib*/libnccl-net.so",
     "/opt/amazon/efa/lib*/libfabric.so.1",
 )
 
+# Prints the facts about the head node, which parse_facts() reads, as lines of KEY=VALUE.
 PROBE = f"""\
 printf 'home=%s\\n' "$HOME"
 printf 'search_path=%s\\n' "$PATH"
@@ -146,26 +152,30 @@ JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
 
 def new_job_id() -> str:
-    """Return a name for a job, `20261120-154501-3f2a` in UTC: it sorts by time, and is safe in a
-    path and on a command line."""
+    """Return an id for a job, such as `20261120-154501-3f2a`: the time in UTC and a random number.
+
+    Ids sort by time, and are safe in a path and on a command line.
+    """
     return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def port_of(job_id: str) -> int:
-    """The first of three ports for its processes on every node: below those that the kernel gives
-    away, and other ones for most other jobs."""
+    """Return the first of three ports for the job's processes on every node.
+
+    They are below Linux's ephemeral ports, which begin at 32768, and differ for most other jobs.
+    """
     return 20_000 + 3 * (int(job_id[-4:], 16) % 3_333)
 
 
 def check_job_id(text: str) -> str:
-    """Return the id itself. Raises UsageError."""
+    """Return the id itself. Raises UsageError if it is not one."""
     if not JOB_ID.fullmatch(text):
         raise UsageError(f"not the id of a job: {text!r}", "see `clusterctl jobs NAME`")
     return text
 
 
 class Contradiction(UsageError):
-    """Options that cannot both be meant."""
+    """Two options that contradict each other."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +188,7 @@ class Environment:
 
 
 def probe(environment: str | None = None) -> str:
-    """PROBE, as in a shell where that environment is activated: what is there comes first."""
+    """Return PROBE as if the virtual environment were activated, so that it is preferred."""
     if environment is None:
         return PROBE
     home = '"$HOME"' if environment.startswith("~") else ""
@@ -187,11 +197,12 @@ def probe(environment: str | None = None) -> str:
 
 @dataclass(frozen=True)
 class HeadFacts:
-    """What the head node has. `environments` are in the order of preference.
+    """The facts about the head node that a plan depends on. What is not there is empty.
 
-    `efa` counts the Elastic Fabric Adapters; `efa_libraries` are the folders of what NCCL needs for
-    them. `interfaces`: by name, each with its IPv4 address and prefix (10.0.0.4/24).
-    `torch_python`: an interpreter that has PyTorch.
+    `environments` are in the order of preference. `gpu_memory_mib` is that of the first GPU. `efa`
+    is the number of Elastic Fabric Adapters; `efa_libraries` are the folders with the libraries
+    that NCCL needs for them. `interfaces` are pairs of a name and an IPv4 address with its prefix
+    (10.0.0.4/24). `torch_python` is an interpreter that has PyTorch.
     """
 
     home: str
@@ -211,7 +222,7 @@ class HeadFacts:
 
 
 def parse_facts(text: str) -> HeadFacts:
-    """The facts in the output of PROBE. Raises ClusterctlError when it is not that."""
+    """Return the facts in the output of PROBE. Raises ClusterctlError if it is something else."""
     values: dict[str, str] = {}
     environments: list[dict[str, str]] = []
     torch_python = ""
@@ -259,7 +270,10 @@ def _environment(values: dict[str, str]) -> Environment | None:
 
 
 def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environment:
-    """The first environment with Horovod, else the first. Raises MissingTool."""
+    """Return the first environment with Horovod; if it is not needed, else the first one.
+
+    Raises MissingTool if there is none.
+    """
     where = facts.hostname or "the head node"
     if not facts.environments:
         raise MissingTool(
@@ -281,17 +295,17 @@ def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environm
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What the user asked for. `script` is a program of theirs, here or on the nodes
-    (`is_on_nodes`).
+    """A user's request for a job.
 
-    `clears`: empty the log folder first (True), go on from what it holds (False), or empty it
-    where it holds no checkpoint (None). `mpi_arguments` are options for mpirun, as its words.
-    `torchrun`: mpirun starts one torchrun on each node, and that the ranks. `per_host`: so many
-    ranks on each host, not as many as it has slots. `script_mode`: the program finds what
-    SageMaker's toolkit gives one, and its arguments are hyperparameters (jobs/script_mode.py).
-    `trace_steps`: START:STOP, of the trainer.
-    `source_dir`: a folder here around the program's, which is shipped.
-    `environment`: a virtual environment that all nodes have there, `~/mine` or `/opt/mine`.
+    `script` is the user's program, on this machine or on the nodes (`is_on_nodes`); None for the
+    trainer. `arguments` are those of the program. `clears`: empty the trainer's log folder first
+    (True), resume from its checkpoint (False), or empty it only if it has no checkpoint (None).
+    `mpi_arguments` are the words of options for mpirun. `torchrun`: mpirun starts one torchrun on
+    each node, which starts the ranks. `per_host` is the number of ranks on each host; None for as
+    many as it has slots. `script_mode`: the program runs as with SageMaker's toolkit, with
+    hyperparameters as its arguments (jobs/script_mode.py). `trace_steps`: START:STOP, for the
+    trainer. `source_dir`: a folder that contains the program's, shipped in its place.
+    `environment`: the path of a virtual environment on all nodes, `~/mine` or `/opt/mine`.
     """
 
     ranks: int
@@ -319,8 +333,10 @@ SERVE = "serve"  # the preset of a job that serves a model
 
 
 def only_in(facts: HeadFacts, request: JobRequest) -> HeadFacts:
-    """The facts without what is outside of the environment that was asked for. Raises MissingTool
-    where that lacks what the job needs."""
+    """Return the facts restricted to the requested environment.
+
+    Raises MissingTool if the environment lacks what the job needs.
+    """
     folder = _in_home(request.environment or "", facts.home, None)
     where = f"in {folder} on {facts.hostname or 'the head node'}"
     hint = "install it there, on every node"
@@ -341,16 +357,15 @@ def only_in(facts: HeadFacts, request: JobRequest) -> HeadFacts:
 class JobPlan:
     """A job as it will run: `argv`, then `evaluation`, in the folder `workdir` of the head node.
 
-    `script_path` is that of a program of the user's own on the nodes, empty where the trainer runs;
-    `code` the folder there into which its folder is shipped from here. `home` is that of the nodes.
-    `run` and `refused` are the trainer's answer, what it will do and its errors (`settled`).
-    `clears_on_purpose`: the user asked for an empty log folder in so many words. `destination`: of
-    a copy (preset `copy`), or the model that is served (SERVE). `watchdog`: the settings of what
-    looks after the job there (operations/watchdog.py). `per_host`: so many ranks on each host;
-    None for its slots.
-    `tag_end`: see mpirun.tag_end; empty where ranks have no logs of their own. `torchrun`: mpirun's
-    ranks are the nodes. `environment`: see JobRequest.
-    `contract` is what a script-mode program's nodes are told (node/scripts/contract.py).
+    `script_path` is the path of the user's program on the nodes; empty for the trainer. `code` is
+    the folder there into which the program's folder is shipped; empty if it is on the nodes. `home`
+    is the nodes' home folder. `run` is what the trainer will do, and `refused` its errors about its
+    flags, after `settled()`. `clears_on_purpose`: the user explicitly requested an empty log
+    folder. `destination` is that of a copy (preset `copy`), or the model that is served (SERVE).
+    `watchdog`: the settings of the watchdog (operations/watchdog.py). `tag_end`: see
+    mpirun.tag_end; empty if ranks have no logs of their own. `torchrun`: mpirun starts one process
+    on each node. `per_host`, `environment`: see JobRequest. `contract` is what the nodes of a
+    script-mode program receive (node/scripts/contract.py).
     """
 
     job_id: str
@@ -384,27 +399,30 @@ class JobPlan:
 
     @property
     def evaluation_line(self) -> str:
-        """The one that evaluates on the head node afterwards; empty where nothing does."""
+        """The line that evaluates on the head node afterwards; empty if there is none."""
         return shlex.join(self.evaluation)
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Both, in the order in which they run; the second only when the first succeeded."""
+        """The lines in the order in which they run; the second only if the first succeeds."""
         return (self.line, self.evaluation_line) if self.evaluation else (self.line,)
 
     @property
     def log_dir(self) -> str:
-        """The absolute path of the trainer's log folder; empty where it runs none, or refuses."""
+        """The absolute path of the trainer's log folder; empty without a TrainerRun."""
         return posixpath.join(self.workdir, self.run.log_dir) if self.run else ""
 
 
 def is_on_nodes(script: str) -> bool:
-    """Tell a program of the nodes (`~/mine.py`, `/opt/mine.py`) from one that is here."""
+    """Return whether a path is one on the nodes (`~/mine.py`, `/opt/mine.py`), not on this machine.
+
+    Paths on this machine have to be relative.
+    """
     return script.startswith(("~", "/"))
 
 
 def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: str) -> JobPlan:
-    """Return the plan of a request that was checked, without the trainer's answer (`settled`).
+    """Return the plan of a checked request, still without the trainer's answer (`settled`).
 
     Raises UsageError, MissingTool.
     """
@@ -440,7 +458,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
             rank=shlex.quote(f"{facts.home}/{TORCH_RANK_PATH}"),
         )
         program = ("sh", "-c", shell, *program)
-    # A process that has a node for itself has all of its sockets.
+    # A process that is alone on its node may use all sockets, so it is not bound to one.
     alone = request.torchrun or request.per_host == 1
     launch = MpiLaunch(
         mpirun=environment.mpirun,
@@ -478,8 +496,10 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
 
 
 def _of_this_job(request: JobRequest, base: str) -> JobRequest:
-    """The request with the job's own folder where its variables name SageMaker's, /opt/ml: what
-    AWS's pages have of HOROVOD_TIMELINE and its like."""
+    """Replace SageMaker's folder /opt/ml in the request's variables with the job's own folder.
+
+    AWS's documentation has such values, for example of HOROVOD_TIMELINE.
+    """
     variables = tuple(
         replace(one, value=one.value.replace(SAGEMAKER_BASE, f"{base}/"))
         for one in request.variables
@@ -488,7 +508,10 @@ def _of_this_job(request: JobRequest, base: str) -> JobRequest:
 
 
 def fill(request: JobRequest, hosts: HostsFile) -> list[int]:
-    """How many ranks each host gets that gets some. Raises UsageError where that cannot be."""
+    """Return the number of ranks of each host that has any, in the order of the hosts file.
+
+    Raises UsageError if the ranks do not fit, or, with torchrun, are not equally many on each.
+    """
     most = request.per_host
     filled = [ranks for ranks in hosts.fill(request.ranks, most) if ranks]
     if most and (most > max(entry.slots for entry in hosts.entries) or sum(filled) < request.ranks):
@@ -516,7 +539,7 @@ def _torch_python(facts: HeadFacts) -> str:
 
 
 def settled(plan: JobPlan, folder: Path) -> JobPlan:
-    """Return the plan with what the trainer in `folder` says that it will do."""
+    """Add to the plan what the trainer in `folder` will do, according to its parser of flags."""
     if plan.script_path:
         return plan
     lines = [argv[argv.index(TRAINER) + 1 :] for argv in (plan.argv, plan.evaluation) if argv]
@@ -525,8 +548,12 @@ def settled(plan: JobPlan, folder: Path) -> JobPlan:
 
 
 def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
-    """Raise NotEnoughGpus, with the hint `more_gpus`, for more ranks than slots, and UsageError for
-    less than one rank and for options that speak of different runs, Contradiction among them."""
+    """Check the parts of a request against each other and against the cluster's slots.
+
+    Raises NotEnoughGpus with the hint `more_gpus` for more ranks than slots, UsageError for less
+    than one rank or for options that are wrong, and Contradiction for options that exclude each
+    other.
+    """
     ranks = request.ranks
     if ranks < 1:
         raise UsageError(f"{ranks} GPUs make no sense", "ask for 1 or more")
@@ -606,7 +633,7 @@ def clears_or_resumes(clear: bool, resume: bool) -> bool | None:
 
 
 def _check_clearing(clears: bool | None, arguments: tuple[str, ...]) -> None:
-    """Raise Contradiction where the trainer's flags say other than --clear or --resume did."""
+    """Raise Contradiction if the trainer's flags are the opposite of --clear or --resume."""
     word = "--noclear_log" if clears else "--clear_log"
     if clears is not None and word in arguments:
         own = "--clear deletes" if clears else "--resume goes on from"
@@ -623,8 +650,11 @@ def _refuse(option: str, because: str, others: dict[str, bool]) -> None:
 
 
 def node_exports(mpirun: str, preset: Preset, facts: HeadFacts) -> list[tuple[str, str]]:
-    """The ranks' PATH and LD_LIBRARY_PATH, for EFA with what NCCL needs; where kernels are kept."""
-    # ssh gives the other hosts a bare PATH: what the head node has goes along.
+    """Return the ranks' PATH and LD_LIBRARY_PATH, and on GPUs the driver's kernel cache.
+
+    With the preset EFA the library path includes the libraries that NCCL needs for it.
+    """
+    # Over ssh the other hosts have only a minimal PATH, so the head node's is passed on.
     folder = mpirun.rpartition("/")[0]
     known = [part for part in facts.search_path.split(":") if part and part != folder]
     paths = [("PATH", ":".join([folder, *known]))]
@@ -638,12 +668,15 @@ def node_exports(mpirun: str, preset: Preset, facts: HeadFacts) -> list[tuple[st
 
 
 def _script(request: JobRequest, home: str, job_id: str) -> tuple[str, str]:
-    """The path of the user's program on the nodes, and the folder that is shipped there for it."""
+    """Return the path of the user's program on the nodes, and the folder shipped for it.
+
+    Both are empty for the trainer; the folder is empty if the program is on the nodes already.
+    """
     script = request.script
     if script is None or is_on_nodes(script):
         return _in_home(script or "", home, None), ""
     code = f"{home}/{CODE_FOLDER}/{job_id}"
-    if request.script_mode:  # which has folders beside it
+    if request.script_mode:  # the job's folder has others beside the code: /opt/ml's
         code += "/code"
     below = posixpath.relpath(script, request.source_dir or posixpath.dirname(script) or ".")
     return posixpath.normpath(f"{code}/{below}"), code
@@ -659,13 +692,13 @@ def _program(
 
 
 def _trainer(python: str, flags: list[str], arguments: tuple[str, ...]) -> tuple[str, ...]:
-    # Where the user says --fp16, a --nofp16 of ours would be a contradiction.
+    # The trainer refuses a switch together with its opposite, so the user's replaces ours.
     kept = [word for word in flags if opposite(word) not in arguments]
     return (python, "-W", "ignore", TRAINER, *kept, *arguments)
 
 
 def _clearing(request: JobRequest) -> bool | None:
-    """What the user says of the log folder: by our options, or by the trainer's."""
+    """Return whether options or the trainer's flags clear the log folder; None if neither tells."""
     return switch(request.arguments, "clear_log") if request.clears is None else request.clears
 
 
@@ -677,7 +710,10 @@ def _evaluation(
     facts: HeadFacts,
     hosts: HostsFile,
 ) -> tuple[str, ...]:
-    """On the head node alone: only its rank 0 has the checkpoints."""
+    """Return the command line of the evaluation that follows a training; empty if there is none.
+
+    It runs on the head node alone: rank 0 writes the checkpoints, and it is there.
+    """
     if request.script is not None or request.synthetic or not request.evaluate:
         return ()
     if switch(request.arguments, "eval"):
@@ -691,7 +727,10 @@ def _evaluation(
 
 
 def head_slots(facts: HeadFacts, hosts: HostsFile) -> int:
-    """The head node's slots in the hosts file, by any of its names; else its GPUs, or 1."""
+    """Return the slots of the head node in the hosts file; if it is not there, its GPUs, or 1.
+
+    The hosts file may have any of the head node's names and addresses.
+    """
     names = {*LOCAL_NAMES, facts.hostname, *facts.addresses}
     for entry in hosts.entries:
         if entry.host in names:
@@ -700,10 +739,10 @@ def head_slots(facts: HeadFacts, hosts: HostsFile) -> int:
 
 
 def shared_network(hosts: Iterable[str], facts: HeadFacts) -> str:
-    """The head node's IPv4 subnet, widened until all hosts are in it: those of a VPC's subnets.
+    """Return the smallest network around the head node's IPv4 subnet that has all the hosts.
 
-    Empty where it is not certain: hosts that are known by name only, or a bridge of the head node
-    in the same network.
+    They may be in several subnets of a VPC. The result is empty if it is uncertain: for hosts that
+    are known by name only, or if a bridge of the head node overlaps.
     """
     try:
         addresses = [ipaddress.IPv4Address(host) for host in hosts if host not in LOCAL_NAMES]
@@ -739,9 +778,9 @@ def _options(request: JobRequest, facts: HeadFacts) -> TrainerOptions:
 
 
 def _in_home(path: str, home: str, base: str | None) -> str:
-    """No shell reads the line on the other hosts: ~ has to be a path by then.
+    """Replace a leading ~ with the home folder, since no shell expands it on the other hosts.
 
-    What is relative is below `base`, where there is one; a URL is as it is.
+    A relative path is put below `base`, unless that is None; a URL is left as it is.
     """
     if path == "~" or path.startswith("~/"):
         return home + path[1:]

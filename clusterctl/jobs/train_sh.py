@@ -111,7 +111,7 @@ def plan_here(
 
 
 def main() -> None:
-    """Run `launch.pyz train|more_aug|synthetic GPUS [ARGUMENTS]`: check, print and run the lines."""
+    """Check, print and run the lines of `launch.pyz train|more_aug|synthetic GPUS [ARGUMENTS]`."""
     try:
         options = own_options(sys.argv[3:])
         plan, findings = plan_here(sys.argv[1], sys.argv[2], options, dict(os.environ))

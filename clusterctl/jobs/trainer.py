@@ -1,4 +1,4 @@
-"""The trainer: its flags on GPUs and on CPUs, and what it says that it will do with them.
+"""The trainer's flags on GPUs and on CPUs, and what its own parser makes of them.
 
 Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
@@ -19,29 +19,32 @@ from clusterctl.jobs.mpirun import Binding
 
 TRAINER = "train_imagenet_resnet_hvd.py"
 DATA_FOLDER = "data/tf-imagenet"
-# The trainer's own default, the tutorial's, is for runs whose checkpoints are worth something. A
-# fresh run empties its log folder, so a smoke test has one of its own.
+# A fresh run empties its log folder. Runs on synthetic data have a folder of their own, so that a
+# smoke test never deletes the checkpoints in the trainer's default folder.
 SYNTHETIC_LOG_FOLDER = "imagenet_resnet_synthetic"
-# The tutorial's limit: batch 256 of ResNet-50 in half precision needs the 16 GB V100's memory.
+# The tutorial's limit: a batch of 256 images with ResNet-50 in half precision needs a V100's 16 GB.
 LARGE_GPU_MIB = 15_000
-# From here the tutorial trains with LARC: so large a batch does not converge without it.
+# From this many GPUs on the tutorial trains with LARC: so large a batch does not converge without.
 LARC_FROM = 128
-# The tutorial has no run of so many GPUs without it: a step takes 65,536 images.
+# From this many GPUs on the tutorial has no run without LARC: a step takes 65,536 images.
 NEEDS_LARC_FROM = 256
 EPOCHS = 90
 SYNTHETIC_EPOCHS = 5
 CHOICES = ("auto", "gpu", "cpu")
-# The driver's cache of compiled kernels, below the home folder; `env install` fills it where
-# TensorFlow has none for the GPUs. The driver's own limit, 1 GiB at most, is too small for all.
+# The NVIDIA driver's cache of compiled kernels, below the home folder. `env install` fills it if
+# TensorFlow has no kernels for the GPUs. The driver's default limit, 1 GiB at most, is too small
+# for all of them.
 KERNELS = ".cache/clusterctl/cuda"
 KERNELS_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)
 class Preset:
-    """The part of a job's line that depends on what the nodes compute with.
+    """The settings of a job that depend on the nodes' hardware.
 
-    `flags`: the trainer's, beside the batch. `steps`: how many make a run; 0: it has epochs.
+    `exports` are environment variables, `settings` MCA parameters, `flags` those of the trainer
+    beside the batch. `steps` is the length of a run; 0 for runs that are counted in epochs. `batch`
+    is per rank; empty if it depends on the GPUs.
     """
 
     name: str
@@ -59,27 +62,27 @@ class Preset:
 
 _GPU_EXPORTS = (
     ("HOROVOD_FUSION_THRESHOLD", "16777216"),
-    # Bridges have the same address on every host. NCCL compares the beginnings of the names.
+    # Bridges have the same address on every host, so NCCL must not use them. These are prefixes.
     ("NCCL_SOCKET_IFNAME", "^docker,br-,virbr,veth,lo"),
     ("TF_CPP_MIN_LOG_LEVEL", "0"),
     ("PYTHONUNBUFFERED", "1"),
 )
-# One network card and TCP, as the tutorial's p3: NCCL within a node, MPI between nodes.
+# For one network card and TCP, as on the tutorial's p3: NCCL within a node, MPI between nodes.
 GPU = Preset(
     name="gpu",
     binding=Binding.SOCKET,
     exports=(
         ("HOROVOD_HIERARCHICAL_ALLREDUCE", "1"),
-        # NCCL before 2.5 knows the first name only, later ones the second.
+        # NCCL before 2.5 reads the first variable, later versions read the second.
         ("NCCL_MIN_NRINGS", "4"),
         ("NCCL_MIN_NCHANNELS", "4"),
         *_GPU_EXPORTS,
     ),
 )
-# NCCL all the way: a hierarchical allreduce would send gradients with MPI, over TCP. More channels
-# than NCCL takes by itself make messages too small for EFA. Of libfabric 1.18 and aws-ofi-nccl 1.7
-# on, AWS advises nothing but to leave huge pages alone: with them a fork runs out of memory
-# (awsome-distributed-training, efa-cheatsheet.md).
+# NCCL between nodes, too: a hierarchical allreduce would send gradients with MPI, over TCP. NCCL
+# chooses the number of channels: more of them make messages too small for EFA. From libfabric 1.18
+# and aws-ofi-nccl 1.7 on, AWS recommends only to turn huge pages off, because a fork with them runs
+# out of memory (awsome-distributed-training, efa-cheatsheet.md).
 EFA = Preset(
     name="efa",
     binding=Binding.SOCKET,
@@ -89,7 +92,8 @@ CPU = Preset(
     name="cpu",
     binding=Binding.NONE,
     exports=(("TF_CPP_MIN_LOG_LEVEL", "2"), ("PYTHONUNBUFFERED", "1")),
-    # More ranks than cores spin against each other otherwise: 1.4 times the speed at two ranks.
+    # Ranks that wait yield their core. If there are more ranks than cores, those that spin would
+    # slow the others down: 1.4 times the speed at two ranks.
     settings=(("mpi_yield_when_idle", "1"),),
     flags=("--image_size", "64", "--nofp16", "--display_every", "10"),
     steps=40,
@@ -99,10 +103,10 @@ CPU = Preset(
 
 @dataclass(frozen=True)
 class TrainerOptions:
-    """What is asked of the trainer, whatever it runs on. `data_dir` is None for synthetic images.
+    """The options of a run that do not depend on the hardware.
 
-    `epochs`: None for the preset's own. `counts_steps`: the user says how many steps. `clears`:
-    empty the log folder first.
+    `data_dir` is None for synthetic images, `epochs` None for the preset's number. `counts_steps`:
+    the user's flags set the number of steps. `clears`: empty the log folder first.
     """
 
     ranks: int
@@ -114,9 +118,9 @@ class TrainerOptions:
 
 
 def choose_preset(name: str, nvidia_driver: bool, efa: bool = False) -> Preset:
-    """The preset of that name; `auto` is `gpu` where there is an NVIDIA driver.
+    """Return the preset of a name: `auto` is `gpu` if there is an NVIDIA driver, else `cpu`.
 
-    GPUs whose node has an Elastic Fabric Adapter get the settings for it.
+    GPUs of a node with an Elastic Fabric Adapter get the preset EFA. Raises UsageError.
     """
     if name not in CHOICES:
         raise UsageError(f"there is no preset {name!r}", f"it is one of {', '.join(CHOICES)}")
@@ -128,7 +132,7 @@ def choose_preset(name: str, nvidia_driver: bool, efa: bool = False) -> Preset:
 def training_flags(
     preset: Preset, options: TrainerOptions, gpu_memory_mib: int | None = None
 ) -> list[str]:
-    """The trainer's flags: the tutorial's on GPUs, work that ends in a minute on CPUs."""
+    """Return the trainer's flags: on GPUs the tutorial's, on CPUs those of a run of a minute."""
     clear = ["--clear_log"] if options.clears else []
     return [
         *_data(options),
@@ -143,7 +147,10 @@ def training_flags(
 def evaluation_flags(
     preset: Preset, options: TrainerOptions, gpu_memory_mib: int | None = None
 ) -> list[str]:
-    """The flags of the evaluation that follows: `--num_gpus`, of the training, tells its epochs."""
+    """Return the flags of the evaluation that follows a training.
+
+    From `--num_gpus`, the training's number of GPUs, the trainer computes a checkpoint's epoch.
+    """
     return [
         *_data(options),
         *_length(preset, options),
@@ -161,7 +168,7 @@ def _data(options: TrainerOptions) -> list[str]:
 
 def _length(preset: Preset, options: TrainerOptions) -> list[str]:
     if options.counts_steps:
-        return []  # given --num_epochs too, the trainer would believe that
+        return []  # --num_epochs would override the user's --num_batches
     epochs = _epochs(preset, options)
     return ["--num_epochs", str(epochs)] if epochs else ["--num_batches", str(preset.steps)]
 
@@ -173,11 +180,12 @@ def _epochs(preset: Preset, options: TrainerOptions) -> int | None:
 
 
 def _batch(preset: Preset, gpu_memory_mib: int | None) -> str:
-    """256 images on GPUs of 16 GB and more, 128 on smaller ones and where the size is not known.
+    """Return the images per rank: 256 on GPUs of 16 GB and more, 128 on smaller or unknown ones.
 
-    The size is nvidia-smi's `memory.total`, which is not the board's: drivers before 510 leave out
-    what they keep for themselves (V100: 16,160 of 16,384 MiB), and so does ECC (T4: 15,360). By
-    nvidia-smi's tables in public logs, a 16 GB board has 15,079 at least, one of 12 GB 11,441.
+    The size is nvidia-smi's `memory.total`, which is less than the board's memory: drivers before
+    510 leave out what they reserve (V100: 16,160 of 16,384 MiB), and ECC takes its part (T4:
+    15,360). In public logs of nvidia-smi, a 16 GB board has at least 15,079 MiB, and one of 12 GB
+    has 11,441 MiB.
     """
     if preset.batch:
         return preset.batch
@@ -185,7 +193,7 @@ def _batch(preset: Preset, gpu_memory_mib: int | None) -> str:
 
 
 def _optimiser(preset: Preset, options: TrainerOptions) -> list[str]:
-    """Of train_more_aug.sh, train_synthetic.sh and train.sh, in this order."""
+    """Return the flags of the tutorial's train_more_aug.sh, train_synthetic.sh or train.sh."""
     if options.more_augmentation:
         larc = ["--mom", "0.977", "--wdecay", "0.0005", "--loss_scale", "256.", "--use_larc"]
         decay = ["--lr_decay_mode", "linear_cosine"]
@@ -197,7 +205,10 @@ def _optimiser(preset: Preset, options: TrainerOptions) -> list[str]:
 
 
 def _warm_up(preset: Preset, options: TrainerOptions, most: int) -> list[str]:
-    """At most a third of the run; none where the run is counted in steps: too short for it."""
+    """Return a warm-up of `most` epochs, but at most a third of the run.
+
+    There is none in runs that are counted in steps, which are too short for it.
+    """
     epochs = _epochs(preset, options) or 0
     return ["--warmup_epochs", str(min(most, epochs // 3))] if epochs >= 3 else []
 
@@ -207,12 +218,13 @@ IMAGENET_IMAGES = 1_281_167  # the length of an epoch of synthetic data
 
 @dataclass(frozen=True)
 class TrainerRun:
-    """What one run of the trainer will do, as its own parser says.
+    """What a run of the trainer will do, according to the trainer's own parser of flags.
 
-    `data_dir` is None for synthetic images; `log_dir` and `log_name` are as they were given, but
-    for a `~`. `batch_size` is per rank. `save_every` is in steps, 0 for once an epoch. `clears`:
-    the log folder is emptied first. `trace_steps`: the first to be traced, and the first that is
-    not any more.
+    `data_dir` is None for synthetic images. `log_dir` and `log_name` are as given, with a `~`
+    expanded. `batch_size` is per rank. The length is in `epochs`, or in `batches` (steps).
+    `save_every` is in steps, 0 for once an epoch. `local_ckpt`: each node keeps checkpoints.
+    `clears`: the log folder is emptied first. `trace_steps`: the first step to trace, and the first
+    one after those.
     """
 
     ranks: int
@@ -235,14 +247,20 @@ class TrainerRun:
         return max(1, self.ranks * self.batch_size)
 
     def steps(self, records: int | None) -> int | None:
-        """Return how many steps it trains for, records x epochs // global batch; None: unknown."""
+        """Return the number of steps: records x epochs // global batch, unless given in steps.
+
+        `records` is the number of training images; None if unknown. Then the result may be None.
+        """
         if self.epochs is None:
             return self.batches
         records = IMAGENET_IMAGES if self.data_dir is None else records
         return None if records is None else records * self.epochs // self.global_batch
 
     def checkpoints(self, records: int | None) -> int:
-        """Return how many checkpoints it keeps, the last one included; 0 for synthetic data."""
+        """Return the number of checkpoints, the last one included; 0 for synthetic data.
+
+        If the number of steps is unknown, the result is 1.
+        """
         if self.data_dir is None or self.evaluates_only:
             return 0
         steps = self.steps(records)
@@ -250,7 +268,8 @@ class TrainerRun:
         return 1 if steps is None else -(-steps // every)
 
 
-# Lines in, one JSON line for each out: the settled flags, or null where they are refused.
+# A program that reads lists of flags as JSON, and prints for each what the trainer's parser returns
+# as a JSON line, or null if it refuses them.
 _ASK = """
 import json, sys
 answers, sys.stdout = sys.stdout, sys.stderr
@@ -261,6 +280,7 @@ for words in json.load(sys.stdin):
     except SystemExit:
         print("null", file=answers, flush=True)
 """
+# Fields of TrainerRun whose flags have other names.
 _NAMES = {
     "epochs": "num_epochs",
     "batches": "num_batches",
@@ -276,10 +296,10 @@ def ask_trainer(
 ) -> tuple[TrainerRun | None, str]:
     """Return what the trainer in `folder` makes of its flags, and its errors in one line.
 
-    `lines` are the flags of the training and of the evaluation: the run is that of the first. It
-    is None where the trainer refuses them, or does not answer. `home` is the nodes' home folder,
-    for a `~` in the flags. The parser imports no TensorFlow, so this takes a tenth of a second;
-    mpirun would ask it in every rank.
+    `lines` are the flags of the training and of the evaluation; the TrainerRun is that of the
+    first. It is None if the trainer refuses them or does not answer. `home` is the nodes' home
+    folder, for a `~` in the flags. The parser imports no TensorFlow, so this takes a tenth of a
+    second. Without it, wrong flags would be reported by every rank of the job.
     """
     asked = subprocess.run(
         [sys.executable, "-B", "-c", _ASK],
@@ -292,28 +312,28 @@ def ask_trainer(
     told = asked.stderr.decode(errors="replace").splitlines()
     try:
         said, *_ = map(json.loads, [] if asked.returncode else asked.stdout.splitlines())
-    except ValueError:  # one that a user has changed may end early, or print
+    except ValueError:  # a trainer that the user has changed may end early, or print
         return None, f"does not say what it will do: {(told or ['no message'])[-1]}"
     matches = (re.search("error: (.*)", line, re.IGNORECASE) for line in told)
     refused = "; ".join(dict.fromkeys(match[1] for match in matches if match))
     if said is None:
         return None, refused
     flags = {name: _NAMES.get(name, name) for name in TrainerRun.__dataclass_fields__}
-    # One that a user has changed, or of another version, may lack a flag.
+    # A trainer that the user has changed, or of another version, may lack a flag.
     known = {name: said[flag] for name, flag in flags.items() if flag in said}
     known["trace_steps"] = tuple(known.get("trace_steps") or ()) or None
     return TrainerRun(**{**known, "ranks": ranks}), refused
 
 
 def switch(arguments: Sequence[str], name: str) -> bool | None:
-    """Return what the last of `--name` and `--noname` says; None when neither is there.
+    """Return True if the last of `--name` and `--noname` is the first, else False; None without.
 
-    The trainer takes no beginning of a flag for the whole of it, so the words are exact.
+    The trainer accepts no abbreviations of flags, so the words are compared as a whole.
     """
     said = [word == f"--{name}" for word in arguments if word in (f"--{name}", f"--no{name}")]
     return said[-1] if said else None
 
 
 def opposite(word: str) -> str:
-    """Return the other form of a switch: `--fp16` of `--nofp16`, and the other way round."""
+    """Return the opposite of a switch: `--fp16` for `--nofp16`, and vice versa."""
     return f"--{word[4:]}" if word.startswith("--no") else f"--no{word[2:]}"
