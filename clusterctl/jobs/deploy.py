@@ -1,5 +1,4 @@
-"""Puts files on every node: the tutorial's examples, hosts file and launcher, and users' programs.
-"""
+"""Puts the tutorial's examples, hosts file and launcher, and users' programs on every node."""
 
 from __future__ import annotations
 
@@ -103,8 +102,7 @@ def deploy_files(
 
 
 def deployed_files(result: CommandResult) -> DeployedFiles:
-    """Return what `deploy_files` did on a node. Raises CommandFailed, for example on a full disk.
-    """
+    """Return what `deploy_files` did on a node. Raises CommandFailed, e.g. if the disk is full."""
     [report] = json_lines(result, "putting the examples there") or [{}]
     return DeployedFiles(*(tuple(report.get(key, ())) for key in ("written", "same", "kept")))
 

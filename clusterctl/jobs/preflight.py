@@ -1,4 +1,4 @@
-"""What speaks against a training run, found before mpirun starts: facts in, findings out.
+"""Checks of a job before mpirun starts: pure functions from facts about the nodes to findings.
 
 Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
@@ -22,12 +22,13 @@ from clusterctl.jobs.trainer import LARC_FROM, NEEDS_LARC_FROM, TRAINER, Trainer
 
 @dataclass(frozen=True)
 class NodeLook:
-    """What `node/jobs/preflight.py` saw on one node. Files by name with their bytes; steps
-    ascending.
+    """What `node/jobs/preflight.py` found on one node.
 
-    `records` of the files that were counted, -1 for one that ends within a record. `script_error`
-    is why Python could not read the user's own program. `in_lab`: its `cpus` are those of the
-    machine that all hosts of the lab run on.
+    `training` and `validation` are the data files' sizes in bytes by name. `records` has the number
+    of records of those files that were counted, -1 for a file that ends within a record.
+    `checkpoints` are steps, ascending. `free_bytes` is None if unknown. `versions` are by program
+    or library. `script_error` tells why Python could not read the user's program. `in_lab`: `cpus`
+    are those of the machine that all hosts of the lab share.
     """
 
     host: str
@@ -46,9 +47,9 @@ class NodeLook:
 
 @dataclass(frozen=True)
 class JobContext:
-    """A job and its nodes, the head node first. `readers`: those of them that have ranks.
+    """A job and its nodes, the head node first. `readers` are the nodes that have ranks.
 
-    `callers_home`: the home folder on the machine where the job was asked for, if that is no node.
+    `callers_home` is the home folder on the user's machine; empty if the job is started on a node.
     """
 
     plan: JobPlan
@@ -62,7 +63,7 @@ class JobContext:
 
 
 class NotReady(ClusterctlError):
-    """A job that could not do what it is for. Nothing was started."""
+    """A job with findings that are errors. Nothing was started."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         super().__init__(
@@ -72,12 +73,12 @@ class NotReady(ClusterctlError):
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:
-    """Those that keep a job from being started."""
+    """Return the findings that keep a job from being started."""
     return [finding for finding in findings if finding.severity is Severity.ERROR]
 
 
 def question(plan: JobPlan) -> dict[str, Any]:
-    """What to ask every node of the job."""
+    """Return the input of `node/jobs/preflight.py`, which runs on every node of the job."""
     local = plan.run.data_dir if plan.run and not is_remote(plan.run.data_dir) else None
     return {
         "python": plan.python,
@@ -89,18 +90,18 @@ def question(plan: JobPlan) -> dict[str, Any]:
 
 
 def is_remote(data_dir: str | None) -> bool:
-    """Whether TensorFlow reads it from elsewhere: s3://, gs://."""
+    """Return whether the data are not on the nodes, but in a store such as s3:// or gs://."""
     return data_dir is not None and "://" in data_dir
 
 
 def quote_hint(context: JobContext, option: str, path: str) -> str:
-    """What to do about a ~ that the caller's shell made their own home of; empty: it did not."""
+    """Return a hint if the user's shell expanded a ~ that was meant for the nodes; else empty."""
     home = context.callers_home.rstrip("/")
     return "" if home == context.plan.home else unquoted_home(path, home, option)
 
 
 def parse_look(host: str, answer: Mapping[str, Any]) -> NodeLook:
-    """A node's answer, as a value."""
+    """Return the facts in a node's answer."""
     return NodeLook(
         host=host,
         training=answer["training"],
@@ -123,7 +124,10 @@ def together(
     hint: str = "",
     severity: Severity = Severity.ERROR,
 ) -> list[Finding]:
-    """One finding per message, with all hosts of which it holds."""
+    """Make one finding of each message. `said` are pairs of host and message.
+
+    Hosts with the same message share a finding.
+    """
     hosts: dict[str, list[str]] = {}
     for host, message in said:
         hosts.setdefault(message, []).append(host)
@@ -133,7 +137,8 @@ def together(
     ]
 
 
-TRAINERS_TENSORFLOW = r"2\."
+TRAINERS_TENSORFLOW = r"2\."  # pattern of the versions of TensorFlow that the trainer runs with
+# Names in messages of what has to have the same version on every node.
 _NAMES = {
     "mpirun": "Open MPI",
     "python": "Python",
@@ -145,7 +150,7 @@ INSTALL = "install the same on every node: clusterctl env install NAME"
 
 
 def environment_findings(context: JobContext) -> list[Finding]:
-    """Every node has to have what the head node has, at the same place."""
+    """Check that every node has the same versions as the head node, at the same paths."""
     paths = {"mpirun": context.plan.argv[0], "python": context.plan.python}
     own = context.plan.environment
     hint = f"{own} has to be the same on every node" if own else INSTALL
@@ -174,7 +179,7 @@ def environment_findings(context: JobContext) -> list[Finding]:
 
 
 def script_findings(context: JobContext) -> list[Finding]:
-    """A program of the user's own has to be on every node with ranks."""
+    """Check that the user's program is on every node with ranks, and that Python can read it."""
     path = context.plan.script_path
     said = [
         (node.host, f"cannot run {path}: {node.script_error}")
@@ -198,10 +203,11 @@ def _differences(node: NodeLook, head: NodeLook) -> Iterable[str]:
 
 
 def _comparable(key: str, version: str | None) -> str | None:
+    """Return the part of a version that has to be the same on every node; None if unknown."""
     if not version:
         return None
     if key == "python":
-        return _series(version)  # its patch release does not matter to what was built for it
+        return _series(version)  # extension modules work with all patch releases of a series
     if key != "mpirun":
         return version
     try:
@@ -215,7 +221,10 @@ def _series(version: str) -> str:
 
 
 def built_otherwise(versions: Mapping[str, str], is_trainer: bool) -> Iterable[str]:
-    """What does not fit together in one environment."""
+    """Yield what does not fit together in one node's environment.
+
+    `is_trainer`: the job runs the trainer, not a program of the user's.
+    """
     if "horovod_error" in versions:
         yield f"Horovod cannot be loaded: {versions['horovod_error'].rpartition('/')[2]}"
     tensorflow, built_for = versions.get("tensorflow"), versions.get("horovod_built_for")
@@ -230,13 +239,13 @@ def built_otherwise(versions: Mapping[str, str], is_trainer: bool) -> Iterable[s
 
 
 def data_findings(context: JobContext) -> list[Finding]:
-    """Of local data alone: what TensorFlow reads from elsewhere was not looked at."""
+    """Check the data on the nodes. Data in a store such as S3 are not checked."""
     run = context.plan.run
     if run is None or run.data_dir is None or is_remote(run.data_dir):
         return []
     missing = [(node.host, text) for node in context.readers for text in _missing(node, run)]
     without = {host for host, _ in missing}
-    # An evaluation reads the validation files alone.
+    # A run that only evaluates does not read the training files.
     readers = [
         node for node in context.readers if node.host not in without and not run.evaluates_only
     ]
@@ -259,7 +268,10 @@ def data_findings(context: JobContext) -> list[Finding]:
 
 
 def records_of(sizes: Mapping[str, int], records: Mapping[str, int]) -> int | None:
-    """All records, as the trainer counts: those of the first x (files - 1) + those of the last."""
+    """Return the number of all records, as the trainer counts them; None if unknown.
+
+    The formula is: records of the first file x (files - 1) + records of the last file.
+    """
     names = sorted(sizes)
     if not names:
         return None
@@ -287,13 +299,13 @@ def _missing_hint(context: JobContext) -> str:
 
 
 def _copy_hint(context: JobContext) -> str:
-    """The copy from the first node that has all of it; where none has, from here."""
+    """Return a hint to copy the data from the first node that has all of it, or else from here."""
     complete, folder, elsewhere = (
         _complete(context),
         _quoted(context),
         "or name another folder: --data-dir",
     )
-    # On a node, where train.sh runs, hosts have no such names.
+    # `copy --from` takes a node's index in the cluster. For train.sh, hosts are addresses instead.
     if complete and context.callers_home:
         index = complete[0].rpartition("-")[2]
         copy = f"clusterctl copy NAME --from {index} {folder} {folder}"
@@ -302,14 +314,14 @@ def _copy_hint(context: JobContext) -> str:
 
 
 def _complete(context: JobContext) -> list[str]:
-    """The nodes that have all files of the set that is read."""
+    """Return the hosts that have all files of the set that the run reads."""
     evaluates_only = context.plan.run is not None and context.plan.run.evaluates_only
     sets = [(n, n.validation if evaluates_only else n.training) for n in context.nodes]
     return [n.host for n, files in sets if files and not [*_incomplete(files), *_cut_short(n)]]
 
 
 def _quoted(context: JobContext) -> str:
-    """The data folder as a shell takes it; its slash at the end means what is in it."""
+    """Return the data folder, quoted for a shell, with a slash for the folder's content."""
     run = context.plan.run
     folder = f"{run.data_dir if run else ''}".rstrip("/") + "/"
     home = f"{context.plan.home}/"
@@ -318,6 +330,7 @@ def _quoted(context: JobContext) -> str:
 
 
 def _incomplete(names: Collection[str]) -> Iterable[str]:
+    """Yield what is wrong with the names of a set, such as train-00000-of-01024."""
     totals = sorted({name.rpartition("-")[2] for name in names})
     subset = next(iter(names), "").partition("-")[0]
     if len(totals) > 1:
@@ -329,7 +342,7 @@ def _incomplete(names: Collection[str]) -> Iterable[str]:
 
 def _numbering(subset: str, names: Sequence[str], total: int) -> Iterable[str]:
     numbers = sorted(int(name.split("-")[1]) for name in names)
-    # The tutorial's own resizer counts from 1.
+    # The tutorial's resizer numbers files from 1, other tools number them from 0.
     first = 1 if numbers[0] > 0 and numbers[-1] == total else 0
     absent = sorted(set(range(first, first + total)) - set(numbers))
     if absent:
@@ -373,7 +386,7 @@ def _difference(there: Mapping[str, int], wanted: Mapping[str, int], host: str) 
 
 
 def _evaluating(context: JobContext) -> Sequence[NodeLook]:
-    """The nodes that evaluate: the head node after a training; all with ranks where none is."""
+    """Return the nodes that evaluate: the head node after a training, or all nodes with ranks."""
     run = context.plan.run
     assert run
     if run.evaluates_only:
@@ -455,7 +468,7 @@ def _uneven(node: NodeLook) -> Iterable[Finding]:
     )
 
 
-# Weights, in millions. A checkpoint holds each with its momentum, in 4 bytes.
+# Millions of weights. A checkpoint has each weight and its momentum, 4 bytes each.
 MILLION_WEIGHTS = {
     "resnet18": 11.7,
     "resnet34": 21.8,
@@ -467,7 +480,11 @@ BYTES_PER_WEIGHT = 8
 
 
 def log_findings(context: JobContext) -> list[Finding]:
-    """A run's checkpoints are never deleted unasked, nor is a finished run silently "trained"."""
+    """Check what happens to the log folder: earlier checkpoints, disk space, steps to trace.
+
+    Checkpoints are not deleted unless the user asks for it, and a finished run is not trained
+    again without notice.
+    """
     run = context.plan.run
     assert run
     if run.evaluates_only:
@@ -484,7 +501,7 @@ def log_findings(context: JobContext) -> list[Finding]:
 def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
     run, folder = context.plan.run, context.plan.log_dir
     assert run
-    # On nodes without ranks nothing is deleted. A synthetic run goes on from nothing.
+    # Nodes without ranks delete nothing. A synthetic run never resumes.
     holders = [node for node in context.readers if node.checkpoints]
     if run.data_dir is None and not run.clears:
         return
@@ -494,13 +511,13 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
             yield Finding("log.no_checkpoint", Severity.INFO, text, context.head.host)
         return
     if not (run.clears or context.head.checkpoints):
-        # Rank 0 is there, and would begin at step 0.
+        # Rank 0 runs on the head node. It finds no checkpoint there, and would begin at step 0.
         hosts = fold_hosts([node.host for node in holders])
         text = f"there is no checkpoint in {folder}, but on {hosts}: only rank 0's are gone on from"
         hint = f"copy that folder to {context.head.host}, or train anew: --clear"
         yield Finding("log.elsewhere", Severity.ERROR, text, context.head.host, hint)
         return
-    # What is deleted is deleted everywhere.
+    # Every node with ranks empties its log folder, so the most advanced checkpoint of all counts.
     last = max(node.checkpoints[-1] for node in (holders if run.clears else [context.head]))
     steps = run.steps(records) if run.data_dir is not None else None
     is_final = steps is not None and last >= steps
@@ -581,11 +598,10 @@ def preflight(
     callers_home: str = "",
     besides: Sequence[Finding] = (),
 ) -> tuple[Finding, ...]:
-    """All that there is to say, with what is known `besides`. `nodes` begin with the head node;
-    `readers` have ranks.
+    """Return the findings of all checks and the findings `besides`, errors first.
 
-    `force` makes warnings of errors, but not of those about a run that would be deleted.
-    `callers_home`: of the machine where the job was asked for, if that is no node.
+    `nodes` begin with the head node; `readers` are the hosts with ranks. `force` turns errors into
+    warnings, except those about a run that would be deleted. `callers_home`: see JobContext.
     """
     with_ranks = tuple(node for node in nodes if node.host in readers)
     context = JobContext(plan, tuple(nodes), with_ranks, callers_home)
@@ -602,12 +618,15 @@ def preflight(
 
 
 def blind(plan: JobPlan) -> bool:
-    """Return whether it empties a log folder unasked of which nobody knows where it is."""
+    """Return whether the job would empty an unknown log folder that the user did not ask to empty.
+
+    It is unknown, and was not checked, if the trainer's parser gave no answer.
+    """
     return plan.run is None and "--clear_log" in plan.argv and not plan.clears_on_purpose
 
 
 def flags_findings(plan: JobPlan) -> list[Finding]:
-    """Return what the trainer's own parser has against the flags."""
+    """Return an error if the trainer's own parser refuses the flags."""
     own = "--force, with --clear or --resume" if blind(plan) else "--force"
     hint = f"its flags: {TRAINER} --help; if the nodes' trainer is one of your own: {own}"
     said = f"the trainer: {plan.refused}"
@@ -615,15 +634,15 @@ def flags_findings(plan: JobPlan) -> list[Finding]:
 
 
 def in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Errors first, then warnings."""
+    """Sort findings: errors, warnings, information."""
     order = [Severity.ERROR, Severity.WARNING, Severity.INFO]
     return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
 
 
 def forced(finding: Finding, never: Collection[str]) -> Finding:
-    """Return the finding for a user who knows better: no error, unless it is one of `never`.
+    """Return the finding for `--force`: an error becomes a warning, unless its id is in `never`.
 
-    Those would delete what nobody gets back: they have options of their own, --force is none.
+    Those protect data that could not be restored: --force does not override them, other options do.
     """
     if finding.severity is not Severity.ERROR or finding.check_id in never:
         return finding
@@ -631,8 +650,10 @@ def forced(finding: Finding, never: Collection[str]) -> Finding:
 
 
 def recipe_findings(context: JobContext) -> list[Finding]:
-    """So large a batch does not converge with the recipe for a few nodes: a hint from 128 GPUs on,
-    a warning at the tutorial's 256."""
+    """Check the recipe for many GPUs: a hint from 128 on without LARC, a warning from 256 on.
+
+    The recipe for a few nodes does not converge with so large a batch.
+    """
     run = context.plan.run
     if not run or not run.data_dir or run.evaluates_only or run.uses_larc:
         return []
@@ -644,8 +665,11 @@ def recipe_findings(context: JobContext) -> list[Finding]:
 
 
 def crowding_findings(nodes: Sequence[NodeLook], ranks: Mapping[str, int]) -> list[Finding]:
-    """More ranks than processors take turns. `ranks`: by host. The lab's hosts have one machine's
-    processors together; elsewhere the instance type or the hosts file's slots are wrong."""
+    """Check that no node has more ranks than processors. `ranks` is by host.
+
+    The lab's hosts share the processors of one machine, so their ranks are added up. Elsewhere the
+    instance type or the slots of the hosts file are wrong.
+    """
     in_lab = [node for node in nodes if node.in_lab and ranks.get(node.host)]
     total, cpus = sum(ranks[node.host] for node in in_lab), in_lab[0].cpus if in_lab else None
     if cpus and total > cpus:
