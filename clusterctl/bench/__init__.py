@@ -1,4 +1,4 @@
-"""Benchmarks as values: which runs, what they came to, the model of their scaling, the report.
+"""Benchmarks: the plan of runs, the statistics of their results, the scaling model, the report.
 
-Pure: no file, no host, no clock. operations/bench.py runs them.
+All functions here are pure: no files, no hosts, no clock. operations/bench.py makes the runs.
 """

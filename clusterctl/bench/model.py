@@ -1,4 +1,4 @@
-"""The shape of scaling: how long a step takes on n GPUs, fitted to sizes that were measured.
+"""The scaling model: the time of a step on n GPUs, fitted to the sizes that were measured.
 
 A step of n GPUs on N nodes with g GPUs each, m bytes of gradients, at weak scaling:
 
@@ -16,9 +16,9 @@ and the allreduce, in Hockney's t = alpha + m/beta (Parallel Computing 20, 1994)
                                                           & Traeff, Parallel Computing 35, 2009
     hierarchical  2(g-1)/g m/local + ring or tree of N    Horovod, HIERARCHICAL_ALLREDUCE
 
-All is linear in 1/beta, 1/local, alpha and sigma, so least squares finds them: as few of them as
-explain what was measured, and never below zero. A constant overlap is part of the compute term.
-One alpha and beta misfit a whole table of message sizes; here the message is always the same.
+The formulas are linear in 1/beta, 1/local, alpha and sigma, so least squares finds these. As few of
+them are fitted as explain the measurements, none below zero. A constant overlap is part of the
+compute term. One alpha and one beta do not fit all message sizes; here there is only one size.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ PARAMETERS = {
     "resnet101": 44_549_160,
     "resnet152": 60_192_808,
 }
-# Beyond so many times the largest size that was measured a prediction is a guess, and called one.
+# A prediction beyond this many times the largest measured size is called a guess.
 FARTHEST = 2.0
 
 
 def slowest_of(ranks: int) -> float:
-    """The expected largest of so many standard normal values."""
+    """Return the expected maximum of that many standard normal values (Blom 1958, see above)."""
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
 
 
 Term = Callable[[int, int, int], float]  # of GPUs, nodes, GPUs in a node
-# What may be fitted, and by how many seconds a unit of it counts. In the order in which they are
-# preferred where two explain the measurements as well.
+# The terms that may be fitted. Each returns the factor by which the fitted seconds are multiplied.
+# If two terms explain the measurements equally well, the first is preferred.
 TERMS: Mapping[str, Term] = {
     "compute": lambda gpus, nodes, local: 1.0,
     "network bandwidth, ring": lambda gpus, nodes, local: 2 * (nodes - 1) / nodes,
@@ -64,9 +64,12 @@ TERMS: Mapping[str, Term] = {
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of a step; `percent`: half of the interval in which a run of that size is expected
-    with 95 % certainty, with what other terms that explain the sizes as well would predict. None
-    where too few sizes were measured to tell. `far`: a guess."""
+    """The predicted seconds of a step on `gpus` GPUs.
+
+    `percent` is half of the interval in which a new run of that size lies with 95 % certainty,
+    widened by the predictions of rival terms; None if too few sizes were measured. `far`: the size
+    is beyond FARTHEST, and the prediction is a guess.
+    """
 
     gpus: int
     step_s: float
@@ -76,8 +79,13 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Model:
-    """Fitted seconds per unit of each term. `residuals` are relative, by size; `freedom` is what
-    the sizes leave of their number. `rivals`: other terms that explain these sizes as well."""
+    """A fitted model. `seconds` are by term, to be multiplied with the factors of TERMS.
+
+    `per_node` is the number of GPUs of a node. `residuals` are relative errors by size. `freedom`
+    is the number of sizes minus that of fitted parameters. `input_s` is how long a full node takes
+    to read a step's images; 0 if unknown. `inverse` is the inverse of the normal equations' matrix.
+    `rivals` are models with other terms that explain the sizes equally well.
+    """
 
     per_node: int
     seconds: Mapping[str, float]
@@ -89,44 +97,50 @@ class Model:
 
     @property
     def squares(self) -> float:
-        """The residuals' squares, added up."""
+        """The sum of the squared residuals."""
         return sum(error * error for error in self.residuals.values())
 
     @property
     def spread(self) -> float | None:
-        """The residuals' standard deviation; None where the fit is exact whatever was measured."""
+        """The residuals' standard deviation; None without a degree of freedom: the fit is exact."""
         return math.sqrt(self.squares / self.freedom) if self.freedom > 0 else None
 
     @property
     def unexplained(self) -> float:
-        """What fits are compared by."""
+        """The measure by which fits are compared: smaller is better."""
         return math.sqrt(self.squares / max(self.freedom, 1))
 
     def step_s(self, gpus: int) -> float:
-        """Seconds of a step on so many GPUs."""
+        """Return the seconds of a step on that many GPUs."""
         units = _units(gpus, self.per_node, self.seconds)
         computed = sum(u * s for u, s in zip(units, self.seconds.values()))
         return max(computed, _input_share(gpus, self.per_node) * self.input_s)
 
     def reading(self, input_s: float, steps_s: Mapping[int, float]) -> Model:
-        """The same on real data, of which a full node reads a step's images in `input_s`."""
+        """Return this model for real data, with residuals for the measured `steps_s`.
+
+        A full node reads the images of a step in `input_s` seconds.
+        """
         freedom = len(steps_s) - bool(input_s)
         rivals = tuple(replace(one, input_s=input_s) for one in self.rivals)
         read = replace(self, input_s=input_s, freedom=freedom, rivals=rivals)
         return replace(read, residuals=read.off(steps_s))
 
     def off(self, steps_s: Mapping[int, float]) -> dict[int, float]:
-        """Its relative error at each size."""
+        """Return the model's relative error at each size of a table of GPUs -> seconds."""
         return {gpus: self.step_s(gpus) / step_s - 1 for gpus, step_s in steps_s.items()}
 
     def predict(self, gpus: int) -> Prediction | None:
-        """The step of a size. None for several nodes where one alone was measured: nothing is known
-        of its network then, and the line rate is no substitute (arXiv 2006.10103)."""
+        """Predict the step of a size. Return None for several nodes if only one was measured.
+
+        Nothing is known of the network then, and its line rate is no substitute (arXiv 2006.10103).
+        """
         largest = max(self.residuals)
         if gpus > self.per_node >= largest:
             return None
         step_s, percent = self.step_s(gpus), None
         if self.spread is not None:
+            # The variance of a prediction by least squares: 1 + row x inverse x row.
             row = [unit / step_s for unit in _units(gpus, self.per_node, self.seconds)]
             lever = sum(a * b * v for a, line in zip(row, self.inverse) for b, v in zip(row, line))
             apart = max((abs(one.step_s(gpus) / step_s - 1) for one in self.rivals), default=0.0)
@@ -136,11 +150,12 @@ class Model:
 
 
 def fit(steps_s: Mapping[int, float], per_node: int, input_s: float = 0.0) -> Model | None:
-    """The model of a table of GPUs -> seconds of a step. None for fewer than two sizes.
+    """Fit the model to a table of GPUs -> seconds of a step. Return None for fewer than two sizes.
 
-    `input_s`: what a full node takes to read one step's images, where that is known. Sizes that it
-    explains say nothing about the rest. The relative errors' squares are least. Three terms need
-    five sizes; fewer sizes have two.
+    `input_s` is how long a full node takes to read a step's images; 0 if unknown. Sizes that are
+    limited by reading are left out, since they tell nothing about the other terms. The sum of the
+    squared relative errors is minimized, with up to three terms for five or more sizes, and up to
+    two terms for fewer.
     """
     bound = {n for n, t in steps_s.items() if t <= 1.05 * input_s * _input_share(n, per_node)}
     free = {n: t for n, t in steps_s.items() if n not in bound}
@@ -152,12 +167,13 @@ def fit(steps_s: Mapping[int, float], per_node: int, input_s: float = 0.0) -> Mo
         ("compute", *more) for size in range(most) for more in itertools.combinations(others, size)
     ]
     found = [m for names in choices if (m := _solve(free, steps_s, per_node, names, input_s))]
-    # Of two that explain it as well, the first: it has fewer terms, or more likely ones.
+    # If two explain the sizes equally well, take the first: it has fewer terms, or likelier ones.
     best = min(found, key=lambda model: round(model.unexplained, 6), default=None)
     if best is None or best.freedom < 1:
         return best
-    # The sizes chose the terms, too. What an F test of one term cannot tell from the best may be
-    # the truth: without these, intervals held 9 to 52 % of new runs where latency counts, not 95.
+    # The choice of terms is uncertain, too: a model that an F test of one term cannot tell from the
+    # best one may be the true one. Without these rivals, where latency counts, only 9 to 52 % of
+    # new runs were within the 95 % interval.
     limit = best.squares * (1 + t_quantile(best.freedom) ** 2 / best.freedom)
     return replace(best, rivals=tuple(model for model in found if model.squares <= limit))
 
@@ -169,7 +185,10 @@ def _solve(
     names: Sequence[str],
     input_s: float,
 ) -> Model | None:
-    """Least squares by the normal equations; None where a term is negative or not told apart."""
+    """Solve the normal equations for these terms and the sizes `free`, weighted by 1 / seconds.
+
+    Return None if a result is negative, or if the sizes do not determine all terms.
+    """
     rows = [[u / t for u in _units(n, per_node, names)] for n, t in free.items()]
     size = len(names)
     if len(rows) < size:
@@ -193,11 +212,12 @@ def _units(gpus: int, per_node: int, names: Sequence[str] | Mapping[str, float])
 
 
 def _input_share(gpus: int, per_node: int) -> float:
+    """Return the part of a full node's images that a node reads in a step."""
     return min(gpus, per_node) / per_node
 
 
 def _inverted(matrix: Sequence[Sequence[float]]) -> list[list[float]] | None:
-    """Gauss and Jordan, with pivots; None for one that has no inverse."""
+    """Invert a matrix by Gauss-Jordan elimination with pivots; return None if it is singular."""
     size = len(matrix)
     rows = [[*line, *(float(i == j) for j in range(size))] for i, line in enumerate(matrix)]
     scale = max(abs(v) for line in matrix for v in line)

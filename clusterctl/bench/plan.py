@@ -1,4 +1,4 @@
-"""Which runs a benchmark has, in which order, and the trainer's flags of each."""
+"""The plan of a benchmark: its runs, their random order, and the trainer's flags."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 from clusterctl.domain.errors import UsageError
 
 SYNTHETIC, REAL = "synthetic", "real"
-# A folder of its own: each run empties it, and imagenet_resnet may hold somebody's training.
+# Each run empties this folder, so it is not imagenet_resnet, which may have a user's checkpoints.
 LOG_FOLDER = "imagenet_resnet_bench"
-# Rows in the measured part: enough to see a dip, few enough that reading the loss is free.
+# Rows in the measured part: enough to see a dip in speed, few enough that reading the loss, which
+# the trainer does for each row, costs nothing.
 ROWS = 10
-# From submitting a run to its first step: mpirun, TensorFlow's import, cuDNN's choices. Assumed
-# for the estimate until there is a run that says better.
+# Seconds from submitting a run to its first step: mpirun, TensorFlow's import, cuDNN's autotuning.
+# The estimate assumes this until there is a finished run.
 START_UP_S = 60.0
 
 
@@ -34,10 +35,10 @@ class RunKey:
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """What makes two runs comparable, as it is kept in the benchmark's folder.
+    """The settings that all runs of a benchmark share, kept in the benchmark's folder.
 
-    A folder holds runs of one such value; sizes and repeats may be added to it later. `data_dir`
-    is empty without real data. `steps` are measured, after `warmup` steps that are not.
+    Sizes and repeats are no part of them, and may be added later. `data_dir` is empty without real
+    data. `steps` are measured, after `warmup` steps that are not.
     """
 
     cluster: str
@@ -56,18 +57,21 @@ class BenchSettings:
 
     @property
     def every(self) -> int:
-        """Steps from row to row: a divisor of both lengths, so that no row mixes the two."""
+        """Steps between rows: a divisor of `steps` and `warmup`, so that no row covers both."""
         about = max(1, self.steps // ROWS)
         return next(n for n in range(about, 0, -1) if not self.steps % n and not self.warmup % n)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The data of its runs."""
+        """The kinds of data of the runs: SYNTHETIC, REAL or both."""
         return (SYNTHETIC,) * self.synthetic + (REAL,) * bool(self.data_dir)
 
     def flags(self) -> tuple[str, ...]:
-        """The trainer's flags of each run, before the user's. The row of step N is of the steps up
-        to N, and the first step is 0: one more than both lengths is run."""
+        """Return the trainer's flags of each run, with the user's at the end.
+
+        A row with step N covers the steps up to N, and the first step is 0: so one step more than
+        `warmup` + `steps` is run.
+        """
         return (
             *("--num_batches", str(self.warmup + self.steps + 1)),
             *("--display_every", str(self.every)),
@@ -76,12 +80,15 @@ class BenchSettings:
         )
 
     def as_data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the settings for JSON."""
         return asdict(self)
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Sizes of `1,8,16`, each once, in rising order. Raises UsageError."""
+    """Return the numbers of GPUs in a text such as `1,8,16`, ascending and without duplicates.
+
+    Raises UsageError.
+    """
     words = [word.strip() for word in text.split(",")]
     if not all(re.fullmatch("0*[1-9][0-9]{0,6}", word) for word in words):
         raise UsageError(f"not numbers of GPUs: {text!r}", "write them as 1,8,16,32")
@@ -95,8 +102,11 @@ def order(
     seed: int,
     done: Collection[RunKey] = (),
 ) -> list[RunKey]:
-    """The runs that are not done, in random order: a cluster that warms up or drifts then adds
-    noise to all sizes, and bias to none (Hoefler & Belli, SC'15, rule 9)."""
+    """Return the runs that are not done, in a random order that depends only on the arguments.
+
+    A cluster that warms up or drifts then adds noise to all sizes, and bias to none (Hoefler &
+    Belli, SC'15, rule 9).
+    """
     keys = [
         RunKey(gpus, data, repeat)
         for gpus in sizes

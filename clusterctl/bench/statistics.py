@@ -1,7 +1,8 @@
-"""Means with their intervals, and whether two of them differ: Student's t and Welch's.
+"""Means with intervals (Student's t), and whether two means differ (Welch's t-test).
 
-What is averaged is the seconds of a step, in runs of equally many steps: the speed of that mean is
-all images by all seconds (Hoefler & Belli, Scientific Benchmarking, SC'15, rules 3, 5 and 7).
+The values that are averaged are the seconds of a step, of runs with equally many steps. The speed
+that follows from their mean is all images by all seconds (Hoefler & Belli, Scientific Benchmarking,
+SC'15, rules 3, 5 and 7).
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LEVEL = 0.95
+LEVEL = 0.95  # confidence level of all intervals
 FEWEST_BATCHES, MOST_BATCHES = 5, 20
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and the interval in which it lies with LEVEL's certainty; None from a single run.
+    """A value and the interval in which it lies at the confidence level LEVEL.
 
-    `high` alone is None where the interval has no end.
+    `low` and `high` are None for a single run. `high` alone is None if the interval is unbounded.
     """
 
     value: float
@@ -28,7 +29,7 @@ class Estimate:
 
     @property
     def percent(self) -> float | None:
-        """Half the interval's width, in percent of the value."""
+        """Half the interval's width in percent of the value; None without an interval."""
         if self.low is None or not self.value:
             return None
         if self.high is None:
@@ -36,16 +37,19 @@ class Estimate:
         return 50 * (self.high - self.low) / abs(self.value)
 
     def inverse(self, numerator: float) -> Estimate:
-        """`numerator` by this: images a second of the seconds of a step. Never below zero."""
+        """Return `numerator` / this, for example images per second from the seconds of a step.
+
+        The bounds are never below zero.
+        """
         if self.low is None or self.high is None:
             return Estimate(numerator / self.value)
-        # Not infinity, which JSON does not have.
+        # None instead of infinity, which JSON does not have.
         high = numerator / self.low if self.low > 0 else None
         return Estimate(numerator / self.value, numerator / self.high, high)
 
 
 def mean(values: Sequence[float]) -> Estimate:
-    """The mean with Student's t-interval over repeats."""
+    """Return the mean of repeats with Student's t-interval."""
     middle = statistics.fmean(values)
     if len(values) < 2:
         return Estimate(middle)
@@ -55,12 +59,16 @@ def mean(values: Sequence[float]) -> Estimate:
 
 
 def independent(series: Sequence[float]) -> list[float]:
-    """Batch means that stand for repeats, where a series has neighbours that are alike, as a run's
-    rows: 5 to 20 batches (Schmeiser, Operations Research 30, 1982), as long as it takes for their
-    lag-1 autocorrelation to fall to 0.1. The mean of all where it does not."""
+    """Return means of batches of a series, which are nearly independent and can stand for repeats.
+
+    The rows of one run are not independent: neighbours are alike. There are 5 to 20 batches
+    (Schmeiser, Operations Research 30, 1982), long enough for their lag-1 autocorrelation to be at
+    most 0.1. If 5 batches are still too short, the result is the mean of the whole series. It is
+    empty for an empty series.
+    """
     size = max(1, -(-len(series) // MOST_BATCHES))
     while len(series) // size >= FEWEST_BATCHES:
-        # From the end: the first values are the likeliest to be of the start.
+        # The remainder is dropped at the front, where values of the start-up are likeliest.
         kept = series[len(series) % size :]
         means = [statistics.fmean(kept[at : at + size]) for at in range(0, len(kept), size)]
         middle = statistics.fmean(means)
@@ -73,8 +81,11 @@ def independent(series: Sequence[float]) -> list[float]:
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate:
-    """mean(above) / mean(below), by the delta method: the relative variances add up, with the
-    degrees of freedom of Welch and Satterthwaite (Biometrics Bulletin 2, 1946)."""
+    """Return mean(above) / mean(below) with its interval, by the delta method.
+
+    The relative variances add up. The degrees of freedom are those of Welch and Satterthwaite
+    (Biometrics Bulletin 2, 1946).
+    """
     value = statistics.fmean(above) / statistics.fmean(below)
     if min(len(above), len(below)) < 2:
         return Estimate(value)
@@ -85,8 +96,10 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate:
 
 
 def welch(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """How likely so great a difference of means is by chance, by Welch's t-test (Biometrika 34,
-    1947: the variances need not be equal); None where one of them has fewer than two values."""
+    """Return the two-sided p-value of Welch's t-test: how likely chance makes means differ so much.
+
+    The variances need not be equal (Biometrika 34, 1947). None if either has fewer than two values.
+    """
     if min(len(one), len(other)) < 2:
         return None
     parts = [statistics.variance(values) / len(values) for values in (one, other)]
@@ -98,18 +111,21 @@ def welch(one: Sequence[float], other: Sequence[float]) -> float | None:
 
 
 def _freedom(parts: Sequence[float], sizes: Sequence[int]) -> float:
+    """Return the degrees of freedom by Welch and Satterthwaite; `parts` are variances of means."""
     below = sum(part**2 / (size - 1) for part, size in zip(parts, sizes))
     return sum(parts) ** 2 / below if below else float(min(sizes) - 1)
 
 
 def t_tails(t: float, freedom: float) -> float:
-    """P(|T| > |t|): I_x(freedom/2, 1/2) at x = freedom/(freedom + t²) (DLMF 8.17, 26.7.27 of
-    Abramowitz & Stegun)."""
+    """Return P(|T| > |t|) of Student's t distribution.
+
+    It is I_x(freedom/2, 1/2) at x = freedom/(freedom + t²) (DLMF 8.17; Abramowitz & Stegun 26.7.27).
+    """
     return _beta(freedom / (freedom + t * t), freedom / 2, 0.5)
 
 
 def t_quantile(freedom: float, level: float = LEVEL) -> float:
-    """The t with P(|T| <= t) = level."""
+    """Return the t with P(|T| <= t) = level, found by bisection."""
     low, high = 0.0, 1.0
     while t_tails(high, freedom) > 1 - level:
         high *= 2
@@ -120,8 +136,10 @@ def t_quantile(freedom: float, level: float = LEVEL) -> float:
 
 
 def _beta(x: float, a: float, b: float) -> float:
-    """The regularized incomplete beta function, by its continued fraction (DLMF 8.17.22) with
-    Lentz's method."""
+    """Return the regularized incomplete beta function I_x(a, b).
+
+    It is computed from its continued fraction (DLMF 8.17.22) with Lentz's method.
+    """
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):
