@@ -82,9 +82,9 @@ class Model:
     """A fitted model. `seconds` are by term, to be multiplied with the factors of TERMS.
 
     `per_node` is the number of GPUs of a node. `residuals` are relative errors by size. `freedom`
-    is the number of sizes minus that of fitted parameters. `input_s` is how long a full node takes
-    to read a step's images; 0 if unknown. `inverse` is the inverse of the normal equations' matrix.
-    `rivals` are models with other terms that explain the sizes equally well.
+    is the number of sizes minus that of the parameters fitted to them. `input_s` is how long a full
+    node takes to read a step's images; 0 if unknown. `inverse` is that of the normal equations'
+    matrix. `rivals` are models with other terms that explain the sizes equally well.
     """
 
     per_node: int

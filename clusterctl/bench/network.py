@@ -1,6 +1,7 @@
-"""A cluster's network: who is measured with whom and when, and which node or link is slow.
+"""The network benchmark: which pairs are measured in which round, and which nodes are slow.
 
-Rates are in bytes a second and of one direction, as links are; times are in seconds.
+Rates are in bytes per second and of one direction. A link is a direction, too. Times are in
+seconds.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from clusterctl.domain.units import count, format_bytes, format_link
 
 Pair = tuple[str, str]
 
-# What lies further from the median than so many robust standard deviations is no noise, if it is
-# also a part of the median that somebody would notice. 1.4826 x MAD is a normal one's deviation.
+# A value is an outlier if it is this many robust standard deviations from the median, and also the
+# part of the median given below. For normal values, 1.4826 x MAD (median absolute deviation) is the
+# standard deviation.
 SIGMAS, MAD_TO_SIGMA = 4.0, 1.4826
-SLOWER_BY = 0.15
-LATER_BY = 1.0
-# Rates of the two ways between two nodes that have no third one to be compared with.
+SLOWER_BY = 0.15  # of the median rate
+LATER_BY = 1.0  # of the median round trip
+# With only two nodes, a direction is slow if its rate is this part below that of the way back.
 ONE_WAY_BY = 0.5
-MOST_LINKS = 10
-PARTNERS_AGAIN = 3
+MOST_LINKS = 10  # findings about links of one kind
+PARTNERS_AGAIN = 3  # links of a slow node that are measured again
 
 
 def rounds(names: Sequence[str]) -> list[list[Pair]]:
-    """A tournament: each meets each other once, in rounds in which nobody waits for two.
+    """Return a round-robin tournament: every pair once, and every node in at most one pair a round.
 
-    The circle method: one stays, the others move on by one place. n - 1 rounds of n / 2 pairs; of
-    an odd number of nodes one sits out in each of n rounds.
+    This is the circle method: one node stays in its place, the others move on by one each round.
+    There are n - 1 rounds of n / 2 pairs; for odd n, n rounds in each of which one node pauses.
     """
     seats: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
     made = []
@@ -44,7 +46,7 @@ def rounds(names: Sequence[str]) -> list[list[Pair]]:
 
 
 def disjoint(pairs: Iterable[Pair]) -> list[list[Pair]]:
-    """These pairs in few rounds, in none of which a node has two."""
+    """Arrange pairs in few rounds, in each of which a node has at most one partner."""
     made: list[list[Pair]] = []
     for pair in pairs:
         free = (one for one in made if not {*pair} & {name for each in one for name in each})
@@ -57,8 +59,12 @@ def disjoint(pairs: Iterable[Pair]) -> list[list[Pair]]:
 
 @dataclass(frozen=True)
 class Allreduce:
-    """One size of an allreduce. `busbw` is nccl-tests' bus bandwidth (doc/PERFORMANCE.md): what the
-    link of each rank carries, whatever the number of ranks. `expected`: where it is known."""
+    """The result of an allreduce of one size in bytes.
+
+    `busbw` is the bus bandwidth as in nccl-tests (doc/PERFORMANCE.md), in bytes per second: what
+    the link of each rank carries, independent of the number of ranks. `expected` is a published
+    bus bandwidth; None if there is none.
+    """
 
     bytes: int
     seconds: float
@@ -68,7 +74,10 @@ class Allreduce:
 
 @dataclass(frozen=True)
 class AllreduceTable:
-    """What a program found. `error` says why there are no rows."""
+    """The results of an allreduce program. `source` is that of the expected figures.
+
+    `error` tells why there are no rows.
+    """
 
     program: str
     ranks: int
@@ -79,11 +88,14 @@ class AllreduceTable:
 
 @dataclass(frozen=True)
 class NetworkFigures:
-    """What was measured. `many`, `one`: rates by (from, to), over `streams` connections and over
-    one; `rtt`, `rtt_p99`: a small message's way there and back, the same for (a, b) and (b, a).
+    """All measurements of a network benchmark.
 
-    `failures`: nodes that did not answer; `broken`: pairs of others that were not measured. `link`
-    is the rate that the type always carries, 0 where EC2 does not say.
+    `many` and `one` are rates by (from, to), over `streams` connections and over one. `rtt` and
+    `rtt_p99` are the median and the 99th percentile of a small message's round trip, the same for
+    (a, b) and (b, a). `seconds` is the duration of each measurement, `took_s` that of all.
+    `failures` has the nodes that did not answer and why, `broken` the pairs of other nodes that
+    were not measured and why. `link` is the rate that the instance type always carries; 0 if EC2
+    does not tell.
     """
 
     nodes: tuple[str, ...]
@@ -102,7 +114,7 @@ class NetworkFigures:
     allreduce: tuple[AllreduceTable, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
-        """For `--json`: pairs as a list, rates in bytes a second."""
+        """Return the figures for `--json`: pairs as a list, rates in bytes per second."""
         return {
             "nodes": list(self.nodes),
             "instance_types": list(self.instance_types),
@@ -147,10 +159,12 @@ class NetworkFigures:
 
 @dataclass(frozen=True)
 class Outliers:
-    """The nodes and links that fall behind: what each reaches, and what the others do.
+    """The slow nodes and links. Each has its own value and the one that it is compared with.
 
-    A node falls behind if most of its links do: its rate is the upper quartile of them. A link
-    falls behind what both of its nodes reach with others; those of a slow node are not told.
+    A node's rate is the upper quartile of its links' rates, so a node is slow only if most of its
+    links are. A link is slow compared with what both of its nodes reach with others. The links of a
+    slow node are not listed. `sends`, `receives` and `links` are rates, `late_nodes` and
+    `late_links` are round trips.
     """
 
     sends: Mapping[str, tuple[float, float]]
@@ -160,8 +174,11 @@ class Outliers:
     late_links: Mapping[Pair, tuple[float, float]]
 
     def again(self, report: NetworkFigures) -> list[Pair]:
-        """What to measure a second time before anybody is blamed: each link that falls behind, and
-        of each node the links that were its best. The worst first, twice the nodes at most."""
+        """Return the pairs to measure a second time, before they are reported.
+
+        These are the slow links, the worst first, and the best links of each slow node: at most
+        twice as many pairs as there are nodes.
+        """
         worst = sorted(self.links, key=lambda pair: self.links[pair][0] / self.links[pair][1])
         worst += sorted(self.late_links, key=lambda pair: -self.late_links[pair][0])
         for node in {**self.sends, **self.receives, **self.late_nodes}:
@@ -172,7 +189,7 @@ class Outliers:
 
 
 def outliers(report: NetworkFigures) -> Outliers:
-    """Who falls behind whom. Of two nodes only a way that is slower than the way back is told."""
+    """Return the slow nodes and links. With two nodes, compare only the two directions."""
     many, rtt = report.many, report.rtt
     sends, receives = _reached(many, 0), _reached(many, 1)
     if len(sends) == 2:
@@ -208,7 +225,10 @@ def _negative(values: Mapping[Any, float]) -> dict[Any, float]:
 
 
 def _reached(values: Mapping[Pair, float], end: int) -> dict[str, float]:
-    """What each node reaches at that end of its links: their upper quartile, the best of 4."""
+    """Return the upper quartile of each node's values, of up to four values the best.
+
+    `end` is the node's place in a pair: 0 for what it sends, 1 for what it receives.
+    """
     by_node: dict[str, list[float]] = {}
     for pair, value in values.items():
         by_node.setdefault(pair[end], []).append(value)
@@ -218,7 +238,7 @@ def _reached(values: Mapping[Pair, float], end: int) -> dict[str, float]:
 
 
 def _behind(values: Mapping[Any, float], by: float) -> dict[Any, tuple[float, float]]:
-    """Those that are far below the median, with it."""
+    """Return the values far below the median, each with the median. Fewer than three have none."""
     if len(values) < 3:
         return {}
     middle = median(values.values())
@@ -228,7 +248,7 @@ def _behind(values: Mapping[Any, float], by: float) -> dict[Any, tuple[float, fl
 
 
 def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
-    """What is wrong, worst first: who does not answer, slow nodes, slow links."""
+    """Return what is wrong: nodes that do not answer, then slow nodes, then slow links."""
     behind = outliers(report)
     two = len({pair[0] for pair in report.many}) == 2
     found = [
@@ -298,13 +318,13 @@ def _link_findings(
 
 
 def microseconds(seconds: float) -> str:
-    """`87 µs`."""
+    """Return a time as text, such as `87 µs`."""
     return f"{seconds * 1e6:.0f} µs"
 
 
-# GB/s of nccl-tests' all_reduce_perf over all GPUs, by type and nodes: MiB -> bus bandwidth. AWS's
-# own (awslabs/awsome-distributed-ai, micro-benchmarks/nccl-tests/README.md) and a user's
-# (NVIDIA/nccl#235). Where none is known, none is told.
+# Published results of nccl-tests' all_reduce_perf over all GPUs, by type and number of nodes: the
+# source, and MiB -> bus bandwidth in GB/s. They are by AWS (awslabs/awsome-distributed-ai,
+# micro-benchmarks/nccl-tests/README.md) and by a user (NVIDIA/nccl#235).
 AWS_SAMPLES = "awslabs/awsome-distributed-ai, micro-benchmarks/nccl-tests"
 EXPECTED: dict[tuple[str, int], tuple[str, dict[float, float]]] = {
     ("p4de.24xlarge", 2): (
@@ -320,14 +340,20 @@ EXPECTED: dict[tuple[str, int], tuple[str, dict[float, float]]] = {
 
 
 def expected_busbw(instance_type: str, nodes: int, size: int) -> tuple[float | None, str]:
-    """Bytes a second of an allreduce by NCCL, and who measured it; None: not known."""
+    """Return the published bus bandwidth of NCCL's allreduce in bytes per second, and its source.
+
+    `size` is in bytes. The bandwidth is None if it is unknown.
+    """
     source, known = EXPECTED.get((instance_type, nodes), ("", {}))
     rate = known.get(size / 2**20)
     return (rate * 1e9, source) if rate else (None, "")
 
 
 def allreduce_of_mpi(text: str, ranks: int) -> tuple[Allreduce, ...]:
-    """The rows of OSU's osu_allreduce, `size  microseconds`, which our own program prints too."""
+    """Return the rows in the output of OSU's osu_allreduce: `size  microseconds`.
+
+    Our own program, node/jobs/allreduce.py, prints the same format.
+    """
     found = re.findall(r"(?m)^(\d+)\s+([\d.]+)\s*$", text)
     return tuple(
         Allreduce(int(size), float(took) / 1e6, _busbw(int(size), float(took) / 1e6, ranks))
@@ -341,8 +367,10 @@ def _busbw(size: int, seconds: float, ranks: int) -> float:
 
 
 def allreduce_of_nccl(text: str, instance_type: str, nodes: int) -> tuple[Allreduce, ...]:
-    """The rows of nccl-tests' all_reduce_perf, out of place: size, count, type, redop, root, then
-    microseconds, algbw and busbw in GB/s."""
+    """Return the out-of-place results of nccl-tests' all_reduce_perf.
+
+    Its columns are size, count, type, redop, root, microseconds, algbw and busbw in GB/s.
+    """
     row = r"(?m)^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+([\d.]+)\s+[\d.]+\s+([\d.]+)\s"
     return tuple(
         Allreduce(
@@ -356,12 +384,12 @@ def allreduce_of_nccl(text: str, instance_type: str, nodes: int) -> tuple[Allred
 
 
 def matrix(report: NetworkFigures, values: Mapping[Pair, float]) -> list[list[float]]:
-    """Rows send, columns receive; NaN where nothing was measured."""
+    """Return values as a matrix: rows send, columns receive; NaN if there is no value."""
     return [[values.get((one, other), math.nan) for other in report.nodes] for one in report.nodes]
 
 
 def summary(report: NetworkFigures) -> list[str]:
-    """The figures of all pairs together, a line each."""
+    """Return the median and the range over all pairs, a line for each kind of figure."""
     if not report.many:
         return []
     always = f"; the type always carries {format_link(report.link)}" if report.link else ""
@@ -380,7 +408,7 @@ def _spread(what: str, values: Mapping[Pair, float], shown: Callable[[float], st
 
 
 def allreduce_lines(table: AllreduceTable) -> list[tuple[str, ...]]:
-    """Cells of a table: size, time, bus bandwidth, and what is expected of it."""
+    """Return the cells of a table: size, time, bus bandwidth, expected bus bandwidth."""
     return [
         (
             format_bytes(row.bytes),

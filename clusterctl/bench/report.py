@@ -1,8 +1,7 @@
-"""A benchmark as a report: blocks, which become Markdown or one self-contained page of HTML; CSV,
-JSON.
+"""The report of a benchmark as Markdown, as an HTML page, as CSV and as JSON.
 
-The page loads nothing from elsewhere and runs no script: its pictures are SVG, in the colours of
-the reader's light or dark mode.
+The report is made of blocks, from which Markdown and HTML are written. The HTML page loads nothing
+from elsewhere and runs no script. Its pictures are SVG and follow the reader's light or dark mode.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from clusterctl.domain.units import count, format_duration
 from clusterctl.jobs.metrics.logs import IMAGENET_SAMPLES
 
 NONE = "–"
-# What a model predicts where nobody says for which sizes: up to the tutorial's largest run.
+# The model predicts powers of two up to this number of GPUs, that of the tutorial's largest run.
 LARGEST_PREDICTED = 256
 
 
@@ -42,7 +41,7 @@ class Text:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """Rows of cells under a header; numbers are to the right where `numbers`."""
+    """Rows of cells under a header. With `numbers`, all cells are aligned right."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -51,7 +50,10 @@ class ReportTable:
 
 @dataclass(frozen=True)
 class ScalingCurve:
-    """Points x, y, low, high by rising x. `kind`: measured, model, ideal or published."""
+    """A curve of points (x, y, low, high) by rising x.
+
+    `kind` is measured, model, ideal or published.
+    """
 
     label: str
     kind: str
@@ -60,7 +62,7 @@ class ScalingCurve:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves over the number of GPUs; a logarithmic y axis begins at the lowest point."""
+    """Curves over the number of GPUs. The y axis begins at 0, or, logarithmic, below the lowest."""
 
     title: str
     curves: Sequence[ScalingCurve] = field(default_factory=tuple)
@@ -69,7 +71,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class CommandLines:
-    """Command lines, as they are typed."""
+    """Command lines, as they are typed into a shell."""
 
     lines: Sequence[str]
 
@@ -79,13 +81,16 @@ Block = Union[Text, ReportTable, Chart, CommandLines]
 
 @functools.cache
 def published() -> tuple[Mapping[str, Any], ...]:
-    """The runs of others that come with clusterctl, each with its source."""
+    """Return the published runs that come with clusterctl, each with its source."""
     text = resources.files("clusterctl.bench").joinpath("published.json").read_text()
     return tuple(json.loads(text)["runs"])
 
 
 def published_for(benchmark: Benchmark) -> list[Mapping[str, Any]]:
-    """Those of the same GPU and data; none for ResNets but 50, and none for runs on processors."""
+    """Return the published runs on the same GPU and kind of data.
+
+    They are all of ResNet-50, so there are none for another model, and none for runs on CPUs.
+    """
     on_gpus = any(run.job.get("preset") in ("gpu", "efa") for run in benchmark.runs)
     words = (word.rpartition("=")[2] for word in benchmark.settings.arguments)
     other = [word for word in words if word in PARAMETERS and word != "resnet50"]
@@ -99,7 +104,7 @@ def published_for(benchmark: Benchmark) -> list[Mapping[str, Any]]:
 
 
 def blocks(benchmark: Benchmark, predicted: Sequence[int] = ()) -> list[Block]:
-    """The whole report. `predicted`: sizes for the model, beside powers of two."""
+    """Return the whole report. `predicted` are sizes for the model beside the powers of two."""
     results = by_size(benchmark)
     models = {kind: model_of(benchmark, kind) for kind in benchmark.settings.kinds}
     return [
@@ -145,7 +150,7 @@ def _summary(benchmark: Benchmark, results: Sequence[SizeResult]) -> str:
 
 
 def speed_table(results: Sequence[SizeResult]) -> ReportTable:
-    """The speeds and efficiencies by size."""
+    """Return the table of speeds and efficiencies by size."""
     return ReportTable(
         ("GPUs", "data", "runs", "images/s", "±", "per GPU", "vs 1 GPU", "vs 1 node"),
         [
@@ -165,7 +170,7 @@ def speed_table(results: Sequence[SizeResult]) -> ReportTable:
 
 
 def cost_table(results: Sequence[SizeResult]) -> ReportTable:
-    """Shares of the step, time and money."""
+    """Return the table of a step's shares, times and costs by size."""
     return ReportTable(
         ("GPUs", "data", "step", "compute", "allreduce", "input", "$ an epoch", "90 epochs", "$"),
         [
@@ -187,7 +192,7 @@ def cost_table(results: Sequence[SizeResult]) -> ReportTable:
 
 
 def choice_table(benchmarks: Sequence[Benchmark]) -> ReportTable:
-    """Every size of every cluster by the time of a whole training, the fastest first."""
+    """Return the table of all sizes of all benchmarks: by data, the fastest training first."""
     found = [(machines_in_words(each), size) for each in benchmarks for size in by_size(each)]
     found.sort(key=lambda choice: (choice[1].data, choice[1].epoch_s))
     return ReportTable(
@@ -209,7 +214,7 @@ def choice_table(benchmarks: Sequence[Benchmark]) -> ReportTable:
 
 
 def machines_in_words(benchmark: Benchmark) -> str:
-    """`p3.16xlarge`, `p3.16xlarge spot`."""
+    """Return instance types and market, such as `p3.16xlarge` or `p3.16xlarge spot`."""
     markets = [one for one in benchmark.about.get("market", ()) if one != Market.ON_DEMAND.value]
     return " ".join([", ".join(benchmark.about.get("types", ())) or NONE, *markets])
 
@@ -285,7 +290,7 @@ def _model(
 
 
 def model_tables(benchmark: Benchmark, predicted: Sequence[int]) -> list[ReportTable]:
-    """What the models say, by kind of data."""
+    """Return the table of predictions for each kind of data that has a model."""
     found = (
         _model(model_of(benchmark, kind), kind, benchmark, predicted)
         for kind in benchmark.settings.kinds
@@ -294,7 +299,7 @@ def model_tables(benchmark: Benchmark, predicted: Sequence[int]) -> list[ReportT
 
 
 def predicted_sizes(model: Model, more: Sequence[int] = ()) -> list[int]:
-    """What was measured, powers of two up to LARGEST_PREDICTED, and those that are asked for."""
+    """Return the measured sizes, the powers of two up to LARGEST_PREDICTED, and `more`, sorted."""
     powers = [2**k for k in range(LARGEST_PREDICTED.bit_length())]
     return sorted({*powers, *model.residuals, *more})
 
@@ -306,7 +311,10 @@ def _batch_per_gpu(benchmark: Benchmark) -> float:
 def charts(
     benchmark: Benchmark, results: Sequence[SizeResult], models: Mapping[str, Model | None]
 ) -> list[Chart]:
-    """Images a second, and those of a GPU, over the number of GPUs."""
+    """Return the charts of images/s and of images/s per GPU; none without results.
+
+    Published runs are drawn up to four times the largest size, the model up to FARTHEST times.
+    """
     if not results:
         return []
     batch, largest = _batch_per_gpu(benchmark), max(each.gpus for each in results)
@@ -344,7 +352,7 @@ def charts(
 
 
 def _level(gpus: float, value: float) -> tuple[float, float, float, float]:
-    """A point without an interval."""
+    """Return a point whose interval is empty."""
     return gpus, value, value, value
 
 
@@ -391,7 +399,7 @@ def _method(benchmark: Benchmark) -> str:
 
 
 def facts(benchmark: Benchmark) -> list[tuple[str, str]]:
-    """What makes it reproducible: machines, and versions as the job's records have them."""
+    """Return what is needed to reproduce the benchmark: machines, and versions from job records."""
     about, runs = benchmark.about, benchmark.runs
     gbps = about.get("network_gbps")
     efas = about.get("efa_interfaces")
@@ -446,7 +454,7 @@ def _runs(benchmark: Benchmark) -> ReportTable:
 
 
 def markdown(report: Iterable[Block], picture: str = "") -> str:
-    """The report as Markdown; the charts are in `picture`, a file beside it."""
+    """Return the report as Markdown. `picture` is the file with the charts; empty for none."""
     parts = []
     for block in report:
         if isinstance(block, Text):
@@ -465,10 +473,10 @@ def markdown(report: Iterable[Block], picture: str = "") -> str:
 
 
 def html(report: Iterable[Block], data: Mapping[str, Any]) -> str:
-    """The report as one page, with all its data as JSON in it."""
+    """Return the report as one HTML page that has all its data as JSON in it."""
     report = list(report)
     title = next((b.text for b in report if isinstance(b, Text) and b.level == 1), "")
-    # `</script>` in a string would end the block.
+    # A `</script>` in a string would end the script element.
     kept = json.dumps(data).replace("<", "\\u003c")
     return (
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>\n'
@@ -495,6 +503,7 @@ def _html(block: Block) -> str:
     return f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>\n'
 
 
+# Colours of curves, the same in light and dark mode.
 _COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#718096", "#975a16", "#285e61")
 _STYLE = """
 :root { color-scheme: light dark; --line: #d0d4da; --soft: #f4f6f8; }
@@ -512,13 +521,18 @@ figure { margin: 1rem 0; } figcaption { font-size: .85rem; text-align: center; }
 svg { width: 100%; height: auto; }
 @media (max-width: 40rem) { th, td { padding: .2rem .15rem; font-size: .68rem; } }
 """
+# Size of a chart without its legend, its margins, and the height of a row of the legend, in SVG
+# units.
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 760, 380, 70, 40, 12
 LEGEND_ROW = 17
 
 
 def svg(chart: Chart) -> str:
-    """A chart as SVG that takes its text's colour from where it is shown; x doubles from mark to
-    mark."""
+    """Return a chart as SVG; empty for one without points.
+
+    Text and axes have the colour of the surrounding text. The x axis is logarithmic, with a mark at
+    each power of two.
+    """
     points = [point for curve in chart.curves for point in curve.points]
     if not points:
         return ""
@@ -552,7 +566,6 @@ def svg(chart: Chart) -> str:
     parts.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 4}" text-anchor="middle">GPUs</text>')
     for number, curve in enumerate(chart.curves):
         colour = "currentColor" if curve.kind == "ideal" else _COLOURS[number % len(_COLOURS)]
-        # Between sizes that were measured nothing is known: their line is thin.
         style = {
             "measured": 'stroke-width="2"',
             "model": 'stroke-width="1.5" stroke-dasharray="6 4"',
@@ -584,7 +597,7 @@ def svg(chart: Chart) -> str:
 
 
 def _marks(low: float, high: float, logarithmic: bool) -> list[float]:
-    """Round values for an axis: 1, 2 and 5 of a power of ten."""
+    """Return round values for the marks of an axis: 1, 2 and 5 times powers of ten."""
     if logarithmic:
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         return [m * 10.0**k for k in powers for m in (1, 2, 5) if low <= m * 10.0**k <= high]
@@ -594,7 +607,7 @@ def _marks(low: float, high: float, logarithmic: bool) -> list[float]:
 
 
 def as_csv(results: Sequence[SizeResult]) -> str:
-    """A line for each size and kind of data."""
+    """Return the results as CSV, a line for each size and kind of data; empty without results."""
     text = io.StringIO()
     lines = [each.as_data() for each in results]
     if lines:
@@ -605,7 +618,7 @@ def as_csv(results: Sequence[SizeResult]) -> str:
 
 
 def as_data(benchmark: Benchmark, predicted: Sequence[int] = ()) -> dict[str, Any]:
-    """All of it, for JSON."""
+    """Return the whole report for JSON. `predicted`: see `blocks`."""
     models = {kind: model_of(benchmark, kind) for kind in benchmark.settings.kinds}
     return {
         "name": benchmark.name,

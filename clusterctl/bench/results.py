@@ -1,4 +1,4 @@
-"""What a benchmark's runs came to: by size, with intervals; and two benchmarks side by side."""
+"""The results of a benchmark's runs by size, with intervals, and the comparison of benchmarks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from clusterctl.bench.statistics import LEVEL, Estimate, independent, mean, rati
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.metrics.runs import Run, throughput
 
-EPOCHS = 90
+EPOCHS = 90  # of a whole training of ResNet-50
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """One finished run, as it is kept.
+    """One finished run, as it is kept in the benchmark's folder.
 
-    `rows` are step and images/s of the measured part. `batch` is images a step of all GPUs,
-    `images` an epoch. `nodes` had ranks and cost `hourly_usd` together; None where nobody knows the
-    price. `job` is the job's record, with its line and versions.
+    `rows` are pairs of step and images/s, of the measured part. `batch` is the number of images per
+    step of all GPUs, `images` that of an epoch. `nodes` is the number of nodes with ranks, and
+    `hourly_usd` what they cost together; None if the price is unknown. `wall_s` is the time of the
+    whole run. `job` is the job's record, with its command line and versions.
     """
 
     gpus: int
@@ -48,14 +49,14 @@ class MeasuredRun:
 
     @staticmethod
     def of(said: Mapping[str, Any]) -> MeasuredRun:
-        """From JSON; keys of other versions are passed over. Raises KeyError, TypeError."""
+        """Return the run in a JSON object; unknown keys are ignored. Raises KeyError, TypeError."""
         known = {each.name: said[each.name] for each in fields(MeasuredRun) if each.name in said}
         return MeasuredRun(**{**known, "rows": tuple((s, v) for s, v in said["rows"])})
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What a benchmark's folder holds. `about`: cluster and machines, as they were seen."""
+    """The content of a benchmark's folder. `about` has the facts about cluster and machines."""
 
     name: str
     settings: BenchSettings
@@ -65,22 +66,25 @@ class Benchmark:
 
     @property
     def per_node(self) -> int:
-        """GPUs, or ranks, of one node."""
+        """GPUs of a node, or ranks on a node without GPUs."""
         return int(self.about.get("per_node") or 1)
 
 
 def measured(rows: Iterable[TrainingRow], warmup: int) -> tuple[tuple[TrainingRow, ...], float]:
-    """The rows behind the warm-up, and their speed: all images by all seconds. 0 without any."""
+    """Return the rows after the warm-up and their images/s: all images by all seconds.
+
+    Without such rows the speed is 0.
+    """
     kept = tuple(row for row in rows if row.step > warmup and not row.startup)
     return kept, throughput(kept) or 0.0
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Where a step's time went, each from 0 to 1, by difference between runs (docs/benchmarks.md).
+    """Shares of a step's time from 0 to 1, computed by comparing runs (docs/benchmarks.md).
 
-    `allreduce` is what is not hidden behind the backward pass, waiting for the slowest included.
-    None: the runs that would tell it were not made.
+    `allreduce` is the part that the backward pass does not hide, and includes waiting for the
+    slowest rank. `input` is None for synthetic data.
     """
 
     compute: float
@@ -90,7 +94,13 @@ class Shares:
 
 @dataclass(frozen=True)
 class SizeResult:
-    """All runs of one size on one kind of data. An efficiency is None without its base case."""
+    """The result of all runs of one size on one kind of data.
+
+    `per_gpu` is images/s per GPU. `against_gpu` and `against_node` are the efficiencies compared
+    with one GPU and with one full node; None if that size was not run. `shares` are None without
+    the runs on synthetic data that they are computed from. `hourly_usd` is that of all nodes with
+    ranks; None if unknown.
+    """
 
     gpus: int
     data: str
@@ -110,7 +120,7 @@ class SizeResult:
         return None if self.hourly_usd is None else self.hourly_usd * self.epoch_s / 3600
 
     def as_data(self) -> dict[str, Any]:
-        """For JSON and CSV, one level deep."""
+        """Return the values for JSON and CSV, without nesting."""
         shares = self.shares
         flat: dict[str, Any] = {
             "gpus": self.gpus,
@@ -135,13 +145,13 @@ class SizeResult:
 
 
 def by_size(benchmark: Benchmark) -> list[SizeResult]:
-    """The results, smallest first."""
+    """Return the results by size and data, the smallest size first."""
     steps = _steps(benchmark.runs)
     return [_size_result(benchmark, steps, gpus, data) for gpus, data in sorted(steps)]
 
 
 def _steps(runs: Iterable[MeasuredRun]) -> dict[tuple[int, str], list[float]]:
-    """The seconds of a step of each run, by size and data."""
+    """Return the seconds of a step of each run, by size and data."""
     found: dict[tuple[int, str], list[float]] = {}
     for run in runs:
         found.setdefault((run.gpus, run.data), []).append(run.step_s)
@@ -158,7 +168,8 @@ def _size_result(
     def against(size: int) -> Estimate | None:
         if size == gpus:
             return Estimate(1.0)
-        # Weak scaling: the batch of a GPU is the same, so speeds per GPU are as steps to steps.
+        # With weak scaling the batch per GPU is the same at all sizes, so the ratio of speeds per
+        # GPU is the inverse ratio of the steps' times.
         return ratio(steps[size, data], ours) if (size, data) in steps else None
 
     epoch_s = first.images / speed.value
@@ -179,8 +190,11 @@ def _size_result(
 
 
 def _shares(steps: Mapping[tuple[int, str], list[float]], gpus: int, data: str) -> Shares | None:
-    """By difference: one GPU on synthetic data has nothing but compute; more of them add the
-    allreduce, and real data adds what is waited for. Below zero is noise, and counts as none."""
+    """Return the shares of a step, or None without one GPU and this size on synthetic data.
+
+    One GPU on synthetic data only computes. More GPUs add the exposed allreduce, and real data adds
+    the time of waiting for input. A difference below zero is noise and counts as 0.
+    """
     alone, here = steps.get((1, SYNTHETIC)), steps.get((gpus, SYNTHETIC))
     if not (alone and here):
         return None
@@ -196,8 +210,11 @@ def _shares(steps: Mapping[tuple[int, str], list[float]], gpus: int, data: str) 
 
 
 def model_of(benchmark: Benchmark, data: str) -> Model | None:
-    """The model of that kind of data. Where both kinds were run, real data is synthetic data and
-    what a node can read, by the sizes where it is slower by more than the noise."""
+    """Return the model of one kind of data; None if too few sizes were measured.
+
+    If both kinds were run, the model of real data is that of synthetic data and the speed at which
+    a node reads. That speed is from the sizes where real data is slower by more than the noise.
+    """
     steps, per_node = _steps(benchmark.runs), benchmark.per_node
     table = {gpus: mean(v).value for (gpus, kind), v in steps.items() if kind == data}
     if data != REAL or not benchmark.settings.synthetic:
@@ -213,9 +230,10 @@ def model_of(benchmark: Benchmark, data: str) -> Model | None:
 
 
 def estimate_s(benchmark: Benchmark, keys: Sequence[RunKey], guess: float | None) -> float | None:
-    """Seconds that these runs will take: from runs that were made, else `guess` seconds of a step.
+    """Return how many seconds these runs will take, or None if nothing is known.
 
-    None where neither is there. A size that was not run takes as long as the largest that was.
+    The estimate is from finished runs, or else from `guess`, the seconds of a step. A size that was
+    not run is expected to take as long as the next smaller one that was, or else the smallest.
     """
     settings, known = benchmark.settings, sorted(benchmark.runs, key=lambda run: run.gpus)
     total = 0.0
@@ -232,9 +250,12 @@ def estimate_s(benchmark: Benchmark, keys: Sequence[RunKey], guess: float | None
 
 @dataclass(frozen=True)
 class Difference:
-    """One size in two benchmarks. `percent`: how much faster the other is; `chance`: how likely so
-    great a difference is without a cause, None where repeats are lacking. `beyond`: the noise.
-    `same_types`: on machines of other types slower is a choice, no regression."""
+    """One size in two benchmarks.
+
+    `percent` tells how much faster `other` is than `base`. `chance` is the p-value of the
+    difference; None without repeats. `beyond`: the difference is beyond the noise. `same_types`:
+    both ran on the same instance types; on other types, slower is no regression.
+    """
 
     gpus: int
     data: str
@@ -261,22 +282,22 @@ class Difference:
         return {**asdict(self), "verdict": self.verdict}
 
 
-# Seconds of GPU time an image, by size and data: a value for each run.
+# Seconds of GPU time per image, by size and data, with a value for each run.
 Speeds = Mapping[tuple[int, str], Sequence[float]]
 
 
 def compare(base: Benchmark, other: Benchmark) -> list[Difference]:
-    """The sizes that both have, by images a second of a GPU: batches may differ."""
+    """Compare the sizes that both have, by images/s per GPU, since their batches may differ."""
     same_types = base.about.get("types") == other.about.get("types")
     found = differences(_per_image(base.runs), _per_image(other.runs))
     return [replace(each, same_types=same_types) for each in found]
 
 
 def differences(ours: Speeds, theirs: Speeds) -> list[Difference]:
-    """Those of the sizes that both have.
+    """Compare the sizes that both have, by Welch's t-test.
 
-    Welch's t-test; with k sizes a difference counts below (1 - LEVEL)/k, as Bonferroni has it, so
-    that many sizes do not make one of them differ by chance.
+    With k sizes a difference counts if its p-value is below (1 - LEVEL)/k (Bonferroni): otherwise,
+    with many sizes, one of them would differ by chance.
     """
     both = sorted(ours.keys() & theirs.keys())
     found = []
@@ -298,8 +319,11 @@ def _per_image(runs: Iterable[MeasuredRun]) -> Speeds:
 
 
 def speeds_of_logs(runs: Iterable[Run]) -> Speeds:
-    """Those of runs in logs. Where there is one of a size, batches of its rows stand for repeats:
-    they tell the noise within it, not that from launch to launch."""
+    """Return the speeds of runs in logs.
+
+    If there is only one run of a size, batches of its rows stand for repeats. They show the noise
+    within the run, not that between launches.
+    """
     found: dict[tuple[int, str], list[Run]] = {}
     for run in runs:
         if run.images_per_s:
@@ -322,8 +346,10 @@ def speeds_of_logs(runs: Iterable[Run]) -> Speeds:
 
 
 def versions(runs: Iterable[MeasuredRun]) -> dict[str, list[str]]:
-    """What was installed on the nodes of these runs, by name: more than one version where they
-    differed."""
+    """Return the versions of programs and libraries on the nodes of these runs, by name.
+
+    There are several versions of a name if nodes or runs differed.
+    """
     found: dict[str, dict[str, None]] = {}
     for run in runs:
         for node in run.job.get("nodes", ()):
@@ -333,7 +359,10 @@ def versions(runs: Iterable[MeasuredRun]) -> dict[str, list[str]]:
 
 
 def unlike(base: Benchmark, other: Benchmark) -> list[str]:
-    """What differs between two benchmarks beside their speed: the versions, machines, options."""
+    """Return what differs between two benchmarks beside speed: options, machines, versions.
+
+    The result has a line for each difference.
+    """
     said = []
     ours, theirs = versions(base.runs), versions(other.runs)
     pairs = itertools.chain(
@@ -352,5 +381,5 @@ def unlike(base: Benchmark, other: Benchmark) -> list[str]:
 
 
 def in_words(run: MeasuredRun) -> str:
-    """`19702.0 images/s, 615.7 of each GPU`."""
+    """Return a run's speed in words, such as `19702.0 images/s, 615.7 of each GPU`."""
     return f"{run.images_per_s:.1f} images/s, {run.images_per_s / run.gpus:.1f} of each GPU"

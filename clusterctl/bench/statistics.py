@@ -119,7 +119,8 @@ def _freedom(parts: Sequence[float], sizes: Sequence[int]) -> float:
 def t_tails(t: float, freedom: float) -> float:
     """Return P(|T| > |t|) of Student's t distribution.
 
-    It is I_x(freedom/2, 1/2) at x = freedom/(freedom + t²) (DLMF 8.17; Abramowitz & Stegun 26.7.27).
+    It is I_x(freedom/2, 1/2) at x = freedom/(freedom + t²) (DLMF 8.17, Abramowitz & Stegun
+    26.7.27).
     """
     return _beta(freedom / (freedom + t * t), freedom / 2, 0.5)
 

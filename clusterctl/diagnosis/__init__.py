@@ -1,3 +1,6 @@
-"""Why is it stuck? `evidence` is what nodes, ranks and logs said, as values; `tree`, `verdict` and
-what else is here draw conclusions from it, without I/O. What asks the nodes is
-`operations/diagnose.py`, what answers there `node/diagnosis`. Known log lines live in `explain`."""
+"""The diagnosis of stuck and slow jobs, and of differences between nodes.
+
+`evidence` has the observations of nodes, ranks and logs as values. The other modules draw
+conclusions from them, without I/O. operations/diagnose.py collects the evidence, with programs in
+node/diagnosis. `explain` has the known log lines.
+"""

@@ -1,4 +1,4 @@
-"""A bundle: all that one `diagnose` saw in one file, without secrets, to be shown anywhere."""
+"""Bundles: files with all the evidence of one `diagnose`, without secrets, to be shown anywhere."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import format_bytes
 
 KIND = "clusterctl diagnose"
-FORMAT = 1  # higher, once `decode` cannot give what an older version expects
-MOST_BYTES = 1 << 30
+FORMAT = 1  # to be increased when an older version could not read new bundles correctly
+MOST_BYTES = 1 << 30  # uncompressed
 GONE = "[redacted]"
 _WORD = (
     r"(?:secret|token|passw(?:or)?d|passphrase|credentials?|authorization"
     r"|(?:api|access|private|secret|auth|encryption|signing)[_-]?key(?:[_-]?id)?)"
 )
 _NAME = rf"[\w.-]*{_WORD}"
-# What a name announces, then what is known by its own form.
+# _ANNOUNCED and _OPTION_VALUE are secrets that follow a name, as in `password=...` or
+# `--api-key ...`. _FORMS are secrets that have a form of their own.
 _ANNOUNCED = re.compile(
     rf"(?P<name>(?:--?)?\b{_NAME}[\"']?)(?P<sign>\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)",
     re.I,
@@ -38,7 +39,7 @@ _FORMS = (
     (re.compile(r"\b(?:gh[pousr]|github_pat|hf|sk|xox[bp]|glpat)[-_][\w-]{16,}"), GONE),
     (re.compile(r"\bey[\w-]{10,}\.ey[\w-]{10,}\.[\w-]*"), GONE),
     (re.compile(r"\b(Bearer|Basic)\s+[\w.+/=-]{8,}"), rf"\1 {GONE}"),
-    # As `train -x` takes them for private.
+    # Variables with names that `train -x` treats as private.
     (re.compile(r"\b([A-Z][A-Z0-9_]*_(?:KEY|PASS|PWD)=)[^\s,;&\"']+"), rf"\1{GONE}"),
     (re.compile(r"(X-Amz-(?:Signature|Credential|Security-Token)=)[^\s&]+", re.I), rf"\1{GONE}"),
 )
@@ -47,7 +48,10 @@ _KEY_ENDS = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
 
 
 def save(evidence: Evidence, path: Path) -> None:
-    """Write the bundle, whole or not at all, readable by its owner. Raises ClusterctlError."""
+    """Write a bundle, readable by its owner only. Raises ClusterctlError.
+
+    The file is renamed into place, so it is complete or not there.
+    """
     data = {
         "kind": KIND,
         "show_it": "clusterctl diagnose --from THIS_FILE",
@@ -69,7 +73,7 @@ def save(evidence: Evidence, path: Path) -> None:
 
 
 def load(path: Path) -> Evidence:
-    """The evidence in a bundle. Raises UsageError for what is none."""
+    """Return the evidence in a bundle, compressed or not. Raises UsageError for another file."""
     made_by = "a bundle is what `clusterctl diagnose NAME --save FILE` writes"
     try:
         with path.open("rb") as raw:
@@ -99,13 +103,16 @@ def load(path: Path) -> Evidence:
 
 
 def without_secrets(evidence: Evidence) -> Evidence:
-    """As a bundle has it: what is shown to others."""
+    """Return the evidence without secrets, as a bundle has it."""
     return decode(Evidence, redacted(evidence.as_data()))
 
 
 def redacted(value: Any) -> Any:
-    """The same without what looks like a secret: in values that a name announces, on command lines,
-    in URLs and in log lines."""
+    """Return JSON data with everything replaced that looks like a secret.
+
+    Secrets are recognized by the name before them (of a key, a variable or an option), or by their
+    own form, on command lines, in URLs and in log lines.
+    """
     if isinstance(value, str):
         return redacted_text(value)
     if isinstance(value, dict):
@@ -119,6 +126,7 @@ def redacted(value: Any) -> Any:
 
 
 def _redacted_list(values: Any) -> list[Any]:
+    """Redact a list of arguments or log lines, where a secret may span several elements."""
     found: list[Any] = []
     in_key, is_secret = False, False
     for value in values:
@@ -128,13 +136,13 @@ def _redacted_list(values: Any) -> list[Any]:
         in_key = in_key or bool(_KEY_BEGINS.search(value))
         found.append(GONE if in_key or is_secret else redacted_text(value))
         in_key = in_key and not _KEY_ENDS.search(value)
-        # An argument by itself: its value is the next one.
+        # An option without a value: the value is the next argument.
         is_secret = bool(_OPTION.fullmatch(value))
     return found
 
 
 def redacted_text(text: str) -> str:
-    """One line of a log, or one argument."""
+    """Return one log line or one argument with its secrets replaced."""
     for form, instead in _FORMS:
         text = form.sub(instead, text)
     text = _ANNOUNCED.sub(rf"\g<name>\g<sign>{GONE}", text)

@@ -1,4 +1,4 @@
-"""Evidence put in order for the rules: ranks with their hosts, who waits, who moved, since when."""
+"""The evidence prepared for the rules: ranks with their hosts, who waits, who moved, since when."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ from clusterctl.domain.units import format_duration
 from clusterctl.explain.engine import Explanation, explain
 from clusterctl.explain.stalls import Stall, place_in_model, stalls
 
-# Without a new step or line for so long, and for so many of the job's own intervals, a job that
-# could be at long work is called stuck.
+# A job is called stuck if it wrote no new step or line for this many seconds, and for this many of
+# its usual intervals between steps. Before that it may be in a long step.
 STUCK_AFTER_S = 10.0
 STUCK_AFTER_STEPS = 4
-# A log or a row so young is a step that was just made.
+# A log or a row that was written this recently shows that the job makes steps.
 ADVANCED_WITHIN_S = 2.0
-# Younger jobs may have ranks that are still being started.
+# In the first seconds of a job, some ranks may not have been started yet.
 STARTED_AFTER_S = 5.0
 RUNNING = "running"
-# A file system on which a write of any size fails.
+# With less free space than this a file system is full: writes of any size fail.
 FULL_BYTES = 64 << 10
 _STEP = re.compile(r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)\b\W*\d|images?/s")
+# Log lines that are no sign of progress.
 _COMPLAINT = re.compile(
     r"(?i)error|exception|traceback|warn|fail|stall|cannot|can't|unable|missing ranks|\bready ranks"
     r"|\d+: \[|no space|retry|trying again"
@@ -53,9 +54,9 @@ _COMPLAINT = re.compile(
 
 @dataclass(frozen=True)
 class Cause(Finding):
-    """A finding with the ranks that it is about and the lines that show it.
+    """A finding with the ranks that it is about and the lines of evidence for it.
 
-    `blocks`: it is a reason for the job to stand still. Of these the first is the verdict.
+    `blocks`: it can be the reason why the job stands still. The first such finding is the verdict.
     """
 
     ranks: tuple[int, ...] = ()
@@ -65,7 +66,10 @@ class Cause(Finding):
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank that was seen, on its host."""
+    """A rank's process with its host.
+
+    Samples are its snapshots, usually three. `places` is what the main thread did at each.
+    """
 
     process: ProcessEvidence
     host: HostEvidence
@@ -88,7 +92,7 @@ class Rank:
 
     @functools.cached_property
     def place(self) -> Activity:
-        """Where it was at all looks; UNKNOWN if it was here and there."""
+        """What the rank did at all samples; UNKNOWN if that changed."""
         return self.places[0] if len(set(self.places)) == 1 else Activity.UNKNOWN
 
     @functools.cached_property
@@ -96,12 +100,12 @@ class Rank:
         return "".join(sample.state for sample in self.samples)
 
     def was(self, state: str) -> bool:
-        """Whether it was in that state at every look."""
+        """Return whether the process was in that state at every sample."""
         return bool(self.states) and set(self.states) == {state}
 
     @functools.cached_property
     def waits(self) -> bool:
-        """Whether it waited for other ranks, or may have, at every look."""
+        """Whether the rank waited for others at every sample, or may have."""
         return bool(self.places) and all(
             place in WAITING and sample.state in "RS"
             for place, sample in zip(self.places, self.samples)
@@ -109,7 +113,7 @@ class Rank:
 
     @functools.cached_property
     def moved(self) -> bool:
-        """Whether it was somewhere else at another look, or read on in a file."""
+        """Whether its stack changed between samples, or its position in a file."""
         if len({sample_path(sample) for sample in self.samples}) > 1:
             return True
         positions: dict[str, int] = {}
@@ -121,7 +125,7 @@ class Rank:
 
     @functools.cached_property
     def shared_frames(self) -> tuple[Frame, ...]:
-        """The calls, outermost first, that it was in at all looks; lines may differ."""
+        """The calls that all samples share, the outermost first; their lines may differ."""
         stacks = [main_thread(sample) for sample in self.samples]
         if not stacks or not all(stacks):
             return ()
@@ -134,16 +138,16 @@ class Rank:
 
     @property
     def user_call(self) -> Frame | None:
-        """The innermost call of the user's own code that it was in at all looks."""
+        """The innermost call of the user's own code that all samples share; None without one."""
         return next((one for one in reversed(self.shared_frames) if is_user(one)), None)
 
     @functools.cached_property
     def span_s(self) -> float:
-        """How long it was looked at."""
+        """Seconds between the first and the last sample."""
         return self.samples[-1].at_s - self.samples[0].at_s if self.samples else 0.0
 
     def grown(self, name: str) -> float:
-        """How much a sum of the samples grew while it was looked at."""
+        """Return how much a counter in the samples grew from the first to the last."""
         if not self.samples:
             return 0.0
         grown: float = getattr(self.last, name) - getattr(self.samples[0], name)
@@ -151,19 +155,22 @@ class Rank:
 
 
 def _place(sample: Sample) -> Activity:
-    """By its stack; without one, a thread that sleeps for no file or time is taken to wait."""
+    """Return what the main thread did in a sample, from its stack.
+
+    Without a stack, a thread that sleeps in futex, epoll or poll is assumed to wait for others.
+    """
     place = place_of(main_thread(sample))
     sleeps = sample.state == "S" and sample.syscall.startswith(("futex", "epoll", "poll", "ppoll"))
     return Activity.GRAPH if place is Activity.UNKNOWN and sleeps else place
 
 
 def called(host: HostEvidence) -> str:
-    """`demo-1 (10.0.3.7)`."""
+    """Return a host's name and address, such as `demo-1 (10.0.3.7)`."""
     return f"{host.host} ({host.address})" if host.address else host.host
 
 
 def who(ranks: Sequence[Rank]) -> str:
-    """`rank 5 on demo-1 (10.0.3.7) GPU 1`, `ranks 8-15 on demo-1 (10.0.3.7)`."""
+    """Return ranks in words: `rank 5 on demo-1 (10.0.3.7) GPU 1`, `ranks 8-15 on 2 hosts`."""
     numbers = [one.number for one in ranks]
     hosts = list(dict.fromkeys(called(one.host) for one in ranks))
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
@@ -175,7 +182,11 @@ def who(ranks: Sequence[Rank]) -> str:
 
 
 class Scene:
-    """The evidence, and what the rules ask of it again and again."""
+    """The evidence with the derived values that the rules share.
+
+    `ranks` are those of the job, `gone` those that ended during the samples, `left_over` the ranks
+    of other jobs and of jobs that have ended.
+    """
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
@@ -187,7 +198,7 @@ class Scene:
         ]
         ours = [one for one in every if (one.process.job_id or "") == self.job.job_id]
         ours = ours if self.is_running else []
-        # One that ends while it is looked at is no rank any more.
+        # A rank without the last sample of its host has ended meanwhile, and is in `gone`.
         last = {
             host.host: max((s.at_s for p in host.processes for s in p.samples), default=0.0)
             for host in evidence.hosts
@@ -211,7 +222,10 @@ class Scene:
 
     @functools.cached_property
     def host_of(self) -> dict[int, HostEvidence]:
-        """By rank: where it was seen, else where the hosts file puts it, slot after slot."""
+        """The host of each rank: where it runs, or else where the hosts file places it, by slots.
+
+        The latter only if the evidence has all hosts of the file.
+        """
         by_name = {one.address: one for one in self.evidence.hosts}
         by_name |= {one.host: one for one in self.evidence.hosts}
         slots = [
@@ -226,7 +240,7 @@ class Scene:
 
     @functools.cached_property
     def hosts(self) -> list[HostEvidence]:
-        """Those that the job uses; all, where that is not known."""
+        """The hosts that the job uses; all hosts if that is unknown."""
         used = {one.host for one in self.host_of.values()}
         return [one for one in self.evidence.hosts if one.host in used or not used]
 
@@ -236,11 +250,14 @@ class Scene:
 
     @functools.cached_property
     def waiting(self) -> list[Rank]:
-        """Those that waited for others at every look, in the same place."""
+        """The ranks that waited for others at every sample, in the same place."""
         return [one for one in self.ranks if one.waits and not one.moved]
 
     def others_wait(self, suspects: Iterable[int]) -> bool:
-        """Whether all but these, and one at least, wait, and nearly all of them in one place."""
+        """Return whether all ranks except the suspects wait, and 9 of 10 did not move.
+
+        At least one rank has to be left.
+        """
         out = set(suspects)
         rest = [one for one in self.ranks if one.number not in out]
         still = sum(not one.moved for one in rest)
@@ -248,7 +265,7 @@ class Scene:
 
     @functools.cached_property
     def stall(self) -> Stall | None:
-        """Horovod's last report, unless the job went on after it."""
+        """Horovod's last stall report; None without one, or if the job went on after it."""
         reports = stalls(self.job.log)
         if not reports:
             return None
@@ -258,7 +275,10 @@ class Scene:
 
     @functools.cached_property
     def stalled_s(self) -> float:
-        """For how long at least, by the reports since the job last went on."""
+        """Seconds that the stall has lasted at least, from all reports since the job last went on.
+
+        It is 0 without a stall.
+        """
         first = last = self.stall
         for one in reversed(stalls(self.job.log)):
             after = self.job.log[one.last + 1 : first.at if first and one is not first else None]
@@ -271,34 +291,35 @@ class Scene:
 
     @functools.cached_property
     def _lines(self) -> list[str]:
-        """The log, its beginning too where that is not among its last lines."""
+        """The first and the last lines of the log; only the last if they begin with the first."""
         first = self.job.log_first
         return [*(() if first == self.job.log[: len(first)] else first), *self.job.log]
 
     @functools.cached_property
     def whole_log(self) -> Explanation:
-        """What the log says from its beginning on."""
+        """The known errors in all lines of the log."""
         return explain(["\n".join(self._lines)]) if self._lines else Explanation()
 
     @functools.cached_property
     def explained(self) -> Explanation:
-        """What the log says that the job did not survive: no two steps follow it."""
+        """The known errors that the job did not survive: fewer than two steps follow them."""
         steps = [at for at, line in enumerate(self._lines) if _STEP.search(line)]
         cut = steps[-2] if len(steps) > 1 else 0
-        # A report of ranks that have not come has passed with the next step.
+        # A stall report is over with the next step.
         ends = [one.last + 1 for one in stalls(self._lines) if steps and one.last < steps[-1]]
         cut = max([cut, *ends])
         if not cut:
             return self.whole_log
-        # The lines keep their numbers.
+        # Empty lines in front keep the line numbers.
         late = explain(["\n" * cut + "\n".join(self._lines[cut:])])
         lead = self.whole_log.lead
         stall = lead and lead.signature.id.startswith("horovod.stall")
-        # What a rank had printed may be written at its end, after the error.
+        # A job that has ended may have steps after its error: a rank's buffered output is written
+        # when the rank ends. So the whole log counts if nothing was found after the last steps.
         return late if self.is_running or late.lead or late.unknown or stall else self.whole_log
 
     def kernel_lines(self, host: HostEvidence) -> list[str]:
-        """What the host's kernel has said since the job was started."""
+        """Return the kernel messages of a host since the start of the job."""
         since_s = self.since_start_s
         listed = host.facts.get("kernel_log")
         return [
@@ -312,7 +333,10 @@ class Scene:
 
     @functools.cached_property
     def first_to_end(self) -> tuple[int, ...]:
-        """The ranks that mpirun saw end first: they may be victims of another."""
+        """The rank that mpirun reports as the first to end, or nothing.
+
+        It need not be the culprit: another rank's error may have ended it.
+        """
         text = "\n".join(self.job.log)
         found = re.search(r"process rank (\d+) with PID", text) or re.search(
             r"Process name: \[[^\],]+,\s*(\d+)\]", text
@@ -320,11 +344,15 @@ class Scene:
         return (int(found[1]),) if found else ()
 
     def rank_of_pid(self, host: HostEvidence, pid: int) -> int | None:
-        """By what was seen on that host, and by mpirun's report of its end."""
+        """Return the rank of a process on a host; None if unknown.
+
+        It is found among the processes that were seen, in mpirun's report of its end, or because it
+        is the only rank that is missing on that host.
+        """
         for one in (*self.ranks, *self.gone):
             if one.host.host == host.host and one.process.pid == pid:
                 return one.number
-        # Two hosts may have processes of one number.
+        # Processes on two hosts may have the same pid, so mpirun's report has to name the host.
         said = re.findall(
             rf"process rank (\d+) with PID {pid} on node (\S+)", "\n".join(self.job.log)
         )
@@ -340,13 +368,14 @@ class Scene:
 
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
+        """The rows of the last run in the trainer's metrics."""
         rows = [row for row in self.job.metrics if isinstance(row.get("time"), (int, float))]
         run = rows[-1].get("run") if rows else None
         return [row for row in rows if row.get("run") == run]
 
     @functools.cached_property
     def rhythm_s(self) -> float:
-        """The usual time between two rows of the trainer's, or two lines of the log; 0: unknown."""
+        """The median time in seconds between two rows of the trainer's metrics; 0 if unknown."""
         times = [float(row["time"]) for row in self.rows]
         gaps = [b - a for a, b in zip(times, times[1:]) if b > a]
         if len(gaps) >= 2:
@@ -355,7 +384,7 @@ class Scene:
 
     @functools.cached_property
     def quiet_s(self) -> float | None:
-        """How long the job has said nothing that is a step; None where no file shows that."""
+        """Seconds since the last sign of a step in metrics and log; None if neither can tell."""
         complains = bool(self.job.log) and bool(_COMPLAINT.search(self.job.log[-1]))
         said = [self.job.metrics_silent_s] if self.rows else []
         if self.job.log_silent_s is not None and not (complains or self.stall):
@@ -365,22 +394,24 @@ class Scene:
 
     @property
     def patience_s(self) -> float:
+        """Seconds without a step after which the job is called stuck."""
         return max(STUCK_AFTER_S, STUCK_AFTER_STEPS * self.rhythm_s)
 
     @functools.cached_property
     def is_quiet(self) -> bool:
-        """Whether it has been silent for longer than it ever is between two steps."""
+        """Whether the job has made no step for longer than `patience_s`, or none that is known."""
         if self.stall or self.quiet_s is None:
             return True
         return self.quiet_s >= self.patience_s
 
     @functools.cached_property
     def advances(self) -> str:
-        """How it is known that the job makes steps; empty: it is not."""
+        """What shows that the job makes steps, in words; empty if nothing does."""
         if not self.is_running:
             return ""
         silent_s = self.job.metrics_silent_s
         if self.rows and silent_s is not None:
+            # However slow its steps are, ten minutes without a row are too long.
             within_s = max(ADVANCED_WITHIN_S, min(STUCK_AFTER_STEPS * self.rhythm_s, 600.0))
             if silent_s <= within_s:
                 last = self.rows[-1]
@@ -396,7 +427,7 @@ class Scene:
 
     @property
     def since(self) -> str:
-        """` for 214 s`, at least; empty where no file shows since when."""
+        """How long the job has made no step, such as ` for 214 s`; empty if unknown."""
         if self.stall:
             return f" for {format_duration(self.stalled_s)}"
         if self.job.metrics_silent_s is not None and self.rows:
@@ -405,7 +436,7 @@ class Scene:
 
     @functools.cached_property
     def since_start_s(self) -> float | None:
-        """How long ago the job was started, by the clock of this machine."""
+        """Seconds since the job was started: `taken_at` minus `started_at`; None if unknown."""
         try:
             taken, started = map(
                 datetime.fromisoformat, (self.evidence.taken_at, self.job.started_at)
@@ -415,7 +446,7 @@ class Scene:
             return self.job.age_s or None
 
     def waited_for(self, ranks: Iterable[int]) -> str:
-        """What the others wait for these ranks in: "allreduce `grad/conv1`"."""
+        """Return what the other ranks wait for these in, such as "allreduce `grad/conv1`"."""
         absent = self.stall.absent(self.size) if self.stall else {}
         tensors = list(dict.fromkeys(name for one in ranks for name in absent.get(one, ())))
         out = set(ranks)
@@ -439,8 +470,11 @@ class Scene:
 
 
 def combine(found: Iterable[tuple[str, Severity, Rank, str, tuple[str, ...], str]]) -> list[Cause]:
-    """Causes of single ranks, those alike on one host as one: (check, severity, rank, what, shown,
-    hint)."""
+    """Make one cause of the same findings about several ranks of a host.
+
+    A finding is (check id, severity, rank, what, evidence, hint). In `what`, {s}, {is} and {has}
+    stand for the endings and verbs that depend on the number of ranks.
+    """
     groups: dict[tuple[str, Severity, str, str, str], tuple[list[Rank], list[str]]] = {}
     for check, severity, rank, what, shown, hint in found:
         key = (check, severity, rank.host.host, what, hint)

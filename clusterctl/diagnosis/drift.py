@@ -1,6 +1,6 @@
-"""How the nodes of a cluster differ, and what is wrong with each: answers in, findings out.
+"""Findings about how the nodes of a cluster differ, and about what is wrong with each node.
 
-What most nodes have is the norm. Where two values are as frequent, the first node's counts.
+The most frequent value is the norm. If two are equally frequent, it is the first node's.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.plan import NO_CARDS
 from clusterctl.jobs.preflight import INSTALL, built_otherwise
 
-CROWDED, FULL = 0.90, 0.98
-# Signatures and certificates take minutes. From here the logs of two nodes cannot be compared.
+CROWDED, FULL = 0.90, 0.98  # shares of a file system
+# From this difference on the logs of two nodes cannot be put in order. (Signatures and certificates
+# bear minutes.)
 SKEW_S = 1.0
-# What every distribution gives. Open MPI and NCCL want a descriptor for each peer and more; EFA
-# registers what it sends.
+# 1024 open files are every distribution's default. Open MPI and NCCL need a descriptor for each
+# peer, and more. EFA locks the memory that it sends from.
 LEAST_NOFILE, LEAST_MEMLOCK = 1024, 1 << 30
-LEAST_SHM = 64 << 20
+LEAST_SHM = 64 << 20  # free bytes in /dev/shm
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 
 @dataclass(frozen=True)
 class ExaminedNode:
-    """What one node said (`node/diagnosis/doctor.py`), and what is known of it from elsewhere.
+    """The answer of a node (`said`, from `node/diagnosis/doctor.py`), and other facts about it.
 
-    `clock_offset_s` is its clock less this machine's, known to `clock_error_s`.
+    `gpus` and `efa` are the numbers that its instance type has. `clock_offset_s` is its clock minus
+    this machine's, with an error of up to `clock_error_s`.
     """
 
     host: str
@@ -60,9 +62,10 @@ class ExaminedNode:
 
 
 def clock_of(sent_s: float, back_s: float, clock: Mapping[str, float]) -> tuple[float, float]:
-    """A node's clock less ours, and how far that may be off: half of the way's time (RFC 5905).
+    """Return a node's clock minus ours, and the largest error: half of the round trip (RFC 5905).
 
-    `clock` has the node's time when it began to answer and when it had.
+    `sent_s` and `back_s` are our times of request and answer, `clock` has the node's times when it
+    began and finished its answer.
     """
     first_s, last_s = clock["first_s"], clock["last_s"]
     on_the_way_s = max(0.0, (back_s - sent_s) - (last_s - first_s))
@@ -70,13 +73,16 @@ def clock_of(sent_s: float, back_s: float, clock: Mapping[str, float]) -> tuple[
 
 
 def interface(node: ExaminedNode) -> Mapping[str, Any]:
-    """The one with the node's own address: mpirun is told the network that it is in."""
+    """Return the interface with the node's own address, which mpirun uses; empty if none has it."""
     found = node.said.get("interfaces") or ()
     return next((one for one in found if one["address"].split("/")[0] == node.address), {})
 
 
 def nccl_interface(node: ExaminedNode) -> str:
-    """The one that NCCL takes for itself: the first that is up and not among those left out."""
+    """Return the interface that NCCL chooses by itself; empty if there is none.
+
+    NCCL prefers EFA, then InfiniBand, then the first interface that is up and is no bridge.
+    """
     if node.said.get("efa"):
         return f"EFA x {len(node.said['efa'])}"
     found = node.said.get("interfaces") or ()
@@ -96,12 +102,14 @@ def _limit(node: ExaminedNode, name: str) -> str:
 
 
 def _scripts(node: ExaminedNode) -> str:
-    """A hash of them all, for the eye."""
+    """Return a checksum over all scripts, short enough for a column."""
     there = node.said.get("scripts")
     return f"{crc32(repr(sorted(there.items())).encode()):08x}" if there else ""
 
 
 def _text(*path: str) -> Callable[[ExaminedNode], str]:
+    """Return a function that gets the text at a path of keys in a node's answer."""
+
     def value(node: ExaminedNode) -> str:
         found: Any = node.said
         for name in path:
@@ -120,12 +128,13 @@ def _on_path(node: ExaminedNode) -> str:
     return f"{found[0]} {found[1].rpartition(' ')[2]}" if found else ""
 
 
-# Heading -> what a node has, and how bad it is to be otherwise.
+# Columns of the table by heading: the function of the value, and the severity of a difference. INFO
+# means that the column is only shown.
 COLUMNS: Mapping[str, tuple[Callable[[ExaminedNode], str], Severity]] = {
     "TYPE": (lambda node: node.instance_type, WARNING),
     "KERNEL": (_text("system", "kernel"), WARNING),
     "CPUS": (_text("system", "cpus"), WARNING),
-    "GPUS": (lambda node: str(len(node.cards)), INFO),  # against the type's: gpu.count
+    "GPUS": (lambda node: str(len(node.cards)), INFO),  # gpu.count compares it with the type's
     "DRIVER": (_text("gpus", "driver"), WARNING),
     "CUDA": (_text("gpus", "cuda"), WARNING),
     "NCCL": (_text("versions", "nccl"), ERROR),
@@ -161,34 +170,39 @@ HINTS = {
 
 @dataclass(frozen=True)
 class Table:
-    """What each node has, by heading, and what most have. Cells that differ are `odd`."""
+    """The values of all nodes by heading, in the order of `hosts`, and the norm of each heading."""
 
     hosts: tuple[str, ...]
     cells: Mapping[str, tuple[str, ...]]
     norms: Mapping[str, str]
 
     def odd(self, heading: str, row: int) -> bool:
+        """Return whether a cell differs from the norm."""
         return self.cells[heading][row] != self.norms[heading]
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """The headings under which not all is the same."""
+        """The headings under which not all values are the same."""
         return tuple(name for name, cells in self.cells.items() if len(set(cells)) > 1)
 
 
 def drift(nodes: Sequence[ExaminedNode]) -> Table:
+    """Return the table that compares the nodes."""
     cells = {name: tuple(value(node) for node in nodes) for name, (value, _) in COLUMNS.items()}
     norms = {name: _norm(values) for name, values in cells.items()}
     return Table(tuple(node.host for node in nodes), cells, norms)
 
 
 def _norm(values: Sequence[str]) -> str:
-    # Of equally frequent ones, the first is the one met first.
+    # Counter returns equally frequent values in the order in which it first met them.
     return Counter(values).most_common(1)[0][0] if values else ""
 
 
 def findings(nodes: Sequence[ExaminedNode]) -> list[Finding]:
-    """Of nodes that answered. That nobody gets through to the others is no news."""
+    """Return the findings about nodes that answered.
+
+    Failed SSH connections between nodes count only if both have answered.
+    """
     names = {node.address: node.host for node in nodes}
     found = [*_drift(nodes), *_clocks(nodes), *_names(nodes)]
     for node in nodes:
@@ -199,7 +213,7 @@ def findings(nodes: Sequence[ExaminedNode]) -> list[Finding]:
 
 
 def measures(nodes: Sequence[ExaminedNode]) -> str:
-    """What is as it should be and never the same: how far clocks are apart, the fullest disk."""
+    """Return, in words, how far clocks are apart and which disk is the fullest."""
     far_ms = max((abs(node.clock_offset_s) for node in nodes), default=0.0) * 1000
     error_ms = max((node.clock_error_s for node in nodes), default=0.0) * 1000
     shares = [
@@ -236,7 +250,7 @@ def _drift(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
 
 
 def _unasked(node: ExaminedNode, heading: str) -> bool:
-    """Whether the node did not say; that is another finding."""
+    """Return whether the node's answer lacks this fact. Another finding reports that."""
     asked = {"SCRIPTS": "scripts", "DATA": "data", "KERNEL": "system", "MTU": "interfaces"}
     by_versions = ("NCCL", "MPIRUN", "PYTHON", "TENSORFLOW", "HOROVOD", "HOROVOD HAS")
     name = "versions" if heading in by_versions else asked.get(heading, "")
@@ -259,7 +273,8 @@ def _clocks(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
     timed = [node for node in nodes if node.clock_error_s < float("inf")]
     if not timed:
         return
-    # A majority that is off together is right, and this machine wrong.
+    # If all nodes differ from this machine, this machine's clock is assumed to be wrong, and nodes
+    # are compared with their median.
     middle_s = median(node.clock_offset_s for node in timed) if len(timed) > 2 else 0.0
     here_off = len(timed) > 2 and all(
         abs(node.clock_offset_s) - node.clock_error_s > SKEW_S for node in timed
@@ -360,7 +375,7 @@ def _gpus(node: ExaminedNode) -> Iterator[Finding]:
         yield Finding("gpu.dcgm", ERROR, f"dcgmi diag -r 1: {told}", node.host, _again(node))
 
 
-# What NVIDIA's catalogue and AWS's health checks call for (docs of Xid errors; driver r590).
+# Meaning and severity of Xid errors, by NVIDIA's catalogue (driver r590) and AWS's health checks.
 XIDS: Mapping[int, tuple[str, Severity]] = {
     **dict.fromkeys((13, 31, 32, 69, 94, 126), ("the program's own fault, mostly", WARNING)),
     **dict.fromkeys((43, 45, 63, 92, 121), ("tells of another error, or of one mended", INFO)),
@@ -453,9 +468,12 @@ def _limits(node: ExaminedNode) -> Iterator[Finding]:
 
 
 def disk_findings(host: str, system: Mapping[str, Any]) -> Iterator[Finding]:
-    """Of one file system: an error from 98 % on, a warning above 90 %, of room and of inodes."""
+    """Yield the findings about one file system: its space, its inodes, and whether it is read-only.
+
+    Above CROWDED it is a warning, from FULL on an error. For /dev/shm only the free space counts.
+    """
     path = system["path"]
-    # As df: what only root may use does not count.
+    # As in df, the blocks that are reserved for root do not count.
     room = system["used_bytes"] + system["free_bytes"]
     free = format_bytes(system["free_bytes"])
     inodes = system["inodes"]

@@ -1,9 +1,9 @@
-"""What was seen of a job: by the head node's record and log, by each host, by each of its ranks.
+"""The evidence about a job: its record and log, and the state of its hosts and of its ranks.
 
-A value, and nothing but what was seen: conclusions are drawn in `verdict`. It is what a bundle
-holds, so that the same screen can be made from it on another machine and by a later version:
-`decode` ignores keys it does not know and gives missing ones their defaults. Durations are in
-seconds, sizes in bytes. Times of a host are by its own clock.
+It has only observations; `verdict` draws the conclusions. A bundle stores it, so that another
+machine or a later version can draw the conclusions again: `decode` ignores unknown keys and gives
+missing ones their defaults. Durations are in seconds, sizes in bytes. Times of a host are by its
+own clock.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, TypeVar, Union, cast
 
 T = TypeVar("T")
-# Looked up once for each class: a bundle of 4,096 ranks has hundreds of thousands of values.
+# A cache of type hints by class: a bundle of 4,096 ranks has hundreds of thousands of values.
 _HINTS: dict[type[Any], dict[str, Any]] = {}
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A call. `file` is a source file, or the library of a native frame, whose `line` is 0."""
+    """A call on a stack. For a native one, `file` is the library and `line` is 0."""
 
     function: str = ""
     file: str = ""
@@ -31,7 +31,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class ThreadStack:
-    """One thread's calls, outermost first."""
+    """The calls of one thread, the outermost first."""
 
     thread: str = ""
     os_thread_id: int = 0
@@ -42,10 +42,10 @@ class ThreadStack:
 
 @dataclass(frozen=True)
 class Socket:
-    """A TCP connection of a rank. `timer` is the kernel's: on, keepalive, timewait, persist.
+    """A TCP connection of a rank. `timer` is the kernel's: on, keepalive, timewait or persist.
 
-    Since it was opened `acked_bytes` have reached the peer. For `sending_s` of that time there was
-    something to send that the peer's window had room for. `rtt_s` is the smoothed round trip.
+    `acked_bytes` have reached the peer since the connection was opened. During `sending_s` of that
+    time there were data to send and room in the peer's window. `rtt_s` is the smoothed round trip.
     """
 
     local: str = ""
@@ -62,7 +62,7 @@ class Socket:
 
 @dataclass(frozen=True)
 class OpenFile:
-    """A file, pipe or device that a rank has open; `position` shows whether it is being read."""
+    """An open file, pipe or device of a rank. A changing `position` shows that it is read."""
 
     fd: int = 0
     path: str = ""
@@ -71,13 +71,14 @@ class OpenFile:
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at a process. `at_s` is since the host's first look.
+    """A snapshot of a process, taken `at_s` after the host's first one.
 
-    `state` is the kernel's letter (R S D T t Z X), `wait_channel` where the kernel waits, `syscall`
-    the call the main thread is in with its first argument's path where that is a descriptor, as
-    `read /data/train-00017`. `cpu_s` and `run_wait_s` (wanted a processor and had none) are sums
-    since the process started. `threads_running` counts threads in state R or D. `stacks` came from
-    `stack_source` (py-spy, faulthandler, gdb), or `stack_error` says why there are none.
+    `state` is the kernel's letter (R S D T t Z X), `wait_channel` the kernel function that it waits
+    in. `syscall` is the system call of the main thread; if the first argument is a file descriptor,
+    its path follows, as in `read /data/train-00017`. `cpu_s` and `run_wait_s` (ready to run, but
+    without a processor) are totals since the process started. `threads_running` is the number of
+    threads in state R or D. `stacks` are from `stack_source` (py-spy, faulthandler, gdb); if there
+    are none, `stack_error` tells why.
     """
 
     at_s: float = 0.0
@@ -101,15 +102,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class ProcessEvidence:
-    """A process of the job: `role` is rank, launcher (mpirun), daemon (prted), child or job.
+    """A process of the job. `role` is rank, launcher (mpirun), daemon (prted), child or job.
 
-    `gpus` are those the rank may use (CUDA_VISIBLE_DEVICES or its local rank), as nvidia-smi counts
-    them. `variables` are those of its environment that say how it communicates: HOROVOD_*, NCCL_*,
-    OMPI_MCA_*, without secrets. `sources` are digests of its script and of the modules beside it
-    that the script imports, by name, as far as they are older than the process.
+    `gpus` are those that the rank may use (CUDA_VISIBLE_DEVICES or its local rank), numbered as by
+    nvidia-smi. `variables` are the environment variables for communication: HOROVOD_*, NCCL_* and
+    OMPI_MCA_*, without secrets. `sources` are digests, by name, of the process's script and of the
+    modules beside it that the script imports. Files newer than the process are left out: it runs
+    the older version.
 
-    Between the samples a rank is glanced at ten times a second. `glances` has a letter for each:
-    w where the main thread waits for other threads, z where it sleeps, else its state.
+    `glances` are states of the main thread, taken ten times a second between the samples, a letter
+    each: w if it waits for other threads, z if it sleeps, else the kernel's letter.
     """
 
     pid: int = 0
@@ -131,12 +133,14 @@ class ProcessEvidence:
 
 @dataclass(frozen=True)
 class HostEvidence:
-    """What one host said, or why it did not: `error`. `ec2` is what EC2 knows of a silent one.
+    """The evidence of one host. If it did not answer, `error` tells why, and `ec2` its EC2 state.
 
-    `facts` is what `node/diagnosis/host.py` answers: disks, memory, kernel lines, GPUs and more.
-    `ras` is the answer of NCCL's RAS, as JSON or text, empty where nobody listens. `clock_offset_s`
-    is this host's clock less the clock of the machine that asked, known to `clock_error_s`.
-    `network_bytes_s` is what it sent and received while it was looked at.
+    `quarantined` is the time and the reason, if the host is in quarantine. `facts` is the answer of
+    `node/diagnosis/host.py`: disks, memory, kernel messages, GPUs and more. `ras` is the answer of
+    NCCL's RAS as JSON or text; empty if it is not running. `clock_offset_s` is this host's clock
+    minus that of the machine that runs `diagnose`, with an error of up to `clock_error_s`.
+    `network_bytes_s` is the rate at which it sent and received data meanwhile. `problems` tell what
+    could not be observed.
     """
 
     index: int = 0
@@ -157,7 +161,7 @@ class HostEvidence:
 
     @property
     def names(self) -> set[str]:
-        """What logs may call it."""
+        """The names by which logs may call the host."""
         system = self.facts.get("system")
         own = system.get("hostname") if isinstance(system, dict) else ""
         return {self.host, self.address, str(own)} - {""}
@@ -169,13 +173,14 @@ class HostEvidence:
 
 @dataclass(frozen=True)
 class JobEvidence:
-    """The job as the head node's record has it; `state` as in `clusterctl logs`.
+    """The job's record on the head node. `state` is as in `clusterctl logs`.
 
-    Of one that was started by hand, `job_id` is empty and `line` is its mpirun's. `log` are the
-    log's last lines, `log_first` its first, `log_silent_s` how long nothing was written to it.
-    `metrics` are the last lines of the trainer's metrics.jsonl, `metrics_silent_s` likewise.
-    `hosts` are those of the job's hosts file, with their slots. `retries_left`: so often the head
-    node starts it again after a lost node.
+    For a job that was started by hand, `job_id` is empty and `line` is that of its mpirun.
+    `log_first` and `log` are the first and the last lines of the log; `log_silent_s` is the time
+    since it was last written. `metrics` are the last lines of the trainer's metrics.jsonl, and
+    `metrics_silent_s` the time since that was last written. `hosts` are the hosts of the job's
+    hosts file with their slots. `others` are the ids of other running jobs. `retries_left` is the
+    number of times that the head node will start the job again after a lost node.
     """
 
     job_id: str = ""
@@ -199,7 +204,10 @@ class JobEvidence:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that one `diagnose` saw. `taken_at` is UTC, `took_s` how long it took."""
+    """All evidence of one `diagnose`, taken at `taken_at` (UTC), during `took_s` seconds.
+
+    `job` is None if the head node has no job.
+    """
 
     cluster: str = ""
     taken_at: str = ""
@@ -209,13 +217,16 @@ class Evidence:
     hosts: tuple[HostEvidence, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
-        """For a bundle and for `--json`."""
+        """Return the evidence for a bundle and for `--json`."""
         return dataclasses.asdict(self)
 
 
 def decode(kind: type[T], data: Any) -> T:
-    """A value of dataclass `kind` from JSON's objects. What has another type than the field's is
-    left at its default: a node may say anything."""
+    """Return a value of dataclass `kind` from JSON data.
+
+    A value of the wrong type is ignored, and the field has its default: nodes are not trusted to
+    send correct data.
+    """
     if kind not in _HINTS:
         _HINTS[kind] = typing.get_type_hints(kind)
     values = {}
@@ -227,7 +238,7 @@ def decode(kind: type[T], data: Any) -> T:
     return kind(**values)
 
 
-_WRONG = object()
+_WRONG = object()  # result of _decoded for a value of the wrong type
 
 
 def _decoded(wanted: Any, value: Any) -> Any:
@@ -246,7 +257,7 @@ def _decoded(wanted: Any, value: Any) -> Any:
             return _WRONG
         pairs = ((str(key), _decoded(arguments[1], one)) for key, one in value.items())
         return {key: one for key, one in pairs if one is not _WRONG}
-    # `X | None` cannot be evaluated by Python 3.9, so that fields have Optional.
+    # Fields are declared as Optional, since Python 3.9 cannot evaluate `X | None`.
     if origin is Union:
         if value is None:
             return None

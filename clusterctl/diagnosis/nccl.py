@@ -1,6 +1,8 @@
-"""What NCCL's RAS answers, as JSON (2.28.7 and later) or as text: who lags in which communicator.
+"""Parser of NCCL's RAS: which ranks lag behind in which communicator.
 
-One mismatch is normal: ranks are asked one after another. Formats: src/ras/client_support.cc.
+RAS answers as JSON (NCCL 2.28.7 and later) or as text; the formats are in NCCL's
+src/ras/client_support.cc. A difference of one collective is normal, since RAS queries ranks one
+after another.
 """
 
 from __future__ import annotations
@@ -14,7 +16,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Communicator:
-    """`counts` are the collectives that each rank has launched; `silent` ranks gave no answer."""
+    """A communicator of NCCL. `counts` is the number of collectives that each rank has launched.
+
+    `silent` ranks did not answer RAS, `dead` ones are considered dead by NCCL. In the text format
+    `counts` has only the ranks that RAS lists; the key -1 stands for all others.
+    """
 
     name: str
     size: int
@@ -24,13 +30,13 @@ class Communicator:
 
     @property
     def behind(self) -> tuple[int, ...]:
-        """The ranks that have launched fewer collectives than the others: the suspects."""
+        """The ranks that have launched fewer collectives than others."""
         most = max(self.counts.values(), default=0)
         return tuple(sorted(rank for rank, done in self.counts.items() if done < most))
 
 
 def read_ras(text: str) -> tuple[Communicator, ...]:
-    """The communicators of an answer; none where nobody listened, or it cannot be read."""
+    """Return the communicators in an answer of RAS; none if it is empty or cannot be read."""
     begin = text.find("{")
     if begin >= 0:
         try:
@@ -87,7 +93,7 @@ def _of_text(text: str) -> tuple[Communicator, ...]:
             elif rank:
                 missing.append(int(rank[1]))
         largest = [int(one) for one in re.findall(r"launched up to operation (\d+)", said)]
-        # Only the few are listed; the many are a number.
+        # RAS lists only the ranks that differ from most; of the others it gives the number.
         if largest and counts and max(largest) > max(counts.values()):
             counts[-1] = max(largest)
         found.append(Communicator(name, len(counts) + len(missing), counts, tuple(missing)))

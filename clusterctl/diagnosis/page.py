@@ -1,4 +1,4 @@
-"""The verdict as one page that needs nothing else: findings, hosts × ranks, tree, evidence."""
+"""The diagnosis as one self-contained HTML page: findings, hosts and ranks, tree, evidence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusterctl.diagnosis.verdict import Diagnosis
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count, format_bytes, format_duration
 
-# Of each class that many ranks are shown with their whole evidence.
+# Number of ranks in findings whose whole evidence is shown.
 MOST_DETAILS = 64
 _CSS = """
 :root { color-scheme: light dark; --back: #fff; --text: #1c2430; --dim: #5d6878; --line: #d8dee6;
@@ -52,7 +52,7 @@ details > summary { cursor: pointer } details { margin: .25rem 0 }
 
 
 def page(evidence: Evidence, found: Diagnosis) -> str:
-    """A whole HTML document. Every word of hosts, logs and stacks in it is escaped."""
+    """Return a whole HTML document. All text from hosts, logs and stacks is escaped."""
     case = Scene(evidence)
     bad = {rank for one in found.findings if one.severity.value != "info" for rank in one.ranks}
     title = f"{evidence.cluster}: {found.check_id}"
@@ -76,7 +76,7 @@ def page(evidence: Evidence, found: Diagnosis) -> str:
 
 
 def _text(text: object) -> str:
-    """Escaped; what is no printable letter is shown as its number."""
+    """Escape text for HTML, and show characters that cannot be printed as numbers."""
     shown = "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in str(text))
     return escape(shown)
 
@@ -99,7 +99,7 @@ def _findings(found: Diagnosis) -> Iterable[str]:
 
 
 def _grid(case: Scene, bad: set[int]) -> Iterable[str]:
-    """Hosts and their ranks; a rank that is missing has a cell, too."""
+    """Show all hosts and their ranks, as cells. A rank that was not seen has a cell, too."""
     if not case.host_of and not case.evidence.hosts:
         return
     yield "<h2>Hosts and ranks</h2>"
@@ -137,7 +137,7 @@ def _tree(case: Scene, bad: set[int]) -> Iterable[str]:
 
 
 def _branches(branch: Branch, above: set[int], bad: set[int]) -> str:
-    """The list items below a branch: calls that the same ranks are in are one item."""
+    """Return the list items below a branch. Consecutive calls with the same ranks are one item."""
     items = []
     for child in branch.ordered():
         chain = [child]
@@ -163,7 +163,7 @@ def _branches(branch: Branch, above: set[int], bad: set[int]) -> str:
 
 
 def _details(case: Scene, bad: set[int]) -> Iterable[str]:
-    """What was seen of each rank of a finding; one of the others, for comparison."""
+    """Show the evidence of the ranks in findings, and of one other rank for comparison."""
     listed = [rank for rank in case.ranks if rank.number in bad][:MOST_DETAILS]
     rest = [rank for rank in case.ranks if rank.number not in bad][:1]
     if not listed and not rest:

@@ -1,8 +1,8 @@
-"""One prefix tree of all ranks' stacks, over all samples; and what it means to be where one is.
+"""A prefix tree of all ranks' stacks over all samples, and what a stack tells about its rank.
 
-After LLNL's STAT: ranks that do the same share a branch, and the few that differ stand out. Lines
-of the user's own code are told apart, those of libraries are not: who waits in a library waits in
-it on any of its lines.
+The tree is that of LLNL's STAT: ranks that do the same share a branch, and the few that differ
+stand out. Calls on different lines are different branches in the user's code, but not in
+libraries: a rank that waits in a library may be on any of its lines.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clusterctl.domain.ranges import format_indices
 
 
 class Activity(Enum):
-    """Where a main thread is, as far as it matters to the other ranks."""
+    """What a main thread is doing, as far as it matters to the other ranks."""
 
     COLLECTIVE = "in a collective"
     INIT = "in hvd.init"
@@ -32,18 +32,18 @@ class Activity(Enum):
     UNKNOWN = "where no stack shows"
 
 
-# Others that are there wait for a rank that is not. A compiled step may hold the collective.
+# Activities in which a rank may wait for others. A compiled step may contain a collective.
 WAITING = (Activity.COLLECTIVE, Activity.INIT, Activity.GRAPH)
 _COLLECTIVES = re.compile(
     r"(?:horovod_|_?grouped_|_)?(allreduce|allgather|broadcast|alltoall|reducescatter|barrier|join)\w*"
 )
-# How TensorFlow starts what it has compiled, and how it fetches a result of that.
+# Functions in which TensorFlow runs compiled code, or waits for its result.
 _GRAPH = {"quick_execute", "_call_tf_sessionrun", "_numpy", "TF_SessionRun_wrapper", "async_wait"}
 _NATIVE_SYMBOL = re.compile(r"(?:\+0x[0-9a-f]+|@+[\w.]+|\(.*\)|0x[0-9a-f]+)")
 
 
 def is_user(frame: Frame) -> bool:
-    """Whether the user, not a library, wrote it."""
+    """Return whether a call is in the user's own code, not in a library."""
     return not frame.native and _user_file(frame.file)
 
 
@@ -54,7 +54,7 @@ def _user_file(path: str) -> bool:
 
 
 def main_thread(sample: Sample) -> tuple[Frame, ...]:
-    """The calls of the main thread, outermost first."""
+    """Return the calls of the main thread, the outermost first; empty without stacks."""
     for stack in sample.stacks:
         if stack.thread == "MainThread":
             return stack.frames
@@ -63,14 +63,14 @@ def main_thread(sample: Sample) -> tuple[Frame, ...]:
 
 @functools.lru_cache(maxsize=16384)
 def place_of(frames: tuple[Frame, ...]) -> Activity:
-    """What a main thread with these calls is doing."""
+    """Return what a main thread with these calls is doing."""
     python = [frame for frame in frames if not frame.native]
     if not python:
         return Activity.UNKNOWN
     inner = python[-1]
     if any("importlib" in frame.file for frame in python[-12:]):
         return Activity.IMPORT
-    # Python waits for the other threads of a program that is over, and runs what it left to do.
+    # At the end of a program, Python waits for the other threads and runs the exit functions.
     if python[0].function in ("_shutdown", "_python_exit", "_run_exitfuncs"):
         return Activity.ENDED
     if "/horovod/" in inner.file and inner.function in ("init", "shutdown"):
@@ -99,7 +99,7 @@ def _is_collective(frame: Frame) -> bool:
 
 
 def collective_of(frames: Sequence[Frame]) -> str:
-    """`allreduce`, where a frame names it."""
+    """Return the name of the collective that the calls are in, such as `allreduce`; else empty."""
     for frame in reversed(frames):
         found = _COLLECTIVES.fullmatch(frame.function)
         if found and (_is_op(frame) or "/horovod/" in frame.file):
@@ -108,7 +108,10 @@ def collective_of(frames: Sequence[Frame]) -> str:
 
 
 def label(frame: Frame) -> str:
-    """`load data.py:17`, `quick_execute (execute.py)`, `futex_wait [libc.so.6]`."""
+    """Return a call as text: the user's, a library's or a native one.
+
+    Examples: `load data.py:17`, `quick_execute (execute.py)`, `futex_wait [libc.so.6]`.
+    """
     name = frame.file.rpartition("/")[2]
     if frame.native:
         function = _NATIVE_SYMBOL.sub("", frame.function) or "?"
@@ -120,7 +123,7 @@ def label(frame: Frame) -> str:
 
 @functools.lru_cache(maxsize=16384)
 def path_of(frames: tuple[Frame, ...]) -> tuple[str, ...]:
-    """The labels of a stack; what is below a collective is how it waits, and is left out."""
+    """Return the labels of a stack. Calls below a collective are left out: they only wait."""
     labels = []
     for frame in frames:
         labels.append(label(frame))
@@ -129,6 +132,7 @@ def path_of(frames: tuple[Frame, ...]) -> tuple[str, ...]:
     return tuple(labels)
 
 
+# States of processes that are worth a note, by the kernel's letter.
 STATES = {
     "T": "stopped (state T)",
     "t": "held by a debugger (state t)",
@@ -139,7 +143,10 @@ STATES = {
 
 
 def sample_path(sample: Sample) -> tuple[str, ...]:
-    """Where a rank was at that look; a state or an error where there is no stack."""
+    """Return the labels of a rank's stack in a sample, with its state at the end if in STATES.
+
+    Without a stack the path is one label with the system call and the state.
+    """
     frames = main_thread(sample)
     if sample.state in STATES:
         where = f" {sample.wait_channel}" if sample.wait_channel and sample.state == "D" else ""
@@ -152,9 +159,10 @@ def sample_path(sample: Sample) -> tuple[str, ...]:
 
 @dataclass
 class Branch:
-    """A call and the ranks that were in it at any look. `moved`: those that were elsewhere, too.
+    """A call and the ranks that were in it at any sample.
 
-    `ends` are the ranks for which it was the innermost call.
+    `moved` are those of them that were elsewhere at another sample. `ends` are the ranks for which
+    it was the innermost call.
     """
 
     label: str
@@ -164,7 +172,7 @@ class Branch:
     children: dict[str, Branch] = field(default_factory=dict)
 
     def as_data(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the branch and those below it for `--json`."""
         return {
             "call": self.label,
             "ranks": format_indices(self.ranks),
@@ -173,12 +181,12 @@ class Branch:
         }
 
     def ordered(self) -> list[Branch]:
-        """The branches below, those of most ranks first."""
+        """Return the branches below this one, those with the most ranks first."""
         return sorted(self.children.values(), key=lambda one: (-len(one.ranks), one.label))
 
 
 def merge(ranks: Iterable[ProcessEvidence]) -> Branch:
-    """The tree of these ranks over all their samples."""
+    """Return the tree of the ranks' stacks over all samples."""
     at: dict[tuple[str, ...], set[int]] = {}
     moved: set[int] = set()
     for process in ranks:
@@ -210,7 +218,7 @@ def _mark(branch: Branch, moved: set[int]) -> None:
 
 
 def rank_set(ranks: Iterable[int], most: int = 60) -> str:
-    """`0-30,32-63 (63)`, cut where it is too long for a line."""
+    """Return ranks as text, such as `0-30,32-63 (63)`, cut to about `most` characters."""
     listed = set(ranks)
     text = format_indices(listed)
     if len(text) > most:
@@ -219,7 +227,10 @@ def rank_set(ranks: Iterable[int], most: int = 60) -> str:
 
 
 def tree_lines(root: Branch, odd: frozenset[int] = frozenset()) -> list[str]:
-    """The tree for a terminal: calls that all ranks of a branch share are in one column."""
+    """Return the tree for a terminal, a line each. A branch is indented where ranks part.
+
+    Branches with `odd` ranks only are marked.
+    """
     lines: list[str] = [f"ranks {rank_set(root.ranks)}"]
     waiting = [(child, 0, child.ranks != root.ranks) for child in reversed(root.ordered())]
     while waiting:
@@ -243,6 +254,6 @@ def tree_lines(root: Branch, odd: frozenset[int] = frozenset()) -> list[str]:
 
 
 def others(sample: Sample) -> tuple[ThreadStack, ...]:
-    """The threads that are not the main one, of those that have Python calls."""
+    """Return the threads other than the main one that have calls."""
     main = main_thread(sample)
     return tuple(one for one in sample.stacks if one.frames and one.frames is not main)

@@ -1,8 +1,9 @@
-"""From what was seen to what it means: findings, the verdict first, and what was clean.
+"""The conclusions from the evidence: the verdict, the findings, and what was checked and is well.
 
-A rule is a function of the case that yields causes. Rules stand in the order in which they make the
-verdict: what stands still itself comes before what waits, and what is seen before what is inferred.
-Where the evidence leaves several causes possible, the message names them and what would tell.
+A rule is a function of a Scene that yields causes. RULES are in the order in which their causes
+become the verdict: what is stuck itself comes before what waits for it, and what was observed
+before what is inferred. If several causes are possible, the message names them and what would tell
+them apart.
 """
 
 from __future__ import annotations
@@ -36,24 +37,29 @@ from clusterctl.explain.signature import Role
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 STATUSES = {INFO: 0, WARNING: 1, ERROR: 2}
 HEALTHY, QUEUED = "healthy", "queued"
-# A clock this far from the others' makes their logs hard to read, TLS and S3 fail at 15 min.
+# From this difference between clocks on, logs are hard to compare. (TLS and S3 fail at 15 min.)
 SKEW_S = 2.0
-FEW_DESCRIPTORS = 64
-# A link is slow when at least so much is sent over it, for such a share of the time, with such a
-# round trip, and that many times as slowly as over another. Acknowledgements that Linux delays come
-# after 40 ms, whatever the link is.
+FEW_DESCRIPTORS = 64  # that a rank has left
+# A link is slow if at least MOVED_BYTES were sent over it, for SENDING_SHARE of the time, if its
+# round trip is ROUND_TRIP_S or more, and if both speed and round trip are TIMES_SLOWER times worse
+# than on another link. Shorter round trips prove nothing: Linux delays acknowledgements by 40 ms.
 MOVED_BYTES, SENDING_SHARE, ROUND_TRIP_S, TIMES_SLOWER = 64 << 10, 0.25, 0.05, 8
-# Of so many glances a straggler works in 6 of 10, and the others in 3 at most.
+# With at least GLANCES glances: a straggler works in WORKS_SHARE of them, the other ranks on
+# average in RESTS_SHARE at most.
 GLANCES, WORKS_SHARE, RESTS_SHARE = 15, 0.6, 0.3
-# Of its looks a straggler is at its own work in so many, and the others wait in so many of theirs.
+# The same for samples: a straggler is at its own work in BUSY_SHARE of them, and the other ranks
+# wait in WAIT_SHARE of theirs.
 BUSY_SHARE, WAIT_SHARE = 0.75, 0.5
-SLOWED = 1.5
+SLOWED = 1.5  # how many times slower the last steps of a job have to be
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`verdict` in a sentence; `check_id` of the finding that it is made from, or `healthy`,
-    `unknown`, `idle`, `queued`, `starting`, `ended`. `clean`: what was looked at and is well."""
+    """The result of a diagnosis. `verdict` is a sentence; `clean` is what was checked and is well.
+
+    `check_id` is that of the finding that the verdict is made from, or one of `healthy`, `unknown`,
+    `idle`, `queued`, `starting` and `ended`.
+    """
 
     verdict: str
     check_id: str
@@ -66,10 +72,11 @@ class Diagnosis:
 
     @property
     def exit_status(self) -> int:
+        """The command's exit status: 2 for errors, 1 for warnings, else 0."""
         return STATUSES[self.severity]
 
     def as_data(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the diagnosis for `--json`."""
         lead = self.findings[0] if self.findings else None
         about = lead if lead and lead.check_id == self.check_id else None
         return {
@@ -95,7 +102,7 @@ class Diagnosis:
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
-    """What the evidence means."""
+    """Draw the conclusions from the evidence."""
     case = Scene(evidence)
     found = [cause for rule in RULES for cause in rule(case)]
     found = _folded(case, found)
@@ -114,7 +121,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 
 def _folded(case: Scene, found: list[Cause]) -> list[Cause]:
-    """Without those that another finding explains: they are its evidence."""
+    """Merge findings that another one explains into that one, as its evidence."""
     kept = list(found)
     for one in found:
         if one.check_id in ("rank.skipped", "rank.missed"):
@@ -124,7 +131,7 @@ def _folded(case: Scene, found: list[Cause]) -> list[Cause]:
             into = [x for x in kept if x.check_id == "disk.full" and x.ranks]
             into = [x for x in into if not one.host or one.host == x.host]
         elif one.check_id in ("rank.io", "rank.blocked"):
-            # A child that has not executed anything yet is its rank twice.
+            # A child between fork and exec looks like a second process of its rank.
             into = [x for x in kept if x.check_id == "rank.uninterruptible"]
             into = [x for x in into if {*one.ranks} <= {*x.ranks}]
         elif not case.is_running and _is_of_link(one):
@@ -141,12 +148,12 @@ def _folded(case: Scene, found: list[Cause]) -> list[Cause]:
 
 
 def _is_of_link(one: Cause) -> bool:
-    """Whether a host that is gone has such an end of the job as its consequence."""
+    """Return whether the finding may be a consequence of a host that went down."""
     return one.check_id.startswith(("ssh.", "mpi.", "prrte.", "net", "job.failed"))
 
 
 def _whole(case: Scene, lead: Cause, rest: list[Cause]) -> Cause:
-    """The verdict's finding with what the others wait for and what its host suffers from."""
+    """Add to the verdict's finding what other ranks wait for, and what is wrong with its host."""
     message, shown = lead.message, list(lead.evidence)
     blocked = case.is_running and not case.advances and lead.check_id.startswith(("rank.", "disk."))
     waiting = [one for one in case.waiting if one.number not in lead.ranks]
@@ -171,7 +178,7 @@ def _ranks_wait(waiting: list[Rank]) -> str:
 
 
 def _without_cause(case: Scene, rest: list[Cause]) -> tuple[str, str]:
-    """The check id and the sentence where nothing blocks the job, or nothing is known to."""
+    """Return the check id and the verdict if no finding blocks the job."""
     job = case.job
     name = f"job {job.job_id}" if job.job_id else "the job"
     beside = "; see the warnings" if any(one.severity is not INFO for one in rest) else ""
@@ -210,11 +217,12 @@ def _without_cause(case: Scene, rest: list[Cause]) -> tuple[str, str]:
 
 
 def silent_hosts(case: Scene) -> Iterator[Cause]:
+    """Hosts that did not answer: off, frozen, cut off, or with another host key."""
     used = {host.host for host in case.hosts}
     slow = {cause.host for cause in slow_links(case)} if case.silent else set()
     for host in case.silent:
         if host.host in slow:
-            continue  # what is asked of it does not get through in time
+            continue  # it did not answer in time because of its link, which slow_links reports
         matters = case.is_running and (host.host in used or bool(host.quarantined))
         ranks = tuple(sorted(one for one, at in case.host_of.items() if at.host == host.host))
         what, shown = _silence(case, host)
@@ -222,7 +230,7 @@ def silent_hosts(case: Scene) -> Iterator[Cause]:
         check = "host.key" if re.search(r"host key", host.error) else "host.silent"
         if "off" in what:
             check = "host.off"
-        # The job has ended by it, unless the log has a reason of its own.
+        # A host that is off is the cause of the job's end, unless the log shows another one.
         ended = _failed(case) and check == "host.off" and host.host in used
         root = _root(case)
         if ended and not case.explained.unknown and (not root or _is_of_link(_failure(case, root))):
@@ -244,7 +252,7 @@ def silent_hosts(case: Scene) -> Iterator[Cause]:
             message += f": job {case.job.job_id} {case.job.state} without it"
         elif matters:
             message += case.since and f", and the job has made no step{case.since}"
-        # A key that changed says nothing of the job.
+        # A changed host key does not stop the job.
         blocks = matters and check != "host.key"
         yield Cause(check, severity, message, host.host, hints[check], ranks, shown, blocks)
 
@@ -259,7 +267,7 @@ def _plural_ranks(ranks: Iterable[int]) -> str:
 
 
 def _silence(case: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
-    """Why a host says nothing, by EC2's words, SSH's error and its peers' sockets."""
+    """Return why a host did not answer, and the evidence: EC2's state, SSH's error, sockets."""
     shown = [f"SSH: {host.error}"] + ([host.ec2] if host.ec2 else [])
     said = f"{host.error} {host.ec2}"
     retransmits = persist = queued = 0
@@ -293,6 +301,7 @@ def _silence(case: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
 
 
 def daemons(case: Scene) -> Iterator[Cause]:
+    """Processes of mpirun, and of its daemons on the nodes, that are stopped or have ended."""
     if not case.is_running:
         return
     for host in case.hosts:
@@ -303,7 +312,7 @@ def daemons(case: Scene) -> Iterator[Cause]:
             if (one.job_id or "") == case.job.job_id
         ]
         for process in at_host:
-            # prted's parent waits for it, and is stopped and ended with it.
+            # prted may have a parent of the same role, which only waits for it: they are one.
             if any(process.parent == one.pid and one.role == process.role for one in at_host):
                 continue
             states = {sample.state for sample in process.samples}
@@ -351,7 +360,7 @@ def _process_line(process: ProcessEvidence) -> str:
 
 
 def _rank_lines(rank: Rank) -> tuple[str, ...]:
-    """What shows where a rank is: its process, and the inner end of its stack."""
+    """Return the evidence of where a rank is: its process, and the innermost calls of its stack."""
     frames = main_thread(rank.last)
     stack = " > ".join(label(frame) for frame in frames[-4:])
     line = f"rank {rank.number}: {_process_line(rank.process)}"
@@ -359,7 +368,7 @@ def _rank_lines(rank: Rank) -> tuple[str, ...]:
 
 
 def processes(case: Scene) -> Iterator[Cause]:
-    """Ranks whose state says it all: stopped, traced, ended, in the kernel."""
+    """Ranks whose process state is the cause: stopped, traced, ended, blocked in the kernel."""
     found = []
     for rank in case.ranks:
         shown = _rank_lines(rank)
@@ -407,12 +416,16 @@ def _in_kernel(
 
 
 def _path_in(syscall: str) -> str:
+    """Return the path in a system call such as `read /data/train-00017`; else empty."""
     found = re.match(r"\w+ (/.*)", syscall)
     return found[1] if found else ""
 
 
 def missing_ranks(case: Scene) -> Iterator[Cause]:
-    """Ranks that the job's size tells of and that run nowhere."""
+    """Ranks that run nowhere, although the job's size includes them.
+
+    Ranks on hosts that could not be observed are not counted as missing.
+    """
     if not case.is_running or not case.size:
         return
     silent = {host.host for host in case.silent}
@@ -462,6 +475,7 @@ def missing_ranks(case: Scene) -> Iterator[Cause]:
 
 
 def _sees_nothing(host: HostEvidence) -> bool:
+    """Return whether the processes of a host that answered could not be read."""
     return any(text.startswith("processes:") for text in host.problems)
 
 
@@ -477,7 +491,7 @@ def _gone_line(case: Scene, number: int) -> str:
 
 
 def ended_ranks(case: Scene) -> Iterator[Cause]:
-    """Ranks whose main program is over while others go on: an exception, or a return."""
+    """Ranks whose program has ended, by an exception or by a return, while others go on."""
     ended = [one for one in case.ranks if one.place is Activity.ENDED]
     rest = [one for one in case.ranks if one.place is not Activity.ENDED]
     if not ended or not rest or case.advances:
@@ -500,7 +514,7 @@ def ended_ranks(case: Scene) -> Iterator[Cause]:
 
 
 def suspects(case: Scene) -> list[Rank]:
-    """The ranks that are at something of their own at every look, while all others wait."""
+    """Return the few ranks that are at their own work at every sample, while all others wait."""
     out = [
         one
         for one in case.ranks
@@ -509,7 +523,7 @@ def suspects(case: Scene) -> list[Rank]:
     few = len(out) * 2 < len(case.ranks) or (len(out) == 1 and len(case.ranks) == 2)
     if not out or not few or not case.others_wait(one.number for one in out):
         return []
-    # One that was in a step as well goes through its program.
+    # A rank that was in a step at one of the samples makes progress.
     return [one for one in out if not any(place in _STEPS for place in one.places)]
 
 
@@ -517,7 +531,7 @@ _STEPS = (Activity.COLLECTIVE, Activity.GRAPH, Activity.INIT)
 
 
 def odd_ranks(case: Scene) -> Iterator[Cause]:
-    """Ranks that keep the others waiting: in a file, in a loop, on a disk that is full."""
+    """Ranks that keep the others waiting: in a file, in a loop, on a full disk."""
     if case.advances:
         return
     found = []
@@ -601,7 +615,7 @@ def _is_pipe(channel: str) -> bool:
 
 
 def _full_disks(rank: Rank) -> str:
-    """The full file system that the rank has files on, or writes to; empty: none."""
+    """Return the full file system on which a rank has files or its working folder; else empty."""
     systems = rank.host.facts.get("filesystems")
     full = {
         str(one["path"])
@@ -620,7 +634,10 @@ def _full_disks(rank: Rank) -> str:
 
 
 def _full_by_log(case: Scene, rank: Rank) -> str:
-    """The full file system of its host, where the log has that a write has failed for room."""
+    """Return a full file system of the rank's host if the log shows that it has no space for it.
+
+    The error in the log must not be that of another rank. Else the result is empty.
+    """
     paths = [path for host, path in _full_places(case) if host is rank.host]
     root = _root(case)
     if not root or root.signature.id not in _NO_ROOM or root.ranks - {rank.number}:
@@ -645,7 +662,7 @@ def _is_full(system: dict[str, Any]) -> bool:
 
 
 def stalled(case: Scene) -> Iterator[Cause]:
-    """Horovod's report: who is missing from which tensors."""
+    """Ranks that, by Horovod's stall report, are missing from tensors that others submitted."""
     stall = case.stall
     if stall is None or not case.is_running:
         return
@@ -681,7 +698,7 @@ def stalled(case: Scene) -> Iterator[Cause]:
             shown,
         )
         return
-    # Several groups miss different tensors: they wait for each other.
+    # Several groups of ranks are missing from different tensors: they wait for each other.
     listed = sorted(groups.items(), key=lambda item: (len(item[1]), item[1]))
     fewest, few = listed[0]
     odd = len(few) * 2 < case.size and len(few) < len(listed[1][1])
@@ -718,7 +735,7 @@ def _doing(rank: Rank) -> str:
 
 
 def ras(case: Scene) -> Iterator[Cause]:
-    """NCCL's own view: who lags in a communicator, while nothing moves."""
+    """Ranks that, by NCCL's RAS, lag in a communicator or do not answer, in a job without steps."""
     if case.advances or not case.is_running:
         return
     seen: set[str] = set()
@@ -760,7 +777,7 @@ def _of_ras(case: Scene, check: str, ranks: tuple[int, ...], message: str) -> Ca
 
 
 def _exception(case: Scene) -> str:
-    """The log's first exception or known error that is no consequence of another."""
+    """Return the log's first exception, or else its known error that is a cause; else empty."""
     if case.explained.unknown:
         return case.explained.unknown[0].text
     root = _root(case)
@@ -768,13 +785,14 @@ def _exception(case: Scene) -> str:
 
 
 def _root(case: Scene) -> LogFinding | None:
+    """Return the known error in the log that is a cause, not a consequence; None without one."""
     lead = case.explained.lead
     is_cause = lead and lead.signature.role is Role.ROOT and lead.signature.severity is ERROR
     return lead if is_cause else None
 
 
 def kernels(case: Scene) -> Iterator[Cause]:
-    """What the hosts' kernels have said since the job began: memory, GPUs, disks."""
+    """Known errors in the kernel messages of the hosts since the job began: memory, GPUs, disks."""
     if case.evidence.job is None or case.job.state == "succeeded":
         return
     blocks = not case.advances and case.job.state != "cancelled"
@@ -812,7 +830,10 @@ def _of_kernel(
 
 
 def _gpu_index(host: HostEvidence, bus: str) -> int | None:
-    """`0000:00:1e` is what nvidia-smi has as 00000000:00:1e.0."""
+    """Return the index of a GPU by its PCI address in kernel messages; None if unknown.
+
+    The kernel's `0000:00:1e` is nvidia-smi's `00000000:00:1e.0`.
+    """
     for index, gpu in enumerate(_gpus_of(host)):
         known = str(gpu.get("bus") or "").lower().rpartition(".")[0]
         if bus and known and known.endswith(bus.lower().removeprefix("pci:")):
@@ -821,7 +842,7 @@ def _gpu_index(host: HostEvidence, bus: str) -> int | None:
 
 
 def ended_by_cause(case: Scene) -> Iterator[Cause]:
-    """Why a job that has ended did not end well, where its log has the cause."""
+    """Why a job failed, if its log has the cause; also a job that had nothing left to train."""
     job = case.job
     if job.state == "succeeded":
         for line in job.log[-40:]:
@@ -842,7 +863,7 @@ def ended_by_cause(case: Scene) -> Iterator[Cause]:
 
 
 def ended_unexplained(case: Scene) -> Iterator[Cause]:
-    """The same where the log has no more than consequences, or nothing."""
+    """A job that failed, if its log has only consequences, or nothing that is known."""
     if _failed(case) and not (_root(case) or case.explained.unknown):
         yield _failure(case, case.explained.lead)
 
@@ -852,10 +873,12 @@ def _failed(case: Scene) -> bool:
     return ended and case.job.state not in ("succeeded", "cancelled", QUEUED)
 
 
+# Ids of known log lines that a full disk or a full /dev/shm can cause.
 _NO_ROOM = {"system.no-space", "mpi.backing-file", "nccl.shm-full", "torch.shm", "system.bus-error"}
 
 
 def _failure(case: Scene, one: LogFinding | None) -> Cause:
+    """Return the cause of a job that failed; `one` is the known error in its log, if any."""
     job = case.job
     status = f" with exit status {job.exit_status}" if job.exit_status is not None else ""
     begin = f"job {job.job_id} {job.state}{status}"
@@ -908,7 +931,7 @@ def _full_places(case: Scene) -> list[tuple[HostEvidence, str]]:
 
 
 def logged(case: Scene) -> Iterator[Cause]:
-    """An error in the log of a job that stands still and has not ended."""
+    """Errors in the log of a running job that makes no steps."""
     if not case.is_running or case.advances or not case.is_quiet:
         return
     root = _root(case)
@@ -935,7 +958,7 @@ def logged(case: Scene) -> Iterator[Cause]:
 
 
 def host_facts(case: Scene) -> Iterator[Cause]:
-    """Disks, shared memory, mounts, memory, GPUs, descriptors of the hosts that answered."""
+    """Full disks, full shared memory, dead mounts and broken GPUs of the hosts that answered."""
     for host in case.evidence.hosts:
         facts = host.facts
         blocks = case.is_running and not case.advances
@@ -1010,6 +1033,7 @@ def _gpus(case: Scene, host: HostEvidence) -> Iterator[Cause]:
 
 
 def descriptors(case: Scene) -> Iterator[Cause]:
+    """Ranks that have nearly as many open files as their limit allows."""
     found = []
     for rank in case.ranks:
         limit = rank.host.facts.get("limits")
@@ -1023,6 +1047,7 @@ def descriptors(case: Scene) -> Iterator[Cause]:
 
 
 def clocks(case: Scene) -> Iterator[Cause]:
+    """Hosts whose clock differs from the others' by more than SKEW_S."""
     known = [
         (host.clock_offset_s, host)
         for host in case.evidence.hosts
@@ -1030,7 +1055,7 @@ def clocks(case: Scene) -> Iterator[Cause]:
     ]
     if not known:
         return
-    # This machine's clock may be wrong itself, where all others agree.
+    # Offsets are to this machine's clock, which may be wrong itself: so compare with the median.
     middle = sorted(offset for offset, _ in known)[len(known) // 2] if len(known) > 2 else 0.0
     for offset, host in known:
         apart = offset - middle
@@ -1047,7 +1072,7 @@ def clocks(case: Scene) -> Iterator[Cause]:
 
 
 def hostnames(case: Scene) -> Iterator[Cause]:
-    """Two hosts of one name: Horovod and NCCL take their ranks for those of one machine."""
+    """Hosts of the same name: Horovod and NCCL take their ranks for those of one machine."""
     named: dict[str, list[HostEvidence]] = {}
     for host in case.evidence.hosts:
         system = host.facts.get("system")
@@ -1068,7 +1093,7 @@ def hostnames(case: Scene) -> Iterator[Cause]:
 
 
 def left_over(case: Scene) -> Iterator[Cause]:
-    """Ranks of other jobs, and the memory that they hold."""
+    """Ranks of jobs that have ended, or that are unknown, and the memory that they hold."""
     others_now = set(case.job.others)
     by_host: dict[str, list[Rank]] = {}
     for rank in case.left_over:
@@ -1081,7 +1106,7 @@ def left_over(case: Scene) -> Iterator[Cause]:
         gpu = _gpu_memory(host, pids)
         also = f" and {format_bytes(gpu)} of GPU memory" if gpu else ""
         jobs = sorted({one.process.job_id or "an mpirun typed by hand" for one in ranks})
-        # Its own ranks, which have outlived it: nobody ends them.
+        # Ranks of the diagnosed job that outlived it. Nothing will end them, so it is an error.
         own = not case.is_running and any(one.process.job_id == case.job.job_id for one in ranks)
         yield Cause(
             "ranks.leftover",
@@ -1109,7 +1134,7 @@ def _gpu_memory(host: HostEvidence, pids: set[int]) -> int:
 
 
 def stragglers(case: Scene) -> Iterator[Cause]:
-    """Ranks at their own work while the others wait, in a job that makes steps."""
+    """Slow ranks in a job that makes steps: they are at their own work while the others wait."""
     if not case.advances or len(case.ranks) < 2:
         return
     own = {one.number: _own_share(one) for one in case.ranks if len(one.samples) > 1}
@@ -1119,7 +1144,7 @@ def stragglers(case: Scene) -> Iterator[Cause]:
         if len(one.process.glances) >= GLANCES
     }
     numbers = _apart(own, BUSY_SHARE, 1 - WAIT_SHARE) or _apart(works, WORKS_SHARE, RESTS_SHARE)
-    # Others wait for the one that saves, or evaluates, and that passes.
+    # A rank that saves or evaluates keeps the others waiting only for a while.
     slow = [one for one in case.ranks if one.number in numbers and not _saves(one)]
     found = []
     for rank in slow:
@@ -1130,7 +1155,11 @@ def stragglers(case: Scene) -> Iterator[Cause]:
 
 
 def _apart(shares: dict[int, float], most: float, least: float) -> set[int]:
-    """The few whose share is `most` or more, where that of the others is `least` or less."""
+    """Return the ranks with a share of `most` or more, if they are few and stand out.
+
+    They are at most half of all, and the mean share of the others is `least` or less. Otherwise the
+    result is empty.
+    """
     slow = {number for number, share in shares.items() if share >= most}
     rest = [share for number, share in shares.items() if number not in slow]
     few = rest and len(slow) * 2 <= len(shares)
@@ -1146,12 +1175,12 @@ def _saves(rank: Rank) -> bool:
 
 
 def _gets_on(rank: Rank) -> bool:
-    """Whether it is at a checkpoint or an evaluation that goes on, however long that takes."""
+    """Return whether a rank is in a checkpoint or an evaluation, and reads or writes meanwhile."""
     return _saves(rank) and (rank.grown("written_bytes") > 0 or rank.grown("read_bytes") > 0)
 
 
 def _own_share(rank: Rank) -> float:
-    """In which part of its looks a rank was at work of its own."""
+    """Return the share of a rank's samples in which it was at its own work."""
     work = (Activity.USER, Activity.LIBRARY, Activity.DATA)
     own = [
         place in work or sample.state in "DT" for place, sample in zip(rank.places, rank.samples)
@@ -1160,7 +1189,7 @@ def _own_share(rank: Rank) -> float:
 
 
 def _slow_at(rank: Rank) -> str:
-    """What a slow rank spends its time on."""
+    """Return, in words, what a slow rank spends its time on."""
     span = rank.span_s or 1.0
     if rank.grown("run_wait_s") / span > 1.0:
         return "waiting for a processor: too much else runs on that host"
@@ -1175,8 +1204,11 @@ def _slow_at(rank: Rank) -> str:
 
 @dataclass(frozen=True)
 class SentData:
-    """What a rank sent to another host between its first and its last look: for `share` of the
-    time, at `bytes_s` in that time, with `rtt_s` on average."""
+    """What a rank sent to another host between its first and its last sample.
+
+    It was sending for `share` of the time, at `bytes_s` during that time. `rtt_s` is the mean round
+    trip.
+    """
 
     share: float
     bytes_s: float
@@ -1191,7 +1223,7 @@ class SentData:
 
 
 def _traffic(case: Scene) -> dict[tuple[str, str], SentData]:
-    """The busiest by the addresses of the two hosts, that of the sender first."""
+    """Return the busiest connection between each two hosts, by (sender's address, receiver's)."""
     hosts = {host.address for host in case.evidence.hosts if host.address}
     found: dict[tuple[str, str], SentData] = {}
     for rank in case.ranks:
@@ -1210,7 +1242,11 @@ def _traffic(case: Scene) -> dict[tuple[str, str], SentData]:
 
 
 def slow_links(case: Scene) -> Iterator[Cause]:
-    """Hosts that data crawl to, or from, while they are quick between others."""
+    """Hosts whose links are much slower than those between others.
+
+    A slow link between two hosts is assigned to the one that has more slow links. If that does not
+    decide, both hosts are named.
+    """
     traffic = _traffic(case) if case.is_running else {}
     quickest = max((one.bytes_s for one in traffic.values()), default=0.0)
     nearest_s = min((one.rtt_s for one in traffic.values()), default=0.0)
@@ -1219,7 +1255,7 @@ def slow_links(case: Scene) -> Iterator[Cause]:
         frozenset(ends): one
         for ends, one in traffic.items()
         if one.share >= SENDING_SHARE and one.rtt_s >= ROUND_TRIP_S
-        # Of two hosts none can be compared.
+        # With only one pair of hosts there is no other link to compare with.
         if len(pairs) == 1
         or (one.bytes_s * TIMES_SLOWER <= quickest and one.rtt_s >= TIMES_SLOWER * nearest_s)
     }
@@ -1252,7 +1288,7 @@ def slow_links(case: Scene) -> Iterator[Cause]:
 
 
 def slowed_down(case: Scene) -> Iterator[Cause]:
-    """A training that makes fewer images a second than it did."""
+    """A training whose last steps make far fewer images/s than those before."""
     speeds = [
         float(row["images_per_s"])
         for row in case.rows
@@ -1260,7 +1296,7 @@ def slowed_down(case: Scene) -> Iterator[Cause]:
         and isinstance(row.get("images_per_s"), (int, float))
         and row["images_per_s"] > 0
     ]
-    # The first rows have the start in them.
+    # The first rows include the start-up.
     past, now = sorted(speeds[2:-3]), sorted(speeds[-3:])
     if not case.advances or len(past) < 5:
         return
@@ -1276,7 +1312,7 @@ def slowed_down(case: Scene) -> Iterator[Cause]:
 
 
 def scripts(case: Scene) -> Iterator[Cause]:
-    """Ranks that were started from another script, or with another module beside it."""
+    """Ranks whose script, or a module beside it, differs from that of the other ranks."""
     names = {name for rank in case.ranks for name in rank.process.sources}
     for name in sorted(names):
         by_digest: dict[str, list[Rank]] = {}
@@ -1305,7 +1341,7 @@ def scripts(case: Scene) -> Iterator[Cause]:
 
 
 def quarantined(case: Scene) -> Iterator[Cause]:
-    """Hosts that were put into quarantine, and that the job uses all the same, or may."""
+    """Hosts in quarantine that the job uses, or may use because they do not answer."""
     used = {rank.host.host for rank in case.ranks}
     for host in case.evidence.hosts:
         if host.quarantined and (host.host in used or (host.error and case.is_running)):
@@ -1321,6 +1357,7 @@ def quarantined(case: Scene) -> Iterator[Cause]:
             )
 
 
+# The order decides which cause becomes the verdict, among those of equal severity.
 RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     silent_hosts,
     processes,
@@ -1348,7 +1385,7 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
 
 
 def _clean(case: Scene, found: list[Cause]) -> Iterator[str]:
-    """What was looked at without a finding."""
+    """Yield what was checked and is well, in words."""
     checks = {one.check_id for one in found}
     hosts = case.evidence.hosts
     answered = [host for host in hosts if not host.error]
