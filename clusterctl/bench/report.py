@@ -257,6 +257,7 @@ def _shares_and_prices(benchmark: Benchmark) -> str:
 def _model(
     model: Model | None, kind: str, benchmark: Benchmark, predicted: Sequence[int]
 ) -> list[Block]:
+    """Return the heading, the explanation and the table of predictions of a model."""
     title = Text(f"The model: {kind} data", 2)
     if model is None:
         return [title, Text("Fewer than two sizes were measured: there is nothing to fit.")]

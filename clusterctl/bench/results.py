@@ -117,6 +117,7 @@ class SizeResult:
 
     @property
     def epoch_usd(self) -> float | None:
+        """The cost of an epoch in US dollars; None if the price is unknown."""
         return None if self.hourly_usd is None else self.hourly_usd * self.epoch_s / 3600
 
     def as_data(self) -> dict[str, Any]:

@@ -97,6 +97,7 @@ class Rank:
 
     @functools.cached_property
     def states(self) -> str:
+        """The kernel's letters of all samples, such as `SSS`."""
         return "".join(sample.state for sample in self.samples)
 
     def was(self, state: str) -> bool:
@@ -214,6 +215,7 @@ class Scene:
 
     @functools.cached_property
     def size(self) -> int:
+        """The number of ranks that the job should have; 0 if unknown."""
         return self.job.size or max((one.process.size or 0 for one in self.ranks), default=0)
 
     @functools.cached_property
@@ -246,6 +248,7 @@ class Scene:
 
     @functools.cached_property
     def silent(self) -> list[HostEvidence]:
+        """The hosts that did not answer."""
         return [host for host in self.evidence.hosts if host.error]
 
     @functools.cached_property

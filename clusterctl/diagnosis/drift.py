@@ -229,6 +229,7 @@ def measures(nodes: Sequence[ExaminedNode]) -> str:
 
 
 def _drift(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
+    """Yield a finding for each cell that differs from the norm."""
     table = drift(nodes)
     for heading in table.differing:
         severity = COLUMNS[heading][1]
@@ -270,6 +271,7 @@ def _script_message(node: ExaminedNode, nodes: Sequence[ExaminedNode], table: Ta
 
 
 def _clocks(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
+    """Compare the clocks of nodes and of this machine."""
     timed = [node for node in nodes if node.clock_error_s < float("inf")]
     if not timed:
         return
@@ -298,6 +300,7 @@ def _clocks(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
 
 
 def _names(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
+    """Find nodes with the same hostname."""
     by_name: dict[str, list[ExaminedNode]] = {}
     for node in nodes:
         name = (node.said.get("system") or {}).get("hostname")
@@ -395,6 +398,7 @@ XID = re.compile(r"NVRM: Xid \(((?:PCI:)?[0-9a-fA-F:.]+)\).*?: (\d+)")
 
 
 def _xids(node: ExaminedNode) -> Iterator[Finding]:
+    """Find Xid errors, by which NVIDIA's driver reports errors of GPUs in the kernel log."""
     seen: Counter[tuple[str, int]] = Counter()
     ages: dict[tuple[str, int], float | None] = {}
     for line in node.said.get("kernel_log") or ():
@@ -426,6 +430,7 @@ def _efa(node: ExaminedNode) -> Iterator[Finding]:
 
 
 def _network(node: ExaminedNode) -> Iterator[Finding]:
+    """Check that NCCL chooses the interface of the cluster's network."""
     found = node.said.get("interfaces")
     if found is None:
         return

@@ -242,6 +242,7 @@ _WRONG = object()  # result of _decoded for a value of the wrong type
 
 
 def _decoded(wanted: Any, value: Any) -> Any:
+    """Return a value converted to a type; _WRONG if it is of another type."""
     if wanted is Any:
         return value
     if dataclasses.is_dataclass(wanted):

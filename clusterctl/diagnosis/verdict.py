@@ -393,6 +393,7 @@ def processes(case: Scene) -> Iterator[Cause]:
 def _in_kernel(
     case: Scene, rank: Rank, shown: tuple[str, ...]
 ) -> tuple[str, Severity, Rank, str, tuple[str, ...], str]:
+    """Return the finding about a rank in state D, as input of `combine`."""
     path = _path_in(rank.last.syscall)
     where = f" on {path}" if path else ""
     call = rank.last.syscall.partition(" ")[0]
@@ -573,6 +574,7 @@ def odd_ranks(case: Scene) -> Iterator[Cause]:
 def _no_further(
     case: Scene, rank: Rank, disk: str, where: str, shown: tuple[str, ...]
 ) -> tuple[str, Severity, Rank, str, tuple[str, ...], str]:
+    """Return the finding about a rank on a full disk, as input of `combine`."""
     hint = (
         f"clusterctl disk {case.cluster} says what fills it; clusterctl clean-logs {case.cluster} "
         "makes room"
@@ -584,6 +586,7 @@ def _no_further(
 def _busy(
     case: Scene, rank: Rank, where: str, shown: tuple[str, ...]
 ) -> tuple[str, Severity, Rank, str, tuple[str, ...], str]:
+    """Return the finding about a rank at its own work, as input of `combine`."""
     looks = f"{len(rank.samples)} looks in {format_duration(rank.span_s)}"
     cpu = rank.grown("cpu_s") / rank.span_s if rank.span_s else 0.0
     runs = "R" in rank.states
@@ -808,6 +811,7 @@ def kernels(case: Scene) -> Iterator[Cause]:
 def _of_kernel(
     case: Scene, host: HostEvidence, one: LogFinding, severity: Severity, blocks: bool
 ) -> Cause:
+    """Return the cause of a known error in the kernel log, with the ranks that it hit."""
     check = one.signature.id
     ranks: tuple[int, ...] = ()
     message = f"the kernel of {called(host)}: {one.cause}"
@@ -922,6 +926,7 @@ def _failure(case: Scene, one: LogFinding | None) -> Cause:
 
 
 def _full_places(case: Scene) -> list[tuple[HostEvidence, str]]:
+    """Return the full file systems of all hosts."""
     return [
         (host, str(system.get("path")))
         for host in case.evidence.hosts
@@ -1167,6 +1172,7 @@ def _apart(shares: dict[int, float], most: float, least: float) -> set[int]:
 
 
 def _saves(rank: Rank) -> bool:
+    """Return whether a rank was in a function that saves or evaluates, judged by its name."""
     return any(
         re.search(r"(?i)save|checkpoint|export|evaluat", frame.function)
         for sample in rank.samples

@@ -231,6 +231,7 @@ class _Reading:
         self.sizes = [SizeRow(below) for below in (*_STEPS, None)]
 
     def take(self, record: dict[str, Any]) -> None:
+        """Add a record of the trace. Records of other kinds are ignored."""
         kind, pid, at = record.get("ph"), record.get("pid"), record.get("ts")
         if at is None or pid is None or kind not in ("B", "X", "E"):
             return
@@ -253,6 +254,7 @@ class _Reading:
         self.now = max(self.now, at)
 
     def _begin(self, pid: int, stack: list[tuple[str, int]], name: str, at: int) -> None:
+        """Begin an operation or one of its phases."""
         phase = _phase(name)
         stack.append((phase, at))
         if phase:
@@ -265,6 +267,7 @@ class _Reading:
             self.active[QUEUE] -= 1
 
     def _end(self, pid: int, stack: list[tuple[str, int]], at: int, args: dict[str, Any]) -> None:
+        """End the innermost phase of a tensor, or its operation."""
         phase, began = stack.pop()
         if phase:
             self.active[phase] -= 1
@@ -281,6 +284,7 @@ class _Reading:
             self._reduced(_size(args), self.agreed.pop(pid, (0, {}))[1])
 
     def _reduced(self, size: int, micros: Mapping[str, int]) -> None:
+        """Add a reduced tensor to the row of its size."""
         self.reduced += 1
         row = next(one for one in self.sizes if one.below is None or size < one.below)
         row.tensors += 1
@@ -289,6 +293,7 @@ class _Reading:
             row.seconds[phase] = row.seconds.get(phase, 0.0) + spent / 1e6
 
     def timeline(self) -> Timeline:
+        """Return the totals of the records so far."""
         phases = {phase: self.union[phase] / 1e6 for phase in PHASES}
         phases[NO_COMMUNICATION] = self.idle / 1e6
         sizes = tuple(row for row in self.sizes if row.tensors)

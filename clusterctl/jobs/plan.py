@@ -763,6 +763,7 @@ def shared_network(hosts: Iterable[str], facts: HeadFacts) -> str:
 
 
 def _options(request: JobRequest, facts: HeadFacts) -> TrainerOptions:
+    """Return the options of the trainer that follow from a request."""
     data_dir = request.data_dir or f"{facts.home}/{DATA_FOLDER}/"
     words = request.arguments
     counts_steps = any(word.partition("=")[0] == "--num_batches" for word in words)

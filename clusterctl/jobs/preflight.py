@@ -371,6 +371,7 @@ def _differing(nodes: Sequence[NodeLook]) -> Iterable[tuple[str, str]]:
 
 
 def _difference(there: Mapping[str, int], wanted: Mapping[str, int], host: str) -> str:
+    """Return how a node's training files differ from another host's; empty if they do not."""
     names = sorted(n for n in {*there, *wanted} if there.get(n) != wanted.get(n))
     if not names:
         return ""
@@ -395,6 +396,7 @@ def _evaluating(context: JobContext) -> Sequence[NodeLook]:
 
 
 def _validation(context: JobContext) -> list[Finding]:
+    """Find the nodes that evaluate without validation files."""
     run = context.plan.run
     assert run
     without = [
@@ -410,6 +412,7 @@ def _validation(context: JobContext) -> list[Finding]:
 
 
 def _shards(node: NodeLook, run: TrainerRun) -> Iterable[Finding]:
+    """Check that the training files can be divided among the ranks."""
     files, ranks = len(node.training), run.ranks
     if run.evaluates_only or not files:
         return
@@ -454,6 +457,7 @@ def _nearest(files: int, ranks: int) -> int:
 
 
 def _uneven(node: NodeLook) -> Iterable[Finding]:
+    """Check that all files but the last have equally many records, as the trainer assumes."""
     names = sorted(node.training)
     counted = {name: node.records[name] for name in names[:-1] if node.records.get(name, -1) >= 0}
     if len(set(counted.values())) <= 1:
@@ -499,6 +503,7 @@ def log_findings(context: JobContext) -> list[Finding]:
 
 
 def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
+    """Check for the checkpoints of an earlier run, which this one resumes or deletes."""
     run, folder = context.plan.run, context.plan.log_dir
     assert run
     # Nodes without ranks delete nothing. A synthetic run never resumes.
@@ -569,6 +574,7 @@ def _nothing_to_evaluate(context: JobContext) -> Iterable[Finding]:
 
 
 def _disk(context: JobContext, records: int | None) -> list[Finding]:
+    """Check that the disks have space for the checkpoints."""
     run = context.plan.run
     assert run
     savers = context.readers if run.local_ckpt else context.nodes[:1]

@@ -202,6 +202,7 @@ def parse_hyperparameter(text: str) -> tuple[str, Any]:
 
 
 def _check_hyperparameter(name: str, value: Any) -> None:
+    """Raise UsageError for a name or a value that is not within SageMaker's limits."""
     if not name or len(name) > LONGEST_NAME or "\0" in name:
         raise UsageError(f"not the name of a hyperparameter: {name[:80]!r}")
     try:

@@ -174,6 +174,7 @@ class Section:
     exact: bool = False
 
     def add(self, row: TrainingRow) -> None:
+        """Add a row, and mark it if its speed includes the start-up."""
         # A run that resumes from a checkpoint has another step in its first row.
         startup = not self.rows or row.step <= LAST_STARTUP_STEP
         self.rows.append(replace(row, startup=startup and not self._middle(row)))
@@ -260,6 +261,7 @@ def _values(kind: type, said: dict[str, Any], null: float | None = None) -> dict
 
 
 def _take(sections: list[Section], row: TrainingRow) -> None:
+    """Add a row to the current section, or to a new one if another program began."""
     current = sections[-1]
     last = current.rows[-1] if current.rows else None
     if last == replace(row, startup=last.startup if last else False):

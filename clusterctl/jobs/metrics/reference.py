@@ -29,6 +29,7 @@ class Reference:
 
     @functools.cached_property
     def run(self) -> Run:
+        """The run as it is read from the table."""
         [run] = read_runs([(FOLDER / f"{self.name}.txt").read_text()])
         samples = None if self.synthetic else IMAGENET_SAMPLES
         return replace(run, facts=replace(run.facts, gpus=self.gpus, training_samples=samples))
@@ -79,6 +80,7 @@ class Comparison:
 
     @property
     def speed_ratio(self) -> float | None:
+        """The run's speed per GPU divided by the reference's; None if either is unknown."""
         ours, theirs = self.images_per_s_per_gpu, self.reference_images_per_s_per_gpu
         return ours / theirs if ours is not None and theirs else None
 

@@ -161,6 +161,7 @@ def _seen(row: TrainingRow | EvaluationRow) -> str:
 
 
 def _add(runs: list[Run], section: Section) -> None:
+    """Add a section with rows: as the continuation of the last run, or as a new run."""
     rows, said = tuple(section.rows), section.facts.resumed_from
     start = rows[0].step if said is None else min(said, rows[0].step)
     if runs and _goes_on(runs[-1], rows, start):
