@@ -76,7 +76,7 @@ class Allreduce:
 class AllreduceTable:
     """The results of an allreduce program. `source` is that of the expected figures.
 
-    `error` tells why there are no rows.
+    `error` is the reason if there are no rows.
     """
 
     program: str
@@ -95,7 +95,7 @@ class NetworkFigures:
     (a, b) and (b, a). `seconds` is the duration of each measurement, `took_s` that of all.
     `failures` has the nodes that did not answer and why, `broken` the pairs of other nodes that
     were not measured and why. `link` is the rate that the instance type always carries; 0 if EC2
-    does not tell.
+    has no such rate.
     """
 
     nodes: tuple[str, ...]

@@ -253,7 +253,7 @@ def estimate_s(benchmark: Benchmark, keys: Sequence[RunKey], guess: float | None
 class Difference:
     """One size in two benchmarks.
 
-    `percent` tells how much faster `other` is than `base`. `chance` is the p-value of the
+    `percent` is how much faster `other` is than `base`. `chance` is the p-value of the
     difference; None without repeats. `beyond`: the difference is beyond the noise. `same_types`:
     both ran on the same instance types; on other types, slower is no regression.
     """

@@ -78,7 +78,7 @@ class Sample:
     its path follows, as in `read /data/train-00017`. `cpu_s` and `run_wait_s` (ready to run, but
     without a processor) are totals since the process started. `threads_running` is the number of
     threads in state R or D. `stacks` are from `stack_source` (py-spy, faulthandler, gdb); if there
-    are none, `stack_error` tells why.
+    are none, `stack_error` is the reason.
     """
 
     at_s: float = 0.0
@@ -133,13 +133,13 @@ class ProcessEvidence:
 
 @dataclass(frozen=True)
 class HostEvidence:
-    """The evidence of one host. If it did not answer, `error` tells why, and `ec2` its EC2 state.
+    """The evidence of one host. If it did not answer, `error` is why and `ec2` its state in EC2.
 
     `quarantined` is the time and the reason, if the host is in quarantine. `facts` is the answer of
     `node/diagnosis/host.py`: disks, memory, kernel messages, GPUs and more. `ras` is the answer of
     NCCL's RAS as JSON or text; empty if it is not running. `clock_offset_s` is this host's clock
     minus that of the machine that runs `diagnose`, with an error of up to `clock_error_s`.
-    `network_bytes_s` is the rate at which it sent and received data meanwhile. `problems` tell what
+    `network_bytes_s` is the rate at which it sent and received data meanwhile. `problems` list what
     could not be observed.
     """
 

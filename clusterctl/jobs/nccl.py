@@ -54,7 +54,7 @@ class Transport:
     """NCCL's choice of network. `network` is NCCL's name: Socket, AWS Libfabric, Libfabric or IB.
 
     `plugin` (aws-ofi-nccl) and `libfabric` are versions, `cards` is the number of network cards
-    that the plugin found. What the log does not have is empty or 0. `cause` and `hint` tell why
+    that the plugin found. What the log does not have is empty or 0. `cause` and `hint` say why
     NCCL uses sockets; they are empty for other networks.
     """
 

@@ -698,7 +698,7 @@ def _trainer(python: str, flags: list[str], arguments: tuple[str, ...]) -> tuple
 
 
 def _clearing(request: JobRequest) -> bool | None:
-    """Return whether options or the trainer's flags clear the log folder; None if neither tells."""
+    """Return whether options or the trainer's flags clear the log folder; None if unset."""
     return switch(request.arguments, "clear_log") if request.clears is None else request.clears
 
 

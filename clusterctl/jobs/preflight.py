@@ -27,7 +27,7 @@ class NodeLook:
     `training` and `validation` are the data files' sizes in bytes by name. `records` has the number
     of records of those files that were counted, -1 for a file that ends within a record.
     `checkpoints` are steps, ascending. `free_bytes` is None if unknown. `versions` are by program
-    or library. `script_error` tells why Python could not read the user's program. `in_lab`: `cpus`
+    or library. `script_error` is why Python could not read the user's program. `in_lab`: `cpus`
     are those of the machine that all hosts of the lab share.
     """
 
