@@ -1,4 +1,7 @@
-"""Who does what in a copy: events of the relays and the time in, orders for them out. Pure."""
+"""Decides what each relay of a copy does: relay events and the time come in, orders go out.
+
+Pure: no I/O, and no clock of its own.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,15 @@ from clusterctl.node.relay.messages import (
     Stop,
 )
 
-# Time that nobody was looking is nobody's silence: the program may have been suspended.
+# If this program was suspended (Ctrl-Z, a closed laptop), a long gap between ticks does not mean
+# that nodes were silent. Count a gap as this many seconds at most.
 LONGEST_TICK_S = 0.5
+# Block numbers are unsigned 32-bit integers on the wire. The source may report any size.
 MOST_BLOCKS = 1 << 32
 
 
 class Planned(Protocol):
-    """What the coordinator needs of a CopyPlan."""
+    """The part of a CopyPlan that the coordinator uses."""
 
     @property
     def order(self) -> tuple[str, ...]: ...
@@ -44,12 +49,15 @@ class Planned(Protocol):
     def streams(self) -> int: ...
 
 
-# The source's summary, and the nodes that are there.
+# Makes a plan from the source's summary and the names of the targets that are ready.
 Planner = Callable[[SourceSummary, Sequence[str]], Planned]
 
 
 class Coordinator:
-    """The state of one copy. `hear` and `ended` tell it what happened, `tick` says what to do."""
+    """The state of one copy. `hear`, `started` and `ended` record events; `tick` returns orders.
+
+    `now` is the time of one monotonic clock in seconds, in all of them.
+    """
 
     def __init__(
         self,
@@ -86,7 +94,7 @@ class Coordinator:
         }
 
     def hear(self, now: float, node: str, event: Event) -> None:
-        """Take an event of a relay. What makes no sense now is ignored."""
+        """Process an event of a node's relay. Events that do not fit its state are ignored."""
         self._advance(now)
         peer = self.net.peers[node]
         take = self._take.get(type(event))
@@ -95,19 +103,19 @@ class Coordinator:
             take(peer, event)
 
     def started(self, now: float, node: str) -> None:
-        """The relay's command runs: from now on it may be too late with its first word."""
+        """Record that the relay's command runs. The timeout for its first event begins."""
         self._advance(now)
         self.net.peers[node].heard_at = self.now
 
     def ended(self, now: float, node: str, error: ClusterctlError | None = None) -> None:
-        """The relay's SSH channel has closed, with what is known of the reason."""
+        """Record that the relay has ended, with the error if the reason is known."""
         self._advance(now)
         peer = self.net.peers[node]
         if peer.alive:
             self._drop(peer, error or failures.died(node))
 
     def tick(self, now: float) -> list[tuple[str, Order]]:
-        """The orders that are due, each with its node. Raises what the planner raises."""
+        """Return the orders that are due, each with its node. Raises what the planner raises."""
         self._advance(now)
         self._find_dead()
         if self.planned is None:
@@ -130,7 +138,7 @@ class Coordinator:
 
     @property
     def over(self) -> bool:
-        """Whether every target has all it gets."""
+        """Whether every target is over: see `is_over`."""
         return all(map(self.is_over, self.targets))
 
     @property
@@ -138,11 +146,11 @@ class Coordinator:
         return not any(peer.error for peer in self.targets)
 
     def is_over(self, peer: Peer) -> bool:
-        """Whether this target has all it gets."""
+        """Return whether a target is done or has failed; in a dry run, whether it has compared."""
         return bool(peer.error or peer.done or (self.dry_run and peer.gap))
 
     def give_up(self, error_of: Callable[[str], ClusterctlError]) -> None:
-        """Every target that is not done fails: the time is over, or the source is."""
+        """Fail every target that is not over, with what `error_of` returns for its name."""
         for peer in self.targets:
             if not self.is_over(peer):
                 self._fail(peer, error_of(peer.name))
@@ -170,6 +178,7 @@ class Coordinator:
             if peer.state is PeerState.COMPARING:
                 peer.state = PeerState.CHAIN
             elif peer.state is PeerState.TAIL and not peer.avoid:
+                # It went to the tail while it was comparing, not because it was slow.
                 self.net.to_chain(peer, self.now, "has compared")
             self._see_complete(peer)
 
@@ -187,13 +196,15 @@ class Coordinator:
     def _see_complete(self, peer: Peer) -> None:
         if peer.name != SOURCE and self.net.is_complete(peer):
             peer.ended_at = peer.ended_at or self.now
+            # Only a node that got bytes over a link shows how long one copy takes.
             crossed = peer.bytes > 0 and not self.net.is_beside_source(peer)
             if crossed and self.first_complete_at is None:
                 self.first_complete_at = self.now
 
-    # Ends
+    # Failures
 
     def _drop(self, peer: Peer, error: ClusterctlError) -> None:
+        """Mark a relay as failed, or only as gone if it is a target that has everything."""
         if peer.name == SOURCE or not self.is_over(peer):
             peer.state, peer.error, peer.ended_at = PeerState.FAILED, error, self.now
         else:
@@ -210,7 +221,7 @@ class Coordinator:
         for peer in self.net.peers.values():
             limit = timeouts.dead_s if peer.progress else timeouts.start_s
             if peer.progress and left in ([], [peer]):
-                limit = timeouts.last_dead_s  # everybody else is only waiting for it
+                limit = timeouts.last_dead_s  # the copy is only waiting for this node
             if peer.alive and peer.heard_at is not None and self.now - peer.heard_at >= limit:
                 begun = peer.state is not PeerState.CONNECTING
                 self._fail(peer, failures.too_late(peer.name, limit, begun))
@@ -219,13 +230,16 @@ class Coordinator:
                 self._fail(peer, failures.got_nothing(peer.name, timeouts.give_up_s))
 
     def _end_without_source(self) -> None:
-        """Without the source the others go on where one of them has everything."""
+        """Give up if the source is gone and no living target has every block.
+
+        As long as one has every block, the others pull from it.
+        """
         source = self.net.source
         whole = [peer for peer in self.net.order if peer.alive and self.net.is_complete(peer)]
         if not source.alive and not whole:
             self.give_up(lambda name: failures.source_died(name, source.error))
 
-    # The beginning
+    # Start
 
     def _begin_if_ready(self) -> None:
         summary, source = self.summary, self.net.source
@@ -244,7 +258,8 @@ class Coordinator:
         net.block_bytes, net.streams = max(1, planned.block_bytes), planned.streams
         net.blocks = min(math.ceil(summary.bytes / net.block_bytes), MOST_BLOCKS)
         self.summary = replace(summary, blocks=net.blocks)
-        # Who comes later may not have it.
+        # A relay that has not connected yet has `gmac` False here: it may join later, on a machine
+        # without GMAC.
         net.gmac = all(peer.at.gmac for peer in net.peers.values() if peer.alive)
         self._order(net.source, self._begin_order)
         for name in dict.fromkeys((*planned.order, *there)):
@@ -283,12 +298,14 @@ class Coordinator:
     def _link(self, peer: Peer, name: str) -> None:
         if peer.upstream:
             peer.moved(f"from {peer.upstream} to {name or 'nobody'}")
+        # Nodes with the same upstream share its link, so their rates change, too. They get a new
+        # grace period before they are judged.
         for other in self.net.order:
             if other.upstream and other.upstream in (name, peer.upstream):
                 other.linked_at = self.now
         peer.upstream, peer.linked_at = name, self.now
         if peer.progress:
-            # What it was behind the one before says nothing of this one.
+            # `behind` counts blocks of the previous upstream.
             peer.progress = peer.progress._replace(behind=NOT_TOLD)
         at = self.net.peers[name].at if name else Listening()
         self._order(peer, PullFrom(name, at.address, at.port))

@@ -1,4 +1,4 @@
-"""Why a node has not got all of it, in words for the person who waits for it."""
+"""Errors that tell the user why a node did not get all of the data."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from clusterctl.domain.results import last_line
 from clusterctl.node.relay.messages import Failed, printable
 
 AGAIN = "run the same copy again: it goes on where it stopped"
-# What may have passed by the next time; the others need something done, if only a look.
+# Kinds of failure that may not occur again: the advice is to repeat the copy. Failures of other
+# kinds need some action first.
 _PASSING = ("lost", "closed", "silent", "killed", "timeout")
+# What to do about a kind of failure, if the relay sent no hint of its own.
 _HINTS = {
     "space": "make room there, and run the same copy again: it goes on where it stopped",
     "read-only": "mount it writable, or choose another DST",
@@ -31,7 +33,7 @@ _HINTS = {
 
 
 def failure_of(host: str, told: Failed) -> ClusterctlError:
-    """The error that a relay's last word stands for."""
+    """Return the error for a relay's `Failed` event."""
     why, kind, own = printable(told.why) or "it gave no reason", told.kind, printable(told.hint)
     hint = own or _HINTS.get(kind, AGAIN if kind in _PASSING else "")
     if host == SOURCE and kind in ("usage", "source"):
@@ -42,9 +44,10 @@ def failure_of(host: str, told: Failed) -> ClusterctlError:
 
 
 def with_unquoted_home(hint: str, why: str, paths: Iterable[str]) -> str:
-    """The hint for what nodes say of these paths, which may be below this user's home, not theirs.
+    """Return the hint, extended if a path for the nodes is below the home folder on this machine.
 
-    `why` names a folder above where the node could not make that.
+    The user's shell has then replaced an unquoted `~`. Only permission errors are extended. The
+    path in `why` is not compared: it may be a parent folder that the node could not make.
     """
     tildes = [unquoted_home(path, str(Path.home())) for path in paths]
     found = next(filter(None, tildes), "") if "Permission denied" in why else ""
@@ -52,14 +55,17 @@ def with_unquoted_home(hint: str, why: str, paths: Iterable[str]) -> str:
 
 
 def died(host: str) -> ClusterctlError:
-    """Its channel has closed and nothing is known of the reason."""
+    """Return the error for a relay whose channel closed for an unknown reason."""
     if host == SOURCE:
         return ClusterctlError("it ended without a word", AGAIN)
     return ConnectionLost(host, "the relay on it ended without a word", AGAIN)
 
 
 def too_late(host: str, limit_s: float, begun: bool) -> ClusterctlError:
-    """It has said nothing for too long."""
+    """Return the error for a relay that sent nothing for `limit_s` seconds.
+
+    `begun`: it had reported before that it listens.
+    """
     what = f"said nothing for {limit_s:g} s (frozen, or cut off)"
     if not begun:
         what = f"python3 did not start there within {limit_s:g} s"
@@ -68,12 +74,12 @@ def too_late(host: str, limit_s: float, begun: bool) -> ClusterctlError:
 
 
 def got_nothing(host: str, limit_s: float) -> ClusterctlError:
-    """It speaks, and nothing moves: its disk, or its network, hangs."""
+    """Return the error for a relay that responds but gets no data: its disk or network hangs."""
     return _timeout(host, f"got nothing for {limit_s:g} s, and others did")
 
 
 def no_way(host: str, tried: Mapping[str, str]) -> ClusterctlError:
-    """It can pull from nobody. `tried`: name -> what came of it."""
+    """Return the error for a node that can pull from no relay. `tried` maps names to reasons."""
     names = [SOURCE, *[name for name in tried if name != SOURCE][:5]]
     why = tried.get(SOURCE) or next(iter(tried.values()), "")
     return CommandFailed(
@@ -85,7 +91,7 @@ def no_way(host: str, tried: Mapping[str, str]) -> ClusterctlError:
 
 
 def source_died(host: str, error: ClusterctlError | None) -> ClusterctlError:
-    """What was there is kept. `error` is the source's."""
+    """Return the error for a node whose source died. `error` is the source's, if known."""
     if error is None:
         return CommandFailed(host, "the source died", AGAIN)
     where = f" on {error.host}" if isinstance(error, HostError) else ""
@@ -96,7 +102,7 @@ def source_died(host: str, error: ClusterctlError | None) -> ClusterctlError:
 
 
 def out_of_time(host: str, timeout_s: float) -> ClusterctlError:
-    """The time that the user gave is over."""
+    """Return the error for a node that was not done within the user's --timeout."""
     return _timeout(host, f"the copy did not end within {timeout_s:g} s")
 
 
@@ -107,15 +113,19 @@ def _timeout(host: str, what: str, hint: str = AGAIN) -> CommandTimeout:
 
 
 def ended_early(host: str, exit_status: int, stderr: str, spoke: bool) -> ClusterctlError:
-    """The relay's process ended, and not because it was told to."""
+    """Return the error for a relay whose process ended without an order to.
+
+    `spoke`: it had sent an event.
+    """
     complaint = printable(last_line(stderr))
     if exit_status == 127 and not spoke:
         return _missing(
             host, "python3 is not installed there", "install it: apt-get install python3"
         )
+    # The message of the version check in node/packer.py.
     if not spoke and "is needed" in complaint and "python3 is" in complaint:
         return _missing(host, f"too old: {complaint}", "install Python 3.8 or newer as python3")
-    if exit_status in (137, 139, 134):
+    if exit_status in (137, 139, 134):  # 128 plus SIGKILL, SIGSEGV and SIGABRT
         return CommandFailed(host, f"the relay on it was killed (exit status {exit_status})", AGAIN)
     return CommandFailed(host, f"the relay on it ended with exit status {exit_status}: {complaint}")
 

@@ -1,6 +1,7 @@
-"""Which node is in the way: told from silence, slowness and lost connections.
+"""Finds nodes that hold back others, from silence, slowness and lost connections.
 
-What each rule is worth was measured (tests/copy/simulated.py; docs/copy-model.md has the table).
+The gain from each rule was measured in simulated time (tests/copy/simulated.py; docs/copy-model.md
+has the table).
 """
 
 from __future__ import annotations
@@ -10,25 +11,31 @@ from typing import NamedTuple
 from clusterctl.copy.topology import SOURCE, WINDOW_S, Peer, PeerState, Timeouts, Topology
 from clusterctl.node.relay.messages import Lost, printable
 
-# Slower than this share of the fastest, and so many seconds of its data behind its upstream.
+# A node is slow if its rate is below this share of the fastest rate, and if it is behind its
+# upstream by more than what arrives in this many seconds at the fastest rate.
 SLOW_SHARE = 0.5
 LAG_S = 1.0
-# The first node and the second are as fast as each other.
+# The second node counts as no slower than the first from this share of the first one's rate on.
 EVEN_SHARE = 0.8
+# How often the first node may be tried at the end of the chain.
 ROTATIONS = 2
+# How many lost connections to the source a node may report before it has to avoid the source.
 SOURCE_RETRIES = 3
-# One connection of several may be lost: what comes after that over the others shows it.
+# A loss is judged this many seconds after its report. Of several connections perhaps only one is
+# lost: data that arrives in the meantime shows that the others work.
 SETTLED_S = 0.5
 
 
 class _Loss(NamedTuple):
+    """A node's report that it gets nothing from its upstream."""
+
     upstream: str
     at: float
     why: str
 
 
 class Health:
-    """Sends nodes that are in the way to the tail of a Topology, and takes them back."""
+    """Moves nodes that hold back others to the tail of a Topology, and back when they are fast."""
 
     def __init__(self, topology: Topology, timeouts: Timeouts) -> None:
         self._net, self._timeouts = topology, timeouts
@@ -38,16 +45,17 @@ class Health:
         self.data_at: float | None = None
 
     def lost(self, peer: Peer, now: float, told: Lost) -> None:
-        """It says that it gets nothing from its upstream."""
+        """Record that `peer` gets nothing from its upstream. Ignored for previous upstreams."""
         if told.upstream and told.upstream == peer.upstream:
             why = printable(told.why or told.kind or "lost")
             self._losses[peer.name] = _Loss(told.upstream, now, why)
 
     def look(self, now: float) -> None:
-        """Judge by what is known now."""
+        """Judge all nodes by what is known at `now`, and change the topology accordingly."""
         net = self._net
         if self.data_at is None and any(peer.bytes for peer in net.order):
             self.data_at = now
+        # A node on the source's machine copies from disk to disk: its rate sets no standard.
         crossing = [peer for peer in net.chain if not net.is_beside_source(peer)]
         self._best = max((peer.rate(now) for peer in crossing), default=0.0)
         self._settle_losses(now)
@@ -63,7 +71,7 @@ class Health:
             net.to_chain(back, now, "fast again")
 
     def is_stuck(self, peer: Peer, now: float) -> bool:
-        """Whether it has got nothing for far too long, though its upstream has what it lacks."""
+        """Return whether a node has got nothing for `give_up_s`, though its upstream has more."""
         for_s = now - max(peer.grew_at, peer.joined_at)
         return (
             peer.gap is not None
@@ -74,7 +82,10 @@ class Health:
     # Silent, or still comparing
 
     def _pass_by_idle(self, now: float) -> None:
-        """Those above a node that waits for data and gets none, as far as they give no sign."""
+        """Move the upstreams of a node that waits in vain to the tail, if silent or comparing.
+
+        From the node upwards, as far as one after the other is silent or still compares.
+        """
         timeouts, net = self._timeouts, self._net
         for child in net.order:
             starved_s = now - max(child.grew_at, child.linked_at)
@@ -97,7 +108,7 @@ class Health:
     # Slow
 
     def _slow(self, now: float, children: dict[str, list[Peer]]) -> Peer | None:
-        """The first that lags behind its upstream, which may be that one's doing."""
+        """Return the first node that lags behind its upstream, if any. `_blame` decides why."""
         if self.data_at is None:
             return None
         net = self._net
@@ -116,11 +127,18 @@ class Health:
         return None
 
     def _enough(self, peer: Peer, children: dict[str, list[Peer]]) -> float:
-        """The rate from which on it is not slow: an upstream may have to serve several."""
+        """Return the rate from which on a node is not slow.
+
+        Nodes with the same upstream share its link.
+        """
         return SLOW_SHARE * self._best / max(1, len(children[peer.upstream]))
 
     def _may_accuse(self, peer: Peer, now: float) -> bool:
-        """Nobody waits for it, but it may be slow only because of the node that it pulls from."""
+        """Return whether to judge a node although no other pulls from it.
+
+        It may be slow only because its upstream is. It is tried with two upstreams at most, and
+        only where enough time is left to be gained.
+        """
         left = (self._net.blocks - peer.blocks) * self._net.block_bytes
         return (
             peer.upstream != SOURCE
@@ -130,9 +148,11 @@ class Health:
         )
 
     def _blame(self, slow: Peer, now: float, holds_back: bool) -> None:
-        """Who lags is slow itself; where a second one lags behind the same node, that is.
+        """Decide whether a lagging node or its upstream is slow, and move that one to the tail.
 
-        Two slow neighbours look like that, too: who is slow under two nodes is slow itself.
+        At first the node itself counts as slow. When a second node lags under the same upstream,
+        the upstream is slow, and the first node returns. Two slow neighbours look the same, so a
+        node that lags under two upstreams is slow itself, and these may return.
         """
         net, parent = self._net, self._net.peers[slow.upstream]
         fellows = [
@@ -156,9 +176,10 @@ class Health:
             net.to_tail(slow, now, "slow", PeerState.LAST if last else PeerState.TAIL)
 
     def _try_without_first(self, now: float) -> None:
-        """Nobody is faster than the first node, so nothing shows that it is slow: try without it.
+        """Move the first node to the tail as a trial.
 
-        It costs next to nothing, and is done where there is time left to be gained.
+        No node can be faster than the first one, so nothing else would show that it is slow. The
+        trial costs little (docs/copy-model.md), and is made only where enough time is left.
         """
         net, chain = self._net, self._net.chain
         if self._rotations >= ROTATIONS or self.data_at is None or len(chain) < 2:
@@ -183,7 +204,7 @@ class Health:
     # Back
 
     def _may_return(self, peer: Peer, now: float, children: dict[str, list[Peer]]) -> bool:
-        """Whether it has proved fast: it may be the chain's last one."""
+        """Return whether a node of the tail has proved fast enough for the end of the chain."""
         return (
             peer.state is PeerState.TAIL
             and bool(peer.upstream)
@@ -198,6 +219,7 @@ class Health:
     # Lost connections
 
     def _settle_losses(self, now: float) -> None:
+        """Act on reported losses as soon as it is clear what was lost."""
         net = self._net
         for name, loss in list(self._losses.items()):
             child, upstream = net.peers[name], net.peers[loss.upstream]
@@ -208,12 +230,12 @@ class Health:
             elif now < settled_at:
                 continue
             elif child.grew_at > settled_at:
-                pass
+                pass  # the other connections work
             elif upstream.name == SOURCE:
                 child.source_losses += 1
                 if child.source_losses > SOURCE_RETRIES:
                     child.avoid[SOURCE] = loss.why
-                child.upstream = ""  # the order is to be given again
+                child.upstream = ""  # the coordinator repeats the order to pull
             elif (upstream.heard_at or 0.0) > settled_at:
                 self._cannot_pull(child, upstream, loss, now)
             elif now >= silent_at:
@@ -224,7 +246,10 @@ class Health:
             del self._losses[name]
 
     def _cannot_pull(self, child: Peer, upstream: Peer, loss: _Loss, now: float) -> None:
-        """One alone cannot reach it: that is its own fault. For two it is the other's."""
+        """Move a node that cannot pull from its upstream to the tail, or the upstream.
+
+        If only one node cannot pull from it, the node is at fault; if two cannot, the upstream is.
+        """
         net = self._net
         others = [peer for peer in net.order if upstream.name in peer.avoid]
         if others and not upstream.in_tail:

@@ -1,7 +1,7 @@
-"""How a copy is to go, and how long that takes. Pure: facts in, plan out.
+"""Plans a copy and predicts its time. Pure: facts come in, a plan goes out.
 
-Bytes, seconds, bytes a second; docs/copy-model.md derives the formulas. What is not known is None,
-and so is what would rest on it.
+Units are bytes, seconds and bytes a second. docs/copy-model.md derives the formulas. A figure that
+is not known is None, and so is every figure that depends on it.
 """
 
 from __future__ import annotations
@@ -13,33 +13,37 @@ from typing import Any
 
 from clusterctl.copy.request import CopyRequest
 
-# One TCP flow between EC2 instances that share no cluster placement group:
+# The rate of one TCP connection between EC2 instances outside of a cluster placement group:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-network-bandwidth.html
 EC2_FLOW = 5e9 / 8
-# The share of what passes a link that is data, at MTU 1500: 12 bytes of TCP timestamps and 20 each
-# of the TCP and IPv4 headers are inside of it; 14 header, 4 check sequence, 8 preamble and 12 gap
-# outside (IEEE 802.3, RFC 9293, RFC 7323).
+# The share of a link's bytes that is data, at MTU 1500. Of the 1500 bytes, 20 are the IPv4 header,
+# 20 the TCP header and 12 TCP timestamps. Around them are a header of 14 bytes, a check sequence of
+# 4, a preamble of 8 and a gap of 12 (IEEE 802.3, RFC 9293, RFC 7323).
 PAYLOAD_SHARE = (1500 - 52) / (1500 + 38)
-# What a copy costs beside its bytes: SSH log-ins and the start of the relays, done side by side;
-# for each file, looking at it and sending it, and making it. Measured with 20,000 files of 4 KiB
-# on an AMD EPYC core with an SSD (docs/copy-model.md).
+# Time that a copy takes beside its bytes: for SSH logins and the start of the relays, in parallel;
+# for each file, to list and send it at the source, and to make it at a target. Measured with 20,000
+# files of 4 KiB on an AMD EPYC core with an SSD (docs/copy-model.md).
 SETUP_S = 0.5
 SOURCE_FILE_S, TARGET_FILE_S = 45e-6, 140e-6
 
+# Limits of the block size that `choose_block` returns.
 SMALLEST_BLOCK = 128 << 10
 LARGEST_BLOCK = 8 << 20
-# The blocks that are under way may add this share to the time of one copy.
+# Filling the chain with blocks may add this share to the time of one copy.
 FILL_SHARE = 0.02
 
-# Where nobody knows the link: enough for 100 Gbit/s.
+# Connections per hop where the link's rate is not known: enough for 100 Gbit/s.
 STREAMS = 24
 MOST_STREAMS = 64
 LEAST_STREAMS = 4
-# Less needs few streams: the window of one grows to all of a slow link, and each adds to the fill.
+# A link up to this rate needs few connections: one connection's window grows to fill a slow link,
+# and each further connection adds to the time to fill the chain.
 SLOW_LINK = 1e9 / 8
 SLOW_STREAMS = 2
-# Smaller blocks, of which each stream has one under way, cost more CPU time than streams gain.
+# Each connection has one block under way. With blocks smaller than this, further connections cost
+# more CPU time than they gain.
 BLOCK_WORTH_A_STREAM = 1 << 20
+# Sentences of `CopyPlan.why`.
 WHY = (
     "Every node passes on what it gets, so the source sends each byte once, "
     "however many nodes there are."
@@ -50,7 +54,10 @@ NO_LINK = "The links' rate is not known, so neither is the time: --link-rate say
 
 @dataclass(frozen=True)
 class SourceSummary:
-    """What the source has. `warnings`: what it left out, one line each."""
+    """The size of the source. `warnings` has one line for each thing that it left out.
+
+    `blocks` is 0 until the block size is chosen.
+    """
 
     files: int
     bytes: int
@@ -60,7 +67,7 @@ class SourceSummary:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """One node: what its link and one TCP flow on it carry, in bytes a second, headers included."""
+    """One node: the rates of its link and of one TCP connection, headers included."""
 
     host: str
     zone: str = ""
@@ -70,7 +77,7 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class CopyFacts:
-    """The targets in index order, and what is to move."""
+    """The targets in index order, and the bytes and files to copy."""
 
     nodes: tuple[NodeFacts, ...]
     bytes: int = 0
@@ -80,10 +87,11 @@ class CopyFacts:
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """The decisions, and the time predicted. `order` is the chain's, the source's neighbour first.
+    """The decisions for a copy, and its predicted time.
 
-    `phases` add up to `predicted_s`; it is None while a rate is not known. `limited_by` is empty
-    then, and where nothing is missing. `why` are sentences for a person.
+    `order` is the chain, the source's neighbour first. `phases` maps names to seconds that add up
+    to `predicted_s`, which is None while a rate is not known. `limited_by` is empty in that case,
+    and if nothing is missing. `why` has sentences for the user.
     """
 
     order: tuple[str, ...]
@@ -95,7 +103,7 @@ class CopyPlan:
     why: tuple[str, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
-        """Plain values, for `--json` and TransferReport.plan."""
+        """Return plain values, for `--json` and TransferReport.plan."""
         return {
             "way": "chain",
             "order": list(self.order),
@@ -109,7 +117,7 @@ class CopyPlan:
 
 
 def plan_copy(request: CopyRequest, facts: CopyFacts) -> CopyPlan:
-    """How `request` is to be done."""
+    """Return the plan for `request`."""
     streams = choose_streams(request, facts)
     plan = CopyPlan(
         chain_order(facts),
@@ -121,10 +129,11 @@ def plan_copy(request: CopyRequest, facts: CopyFacts) -> CopyPlan:
 
 
 def predict(plan: CopyPlan, request: CopyRequest, facts: CopyFacts) -> CopyPlan:
-    """The same decisions with the time for these facts: the largest gap, once it is known.
+    """Return the plan with the time predicted for these facts; unchanged if a link is not known.
 
-    T = max(S/B, F*w, F*r) + (N-1)*K*b/B + set-up: nodes pass on what they get, and the stage that
-    all others wait for, while they work side by side, takes the time.
+    Once nodes have reported what they lack, the facts are those of the largest gap.
+    T = max(S/B, F*w, F*r) + (N-1)*K*b/B + set-up, with the symbols of docs/copy-model.md: the
+    stages work in parallel, so the slowest one takes the time.
     """
     link, flow = slowest_link(request, facts), _slowest_flow(facts)
     if link is None:
@@ -136,8 +145,8 @@ def predict(plan: CopyPlan, request: CopyRequest, facts: CopyFacts) -> CopyPlan:
         "source disk": facts.files * SOURCE_FILE_S,
     }
     limit = max(stages, key=lambda stage: stages[stage])
-    # Until the last node gets its first byte. A set smaller than the blocks that are under way
-    # fills the chain with itself.
+    # `fill` is the time until the last node gets its first byte. The blocks under way on a hop are
+    # not more than the whole data set.
     filling = min(plan.streams * plan.block_bytes, facts.bytes)
     fill = max(0, len(facts.nodes) - 1) * filling / rate
     phases = {"set-up": SETUP_S, "transfer": stages[limit], "fill": fill}
@@ -150,7 +159,7 @@ def predict(plan: CopyPlan, request: CopyRequest, facts: CopyFacts) -> CopyPlan:
 
 
 def slowest_link(request: CopyRequest, facts: CopyFacts) -> float | None:
-    """One unknown link makes the slowest link unknown."""
+    """Return the rate of the slowest link; None if the rate of any link is not known."""
     links = [request.link_rate or node.link_rate for node in facts.nodes]
     return min((link or 0.0 for link in links), default=0.0) or None
 
@@ -160,7 +169,7 @@ def _slowest_flow(facts: CopyFacts) -> float | None:
 
 
 def choose_streams(request: CopyRequest, facts: CopyFacts) -> int:
-    """Connections per hop: as many as fill the link and one more, fewer for a small set."""
+    """Return the connections per hop: one more than fill the link, fewer for a small data set."""
     if request.streams:
         return request.streams
     link, flow = slowest_link(request, facts), _slowest_flow(facts)
@@ -174,8 +183,11 @@ def choose_streams(request: CopyRequest, facts: CopyFacts) -> int:
 
 
 def choose_block(size: int, nodes: int, streams: int) -> int:
-    """The largest power of two with which filling the chain, and the first node's own pipeline of
-    reading, sending and writing, costs at most FILL_SHARE."""
+    """Return the block size in bytes for a data set of `size` bytes.
+
+    It is the largest power of two with which filling the chain, and the first node's own pipeline
+    of reading, sending and writing, adds at most FILL_SHARE to the time.
+    """
     block = LARGEST_BLOCK
     while block > SMALLEST_BLOCK and nodes * streams * block > FILL_SHARE * size:
         block //= 2
@@ -183,7 +195,7 @@ def choose_block(size: int, nodes: int, streams: int) -> int:
 
 
 def chain_order(facts: CopyFacts) -> tuple[str, ...]:
-    """Zone after zone, the source's first: as few hops as can be leave a zone, where they cost."""
+    """Return the hosts zone by zone, the source's first: traffic between zones costs money."""
     zones = list(dict.fromkeys((facts.source_zone, *(node.zone for node in facts.nodes))))
     ordered = sorted(facts.nodes, key=lambda node: zones.index(node.zone))
     return tuple(node.host for node in ordered)

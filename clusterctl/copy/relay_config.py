@@ -1,5 +1,8 @@
-"""What relays are told first, on their standard input: it has the secret of the copy, and with
---encrypt its certificate and key, which are written nowhere."""
+"""The configuration that each relay receives first on its standard input.
+
+It contains the secret of the copy and, with --encrypt, a certificate and its key. They are never
+written to a file or a command line.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from typing import Any
 
 from clusterctl.copy.request import CopyRequest
 
-# On either side of now: clocks of nodes may be wrong.
+# How long the certificate is valid before and after now: the clocks of nodes may be wrong.
 VALID = datetime.timedelta(days=7)
 
 
 def common_config(request: CopyRequest) -> dict[str, Any]:
-    """For all relays of one copy, with a secret of its own."""
+    """Return the part that all relays of one copy share, with a new secret."""
     return {
         "secret": secrets.token_hex(32),
         "tls": {"pem": ephemeral_pem()} if request.encrypt else None,
@@ -25,7 +28,7 @@ def common_config(request: CopyRequest) -> dict[str, Any]:
 
 
 def source_config(request: CopyRequest) -> dict[str, Any]:
-    """For the relay at the source."""
+    """Return the part for the relay at the source."""
     names = request.names
     return {
         "role": "source",
@@ -35,7 +38,7 @@ def source_config(request: CopyRequest) -> dict[str, Any]:
 
 
 def target_config(request: CopyRequest) -> dict[str, Any]:
-    """For the relay of a node that gets the data."""
+    """Return the part for the relay of a node that gets the data."""
     return {
         "role": "target",
         "destination": request.destination,
@@ -46,8 +49,8 @@ def target_config(request: CopyRequest) -> dict[str, Any]:
 
 
 def ephemeral_pem() -> str:
-    """A new certificate and its key, PEM, that all relays of one copy share."""
-    # Imported here: the command line starts without it.
+    """Return a new certificate and its key as PEM. All relays of one copy share them."""
+    # Imported here, so that the command line starts without it.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

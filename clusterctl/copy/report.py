@@ -1,4 +1,4 @@
-"""What a copy has come to: while it runs, and at its end. Plain values; times in seconds."""
+"""The progress and the result of a copy as plain values. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NodeStage(Enum):
-    """How far one node is, in the order they pass."""
+    """How far one node is, in order. A node may fail at any stage."""
 
     CONNECTING = "connecting"
     COMPARING = "comparing"
@@ -28,10 +28,10 @@ class NodeStage(Enum):
 
 @dataclass(frozen=True)
 class NodeProgress:
-    """One node now. `upstream` is whom it pulls from; `rate` is bytes a second of late.
+    """The current state of one node.
 
-    The whole copy's time left is without those that are `silent`, which nobody knows of, and
-    without those that are `slow`, while others are under way.
+    `upstream` is the node that it pulls from, `rate` its recent bytes a second. The time left of
+    the whole copy excludes `silent` nodes, and `slow` nodes while others are under way.
     """
 
     host: str
@@ -47,10 +47,10 @@ class NodeProgress:
 
 @dataclass(frozen=True)
 class CopyProgress:
-    """The whole copy now. `left_s` is None while nobody can know.
+    """The current state of the whole copy. `left_s` is None while it cannot be predicted.
 
-    `slowest_link` is in bytes a second, headers included. `plan` is `CopyPlan.as_data()`, from when
-    there is one.
+    `slowest_link` is in bytes a second, headers included. `plan` is `CopyPlan.as_data()`; it is
+    empty until there is a plan.
     """
 
     elapsed_s: float
@@ -63,10 +63,11 @@ class CopyProgress:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """One node at the end. `error` says why it has not all of it; `moves` how it was relinked.
+    """The result for one node. `error` is why it lacks data; `moves` lists how it was relinked.
 
-    `left_out` files changed or vanished at the source meanwhile, or could not be put in place;
-    `warnings` name the first ones.
+    `left_out` counts files that changed or vanished at the source during the copy, or could not be
+    put in place; `warnings` name the first of them. `limits` has the seconds that the relay's
+    threads waited, by kind, and its CPU seconds as `cpu`.
     """
 
     host: str
@@ -88,12 +89,11 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class TransferReport:
-    """The copy at its end. `one_copy_s`: when the first node of the chain had all of it.
+    """The result of the whole copy. `one_copy_s` is the time until the first node had everything.
 
-    `limited_by` is one of `source disk`, `target disk`, `link`, `CPU`, `nothing`.
-    `plan` is what was planned and predicted, `CopyPlan.as_data()`. `missing` are nodes that the
-    cluster is to have and that are not there; `verified` those whose files were read again and
-    are the source's.
+    `limited_by` is one of `source disk`, `target disk`, `link`, `CPU`, `nothing`. `plan` is
+    `CopyPlan.as_data()`. `missing` are nodes that the cluster should have and does not. `verified`
+    are the nodes whose files were read again and are equal to the source's.
     """
 
     source: SourceSummary | None
@@ -117,8 +117,11 @@ class TransferReport:
 
     @property
     def exit_status(self) -> int:
-        """0 when every node has all of it; 255 if a host could not be reached; else 1, also for
-        what was left out. A request that made no sense has its own."""
+        """0 if every node has everything, else the largest status of the errors.
+
+        255 means that a host could not be reached. Without an error it is 1 if a node is missing,
+        refused a dry run, or something was left out.
+        """
         statuses = [node.error.exit_status for node in self.failed if node.error]
         statuses += [self.error.exit_status] if self.error else []
         if statuses:
@@ -129,12 +132,12 @@ class TransferReport:
 
     @property
     def refused(self) -> tuple[NodeReport, ...]:
-        """Of a dry run: those that would not take it."""
+        """Nodes of a dry run that have not enough room or whose DST is not writable."""
         nodes = self.nodes if self.dry_run else ()
         return tuple(node for node in nodes if node.gap and not node.gap.can_be_filled)
 
 
-# From the coordinator's state
+# Made from the coordinator's state
 
 
 def progress_of(
@@ -143,7 +146,7 @@ def progress_of(
     slowest_link: float | None = None,
     plan: Mapping[str, Any] | None = None,
 ) -> CopyProgress:
-    """The copy now."""
+    """Return the current state of the copy."""
     nodes = tuple(_node_progress(coordinator, peer) for peer in coordinator.targets)
     return CopyProgress(
         elapsed_s=elapsed_s,
@@ -158,11 +161,11 @@ def progress_of(
 def _node_progress(coordinator: Coordinator, peer: Peer) -> NodeProgress:
     stage = _stage(peer)
     if coordinator.dry_run and stage is NodeStage.COPYING:
-        # It has said what it lacks, and that was all.
+        # In a dry run a node is done when it has reported what it lacks.
         return NodeProgress(peer.name, NodeStage.DONE)
     moving = stage is NodeStage.COPYING
     needed = peer.gap.bytes if peer.gap else 0
-    # One that would tell every second how far it is does not.
+    # While it copies, a relay sends Progress at least every second.
     quiet_s = coordinator.now - (peer.heard_at or 0.0)
     silent = moving and quiet_s >= coordinator.timeouts.silent_s
     slow = moving and peer.in_tail
@@ -170,7 +173,7 @@ def _node_progress(coordinator: Coordinator, peer: Peer) -> NodeProgress:
     return NodeProgress(
         host=peer.name,
         stage=stage,
-        # Its last bytes are not told before its end.
+        # A relay may end before it has reported its last bytes.
         bytes=needed if stage is NodeStage.DONE else peer.bytes,
         needed_bytes=needed,
         rate=peer.rate(coordinator.now) if moving and not silent else 0.0,
@@ -192,9 +195,9 @@ def _stage(peer: Peer) -> NodeStage:
 
 
 def _left_s(nodes: tuple[NodeProgress, ...]) -> float | None:
-    """The longest of the nodes' times; None while one cannot be told.
+    """Return the longest time left of the nodes in seconds; None if it cannot be predicted.
 
-    Slow nodes count only when they are all that is still under way.
+    Slow nodes count only if no other is under way.
     """
     moving = [node for node in nodes if node.stage is NodeStage.COPYING]
     heard = [node for node in moving if not node.silent]
@@ -216,7 +219,7 @@ def _left_s(nodes: tuple[NodeProgress, ...]) -> float | None:
 def report_of(
     coordinator: Coordinator, duration_s: float, plan: Mapping[str, Any] | None = None
 ) -> TransferReport:
-    """The copy at its end."""
+    """Return the report of a copy that is over."""
     first, source = coordinator.first_complete_at, coordinator.net.source
     moved = any(peer.bytes for peer in coordinator.targets)
     streams = coordinator.net.streams
@@ -255,17 +258,20 @@ def _duration_s(peer: Peer) -> float:
     return max(0.0, peer.ended_at - peer.joined_at) if peer.joined_at else 0.0
 
 
-# What it was limited by
+# What limited the copy
 
-# Of its threads' time.
+# A disk counts as busy if a relay's threads waited this share of their time for it.
 BUSY = 0.5
-# Of a processor.
+# A processor counts as fully used from this share of its time on.
 FULL = 0.85
 
 
 @dataclass(frozen=True)
 class Use:
-    """One relay: seconds of all its threads by kind, of its processors, and of the clock."""
+    """How one relay spent its time, in seconds.
+
+    `waits` are those that all its threads waited, by kind; `cpu` is CPU time, `wall` clock time.
+    """
 
     waits: Mapping[str, float]
     cpu: float
@@ -281,14 +287,15 @@ class Use:
         return cls(told.waits, told.cpu, wall, streams, max(1, peer.at.cores), peer.bytes)
 
     def share(self, *kinds: str) -> float:
-        """The part of its threads' time that went into these."""
+        """Return the share of its threads' time that was spent waiting for these kinds."""
         spent = sum(self.waits.get(kind, 0.0) for kind in kinds)
         return spent / (self.wall * max(1, self.threads)) if self.wall > 0 else 0.0
 
     @property
     def lacks_cpu(self) -> bool:
-        """All its processors are in use; or one, all that Python code can have, and what its
-        threads did was computing more than waiting.
+        """Whether all processors were in use; or one, and its CPU time is BUSY times its waits.
+
+        Python code can use one processor only, because of the interpreter lock.
         """
         if self.wall <= 0:
             return False
@@ -298,7 +305,7 @@ class Use:
 
 
 def limited_by(source: Use, nodes: Sequence[Use]) -> str:
-    """`nothing`, `link`, `CPU`, `source disk` or `target disk`."""
+    """Return what limited the copy: `nothing`, `link`, `CPU`, `source disk` or `target disk`."""
     moved = [node for node in nodes if node.moved_bytes]
     if not moved:
         return "nothing"

@@ -1,4 +1,4 @@
-"""What is to be copied, from where, to where, and how: one value, checked when it is made."""
+"""The request for a copy: what, from where, to where, and how. It is checked when it is made."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from pathlib import Path
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import format_bytes
 
+# Limits of --block-size, in bytes, and of --streams.
 LEAST_BLOCK = 64 << 10
 MOST_BLOCK = 64 << 20
 MOST_STREAMS = 64
 _URL = re.compile(r"(s3|https?)://", re.IGNORECASE)
-# A home folder among them: without its .ssh nobody logs in again.
+# Folders that --delete must not touch, since the node itself lives on them. Home folders are among
+# them because nobody could log in again without `.ssh`.
 _NODES_OWN = re.compile(
     r"~|\.|//?|/+(bin|boot|dev|etc|home(/[^/]+)?|lib\w*|opt|proc|root|run|sbin|sys|usr|var)"
 )
@@ -27,12 +29,12 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class CopyRequest:
-    """SRC to DST, with rsync's meaning of slashes.
+    """A copy of SRC to DST, with rsync's meaning of slashes.
 
-    `sources` are paths, globs, `s3://` or `http(s)://` URLs. They are paths of this machine where
-    `from_node` is None, else of the node with that index. `names` (of --files-from) are taken
-    relative to the only source. `link_rate` is what the slowest link carries, in bytes a second,
-    where the user knows it. Raises UsageError for what makes no sense, with what to change.
+    `sources` are paths, globs, or `s3://` or `http(s)://` URLs. Paths are on this machine if
+    `from_node` is None, else on the node with that index. `names` (of --files-from) are relative
+    to the only source. `port` 0 is any free port. `link_rate` is the rate of the slowest link in
+    bytes a second, if the user knows it. Raises UsageError, with what to change.
     """
 
     sources: tuple[str, ...]
@@ -59,7 +61,7 @@ class CopyRequest:
 
     @property
     def place(self) -> str:
-        """DST from the root or from `~`, without a slash at its end."""
+        """DST as a normalized path that begins with `/` or `~`, without a slash at its end."""
         given = self.destination
         if given.startswith("/"):
             return posixpath.normpath(given)
@@ -67,18 +69,18 @@ class CopyRequest:
 
     @property
     def place_word(self) -> str:
-        """The same as a word for the shell of a node."""
+        """`place` quoted as one word for the shell of a node."""
         home, _, below = self.place.partition("/")
         return '"$HOME"' + shlex.quote(f"/{below}") if home else shlex.quote(self.place)
 
 
 def is_url(source: str) -> bool:
-    """Whether the nodes can fetch it by themselves: `s3://`, `http://`, `https://`."""
+    """Return whether a source is an `s3://`, `http://` or `https://` URL, which nodes fetch."""
     return bool(_URL.match(source))
 
 
 def check_sources_here(request: CopyRequest) -> None:
-    """Looks at the paths of this machine, before anything is opened. Raises UsageError."""
+    """Check the paths on this machine, before any connection is opened. Raises UsageError."""
     if request.from_node is not None or request.has_urls:
         return
     found = [path for source in request.sources for path in _matches(Path(source).expanduser())]

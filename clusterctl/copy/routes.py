@@ -1,4 +1,4 @@
-"""How each node gets to the source on this machine: directly, or through its SSH connection."""
+"""How each node reaches the source on this machine: directly, or through its SSH connection."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from clusterctl.transport.connections import Connections
 from clusterctl.transport.reverse_tunnels import HERE, ReverseTunnels
 from clusterctl.transport.target import Target
 
+# Kinds of `Lost` after which a node gets a tunnel through its SSH connection.
 _BLOCKED = ("refused", "silent", "closed", "denied")
 
 
 class Routes:
-    """Fills in the source's address in orders. `first` is the node whose connection came first."""
+    """Completes orders to pull from the source with an address that the node can reach.
+
+    `first` is the node whose SSH connection came first. The source listens on its local address.
+    """
 
     def __init__(
         self,
@@ -32,26 +36,31 @@ class Routes:
         self._address, self._port = self.own_address, 0
         self._tunnels: ReverseTunnels | None = None
         self._through_ssh: set[str] = set()
-        # The number of each node's latest order: a tunnel that opens late is not for an older one.
+        # The number of each node's latest order, so that a tunnel that opens late does not send an
+        # outdated one.
         self._latest: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def source_listens(self, told: Listening) -> None:
+        """Record the address and port on which the source listens."""
         self._address, self._port = told.address, told.port
         self._tunnels = ReverseTunnels(self._connections, self._address, self._port)
 
     def lost(self, node: str, kind: str) -> None:
-        """The node gets no connection to the source: the next order leads through SSH."""
+        """Record that a node gets nothing from the source: its next order leads through SSH."""
         if kind in _BLOCKED:
             self._through_ssh.add(node)
 
     def forget(self, node: str) -> None:
-        """The node is to pull from another one now."""
+        """Cancel an order for this node that still waits for its tunnel."""
         with self._lock:
             self._latest[node] = self._latest.get(node, 0) + 1
 
     def give(self, target: Target, client_address: str, order: PullFrom) -> None:
-        """Send an order that names the source, with the address at which this node finds it."""
+        """Send an order to pull from the source, with the address at which the node reaches it.
+
+        `client_address` is this machine's address as the node sees it.
+        """
         self.forget(target.host)
         if self._is_direct(target, client_address):
             order = order._replace(address=self._address, port=self._port)
@@ -63,11 +72,15 @@ class Routes:
         ).start()
 
     def _is_direct(self, target: Target, client_address: str) -> bool:
-        """Whether the node sees this machine at the address that it has here: no NAT between."""
+        """Return whether the node can connect directly.
+
+        It can if it sees this machine at the machine's own address, which means that there is no
+        NAT in between, and has not failed to connect before.
+        """
         return client_address == self._address and target.host not in self._through_ssh
 
     def _give_through_ssh(self, target: Target, order: PullFrom, latest: int) -> None:
-        # On a thread of its own: the answer of a node that hangs would hold up all others.
+        # This runs on a thread of its own: a node that hangs would hold up all others.
         assert self._tunnels
         try:
             address, port = self._tunnels.open(target)
@@ -84,9 +97,9 @@ class Routes:
 
 
 def own_address(connections: Connections, target: Target) -> str:
-    """The address of this machine on the SSH connection to a node, or of loopback.
+    """Return this machine's address on the SSH connection to a node, or the loopback address.
 
-    Behind a jump host, or a proxy command, there is none that the node could connect to.
+    Behind a jump host or a proxy command there is no address that the node could connect to.
     """
     transport = connections.session(target).client.get_transport()
     try:
@@ -94,6 +107,7 @@ def own_address(connections: Connections, target: Target) -> str:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             probe.bind((address, 0))
     except (OSError, AttributeError, TypeError, IndexError):
-        # Also an address that a socket passed on from another network has.
+        # bind() fails, too, if the socket was passed on from another network and has an address
+        # that this machine has not.
         return HERE
     return address

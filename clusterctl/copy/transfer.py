@@ -1,5 +1,7 @@
-"""Run a copy: relays on the nodes, one at the source, their events to the coordinator, its orders
-back."""
+"""Runs a copy: starts relays on the nodes and at the source.
+
+Passes their events to the coordinator, and its orders to them.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,11 @@ from clusterctl.node.relay.messages import (
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
+# Seconds between turns if no event comes, between calls of `watch`, and between pings.
 TICK_S = 0.1
 WATCH_S = 0.25
 PING_S = 2.0
-# What relays may take to let go of their destination when they are told to stop.
+# Seconds that relays may take to release their destination: after the copy, and after Ctrl-C.
 STOP_WITHIN_S = 10.0
 LEAVE_WITHIN_S = 3.0
 
@@ -53,10 +56,11 @@ Planner = Callable[[SourceSummary, Sequence[str]], CopyPlan]
 
 @dataclass(frozen=True)
 class Transfer:
-    """One copy. `source` is the node that the sources are on, None: this machine.
+    """One copy. `source` is the node that has the sources; None is this machine.
 
-    `slowest_link` is for the progress, in bytes a second, and asked once there is a plan. `predict`
-    gives a plan the time for so many files and bytes.
+    `slowest_link` returns a rate in bytes a second for the progress, and is called once there is a
+    plan. `predict` returns a plan with the time for a number of files and of bytes. `report_s` is
+    the interval of the relays' Progress. `watch` is called with the progress of the copy.
     """
 
     connections: Connections
@@ -73,16 +77,16 @@ class Transfer:
     watch: Callable[[CopyProgress], None] = field(default=lambda progress: None)
 
     def run(self) -> TransferReport:
-        """To its end. Raises UsageError if there is nothing at the source.
+        """Run the copy to its end. Raises UsageError if there is nothing at the source.
 
-        On KeyboardInterrupt every relay has ended before the interrupt goes on to the caller;
-        what has come is kept, and the same copy goes on from there.
+        A KeyboardInterrupt is raised again after all relays have ended. Data that has come is
+        kept, and the same copy goes on from there.
         """
         return _Run(self).to_its_end()
 
 
 class _Run:
-    """The parts of a transfer that is under way."""
+    """The state of a transfer that is under way."""
 
     def __init__(self, transfer: Transfer) -> None:
         self._transfer = transfer
@@ -107,6 +111,7 @@ class _Run:
         }
 
     def to_its_end(self) -> TransferReport:
+        """See `Transfer.run`."""
         try:
             self._start()
             self._go_on()
@@ -161,7 +166,7 @@ class _Run:
         )
 
     def _start_source_here(self, node: str) -> None:
-        """Now that there is a connection: the source listens on this machine's end of it."""
+        """Make the source listen on this machine's end of the first SSH connection."""
         relay = self._relays[SOURCE]
         if self._routes is not None or not isinstance(relay, LocalRelay):
             return
@@ -176,7 +181,7 @@ class _Run:
 
     @property
     def _plan_data(self) -> dict[str, Any]:
-        """With the time for what is missing, as soon as nodes have said what that is."""
+        """The plan as data, with the time for the largest gap that nodes have reported."""
         if not self._planned:
             return {}
         gaps = [peer.gap for peer in self._coordinator.targets if peer.gap]
@@ -189,7 +194,7 @@ class _Run:
     # One turn
 
     def _go_on(self) -> None:
-        """Until all is over. A bug here ends the copy of those that are not done, and says so."""
+        """Run turns until the copy is over. A bug here fails the targets that are not done."""
         while not self._coordinator.stopped:
             try:
                 self._turn()
@@ -267,12 +272,12 @@ class _Run:
                 relay.give(Stop())
 
     def _wait(self, limit_s: float) -> None:
-        """Until all relays that still answer have ended."""
+        """Wait until all relays that still answer have ended, at most `limit_s` seconds."""
         deadline = time.monotonic() + limit_s
         peers = self._coordinator.net.peers
         for name, relay in self._relays.items():
             left = deadline - time.monotonic()
-            # One that failed by being silent will not hear this either.
+            # A relay that failed because it was silent will not obey Stop either.
             relay.join(max(0.0, left if peers[name].alive else min(left, 0.5)))
 
     def _end_all(self) -> None:

@@ -1,8 +1,8 @@
-"""Do the nodes have the same? Their manifests, compared. Pure.
+"""Compares the manifests of nodes, to tell whether they have the same files. Pure.
 
-Each node first tells one digest of its manifest. Only where these differ does one node for each
-digest send its manifest, and no two of these are in memory at once: 1.2 million files on 32 nodes
-do not fill it.
+Each node first sends the digest of its manifest. Only if these differ, one node for each digest
+sends its manifest. They are compared entry by entry as they arrive, and are never in memory as a
+whole, so that 1.2 million files on 32 nodes do not fill it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from clusterctl.domain.units import count
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, Entry, bytes_of, text_of
 from clusterctl.node.relay.verify import NOT_READ, UNKNOWN, position
 
-# Findings that are kept, each with its path and its hosts; further ones are counted.
+# Findings that are kept, each with its path and hosts. Further ones are only counted.
 MOST_FINDINGS = 10_000
 _KINDS = {FILE: "a file", FOLDER: "a folder", LINK: "a symbolic link"}
 
 
 class Kind(Enum):
-    """What is the matter with a path."""
+    """What is wrong with a path."""
 
     MISSING = "missing"
     EXTRA = "extra"
@@ -34,7 +34,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Discrepancy:
-    """One path, and the hosts for which the message holds. The path is below the one asked for."""
+    """A finding about one path, which is relative to the verified path, on these hosts."""
 
     kind: Kind
     path: str
@@ -44,7 +44,7 @@ class Discrepancy:
 
 @dataclass(frozen=True)
 class NodeTotal:
-    """What one node has, in all. `problem_count` is of files that it could not read."""
+    """The totals of one node. `problem_count` is the number of files that it could not read."""
 
     host: str
     digest: str
@@ -56,15 +56,16 @@ class NodeTotal:
 
 @dataclass(frozen=True)
 class Alike:
-    """Hosts that have the same; `total` is the first one's."""
+    """Hosts with equal manifests. `total` is the first host's."""
 
     hosts: tuple[str, ...]
     total: NodeTotal
 
 
 def grouped(totals: Sequence[NodeTotal]) -> tuple[Alike, ...]:
-    """Hosts with the same digest together. The first group is what the others are compared with:
-    the largest, and of two as large the one with the first host.
+    """Return the hosts grouped by digest. The others are compared with the first group.
+
+    That is the largest one; of two equally large groups, the one with the first host.
     """
     groups: dict[str, list[NodeTotal]] = {}
     for total in totals:
@@ -74,11 +75,11 @@ def grouped(totals: Sequence[NodeTotal]) -> tuple[Alike, ...]:
 
 
 def compare(wanted: Iterable[Entry], there: Iterable[Entry]) -> Iterator[tuple[Kind, str, str]]:
-    """(kind, path, message) for whatever a node has otherwise than it is wanted.
+    """Yield (kind, path, message) for each difference between two manifests.
 
-    What is below a folder that only one of them has, or that one could not list, is not told apart.
+    Nothing is reported below a folder that only one node has, or that one could not list.
     """
-    leave: bytes | None = None  # what the positions below such a folder begin with
+    leave: bytes | None = None  # the prefix of the positions below such a folder
     for one, other in _paired(iter(wanted), iter(there)):
         entry = one or other
         assert entry
@@ -110,9 +111,9 @@ def _paired(
 
 
 def compare_entries(wanted: Entry | None, there: Entry | None) -> Iterator[tuple[Kind, str]]:
-    """What is otherwise about one path."""
+    """Yield (kind, message) for each difference between two entries of the same path."""
     if UNKNOWN in (wanted and wanted.kind, there and there.kind):
-        return  # the node that could not look at it has said so
+        return  # the node that could not read it has reported that as a problem
     if there is None:
         assert wanted
         yield Kind.MISSING, _KINDS[wanted.kind]
@@ -141,7 +142,10 @@ def _differences(wanted: Entry, there: Entry) -> Iterator[str]:
 
 @dataclass
 class Findings:
-    """What has been found so far, each path and message once with all its hosts."""
+    """The findings so far, each path and message once with all its hosts.
+
+    `more` counts those that came when `most` were kept already.
+    """
 
     most: int = MOST_FINDINGS
     more: int = 0
@@ -157,7 +161,7 @@ class Findings:
             self.more += 1
 
     def in_order(self, hosts: Sequence[str]) -> tuple[Discrepancy, ...]:
-        """By path; the hosts of each in the order given."""
+        """Return the findings by path, with the hosts of each in the order of `hosts`."""
         position_of = {host: n for n, host in enumerate(hosts)}
         found = [
             Discrepancy(kind, path, text, tuple(sorted(names, key=position_of.__getitem__)))
