@@ -48,11 +48,11 @@ class Timeouts:
     """The coordinator's timeouts in seconds."""
 
     gather_s: float = 1.0  # for further nodes, once the source and one node are ready
-    start_s: float = 60.0  # for a relay's first Progress
+    start_s: float = 60.0  # without an event, before a relay's first Progress
     silent_s: float = 1.5  # without an event, until a node counts as silent
-    dead_s: float = 15.0  # without an event, until a node has failed
+    dead_s: float = 15.0  # without an event, later on, until a node has failed
     last_dead_s: float = 5.0  # the same if all others are done
-    idle_s: float = 1.5  # without data for a node, until silent upstreams are moved away
+    idle_s: float = 1.5  # without data for a node, until its silent upstream goes to the tail
     grace_s: float = 2.0  # after a relink, before a node is judged
     return_s: float = 5.0  # in the tail, before a fast node may return
     rotate_s: float = 3.0  # without a relink, before the first node is tried at the end

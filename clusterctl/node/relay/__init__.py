@@ -1,1 +1,1 @@
-"""What runs on the nodes while data moves, and to verify it. It is never installed."""
+"""Programs that run on nodes to copy and verify data. They are never installed."""

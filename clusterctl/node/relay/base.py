@@ -1,4 +1,4 @@
-"""What relays have in common: the client's lines, the server, the heartbeat, the end."""
+"""The base class of relays, and the errors that relays report."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from clusterctl.node.relay.serve import Server
 from clusterctl.node.relay.staging import Busy, Removed, boot_id
 from clusterctl.node.relay.wire import Waits, tls_contexts
 
+# System errors: their `kind` in a `Failed` event, and what the user can do.
 _KINDS = {
     errno.ENOSPC: ("space", "make room there, or choose another destination"),
     errno.EDQUOT: ("space", "the user's quota is used up: make room there"),
@@ -44,7 +45,10 @@ _KINDS = {
 
 
 class Failure(Exception):
-    """`kind` as in a `failed` event; the message says what happened, `hint` what to do."""
+    """An error for the user: the message says what happened, `hint` what to do.
+
+    `kind` is that of a `Failed` event: one of `_KINDS`, or busy, lost, source, bug, absent.
+    """
 
     def __init__(self, kind: str, why: str, hint: str = "") -> None:
         super().__init__(why)
@@ -52,7 +56,7 @@ class Failure(Exception):
 
 
 def failure_of(error: BaseException, place: str = "") -> Failure:
-    """What an error means to the user; `place` is where it happened if the error does not say."""
+    """Return the Failure for an error. `place` is the path to name if the error has none."""
     if isinstance(error, Failure):
         return error
     if isinstance(error, Busy):
@@ -73,11 +77,15 @@ def failure_of(error: BaseException, place: str = "") -> Failure:
 
 
 class Stopped(BaseException):
-    """A signal told the relay to end."""
+    """Raised in the main thread when a signal tells the relay to end."""
 
 
 class Relay:
-    """What source and target have in common: the client's lines, the server, the heartbeat."""
+    """The base class of relays: obeys orders, serves other relays, sends the heartbeat.
+
+    The configuration has "secret", and may have "tls", "port", "report_s" (the interval of
+    heartbeats) and "silence_s" (the relay ends if the client is silent for longer).
+    """
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
@@ -93,13 +101,16 @@ class Relay:
         self._began = self._heard = time.monotonic()
 
     def listen(self, bind: str = "") -> None:
-        """Be reachable for the other relays. Raises OSError."""
+        """Accept connections of other relays, and report the address. Raises OSError.
+
+        Without `bind` the address is this node's end of the SSH connection.
+        """
         own, client = _addresses()
         address, port = self.server.listen(bind or own, self.config.get("port", 0))
         self.emit(Listening(address, port, client, os.cpu_count() or 0, gmac_is_faster()))
 
     def emit(self, event: Event) -> None:
-        """Tell the client."""
+        """Send an event to the client. If the client is gone, end the relay."""
         try:
             with self._out:
                 sys.stdout.buffer.write(encode(event))
@@ -108,13 +119,13 @@ class Relay:
             self.end(code=1)
 
     def fail(self, error: BaseException) -> None:
-        """Tell why, and end."""
+        """Report the error and end the relay."""
         failure = failure_of(error, self.config.get("destination", ""))
         self.emit(Failed(str(failure), failure.hint, failure.kind))
         self.end(code=1)
 
     def guarded(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Do it on a thread of its own; what goes wrong ends the relay."""
+        """Run `work` on a thread of its own. An exception in it ends the relay."""
 
         def run() -> None:
             try:
@@ -125,7 +136,7 @@ class Relay:
         threading.Thread(target=run, daemon=True).start()
 
     def run(self) -> None:
-        """Take the client's lines until it says stop, goes away, or falls silent."""
+        """Obey the client's orders until it sends Stop, closes the input, or falls silent."""
         self.guarded(self._beat)
         self.guarded(self.start)
         for line in sys.stdin.buffer:
@@ -141,6 +152,7 @@ class Relay:
         self.end(code=0)
 
     def _beat(self) -> None:
+        """Send Progress when figures change, at least each second; end if the client is silent."""
         every_s, last, told_at = self.config.get("report_s", 0.25), Progress(), 0.0
         while True:
             time.sleep(every_s)
@@ -159,7 +171,7 @@ class Relay:
                 )
 
     def end(self, code: int) -> None:
-        """The process ends here, whatever its threads are doing."""
+        """End the process here, whatever its threads are doing."""
         with self._ended:
             self.leave()
             os._exit(code)
@@ -167,23 +179,26 @@ class Relay:
     def start(self) -> None: ...
 
     def obey(self, order: Order) -> None:
-        """Every order but Listen and Stop."""
+        """Carry out an order other than Listen and Stop."""
 
     def figures(self) -> Progress:
-        """How far it is."""
+        """Return how far the relay is, without the times."""
         return Progress()
 
     def leave(self) -> bool:
-        """Let go of what is not to stay; whether nothing does."""
+        """Release what should not stay on the node. Return whether nothing stays."""
         return True
 
 
 def host_identity() -> str:
-    """The same for two processes that see the same files, as far as that can be told."""
+    """Return a text that is the same for two processes that see the same files, as far as known.
+
+    It is made of the boot ID and the host name.
+    """
     return f"{boot_id().decode(errors='replace')} {os.uname().nodename}"
 
 
 def _addresses() -> tuple[str, str]:
-    """(this node's, the client's), as they are on the SSH connection."""
+    """Return this node's and the client's address, as they are on the SSH connection."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return (words[2], words[0]) if len(words) == 4 else ("127.0.0.1", "")

@@ -1,4 +1,4 @@
-"""The blocks of one relay: which are here, and which to get next, and from whom. Thread-safe."""
+"""The blocks of one relay: which are here, and which to request next from whom. Thread-safe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from collections.abc import Iterable, Sequence
 
 
 class Ledger:
-    """Blocks 0 to `blocks` - 1, each of which is here or not (yet)."""
+    """Which of the blocks 0 to `blocks` - 1 are here.
+
+    `present` has a byte for each block, 1 if it is here from the start.
+    """
 
     def __init__(self, blocks: int, present: bytes | bytearray | None = None) -> None:
         self.changed = threading.Condition()
@@ -18,7 +21,7 @@ class Ledger:
         self._first = tuple(_ranges(self._here))
         self.count = sum(self._here)
         self.blocks = blocks
-        self.watchers = 0  # how many are told
+        self.watchers = 0  # connections over which new blocks are announced
 
     def __contains__(self, block: int) -> bool:
         return bool(self._here[block])
@@ -28,6 +31,7 @@ class Ledger:
         return self.count == self.blocks
 
     def add(self, block: int) -> None:
+        """Record that a block is here."""
         with self.changed:
             if not self._here[block]:
                 self._here[block] = 1
@@ -36,19 +40,24 @@ class Ledger:
                 self.changed.notify_all()
 
     def drop(self, block: int) -> None:
-        """It is not here after all. Who was told of it asks in vain, until it comes again."""
+        """Record that a block is not here after all.
+
+        Peers to which it was announced request it in vain until it comes again.
+        """
         with self.changed:
             self.count -= self._here[block]
             self._here[block] = 0
 
     def missing(self) -> list[int]:
+        """Return the blocks that are not here."""
         with self.changed:
             return [block for block, here in enumerate(self._here) if not here]
 
     def news(self, seen: int, timeout_s: float) -> tuple[int, list[tuple[int, int]]]:
-        """What has come since `seen` (-1: everything), as ranges, and where that ends.
+        """Return the position after the newest block, and the ranges that came since `seen`.
 
-        Waits at most `timeout_s` for something to come.
+        With -1 for `seen` these are the blocks that were here from the start. Otherwise waits at
+        most `timeout_s` seconds for a block.
         """
         if seen < 0:
             return 0, list(self._first)
@@ -68,13 +77,15 @@ def _ranges(here: bytearray) -> list[tuple[int, int]]:
     return found
 
 
+# States of a block: it is here; it is to be requested; it was requested; it was received, and has
+# still to be checked.
 HERE, WANTED, CLAIMED, ARRIVED = 0, 1, 2, 3
 
 
 class Wanted:
-    """The blocks that are missing. Each is asked of one of those who offer it, in `order`.
+    """The blocks that are missing. Each is requested from one upstream that offers it, in `order`.
 
-    Who offers is named by any value: a new upstream is a new name, and the old one's offers end.
+    An upstream (`who`) is identified by any hashable value. A new order to pull is a new upstream.
     """
 
     def __init__(self, order: Sequence[int], missing: Iterable[int]) -> None:
@@ -84,27 +95,29 @@ class Wanted:
         self._state = bytearray(len(order))
         for block in missing:
             self._state[block] = WANTED
-        # Those that are not HERE, and how many of them have come and are still to be checked.
+        # The number of blocks that are not HERE, and of those that are ARRIVED.
         self.left, self._arrived = self._state.count(WANTED), 0
-        # For each who offers: what it has, and the turns of what is still to be asked for.
+        # By upstream: a byte for each block that it has, and a heap of the turns (positions in
+        # `order`) of blocks to request.
         self._has: dict[object, bytearray] = {}
         self._queues: dict[object, list[int]] = {}
         self._changed = threading.Condition()
 
     def begin(self, who: object) -> None:
-        """`who` may offer from now on."""
+        """Accept offers of `who`."""
         with self._changed:
             self._has[who] = bytearray(len(self._state))
             self._queues[who] = []
 
     def end(self, who: object) -> None:
-        """What `who` offered counts no more, and who waits for it is told."""
+        """Drop the offers of `who`, and wake the threads that wait for them."""
         with self._changed:
             self._has.pop(who, None)
             self._queues.pop(who, None)
             self._changed.notify_all()
 
     def offer(self, who: object, blocks: Iterable[int]) -> None:
+        """Record that `who` has these blocks."""
         with self._changed:
             if who not in self._queues:
                 return
@@ -115,9 +128,9 @@ class Wanted:
             self._changed.notify_all()
 
     def take(self, who: object, most: int = 1) -> list[int]:
-        """The next blocks to ask `who` for, at most so many; none when there will be no more.
+        """Return the next blocks to request from `who`, at most `most`, and mark them CLAIMED.
 
-        Waits for the first one.
+        Waits for the first one. Empty if there will be no more.
         """
         with self._changed:
             while self.left and who in self._queues:
@@ -128,7 +141,7 @@ class Wanted:
             return []
 
     def take_more(self, who: object, most: int) -> list[int]:
-        """The same without waiting."""
+        """Do the same without waiting."""
         with self._changed:
             return self._claim(self._queues.get(who, []), most)
 
@@ -142,7 +155,7 @@ class Wanted:
         return taken
 
     def give_back(self, block: int) -> None:
-        """It did not come, or not right: whoever has it may be asked."""
+        """Record that a block did not come, or was damaged: it is to be requested again."""
         with self._changed:
             if self._state[block] in (CLAIMED, ARRIVED):
                 self._arrived -= self._state[block] == ARRIVED
@@ -153,14 +166,14 @@ class Wanted:
                 self._changed.notify_all()
 
     def arrived(self, block: int) -> None:
-        """It has come, and is still to be checked."""
+        """Record that a block was received and has still to be checked."""
         with self._changed:
             if self._state[block] in (WANTED, CLAIMED):
                 self._state[block] = ARRIVED
                 self._arrived += 1
 
     def came(self, block: int) -> None:
-        """It is here."""
+        """Record that a block is here and right."""
         with self._changed:
             if self._state[block] != HERE:
                 self._arrived -= self._state[block] == ARRIVED
@@ -171,16 +184,16 @@ class Wanted:
 
     @property
     def all_arrived(self) -> bool:
-        """Whether nothing more is to come, unless what came is found to be wrong."""
+        """Whether all blocks were received. Some may still prove damaged."""
         return self.left == self._arrived
 
     def behind(self, who: object) -> int:
-        """How many blocks `who` has that have not come yet."""
+        """Return how many blocks `who` has that were not received yet."""
         with self._changed:
             both = zip(self._has.get(who, b""), self._state)
             return sum(1 for has, state in both if has and state in (WANTED, CLAIMED))
 
     def wait(self, timeout_s: float) -> bool:
-        """At most so long, until nothing is missing; whether that is so."""
+        """Wait at most `timeout_s` seconds until nothing is missing; return whether that is so."""
         with self._changed:
             return self._changed.wait_for(lambda: not self.left, timeout_s)

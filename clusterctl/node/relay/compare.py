@@ -1,4 +1,4 @@
-"""What a node lacks of the data set, and what it has too much. Nothing is changed here."""
+"""Compares a node's files with the data set: what is missing, what is extra. Changes nothing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ SECOND_NS = 1_000_000_000
 
 
 class Plan(NamedTuple):
-    """`missing`: the entries (their numbers) that have to come. `retouch`: files whose content is
-    there, but not their mode or time. `extra`: paths that the source does not have, folders after
-    what is in them. `stamps`: for each entry the ctime of the file that is here, else 0.
-    `unlisted`: folders of which nobody can say what is too much in them."""
+    """The result of a comparison. Entries are given by their numbers.
+
+    `missing`: entries that have to come. `retouch`: files with the right content whose mode and
+    time have to be set. `extra`: paths that the source does not have, each folder after its
+    content. `stamps`: for each entry the ctime (ns) of the existing file, else 0. `unlisted`:
+    folders that cannot be listed, so that extra paths in them are not known.
+    """
 
     missing: list[int]
     retouch: list[int]
@@ -30,14 +33,17 @@ class Plan(NamedTuple):
 
 
 def destination(text: str, home: str) -> bytes:
-    """DST as a path: `~` and relative paths mean the home folder, as for rsync."""
+    """Return DST as an absolute path: `~` and relative paths mean the home folder, as in rsync."""
     if text == "~" or text.startswith("~/"):
         text = home + text[1:]
     return os.path.join(os.fsencode(home), os.fsencode(text))
 
 
 def place(dst: bytes, single: bool, entries: list[Entry]) -> tuple[bytes, list[Entry]]:
-    """The folder that the entries are relative to, and they. One file may be given a new name."""
+    """Return the folder that the entries are relative to, and the entries.
+
+    If the source is a single file, DST may give it a new name.
+    """
     if not single or dst.endswith(b"/") or os.path.isdir(dst):
         # DST may be a link to a folder, on another disk for example.
         return os.path.realpath(dst), entries
@@ -52,15 +58,16 @@ def compare(
     delete: bool,
     among: Iterable[int] | None = None,
 ) -> Plan:
-    """Sizes and times decide, or with `checksum` the content. Raises OSError.
+    """Compare entries with the files below `root`. Raises OSError.
 
-    `among` are the numbers of the entries to look at; None: all.
+    A file is the same if its size and time are, or with `checksum` its size and content. `among`
+    are the numbers of the entries to compare; None means all. Without `delete`, `extra` is empty.
     """
     missing, retouch, doubtful = [], [], []
     stamps = array("q", bytes(8 * len(entries)))
     fresh = not os.path.lexists(root)
     folders: list[bytes] = []
-    anew = b"/"  # what the paths below the latest folder that has to be made begin with
+    anew = b"/"  # the prefix of all paths below the latest folder that has to be made
     for number in range(len(entries)) if among is None else among:
         entry = entries[number]
         status = None if fresh or entry.path.startswith(anew) else _look(_at(root, entry))
@@ -76,7 +83,7 @@ def compare(
         elif status is None or not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
             missing.append(number)
         else:
-            # Before the content is read: what changes from now on is noticed.
+            # Taken before the content is read, so that any later change is noticed.
             stamps[number] = status.st_ctime_ns
             if checksum:
                 doubtful.append(number)
@@ -99,8 +106,10 @@ def _at(root: bytes, entry: Entry) -> bytes:
 def _is_folder(
     root: bytes, entries: Sequence[Entry], entry: Entry, status: os.stat_result | None
 ) -> bool:
-    """Links to folders count: they lead to other disks, and stay (rsync's --keep-dirlinks). One
-    that leads to another folder of the copy does not: files of both would be the same ones.
+    """Return whether a folder of the data set exists at its path.
+
+    A link to a folder counts and is kept (rsync's --keep-dirlinks), since it may lead to another
+    disk. A link to another folder of the data set does not: both would have the same files.
     """
     if status is not None and stat.S_ISLNK(status.st_mode):
         return os.path.isdir(_at(root, entry)) and not _leads_to_another(root, entries, entry.path)
@@ -108,7 +117,8 @@ def _is_folder(
 
 
 def _leads_to_another(root: bytes, entries: Sequence[Entry], name: bytes) -> bool:
-    if root == b"/":  # whose links the node itself needs
+    """Return whether the link `name` leads to the root or another folder of the data set."""
+    if root == b"/":  # the node itself needs the links there
         return False
     target, parts = os.path.realpath(root + b"/" + name), name.split(b"/")[:-1]
     others = set()
@@ -124,7 +134,7 @@ def _look(path: bytes) -> os.stat_result | None:
     try:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return None  # Where it cannot be made either, its publisher says so.
+        return None  # If it cannot be written either, the publisher reports that.
 
 
 def _same_link(root: bytes, entry: Entry, status: os.stat_result | None) -> bool:
@@ -134,7 +144,7 @@ def _same_link(root: bytes, entry: Entry, status: os.stat_result | None) -> bool
 
 
 def _same_time(one_ns: int, other_ns: int) -> bool:
-    """Some file systems keep whole seconds only."""
+    """Return whether two times are equal. Some file systems keep whole seconds only."""
     if one_ns == other_ns:
         return True
     whole = one_ns % SECOND_NS == 0 or other_ns % SECOND_NS == 0
@@ -144,7 +154,7 @@ def _same_time(one_ns: int, other_ns: int) -> bool:
 def _extra(
     root: bytes, entries: Sequence[Entry], folders: Sequence[bytes], unlisted: list[bytes]
 ) -> list[bytes]:
-    """What is in these folders, which are in both places, and is not in the source."""
+    """Return what these folders, which both sides have, contain and the source does not."""
     known = {entry.path for entry in entries}
     found: list[bytes] = []
     for folder in folders:
@@ -156,6 +166,7 @@ def _extra(
 
 
 def _tree(root: bytes, name: bytes, unlisted: list[bytes]) -> list[bytes]:
+    """Return a path and all that is below it, each folder after its content."""
     path = root + b"/" + name
     below: list[bytes] = []
     if os.path.isdir(path) and not os.path.islink(path):
@@ -175,5 +186,5 @@ def _names(folder: bytes, unlisted: list[bytes]) -> list[bytes]:
 
 
 def shown(paths: Iterable[bytes], most: int = 20) -> tuple[str, ...]:
-    """The first names, for a message."""
+    """Return the first `most` paths as text, for a message."""
     return tuple(map(text_of, itertools.islice(paths, most)))

@@ -1,7 +1,6 @@
-"""Where data comes to on a node: what it lacks there is found out, and appears whole.
+"""The destination on a node: finds out what is missing there, and publishes whole files.
 
-How the bytes come is another matter: from relays (target), or by a tool of the node's (s3files,
-webfile).
+The bytes come from other relays (target), or are downloaded by the node (s3files, webfile).
 """
 
 from __future__ import annotations
@@ -25,9 +24,11 @@ MOST_WARNINGS = 100
 
 
 class Destination:
-    """One destination folder: `prepare` first; `publisher` gets what is whole; `finish` when all
-    is here; `leave` in any case. The configuration has "destination", and, where they are not
-    false, "several" (sources), "delete", "checksum", "dry_run".
+    """One destination folder.
+
+    Call `prepare` first, give whole files to `publisher`, then call `finish`, and `leave` in any
+    case. The configuration has "destination", and may have "several" (more than one source),
+    "delete", "checksum" and "dry_run".
     """
 
     def __init__(self, config: dict[str, Any], waits: Waits) -> None:
@@ -37,7 +38,10 @@ class Destination:
         self.compared = self.complete = False
 
     def prepare(self, entries: list[Entry], begin: Begin) -> Gap:
-        """Look at what is there. Raises Failure, OSError, Busy."""
+        """Compare, and make ready for what is missing. Raises Failure, OSError, Busy.
+
+        Return what is missing. In a dry run nothing is changed.
+        """
         dst = destination(self._config["destination"], os.path.expanduser("~"))
         single = begin.single and not self._config.get("several")
         self.root, self.entries = place(dst, single, entries)
@@ -51,7 +55,7 @@ class Destination:
         self.plan = self._compare()
         self._spare_source(begin)
         self._made_root = not os.path.isdir(self.root)
-        # What an interrupted copy left goes, too, where nothing is missing any more.
+        # If nothing is missing, what an interrupted copy left is removed all the same.
         left = os.path.lexists(staging.folder)
         if not dry and (self.plan.missing or self.plan.extra or left):
             staging.acquire()
@@ -67,8 +71,8 @@ class Destination:
             self._check_room(gap)
             new = self.plan.missing
             if begin.left_out:
-                # No file gives way: it may be what was left out. A link to another folder of the
-                # copy does: what is below both would be the same files.
+                # A folder does not replace an existing file, which may be what was left out. It
+                # does replace a link to another folder of the copy: both would have the same files.
                 paths = {n: self.publisher.path(n) for n in new}
                 new = [n for n in new if os.path.isdir(paths[n]) or not os.path.lexists(paths[n])]
             self.publisher.make_folders(new)
@@ -81,7 +85,8 @@ class Destination:
         return compare(self.root, self.entries, checksum, self._delete)
 
     def _compare_again(self) -> None:
-        """Now that nobody else works here: what was missing may have come meanwhile."""
+        """Compare what was missing again: until this copy held the folder, another one may have
+        brought it."""
         checksum = self._config.get("checksum", False)
         again = compare(self.root, self.entries, checksum, False, self.plan.missing)
         retouch = sorted({*self.plan.retouch, *again.retouch})
@@ -90,10 +95,10 @@ class Destination:
         self.plan = self.plan._replace(missing=again.missing, retouch=retouch)
 
     def _spare_source(self, begin: Begin) -> None:
-        """Raises Failure where --delete would remove what is being copied."""
+        """Raise Failure if --delete would remove what is being copied."""
         if begin.host != host_identity():
             return
-        real: dict[bytes, bytes] = {}  # a folder of the destination may be a link that is followed
+        real: dict[bytes, bytes] = {}  # real paths of folders: a destination may contain links
         extra = set()
         for path in self.plan.extra:
             folder, name = os.path.split(self.root + b"/" + path)
@@ -109,17 +114,17 @@ class Destination:
                     "leave out --delete, or choose a destination that SRC is not in",
                 )
 
-    # How the bytes come
+    # What depends on how the bytes come
 
     def open_content(self, begin: Begin) -> None:
-        """Get ready for the bytes of what is missing."""
+        """Make ready to receive the missing bytes."""
 
     def bytes_missing(self) -> int:
-        """How many bytes have to come."""
+        """Return the number of bytes that have to come."""
         return sum(self.entries[number].size for number in self.plan.missing)
 
     def publish_whole(self) -> None:
-        """What needs no byte: empty files."""
+        """Publish missing entries that need no bytes: empty files."""
         assert self.staging
         for number in self.plan.missing:
             entry = self.entries[number]
@@ -127,7 +132,7 @@ class Destination:
                 self.publisher.put([(number, self.staging.part(entry), False)])
 
     def bad(self) -> Iterable[int]:
-        """The numbers of files that have changed at the source meanwhile."""
+        """Return the numbers of files that have changed at the source during the copy."""
         return ()
 
     # What is missing, and whether there is room for it
@@ -153,15 +158,18 @@ class Destination:
                 "make room there, or choose another destination",
             )
 
-    # The end
+    # End
 
     @property
     def problem(self) -> Exception | None:
-        """Why nothing can be published any more."""
+        """The error after which nothing can be published any more, if any."""
         return self.publisher.error
 
     def finish(self) -> Done:
-        """Publish the rest, settle folders, delete. Raises OSError."""
+        """Publish the rest, delete, set modes and times. Raises OSError.
+
+        Nothing is deleted if anything was left out.
+        """
         with self._settled:
             self.publisher.finish()
             if self.publisher.error:
@@ -195,7 +203,7 @@ class Destination:
         return refused + self.publisher.settle_folders()
 
     def leave(self) -> bool:
-        """Let go of the destination. True when nothing is left there that is not published."""
+        """Release the destination. Return whether nothing unpublished is left there."""
         if not self.staging:
             return True
         if self.compared:
@@ -209,8 +217,10 @@ class Destination:
 
 
 def room_at(path: bytes) -> tuple[int, bool]:
-    """How many bytes are free there, and whether it can be written to; of what is above it where
-    it is still to be made."""
+    """Return the free bytes at a path, and whether it is writable.
+
+    If the path does not exist yet, those of its nearest existing parent folder.
+    """
     while not os.path.exists(path):
         path = os.path.dirname(path) or b"."
     status = os.statvfs(path)

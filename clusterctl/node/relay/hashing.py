@@ -1,4 +1,4 @@
-"""Digests of many files, side by side; checksums of blocks on their way."""
+"""Digests of many files in parallel, and checksums of blocks."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from typing import Any, TypeVar, Union
 
 PIECE = 1 << 20
 SHA256_BYTES = 32
-# More than cores where there are few: readers wait for the disk in turn.
+# Limits of the number of threads that read. Machines with few cores get more threads than cores,
+# since readers also wait for the disk.
 LEAST_READERS, MOST_READERS = 4, 32
 
-_own = threading.local()  # a buffer for each thread
+_own = threading.local()  # holds a buffer for each thread
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def digest_of(path: bytes, read: Callable[[int], object] = int, kind: str = "sha256") -> bytes:
-    """Of the file's content; `read` hears of the bytes as they are read. Raises OSError.
+    """Return the digest of a file's content. Raises OSError.
 
-    Neither a link is followed nor a pipe waited for: what was a file a moment ago may be one now.
+    `read` is called with the size of each piece that was read. Links are not followed and pipes
+    not waited for: one may have replaced the file a moment ago.
     """
     digest = hashlib.new(kind)
     view = getattr(_own, "view", None)
     if view is None:
-        # Aligned to pages, which a bytearray is not: copies from the kernel are 3.3 x dearer there.
+        # Aligned to pages. Copies from the kernel to a bytearray, which is not, cost 3.3 times as
+        # much.
         view = _own.view = memoryview(mmap.mmap(-1, PIECE))
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    # By an opener: open() does not close a number that it is given and finds to be a folder's.
+    # With an opener: open() would not close a given descriptor that it finds to be a folder's.
     with open(path, "rb", buffering=0, opener=lambda path, _: os.open(path, flags)) as file:
         while size := file.readinto(view):
             digest.update(view[:size])
@@ -43,8 +46,9 @@ def digest_of(path: bytes, read: Callable[[int], object] = int, kind: str = "sha
 
 
 def has_digest(path: bytes, digest: bytes) -> bool:
-    """Whether that is the digest of its content: SHA-256, or the MD5 that S3 tells. False where
-    there is none, or the file cannot be read.
+    """Return whether a file's content has this digest: a SHA-256, or an MD5 from S3.
+
+    False if the digest is empty or the file cannot be read.
     """
     try:
         kind = "sha256" if len(digest) == SHA256_BYTES else "md5"
@@ -54,7 +58,7 @@ def has_digest(path: bytes, digest: bytes) -> bool:
 
 
 def digest_or_none(path: bytes) -> bytes:
-    """SHA-256, or empty for a file that cannot be read."""
+    """Return the SHA-256 of a file's content; empty if it cannot be read."""
     try:
         return digest_of(path)
     except OSError:
@@ -62,15 +66,18 @@ def digest_or_none(path: bytes) -> bytes:
 
 
 def digests_of_files(paths: Iterable[bytes]) -> list[bytes]:
-    """In order. Hashing lets go of the interpreter: every core takes part."""
+    """Return the SHA-256 of each file in order, empty if it cannot be read.
+
+    hashlib releases the interpreter lock, so that all cores take part.
+    """
     return side_by_side(digest_or_none, paths)
 
 
 def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """`work` of each item, in their order, by threads that each take the next one.
+    """Return `work` of each item in order, computed by several threads.
 
-    A pool's `map` would make an object of 1 KB for each of a million files before it begins.
-    Raises what `work` raises.
+    Raises what `work` raises. A pool's `map` is not used: it would make an object of 1 KB for each
+    of a million files before it begins.
     """
     waiting, lock = enumerate(items), threading.Lock()
     results: dict[int, Result] = {}
@@ -99,10 +106,10 @@ def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[
 
 
 class Crc32:
-    """A block's checksum where OpenSSL cannot be had.
+    """CRC-32 as a block's checksum, for copies in which some machine lacks a faster GMAC.
 
-    A GiB takes 0.3 s of an AMD EPYC's core by the zlib of Debian 12, 0.9 s by the 1.2.11 of
-    Ubuntu 20.04 and 22.04, which goes by four bytes at a time.
+    A GiB takes 0.3 s of an AMD EPYC core with the zlib of Debian 12, and 0.9 s with the 1.2.11 of
+    Ubuntu 20.04 and 22.04, which processes four bytes at a time.
     """
 
     def __init__(self) -> None:
@@ -116,10 +123,10 @@ class Crc32:
 
 
 class Gmac:
-    """A block's checksum by the instructions that processors have for AES-GCM: 0.15 s per GiB.
+    """GMAC as a block's checksum, by the processor's instructions for AES-GCM: 0.15 s per GiB.
 
-    56 bits of the tag. Its key is known: it finds accidents, not attackers. `update` takes bytes or
-    what can be written to.
+    The value is 56 bits of the tag. The key is public: this detects accidents, not attacks.
+    `update` takes bytes or a writable buffer.
     """
 
     def __init__(self) -> None:
@@ -133,14 +140,15 @@ class Gmac:
             self._openssl.EVP_CIPHER_CTX_free(self._context)
 
     def update(self, data: Union[bytes, memoryview]) -> None:
-        """Raises OSError."""
+        """Add data to the checksum. Raises OSError."""
+        # Without an output buffer the data is additional authenticated data: that is GMAC.
         if len(data):
             at: Any = data if isinstance(data, bytes) else _address(data)
             size = ctypes.byref(ctypes.c_int())
             self._openssl.EVP_EncryptUpdate(self._context, None, size, at, len(data))
 
     def value(self) -> int:
-        """Once, at the end. Raises OSError."""
+        """Return the checksum. Can be called once. Raises OSError."""
         tag = ctypes.create_string_buffer(16)
         self._openssl.EVP_EncryptFinal_ex(self._context, tag, ctypes.byref(ctypes.c_int()))
         self._openssl.EVP_CIPHER_CTX_ctrl(self._context, GET_TAG, 16, tag)
@@ -164,7 +172,7 @@ def _done(result: Any, *_: object) -> Any:
 
 @functools.lru_cache(maxsize=None)
 def _openssl() -> Any:
-    """The library that hashlib has loaded. Raises ImportError, OSError, AttributeError."""
+    """Return the OpenSSL that hashlib has loaded. Raises ImportError, OSError, AttributeError."""
     import _hashlib  # noqa: PLC2701
 
     found = ctypes.CDLL(_hashlib.__file__)
@@ -181,8 +189,10 @@ def _openssl() -> Any:
 
 
 def gmac_is_faster() -> bool:
-    """Whether this machine has it, right, and faster than CRC-32: a processor without carry-less
-    multiplication is ten times slower, and a newer zlib uses it, too.
+    """Return whether this machine computes GMAC correctly, and faster than CRC-32.
+
+    Processors without carry-less multiplication are ten times slower at GMAC. Where newer versions
+    of zlib use that instruction, too, CRC-32 may be faster.
     """
     try:
         known = Gmac()
@@ -193,7 +203,7 @@ def gmac_is_faster() -> bool:
 
 
 def _cost_s(kind: Callable[[], Sum]) -> float:
-    """CPU seconds for 256 KiB, the best of three."""
+    """Return the CPU seconds for 256 KiB, the least of three attempts."""
     data, costs = bytes(1 << 18), []
     for _ in range(3):
         began, total = time.thread_time(), kind()

@@ -1,4 +1,4 @@
-"""The data of all files as one stream, cut into blocks, and which of these need not come. Pure."""
+"""The data of all files as one stream, cut into blocks, and which blocks have to come. Pure."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Extent(NamedTuple):
 
 
 class Layout:
-    """Block j is bytes [j * block_bytes, (j + 1) * block_bytes) of the stream.
+    """The division of the stream: block j is bytes [j * block_bytes, (j + 1) * block_bytes).
 
-    The stream is the data of the regular files in the manifest's order, one after another, holes
-    of sparse files left out.
+    The stream is the data of the regular files in the manifest's order, one after another, without
+    the holes of sparse files.
     """
 
     def __init__(self, entries: Sequence[Entry], block_bytes: int) -> None:
@@ -47,7 +47,7 @@ class Layout:
         return min(self.block_bytes, self.total - block * self.block_bytes)
 
     def extents(self, block: int) -> list[Extent]:
-        """What the block consists of, in order."""
+        """Return the pieces of files that a block consists of, in order."""
         at = block * self.block_bytes
         end = at + self.length(block)
         number = bisect_right(self._starts, at) - 1
@@ -62,15 +62,19 @@ class Layout:
         return found
 
     def by_entry(self) -> Iterator[range]:
-        """For each segment in order, the blocks it is in; its owner: `owner_of` the same number."""
+        """Yield the range of blocks that each segment is in, in the order of segments.
+
+        `owner_of` returns the entry that a segment belongs to.
+        """
         for number, begins in enumerate(self._starts):
             ends = self._starts[number + 1] if number + 1 < len(self._starts) else self.total
             yield range(begins // self.block_bytes, -(-ends // self.block_bytes))
 
     def in_turns(self, files: int) -> array[int]:
-        """All blocks, in an order that takes them from so many files by turns.
+        """Return all blocks in an order that takes them from this many files by turns.
 
-        Writers of one file wait for each other. A block belongs to the file its first byte is of.
+        Threads that write to the same file wait for each other in the kernel. A block belongs to
+        the file of its first byte.
         """
         rows = zip(self._starts, self._owners, (-1, *self._owners))
         bounds = [-(-at // self.block_bytes) for at, owner, before in rows if owner != before]
@@ -87,13 +91,16 @@ class Layout:
         return order
 
     def owner_of(self, segment: int) -> int:
-        """The entry of segment number `segment`."""
+        """Return the number of the entry that a segment belongs to."""
         return self._owners[segment]
 
 
 class LeftOver(NamedTuple):
-    """`here`: 1 for each block that need not come. `left`: for each file that is not whole, the
-    bytes that have to come. `resumed`: those files of which pieces are here."""
+    """What has to come.
+
+    `here` has a byte for each block, 1 if it need not come. `left` maps each file that is not
+    whole to the bytes that have to come. `resumed` are those files of which pieces are here.
+    """
 
     here: bytearray
     left: dict[int, int]
@@ -106,7 +113,11 @@ def left_over(
     missing: Iterable[int],
     pieces_of: Callable[[Entry], Sequence[tuple[int, int]]],
 ) -> LeftOver:
-    """`missing` are the entries that are not here; `pieces_of` what there is of one's part."""
+    """Return what has to come.
+
+    `missing` are the numbers of entries that are not here. `pieces_of` returns the pieces (offset,
+    length) of an entry's file that an interrupted copy left.
+    """
     left = {
         number: sum(length for _, length in entries[number].data)
         for number in missing
@@ -133,6 +144,7 @@ def left_over(
 
 
 def _covered(layout: Layout, block: int, number: int, pieces: Sequence[tuple[int, int]]) -> bool:
+    """Return whether the pieces contain all bytes of entry `number` in the block."""
     return all(
         any(at <= extent.offset and extent[1] + extent[2] <= at + size for at, size in pieces)
         for extent in layout.extents(block)
@@ -141,7 +153,7 @@ def _covered(layout: Layout, block: int, number: int, pieces: Sequence[tuple[int
 
 
 def _in_missing_blocks(layout: Layout, here: bytearray, chosen: set[int]) -> dict[int, int]:
-    """How much of each of these files is in blocks that must come."""
+    """Return how many bytes of each chosen file are in blocks that have to come."""
     lengths = dict.fromkeys(chosen, 0)
     blocks: set[int] = set()
     for segment, found in enumerate(layout.by_entry() if chosen else ()):

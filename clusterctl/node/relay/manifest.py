@@ -1,5 +1,4 @@
-"""What a data set consists of: one entry for each file, folder and symbolic link, and its bytes
-on the wire. Pure."""
+"""The manifest of a data set, an entry for each file, folder and link, and its encoding. Pure."""
 
 from __future__ import annotations
 
@@ -10,29 +9,32 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 FILE, FOLDER, LINK = "f", "d", "l"
+# The bits of a mode that are copied.
 MODES = 0o7777
-# Of a folder that the source says nothing about: it keeps its own mode, and its time.
+# The mode of a folder for which the source has none: an existing one keeps its mode and time.
 UNKNOWN_MODE = -1
-# What a decoder takes at most: 64 bytes of text an entry, for ten million of them.
+# The most text that is decoded: enough for ten million entries of 64 bytes.
 MOST_BYTES = 1 << 30
 LONGEST_PATH = 1 << 16
-# Smaller files are got anew after an interruption, so that nobody needs to know their ctime.
+# Bytes. Smaller files begin anew after an interruption, so the manifest needs no ctime for them.
 LEAST_RESUMED = 64 << 10
+# Entries in a line of an encoded manifest.
 ROWS = 1000
+# Bytes that are inflated at once.
 _READ = 1 << 20
 
 
 class BadManifest(ValueError):
-    """These bytes are no manifest."""
+    """Raised for bytes that are not a valid manifest."""
 
 
 class Entry(NamedTuple):
-    """One thing of the data set. `path` is relative to the destination, in bytes.
+    """One file, folder or symbolic link. `path` is relative to the destination.
 
-    `segments` are the (offset, length) of the data in a sparse file; None: all of it is data.
-    `digest` is the content's SHA-256, or empty where nobody asked for it. `changed_ns` is a file's
-    ctime at the source, which nobody can set back: it tells apart two contents of the same size
-    and time. 0: not known.
+    `segments` are the (offset, length) of the data in a sparse file; None means that all of it is
+    data. `digest` is the content's SHA-256 (an MD5 from S3), or empty if it was not requested.
+    `changed_ns` is a file's ctime at the source, 0 if not known. It cannot be set back, so it tells
+    apart two contents of the same size and mtime.
     """
 
     path: bytes
@@ -47,14 +49,14 @@ class Entry(NamedTuple):
 
     @property
     def data(self) -> Sequence[tuple[int, int]]:
-        """Where its data is: (offset, length)."""
+        """The (offset, length) of its data."""
         if self.kind != FILE or not self.size:
             return ()
         return ((0, self.size),) if self.segments is None else self.segments
 
 
 def text_of(path: bytes) -> str:
-    """A path as JSON and messages can carry it; `bytes_of` reverses it, whatever its encoding."""
+    """Return a path as text for JSON and messages. `bytes_of` reverses it for any bytes."""
     return path.decode("utf-8", "surrogateescape")
 
 
@@ -63,7 +65,7 @@ def bytes_of(text: str) -> bytes:
 
 
 def encode(entries: Sequence[Entry]) -> bytes:
-    """Deflated lines of JSON, ROWS entries each; the same entries always give the same bytes."""
+    """Encode entries as deflated lines of JSON. The same entries always give the same bytes."""
     press = zlib.compressobj(1)
     parts = []
     for at in range(0, len(entries), ROWS):
@@ -94,7 +96,7 @@ def _more(entry: Entry) -> dict[str, Any]:
 
 
 def decode(blob: bytes) -> list[Entry]:
-    """Raises BadManifest for anything that `encode` would not have made of a real tree."""
+    """Decode a manifest. Raises BadManifest for what `encode` cannot have made of a real tree."""
     entries = []
     for entry in read([blob]):
         check(entry)
@@ -104,8 +106,10 @@ def decode(blob: bytes) -> list[Entry]:
 
 
 def read(pieces: Iterable[bytes]) -> Iterator[Entry]:
-    """The entries of an encoded manifest that comes in pieces, one after another: however many
-    there are, few are in memory. Raises BadManifest; paths and order are not checked."""
+    """Yield the entries of an encoded manifest that comes in pieces.
+
+    Only few entries are in memory at a time. Paths and order are not checked. Raises BadManifest.
+    """
     partial, size = b"", 0
     try:
         for text in _inflated(pieces):
@@ -135,14 +139,14 @@ def _inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def in_order(path: bytes) -> bytes:
-    """What entries are sorted by: each folder is followed by all that is below it."""
+    """Return the sort key of a path, by which each folder is followed by all that is below it."""
     return path.replace(b"/", b"\0")
 
 
 def _check_order(entries: Sequence[Entry]) -> None:
-    """Raises BadManifest for a path that is there twice, or below what is no folder.
+    """Raise BadManifest for a path that occurs twice, or is below something that is no folder.
 
-    Whoever writes `link/file` after `link -> /elsewhere` writes outside the destination.
+    Writing `link/file` after `link -> /elsewhere` would write outside of the destination.
     """
     before, leaf = b"", b""
     for entry in entries:
@@ -174,7 +178,7 @@ def _with_more(entry: Entry, more: Any) -> Entry:
 
 
 def check(entry: Entry) -> None:
-    """Raises BadManifest: nothing of a manifest may lead out of the destination."""
+    """Raise BadManifest for an entry that is malformed or leads out of the destination."""
     around = b"/" + entry.path + b"/"
     if entry.path != b"." and (b"//" in around or b"/./" in around or b"/../" in around):
         raise BadManifest(f"not a path below the destination: {entry.path!r}")
@@ -194,5 +198,5 @@ def check(entry: Entry) -> None:
 
 
 def digest_of(blob: bytes) -> str:
-    """What both sides compare: SHA-256 of the encoded manifest, in hex."""
+    """Return the SHA-256 of an encoded manifest in hex, by which relays identify it."""
     return hashlib.sha256(blob).hexdigest()

@@ -1,8 +1,8 @@
-"""What a relay and the client of a copy tell each other: typed values here, JSON lines on the wire.
+"""The messages between a relay and its client: typed values here, lines of JSON on the wire.
 
 Orders go to the relay's standard input, events come from its standard output. A node may send
-anything: `decode` keeps what has the type of the field's default, and nothing else. Texts from
-nodes may hold control characters; who shows them uses `printable`.
+anything: decoding keeps only values that have the type of the field's default. Texts from nodes may
+contain control characters: pass them through `printable` before they are shown.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Optional, TypeVar, Union
 
 LONGEST_TEXT = 2000
 Kind = TypeVar("Kind")
+# `Progress.behind` where the relay does not know it.
 NOT_TOLD = -1
 
 
@@ -20,10 +21,10 @@ NOT_TOLD = -1
 
 
 class Listening(NamedTuple):
-    """Other relays may connect. `cores`: processors that the relay may use; 0 is not told.
+    """The relay accepts connections. `cores`: the machine's processors, 0 if not known.
 
-    `client_address` is the client's as the node sees it, "" outside of SSH. `gmac`: whether that
-    is the checksum it would rather take.
+    `client_address` is the client's as the node sees it, "" outside of SSH. `gmac`: on this machine
+    GMAC is faster than CRC-32.
     """
 
     address: str = ""
@@ -34,10 +35,11 @@ class Listening(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """What the source has. `digest` names the manifest that relays pass on to each other.
+    """What the source has. `digest` identifies the manifest that relays pass on to each other.
 
-    `left_out` entries could not be read; `warnings` name the first of them. `host` and `roots`
-    tell a target on the same machine what it must not delete.
+    `left_out` is the number of entries that could not be read; `warnings` name the first of them.
+    `single`: the source is one file. From `host` and `roots` a target on the same machine learns
+    what it must not delete.
     """
 
     digest: str = ""
@@ -51,10 +53,11 @@ class Listed(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """What one node lacks. `missing` is how many files, folders and links it lacks or has
-    otherwise, `delete` how many the source does not have.
+    """What one node lacks. `files` and `bytes` have to come.
 
-    `delete_names` and `missing_names` are the first of these.
+    `missing` is the number of files, folders and links that it lacks or that differ, `delete` that
+    of paths that the source does not have. `missing_names` and `delete_names` are the first of
+    them. `free_bytes` and `writable` are those of the destination.
     """
 
     files: int = 0
@@ -80,24 +83,27 @@ class Gap(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The heartbeat. `blocks` it has, `bytes` it got from others.
+    """The heartbeat: the relay has `blocks`, and received `bytes`.
 
-    `behind`: blocks that its upstream has and it has not. `files`: those that were looked at to
-    be compared. `waits` are seconds of all its threads by kind (clusterctl.node.relay.wire), `cpu`
-    the process' seconds, `wall` those of the clock.
+    `behind` is the number of blocks that its upstream has and it lacks. `files` and `bytes` of a
+    relay that verifies are what it has read. Times are in seconds: `waits` of all its threads by
+    kind (clusterctl.node.relay.wire.KINDS), `cpu` of the process, `wall` since its start.
     """
 
     blocks: int = 0
     bytes: int = 0
     behind: int = NOT_TOLD
-    waits: dict[str, float] = {}  # never changed
+    waits: dict[str, float] = {}  # shared, and never modified
     cpu: float = 0.0
     wall: float = 0.0
     files: int = 0
 
 
 class Lost(NamedTuple):
-    """It gets nothing from there. It goes on trying until it is told otherwise."""
+    """The relay gets nothing from its upstream. It retries until it is ordered otherwise.
+
+    `kind` is that of a PeerError: refused, denied, silent, closed or corrupt.
+    """
 
     upstream: str = ""
     why: str = ""
@@ -105,7 +111,7 @@ class Lost(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Everything is under its name. `left_out` entries are not, `warnings` name the first."""
+    """Everything is published but `left_out` entries. `warnings` name the first of these."""
 
     files: int = 0
     bytes: int = 0
@@ -115,9 +121,10 @@ class Done(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What a node has at a path, to be compared with other nodes: `digest` is its manifest's.
+    """The totals of what a node has at a verified path. `digest` is that of its manifest.
 
-    `others` are neither files, folders nor links; `problems` could not be read.
+    `others` are neither files, folders nor links; `problems` could not be read. `read_bytes` were
+    read for digests.
     """
 
     digest: str = ""
@@ -132,22 +139,25 @@ class Looked(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Some of what `GetPiece` has asked for, in base64; empty at its end."""
+    """A part of what `GetPiece` requested, in base64; empty at the end."""
 
     data: str = ""
 
 
 class Measured(NamedTuple):
-    """What `Measure` has found. `figures`: rtt_p50 and rtt_p99 in seconds; one_out, one_back,
-    many_out and many_back in bytes a second, over one connection and over many. `why` not."""
+    """The result of `Measure`. `why` is the reason if it failed.
+
+    `figures` has rtt_p50 and rtt_p99 in seconds, and one_out, one_back, many_out and many_back in
+    bytes a second, over one connection and over many.
+    """
 
     name: str = ""
     why: str = ""
-    figures: dict[str, float] = {}  # never changed
+    figures: dict[str, float] = {}  # shared, and never modified
 
 
 class Failed(NamedTuple):
-    """The relay gives up, and ends. For `kind` see clusterctl.node.relay.base."""
+    """The relay has failed and ends. For `kind` see clusterctl.node.relay.base.Failure."""
 
     why: str = ""
     hint: str = ""
@@ -155,7 +165,7 @@ class Failed(NamedTuple):
 
 
 class Bye(NamedTuple):
-    """The relay ends as it was told. `clean`: nothing is left in its folder for parts."""
+    """The relay ends as ordered. `clean`: it leaves nothing unpublished on the node."""
 
     clean: bool = True
 
@@ -167,15 +177,16 @@ Event = Union[Listening, Listed, Gap, Progress, Lost, Done, Looked, Piece, Measu
 
 
 class Listen(NamedTuple):
-    """For a relay that was started before its address was known."""
+    """Listen on the address `bind`. For a relay that was started before its address was known."""
 
     bind: str = ""
 
 
 class Begin(NamedTuple):
-    """How the data is cut into blocks, and summed: by GMAC where all would rather, else by CRC-32.
+    """Begin the copy, with blocks of this size, and this many connections to the upstream.
 
-    The rest is from the source's `Listed`.
+    `gmac`: blocks are summed by GMAC, since it is faster on all machines, else by CRC-32. The other
+    fields are from the source's `Listed`.
     """
 
     block_bytes: int = 1
@@ -189,7 +200,7 @@ class Begin(NamedTuple):
 
 
 class PullFrom(NamedTuple):
-    """Pull from there from now on; with the name "" from nobody."""
+    """Pull from this relay instead of the previous one; with an empty name from none."""
 
     name: str = ""
     address: str = ""
@@ -197,14 +208,14 @@ class PullFrom(NamedTuple):
 
 
 class GetPiece(NamedTuple):
-    """Of a relay that looks: some of its `manifest` or `problems`, from this byte on."""
+    """Send a piece of the `manifest` or the `problems`, from byte `at` on. For verifying relays."""
 
     blob: str = ""
     at: int = 0
 
 
 class Measure(NamedTuple):
-    """Measure the way to this relay and back, each of four ways of sending for so many seconds."""
+    """Measure round trips and rates to this relay and back, each rate for this many seconds."""
 
     name: str = ""
     address: str = ""
@@ -218,7 +229,7 @@ class Ping(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """End. What has arrived is kept where a later run can go on from it."""
+    """End. What has arrived is kept, so that a later copy goes on from it."""
 
 
 Order = Union[Listen, Begin, PullFrom, GetPiece, Measure, Ping, Stop]
@@ -248,25 +259,25 @@ ORDERS: dict[str, Any] = {
 }
 _WORDS = {kind: ("event", word) for word, kind in EVENTS.items()}
 _WORDS.update({kind: ("order", word) for word, kind in ORDERS.items()})
-# What every event's line begins with: a login shell may greet first, and not end its line.
+# How every event begins. A login shell may print something first and not end its line.
 BEGINNING = b'{"event": "'
 
 
 def encode(message: Message) -> bytes:
-    """One line."""
+    """Return the message as one line of JSON."""
     key, word = _WORDS[type(message)]
     return json.dumps({key: word, **message._asdict()}).encode() + b"\n"
 
 
 def decode_event(line: bytes) -> Optional[Event]:
-    """The event in this line; None if there is none."""
-    # Inside of an event, quotes are escaped.
+    """Return the event in this line; None if there is none."""
+    # The last match is the event's beginning: quotes in its texts are escaped.
     begin = line.rfind(BEGINNING)
     return None if begin < 0 else _decode(line[begin:], "event", EVENTS)
 
 
 def decode_order(line: bytes) -> Optional[Order]:
-    """The order in this line; None if there is none."""
+    """Return the order in this line; None if there is none."""
     return _decode(line, "order", ORDERS)
 
 
@@ -281,14 +292,17 @@ def _decode(line: bytes, key: str, kinds: dict[str, Any]) -> Any:
 
 
 def of_fields(kind: type[Kind], told: Any) -> Kind:
-    """A message of this kind, with what of `told` has its fields' names and types."""
+    """Return a message of this kind, with the values in `told` that fit its fields."""
     defaults = kind._field_defaults  # type: ignore[attr-defined]
     fields = told if isinstance(told, dict) else {}
     return kind(**{name: _fitting(fields.get(name), one) for name, one in defaults.items()})
 
 
 def _fitting(value: Any, default: Any) -> Any:
-    """The value if its type is the default's, else the default. Numbers are finite, from 0 on."""
+    """Return the value if it has the default's type, else the default.
+
+    Numbers have to be finite and not negative.
+    """
     if isinstance(default, (bool, str)):
         return value if type(value) is type(default) else default
     if isinstance(default, (int, float)):
@@ -301,5 +315,5 @@ def _fitting(value: Any, default: Any) -> Any:
 
 
 def printable(text: str) -> str:
-    """At most LONGEST_TEXT characters, none of them controlling a terminal."""
+    """Return at most LONGEST_TEXT characters, with `?` for those that may control a terminal."""
     return "".join(char if char.isprintable() else "?" for char in text[:LONGEST_TEXT])

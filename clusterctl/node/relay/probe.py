@@ -1,8 +1,8 @@
-"""The relay that measures: how fast bytes and messages go from this node to another, and back.
+"""The relay that measures how fast bytes and messages travel from this node to another, and back.
 
-Both nodes of a pair run it; one is told to measure, and asks the other. Bytes are counted where
-they arrive, and dropped in the kernel (MSG_TRUNC, tcp(7)): the network is measured, not the memory
-of a node. `clusterctl.operations.bench_network` is the client.
+Both nodes of a pair run it; one is ordered to measure and sends requests to the other. Bytes are
+counted where they arrive, and discarded in the kernel (MSG_TRUNC, tcp(7)), so that the network is
+measured and not the memory of a node. `clusterctl.operations.bench_network` is the client.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ from clusterctl.node.relay.messages import Measure, Measured, Order
 from clusterctl.node.relay.serve import Server
 from clusterctl.node.relay.wire import CHUNK, REQUEST, Link, PeerError, aligned_buffer, dial
 
-# Requests beside those of a copy, with milliseconds: send each message back; count what comes and
-# tell; send until told.
+# Requests in addition to those of a copy; their argument is milliseconds. Send each message back;
+# count what comes and send the count; send until the other side sends something or closes.
 ECHO, COUNT, FLOOD = 16, 17, 18
 COUNTED = struct.Struct(">Qd")  # bytes, and the seconds in which they came
 MESSAGE_BYTES = 8
 MOST_MESSAGES = 5000
-# A new connection sends slowly at first: this part of the time is not counted.
+# TCP starts slowly: this share of the time is added before counting begins.
 WARM_UP = 0.2
+# How long a relay waits for the other side.
 PATIENCE_S = 5.0
+# For SO_LINGER: close() resets the connection and discards what was not sent.
 NO_LINGER = struct.pack("ii", 1, 0)
 PERCENTILES = (50, 99)
 
 
 class ProbeServer(Server):
-    """Serves the other node of a pair."""
+    """Answers the measuring node of a pair."""
 
     def _converse(self, link: Link) -> None:
         what, milliseconds = REQUEST.unpack(link.read(REQUEST.size))
@@ -50,7 +52,7 @@ class ProbeServer(Server):
 
 
 class ProbeRelay(Relay):
-    """Measures the way to one other node at a time, as it is told."""
+    """Measures the connection to another node as ordered, one node at a time."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
@@ -72,7 +74,7 @@ class ProbeRelay(Relay):
             self.emit(Measured(order.name, figures=figures))
 
     def _dial(self, order: Measure, what: int) -> Link:
-        """Raises PeerError."""
+        """Connect and send a request. Raises PeerError."""
         link = dial(order.address, order.port, self.secret, None)
         try:
             link.send(REQUEST.pack(what, int(order.seconds * 1000)))
@@ -82,7 +84,7 @@ class ProbeRelay(Relay):
         return link
 
     def _round_trips(self, order: Measure) -> dict[str, float]:
-        """Seconds of a message's way there and back."""
+        """Return percentiles of the seconds that a message takes there and back."""
         link = self._dial(order, ECHO)
         took: list[float] = []
         message = bytes(MESSAGE_BYTES)
@@ -98,7 +100,7 @@ class ProbeRelay(Relay):
         return {f"rtt_p{one}": took[(len(took) - 1) * one // 100] for one in PERCENTILES}
 
     def _rate(self, order: Measure, streams: int, what: int) -> float:
-        """Bytes a second over so many connections at once."""
+        """Return the bytes a second over this many connections at once."""
         links: list[Link] = []
         counted: list[tuple[int, float]] = []
         errors: list[PeerError] = []
@@ -124,7 +126,7 @@ class ProbeRelay(Relay):
                 thread.join()
         finally:
             for link in links:
-                # What is still on its way would be in the way of the next measurement.
+                # Data that is still on its way would disturb the next measurement.
                 with contextlib.suppress(OSError):
                     link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
                 link.close()
@@ -134,7 +136,7 @@ class ProbeRelay(Relay):
 
 
 def count(link: Link, seconds: float) -> tuple[int, float]:
-    """What comes within that time, once the connection has warmed up: bytes, and seconds.
+    """Count what comes within `seconds` after the warm-up. Return bytes and seconds.
 
     Raises PeerError.
     """
@@ -153,7 +155,7 @@ def count(link: Link, seconds: float) -> tuple[int, float]:
 
 
 def flood(link: Link, deadline: float) -> None:
-    """Send until the other side says what it got, or goes away. Raises PeerError."""
+    """Send until the other side sends its count or closes. Raises PeerError."""
     data = aligned_buffer(CHUNK)
     said = select.poll()
     said.register(link.socket, select.POLLIN)
@@ -164,13 +166,14 @@ def flood(link: Link, deadline: float) -> None:
 
 
 def drain(link: Link) -> None:
-    """Until the other side closes. Raises PeerError."""
+    """Discard what comes until the other side closes, which raises PeerError."""
     buffer = bytearray(CHUNK)
     while True:
         _receive(link, buffer)
 
 
 def _receive(link: Link, buffer: bytearray) -> int:
+    """Discard what has come, and return how many bytes it was. Raises PeerError."""
     try:
         size: int = link.socket.recv_into(buffer, len(buffer), socket.MSG_TRUNC)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Whole files get their mode and time, reach the disk, and appear under their names."""
+"""Publishes whole files: sets their mode and time, syncs them to disk, and renames them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from clusterctl.node.relay.scan import STAGING
 from clusterctl.node.relay.staging import Removed, Staging
 from clusterctl.node.relay.wire import Waits, waited_s
 
-# More files than this at once reach the disk with one call for the whole file system.
+# More files than this at once are synced with one call for the whole file system.
 TOGETHER = 8
-# These are in the way of one entry, and the others go on. A full or failing disk ends the copy.
+# Errors of a single entry, after which the others go on. A full or failing disk ends the copy.
 OF_ONE_ENTRY = {
     errno.EACCES,
     errno.EPERM,
-    errno.EROFS,  # a link leads to a folder on another disk
+    errno.EROFS,  # a link may lead to a folder on another disk
     errno.ENOENT,
     errno.ENOTDIR,
     errno.EISDIR,
@@ -38,7 +38,7 @@ OF_ONE_ENTRY = {
 
 
 class Publisher(threading.Thread):
-    """Publishes entries by number as they become whole, in the order they come."""
+    """A thread that publishes entries, given by number, in the order in which they become whole."""
 
     def __init__(self, staging: Staging, entries: Sequence[Entry], waits: Waits) -> None:
         super().__init__(name="publisher", daemon=True)
@@ -46,43 +46,51 @@ class Publisher(threading.Thread):
         self._changed = threading.Condition()
         self._whole: list[tuple[int, bytes, bool]] = []
         self._ending = False
-        # Threads that open and rename many files by turns get in each other's way.
+        # Threads that open and rename many files at the same time slow each other down.
         self.one_by_one = threading.Lock()
         self.written = 0
         self.refused: dict[int, str] = {}
         self.error: Exception | None = None
-        # The ctimes of the files that were here before. `retouch` changes them while they are sent.
+        # By entry, the ctime (ns) of the file that was here before the copy, else 0. `retouch`
+        # changes them while other threads send these files.
         self.stamps: array[int] = array("q")
         self._stamping = threading.Lock()
-        # Under their names with more than their mode. What else is there is not this copy's.
+        # Entries that this copy published with more permissions than their mode.
         self._opened: set[int] = set()
         self._folders: dict[bytes, Entry] = {}
         self._is_root = os.geteuid() == 0
 
     def path(self, number: int) -> bytes:
+        """Return the path of an entry in the destination."""
         entry = self._entries[number]
         root = self._staging.root
         return root if entry.path == b"." else root + b"/" + entry.path
 
     def stamp(self, number: int) -> int:
-        """The ctime of a file that was here before; 0 where none was."""
+        """Return the ctime (ns) of the file that was here before the copy; 0 if there was none."""
         with self._stamping:
             return self.stamps[number]
 
     def mode_for_now(self, number: int) -> int:
-        """An entry's mode, but that this user can read what he passes on; `close` takes it back."""
+        """Return an entry's mode, with read permission for this user, who has to pass it on.
+
+        `close` takes the additional permission back.
+        """
         entry = self._entries[number]
         needed = stat.S_IRUSR | (stat.S_IXUSR if entry.kind == FOLDER else 0)
         return entry.mode if self._is_root else entry.mode | needed
 
     def close(self) -> None:
-        """Nobody asks for blocks any more: what even its owner may not read is so from now on."""
+        """Set the final modes, some of which deny reading to the owner.
+
+        To be called when no other relay requests blocks any more.
+        """
         for number in sorted(self._opened, reverse=True):
             with contextlib.suppress(OSError):
                 os.chmod(self.path(number), self._entries[number].mode)
 
     def make_folders(self, numbers: Sequence[int]) -> None:
-        """The folders among the entries, writable for now. Raises OSError."""
+        """Make the folders among the entries, writable during the copy. Raises OSError."""
         for number in numbers:
             if self._entries[number].kind == FOLDER:
                 try:
@@ -97,18 +105,19 @@ class Publisher(threading.Thread):
                 self._in_folder(path, os.unlink)
         self._in_folder(path, lambda path: os.makedirs(path, exist_ok=True))
         if entry.mode != UNKNOWN_MODE:
-            with contextlib.suppress(PermissionError):  # another user's, in which we may write
+            with contextlib.suppress(PermissionError):  # another user's folder may be writable
                 os.chmod(path, entry.mode | stat.S_IRWXU)
 
     def _refuse(self, number: int, error: OSError) -> None:
-        """Remember what was in an entry's way. Raises the error where it is in everybody's."""
+        """Record why an entry is not published. Raises the error if it concerns all entries."""
         if error.errno not in OF_ONE_ENTRY:
             raise error
         self.refused[number] = f"{text_of(self.path(number))}: {error.strerror}"
 
     def _in_folder(self, path: bytes, work: Callable[[bytes], None]) -> None:
-        """Do something to a name in a folder, which is made writable for that (rsync does so, too);
-        `settle_folders` gives it its mode again. Raises OSError.
+        """Apply `work` to a path, and make its folder writable for that if need be, as rsync does.
+
+        `settle_folders` restores the folder's mode. Raises OSError.
         """
         try:
             work(path)
@@ -118,7 +127,10 @@ class Publisher(threading.Thread):
             work(path)
 
     def _make_writable(self, folder: bytes) -> bool:
-        """Whether it could, and may: the source says what its mode is afterwards."""
+        """Make a folder writable; return whether that worked.
+
+        Only done for folders whose mode is known from the source, since it is restored later.
+        """
         if not self._folders:
             self._folders = {e.path: e for e in self._entries if e.kind == FOLDER}
         entry = self._folders.get(os.path.relpath(folder, self._staging.root))
@@ -131,13 +143,13 @@ class Publisher(threading.Thread):
         return True
 
     def put(self, whole: Sequence[tuple[int, bytes, bool]]) -> None:
-        """These entries are whole: number, part, and whether that has its mode and time."""
+        """Add whole entries: number, path of the part, whether the part has its mode and time."""
         with self._changed:
             self._whole.extend(whole)
             self._changed.notify()
 
     def finish(self) -> None:
-        """Wait until all that was put is published."""
+        """Wait until all entries that were added are published or refused, then end the thread."""
         with self._changed:
             self._ending = True
             self._changed.notify()
@@ -166,7 +178,8 @@ class Publisher(threading.Thread):
         try:
             self._sync([part for number, part, _ in batch if self._entries[number].data])
         except OSError:
-            # The kernel may have let go of what it could not write: no later copy goes on with it.
+            # The kernel may have dropped what it could not write, so no later copy may go on with
+            # these parts.
             for number, _, _ in batch:
                 with contextlib.suppress(OSError):
                     self._staging.drop(self._entries[number])
@@ -178,9 +191,9 @@ class Publisher(threading.Thread):
                     self._staging.drop(self._entries[number])
 
     def _is_right(self, number: int, part: bytes, ready: bool) -> bool:
-        """Whether it has the content that the source listed; where nobody took its digest, yes."""
+        """Return whether a part has the content that the source listed, as far as that is known."""
         entry = self._entries[number]
-        # S3's MD5 vouches for nothing: with a KMS key its ETag looks like one, and is none.
+        # An MD5 from S3 proves nothing: with a KMS key an ETag looks like an MD5, but is none.
         if len(entry.digest) != SHA256_BYTES or has_digest(part, entry.digest):
             return True
         if not ready:
@@ -192,7 +205,7 @@ class Publisher(threading.Thread):
     def _prepare(self, number: int, part: bytes) -> None:
         entry = self._entries[number]
         times = (entry.mtime_ns, entry.mtime_ns)
-        if not entry.data:  # an earlier copy may have left it, with a mode that keeps its owner out
+        if not entry.data:  # an earlier copy may have left it with a mode that denies access
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(part)
         if entry.kind == LINK:
@@ -217,7 +230,10 @@ class Publisher(threading.Thread):
                 os.close(descriptor)
 
     def _appear(self, number: int, part: bytes) -> bool:
-        """Whether it could. Else the part stays, since others may still ask for its blocks."""
+        """Rename a part to its name; return whether that worked.
+
+        If not, the part stays, since other relays may still request its blocks.
+        """
         path = self.path(number)
         try:
             self._in_folder(path, lambda path: self._rename(part, path))
@@ -247,18 +263,19 @@ class Publisher(threading.Thread):
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
+            # The folder is a link to another disk: copy the part there first, then rename it.
             beside = os.path.dirname(path) + b"/" + STAGING + b"-" + os.path.basename(part)
             try:
                 _copy_to_disk(part, beside)
                 self._rename(beside, path)
-            except OSError:  # that disk is full, or a folder is there
+            except OSError:  # for example, that disk is full, or a folder has this name
                 with contextlib.suppress(OSError):
                     os.unlink(beside)
                 raise
             os.unlink(part)
 
     def settle_folders(self) -> list[str]:
-        """Give the folders their modes and times, the deepest first; what was refused."""
+        """Set the modes and times of folders, the deepest first. Return a line for each failure."""
         refused = []
         folders = [
             number
@@ -275,7 +292,7 @@ class Publisher(threading.Thread):
         return refused
 
     def retouch(self, number: int) -> None:
-        """Mode and time of an entry whose content is there. Raises OSError."""
+        """Set the mode and time of an entry whose content is in place. Raises OSError."""
         entry, path = self._entries[number], self.path(number)
         with self._stamping:
             status = os.stat(path)
@@ -289,11 +306,13 @@ class Publisher(threading.Thread):
                 os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
             self._note_opened(number)
             if same:
+                # This has changed the ctime, which must not look like a change of the content.
                 self.stamps[number] = os.stat(path).st_ctime_ns
 
     def remove(self, names: Sequence[bytes]) -> tuple[int, list[str]]:
-        """Remove what the source does not have, what is in a folder before it; how many, and what
-        was refused.
+        """Remove paths that the source does not have; a folder has to come after its content.
+
+        Return how many were removed, and a line for each failure.
         """
         removed, refused = 0, []
         for name in names:
@@ -310,7 +329,7 @@ class Publisher(threading.Thread):
 
 
 def _copy_to_disk(part: bytes, copy: bytes) -> None:
-    """To the disk that the folder of `copy` is on. Raises OSError."""
+    """Copy a part to the disk of the folder of `copy`, and sync it. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(copy)
     shutil.copy2(part, copy, follow_symlinks=False)
@@ -323,7 +342,7 @@ def _copy_to_disk(part: bytes, copy: bytes) -> None:
 
 
 def sync_file_system(folder: bytes) -> None:
-    """What is written to the file system of `folder` has reached the disk. Raises OSError."""
+    """Write all data of the file system of `folder` to its disk (syncfs). Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):

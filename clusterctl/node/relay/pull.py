@@ -1,4 +1,4 @@
-"""The asking side of a relay: blocks from its upstream, over several connections at once."""
+"""The pulling side of a relay: requests blocks from its upstream over several connections."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ from clusterctl.node.relay.wire import (
     dial,
 )
 
+# Seconds between two attempts.
 AGAIN_S = 0.2
-# Requested on each connection before it has come: a request waits behind the data on its way.
+# Bytes that are requested in advance on each connection, so that it is not idle for a round trip
+# with each block. A request also waits behind the data that this node sends on.
 AHEAD_BYTES = 1 << 20
+# Bytes of an encoded manifest that is accepted.
 MOST_MANIFEST = 1 << 30
 
 
 class Upstream(NamedTuple):
-    """Whom a relay pulls from; `order` tells one order from the next to the same."""
+    """The relay to pull from. `order` distinguishes two orders for the same relay."""
 
     name: str
     address: str
@@ -44,7 +47,7 @@ class Upstream(NamedTuple):
 
 
 class Caller:
-    """Connections to upstreams, closed when another one is to be asked. Thread-safe."""
+    """Connections to the upstream, closed when the upstream changes. Thread-safe."""
 
     def __init__(self, secret: bytes, tls: ssl.SSLContext | None) -> None:
         self._secret, self._tls = secret, tls
@@ -53,7 +56,7 @@ class Caller:
         self.current: Upstream | None = None
 
     def turn_to(self, upstream: Upstream | None) -> None:
-        """Ask this one from now on. What waits for the one before is woken with PeerError."""
+        """Change the upstream. Threads that wait for the previous one get a PeerError."""
         with self._lock:
             self.current = upstream
             links, self._links = self._links, set()
@@ -61,7 +64,7 @@ class Caller:
             link.wake()
 
     def dial(self, upstream: Upstream) -> Link:
-        """Raises PeerError."""
+        """Connect to an upstream. Raises PeerError, also if it is not the current one any more."""
         link = dial(upstream.address, upstream.port, self._secret, self._tls)
         with self._lock:
             if self.current == upstream:
@@ -71,6 +74,7 @@ class Caller:
         raise PeerError("another one is to be asked")
 
     def drop(self, link: Link | None) -> None:
+        """Close a connection, if there is one."""
         if link:
             with self._lock:
                 self._links.discard(link)
@@ -78,7 +82,10 @@ class Caller:
 
 
 def fetch_manifest(caller: Caller, upstream: Upstream, digest: str) -> bytes:
-    """The encoded manifest, which is the one with this digest. Raises PeerError."""
+    """Return the encoded manifest with this digest, from the upstream. Raises PeerError.
+
+    Waits while the upstream does not have it yet.
+    """
     link = caller.dial(upstream)
     try:
         while True:
@@ -97,10 +104,10 @@ def fetch_manifest(caller: Caller, upstream: Upstream, digest: str) -> bytes:
 
 
 class Puller:
-    """Gets what the node lacks from one upstream after another.
+    """Pulls what the node lacks from one upstream after another.
 
-    `lost(upstream, error)` is told of each failure to get something, `broken(error)` when this node
-    cannot store what comes.
+    `lost(upstream, error)` is called each time that a connection fails, and `broken(error)` if this
+    node cannot store what comes.
     """
 
     def __init__(
@@ -119,13 +126,13 @@ class Puller:
         self._lost, self._broken = lost, broken
 
     def follow(self, upstream: Upstream) -> None:
-        """Start to pull from `caller.current`; it goes on until that is another one."""
+        """Start to pull from `upstream`, until `caller.current` is another one."""
         self._wanted.begin(upstream)
         for work in [self._watch] + [self._work] * self._streams:
             threading.Thread(target=self._again, args=(work, upstream), daemon=True).start()
 
     def _again(self, work: Callable[[Upstream], None], upstream: Upstream) -> None:
-        """Until there is nothing left to get, or another upstream."""
+        """Repeat `work` until nothing is missing or the upstream changes."""
         try:
             while self._caller.current == upstream and self._wanted.left:
                 try:
@@ -134,7 +141,7 @@ class Puller:
                     if self._caller.current == upstream and self._wanted.left:
                         self._lost(upstream, error)
                         time.sleep(AGAIN_S)
-        except Exception as error:  # noqa: BLE001 - a full disk, or a bug: the node is of no use
+        except Exception as error:  # noqa: BLE001 - a full disk or a bug: this node cannot go on
             self._broken(error)
         if self._caller.current != upstream:
             self._wanted.end(upstream)
@@ -167,9 +174,9 @@ class Puller:
             self._caller.drop(link)
 
     def _ask(self, link: Link, upstream: Upstream, asked: deque[int]) -> bool:
-        """Have requests under way all the time; whether there are any."""
+        """Send requests, so that some are always under way. Return whether any are."""
         if not asked:
-            self._confirm(link)  # now: the next block may be a long time coming
+            self._confirm(link)  # before `take`, which may wait for a long time
         room = self._ahead - len(asked)
         more = self._wanted.take_more(upstream, room) if asked else self._wanted.take(upstream)
         asked.extend(more)

@@ -1,8 +1,7 @@
-"""A relay: one process on each node for the time of one copy, told what to do line by line.
+"""A relay: one process on each node for the duration of one copy, controlled by lines of JSON.
 
-The client's lines come in on stdin, events go out on stdout, both JSON (`clusterctl.copy.transfer`
-is the other side). The data goes from relay to relay. Nothing is installed, and when stdin ends
-the relay does.
+Orders come in on stdin, events go out on stdout (`clusterctl.copy.transfer` is the client). The
+data goes directly from relay to relay. Nothing is installed, and the relay ends when stdin does.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ ROLES: dict[str, type[Relay]] = {
 
 
 def main() -> None:
-    """The program's own end is `Relay.end`."""
-    # Nothing here lives long enough for cycles to matter, and data sets have many entries.
+    """Run a relay. Usually the process ends in `Relay.end`."""
+    # The process is too short-lived for cycles to matter, and a data set has many objects to visit.
     gc.disable()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _stop)
