@@ -1,9 +1,9 @@
-"""Runs on a node: what a folder lacks of S3's objects comes by `s5cmd` or `aws`, whole files only.
+"""Runs on a node: fetches missing objects from S3 with `s5cmd` or `aws`, and publishes whole files.
 
-The tool lists and fetches: with retries, in parts, side by side. What is missing is found out as
-for any copy (Destination), and appears in the same way: no tool gives a file the object's time, or
-looks at the content, and what a killed one has left it trusts. The configuration, JSON that comes
-on stdin:
+The tool lists and fetches, with retries, in parts and in parallel. What is missing is found, and
+files are published, as in any copy (Destination): the tools do not set a file's time to the
+object's, do not compare the content, and trust what a killed tool has left. The configuration is
+JSON that comes on stdin:
 
     {"sources": [{"bucket": B, "key_b64": K}], "names_b64": null | [...], "endpoint": null | URL,
      "region": null | R, "tool": "auto" | "s5cmd" | "aws",
@@ -47,32 +47,40 @@ from clusterctl.node.relay.wire import Waits
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+# Bytes of a file's name and of a path below the destination.
 LONGEST_NAME, LONGEST_PATH = 255, 4000
+# S3 and web servers know no modes.
 FILE_MODE = 0o644
 SECOND_NS = 1_000_000_000
 CHANGED = "it has changed since it was listed"
 MOST_WARNINGS = 100
-# Of the folders for what comes.
+# The prefix of the folders in the staging folder that the tools write to.
 PREFIX = b"s3-"
+# Seconds between two looks for files that have come.
 TICK_S = 0.25
-# Between looks at whether what comes in parts is still what was listed, at the least.
+# The least time between two listings that confirm what was fetched in parts.
 CONFIRM_S = 10.0
-# For aws: so many patterns make a command line of less than 2 MiB.
+# Patterns per `aws` command line: keeps it below the kernel's 2 MiB limit for arguments.
 PATTERNS = 200
+# For the command that prints a tool's version.
 TOOL_TIMEOUT_S = 20.0
+# Storage classes from which an object has to be restored before it can be read.
 ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
-# How each says its version, and which do: s5cmd before 2.1 writes to the file itself, aws 1 is four
-# times slower.
+# By tool: the argument that prints its version, and a pattern of the versions that can be used.
+# s5cmd before 2.1 writes directly to the file, and aws 1 is four times slower.
 TOOLS = {
     "s5cmd": ("version", r"v(2\.[1-9]|2\.\d\d|[3-9])"),
     "aws": ("--version", r"aws-cli/([2-9]|\d\d)"),
 }
-# What an installation of a user's own, and one that was sent, are in.
+# Where else a tool may be: installed by the user, or sent by clusterctl (the last one).
 MORE_PATH = ("/usr/local/bin", "/snap/bin", "~/.local/bin", "~/.clusterctl/bin")
 
 
 class Object(NamedTuple):
-    """One of S3's. `name` is its path below the destination; with a slash at its end, a folder."""
+    """An object in S3. `name` is its path below the destination; a folder's ends with a slash.
+
+    `source` is the index of its source. `mtime` is in seconds.
+    """
 
     name: bytes
     source: int
@@ -84,8 +92,11 @@ class Object(NamedTuple):
 
 
 class ObjectProgress:
-    """How far it is, in what relays tell of theirs. `path` is where a single file goes, as DST was
-    given; `remarks` are no reason to copy again."""
+    """How far a job is, with the messages that relays send.
+
+    `how` is the tool. `path` is where a single file goes, in terms of DST as given. `remarks` are
+    warnings that do not make the copy incomplete.
+    """
 
     def __init__(self) -> None:
         self.how = self.path = ""
@@ -102,8 +113,11 @@ class ObjectProgress:
 
 
 class Job:
-    """What gets a destination what it lacks; `say` takes lines for the log. `run` does it, and
-    `fetch` gets the files of these numbers. Both raise Failure, OSError, Busy, Removed."""
+    """A job that downloads what a destination lacks. `say` is called with lines for the log.
+
+    Subclasses define `run`, which does the whole job, and `fetch`, which gets the files with these
+    numbers. Both raise Failure, OSError, Busy, Removed.
+    """
 
     def __init__(
         self, config: Mapping[str, Any], destination: str, say: Callable[[str], None]
@@ -118,7 +132,7 @@ class Job:
         raise NotImplementedError
 
     def fill(self, entries: list[Entry], listed: Listed, delete: bool = False) -> None:
-        """Find out what is missing of these entries, have it fetched, and settle the rest."""
+        """Find out which entries are missing, call `fetch` for them, and finish the destination."""
         progress, config = self.progress, self.config
         dry = config.get("dry_run")
         told = {"destination": self.given, "delete": delete, "dry_run": dry}
@@ -148,21 +162,25 @@ class Job:
             self.target.leave()
 
     def put(self, number: int, part: bytes) -> None:
-        """This file is whole. Raises what keeps files from getting their names."""
+        """Publish a whole file. Raises the error, if any, after which nothing can be published."""
         if self.target.publisher.error:
             raise self.target.publisher.error
         self.target.publisher.put([(number, part, False)])
 
     def leave_out(self, number: int, why: str) -> None:
+        """Record why a file is not published."""
         name = text_of(self.target.entries[number].path)
         self.target.publisher.refused[number] = f"{name}: {why}"
 
 
-# What is to be there
+# Which files there should be
 
 
 def chosen(found: Sequence[Object], names: Sequence[bytes]) -> list[Object]:
-    """What --files-from names, objects and folders. Raises Failure for what is not there."""
+    """Return the objects that --files-from names, and those below folders that it names.
+
+    Raises Failure for a name without objects.
+    """
     wanted = {name.strip(b"/"): False for name in names}
     taken = []
     for one in found:
@@ -179,8 +197,11 @@ def chosen(found: Sequence[Object], names: Sequence[bytes]) -> list[Object]:
 
 
 class Tree:
-    """What is to be there: `files` and `folders` by their paths, as far as a file system can hold
-    it; `left_out` is the rest, `remarks` say which source's file was taken."""
+    """The files and folders that there should be, by their paths.
+
+    `left_out` names objects that cannot be files, with the reason. `remarks` name paths that are in
+    several sources.
+    """
 
     def __init__(self, found: Sequence[Object]) -> None:
         self.files: dict[bytes, Object] = {}
@@ -194,7 +215,7 @@ class Tree:
             elif one.name.endswith(b"/"):
                 self.folders.add(path)
             else:
-                # As by one copy after the other.
+                # The last source wins, as if the sources were copied one after the other.
                 if path in self.files:
                     self.remarks.append(f"{text_of(path)} is in several sources: the last counts")
                 self.files[path] = one
@@ -209,8 +230,11 @@ class Tree:
         self.left_out.append(f"{text_of(name)}: {why}")
 
     def entries(self, with_folders: bool, checksum: bool) -> list[Entry]:
-        """As of a source of files. Of folders S3 says nothing but that they are there; of content
-        the MD5, where an object came in one piece and without a KMS key."""
+        """Return manifest entries, as a source of files would have them.
+
+        S3 has no modes and times of folders. Of the content it has the MD5 of objects that were
+        uploaded in one piece and without a KMS key; only `checksum` takes it.
+        """
         found = [
             Entry(
                 path,
@@ -232,7 +256,7 @@ def _md5_of(etag: str) -> bytes:
 
 
 def why_not(one: Object) -> str:
-    """Why there can be no such file; empty if there can."""
+    """Return why an object cannot become a file or folder; empty if it can."""
     name = one.name[:-1] if one.name.endswith(b"/") else one.name
     parts = name.split(b"/")
     if one.name.endswith(b"/") and one.size:
@@ -249,7 +273,10 @@ def why_not(one: Object) -> str:
 
 
 def below(source: int, key: bytes, listed: Sequence[Object]) -> list[Object]:
-    """Of what begins with the key: the object of that name, or else what is below `KEY/`."""
+    """Return the object with this key, or else the objects below `KEY/`.
+
+    `listed` are the objects whose keys begin with the key.
+    """
     if key and not key.endswith(b"/"):
         for one in listed:
             if one.key == key:
@@ -258,7 +285,7 @@ def below(source: int, key: bytes, listed: Sequence[Object]) -> list[Object]:
     return [
         one._replace(name=one.key[len(key) :], source=source)
         for one in listed
-        # The marker of the folder that was asked for has no name below it.
+        # An object whose key is `KEY/` itself only marks the folder.
         if one.key.startswith(key) and one.key != key
     ]
 
@@ -267,9 +294,9 @@ def below(source: int, key: bytes, listed: Sequence[Object]) -> list[Object]:
 
 
 class Tool:
-    """A program of the node's, and how it is to get at S3. Raises Failure where there is none.
+    """A tool of the node, and how it is called. Raises Failure if the node has none.
 
-    `part_bytes`: it gets larger objects in parts, which may be of different versions.
+    Objects of more than `part_bytes` are fetched in parts, which may be of different versions.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -285,7 +312,7 @@ class Tool:
         self.errors: list[str] = []
 
     def _environment(self) -> dict[str, str]:
-        """The tool's: lent keys are in the memory of these processes, and nowhere else."""
+        """Return the tool's environment. Only this process and the tool's have lent keys."""
         env = {**os.environ, "AWS_PAGER": "", "LC_ALL": "C.UTF-8"}
         if self.config.get("region"):
             env["AWS_REGION"] = env["AWS_DEFAULT_REGION"] = str(self.config["region"])
@@ -298,7 +325,7 @@ class Tool:
             if lent.get("token"):
                 env["AWS_SESSION_TOKEN"] = str(lent["token"])
         if self.endpoint and "AWS_REGION" not in env and "AWS_DEFAULT_REGION" not in env:
-            # Another S3 than AWS's takes any, and asking the bucket for its own may fail there.
+            # An S3 other than AWS's accepts any region. To ask it for a bucket's region may fail.
             env["AWS_REGION"] = env["AWS_DEFAULT_REGION"] = "us-east-1"
         return env
 
@@ -310,7 +337,7 @@ class Tool:
         return [self.path, *words, *options]
 
     def run(self, argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-        """To its end, with what it printed."""
+        """Run a command to its end, with `patiently`, and return what it printed."""
         done: list[subprocess.CompletedProcess[bytes]] = []
 
         def attempt() -> str:
@@ -324,7 +351,7 @@ class Tool:
         return done[-1]
 
     def list_all(self) -> list[list[Object]]:
-        """What each source has. Raises Failure."""
+        """Return the objects of each source. Raises Failure."""
         return [
             below(number, key, self._list(bucket, key))
             for number, (bucket, key) in enumerate(self.sources)
@@ -333,7 +360,8 @@ class Tool:
     def _list(self, bucket: str, key: bytes) -> list[Object]:
         text = text_of(key)
         if self.name == "s5cmd":
-            # Its names are patterns: what a star in a key stands for is sorted out afterwards.
+            # s5cmd takes patterns. `?` stands for a special character of the key; objects that do
+            # not begin with the key are dropped below.
             pattern = re.sub(r"[*?\[\]{}]", "?", text) + "*"
             argv = self.line("ls", "--etag", "-s", f"s3://{bucket}/{pattern}", retries=3)
         else:
@@ -357,20 +385,22 @@ class Tool:
         return [one for one in listed if one.key.startswith(key)]
 
     def staged(self, number: int, one: Object) -> bytes:
-        """Where it puts a file, below the folder for what has come."""
-        # s5cmd's files under way have digits behind their names.
+        """Return where the tool puts a file, relative to the folder that it writes to."""
+        # While a file is incomplete, s5cmd appends digits to its name: `_` separates them.
         return b"f%d_" % number if self.name == "s5cmd" else b"%d/%s" % (one.source, one.name)
 
     def fetch(
         self, wanted: Sequence[Object], everything: bool, folder: bytes, tick: Callable[[], None]
     ) -> None:
-        """Get these into the folder; `tick` is called again and again. What has not come shows in
-        the folder, and in `errors`."""
+        """Fetch these objects into the folder, and call `tick` repeatedly meanwhile.
+
+        Raises nothing if an object does not come: its file is missing, and `errors` has messages.
+        """
         for argv, fed in self._commands(wanted, everything, text_of(folder)):
             with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as given:
                 given.write(fed)
                 given.seek(0)
-                # Nothing goes on loading for a job that was killed.
+                # If this process is killed, the kernel kills the tool, too.
                 die = partial(die_with, os.getpid())
                 running = subprocess.Popen(
                     argv,
@@ -395,7 +425,7 @@ class Tool:
     def _commands(
         self, wanted: Sequence[Object], everything: bool, folder: str
     ) -> list[tuple[list[str], bytes]]:
-        """Command lines, each with what goes into its stdin."""
+        """Return command lines, each with its standard input."""
         if self.name == "s5cmd":
             copies = []
             for number, one in enumerate(wanted):
@@ -435,7 +465,7 @@ def _object(one: Mapping[str, Any], key: str, when: str = "lastmodified") -> Obj
 
 
 def _message(line: str) -> str:
-    """What a line of a tool's stderr says."""
+    """Return the message in a line of a tool's stderr."""
     if line.startswith("{"):
         with contextlib.suppress(ValueError):
             told = json.loads(line)
@@ -445,7 +475,7 @@ def _message(line: str) -> str:
 
 
 def pick(asked: str) -> tuple[str, str]:
-    """The name and path of the tool: s5cmd, else aws of version 2. Raises Failure."""
+    """Return the name and path of the tool: s5cmd, else aws of version 2. Raises Failure."""
     for name in TOOLS if asked == "auto" else (asked,):
         path = tool_at(name)
         if path:
@@ -455,9 +485,9 @@ def pick(asked: str) -> tuple[str, str]:
 
 
 def tool_at(name: str) -> str:
-    """Where the node has one that is new enough; empty where it has none.
+    """Return the path of a tool that is new enough; empty if the node has none.
 
-    An old one may be before the one that was sent.
+    All folders are searched, since an old version may come before the one that was sent.
     """
     for folder in (*os.environ.get("PATH", "").split(os.pathsep), *MORE_PATH):
         path = shutil.which(name, path=os.path.expanduser(folder)) if folder else None
@@ -479,16 +509,17 @@ def _version(path: str, word: str) -> str:
     return told.stdout.decode("utf-8", "replace")
 
 
+# What the tools print if they find no credentials.
 NO_KEYS = r"NoCredentialProviders|Unable to locate credentials|no EC2 IMDS role"
+# Pauses between attempts to get credentials.
 ASK_AGAIN_AFTER_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 
 
 def patiently(attempt: Callable[[], str]) -> None:
-    """Repeat what a tool does while the errors that `attempt` returns say that the node has no
-    credentials, and it has.
+    """Call `attempt` until the errors that it returns are others than a lack of credentials.
 
-    The tools ask the metadata service once, for a second or two; a busy node answers later than
-    that (https://github.com/peak/s5cmd/issues/60).
+    Only if the node has a role. The tools query the metadata service once, for a second or two; on
+    a busy node the answer takes longer (https://github.com/peak/s5cmd/issues/60).
     """
     for pause_s in ASK_AGAIN_AFTER_S:
         if not re.search(NO_KEYS, attempt()) or not has_role():
@@ -497,7 +528,7 @@ def patiently(attempt: Callable[[], str]) -> None:
     attempt()
 
 
-# What a tool says, what it means, and what to do. {url} is what was asked for.
+# A pattern of a tool's output, what it means, and what to do. {url} is what was requested.
 MEANINGS = (
     (
         NO_KEYS,
@@ -534,7 +565,7 @@ MEANINGS = (
 
 
 def explained(said: str, tool: Tool, url: str) -> Failure:
-    """What a tool's message means."""
+    """Return the Failure that a tool's output means."""
     unsigned = tool.config.get("credentials") == "none"
     bucket = url[5:].partition("/")[0]
     lines = [line for line in map(_message, said.splitlines()) if line]
@@ -552,7 +583,7 @@ def explained(said: str, tool: Tool, url: str) -> Failure:
 
 
 class Sync(Job):
-    """One sync into one folder."""
+    """One sync from S3 into one folder."""
 
     def run(self) -> None:
         tool = self._tool = Tool(self.config)
@@ -585,7 +616,8 @@ class Sync(Job):
                 left_out=len(tree.left_out),
                 single=single,
             ),
-            # Beside a single object there is nothing that a source has not.
+            # --delete applies only if a source is a prefix: of a single object's folder, the source
+            # does not tell what else should be in it.
             bool(self.config.get("delete")) and names is None and not all(objects),
         )
 
@@ -593,10 +625,10 @@ class Sync(Job):
         assert self.target.staging and self.progress.gap
         staging = self.target.staging.folder
         _clear(staging)
-        # A folder of its own: what a tool that nobody ended still writes is in another one.
+        # A new folder each time: a tool of an earlier job may still be writing to the previous one.
         self._folder = tempfile.mkdtemp(prefix=PREFIX, dir=staging)
-        # By the names under which they come: what is under way, what of it came in parts, and what
-        # has been given on.
+        # By the paths that the tool gives them: files that are under way, those of them that came
+        # in parts and have to be confirmed, and files that were published.
         wanted = {number: self._object(number) for number in missing}
         self._waiting = {
             self._tool.staged(place, one): number
@@ -627,19 +659,20 @@ class Sync(Job):
         return one
 
     def _collect(self, last: bool = False) -> None:
-        """Give on what has come whole, and count what is coming.
+        """Publish files that have come whole, and count the bytes of the others.
 
-        What is got in parts is given on when S3 still has what was listed: parts of two versions
-        of an object are no version of it.
+        What was fetched in parts is published only if S3 still has what was listed: the parts may
+        be of two versions of the object.
         """
         coming = 0
         for at, _, names in os.walk(self._folder):
             for name in names:
                 full = os.path.join(at, name)
                 staged = os.path.relpath(full, self._folder)
-                with contextlib.suppress(FileNotFoundError):  # it was the tool's for a moment
+                with contextlib.suppress(FileNotFoundError):  # the tool has just renamed it
                     status = os.stat(full)
                     if staged not in self._put:
+                        # Parts are written at their places, so a file may have holes.
                         coming += min(status.st_size, status.st_blocks * 512)
                     if staged in self._waiting:
                         self._take(staged, status.st_size, last)
@@ -667,7 +700,7 @@ class Sync(Job):
         self.put(number, os.path.join(self._folder, staged))
 
     def _confirm(self) -> None:
-        """Give on what came in parts and is still what was listed; leave out the rest."""
+        """Publish files fetched in parts whose objects are as listed, and leave out the others."""
         began = time.monotonic()
         now = {
             (one.source, one.key): (one.size, one.mtime, one.etag)
@@ -675,7 +708,7 @@ class Sync(Job):
             for one in each
         }
         took, self._confirmed_at = time.monotonic() - began, time.monotonic()
-        # A listing of millions takes minutes: at most a tenth of the time goes into it.
+        # A listing of millions of objects takes minutes: spend at most a tenth of the time on it.
         self._confirmed_at += max(0.0, 9 * took - CONFIRM_S)
         for staged, number in self._large.items():
             one = self._object(number)
@@ -687,7 +720,7 @@ class Sync(Job):
         self._large = {}
 
     def _say_what_lacks(self) -> None:
-        """Why the rest has not come. Raises Failure where nothing has."""
+        """Log and record why the rest has not come. Raises Failure if nothing has."""
         errors = self._tool.errors
         for line in errors[:MOST_WARNINGS]:
             self.say(line)
@@ -702,12 +735,12 @@ class Sync(Job):
 
 
 def _is_object(listed: Sequence[Object], key: bytes) -> bool:
-    """Whether a source is one object, and not all that is below a prefix."""
+    """Return whether a source is one object, and not a prefix."""
     return [one.key for one in listed] == [key]
 
 
 def _clear(staging: bytes) -> None:
-    """Remove what tools have put there."""
+    """Remove the folders that tools have written to."""
     for name in os.listdir(staging):
         if name.startswith(PREFIX):
             shutil.rmtree(os.path.join(staging, name), ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What is at the source: rsync's meaning of paths and slashes, as manifest entries."""
+"""Scans the source, with rsync's meaning of paths and slashes, and makes manifest entries."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, MODES, Entry, in_order, text_of
 
-# Where files are until they are whole: no data of anybody's.
+# The name of the folder for files that are not whole yet. It never belongs to a data set.
 STAGING = b".clusterctl-copy"
-# A file in more pieces is taken as it reads, holes as zeros.
+# A sparse file in more segments than this is copied with zeros in place of its holes.
 MOST_SEGMENTS = 10_000
 
 
 class SourceError(Exception):
-    """There is nothing to copy; the message says why."""
+    """Raised if there is nothing to copy; the message says why."""
 
 
 class LeftOut(NamedTuple):
-    """What is there and is no entry, and why. `errno` is 0 where no system call has refused it."""
+    """A path at the source that is not copied, and why. `errno` is 0 if no system call failed."""
 
     path: bytes
     why: str
@@ -30,9 +30,9 @@ class LeftOut(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The source: its entries, where each one is, and what was left out.
+    """The result of a scan: the entries, the path of each, and what was left out.
 
-    `single`: it is one file, which DST may give another name.
+    `single`: the source is one file, to which DST may give another name.
     """
 
     entries: list[Entry]
@@ -42,11 +42,13 @@ class Found(NamedTuple):
 
     @property
     def warnings(self) -> list[str]:
-        """One line for each thing that was left out."""
+        """One line for each path that was left out."""
         return [f"{text_of(one.path)}: {one.why}" for one in self.left_out]
 
 
 class _Gathering:
+    """What a scan has found so far, by path below the destination."""
+
     def __init__(self) -> None:
         self.found: dict[bytes, tuple[Entry, bytes]] = {}
         self.left_out: list[LeftOut] = []
@@ -58,7 +60,7 @@ class _Gathering:
             self.left_out.append(LeftOut(path, why))
 
     def add(self, name: bytes, path: bytes, status: os.stat_result) -> None:
-        """What two sources have in common is taken from the first."""
+        """Add an entry, unless an earlier source has one of this name."""
         if name in self.found:
             return
         kind, link = _kind(status), b""
@@ -77,10 +79,10 @@ class _Gathering:
         self.found[name] = (entry, path)
 
     def rows(self) -> list[tuple[Entry, bytes]]:
-        """What was found, in the manifest's order.
+        """Return the entries with their paths, in the manifest's order.
 
-        One source may have a folder where another has a link or file: what is in that folder would
-        be written through the link, outside the destination.
+        If one source has a folder where another has a link or a file, what is in that folder is
+        left out: it would be written through the link, outside of the destination.
         """
         kept, leaf = [], Entry(b"", FOLDER, 0, 0)
         for entry, path in sorted(self.found.values(), key=lambda row: in_order(row[0].path)):
@@ -95,10 +97,10 @@ class _Gathering:
 
 
 def scan(sources: Sequence[bytes], names: Sequence[bytes] | None, base: bytes) -> Found:
-    """The files below the sources, which may be globs, and relative to `base`.
+    """Scan the sources, which may be globs, and relative to `base`. Raises SourceError, OSError.
 
-    A folder without a slash at its end comes with its name, else without. `names` are of things
-    below the only source and keep their folders. Raises SourceError, OSError.
+    A folder without a slash at its end is copied with its name, one with a slash without. `names`
+    (of --files-from) are paths below the only source, and are copied with their parent folders.
     """
     gathering = _Gathering()
     if names is not None:
@@ -144,7 +146,7 @@ def _take_names(gathering: _Gathering, root: bytes, names: Sequence[bytes]) -> N
         if not name or name == b"." or name.split(b"/")[0] == b"..":
             raise SourceError(f"not a name below {text_of(root)}: {text_of(raw)}")
         path = os.path.join(root, name)
-        if b"/" + STAGING in b"/" + name:  # it would take the place of what this copy puts there
+        if b"/" + STAGING in b"/" + name:  # its place is that of this copy's own staging folder
             gathering.leave_out(path, "an interrupted copy has left it")
             continue
         try:
@@ -202,7 +204,7 @@ def _segments(path: bytes, status: os.stat_result) -> tuple[tuple[int, int], ...
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
-        return None  # What reads it later says why it cannot.
+        return None  # Reading it later fails, too, and reports why.
     try:
         found = tuple(_data_of(descriptor, status.st_size))
     except OSError:
@@ -222,7 +224,7 @@ def _data_of(descriptor: int, size: int) -> Iterable[tuple[int, int]]:
             if error.errno == errno.ENXIO:  # no data from here on
                 return
             raise
-        if begins >= size:  # it grows
+        if begins >= size:  # it has grown since it was found
             return
         ends = min(os.lseek(descriptor, begins, os.SEEK_HOLE), size)
         yield begins, ends - begins

@@ -1,4 +1,4 @@
-"""The listening side of a relay: it answers those who know the transfer's secret."""
+"""The serving side of a relay: answers peers that know the transfer's secret."""
 
 from __future__ import annotations
 
@@ -25,13 +25,18 @@ from clusterctl.node.relay.wire import (
 )
 
 MOST_CONNECTIONS = 512
-# Connections that have not proven themselves yet, in all and from one address.
+# Connections that are not authenticated yet: in all, and from one address.
 MOST_STRANGERS, MOST_FROM_ONE = 256, 48
+# Seconds between signs of life for peers that wait (wire.SILENCE_S).
 HEARTBEAT_S = 1.0
 
 
 class Server:
-    """Listens while the relay runs. `content` sends the blocks that `ledger` says are here."""
+    """Accepts connections while the relay runs, and answers requests.
+
+    Manifest and content may come later; peers wait for them. `content` sends the blocks that the
+    `ledger` has.
+    """
 
     def __init__(self, secret: bytes, tls: ssl.SSLContext | None) -> None:
         self._secret, self._tls = secret, tls
@@ -44,7 +49,7 @@ class Server:
         self._content: Any = None
 
     def listen(self, bind: str, port: int) -> tuple[str, int]:
-        """Take connections from now on; where. Raises OSError."""
+        """Start to accept connections. Return the address and port. Raises OSError."""
         family = socket.AF_INET6 if ":" in bind else socket.AF_INET
         listening = socket.create_server((bind, port), family=family, backlog=128)
         threading.Thread(target=self._accept, args=(listening,), daemon=True).start()
@@ -84,11 +89,11 @@ class Server:
             finally:
                 with self._lock:
                     self._strangers[address] -= 1
-                    self._strangers += Counter()  # forgets those that have none left
+                    self._strangers += Counter()  # drops addresses whose count is 0
                     self._friends += 1
             self._converse(link)
         except (PeerError, OSError):
-            pass  # The caller sees it, and asks again or elsewhere.
+            pass  # The peer notices, and retries here or elsewhere.
         finally:
             link.close()
             with self._lock:
@@ -101,7 +106,8 @@ class Server:
         asked.register(link.socket, select.POLLIN)
         while True:
             if not link.pending():
-                asked.poll()  # A peer may have nothing to ask for a long time.
+                # Without a timeout, unlike reads: a peer may request nothing for a long time.
+                asked.poll()
             link.read_into(request)
             what, block = REQUEST.unpack(request)
             if what == MANIFEST:
@@ -132,7 +138,7 @@ class Server:
             self._content.send_block(link, block)
 
     def _tell(self, link: Link) -> None:
-        """All that is here, and what comes, until the peer goes away."""
+        """Announce the blocks that are here, and others as they come, until the peer closes."""
         while not self._has_content.wait(HEARTBEAT_S):
             link.send(RANGE.pack(0, 0))
         assert self._ledger

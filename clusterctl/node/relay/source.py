@@ -1,4 +1,4 @@
-"""The relay that has the data: blocks read from the files, once, as they are sent."""
+"""The relay that has the data: reads blocks from the files as they are requested."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from clusterctl.node.relay.wire import CHUNK, LENGTH, Link, Waits, thread_buffer
 
 
 class _Outgoing:
-    """Pieces of a block on their way out; `total` is of all of them.
+    """Sends one block in pieces. `total` is the checksum of all of them.
 
-    Pieces of small files are sent together. Large ones go from the page cache by sendfile, once
-    they have been read for the checksum: a copy to the socket costs more than that. Where the
-    file is written to between the two, the checksum is wrong for whoever gets the block.
+    Pieces of small files are collected and sent together. Large ones are read for the checksum and
+    then sent from the page cache by sendfile, which costs less than a copy to the socket. If the
+    file is changed between the two, the receiver finds the checksum wrong.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class _Outgoing:
         self.seconds = 0.0
 
     def room(self, most: int) -> memoryview:
-        """Where to put up to `most` bytes of data; `filled` says how many they are."""
+        """Return a buffer for up to `most` bytes. `filled` must follow with their number."""
         if self._used == len(self._buffer):
             self.flush()
         return self._buffer[self._used : self._used + most]
@@ -45,7 +45,7 @@ class _Outgoing:
         self._used += size
 
     def filled_from(self, descriptor: int, at: int, size: int) -> None:
-        """The same, of what has just been read from there. Raises PeerError."""
+        """Like `filled`, for bytes that were just read from this place. Raises PeerError."""
         if not self._by_sendfile:
             self.filled(size)
             return
@@ -57,7 +57,7 @@ class _Outgoing:
         self.seconds += waited_s() - began
 
     def flush(self) -> None:
-        """Raises PeerError."""
+        """Send what was collected. Raises PeerError."""
         self.total.update(self._buffer[: self._used])
         began = waited_s()
         self._link.send(self._head)
@@ -66,17 +66,17 @@ class _Outgoing:
         self.seconds += waited_s() - began
 
     def end(self, bad: Sequence[int]) -> None:
-        """Raises PeerError."""
+        """Send the rest and the trailer, with the numbers of bad entries. Raises PeerError."""
         self.flush()
         self._link.send(trailer(self.total.value(), bad))
 
 
 class Source:
-    """Sends blocks of the files; `path` says where an entry is, `stamp` the ctime with which it
-    was found (0 where it was not). Thread-safe.
+    """Sends blocks that it reads from the files. Thread-safe.
 
-    A file that has changed since then, or cannot be read, is sent as zeros where need be and named
-    as bad at the end of the block: nobody publishes it.
+    `path` returns the path of an entry, `stamp` its ctime (ns) when it was found, or 0. A file that
+    has changed since then or cannot be read is named as bad at the end of the block, with zeros for
+    bytes that are lacking. No node publishes it.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class Source:
         self.bad: dict[int, str] = {}
 
     def send_block(self, link: Link, block: int) -> None:
-        """Raises PeerError."""
+        """Send a block. Raises PeerError."""
         extents, length = self._layout.extents(block), self._layout.length(block)
-        # Threads that open and close many files by turns get in each other's way.
+        # Threads that open and close many files at the same time slow each other down.
         with self._one_by_one if len(extents) > 1 else contextlib.nullcontext():
             began = waited_s()
             large = len(extents) == 1
@@ -109,10 +109,10 @@ class Source:
         self._waits.add("read", waited_s() - began - out.seconds)
 
     def confirm(self, block: int) -> None:
-        """What is sent here is summed as it is sent: nobody has to say that it was right."""
+        """Do nothing: blocks are summed here as they are sent, so none awaits confirmation."""
 
     def _send(self, out: _Outgoing, extent: Extent) -> bool:
-        """Whether the file is good."""
+        """Send a piece of a file. Return whether the file is good."""
         at, end, good = extent.offset, extent.offset + extent.length, True
         descriptor = self._open(extent.entry)
         try:
@@ -133,7 +133,7 @@ class Source:
 
     def _open(self, number: int) -> int:
         try:
-            # Not to wait for the other end, should a pipe be there by now.
+            # O_NONBLOCK: a pipe may have replaced the file, and open() would wait for its writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
             return os.open(self._path(number), flags)
         except OSError as error:
@@ -153,8 +153,8 @@ class Source:
         return size
 
     def _unchanged(self, number: int, descriptor: int) -> bool:
-        # Its own time may have been set back by whoever wrote to it; that of this change cannot.
-        # Looked at twice: a node that gives the file its mode tells the new stamp after that.
+        # The ctime is compared because the mtime can be set back after a change.
+        # Compared twice: `Publisher.retouch` changes the ctime first and the stamp after it.
         for _ in range(2):
             status = os.fstat(descriptor)
             told = (self._entries[number].size, self._stamp(number))
@@ -164,12 +164,13 @@ class Source:
         return False
 
     def _blame(self, number: int, why: str) -> None:
+        """Record the first reason why a file is bad."""
         with self._lock:
             self.bad.setdefault(number, f"{text_of(self._entries[number].path)}: {why}")
 
 
 class SourceRelay(Relay):
-    """Has the data."""
+    """The relay at the source."""
 
     def start(self) -> None:
         sources, names, base = self._asked()
