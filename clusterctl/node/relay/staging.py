@@ -1,4 +1,4 @@
-"""Where files are until they are whole: a folder in the destination, gone when all is there."""
+"""The folder in the destination for files that are not whole yet. It is removed at the end."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ from clusterctl.node.relay.scan import STAGING
 from clusterctl.node.relay.wire import thread_buffer
 
 RECORD = struct.Struct(">QQQ")  # offset, length, checksum
-# Those of versions before are `.log`: their records are shorter.
+# The suffix of journals. Not `.log`: older versions left those, with shorter records.
 JOURNALS = b".journal"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
+# The flags to open a journal with.
 JOURNAL = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+# Bytes that are read at once for a checksum.
 PIECE = 1 << 20
 
 
 class Busy(Exception):
-    """Another copy works on the same destination; the message says which."""
+    """Raised if another copy uses the same destination; the message says which."""
 
 
 class Removed(Exception):
-    """Somebody has removed what had come; the message says where."""
+    """Raised if someone has removed files of this copy; the message says where."""
 
 
 class Staging:
-    """`ROOT/.clusterctl-copy`, held by one copy at a time.
+    """The staging folder `ROOT/.clusterctl-copy`, held by one copy at a time.
 
-    A part that is not whole keeps its journal beside it: which pieces have come, each with its
-    checksum. What was journaled before a reboot is read again, since it may never have reached
-    the disk.
+    A file that is not whole is a part there, with a journal beside it of the pieces that have come
+    and their checksums. After a reboot these pieces are read and checked, since they may not have
+    reached the disk.
     """
 
     def __init__(self, root: bytes, sums: Callable[[], Sum] = Crc32) -> None:
@@ -52,20 +54,22 @@ class Staging:
         self._journals = _journals(self.folder)
 
     def acquire(self) -> None:
-        """Make the folder and hold it. Raises Busy, OSError."""
+        """Make the folder and lock it. Raises Busy, OSError."""
         os.makedirs(self.root, exist_ok=True)
         while self._lock < 0:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.folder, 0o700)
-            with contextlib.suppress(FileNotFoundError):  # the one before us is just leaving
+            with contextlib.suppress(FileNotFoundError):  # another copy is just removing it
                 self._lock = self._try()
         self._journals = _journals(self.folder)
 
     def _try(self) -> int:
+        """Return the descriptor of the lock, or -1 to try again. Raises Busy, OSError."""
         path = os.path.join(self.folder, b"lock")
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another copy may have removed the file between open() and flock().
             if os.path.samestat(os.stat(path), os.fstat(lock)):
                 os.ftruncate(lock, 0)
                 os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
@@ -81,7 +85,7 @@ class Staging:
         return -1
 
     def is_held(self) -> bool:
-        """Whether what this copy has put here is still here: nobody has removed the folder."""
+        """Return whether the folder is still this copy's: someone may have removed it."""
         try:
             lock = os.stat(os.path.join(self.folder, b"lock"))
         except OSError:
@@ -89,11 +93,11 @@ class Staging:
         return os.path.samestat(lock, os.fstat(self._lock))
 
     def part(self, entry: Entry) -> bytes:
-        """Where the entry is while it is not whole: the same for the same content, and no other."""
+        """Return the path of an entry's part: the same for the same content, and for no other."""
         return self.folder + b"/" + self._name(entry)
 
     def whole(self, number: int) -> bytes:
-        """Where a file is that came in one piece: an interrupted copy gets it anew."""
+        """Return the path of a file that comes in one piece. Such a file is never resumed."""
         return self.folder + b"/%d" % number
 
     @staticmethod
@@ -103,9 +107,9 @@ class Staging:
         return hashlib.blake2b(told, digest_size=16).hexdigest().encode()
 
     def note(self, entry: Entry, offset: int, length: int, checksum: int) -> None:
-        """This piece of the part has come."""
+        """Record in the journal that a piece of a part has come."""
         record = RECORD.pack(offset, length, checksum)
-        with self._noting:  # else two begin the same journal
+        with self._noting:  # two threads must not both write the head of a journal
             journal = os.open(self.part(entry) + JOURNALS, JOURNAL, 0o600)
             try:
                 head = b"" if os.fstat(journal).st_size else self._boot
@@ -114,7 +118,10 @@ class Staging:
                 os.close(journal)
 
     def pieces(self, entry: Entry) -> list[tuple[int, int]]:
-        """What an earlier copy left of the entry: (offset, length), sorted, none overlapping."""
+        """Return the pieces of an entry that an earlier copy left.
+
+        They are (offset, length), sorted, and do not overlap.
+        """
         if not self._journals or self._name(entry) not in self._journals:
             return []
         path = self.part(entry)
@@ -123,6 +130,7 @@ class Staging:
                 boot, rows = journal.read(len(self._boot)), journal.read()
             with open(path, "rb", buffering=0) as part:
                 size = os.fstat(part.fileno()).st_size
+                # The last record may be incomplete.
                 rows = rows[: len(rows) - len(rows) % RECORD.size]
                 noted = sorted(set(RECORD.iter_unpack(rows)))
                 found = [
@@ -142,7 +150,7 @@ class Staging:
         return total.value()
 
     def forget_others(self, wanted: Sequence[Entry]) -> None:
-        """Remove what is left of files that are not wanted any more, or have changed since."""
+        """Remove what is left of files that are not among these entries, or have changed since."""
         left = os.listdir(self.folder)
         if left == [b"lock"]:
             return
@@ -153,20 +161,21 @@ class Staging:
                     os.unlink(os.path.join(self.folder, name))
 
     def drop(self, entry: Entry) -> None:
-        """The entry's part is published, or will never be."""
-        # The journal first: cut off here, it would vouch for a part that another copy begins.
+        """Remove an entry's part and journal: it is published, or will never be."""
+        # The journal first. If this process dies in between, a journal that is left would describe
+        # the part that a later copy begins.
         for path in (self.part(entry) + JOURNALS, self.part(entry)):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
     def holds_parts(self) -> bool:
-        """Whether something is here that a later copy can use."""
-        if self._lock < 0 or not os.path.isdir(self.folder):  # someone has removed all of it
+        """Return whether something is here that a later copy can use."""
+        if self._lock < 0 or not os.path.isdir(self.folder):  # someone has removed the folder
             return False
         return os.listdir(self.folder) != [b"lock"]
 
     def release(self, clear: bool) -> None:
-        """Let go; `clear` removes it all."""
+        """Unlock the folder. `clear` removes it with all that is in it."""
         if self._lock < 0:
             return
         if clear and self.is_held():
@@ -176,7 +185,7 @@ class Staging:
 
 
 def _journals(folder: bytes) -> set[bytes]:
-    """Which parts an earlier copy has kept a journal of."""
+    """Return the names of the parts that have a journal."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -185,16 +194,16 @@ def _journals(folder: bytes) -> set[bytes]:
 
 
 def boot_id() -> bytes:
-    """Another one after each boot; 36 bytes."""
+    """Return an ID of 36 bytes that changes with each boot."""
     try:
         with open(BOOT_ID, "rb") as file:
             return file.read(36).ljust(36)
     except OSError:
-        return os.urandom(36)  # never the same: everything is read again
+        return os.urandom(36)  # differs each time, so that all pieces are checked
 
 
 def add_part(total: Sum, descriptor: int, offset: int, length: int) -> None:
-    """A part of a file to a checksum, as far as there is one."""
+    """Add a part of a file to a checksum, as far as the file has it."""
     buffer = thread_buffer(PIECE)
     while length and (size := os.preadv(descriptor, [buffer[:length]], offset)):
         total.update(buffer[:size])

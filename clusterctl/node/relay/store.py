@@ -1,4 +1,4 @@
-"""The relay that receives: blocks into parts of files, and on to the next from there."""
+"""Stores the blocks that a node receives in parts of files, and sends them on from there."""
 
 from __future__ import annotations
 
@@ -31,28 +31,31 @@ from clusterctl.node.relay.wire import (
     write_at,
 )
 
-# Blocks of many small files, kept for those that ask next.
+# Bytes of blocks of several files that are kept in memory for the next node in the chain.
 CACHE_BYTES = 64 << 20
+# The number of write locks that files share.
 FILES_AT_ONCE = 16
-# The kernel writes 1.8 GiB/s to one file, 3.5 to two (tmpfs); an EC2 connection carries 0.6.
+# Connections that get blocks of the same file. The kernel writes 1.8 GiB/s to one file, 3.5 to two
+# (tmpfs); an EC2 connection carries 0.6.
 STREAMS_OF_A_FILE = 3
 
 
 class Waiting(NamedTuple):
-    """A block that nobody has checked yet: since when it is here, and from where."""
+    """A block that is not checked yet: since when it is here, and the connection it came over."""
 
     since: float
     link: Link
 
 
 class Store:
-    """The blocks of one node. Thread-safe, but for one receiver of a block at a time.
+    """The blocks of one node. Thread-safe, except that a block has one receiver at a time.
 
-    A block goes from the socket into its file by splice while a node behind gets its blocks here:
-    no byte of it is seen. The node behind has it from that file, by sendfile; if its checksum is
-    right there, so it was here. Only then the block counts, for the journal and for its file.
-    Where nobody confirms it in time, it is read again here. The last node of a chain, and one with
-    --encrypt or without splice, sums what it receives before it writes it.
+    While a next node in the chain watches for blocks here, a block of one file goes from the socket
+    to the file by splice, and is not summed here. The next node gets it from the file by sendfile
+    and sums it: if it is right there, it was right here. It confirms that, and only then the block
+    counts for the journal and for its file. A block that is not confirmed in time is read and
+    summed here. The last node of a chain, and a node with --encrypt or without splice, sums what it
+    receives before writing it.
     """
 
     def __init__(
@@ -68,15 +71,15 @@ class Store:
         self._staging, self._entries, self._layout = staging, entries, layout
         self._publisher, self._waits = publisher, waits
         self._lock = threading.Lock()
-        # The kernel lets one write to a file at a time, and those that wait there burn CPU.
+        # The kernel lets one thread write to a file at a time, and those that wait use CPU time.
         self._turns = [threading.Lock() for _ in range(FILES_AT_ONCE)]
         self._cache: OrderedDict[int, bytes] = OrderedDict()
         self._cached = 0
-        self._sums = array("Q", bytes(8 * layout.blocks))  # checksum + 1; 0: not known
+        self._sums = array("Q", bytes(8 * layout.blocks))  # checksum + 1 by block; 0: not known
         self.bad: set[int] = set()
         state = left_over(entries, layout, missing, staging.pieces)
         self._left, self._resumed = state.left, state.resumed
-        self._begun = set(state.resumed)  # which have a part
+        self._begun = set(state.resumed)  # files that have a part
         self._here = Source(
             entries, publisher.path, publisher.stamp, layout, waits, staging.new_sum
         )
@@ -85,15 +88,16 @@ class Store:
             layout.in_turns(-(-streams // STREAMS_OF_A_FILE)), self.ledger.missing()
         )
         self._waiting: dict[int, Waiting] = {}
-        self._passed_on: set[int] = set()  # of those that wait
-        self._damaged: set[int] = set()  # summed as they come the next time
+        self._passed_on: set[int] = set()  # blocks in `_waiting` that were sent on
+        self._damaged: set[int] = set()  # blocks that are summed when they come again
         self.received = 0
+        # The umask can only be read by setting it.
         umask = os.umask(0o077)
         os.umask(umask)
         self._masked = umask | 0o7000
 
     def publish_whole(self, missing: Sequence[int]) -> None:
-        """What needs no more bytes: links, empty files, what an earlier copy nearly had."""
+        """Publish what needs no more bytes: links, empty files, and files that are complete."""
         for number in missing:
             entry = self._entries[number]
             if entry.kind == "l" or (entry.kind == FILE and not self._left[number]):
@@ -101,7 +105,7 @@ class Store:
                 self._publisher.put([(number, self._staging.part(entry), False)])
 
     def receive(self, link: Link, block: int, buffer: memoryview) -> None:
-        """The answer to BLOCK, whose LENGTH has been read. Raises PeerError, OSError.
+        """Receive and store a block whose LENGTH has been read. Raises PeerError, OSError.
 
         `buffer` has room for a block.
         """
@@ -127,7 +131,10 @@ class Store:
         link.confirmed.append(block)
 
     def _splice(self, link: Link, extent: Extent) -> bool:
-        """Write one piece of one file without a look at it; False where that is not possible."""
+        """Move a piece of a file from the socket to the file by splice, without summing it.
+
+        Return False, with nothing read, if the file is here already or is bad.
+        """
         at, end = extent.offset, extent.offset + extent.length
         descriptor = self._open_part(extent.entry)
         if descriptor < 0:
@@ -151,7 +158,7 @@ class Store:
         return True
 
     def _stream(self, link: Link, extent: Extent, buffer: memoryview) -> int:
-        """One piece of one file, written as it comes. Its checksum."""
+        """Write a piece of a file as it comes. Return its checksum."""
         at, end = extent.offset, extent.offset + extent.length
         total = self._staging.new_sum()
         descriptor = self._open_part(extent.entry)
@@ -185,14 +192,15 @@ class Store:
         checksum: int,
         bad: Sequence[int],
     ) -> None:
-        """A block that is right; `data` unless it is written already. Raises OSError.
+        """Accept a block that is right, and write `data` unless it is None. Raises OSError.
 
-        `bad` are the entries that it has zeros for.
+        `bad` are the entries for which the block has zeros.
         """
         if bad:
             self._spoil(bad)
         if any(extent.entry not in self._left for extent in extents):
-            # Of a file that was here, the others get what is here in its other blocks, too.
+            # A file in this block was here before and is kept. Peers get this node's content of it
+            # in this block as in its other blocks, so the received checksum does not apply.
             self._resumed.update(extent.entry for extent in extents)
         else:
             self._sums[block] = checksum + 1
@@ -218,13 +226,13 @@ class Store:
         self.ledger.add(block)
 
     def confirm(self, block: int) -> None:
-        """A node behind has got it from here, and it is right there."""
+        """Accept a block that the next node got from here and found right."""
         self._settle(block, good=True)
 
     def check_waiting(self, within_s: float) -> None:
-        """Check the blocks that nobody has confirmed in time; all of them where nobody will.
+        """Check the blocks that were not confirmed within `within_s` seconds. Raises OSError.
 
-        Raises OSError.
+        If no node watches for blocks here, all blocks are checked, since none will be confirmed.
         """
         since = time.monotonic() - (within_s if self.ledger.watchers else 0)
         with self._lock:
@@ -233,11 +241,11 @@ class Store:
             self._check(block)
 
     def _check(self, block: int) -> bool:
-        """Whether it is right, as it is in its file. Raises OSError."""
+        """Sum a block in its file. Return whether it is right. Raises OSError."""
         [extent] = self._layout.extents(block)
-        if extent.entry not in self._left:  # it has turned bad, and nothing of it is here
+        if extent.entry not in self._left:  # the file became bad, and its part was removed
             return self._settle(block, good=True)
-        with contextlib.suppress(FileNotFoundError):  # just now
+        with contextlib.suppress(FileNotFoundError):  # removed a moment ago
             total = self._staging.new_sum()
             descriptor = os.open(self._part(extent, False), os.O_RDONLY)
             try:
@@ -248,7 +256,10 @@ class Store:
         return self._settle(block, good=True)
 
     def _settle(self, block: int, good: bool) -> bool:
-        """A block that waits is right, or has to come again; whoever says it first counts."""
+        """Accept a waiting block, or request it again. The first result for a block counts.
+
+        Return whether the block is here.
+        """
         with self._lock:
             waiting = self._waiting.pop(block, None)
             if waiting is None:
@@ -267,6 +278,7 @@ class Store:
         return good
 
     def _spread(self, extents: Sequence[Extent], data: memoryview) -> None:
+        """Write the pieces of a block to their files."""
         at = 0
         for extent in extents:
             piece = data[at : at + extent.length]
@@ -282,7 +294,7 @@ class Store:
                     os.close(descriptor)
 
     def _is_whole(self, extent: Extent) -> bool:
-        """Whether it is all of a file; such a file needs no journal."""
+        """Return whether an extent is a whole file. Such a file needs no journal."""
         entry = self._entries[extent.entry]
         return extent.length == entry.size and entry.segments is None
 
@@ -296,29 +308,29 @@ class Store:
         )
         try:
             write_at(descriptor, data, 0)
-            if mode & self._masked:
+            if mode & self._masked:  # open() has dropped these bits
                 os.fchmod(descriptor, mode)
             os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
         finally:
             os.close(descriptor)
 
     def _open_part(self, number: int) -> int:
-        """-1 for a file that is here already."""
+        """Open a file's part for writing; -1 for a file that is here already or is bad."""
         if number not in self._left:
             return -1
         entry = self._entries[number]
         part = self._staging.part(entry)
-        # Made once: where it has been removed, blocks are gone that count as here.
+        # Created only once: if the part was removed, blocks that count as here are lost.
         with self._lock if number not in self._begun else contextlib.nullcontext():
             create = 0 if number in self._begun else os.O_CREAT
             try:
                 descriptor = os.open(part, os.O_WRONLY | create, 0o600)
             except PermissionError:
-                # An earlier copy ended when it had given the part its own mode, a read-only one.
+                # An earlier copy had given the part its mode, which is read-only, and then ended.
                 os.chmod(part, 0o600)
                 descriptor = os.open(part, os.O_WRONLY)
             except FileNotFoundError:
-                if number in self.bad:  # just now
+                if number in self.bad:  # removed a moment ago, by `_spoil`
                     return -1
                 raise Removed(text_of(self._staging.folder)) from None
             self._begun.add(number)
@@ -327,7 +339,7 @@ class Store:
         return descriptor
 
     def _spoil(self, bad: Sequence[int]) -> None:
-        """Keep nothing of these entries: a later copy would take their zeros for data."""
+        """Remove the parts of these entries: a later copy would take their zeros for data."""
         with self._lock:
             self.bad.update(bad)
             for number in bad:
@@ -335,7 +347,7 @@ class Store:
                     self._staging.drop(self._entries[number])
 
     def _tick(self, extents: Sequence[Extent], checksum: int) -> None:
-        """So much less is left of the files in the block; what is whole is published."""
+        """Count a good block for its files, note it in their journals, and publish whole files."""
         whole = []
         with self._lock:
             for extent in extents:
@@ -349,7 +361,7 @@ class Store:
                     ready = len(extents) > 1 and self._is_whole(extent)
                     whole.append((extent.entry, self._part(extent, ready), ready))
                 elif len(extents) == 1 and entry.size >= LEAST_RESUMED:
-                    # Under the lock: another thread may find the entry bad, and drop its journal.
+                    # Under the lock, since `_spoil` in another thread may drop the journal.
                     self._staging.note(entry, extent.offset, extent.length, checksum)
         if whole:
             self._publisher.put(whole)
@@ -360,6 +372,7 @@ class Store:
         return self._staging.part(self._entries[extent.entry])
 
     def _keep(self, block: int, data: bytes) -> None:
+        """Keep a block in memory for the next node in the chain."""
         with self._lock:
             self._cache[block] = data
             self._cached += len(data)
@@ -368,7 +381,8 @@ class Store:
                 self._cached -= len(old)
 
     def send_block(self, link: Link, block: int) -> None:
-        """For the next in the chain. Raises PeerError, OSError."""
+        """Send a block to the next node in the chain. Raises PeerError, OSError."""
+        # A node that requests an unconfirmed block again has found it damaged: check it here.
         with self._lock:
             asked_again = block in self._waiting and block in self._passed_on
             if block in self._waiting:
@@ -398,7 +412,7 @@ class Store:
         self._waits.add("send", waited_s() - began)
 
     def _send_what_is_good(self, link: Link, extents: Sequence[Extent]) -> None:
-        """A block with files that are no good any more: zeros in their place, and their numbers."""
+        """Send a block that has bad files, with zeros for these, and their numbers at the end."""
         bad = [extent.entry for extent in extents if extent.entry in self.bad]
         parts = [
             bytes(extent.length) if extent.entry in bad else self._read(extent)
@@ -426,7 +440,7 @@ class Store:
             os.close(descriptor)
 
     def _checksum(self, extents: Sequence[Extent]) -> int:
-        """Of what an earlier copy left."""
+        """Return the checksum of a block that an earlier copy left."""
         total = self._staging.new_sum()
         for extent in extents:
             descriptor = self._open_for_reading(extent)
@@ -440,7 +454,8 @@ class Store:
         for whole in (self._is_whole(extent), False):
             with contextlib.suppress(FileNotFoundError):
                 return os.open(self._part(extent, whole), os.O_RDONLY)
-        if extent.entry in self.bad:  # just now: what is under its name is older
+        # It became bad a moment ago, and its part was removed: the file with its name is older.
+        if extent.entry in self.bad:
             raise PeerError("a file here is no good any more")
         return os.open(self._publisher.path(extent.entry), os.O_RDONLY | os.O_NOFOLLOW)
 
@@ -448,9 +463,9 @@ class Store:
 def read_trailer(
     link: Link, checksum: int | None, extents: Sequence[Extent]
 ) -> tuple[int, list[int]]:
-    """The block's checksum, and the entries that it is no good for.
+    """Read what follows a block. Return its checksum and the numbers of bad entries.
 
-    Raises PeerError where `checksum` is another one.
+    Raises PeerError if `checksum` is given and differs.
     """
     told, count = TRAILER.unpack(link.read(TRAILER.size))
     if count > len(extents):

@@ -1,18 +1,18 @@
-"""Runs on a node: start, list, show and end syncs, each a folder in ~/.clusterctl/s3sync.
+"""Runs on a node: starts, lists, shows and cancels syncs, each a folder in ~/.clusterctl/s3sync.
 
-    probe         which tools for S3 it has, and the machine's architecture
-    look          what an order on stdin would do: its progress before the first byte
-    start         one order as a line of JSON on stdin; prints {"busy": ID}, or {"started": ID,
-                  "ended": how, if it has within a moment}
-    list [ID]     one line of JSON for each sync, oldest first
-    log ID AT     what its log has from byte AT on, and how it goes
-    cancel ID     ends it and waits for that
+    probe         print the S3 tools that the node has, and the machine's architecture
+    look          print what an order on stdin would do: its progress before the first byte
+    start         start the order in a line of JSON on stdin; print {"busy": ID}, or {"started": ID,
+                  "ended": its result, or null if it has not ended within a moment}
+    list [ID]     print one line of JSON for each sync, oldest first
+    log ID AT     print the log from byte AT on, and the state of the sync
+    cancel ID     end the sync and wait for its end
 
-The first three need the modules that do the work, which are sent with them only: the others are
-asked once a second.
+The first three need the modules that list and fetch, which are sent only with them: the others are
+called once a second.
 
-A sync is a process of its own that outlives the connection. What it got on stdin it keeps in
-memory: keys are in no file and on no command line, and in no environment but the tool's.
+A sync is a process of its own that outlives the connection. It keeps what it read from stdin in
+memory: keys are in no file, on no command line, and in no environment but the tool's.
 """
 
 from __future__ import annotations
@@ -36,17 +36,25 @@ if TYPE_CHECKING:
     from clusterctl.node.relay.s3files import Job
 
 SYNCS = Path.home() / ".clusterctl" / "s3sync"
+# Syncs that are kept.
 KEPT = 20
+# Seconds between SIGTERM and SIGKILL.
 CANCEL_TIMEOUT_S = 15.0
+# Bytes of a log that are printed at once.
 LONGEST_READ = 1 << 18
+# Bytes on the disk that are reserved for the result.
 RESERVED_BYTES = 4096
+# Seconds between writes of the progress.
 REPORT_S = 0.5
-# A source that cannot be read shows within this time, as a rule.
+# How long `start` waits for an early failure: usually an unreadable source fails within this time.
 SETTLE_S = 2.0
 
 
 def alive(folder: Path) -> int:
-    """The process of a sync; 0 when it has ended. Numbers of processes are used again."""
+    """Return the process ID of a sync; 0 if it has ended.
+
+    Its start time is compared, too, since the kernel reuses process IDs.
+    """
     try:
         pid, born = (folder / "pid").read_text().split(" ", 1)
         return int(pid) if birth_of(int(pid)) == born else 0
@@ -55,14 +63,18 @@ def alive(folder: Path) -> int:
 
 
 def birth_of(pid: int) -> str:
-    """When a process began, which no other of its number did."""
+    """Return the start time and boot ID of a process, which no other process with its ID has.
+
+    Raises OSError or ValueError if the process has ended.
+    """
     stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    if stat[0] == "Z":
+    if stat[0] == "Z":  # a zombie
         raise ValueError("it has ended")
     return stat[19] + " " + Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; empty if there is none."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -71,14 +83,16 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Replace a JSON file atomically. Raises OSError."""
     new = path.with_name(path.name + ".new")
     new.write_text(json.dumps(value) + "\n")
     new.replace(path)
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    # First whether it runs, then how it ended: the other way round one that ends in between
-    # would look lost.
+    """Return the state of a sync, as `list` prints it."""
+    # First check whether it runs, then read the result. In the other order, a sync that ends in
+    # between would look lost.
     running = bool(alive(folder))
     ended = read_json(folder / "end.json")
     return {
@@ -96,6 +110,7 @@ def folders() -> list[Path]:
 
 
 def start(order: dict[str, Any]) -> dict[str, Any]:
+    """Start a sync, unless one to the same destination runs. Raises OSError."""
     SYNCS.mkdir(parents=True, exist_ok=True)
     with (SYNCS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -113,7 +128,7 @@ def start(order: dict[str, Any]) -> dict[str, Any]:
         try:
             write_json(folder / "sync.json", {**told, "started_at": time.time()})
             (folder / "log").touch(mode=0o600)
-            # The room for how it ends, which is written down on a full disk, too.
+            # Reserves room for the result, so that it can be written even if the disk is full.
             (folder / "end.json.new").write_text(" " * RESERVED_BYTES)
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)
@@ -123,10 +138,13 @@ def start(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def settled(folder: Path) -> dict[str, Any] | None:
-    """How it has ended, if it has before it knows what there is to get."""
+    """Return the result of a sync if it ends before it has listed and compared, else None.
+
+    Waits at most SETTLE_S seconds.
+    """
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
-        # Whether it runs comes first, for the reason that `describe` gives.
+        # Check first whether it runs, for the reason given in `describe`.
         running = alive(folder)
         ended = read_json(folder / "end.json")
         if ended or not running or read_json(folder / "progress.json").get("gap"):
@@ -136,10 +154,10 @@ def settled(folder: Path) -> dict[str, Any] | None:
 
 
 def detach(folder: Path, order: dict[str, Any]) -> str:
-    """Start a process without this one's session, terminal and connection, that has the order.
+    """Fork a process that carries out the order, without this one's session and connection.
 
-    Return what its `pid` file holds. The process says it itself: it can have ended, and have no
-    birth any more, before this one looks.
+    Return the content of its `pid` file. The process sends its start time itself, over a pipe: it
+    may have ended before this one could read it.
     """
     sys.stdout.flush()
     told, tell = os.pipe()
@@ -150,7 +168,7 @@ def detach(folder: Path, order: dict[str, Any]) -> str:
             return f"{pid} {born.read()}"
     try:
         os.setsid()
-        # A core file would have the keys in it.
+        # A core file would contain the keys.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         nothing = os.open(os.devnull, os.O_RDONLY)
         log = os.open(str(folder / "log"), os.O_WRONLY | os.O_APPEND)
@@ -158,7 +176,8 @@ def detach(folder: Path, order: dict[str, Any]) -> str:
             os.dup2(source, target)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        # With it goes the lock on all syncs, which this process must not keep.
+        # Closes all other descriptors, also that of the lock on all syncs, which this process must
+        # not keep.
         os.closerange(3, tell)
         os.closerange(tell + 1, 256)
         os.write(tell, birth_of(os.getpid()).encode())
@@ -169,13 +188,14 @@ def detach(folder: Path, order: dict[str, Any]) -> str:
 
 
 def work(folder: Path, order: dict[str, Any]) -> NoReturn:
+    """Carry out an order, record the result, and exit."""
     status, why, hint, left_out = 1, "", "", 0
     try:
         left_out = run(folder, order)
         status = int(bool(left_out))
     except KeyboardInterrupt:
         status, why = 130, "cancelled"
-    except BaseException as error:  # noqa: BLE001 - told, in place of a trace in a log
+    except BaseException as error:  # noqa: BLE001 - recorded, instead of a traceback in the log
         why, hint = reason_of(error, order)
     if left_out:
         why = f"{left_out} {'file was' if left_out == 1 else 'files were'} left out"
@@ -191,7 +211,7 @@ def write_end(folder: Path, status: int, why: str, hint: str = "", left_out: int
 
 
 def reason_of(error: BaseException, order: dict[str, Any]) -> tuple[str, str]:
-    """Why it could not go on, and what to do."""
+    """Return why a job failed, and what to do."""
     from clusterctl.node.relay.base import failure_of
 
     failure = failure_of(error, order["destination"])
@@ -207,7 +227,10 @@ def job_of(order: dict[str, Any], say: Callable[[str], None]) -> Job:
 
 
 def run(folder: Path, order: dict[str, Any]) -> int:
-    """How many files were left out. Raises what jobs raise."""
+    """Run a job and record its progress. Return how many files were left out.
+
+    Raises what jobs raise.
+    """
     job = job_of(order, say)
 
     def report() -> None:
@@ -217,7 +240,7 @@ def run(folder: Path, order: dict[str, Any]) -> int:
     def keep_reporting() -> None:
         known = False
         while True:
-            # Who has started it waits for the first report that says what there is to get.
+            # `start` waits for the first report with a gap, so that one comes soon.
             time.sleep(REPORT_S if known else REPORT_S / 10)
             if known or job.progress.gap:
                 known = True
@@ -233,6 +256,7 @@ def run(folder: Path, order: dict[str, Any]) -> int:
 
 
 def say(line: str) -> None:
+    """Write a line to the log, with the time in UTC."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
     text = f"{when} {''.join(c if c.isprintable() else '?' for c in line)}\n"
     with contextlib.suppress(OSError):  # on a full disk
@@ -240,16 +264,18 @@ def say(line: str) -> None:
 
 
 def look(order: dict[str, Any]) -> dict[str, Any]:
+    """Return the progress after a dry run of an order, or why it failed."""
     try:
         job = job_of({**order, "config": {**order["config"], "dry_run": True}}, lambda line: None)
         job.run()
-    except Exception as error:  # noqa: BLE001 - told, in place of a trace
+    except Exception as error:  # noqa: BLE001 - printed, instead of a traceback
         why, hint = reason_of(error, order)
         return {"why": why, "hint": hint}
     return job.progress.as_data()
 
 
 def show_log(folder: Path, at: int) -> dict[str, Any]:
+    """Return the state of a sync, and its log from byte `at` on. Raises OSError."""
     told = describe(folder)
     with (folder / "log").open("rb") as log:
         log.seek(at)
@@ -259,6 +285,7 @@ def show_log(folder: Path, at: int) -> dict[str, Any]:
 
 
 def cancel(folder: Path) -> dict[str, Any]:
+    """End a sync, and return its state and whether it was running."""
     pid = alive(folder)
     was_running = bool(pid) and describe(folder)["running"]
     for number, patience_s in ((signal.SIGTERM, CANCEL_TIMEOUT_S), (signal.SIGKILL, 2.0)):
@@ -273,7 +300,7 @@ def cancel(folder: Path) -> dict[str, Any]:
             time.sleep(0.05)
             pid = alive(folder)
     if was_running and not pid and not read_json(folder / "end.json"):
-        # It was in the middle of something that takes long, and had to be killed.
+        # It did not react to SIGTERM in time and was killed, so it has not recorded a result.
         write_end(folder, 130, "cancelled")
     return {**describe(folder), "was_running": was_running}
 

@@ -1,4 +1,4 @@
-"""A node's side of a copy: compare, receive, pass on, publish, settle."""
+"""The relay on a node that gets the data: compares, pulls, passes on, publishes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from clusterctl.node.relay.pull import AGAIN_S, Caller, Puller, Upstream, fetch_
 from clusterctl.node.relay.store import Store
 from clusterctl.node.relay.wire import PeerError
 
-# Between looks at blocks that nobody has confirmed.
+# Seconds between two checks for blocks that were not confirmed.
 CHECK_EVERY_S = 0.25
-# When a block that was passed on is checked here at last; and where no more are to come.
+# After so many seconds without confirmation a block is checked here: usually, and if all blocks
+# have been received.
 CONFIRMED_WITHIN_S, LAST_CONFIRMED_WITHIN_S = 2.0, 0.5
 
 
 class PulledDestination(Destination):
-    """One destination whose bytes come from another relay, block by block, and go to the next."""
+    """A destination whose bytes come from another relay in blocks, and go on to the next one."""
 
     def open_content(self, begin: Begin) -> None:
         assert self.staging
@@ -53,7 +54,7 @@ class PulledDestination(Destination):
 
 
 class TargetRelay(Relay):
-    """Gets the data, and passes it on."""
+    """The relay of a node that gets the data and passes it on."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
@@ -92,6 +93,7 @@ class TargetRelay(Relay):
                 self._lost(upstream, error)
                 time.sleep(AGAIN_S)
                 continue
+            # The thread of a previous upstream may have got it at the same time.
             with self._lock:
                 mine, self._has_manifest = not self._has_manifest, True
             if mine:
@@ -129,6 +131,7 @@ class TargetRelay(Relay):
             self._puller.follow(upstream)
 
     def _lost(self, upstream: Upstream, error: PeerError) -> None:
+        """Report that nothing comes from an upstream, once for each order to pull."""
         with self._lock:
             first = upstream.order not in self._blamed
             self._blamed.add(upstream.order)

@@ -1,4 +1,4 @@
-"""The relay that only looks: the manifest of one path. `clusterctl.copy.verify` compares them."""
+"""The relay that makes the manifest of one path, for `clusterctl.copy.verify` to compare."""
 
 from __future__ import annotations
 
@@ -20,22 +20,28 @@ from clusterctl.node.relay.manifest import text_of as text
 from clusterctl.node.relay.messages import GetPiece, Looked, Order, Piece, Progress
 from clusterctl.node.relay.scan import LeftOut, scan
 
-# In place of the size of a file that could not be read, or of a folder that could not be listed.
+# The size of a file that could not be read, and of a folder that could not be listed.
 NOT_READ = -1
-# The kind of what could not even be looked at.
+# The kind of an entry for which even stat() failed.
 UNKNOWN = "?"
+# How often a file is read that changes while it is read.
 ATTEMPTS = 3
+# Problems that are sent, each with its path.
 MOST_PROBLEMS = 10_000
+# Bytes of an answer to GetPiece.
 PIECE = 256 << 10
 
 
 def position(path: bytes) -> bytes:
-    """What entries are sorted by here: the path itself comes first."""
+    """Return the sort key of a path, by which the verified path itself comes first."""
     return b"" if path == b"." else in_order(path)
 
 
 class VerifyRelay(Relay):
-    """Scans, hashes where it is asked to, and tells the manifest's digest; then the manifest."""
+    """Scans a path, and sends the digest of its manifest, then the manifest on request.
+
+    The configuration has "path", and may have "content" (compare SHA-256) and "mtime".
+    """
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
@@ -69,7 +75,10 @@ class VerifyRelay(Relay):
         return Progress(files=self._files, bytes=self._bytes)
 
     def _look(self, path: bytes) -> tuple[dict[str, int], list[Entry], list[tuple[str, str, str]]]:
-        """Raises Failure, OSError."""
+        """Return counts, the manifest's entries and the problems (path, kind, reason).
+
+        Raises Failure, OSError.
+        """
         try:
             status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -110,7 +119,10 @@ class VerifyRelay(Relay):
         return counts, entries, sorted(problems)
 
     def _checked(self, item: tuple[Entry, bytes]) -> tuple[Entry, tuple[str, str] | None]:
-        """A file with the digest of its content if that is wanted, or with what is wrong."""
+        """Return an entry, with a digest if content is compared, and the problem with it, if any.
+
+        A problem is (kind, reason).
+        """
         entry, path = item
         if entry.kind != FILE:
             return entry, None
@@ -133,7 +145,7 @@ class VerifyRelay(Relay):
             return entry, _trouble(LeftOut(path, str(error.strerror), error.errno or 0))
 
     def _compared(self, entry: Entry) -> Entry:
-        """Without what is not compared: holes, change times, other times than those of files."""
+        """Return the entry without what is not compared: holes, ctimes, times of non-files."""
         is_timed = self.config.get("mtime") and entry.kind == FILE
         return entry._replace(
             mtime_ns=entry.mtime_ns if is_timed else 0, segments=None, changed_ns=0

@@ -1,6 +1,6 @@
-"""Runs on a node: one file of a web server, whole; a second run goes on where the first stopped.
+"""Runs on a node: downloads one file of a web server. A second run goes on where the first stopped.
 
-The configuration, JSON that comes on stdin: {"url": U, "dry_run": false, "checksum": false}.
+The configuration is JSON that comes on stdin: {"url": U, "dry_run": false, "checksum": false}.
 """
 
 from __future__ import annotations
@@ -31,24 +31,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 TIMEOUT_S = 30.0
+# Attempts in a row without progress after which a download fails.
 ATTEMPTS = 8
-# So many connections in a row that nobody answers are no hiccup.
+# The same for attempts that time out: each takes long, and the server is probably not reachable.
 SILENT_ATTEMPTS = 3
 PIECE = 1 << 20
-# What writing says without a name; a connection says none of these.
+# Errors of writing a file, which have no file name. Errors of connections are never among them.
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+# HTTP statuses after which another attempt may succeed.
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 
 
 class WebFile(Job):
-    """One file into one folder, or under a new name."""
+    """The download of one file to a folder, or to a new name. Raises Failure for a folder's URL."""
 
     def __init__(
         self, config: Mapping[str, Any], destination: str, say: Callable[[str], None]
     ) -> None:
         super().__init__(config, destination, say)
         parts = urlsplit(str(config["url"]))
-        # A URL as people write it, with blanks and accents, as it may stand in a request.
+        # Users write URLs with blanks and accents, which have to be quoted in a request.
         safe = "/%:@!$&'()*+,;=~-._"
         query = f"?{quote(parts.query, safe=safe + '?')}" if parts.query else ""
         self._url = f"{parts.scheme}://{parts.netloc}{quote(parts.path or '/', safe=safe)}{query}"
@@ -63,16 +65,18 @@ class WebFile(Job):
     def run(self) -> None:
         self.progress.how, self.progress.path = "https", self._path()
         size, self._mtime, self._version = self._look()
-        # What the server calls this version does what a ctime does: a part of another one is none.
+        # The server's name of the version (ETag) takes the place of a ctime: a part of another
+        # version is not resumed.
         version = hashlib.sha256(f"{self._url}\n{self._version}".encode("utf-8", "surrogateescape"))
         number = int.from_bytes(version.digest()[:6], "big")
         entry = Entry(self._name, FILE, FILE_MODE, self._mtime * SECOND_NS, size, changed_ns=number)
-        # Without a time, or where the content counts, nobody knows whether it is there already.
+        # Web servers send no digest, so with `checksum` the file always counts as missing. It does,
+        # too, if the server sends no time to compare.
         self.config = {**self.config, "checksum": self.config.get("checksum") or not self._mtime}
         self.fill([entry], Listed(files=1, bytes=size, single=True))
 
     def _path(self) -> str:
-        """Where the file is to be, as DST was given: another node's home may be another one."""
+        """Return the file's path in terms of DST as given: other nodes may have other homes."""
         path = destination(self.given, os.path.expanduser("~"))
         is_folder = path.endswith(b"/") or os.path.isdir(path)
         return os.path.join(self.given, text_of(self._name)) if is_folder else self.given
@@ -90,7 +94,10 @@ class WebFile(Job):
         self.put(number, part)
 
     def _look(self) -> tuple[int, int, str]:
-        """The file's size, time, and what If-Range takes: a strong ETag or nothing."""
+        """Return the file's size, its time in seconds or 0, and its strong ETag or "".
+
+        Only a strong ETag can be used with If-Range.
+        """
 
         def ask() -> tuple[int, int, str]:
             with self._open({"Range": "bytes=0-0"}) as answer:
@@ -121,7 +128,7 @@ class WebFile(Job):
                     begin = answer.headers.get("Content-Range", "")
                     if not begin.startswith(f"bytes {at}-"):
                         raise Failure("source", f"the server sends another part of {self._url}", "")
-                    # Some servers send parts of another version, whatever If-Range says.
+                    # Some servers ignore If-Range and send parts of another version.
                     told = told or version
                 if version and told != version:
                     raise Failure(
@@ -135,7 +142,7 @@ class WebFile(Job):
             if _size(part) < size:
                 raise OSError("the answer was cut short")
             if _size(part) > size:
-                os.unlink(part)  # of no use to another run
+                os.unlink(part)  # a later run cannot use it
                 raise Failure(
                     "source", f"{self._url} has changed since it was looked at", "copy it again"
                 )
@@ -143,17 +150,17 @@ class WebFile(Job):
         self._persist(go_on)
 
     def _open(self, headers: Mapping[str, str]) -> Any:
-        """An answer of success. Raises Failure, and OSError where another attempt may help."""
+        """Return a successful response. Raises Failure, or OSError if another attempt may help."""
         sent = {"Accept-Encoding": "identity", "User-Agent": "clusterctl", **headers}
         try:
-            # No proxy is asked, whatever the environment says: data sets come straight.
+            # Proxies from the environment are not used.
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             return opener.open(urllib.request.Request(self._url, headers=sent), timeout=TIMEOUT_S)
         except urllib.error.HTTPError as error:
             if error.code in TEMPORARY:
                 raise OSError(f"the server says {error.code}") from error
             if error.code == 416 and headers.get("Range") == "bytes=0-0":
-                # No byte can be asked of an empty file.
+                # 416 means that the range is not in the file: it is empty.
                 return self._open({})
             said = {401: "refuses", 403: "refuses", 404: "has no", 410: "has no"}.get(error.code)
             raise Failure(
@@ -163,7 +170,10 @@ class WebFile(Job):
             ) from error
 
     def _persist(self, work: Callable[[], Any]) -> Any:
-        """What `work` gives, tried again while more comes. Raises Failure."""
+        """Return what `work` returns; retry after errors of the connection. Raises Failure.
+
+        Attempts are counted anew after each one that got more bytes.
+        """
         attempt, silent, had = 0, 0, self.progress.bytes
         while True:
             try:

@@ -1,14 +1,14 @@
-"""The protocol between relays: who may speak, what is asked, how bytes are carried.
+"""The protocol between relays: authentication, requests, and the transport of bytes.
 
-Both sides prove that they know the transfer's secret by HMAC over the other's nonce; nothing else
-is answered. Then the caller sends requests of REQUEST's size, one after another, and gets
+Both sides prove that they know the transfer's secret, by an HMAC over the other's nonce. Peers that
+cannot are not answered. Then the caller sends requests (REQUEST), one after another, and gets
 
-    MANIFEST    LENGTH, then so many bytes
+    MANIFEST    LENGTH (MISSING: not here yet), then so many bytes
     BLOCK n     LENGTH (MISSING: not here), the bytes, TRAILER, `bad` times a NUMBER
-    WATCH       a RANGE of blocks that are here, again and again as they come; (0, 0) each second
+    WATCH       a RANGE of blocks that are here, repeatedly as they come; (0, 0) each second
     CONFIRM n   nothing: block n, which came over this connection, has the right checksum
 
-Whatever a peer sends, memory stays bounded: every length is checked against what must come.
+Memory use is bounded, whatever a peer sends: every length is checked against the expected one.
 """
 
 from __future__ import annotations
@@ -34,24 +34,29 @@ from typing import Any
 MAGIC = b"clusterctl-copy 1\n"
 NONCE_BYTES = 32
 MAC_BYTES = 32
-REQUEST = struct.Struct(">BI")
+REQUEST = struct.Struct(">BI")  # kind, number of a block or 0
 LENGTH = struct.Struct(">I")
 TRAILER = struct.Struct(">QI")  # checksum of the block's bytes, number of bad entries
-NUMBER = struct.Struct(">I")
-RANGE = struct.Struct(">II")
+NUMBER = struct.Struct(">I")  # of an entry
+RANGE = struct.Struct(">II")  # first block, last block + 1
 MANIFEST, BLOCK, WATCH, CONFIRM = 1, 2, 3, 4
 MISSING = 0xFFFFFFFF
+# The timeout of reads and writes during authentication.
 HANDSHAKE_S = 5.0
-# A peer that is there sends something at least each second.
+# The same later on. A living peer sends something at least each second.
 SILENCE_S = 10.0
+# Bytes that are read or sent at once.
 CHUNK = 256 * 1024
-# A pipe of 64 KiB, which is what there is at first, costs 43 % more CPU than one of 1 MiB.
+# A pipe of 64 KiB, the default, costs 43 % more CPU time than one of 1 MiB.
 PIPE_BYTES = 1 << 20
 SET_PIPE_SIZE, GET_PIPE_SIZE = 1031, 1032  # the fcntl module names them from Python 3.10 on
 
 
 class PeerError(Exception):
-    """The peer is not one of ours, or breaks the protocol. `kind` as in a `lost` event."""
+    """A peer does not answer, is not of this transfer, or violates the protocol.
+
+    `kind` is that of a `Lost` event: refused, denied, silent, closed or corrupt.
+    """
 
     def __init__(self, message: str, kind: str = "closed") -> None:
         super().__init__(message)
@@ -59,10 +64,10 @@ class PeerError(Exception):
 
 
 def aligned_buffer(size: int) -> memoryview:
-    """Memory for data on its way, which takes room only where it is used.
+    """Return a buffer that begins at a page, and takes memory only where it is used.
 
-    It begins at a page. Where a buffer does not begin at a multiple of 32 bytes, as large
-    bytearrays and bytes never do, the kernel's copies into it take 3.3 times as long (Zen 3).
+    Large bytearrays and bytes never begin at a multiple of 32 bytes. The kernel's copies into such
+    a buffer take 3.3 times as long (Zen 3).
     """
     return memoryview(mmap.mmap(-1, size))
 
@@ -71,7 +76,10 @@ _OF_THREAD = threading.local()
 
 
 def thread_buffer(size: int) -> memoryview:
-    """An aligned buffer that each thread keeps: pages of a new one cost more than to sum them."""
+    """Return an aligned buffer that is kept for this thread.
+
+    The pages of a new buffer would cost more than summing the data in them.
+    """
     buffer: memoryview | None = getattr(_OF_THREAD, "buffer", None)
     if buffer is None or len(buffer) < size:
         buffer = _OF_THREAD.buffer = aligned_buffer(size)
@@ -79,7 +87,7 @@ def thread_buffer(size: int) -> memoryview:
 
 
 def _splice(source: int, sink: int, size: int, offset_dst: int | None = None) -> int:
-    """os.splice, which Python has from 3.10 on."""
+    """Do what os.splice does, which Python has from 3.10 on."""
     at = None if offset_dst is None else ctypes.byref(ctypes.c_int64(offset_dst))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.splice.restype = ctypes.c_ssize_t
@@ -93,28 +101,30 @@ splice = getattr(os, "splice", _splice)
 
 
 class Link:
-    """A connection to a peer. Reads fill what they are given; a silent peer raises PeerError."""
+    """A connection to a peer. Reads return when all is there; a silent peer raises PeerError."""
 
     def __init__(self, plain: socket.socket) -> None:
         self.socket: Any = plain
         self.secured = False
-        # When the peer must have proven itself: one that sends a byte now and then is not silent.
+        # The deadline for authentication. SO_RCVTIMEO is not enough: a peer that sends a byte now
+        # and then would never time out.
         self.proven_by: float | None = None
         self._pipe: tuple[int, ...] = ()
-        # Blocks that came over it and are right: its reader tells the peer. Any thread may add.
+        # Blocks that came over it and are right, for the thread that reads to confirm. Any thread
+        # may add to it.
         self.confirmed: deque[int] = deque()
         plain.setblocking(True)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def patience(self, seconds: float) -> None:
-        """How long reads and writes wait for the peer."""
-        # Kept by the kernel: a timeout of Python's own costs a poll before each call.
+        """Set how long reads and writes wait for the peer."""
+        # As an option of the socket: with Python's own timeout each call costs a poll, too.
         limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def secure(self, context: ssl.SSLContext, server: bool) -> None:
-        """TLS from here on. Raises PeerError."""
+        """Use TLS from here on. Raises PeerError."""
         try:
             self.socket = context.wrap_socket(self.socket, server_side=server)
         except (OSError, ValueError) as error:
@@ -122,7 +132,7 @@ class Link:
         self.secured = True
 
     def read_into(self, view: memoryview) -> None:
-        """Fill `view`."""
+        """Fill `view`. Raises PeerError."""
         got = 0
         while got < len(view):
             try:
@@ -141,9 +151,10 @@ class Link:
             got += size
 
     def pipe_bytes(self) -> int:
-        """How much goes through the pipe at once that `fill_pipe` fills; 0: there is none.
+        """Return the size of the pipe for `fill_pipe`; 0 if it cannot be used.
 
-        Every user has pipes of 64 MiB in all, then they are made of one or two pages.
+        A user's pipes may have 64 MiB in all. Further pipes have one or two pages (pipe(7),
+        pipe-user-pages-soft), which is too small.
         """
         if not self._pipe and not self.secured and sys.platform == "linux":
             self._pipe = os.pipe()
@@ -153,7 +164,10 @@ class Link:
         return size if size >= PIPE_BYTES // 16 else 0
 
     def fill_pipe(self, most: int) -> int:
-        """Take so many bytes at most from the peer, at least one; `drain_pipe` writes them."""
+        """Move up to `most` bytes, at least one, from the peer to the pipe. Raises PeerError.
+
+        `drain_pipe` writes them. Return how many they are.
+        """
         try:
             size: int = splice(self.socket.fileno(), self._pipe[1], most)
         except BlockingIOError:
@@ -165,20 +179,20 @@ class Link:
         return size
 
     def drain_pipe(self, descriptor: int, at: int, size: int) -> None:
-        """Write what `fill_pipe` took into a file. Raises OSError."""
+        """Write the `size` bytes in the pipe to a file. Raises OSError."""
         end = at + size
         while at < end:
             try:
                 at += splice(self._pipe[0], descriptor, end - at, offset_dst=at)
             except OSError as error:
-                if error.errno != errno.EINVAL:  # GPFS, vboxsf and others know no splice
+                if error.errno != errno.EINVAL:  # GPFS, vboxsf and others do not support splice
                     raise
                 data = memoryview(os.read(self._pipe[0], end - at))
                 write_at(descriptor, data, at)
                 at += len(data)
 
     def pending(self) -> bool:
-        """Whether TLS has taken more from the socket than was read here."""
+        """Return whether TLS has buffered bytes, for which poll() would not wake up."""
         return self.secured and self.socket.pending() > 0
 
     def read(self, size: int) -> bytes:
@@ -196,7 +210,7 @@ class Link:
             raise PeerError(error.strerror or str(error)) from None
 
     def send_file(self, descriptor: int, offset: int, length: int) -> None:
-        """A part of a file. Raises PeerError, also where the file is shorter."""
+        """Send a part of a file. Raises PeerError, also if the file is shorter."""
         end = offset + length
         while offset < end:
             size = 0 if self.secured else self._sendfile(descriptor, offset, end - offset)
@@ -209,7 +223,7 @@ class Link:
             offset += size
 
     def _sendfile(self, descriptor: int, offset: int, length: int) -> int:
-        """How much it has sent; 0 where the file system cannot do it."""
+        """Return how many bytes were sent; 0 if the file system does not support sendfile."""
         try:
             return os.sendfile(self.socket.fileno(), descriptor, offset, length)
         except BlockingIOError:
@@ -220,12 +234,16 @@ class Link:
             raise PeerError(error.strerror or str(error)) from None
 
     def wake(self) -> None:
-        """End the connection, for whoever waits on it in another thread."""
+        """Shut the connection down, so that a thread that waits for it wakes up."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """For the thread that uses it: another one could close a number that is a file by now."""
+        """Close the connection. To be called by the thread that uses it; others call `wake`.
+
+        The kernel reuses the numbers of closed descriptors: a thread that still uses one would read
+        or write another file.
+        """
         self.wake()
         with contextlib.suppress(OSError):
             self.socket.close()
@@ -235,19 +253,19 @@ class Link:
 
 
 def write_at(descriptor: int, view: memoryview, at: int) -> None:
-    """All of it. Raises OSError."""
+    """Write all of `view` to a file at this offset. Raises OSError."""
     while len(view):
         size = os.pwrite(descriptor, view, at)
         view, at = view[size:], at + size
 
 
 def trailer(checksum: int, bad: Sequence[int]) -> bytes:
-    """What follows a block's bytes; `bad` are the entries that it is no good for."""
+    """Return what follows a block's bytes. `bad` are entries whose bytes in it are not good."""
     return TRAILER.pack(checksum, len(bad)) + b"".join(map(NUMBER.pack, bad))
 
 
 def send_whole(link: Link, data: bytes, checksum: int, bad: Sequence[int]) -> None:
-    """The whole answer to BLOCK. Raises PeerError."""
+    """Send the whole answer to BLOCK. Raises PeerError."""
     link.send(LENGTH.pack(len(data)))
     link.send(data)
     link.send(trailer(checksum, bad))
@@ -256,7 +274,7 @@ def send_whole(link: Link, data: bytes, checksum: int, bad: Sequence[int]) -> No
 def dial(
     address: str, port: int, secret: bytes, tls: ssl.SSLContext | None, timeout_s: float = 3.0
 ) -> Link:
-    """A connection to a relay, proven on both sides. Raises PeerError."""
+    """Connect to a relay; both sides authenticate. Raises PeerError."""
     try:
         plain = socket.create_connection((address, port), timeout_s)
     except ConnectionRefusedError:
@@ -279,6 +297,7 @@ def dial(
 
 
 def _prove(link: Link, secret: bytes) -> None:
+    """Authenticate as the caller, and check the server. Raises PeerError."""
     theirs = link.read(len(MAGIC) + NONCE_BYTES)
     if not theirs.startswith(MAGIC):
         raise PeerError("what answers there is no relay of this version", "denied")
@@ -293,7 +312,7 @@ def _prove(link: Link, secret: bytes) -> None:
 
 
 def admit(link: Link, secret: bytes, tls: ssl.SSLContext | None) -> None:
-    """The server's side of `dial`. Raises PeerError for everybody who has not the secret."""
+    """Authenticate as the server. Raises PeerError for a caller that does not know the secret."""
     link.patience(HANDSHAKE_S)
     link.proven_by = time.monotonic() + 2 * HANDSHAKE_S
     if tls:
@@ -315,8 +334,11 @@ def _mac(secret: bytes, side: bytes, theirs: bytes, mine: bytes) -> bytes:
 
 
 def tls_contexts(pem: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """For servers and for callers: TLS 1.3 among those who hold this certificate and its key."""
-    # The ssl module reads files only: one that is in no file system leaves no trace.
+    """Return contexts for servers and for callers: TLS 1.3 between holders of this certificate.
+
+    `pem` is the certificate and its key.
+    """
+    # The ssl module reads only files: use one in memory, so that the key reaches no disk.
     descriptor = os.memfd_create("clusterctl")
     try:
         os.write(descriptor, pem.encode())
@@ -335,16 +357,20 @@ def tls_contexts(pem: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return both[0], both[1]
 
 
+# What threads wait for.
 KINDS = ("receive", "write", "read", "send", "sync")
 
 
 def waited_s() -> float:
-    """A clock of this thread that stands still while it computes, in the kernel's copies too."""
+    """Return the time of a clock that stands still while this thread uses a processor.
+
+    Time in the kernel, for example for copies, counts as processor time, too.
+    """
     return time.monotonic() - time.thread_time()
 
 
 class Waits:
-    """Seconds that all threads together have waited, by kind. Thread-safe."""
+    """The seconds that all threads together have waited, by kind. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
