@@ -82,9 +82,9 @@ class Health:
     # Silent, or still comparing
 
     def _pass_by_idle(self, now: float) -> None:
-        """Move the upstreams of a node that waits in vain to the tail, if silent or comparing.
+        """Move silent and comparing upstreams of nodes that wait for data to the tail.
 
-        From the node upwards, as far as one after the other is silent or still compares.
+        Goes up the chain from each waiting node, until an upstream is neither silent nor comparing.
         """
         timeouts, net = self._timeouts, self._net
         for child in net.order:
@@ -152,7 +152,7 @@ class Health:
 
         At first the node itself counts as slow. When a second node lags under the same upstream,
         the upstream is slow, and the first node returns. Two slow neighbours look the same, so a
-        node that lags under two upstreams is slow itself, and these may return.
+        node that lags under two upstreams is slow itself, and those two may return.
         """
         net, parent = self._net, self._net.peers[slow.upstream]
         fellows = [

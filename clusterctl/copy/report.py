@@ -84,6 +84,7 @@ class NodeReport:
 
     @property
     def rate(self) -> float:
+        """Bytes a second over the whole copy to this node."""
         return self.received_bytes / self.duration_s if self.duration_s else 0.0
 
 

@@ -92,6 +92,7 @@ class Routes:
                 self._relays[target.host].give(order._replace(address=address, port=port))
 
     def close(self) -> None:
+        """Close all tunnels."""
         if self._tunnels:
             self._tunnels.close()
 

@@ -13,6 +13,7 @@ from clusterctl.domain.results import CommandResult, json_lines
 from clusterctl.node.packer import Program, program_of
 from clusterctl.node.relay.messages import Done, Gap, Listed, of_fields
 
+# For an action on a node that neither lists nor fetches.
 TIMEOUT_S = 60.0
 
 
@@ -72,6 +73,7 @@ class SyncRecord:
 
     @property
     def present(self) -> int | None:
+        """How many of the source's files were there before."""
         return self.listed.files - self.gap.files if self.listed and self.gap else None
 
     @property
@@ -82,6 +84,7 @@ class SyncRecord:
 
     @property
     def rate(self) -> float | None:
+        """Bytes a second over the whole sync; None until it is known what is missing."""
         return None if self.bytes is None else self.bytes / max(self.duration_s, 0.001)
 
     def as_data(self) -> dict[str, Any]:

@@ -136,6 +136,7 @@ class Peer:
             self.moves.append(what)
 
     def warn(self, warnings: tuple[str, ...]) -> None:
+        """Record warnings for the report, up to MOST_WARNINGS."""
         room = MOST_WARNINGS - len(self.warnings)
         self.warnings += [printable(warning) for warning in warnings[:room]]
 

@@ -136,7 +136,7 @@ class _Run:
             raise report.error
         return report
 
-    # The start
+    # Start
 
     def _start(self) -> None:
         transfer = self._transfer
@@ -147,7 +147,7 @@ class _Run:
         else:
             config = source_config(transfer.request)
             if transfer.source in transfer.targets:
-                # Both relays of a node cannot listen on the same port.
+                # The node runs a target relay, too, which listens on the port of --port.
                 config["port"] = 0
             self._start_on(SOURCE, transfer.source, config)
         for target in transfer.targets:
@@ -264,7 +264,7 @@ class _Run:
                 )
             )
 
-    # The end
+    # End
 
     def _tell_all_to_stop(self) -> None:
         for relay in self._relays.values():

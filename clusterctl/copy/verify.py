@@ -152,6 +152,7 @@ class Findings:
     _hosts: dict[tuple[Kind, str, str], list[str]] = field(default_factory=dict)
 
     def add(self, kind: Kind, path: str, message: str, hosts: Sequence[str]) -> None:
+        """Add a finding, or only its hosts if there is one with this path and message."""
         key = (kind, path, message)
         if key in self._hosts:
             self._hosts[key] += [host for host in hosts if host not in self._hosts[key]]

@@ -148,7 +148,7 @@ class Gmac:
             self._openssl.EVP_EncryptUpdate(self._context, None, size, at, len(data))
 
     def value(self) -> int:
-        """Return the checksum. Can be called once. Raises OSError."""
+        """Return the checksum. To be called once, at the end. Raises OSError."""
         tag = ctypes.create_string_buffer(16)
         self._openssl.EVP_EncryptFinal_ex(self._context, tag, ctypes.byref(ctypes.c_int()))
         self._openssl.EVP_CIPHER_CTX_ctrl(self._context, GET_TAG, 16, tag)

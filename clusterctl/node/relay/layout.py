@@ -44,6 +44,7 @@ class Layout:
         self.blocks = -(-at // block_bytes)
 
     def length(self, block: int) -> int:
+        """Return the bytes of a block. The last one may be shorter than `block_bytes`."""
         return min(self.block_bytes, self.total - block * self.block_bytes)
 
     def extents(self, block: int) -> list[Extent]:

@@ -61,6 +61,7 @@ def text_of(path: bytes) -> str:
 
 
 def bytes_of(text: str) -> bytes:
+    """Return the path that `text_of` made this text of."""
     return text.encode("utf-8", "surrogateescape")
 
 

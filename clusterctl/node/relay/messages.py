@@ -71,14 +71,17 @@ class Gap(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
+        """Whether no file has to come."""
         return not (self.files or self.bytes)
 
     @property
     def fits(self) -> bool:
+        """Whether there is enough room at the destination."""
         return self.bytes <= self.free_bytes
 
     @property
     def can_be_filled(self) -> bool:
+        """Whether there is room, and the destination is writable or nothing has to be changed."""
         return self.fits and (self.writable or (self.is_empty and not self.delete))
 
 

@@ -232,8 +232,8 @@ class Tree:
     def entries(self, with_folders: bool, checksum: bool) -> list[Entry]:
         """Return manifest entries, as a source of files would have them.
 
-        S3 has no modes and times of folders. Of the content it has the MD5 of objects that were
-        uploaded in one piece and without a KMS key; only `checksum` takes it.
+        S3 has no modes and times of folders. `checksum` adds the MD5, which S3 has for objects that
+        were uploaded in one piece and without a KMS key.
         """
         found = [
             Entry(
@@ -330,6 +330,7 @@ class Tool:
         return env
 
     def line(self, *words: str, retries: int = 10) -> list[str]:
+        """Return a command line of the tool. `retries` is for s5cmd."""
         options = ["--endpoint-url", self.endpoint] if self.endpoint else []
         options += ["--no-sign-request"] if self.config.get("credentials") == "none" else []
         if self.name == "s5cmd":
@@ -516,10 +517,11 @@ ASK_AGAIN_AFTER_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 
 
 def patiently(attempt: Callable[[], str]) -> None:
-    """Call `attempt` until the errors that it returns are others than a lack of credentials.
+    """Call `attempt`, and repeat it while it returns that credentials are lacking.
 
-    Only if the node has a role. The tools query the metadata service once, for a second or two; on
-    a busy node the answer takes longer (https://github.com/peak/s5cmd/issues/60).
+    It is repeated only on a node that has a role. The tools query the metadata service once, for a
+    second or two, and on a busy node the answer takes longer
+    (https://github.com/peak/s5cmd/issues/60).
     """
     for pause_s in ASK_AGAIN_AFTER_S:
         if not re.search(NO_KEYS, attempt()) or not has_role():
@@ -579,7 +581,7 @@ def explained(said: str, tool: Tool, url: str) -> Failure:
     return Failure("source", f"{tool.name}: {lines[-1] if lines else 'it failed and said nothing'}")
 
 
-# The folder
+# The sync
 
 
 class Sync(Job):

@@ -57,10 +57,12 @@ class Server:
         return address, port
 
     def have_manifest(self, blob: bytes) -> None:
+        """Serve this encoded manifest from here on."""
         self._manifest = blob
         self._has_manifest.set()
 
     def have_content(self, ledger: Ledger, content: Any) -> None:
+        """Serve the blocks of this ledger from here on. `content` is a Source or a Store."""
         self._ledger, self._content = ledger, content
         self._has_content.set()
 

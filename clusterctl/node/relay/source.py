@@ -42,6 +42,7 @@ class _Outgoing:
         return self._buffer[self._used : self._used + most]
 
     def filled(self, size: int) -> None:
+        """Record that `size` bytes were written to the buffer that `room` returned."""
         self._used += size
 
     def filled_from(self, descriptor: int, at: int, size: int) -> None:

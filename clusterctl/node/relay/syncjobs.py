@@ -106,6 +106,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def folders() -> list[Path]:
+    """Return the folders of all syncs, oldest first."""
     return sorted(path for path in SYNCS.glob("*-*-*") if path.is_dir())
 
 
@@ -206,6 +207,7 @@ def work(folder: Path, order: dict[str, Any]) -> NoReturn:
 
 
 def write_end(folder: Path, status: int, why: str, hint: str = "", left_out: int = 0) -> None:
+    """Record the result of a sync. Raises OSError."""
     ended = {"exit_status": status, "why": why, "hint": hint, "left_out": left_out}
     write_json(folder / "end.json", {**ended, "ended_at": time.time()})
 
@@ -219,6 +221,8 @@ def reason_of(error: BaseException, order: dict[str, Any]) -> tuple[str, str]:
 
 
 def job_of(order: dict[str, Any], say: Callable[[str], None]) -> Job:
+    """Return the job for an order: an S3 sync, or the download of a file."""
+    # Imported here: most actions run without these modules, which are not sent with them.
     from clusterctl.node.relay.s3files import Sync
     from clusterctl.node.relay.webfile import WebFile
 

@@ -196,11 +196,13 @@ class Link:
         return self.secured and self.socket.pending() > 0
 
     def read(self, size: int) -> bytes:
+        """Return the next `size` bytes. Raises PeerError."""
         data = bytearray(size)
         self.read_into(memoryview(data))
         return bytes(data)
 
     def send(self, data: Any) -> None:
+        """Send all of `data`. Raises PeerError."""
         try:
             if len(data):
                 self.socket.sendall(data)
@@ -377,9 +379,11 @@ class Waits:
         self._seconds = dict.fromkeys(KINDS, 0.0)
 
     def add(self, kind: str, seconds: float) -> None:
+        """Add seconds that a thread has waited."""
         with self._lock:
             self._seconds[kind] += seconds
 
     def seconds(self) -> dict[str, float]:
+        """Return the seconds so far, by kind."""
         with self._lock:
             return {kind: round(value, 3) for kind, value in self._seconds.items()}
