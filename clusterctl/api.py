@@ -14,7 +14,10 @@ from clusterctl.transport.fabric import VerifiedConnection
 
 @dataclass(frozen=True)
 class ConnectedCluster:
-    """The nodes of a cluster, head first. Use as a context manager: leaving it closes all."""
+    """A running cluster and a connection to each node in service, the head node first.
+
+    As a context manager it closes all connections at the end.
+    """
 
     cluster: Cluster
     connections: tuple[Connection, ...]
@@ -38,11 +41,12 @@ class ConnectedCluster:
 def connect(
     name: str, *, lab: bool | None = None, region: str | None = None, profile: str | None = None
 ) -> ConnectedCluster:
-    """The running cluster NAME. Nothing is opened before it is used.
+    """Return the running cluster NAME. A connection opens when it is first used.
 
-    What is None is as on the command line: from the environment, or from clusterctl.yaml.
+    Options that are None come from the environment or clusterctl.yaml, as on the command line.
 
-    Raises ClusterctlError: no such cluster, not running, its key is not on this machine.
+    Raises ClusterctlError if there is no such cluster, if none of its nodes runs, or if its key is
+    not on this machine.
     """
     app = AppContext(load_settings(lab=lab, region=region, profile=profile, cluster=name))
     with app.open(name) as access:

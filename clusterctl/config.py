@@ -1,4 +1,7 @@
-"""Where settings come from: flags, the environment, a file. Read by `cli/` only."""
+"""The settings of a run, from flags, environment and clusterctl.yaml.
+
+Read by `cli/`, `api.py` and `sagemaker.py` only; deeper layers get values.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,16 @@ if TYPE_CHECKING:
     from clusterctl.configuration.yaml_tree import Problem
 
 FILE_NAME = "clusterctl.yaml"
-# No message is longer than what a terminal shows.
+# Problems of a file that one message lists: about as many as a terminal shows.
 PROBLEMS_SHOWN = 40
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What every command needs to know. Empty fields leave the choice to boto3's own chain.
+    """The settings that every command needs. boto3's own chain decides about a None.
 
-    `file` is what clusterctl.yaml says, where there is one.
+    `home` is the folder of clusterctl's state. `file` is the parsed clusterctl.yaml, None if there
+    is none.
     """
 
     home: Path
@@ -46,12 +50,13 @@ def load_settings(
     config: Path | None = None,
     cluster: str | None = None,
 ) -> Settings:
-    """Flags beat the environment (CLUSTERCTL_HOME, CLUSTERCTL_REGION, …), that beats the file.
+    """Return the settings. Flags override the environment (CLUSTERCTL_HOME, …), which overrides
+    the file.
 
-    `config` is the file, in place of the one that would be found; `cluster` is whose entry
-    counts. AWS_* is boto3's and comes last. Raises UsageError.
+    `config` is a file to read in place of the one that `find_file` finds; `cluster` selects the
+    file's entry that applies. boto3 reads AWS_* for what is left None. Raises UsageError.
     """
-    # runclust wants `home_folder` alone.
+    # Imported here: runclust uses only `home_folder`, and starts faster without these.
     from clusterctl.configuration.options import Value, account_values
 
     file = load_spec_file(config, environ)
@@ -76,17 +81,21 @@ def _value(said: Values, key: str) -> Any:
 
 
 def home_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of clusterctl's state: CLUSTERCTL_HOME, else ~/.clusterctl.
+
+    Raises UsageError if the user has no home folder.
+    """
     home = environ.get("CLUSTERCTL_HOME")
     try:
         return Path(home) if home else Path.home() / ".clusterctl"
-    except RuntimeError:  # a container's user, whom no password file names
+    except RuntimeError:  # a container's user that has no entry in /etc/passwd
         raise UsageError(
             "this user has no home folder", "name one: HOME=DIR, or CLUSTERCTL_HOME=DIR"
         ) from None
 
 
 def load_spec_file(config: Path | None, environ: Mapping[str, str]) -> SpecFile | None:
-    """The file that counts; None if there is none. Raises UsageError with all its problems."""
+    """Return the parsed file, None if there is none. Raises UsageError with all its problems."""
     path = find_file(config, environ)
     if path is None:
         return None
@@ -97,24 +106,25 @@ def load_spec_file(config: Path | None, environ: Mapping[str, str]) -> SpecFile 
 
 
 def find_file(config: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """--config, CLUSTERCTL_CONFIG, ./clusterctl.yaml, ~/.clusterctl/clusterctl.yaml.
+    """Return the path of the settings file, None if there is none.
 
-    /dev/null stands for no file at all.
+    It is the first of --config, CLUSTERCTL_CONFIG, ./clusterctl.yaml and clusterctl.yaml in
+    `home_folder`. /dev/null as --config or CLUSTERCTL_CONFIG means no file at all.
     """
     chosen = config or environ.get("CLUSTERCTL_CONFIG")
     if chosen:
         return None if str(chosen) == os.devnull else Path(chosen)
     for folder in (Path(), home_folder(environ)):
-        # A link that leads nowhere is a mistake that should be seen.
+        # lexists, not exists: a dangling link is a mistake that must be reported, not skipped.
         if os.path.lexists(folder / FILE_NAME):
             return folder / FILE_NAME
     return None
 
 
 def read_spec_file(path: Path) -> tuple[SpecFile, tuple[Problem, ...]]:
-    """What it says, and all that is wrong with it. Raises UsageError if it cannot be read."""
+    """Return the parsed file and all its problems. Raises UsageError if it cannot be read."""
     data = _read(path)
-    # PyYAML costs every command its start-up, and most users have no file.
+    # Imported here: PyYAML slows the start of every command, and most users have no file.
     from clusterctl.configuration.specfile import parse_spec_file
 
     return parse_spec_file(data, path)
@@ -124,10 +134,11 @@ def _read(path: Path) -> bytes:
     from clusterctl.configuration.yaml_tree import MAX_BYTES
 
     try:
-        # Opening a pipe would wait for a writer.
+        # Opening a named pipe would wait for a writer.
         if not stat.S_ISREG(path.stat().st_mode):
             raise UsageError(f"{path} is not a file", "give another: --config FILE")
         with path.open("rb") as file:
+            # One byte more than allowed: `decode` refuses a file that is too large.
             return file.read(MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(
@@ -136,7 +147,7 @@ def _read(path: Path) -> bytes:
 
 
 def worded(path: Path, problems: tuple[Problem, ...]) -> str:
-    """All problems of a file as one message."""
+    """Return all problems of a file as one message."""
     lines = [problem.at(str(path)) for problem in problems[:PROBLEMS_SHOWN]]
     if len(problems) == 1:
         return lines[0]

@@ -1,4 +1,4 @@
-"""What holds in the end: flags, then the environment, the file, what is built in."""
+"""The settings of a cluster, merged from flags, environment and file, as a ClusterSpec."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from clusterctl.domain.errors import UsageError
 
 @dataclass(frozen=True)
 class SpecDraft:
-    """What was asked of a cluster, by flags, environment and file, before all of it is known.
+    """The settings of a cluster that flags, environment and file give. It may be incomplete.
 
-    `values` are by option key, those only that somebody set.
+    `values` has the settings that were given, by option key (configuration/options.py).
     """
 
     name: str
@@ -24,16 +24,17 @@ class SpecDraft:
 
     @classmethod
     def of(cls, name: str, *layers: Values) -> SpecDraft:
-        """From what the layers say, the strongest last."""
+        """Merge the layers; a later one overrides those before it."""
         values = merged(*layers)
         said = {key: value.value for key, value in values.items() if value.value is not None}
         return cls(name, said)
 
     def spec(self, *, nodes: int | None = None, instance_type: str | None = None) -> ClusterSpec:
-        """The spec. `nodes` and `instance_type` stand in where nobody says them: they are what
-        an existing cluster has.
+        """Return the spec. `nodes` and `instance_type` are used if no layer gives them; a caller
+        takes them from an existing cluster.
 
-        Raises UsageError, for a file that cannot be read too.
+        Raises UsageError if either is missing, if a setting makes no sense, or if the user data
+        cannot be read.
         """
         fields: dict[str, Any] = {"nodes": nodes, "instance_type": instance_type}
         parts: dict[str, dict[str, Any]] = {"disk": {}, "limits": {}}
@@ -70,15 +71,15 @@ class SpecDraft:
             )
 
     def duration_s(self, key: str) -> float | None:
-        """A setting that is no part of the spec, such as `timeout`; None where nobody has said."""
+        """Return a duration that is not part of the spec, such as `timeout`; None if not given."""
         value: float | None = self.values.get(key)
         return value
 
 
 def read_user_data(path: Path) -> bytes:
-    """Raises UsageError."""
+    """Return the content of a user-data file. Raises UsageError if it cannot be read."""
     try:
-        # A pipe or a device may never end.
+        # Reading a named pipe or a device may never end.
         if path.exists() and not path.is_file():
             raise UsageError(f"the user data is not a file: {path}")
         return path.read_bytes()
@@ -89,7 +90,7 @@ def read_user_data(path: Path) -> bytes:
 
 
 def shown(option: Option, value: Any) -> str:
-    """A value as a person would write it."""
+    """Return a setting's value as a person would write it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):

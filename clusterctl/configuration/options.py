@@ -1,7 +1,7 @@
-"""The settings of a launch and of the account it is in: one table, and how their values are read.
+"""The table of all settings of a launch and of its account, and the parsers of their values.
 
-The options of `up`, what `clusterctl.yaml` may hold, the environment's variables and
-`clusterctl config show` are all made from it.
+The options of `up`, the keys of `clusterctl.yaml`, the environment's variables and the rows of
+`clusterctl config show` are made from this table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clusterctl.domain.units import parse_duration_s
 
 
 class ValueKind(Enum):
-    """What a value has to be, as a message names it."""
+    """The kind of a setting's value; its text follows "not" in an error message."""
 
     FLAG = "true or false"
     WHOLE = "a whole number, 1 to 999999999"
@@ -32,11 +32,12 @@ class ValueKind(Enum):
 
 @dataclass(frozen=True)
 class Option:
-    """One setting: `--key` on the command line, `key:` in the file, CLUSTERCTL_KEY.
+    """A setting: `--key` on the command line, `key:` in the file, CLUSTERCTL_KEY.
 
-    `field` is where it goes in a ClusterSpec, empty where it goes elsewhere; `per` divides it on
-    the way. `pattern` is what a text has to look like, `example` one that does. `builtin` says
-    what holds when nobody says anything.
+    `field` is the field of ClusterSpec that it sets (`disk.iops`: of its Disk), empty if it sets
+    none; the value is divided by `per` first, to change its unit. A text has to match `pattern`;
+    `example` does. `builtin` describes what applies if the setting is not given. `zero` allows a
+    duration of 0.
     """
 
     key: str
@@ -56,18 +57,18 @@ class Option:
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """The name of its environment variable."""
         return "CLUSTERCTL_" + self.key.upper().replace("-", "_")
 
     @property
     def parameter(self) -> str:
-        """Its name as a Python argument."""
+        """Its name as a Python parameter."""
         return self.key.replace("-", "_")
 
 
 _TYPE = r"[a-z0-9-]+\.[a-z0-9-]+"
 
-# Which account and region: these reach every command.
+# The settings of the account. Every command that calls AWS takes them.
 ACCOUNT = (
     Option(
         "region",
@@ -319,6 +320,7 @@ LAUNCH = (
 OPTIONS = {option.key: option for option in (*LAUNCH, *ACCOUNT)}
 
 
+# Prefix of a tag's key in `Values`.
 TAG = "tag."
 _FLAGS = {"true": True, "yes": True, "on": True, "1": True}
 _FLAGS.update({"false": False, "no": False, "off": False, "0": False})
@@ -326,29 +328,32 @@ _FLAGS.update({"false": False, "no": False, "off": False, "0": False})
 
 @dataclass(frozen=True)
 class Value:
-    """A value and where it was said. None: to hold what is built in, whatever was said before."""
+    """A setting's value and its origin, such as `flag` or `clusterctl.yaml:7`.
+
+    A value of None (`null` in the file) restores the built-in value over earlier layers.
+    """
 
     value: Any
     origin: str
 
 
-# By key. Each tag has a key of its own, `tag.team`, so that it is inherited on its own.
+# Values by option key. Each tag has its own key, `tag.team`, so that layers override single tags.
 Values = Mapping[str, Value]
 
 
 def merged(*layers: Values) -> Values:
-    """One value per key: the last layer that has the key says it. A null stays, as None."""
+    """Merge layers; a later one overrides those before it. A null stays, as a Value of None."""
     found: dict[str, Value] = {}
     for layer in layers:
         if "tag" in layer:
-            # `tag: null` drops all tags that were said before.
+            # `tag: null` drops all tags of the layers before.
             found = {key: value for key, value in found.items() if not key.startswith(TAG)}
         found.update(layer)
     return found
 
 
 def parse_value(option: Option, text: str) -> Any:
-    """The value that `text` stands for; an item of it, for lists and tags. Raises UsageError."""
+    """Return the value that `text` stands for; of a list, that of one item. Raises UsageError."""
     try:
         return _PARSERS[option.kind](option, text)
     except ValueError:
@@ -356,7 +361,7 @@ def parse_value(option: Option, text: str) -> Any:
 
 
 def parse_tag(text: str) -> tuple[str, str]:
-    """`team`, `nlp` of `team=nlp`. Raises UsageError."""
+    """Return key and value of `team=nlp`. Raises UsageError."""
     key, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"not KEY=VALUE: {text!r}")
@@ -364,7 +369,10 @@ def parse_tag(text: str) -> tuple[str, str]:
 
 
 def check_tag(key: str, value: str) -> tuple[str, str]:
-    """EC2's rules for tags, and the names that are ours. Raises UsageError."""
+    """Return the tag. Raises UsageError if EC2 would refuse it or its key is reserved.
+
+    EC2 allows keys of 128 and values of 256 characters; AWS reserves keys that begin with `aws:`.
+    """
     if not key or len(key) > 128 or len(value) > 256 or not (key + value).isprintable():
         raise UsageError(
             f"not a tag: {key[:130]!r}: {value[:260]!r}; a key has 1 to 128 characters, "
@@ -376,7 +384,10 @@ def check_tag(key: str, value: str) -> tuple[str, str]:
 
 
 def environment_values(environ: Mapping[str, str], keys: tuple[Option, ...] = LAUNCH) -> Values:
-    """What the environment says about these options. Raises UsageError."""
+    """Return the values that environment variables give to these options. Raises UsageError.
+
+    An empty variable counts as not set. Lists and tags are separated by spaces.
+    """
     found: dict[str, Value] = {}
     for option in keys:
         text = environ.get(option.variable, "")
@@ -391,12 +402,12 @@ def environment_values(environ: Mapping[str, str], keys: tuple[Option, ...] = LA
 
 
 def account_values(environ: Mapping[str, str]) -> Values:
-    """The same for region, profile and lab."""
+    """Return the environment's values for region, profile and lab. Raises UsageError."""
     return environment_values(environ, ACCOUNT)
 
 
 def values_of(option: Option, text: Any, origin: str) -> Values:
-    """By key, from one text or, for an option that takes several, all of them."""
+    """Parse one text, or for lists and tags a list of texts, into values by key."""
     if option.kind is ValueKind.TAGS:
         return {TAG + key: Value(value, origin) for key, value in map(parse_tag, text)}
     if option.kind is ValueKind.LIST:
@@ -457,20 +468,22 @@ _PARSERS: dict[ValueKind, Any] = {
 
 
 PREFIX = "CLUSTERCTL_"
+# Variables that are read but belong to no option.
 _OTHERS = ("CLUSTERCTL_HOME", "CLUSTERCTL_CONFIG")
-# A letter too many, too few or swapped; not what merely has a part in common.
+# difflib's ratio above which a name is a misspelling: a letter too many, too few or swapped. Names
+# that merely have a part in common are below it.
 _NEAR = 0.8
 
 
 def misspelt(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """A sentence on each variable that is nearly one of ours, and so is not heeded."""
+    """Return a sentence for each variable that is ignored and resembles one that is read."""
     known = [*_OTHERS, *(option.variable for option in OPTIONS.values())]
     short = [name[len(PREFIX) :] for name in known]
     said = []
     for name in sorted(environ):
-        # Others may have theirs, such as a shell's completion.
         if name in known or not re.fullmatch(PREFIX + r"\w{1,40}", name, re.ASCII):
             continue
+        # A name that resembles none may belong to another program: it gets no warning.
         near = difflib.get_close_matches(name[len(PREFIX) :].upper(), short, 1, _NEAR)
         if near:
             said.append(f"{name} is no setting; did you mean {PREFIX}{near[0]}?")

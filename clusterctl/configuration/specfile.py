@@ -1,4 +1,4 @@
-"""`clusterctl.yaml`: defaults and named clusters, read with every problem in it."""
+"""`clusterctl.yaml`: its defaults and named clusters, read with a list of all its problems."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _SECTIONS = ("defaults", "clusters")
 
 @dataclass(frozen=True)
 class ClusterEntry:
-    """One cluster of the file: what it says itself, and whose settings it takes over."""
+    """A cluster of the file: its own settings, and the cluster whose settings it extends.
+
+    Lines count from 1; `extends_line` is 0 without `extends`.
+    """
 
     line: int
     values: Values
@@ -40,19 +43,22 @@ class ClusterEntry:
 
 @dataclass(frozen=True)
 class SpecFile:
-    """What a file says. `path` is as the user wrote it."""
+    """The content of a settings file. `path` is as the user wrote it."""
 
     path: Path
     defaults: Values = field(default_factory=dict)
     clusters: Mapping[str, ClusterEntry] = field(default_factory=dict)
 
     def values(self, name: str | None) -> Values:
-        """What holds for this cluster: its entry, what that extends, the defaults."""
+        """Return a cluster's settings: its entry over those it extends, over the defaults.
+
+        Without a name, or for a cluster that the file does not have: the defaults.
+        """
         ancestors = [self.clusters[one].values for one in reversed(self.lineage(name))]
         return merged(self.defaults, *ancestors)
 
     def lineage(self, name: str | None) -> list[str]:
-        """The cluster and those it extends, nearest first; it ends where a circle closes."""
+        """Return the cluster and those it extends, nearest first. A cycle is followed once."""
         line: list[str] = []
         while name is not None and name in self.clusters and name not in line:
             line.append(name)
@@ -61,7 +67,7 @@ class SpecFile:
 
 
 def parse_spec_file(data: bytes, path: Path) -> tuple[SpecFile, tuple[Problem, ...]]:
-    """What the file says, as far as it can be told, and all that is wrong with it."""
+    """Return what could be read of the file, and all its problems."""
     reader = _Reader(path)
     try:
         return reader.file(yaml_tree.compose(yaml_tree.decode(data))), reader.sorted_problems()
@@ -70,7 +76,7 @@ def parse_spec_file(data: bytes, path: Path) -> tuple[SpecFile, tuple[Problem, .
 
 
 class _Reader:
-    """Reads one file's tree and collects what is wrong with it."""
+    """Reads the tree of one file and collects its problems."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -80,6 +86,7 @@ class _Reader:
         return tuple(sorted(set(self.problems), key=lambda problem: (problem.line, problem.key)))
 
     def file(self, root: Node | None) -> SpecFile:
+        """Read the whole file from its root node; None is an empty file."""
         if root is None:
             self._wrong(1, "", "nothing is in it; it needs `defaults:` or `clusters:`")
             return SpecFile(self.path)
@@ -129,6 +136,7 @@ class _Reader:
     def _option(self, option: Option, node: Node, place: str) -> Values:
         tree = read_tree(node)
         origin = f"{self.path}:{tree.line}"
+        # A written `null` restores the built-in value; `_scalar` reports a value left empty.
         if isinstance(tree, Scalar) and tree.null and tree.text:
             return {option.key: Value(None, origin)}
         if option.kind is ValueKind.TAGS:
@@ -140,6 +148,7 @@ class _Reader:
         value = self._parsed(option, node, place)
         if value is None:
             return {}
+        # Relative paths start at the file's folder, not at the current one.
         if option.kind is ValueKind.PATH:
             value = self.path.parent / Path(str(value)).expanduser()
         return {option.key: Value(value, origin)}
@@ -156,6 +165,7 @@ class _Reader:
             except UsageError as error:
                 self._wrong(line, place, error.message)
                 continue
+            # As in `_option`: null restores, an empty value is the empty text, which EC2 allows.
             reset = isinstance(tree, Scalar) and tree.null and tree.text
             found[TAG + key] = Value(None if reset else text, f"{self.path}:{line}")
         return found
@@ -191,7 +201,10 @@ class _Reader:
         return None
 
     def _mapping(self, node: Node, place: str) -> Iterable[tuple[int, str, Node]]:
-        """The keys and what they hold; said is what is no mapping, no text or there twice."""
+        """Yield line, key and value node of each entry of a mapping.
+
+        A node that is no mapping, a key that is no text, and a repeated key are reported.
+        """
         tree = read_tree(node)
         if not isinstance(tree, yaml_tree.Mapping):
             if not (isinstance(tree, Scalar) and tree.null):
@@ -219,6 +232,7 @@ class _Reader:
                 self._wrong(entry.extends_line, place, what + did_you_mean(entry.extends, clusters))
                 continue
             line = parts.lineage(name)
+            # Members of the cycle are reported; clusters that only extend one of them are not.
             if clusters[line[-1]].extends == name:
                 circle = " extends ".join([*line, name])
                 self._wrong(entry.extends_line, place, f"a circle: {circle}")
@@ -231,6 +245,6 @@ class _Reader:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about a word that is none of those known."""
+    """Return `; did you mean nodes?` for a word close to a known one, else an empty text."""
     close = difflib.get_close_matches(word[:100].replace("_", "-"), list(known), 1)
     return f"; did you mean {close[0]}?" if close else ""

@@ -1,7 +1,7 @@
-"""YAML as a tree that knows its lines, from a file that anybody may have written.
+"""YAML as a tree with line numbers, from a file that anybody may have written.
 
-Only PyYAML's parser and composer are used: no object is ever made from a tag, and an alias costs
-nothing, as nothing is copied.
+Only PyYAML's parser and composer are used: no object is constructed from a tag, and an alias shares
+its node, so that a small file cannot expand into a large value.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Union
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-# A file of a hundred clusters has a tenth of it. PyYAML takes a second for so much.
+# A file of a hundred clusters has a tenth of this size. PyYAML takes a second for all of it.
 MAX_BYTES = 256 * 1024
+# Levels of nesting, and mappings that `<<` leads through.
 MAX_DEPTH = 12
 
 _NULL = "tag:yaml.org,2002:null"
@@ -25,19 +26,20 @@ _TAGS = frozenset(
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong, and where: a line counted from 1, a key as `clusters.demo.nodes`."""
+    """What is wrong and where: a line, counted from 1, and a key such as `clusters.demo.nodes`."""
 
     line: int
     key: str
     message: str
 
     def at(self, path: str) -> str:
+        """Return it as a line that begins with the file's path."""
         place = f"{path}:{self.line}"
         return f"{place}: {self.key}: {self.message}" if self.key else f"{place}: {self.message}"
 
 
 class Unreadable(Exception):
-    """The text is no tree that could be checked further. `problem` says why."""
+    """The file cannot be checked any further. `problem` has the reason."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -46,7 +48,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Scalar:
-    """One value: `null` is written out or left empty, `quoted` says it was in quotes."""
+    """A single value. `null`: it is a written `null` or left empty. `quoted`: it is in quotes."""
 
     line: int
     text: str
@@ -56,13 +58,15 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Sequence:
+    """A list. `read_tree` reads its items."""
+
     line: int
     items: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Item:
-    """A key of a mapping. `key` is None where it is no text."""
+    """An entry of a mapping. `key` is None if it is a list or a mapping."""
 
     line: int
     key: str | None
@@ -71,6 +75,8 @@ class Item:
 
 @dataclass(frozen=True)
 class Mapping:
+    """A mapping, with the entries that `<<` merges into it."""
+
     line: int
     items: tuple[Item, ...]
 
@@ -79,7 +85,7 @@ Tree = Union[Scalar, Sequence, Mapping]
 
 
 def decode(data: bytes) -> str:
-    """The text of a file. Raises Unreadable."""
+    """Return the text of a file. Raises Unreadable if it is too large or not UTF-8."""
     if len(data) > MAX_BYTES:
         raise Unreadable(1, f"more than {MAX_BYTES // 1024} KiB, which no such file needs")
     try:
@@ -90,7 +96,7 @@ def decode(data: bytes) -> str:
 
 
 def compose(text: str) -> Node | None:
-    """The root of the only document; None where there is none. Raises Unreadable."""
+    """Return the root node of the only document, None if there is none. Raises Unreadable."""
     try:
         _check_events(text)
         root: Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -105,7 +111,8 @@ def compose(text: str) -> Node | None:
 
 
 def _check_events(text: str) -> None:
-    # The composer calls itself for each level; the parser below it does not.
+    """Raise Unreadable for a foreign tag, or for nesting deeper than MAX_DEPTH."""
+    # Checked before the composer runs: it recurses at each level, and the parser does not.
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         line = event.start_mark.line + 1 if event.start_mark else 1
@@ -128,7 +135,7 @@ def _worded(error: yaml.MarkedYAMLError) -> str:
 
 
 def read_tree(node: Node) -> Tree:
-    """One level of what is there. Raises Unreadable."""
+    """Return one level of the tree below a node. Raises Unreadable for a wrong `<<`."""
     line = node.start_mark.line + 1
     if isinstance(node, MappingNode):
         return Mapping(line, _items(node, {}, 0))
@@ -140,11 +147,14 @@ def read_tree(node: Node) -> Tree:
 
 
 def _items(node: MappingNode, known: dict[int, tuple[Item, ...]], depth: int) -> tuple[Item, ...]:
-    """Its own keys, then what `<<` brings and they do not say, as YAML has it."""
+    """Return the node's own entries, then those that `<<` adds (yaml.org/type/merge.html).
+
+    `known` has the entries of mappings already read, by the node's id.
+    """
     line = node.start_mark.line + 1
     if depth > MAX_DEPTH:
         raise Unreadable(line, f"`<<` leads on more than {MAX_DEPTH} times")
-    # What is merged again and again is read once.
+    # A mapping may be merged many times: it is read once.
     if id(node) in known:
         return known[id(node)]
     items = [
@@ -168,5 +178,5 @@ def _items(node: MappingNode, known: dict[int, tuple[Item, ...]], depth: int) ->
 
 
 def _key(node: Node) -> str | None:
-    # A plain 1, yes or null is a key all the same: a tag may be called so.
+    # A plain 1, yes or null is a valid key: a tag may have that name.
     return node.value if isinstance(node, ScalarNode) else None
