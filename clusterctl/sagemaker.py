@@ -1,11 +1,11 @@
-"""The calls of SageMaker's Python SDK that notebooks make, on a cluster of one's own.
+"""The part of SageMaker's Python SDK that notebooks use, run on a cluster of your own.
 
     from clusterctl.sagemaker import Session, TensorFlow, get_execution_role
 
-Then `TensorFlow(...).fit(...)` writes the estimator's words to a job.yaml and runs
-`clusterctl train CLUSTER --job-file` (docs/script-mode.md). The cluster is `cluster=` of the
-estimator, else CLUSTERCTL_CLUSTER, else the only one that runs. Nothing is launched: machines of
-one's own are launched by `clusterctl up`. With instance_type 'local' it is one of the local EC2.
+`TensorFlow(...).fit(...)` writes the estimator's arguments to a job.yaml and runs
+`clusterctl train CLUSTER --job-file` (docs/script-mode.md). The cluster is the estimator's
+`cluster=`, else CLUSTERCTL_CLUSTER, else the only one that runs. Nothing is launched: launch a
+cluster with `clusterctl up`. With instance_type 'local' the cluster is one of the local EC2.
 """
 
 from __future__ import annotations
@@ -29,27 +29,29 @@ from clusterctl.copy.s3 import parse_source
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.jobs.job_file import parse_job
 
+# The SDK's instance types for the machine that the notebook runs on: here, the local EC2.
 LOCAL = ("local", "local_gpu")
+# Last lines of a command's output that become the message when it fails.
 LINES_KEPT = 5
 
 
 class TrainingFailed(ClusterctlError):
-    """A job of `fit`, or its start, failed, or the model of one is not to be had."""
+    """A job failed or did not start, or a served model gave no answer."""
 
 
 def get_execution_role() -> str:
-    """A name for an estimator's `role`. What nodes may do is their instance profile's matter."""
+    """Return a placeholder for an estimator's `role`. Nodes act by their instance profile."""
     return "clusterctl"
 
 
 def sagemaker_timestamp() -> str:
-    """The time as the SDK puts it into names: 2026-11-20-15-45-01-123."""
+    """Return the UTC time as in the SDK's names: 2026-11-20-15-45-01-123."""
     now = datetime.now(timezone.utc)
     return f"{now:%Y-%m-%d-%H-%M-%S}-{now.microsecond // 1000:03d}"
 
 
 class NotebookSession:
-    """The account and region of clusterctl's settings; `lab`: those of the local EC2."""
+    """The account and region of clusterctl's settings; with `lab`, those of the local EC2."""
 
     def __init__(self, lab: bool | None = None) -> None:
         self._app = AppContext(load_settings(lab=lab))
@@ -59,11 +61,11 @@ class NotebookSession:
         return str(self._app.ec2.meta.region_name)
 
     def default_bucket(self) -> str:
-        """`sagemaker-REGION-ACCOUNT`, made where it is missing. Raises AwsError."""
+        """Return the bucket `sagemaker-REGION-ACCOUNT`, created if missing. Raises AwsError."""
         name = f"sagemaker-{self.boto_region_name}-{self._app.clients.account_id}"
         s3 = self._app.clients.s3
         where = {"LocationConstraint": self.boto_region_name}
-        # us-east-1 alone may not be named.
+        # S3 refuses us-east-1 as a LocationConstraint; there it must be left out.
         more = {} if self.boto_region_name == "us-east-1" else {"CreateBucketConfiguration": where}
         try:
             s3.create_bucket(Bucket=name, **more)
@@ -72,7 +74,10 @@ class NotebookSession:
         return name
 
     def upload(self, path: Path, uri: str) -> None:
-        """A file, or all files of a folder, below an s3:// URI."""
+        """Upload a file, or all files of a folder, below an s3:// URI.
+
+        Raises UsageError if the path is missing or the URI is wrong, AwsError, OSError.
+        """
         if not path.exists():
             raise UsageError(f"there is no {path} here", "give a file or a folder")
         to = parse_source(uri)
@@ -89,23 +94,23 @@ Session = NotebookSession  # the SDK's name for it
 
 
 class S3Uploader:
-    """`S3Uploader.upload(FOLDER, 's3://BUCKET/PREFIX')`."""
+    """The SDK's class of that name: `S3Uploader.upload(FOLDER, 's3://BUCKET/PREFIX')`."""
 
     @staticmethod
     def upload(local_path: str, desired_s3_uri: str, session: NotebookSession | None = None) -> str:
-        """Returns the URI. Raises AwsError, OSError."""
+        """Upload a file or a folder, and return the URI. Raises UsageError, AwsError, OSError."""
         (session or NotebookSession()).upload(Path(local_path), desired_s3_uri)
         return desired_s3_uri
 
 
 class TrainingJob:
-    """A job of the cluster; its `name` is what `clusterctl jobs` shows."""
+    """A job of the cluster; `name` is its id in `clusterctl jobs`."""
 
     def __init__(self, name: str, cluster: str, environ: Mapping[str, str]) -> None:
         self.name, self.cluster, self._environ = name, cluster, environ
 
     def wait(self) -> None:
-        """Until it has ended. Raises TrainingFailed."""
+        """Wait until the job has ended. Raises TrainingFailed if it failed."""
         done = subprocess.run(
             _argv("wait", self.cluster, self.name),
             env=self._environ,
@@ -118,9 +123,9 @@ class TrainingJob:
 
 
 class Estimator:
-    """A program and how it is run. The arguments are the SDK's, of version 1 or 2.
+    """A program and how to run it. The arguments are those of the SDK, version 1 or 2.
 
-    Raises UsageError for one that makes no sense. `cluster`: where it runs.
+    `cluster` names the cluster that it runs on. Raises UsageError for arguments that make no sense.
     """
 
     framework = "tensorflow"
@@ -153,17 +158,18 @@ class Estimator:
         logs: bool = True,
         job_name: str | None = None,
     ) -> None:
-        """Train, with a channel for each of `inputs`; a lone URI is the channel `training`.
+        """Train, with a channel for each of `inputs`; a single URI is the channel `training`.
 
-        With `wait` the job's output is printed as it comes; an interrupt ends that, not the job.
-        Raises TrainingFailed, ClusterctlError.
+        With `wait` it follows the job to its end, and with `logs` prints its output as it arrives.
+        An interrupt stops the following, not the job. Raises TrainingFailed, ClusterctlError.
         """
-        self.latest_training_job = None  # a start that fails leaves no earlier one to deploy
+        # If this start fails, deploy() must not take an earlier job.
+        self.latest_training_job = None
         said = {**self._said, "source_dir": str(Path(self._job.source_dir).resolve())}
         if inputs is not None:
             said["inputs"] = inputs if isinstance(inputs, str) else dict(inputs)
         said = _plain(said)
-        parse_job(said, Path())  # its errors are the user's, not a command's
+        parse_job(said, Path())  # raises UsageError here, not TrainingFailed from the command below
         cluster = self._cluster or _cluster_of(self._environ)
         with tempfile.NamedTemporaryFile("w", suffix=".yaml", dir=Path.cwd()) as file:
             yaml.safe_dump(said, file)
@@ -177,7 +183,10 @@ class Estimator:
 
     @property
     def model_data(self) -> str:
-        """Where the latest job's model is: at `output_path`, else on the head node."""
+        """Return where the latest job's model is: below `output_path`, else on the head node.
+
+        Raises UsageError before the first fit().
+        """
         if self.latest_training_job is None:
             raise UsageError("nothing was trained yet", "call fit() first")
         name = self.latest_training_job.name
@@ -191,9 +200,11 @@ class Estimator:
         endpoint_name: str = "",
         **left_out: Any,
     ) -> Predictor:
-        """Serve the latest job's model on the cluster's head node, under the job's name, when the
-        job has ended. How many machines of which type is settled there. Raises UsageError,
-        TrainingFailed."""
+        """Wait for the latest job, and serve its model on the cluster's head node.
+
+        The endpoint has the job's name unless `endpoint_name` is given. The SDK's number and type
+        of instances are ignored. Raises UsageError, TrainingFailed.
+        """
         model = self.model_data
         assert self.latest_training_job
         job = self.latest_training_job
@@ -211,8 +222,10 @@ class Predictor:
         self.endpoint_name, self._cluster, self._environ = name, cluster, environ
 
     def predict(self, data: Any) -> Any:
-        """The answer to an array, a list of instances, or a request ({"inputs": ...}). Raises
-        UsageError for what JSON does not have, TrainingFailed with what the server says."""
+        """Return the answer to an array, a list of instances, or a request ({"inputs": ...}).
+
+        Raises UsageError for data that JSON cannot hold, TrainingFailed with the server's message.
+        """
         argv = _argv("predict", self._cluster, "-", "--model", self.endpoint_name)
         asked = json.dumps(_plain(data)).encode()
         done = subprocess.run(
@@ -223,7 +236,7 @@ class Predictor:
         return json.loads(done.stdout)
 
     def delete_endpoint(self) -> None:
-        """Stop serving it. Raises TrainingFailed."""
+        """Stop serving the model. Raises TrainingFailed."""
         words = ("serve", self._cluster, "--stop", "--model", self.endpoint_name, "--json")
         _run(_argv(*words), self._environ, logs=True)
 
@@ -237,7 +250,7 @@ class PyTorch(Estimator):
 
 
 class MXNet(Estimator):
-    """Its program needs an MXNet that you have put on the nodes (docs/scripts.md)."""
+    """An MXNet program. MXNet has to be installed on the nodes beforehand (docs/scripts.md)."""
 
     framework = "mxnet"
 
@@ -247,7 +260,7 @@ def _argv(*words: str) -> list[str]:
 
 
 def _cluster_of(environ: Mapping[str, str]) -> str:
-    """The cluster that is meant where none is named. Raises UsageError, TrainingFailed."""
+    """Return the cluster to use if none is named. Raises UsageError, TrainingFailed."""
     if environ.get("CLUSTERCTL_CLUSTER"):
         return environ["CLUSTERCTL_CLUSTER"]
     listed = _run(_argv("list", "--json"), environ, logs=False)
@@ -261,7 +274,7 @@ def _cluster_of(environ: Mapping[str, str]) -> str:
 
 
 def _plain(said: Any) -> Any:
-    """As JSON has it, numpy's arrays and numbers among it. Raises UsageError."""
+    """Return the value in JSON's types, numpy's among it converted. Raises UsageError."""
 
     def listed(value: Any) -> Any:
         if hasattr(value, "tolist"):
@@ -275,8 +288,12 @@ def _plain(said: Any) -> Any:
 
 
 def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool, as_json: bool = True) -> Any:
-    """What a command says as JSON; its notes are printed as they come, and its output where that
-    is none. An interrupt is passed on once, and what it says then is printed."""
+    """Run a command, and return the JSON that it prints; None without `as_json`.
+
+    With `logs` its messages are printed as they arrive, and without `as_json` its output too. An
+    interrupt is passed on to the command once, and its last output is printed. Raises
+    TrainingFailed.
+    """
     last: list[str] = []
     with (
         tempfile.TemporaryFile() as said,
@@ -287,7 +304,9 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool, as_json: b
             stderr=subprocess.PIPE if as_json else subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,  # a terminal interrupts it, too, and a kernel does not
+            # A terminal's Ctrl-C reaches the whole process group; a notebook kernel interrupts
+            # itself alone. In a session of its own the command gets exactly one SIGINT: that below.
+            start_new_session=True,
         ) as process,
     ):
         lines = process.stderr if as_json else process.stdout
@@ -306,7 +325,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool, as_json: b
 
 
 def _show(lines: Iterable[str], last: list[str], logs: bool) -> None:
-    """Print lines, if that is asked for, and keep the last ones."""
+    """Print lines if `logs` is set, and keep the last LINES_KEPT of them in `last`."""
     for line in lines:
         if logs:
             print(line, end="", flush=True)

@@ -1,4 +1,4 @@
-"""What commands share: the options that choose an account, and the way to a cluster."""
+"""Shared by commands: the options that choose an account, and the way to a cluster."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ config_option = click.option(
     metavar="FILE",
     help="Settings to use in place of clusterctl.yaml.",
 )
-# As a user would type it; not a path, nor a name that ends so.
+# A command as a message suggests it: `clusterctl up demo`. Not a path (~/.clusterctl/demo), nor a
+# longer name that ends in clusterctl.
 _OURS = re.compile(r"(?<![\w./-])clusterctl((?: \w[\w-]*)+)")
 _OPTIONS = (
     click.option(
@@ -53,14 +54,17 @@ _OPTIONS = (
 
 
 class AppContext:
-    """The settings of this run, and what is made from them when it is first needed."""
+    """The settings of this run, and the clients made from them when they are first needed."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     @functools.cached_property
     def proxy_command(self) -> tuple[str, ...]:
-        """How SSH gets to the instances, where their addresses cannot be dialled."""
+        """The command that connects SSH to instances whose addresses cannot be dialled.
+
+        Empty but for the unprivileged local EC2.
+        """
         record = self._lab
         return tuple(record.proxy_command or ()) if record else ()
 
@@ -70,11 +74,12 @@ class AppContext:
 
     @functools.cached_property
     def clients(self) -> Clients:
+        """The AWS clients, of the local EC2 with --lab. Raises LabError if that does not run."""
         from clusterctl.ec2.session import Account, Clients
 
         record = self._lab
         if record:
-            # The environment of `lab env` says as which of the lab's accounts.
+            # `lab env --account` exports the key of one of the lab's accounts.
             key = record.key_named(os.environ.get("AWS_ACCESS_KEY_ID"))
             account = Account(
                 region=_lab_region(self.settings.region or record.region),
@@ -102,18 +107,22 @@ class AppContext:
         return record
 
     def folder(self, name: str) -> ClusterFolder:
+        """Return the local folder of cluster NAME, existing or not. Raises UsageError."""
         from clusterctl.operations.folder import ClusterFolder
 
         return ClusterFolder(Path(self.settings.home) / check_cluster_name(name))
 
     def open(self, name: str) -> Access:
-        """Access to the running cluster NAME. Raises NoSuchCluster and what open_access does."""
+        """Return access to the running cluster NAME.
+
+        Raises NoSuchCluster and the other errors of cluster_status and open_access.
+        """
         from clusterctl.operations.status import cluster_status
 
         return self.access(cluster_status(self.clients, self.folder(name)).cluster)
 
     def access(self, cluster: Cluster) -> Access:
-        """Access to it as it was just seen. Raises what open_access does."""
+        """Return access to a cluster that EC2 has just described. Raises as open_access does."""
         from clusterctl.operations.access import open_access
         from clusterctl.operations.status import Ec2Explanation
 
@@ -130,7 +139,7 @@ def _lab_region(region: str) -> str:
 
 
 class ClusterName(click.ParamType):
-    """The name of a cluster; completed with those that this machine knows."""
+    """The name of a cluster. Completion proposes those launched from this machine."""
 
     name = "text"
 
@@ -141,15 +150,15 @@ class ClusterName(click.ParamType):
 
 
 class ClusterCommand(click.Command):
-    """A command for one cluster, NAME, which may be left out where there is only one.
+    """A command for one cluster, NAME, which may be left out if this machine has only one.
 
-    The rule is in docs/clusters.md for users. The first word is NAME if a cluster here has that
-    name. Otherwise NAME was left out if that word cannot be a name (`2`, `~/data`, a node's
-    `demo-1`), or if with it there would be too few words for what the command needs. What follows
-    `--` does not count, and words that are too many without a NAME have one.
+    docs/clusters.md has the rule for users. The first word is NAME in three cases: a cluster here
+    has that name; or there are more words than the other arguments take; or there are more words
+    than they require, and the word can be a cluster's name (`2`, `~/data` and a node's name such as
+    `demo-1` cannot). Otherwise NAME was left out. Words after `--` do not count.
 
-    `explicit`: NAME cannot be left out. The error proposes the line with it.
-    `instead`: an option with which no cluster is meant.
+    `explicit`: NAME cannot be left out; the error suggests the command line with it.
+    `instead`: the parameter of an option with which the command needs no cluster.
     """
 
     def __init__(self, *args: Any, explicit: bool = False, instead: str = "", **more: Any) -> None:
@@ -165,7 +174,10 @@ class ClusterCommand(click.Command):
         return super().parse_args(ctx, args)
 
     def _with_name(self, ctx: click.Context, args: list[str], before: list[str]) -> list[str]:
-        """The words with NAME in front where it was left out of `before`. Raises UsageError."""
+        """Return the words, with NAME in front if it was left out. `before`: those before `--`.
+
+        Raises UsageError if it is not clear which cluster is meant.
+        """
         options = [one for one in self.params if not isinstance(one, click.Argument)]
         parser = click.Command(None, params=options).make_parser(ctx)
         given, words, _ = parser.parse_args(list(before))
@@ -193,13 +205,16 @@ class ClusterCommand(click.Command):
 
 
 def _could_be_name(word: str) -> bool:
-    """Whether it is neither no name at all nor that of a node of a cluster here: `demo-1`."""
+    """Return whether the word is a valid cluster name, and no node's name here such as `demo-1`."""
     return is_cluster_name(word) and not launched_here(word.rpartition("-")[0])
 
 
 def _complete_suggestions(context: click.Context) -> Callable[[str], str]:
-    """Puts the options of `account_options` that were typed into each command that a text suggests,
-    and the cluster's name where it has none: pasted, it means the same account and cluster."""
+    """Return a function that completes the commands that a text suggests.
+
+    It inserts the options of `account_options` that the user typed, and the cluster's name where a
+    command lacks it. A pasted command then means the same account and cluster.
+    """
     root, given = context.find_root().command, context.params
     typed = {"lab": {None: [], True: ["--lab"], False: ["--no-lab"]}[given["lab"]]}
     for option in ("region", "profile", "endpoint_url", "config"):
@@ -216,12 +231,13 @@ def _complete_suggestions(context: click.Context) -> Callable[[str], str]:
             command, at = inner, at + 1
         if isinstance(command, click.Group) or words[0] == "lab":
             return found[0]
+        # NAME of `network up` is a network's, of all others a cluster's: never mix them.
         needs = any(one.name == "name" and one.required for one in command.params)
         if needs and given.get("name") and of_network == (words[0] == "network"):
             if words[at : at + 1] in ([], ["NAME"]):
                 words[at : at + 1] = [given["name"]]
             at += words[at] == given["name"]
-        # Up to where another command may begin.
+        # The rest of this suggestion: up to a backtick, `;`, a line's end or the next command.
         rest = re.split(r"[`;\n]|clusterctl ", found.string[found.end() :])[0].split()
         for parameter in command.params:
             option = typed.get(parameter.name or "", [])
@@ -234,9 +250,9 @@ def _complete_suggestions(context: click.Context) -> Callable[[str], str]:
 
 
 def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --lab, --region, --profile, --endpoint-url, --config; passes `app` to the command.
+    """Add --lab, --region, --profile, --endpoint-url and --config; pass `app`, an AppContext.
 
-    Where the command has an argument `name`, that cluster's entry in the file counts.
+    If the command has an argument `name`, that cluster's entry in clusterctl.yaml applies.
     """
 
     @functools.wraps(command)

@@ -1,4 +1,4 @@
-"""`copyclust HOSTS SRC... DST`: the tutorial's function, on any hosts file."""
+"""`copyclust HOSTS SRC... DST`: the tutorial's function, for any hosts file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CopyCommand(click.Command):
-    """`copyclust verify ...` is another command; a hosts file of that name is `./verify`."""
+    """Runs `copyclust verify ...` as another command; a hosts file named verify is `./verify`."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         words = args[0] if args else extra.pop("args", None)
@@ -84,7 +84,7 @@ def _clients() -> Clients:
     try:
         from clusterctl.ec2.session import Account, Clients
     except ImportError:
-        # On a head node (bootstrap/head_programs).
+        # A head node has no boto3 (bootstrap/head_programs.py).
         raise MissingTool(
             "this machine has nothing to ask AWS with, so it has no keys to lend",
             "let the nodes use their own (--credentials profile), or run `clusterctl copy` on the "
@@ -95,7 +95,10 @@ def _clients() -> Clients:
 
 
 def place_of(word: str, hosts: Sequence[str]) -> int:
-    """The index of a host by its name, else by its place in the file. Raises UsageError."""
+    """Return the index of a host, given its name or its place in the file, from 0.
+
+    Raises UsageError.
+    """
     if word in hosts:
         return list(hosts).index(word)
     if word.isascii() and word.isdigit() and int(word) < len(hosts):

@@ -1,1 +1,1 @@
-"""`clusterctl copy` and what `copyclust` shares with it."""
+"""`clusterctl copy`, and the options and views that `copyclust` shares with it."""

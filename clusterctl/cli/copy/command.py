@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.operations.detached_copy import DetachedCopy
     from clusterctl.transport.target import Target
 
-# What a dry run waits for EC2's word on a disk.
+# Seconds that a dry run waits for EC2's description of a disk.
 DISK_WITHIN_S = 3.0
 
 
@@ -72,13 +72,14 @@ def copy(
             if from_node is not None:
                 access.select((from_node,))
             missing = _missing(access.cluster)
-            # Who names nodes gets those that were named.
+            # With --head or --nodes, other nodes that are missing do not count as a failure.
             missing = () if head or indices else missing
             job = plan_detached_copy(access, targets, request) if detach else None
             if job and not job.needs_this_machine:
                 _start(app, access, job, options)
                 return int(bool(missing))
             looking = _look_at_disk(app, access, targets, request.place_word, shown)
+            # A detached copy of files from here goes to the head node first; the job copies on.
             report = copy_to_cluster(
                 access,
                 (access.head,) if job else targets,
@@ -102,7 +103,10 @@ def copy(
 def _start(
     app: AppContext, access: Access, job: DetachedCopy, options: CopyOptions, mirror: bool = False
 ) -> None:
-    """Start the job that copies, and say how to come back to it."""
+    """Start the job that copies, and print how to follow and end it.
+
+    `mirror`: the head node's DST equals SRC, so the job may delete what others have beyond it.
+    """
     from clusterctl.operations.detached_copy import start_copy_job
 
     words = ["--plan"] if options.show_plan else []
@@ -126,7 +130,7 @@ def _start(
 
 
 def _missing(cluster: Cluster) -> tuple[str, ...]:
-    """The nodes that the cluster is to have and that are not there; says so."""
+    """Return the names of nodes that the cluster should have and lacks, after a warning."""
     missing = tuple(f"{cluster.name}-{index}" for index in cluster.missing)
     if missing:
         output.note(f"warning: {missing_line(missing, len(cluster.nodes))}")
@@ -136,13 +140,16 @@ def _missing(cluster: Cluster) -> tuple[str, ...]:
 def _look_at_disk(
     app: AppContext, access: Access, targets: Sequence[Target], word: str, shown: Shown
 ) -> threading.Thread:
-    """Find out beside the copy what its disk costs, on the first node: a cluster's are alike."""
+    """Find out, in a thread beside the copy, whether DST is on a slow disk.
+
+    It queries the first node only, since the nodes of a cluster are alike.
+    """
     from clusterctl.operations.disk import find_slow_disk
 
     first = next(node for node in access.cluster.nodes if node.name == targets[0].host)
 
     def look() -> None:
-        # Advice: whatever happens, the copy says what matters of a node or of EC2.
+        # This is advice only: the copy itself reports errors of a node or of EC2 that matter.
         with contextlib.suppress(Exception):
             shown.slow_disk = find_slow_disk(access, app.ec2, first.index, word)
 
@@ -152,7 +159,10 @@ def _look_at_disk(
 
 
 def _link_rates(app: AppContext, access: Access) -> dict[str, float]:
-    """Bytes a second by instance type, as EC2 says: for the plan, and never in the way."""
+    """Return the link rate of each instance type, in bytes a second, as EC2 describes it.
+
+    The plan uses it if there is one: an error of AWS means an empty answer.
+    """
     from clusterctl.domain.errors import AwsError
     from clusterctl.ec2.machines import find_machine_types
 

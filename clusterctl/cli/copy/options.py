@@ -1,4 +1,4 @@
-"""The options of `copyclust` and `clusterctl copy`, and the request that they make."""
+"""The options of `copyclust` and `clusterctl copy`, and the request made from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
     from clusterctl.operations.copy import UrlAccess
 
-# What a list of names may have: 10 million of 200 bytes.
+# Bytes read of a --files-from list at most: 10 million names of 200 bytes.
 LONGEST_LIST = 2 << 30
 
 _WHAT = (
@@ -74,7 +74,7 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class CopyOptions:
-    """What the options say."""
+    """The values of the options that `copy_options` adds."""
 
     files_from: str | None = None
     from0: bool = False
@@ -98,7 +98,7 @@ class CopyOptions:
 
 
 def copy_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds all of them; passes `options`, a CopyOptions, to the command."""
+    """Add all options of a copy; pass `options`, a CopyOptions, to the command."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -113,7 +113,7 @@ def copy_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def request_of(
     options: CopyOptions, sources: tuple[str, ...], destination: str, from_node: int | None
 ) -> CopyRequest:
-    """What is asked for. Raises UsageError for one that makes no sense."""
+    """Return the request of a copy. Raises UsageError for one that makes no sense."""
     from clusterctl.copy.request import CopyRequest, check_sources_here
 
     alike = {one.name for one in fields(CopyRequest)} & {one.name for one in fields(options)}
@@ -131,7 +131,10 @@ def request_of(
 def url_access(
     options: CopyOptions, sources: Sequence[str], clients: Callable[[], Clients], home: Path
 ) -> UrlAccess:
-    """How nodes get at `sources`; `clients` is asked where this machine's keys are needed."""
+    """Return how nodes read `sources` that are URLs.
+
+    `clients` is called only if this machine's keys are to be lent. Raises UsageError, AwsError.
+    """
     from clusterctl.copy.s3 import check_endpoint
     from clusterctl.operations.copy import UrlAccess
 
@@ -146,7 +149,10 @@ def url_access(
 def credentials_of(
     choice: str, sources: Sequence[str], clients: Callable[[], Clients]
 ) -> Credentials:
-    """Whose keys the nodes use; says what more than reading is lent to them. Raises AwsError."""
+    """Return the credentials with which nodes read S3: None means their instance profile.
+
+    A finding is printed if the keys lent to them allow more than reading. Raises AwsError.
+    """
     from clusterctl.copy.request import is_url
     from clusterctl.copy.s3 import LentKeys, parse_source
 
@@ -157,7 +163,7 @@ def credentials_of(
     ]
     if not buckets:
         return None
-    # First, since it says so where there is nothing to ask AWS with.
+    # Before the import below: on a head node, which has no boto3, this raises a clear MissingTool.
     account = clients()
     from clusterctl.ec2.lent_keys import lend_keys
 
@@ -176,7 +182,10 @@ def _names(options: CopyOptions) -> tuple[bytes, ...] | None:
 
 
 def names_in(text: bytes, end: bytes) -> tuple[bytes, ...]:
-    """The names that end with `end`; of lines, Windows' ends and blank ones are dropped."""
+    """Return the names that `end` separates, without empty ones.
+
+    Lines may end with CR LF, as on Windows.
+    """
     names = text.split(end)
     if end == b"\n":
         names = [name[:-1] if name.endswith(b"\r") else name for name in names]

@@ -1,4 +1,4 @@
-"""A copy as text: what is under way, what it has come to, its plan, a dry run. Pure."""
+"""A copy as text: its progress, report, plan and dry run. Pure functions."""
 
 from __future__ import annotations
 
@@ -20,21 +20,26 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes, format_duration, format_rate
 
 Row = tuple[str, ...]
-# More nodes than fit on a screen are shown by stage, folded.
+# Nodes that get a row each; more are grouped by stage, with folded names, to fit on a screen.
 ROWS = 20
+# Characters of a progress bar.
 BAR = 10
 COLUMNS = ("host", "stage", "share", "bar", "bytes", "rate", "left", "remark")
+# Stages of a node that has not reported yet what it lacks.
 EARLY = (NodeStage.CONNECTING, NodeStage.COMPARING)
-# A stage that passes sooner is not worth a line.
+# Seconds that a stage has to last to get a line.
 LASTS_S = 2.0
-# As many of the same kind are named; the others are counted.
+# Lines of the same kind that are printed; further ones are counted.
 NAMED = 20
-# Shorter copies say nothing about ratios.
+# Seconds that one copy has to take: for less, "times one copy" means nothing.
 TELLING_S = 1.0
 
 
 def one_line(text: str) -> str:
-    """Text from elsewhere, such as a file's name, without what would move the cursor."""
+    """Return text from elsewhere, such as a file's name, with control characters escaped.
+
+    It then fits on one line and cannot move the cursor.
+    """
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text.encode(errors="surrogateescape").decode(errors="backslashreplace")
@@ -42,14 +47,14 @@ def one_line(text: str) -> str:
 
 
 def rows(progress: CopyProgress) -> list[Row]:
-    """The columns of COLUMNS for each node, or for each stage where nodes are many."""
+    """Return the cells of COLUMNS for each node; of more than ROWS nodes, for each stage."""
     if len(progress.nodes) <= ROWS:
         return [_row(node) for node in progress.nodes]
     return [_stage_row(nodes, len(progress.nodes)) for nodes in by_stage(progress.nodes)]
 
 
 def by_stage(nodes: Sequence[NodeProgress]) -> Iterator[list[NodeProgress]]:
-    """The nodes of each stage that has some, in the order that stages have."""
+    """Yield the nodes of each stage that has any, in the order of NodeStage."""
     for stage in NodeStage:
         alike = [node for node in nodes if node.stage is stage]
         if alike:
@@ -73,18 +78,18 @@ def _stage_row(nodes: Sequence[NodeProgress], of: int) -> Row:
 
 
 def _has(node: NodeProgress) -> int:
-    """Its last bytes may be told after its end."""
+    """Return the node's bytes. Its last progress event may arrive after it is done."""
     done = node.stage is NodeStage.DONE
     return node.needed_bytes if done else min(node.bytes, node.needed_bytes)
 
 
 def _amounts(nodes: Sequence[NodeProgress]) -> Row:
-    """Share, bar, bytes, rate, time left."""
+    """Return share, bar, bytes, rate and time left of all these nodes; empty if none needs any."""
     have, need = sum(map(_has, nodes)), sum(node.needed_bytes for node in nodes)
     if not need:
         return "", "", "", "", ""
     share = have / need
-    # 100 % when all is there, and not before.
+    # Rounded down: 100 % only when everything has arrived.
     filled = int(share * BAR)
     shown = (f"{int(share * 100):3d} %", "#" * filled + "." * (BAR - filled), format_bytes(have))
     if not any(map(is_moving, nodes)):
@@ -101,12 +106,12 @@ def is_moving(node: NodeProgress) -> bool:
 
 
 def are_comparing(progress: CopyProgress) -> bool:
-    """Whether a node has not said yet what it lacks."""
+    """Return whether a node has not reported yet what it lacks."""
     return any(node.stage in EARLY for node in progress.nodes)
 
 
 def left_s(node: NodeProgress) -> float | None:
-    """Seconds at its rate of late; None while nothing comes, or nobody knows."""
+    """Return the seconds left at the node's recent rate; None while nothing arrives from it."""
     if node.silent:
         return None
     missing = max(0, node.needed_bytes - node.bytes)
@@ -116,9 +121,9 @@ def left_s(node: NodeProgress) -> float | None:
 
 
 def total_line(progress: CopyProgress, width: int | None = None) -> str:
-    """The whole copy in one line: bytes, rate, time left, and who is still to come.
+    """Return the whole copy in one line: bytes, rate, time left, and nodes that are not included.
 
-    Those that failed are not in the sum. Where it is wider than `width` columns, it says less.
+    Failed nodes are not in the sum. A line wider than `width` columns is replaced by a shorter one.
     """
     beside = (*EARLY, NodeStage.FAILED)
     nodes = [node for node in progress.nodes if node.stage not in beside]
@@ -143,7 +148,11 @@ def total_line(progress: CopyProgress, width: int | None = None) -> str:
 
 
 def _paces(progress: CopyProgress) -> tuple[str, str, str]:
-    """The rate: in sum, each, and of the slowest link; without the sum; each alone."""
+    """Return the rate in three lengths, longest first.
+
+    The first has the sum, the mean of a node, and its share of the slowest link; the second lacks
+    the sum; the third is the mean alone. All are empty while nothing moves.
+    """
     rates = [node.rate for node in progress.nodes if is_moving(node) and node.rate > 0]
     if not rates:
         return "", "", ""
@@ -152,13 +161,14 @@ def _paces(progress: CopyProgress) -> tuple[str, str, str]:
     notes = [each] if len(rates) > 1 else []
     if not progress.slowest_link:
         return format_rate(sum(rates)) + (f" ({each})" if notes else ""), each, each
+    # The link's rate includes packet headers, the nodes' rates do not.
     percents = f"{mean / PAYLOAD_SHARE / progress.slowest_link * 100:.0f} % of the"
     notes.append(f"{percents} slowest link")
     return f"{format_rate(sum(rates))} ({', '.join(notes)})", f"{each} ({percents} link)", each
 
 
 def _others(progress: CopyProgress) -> str:
-    """Those that are not in the sum yet, and those that the time left says nothing of."""
+    """Return the nodes that are not in the sum yet, and those that the time left leaves out."""
     early = [node for node in progress.nodes if node.stage in EARLY]
     silent = [node for node in progress.nodes if node.silent]
     slow = [node for node in progress.nodes if node.slow and not node.silent]
@@ -180,14 +190,14 @@ def _remaining(progress: CopyProgress) -> str:
 
 
 class Stages:
-    """One line for each stage that lasts, of the nodes that are in it, but failures."""
+    """Makes one line for each stage that lasts, with the nodes in it. `troubles` has failures."""
 
     def __init__(self) -> None:
         self._told: set[NodeStage] = set()
         self._since: dict[NodeStage, tuple[frozenset[str], float]] = {}
 
     def lines(self, now: CopyProgress) -> list[str]:
-        """Those that are due: no node has come to the stage for LASTS_S."""
+        """Return the lines that are due: no further node has entered the stage for LASTS_S."""
         due = []
         for nodes in by_stage(now.nodes):
             stage, hosts = nodes[0].stage, frozenset(node.host for node in nodes)
@@ -203,7 +213,11 @@ class Stages:
 
 
 def troubles(before: CopyProgress | None, now: CopyProgress) -> list[str]:
-    """Who has failed while others go on (the report says why), and a line for each relink."""
+    """Return a line for nodes that have just failed, and one for each relinked node.
+
+    A relinked node pulls from another upstream. Reasons of failures are in the report; if no node
+    is left to go on, the report follows at once and the line is omitted.
+    """
     known = {node.host: node for node in before.nodes} if before else {}
     failed = [
         node.host
@@ -228,11 +242,11 @@ def _relink(before: NodeProgress | None, now: NodeProgress) -> str:
     return f"{now.host}: pulls from {now.upstream} now, not from {before.upstream}{why}"
 
 
-# What it has come to
+# The report
 
 
 def node_table(report: TransferReport) -> list[Row]:
-    """A row per node, with its headers; empty where node_line says it all."""
+    """Return a header and a row per node without an error; empty if `node_line` covers all."""
     good = _good(report)
     if not good or _alike(good):
         return []
@@ -253,7 +267,7 @@ def node_table(report: TransferReport) -> list[Row]:
 
 
 def node_line(report: TransferReport) -> str:
-    """`demo-[0-7]: 1200 files, 1.2 GiB in 34 s`; empty unless the nodes are alike."""
+    """Return `demo-[0-7]: 1200 files, 1.2 GiB in 34 s`; empty unless the nodes are alike."""
     good = _good(report)
     if not good or not _alike(good):
         return ""
@@ -270,9 +284,10 @@ def node_line(report: TransferReport) -> str:
 
 
 def summary(report: TransferReport) -> str:
-    """`9.6 GiB to 8 nodes in 34 s, 289 MiB/s; 1.04 times one copy; limited by the link`.
+    """Return `9.6 GiB to 8 nodes in 34 s, 289 MiB/s; 1.04 times one copy; limited by the link`.
 
-    One copy is what the first node of all took; log-ins count for neither.
+    "One copy" is the time that the first complete node took. Log-ins count for neither time. Empty
+    if no bytes moved.
     """
     good = [node for node in _good(report) if node.received_bytes]
     moved = sum(node.received_bytes for node in good)
@@ -292,21 +307,24 @@ def summary(report: TransferReport) -> str:
 
 
 def verified_line(report: TransferReport) -> str:
-    """What --verify has found where it found nothing wrong."""
+    """Return which hosts --verify found to have the source's content; empty if none."""
     if not report.verified:
         return ""
     return f"{fold_hosts(report.verified)}: verified, the same content as SRC"
 
 
 def limit_words(name: str) -> str:
-    """`the link`, `CPU`."""
+    """Return the limit with its article: `the link`, but `CPU`."""
     return name if name == "CPU" else f"the {name}"
 
 
 def failure_lines(report: TransferReport) -> list[str]:
-    """One line per reason: the hosts it holds for, what happened, what to do."""
+    """Return one line per reason: its hosts, the message, the hint.
+
+    The error of the copy as a whole and missing nodes follow.
+    """
     if report.error and not report.source:
-        # The nodes' failures say no more than that.
+        # It failed before the source was scanned: the nodes' errors only repeat that.
         return [*error_lines(report.error), *_missing_lines(report)]
     groups: dict[tuple[str, str], list[Row]] = {}
     for node in report.failed:
@@ -322,11 +340,12 @@ def failure_lines(report: TransferReport) -> list[str]:
     return [*lines, *rest, *_missing_lines(report)]
 
 
+# An IPv4 address that is no part of a longer name or number.
 _ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(\.\d{1,3}){3}(?![\w.]*\w)")
 
 
 def _without_name(text: str, host: str) -> str:
-    """What hosts say alike: a message without the name and the address of its host.
+    """Return a message without its host's name and address, to group hosts that fail alike.
 
     >>> _without_name("demo-1 did not answer at 10.0.0.7:22", "demo-1")
     'it did not answer at its address:22'
@@ -343,7 +362,7 @@ def _failure_line(shared: tuple[str, str], group: Sequence[Row]) -> str:
 
 
 def missing_line(missing: Sequence[str], there: int) -> str:
-    """`demo-2 is missing: the cluster has 4 nodes, 3 are there`."""
+    """Return `demo-2 is missing: the cluster has 4 nodes, 3 are there`."""
     verb = "is" if len(missing) == 1 else "are"
     be = "is" if there == 1 else "are"
     return (
@@ -362,7 +381,7 @@ def _missing_lines(report: TransferReport) -> list[str]:
 
 
 def error_lines(error: ClusterctlError | None) -> list[str]:
-    """What kept the whole copy from being made."""
+    """Return the error of the copy as a whole, and its hint; empty without one."""
     if error is None:
         return []
     host = f"{error.host}: " if isinstance(error, HostError) else ""
@@ -371,7 +390,7 @@ def error_lines(error: ClusterctlError | None) -> list[str]:
 
 
 def warning_lines(report: TransferReport) -> list[str]:
-    """What the source left out, and what nodes remark, with their names folded."""
+    """Return what the source left out, and the nodes' warnings with their hosts folded."""
     left_out = report.source.warnings if report.source else ()
     groups: dict[str, list[str]] = {}
     for node in report.nodes:
@@ -383,13 +402,16 @@ def warning_lines(report: TransferReport) -> list[str]:
 
 
 def move_lines(report: TransferReport) -> list[str]:
-    """How nodes were relinked that have got all of it."""
+    """Return how nodes without an error were relinked during the copy."""
     moves = [f"{node.host}: {one_line(move)}" for node in _good(report) for move in node.moves]
     return _some(moves)
 
 
 def _some(lines: Sequence[str], number: int = 0) -> list[str]:
-    """The first NAMED of them, and how many more there are; of `number`, if that is more."""
+    """Return the first NAMED lines, and how many more there are.
+
+    `number` is the total, if more exist than `lines` has.
+    """
     more = max(number, len(lines)) - len(lines[:NAMED])
     return [*lines[:NAMED], *([f"... and {more} more"] if more else [])]
 
@@ -399,7 +421,7 @@ def _good(report: TransferReport) -> list[NodeReport]:
 
 
 def _alike(nodes: Sequence[NodeReport]) -> bool:
-    """Whether one line does for all: the same work, in about the same time."""
+    """Return whether one line can stand for all nodes: same work, about the same time."""
     same = {(node.files, node.received_bytes, node.deleted) for node in nodes}
     times = [node.duration_s for node in nodes]
     return len(same) == 1 and max(times) <= 1.5 * min(times) + 1
@@ -409,7 +431,7 @@ def _alike(nodes: Sequence[NodeReport]) -> bool:
 
 
 def gap_table(report: TransferReport) -> list[Row]:
-    """What each node lacks: a row per node, nodes that lack the same together."""
+    """Return a header and a row per group of nodes that lack the same; empty without any."""
     groups: dict[tuple[int, int, int], list[NodeReport]] = {}
     for node in report.nodes:
         if node.gap:
@@ -430,7 +452,7 @@ def gap_table(report: TransferReport) -> list[Row]:
 
 
 def gap_lines(report: TransferReport) -> list[str]:
-    """What would be deleted, what would not fit, the sum, and how long it would take."""
+    """Return what would be deleted, which nodes would refuse, the sum, and the predicted time."""
     found = [(node.host, node.gap) for node in report.nodes if node.gap]
     if not found:
         return []
@@ -464,7 +486,7 @@ def gap_lines(report: TransferReport) -> list[str]:
 
 
 def plan_lines(plan: dict[str, Any]) -> list[str]:
-    """The plan of a copy (CopyPlan.as_data()): what, in which order, how long, and why."""
+    """Return the plan of a copy (CopyPlan.as_data()) as lines: order, streams, reasons, time."""
     if plan["way"] == "tool":
         return [f"plan: every node pulls by itself, with {plan['tool']}"]
     block = format_bytes(plan["block_bytes"])
@@ -485,7 +507,7 @@ def _prediction(plan: dict[str, Any]) -> str:
 
 
 def _in_order(order: Sequence[str]) -> str:
-    """Hosts in their order; neighbours that fold without changing it are folded.
+    """Return hosts in the given order; runs of consecutive numbers are folded.
 
     >>> _in_order(["demo-0", "demo-1", "demo-2", "demo-7", "demo-5"])
     'demo-[0-2], demo-7, demo-5'
@@ -501,7 +523,7 @@ def _in_order(order: Sequence[str]) -> str:
 
 
 def measured_line(report: TransferReport) -> str:
-    """Predicted against measured."""
+    """Return the measured time, and its difference from the predicted one if there is one."""
     took = format_duration(report.duration_s)
     predicted = report.plan.get("predicted_s")
     if not predicted:

@@ -1,4 +1,4 @@
-"""A copy on the screen: drawn in place on a terminal, else lines; or events for programs."""
+"""A copy on the screen: redrawn in place on a terminal, otherwise lines; or JSON events."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ if TYPE_CHECKING:
     from clusterctl.domain.findings import Finding
     from clusterctl.operations.disk import SlowDisk
 
-# Seconds between two lines in total, and between two events of progress.
+# Seconds between two lines with the total, and between two progress events.
 LINE_S = 5.0
 EVENT_S = 1.0
-# Columns of a terminal.
+# Columns of a terminal from which the bar is drawn.
 BAR_FITS = 100
 
 
 class Shown:
-    """What is shown of one copy. `watch` may be called from any thread."""
+    """Shows one copy; this base class shows no progress (--quiet).
+
+    `watch` may be called from any thread.
+    """
 
     def __init__(self, options: CopyOptions) -> None:
         self.report: TransferReport | None = None
@@ -40,7 +43,7 @@ class Shown:
         self._plan_shown = False
 
     def watch(self, progress: CopyProgress) -> None:
-        """Show how far it is."""
+        """Show the copy's progress."""
         with self._lock:
             if progress.plan and not text.are_comparing(progress):
                 self._show_plan(progress.plan)
@@ -49,7 +52,7 @@ class Shown:
             self._last = progress
 
     def finish(self) -> int:
-        """Show the report; the exit status that it comes to."""
+        """Show the report, and return its exit status."""
         assert self.report
         self._judge_disk(max((node.gap.bytes for node in self.report.nodes if node.gap), default=0))
         if not self._options.as_json:
@@ -58,10 +61,10 @@ class Shown:
         return self.report.exit_status
 
     def refused(self, error: ClusterctlError) -> None:
-        """Nothing was done. Others say why to people."""
+        """Handle an error that leaves no report. `main` prints it; only events need more."""
 
     def _judge_disk(self, size: int) -> None:
-        """Say once, before the bytes move, what the disk that was chosen costs."""
+        """Warn once, before the bytes move, if writing `size` bytes to DST's disk takes long."""
         found = self.slow_disk.finding(size) if self.slow_disk else None
         self.slow_disk = None
         if found:
@@ -74,11 +77,11 @@ class Shown:
         return self._last is not None
 
     def drawn(self) -> AbstractContextManager[Any]:
-        """While this is open, what is drawn in place is drawn."""
+        """Return a context manager; while it is open, the view is drawn."""
         return nullcontext()
 
     def _show(self, before: CopyProgress | None, now: CopyProgress) -> None:
-        """Nothing (-q)."""
+        """Show the change between two states of the copy; nothing with --quiet."""
 
     def _show_plan(self, plan: dict[str, Any]) -> None:
         if self._options.show_plan and plan and not self._plan_shown:
@@ -96,7 +99,7 @@ class Shown:
 
 
 class Lines(Shown):
-    """A line for each stage that lasts and for what goes wrong, and one in total at times."""
+    """Prints a line for each lasting stage, failure and relink, and the total every LINE_S."""
 
     _next_s = LINE_S
 
@@ -113,7 +116,7 @@ class Lines(Shown):
 
 
 class InPlace(Shown):
-    """A line per node and one in total, drawn again and again; what goes wrong stays above."""
+    """Redraws a row per node and the total; lines on failures and relinks stay above."""
 
     def drawn(self) -> AbstractContextManager[Any]:
         live: AbstractContextManager[Any] = output.live(self)
@@ -137,9 +140,9 @@ class InPlace(Shown):
         ]
         view = Table.grid(padding=(0, 2))
         for place in shown:
-            # Where it is narrow the last column, the remark, becomes shorter, and no other.
+            # On a narrow terminal only the last column, the remark, is cut.
             view.add_column(no_wrap=place != shown[-1])
-        # Text, not str: names may look like rich's markup.
+        # Text, not str: rich would read a name in brackets as markup.
         for row in text.rows(progress):
             view.add_row(*(Text(row[place], no_wrap=True, overflow="ellipsis") for place in shown))
         yield view
@@ -148,7 +151,7 @@ class InPlace(Shown):
 
 
 class Events(Shown):
-    """JSON, one object a line, on the standard output."""
+    """Prints JSON events, one object a line, on standard output."""
 
     _next_s = 0.0
 
@@ -162,7 +165,7 @@ class Events(Shown):
             output.event(progress_event(now))
 
     def _show_plan(self, plan: dict[str, Any]) -> None:
-        """It is in the report."""
+        """Print nothing: the report event has the plan."""
 
     def refused(self, error: ClusterctlError) -> None:
         report = TransferReport(None, (), 0.0, dry_run=self._options.dry_run, error=error)
@@ -174,7 +177,7 @@ class Events(Shown):
 
 @contextmanager
 def showing(options: CopyOptions) -> Iterator[Shown]:
-    """What shows a copy for as long as it takes."""
+    """Yield what shows a copy; it is drawn until the block ends."""
     shown = _kind(options)(options)
     try:
         with shown.drawn():
@@ -197,7 +200,7 @@ def _kind(options: CopyOptions) -> type[Shown]:
 
 
 def _show_result(report: TransferReport) -> None:
-    """The table or line of what was done, or would be."""
+    """Print the result, or for a dry run what would be copied."""
     if report.dry_run:
         rows, texts = text.gap_table(report), text.gap_lines(report)
     else:
@@ -215,7 +218,7 @@ def _show_result(report: TransferReport) -> None:
 
 
 def progress_event(progress: CopyProgress) -> dict[str, Any]:
-    """All nodes now."""
+    """Return the event with the state of all nodes."""
     return {
         "event": "progress",
         "elapsed_s": round(progress.elapsed_s, 3),
@@ -227,7 +230,7 @@ def progress_event(progress: CopyProgress) -> dict[str, Any]:
 
 
 def node_events(before: CopyProgress | None, now: CopyProgress) -> list[dict[str, Any]]:
-    """One event for each node that has another stage, another upstream, or another note."""
+    """Return an event for each node whose stage, upstream or note has changed."""
     known = {node.host: _said(node) for node in before.nodes} if before else {}
     return [
         {"event": "node", "elapsed_s": round(now.elapsed_s, 3), **_node(node)}
@@ -237,7 +240,7 @@ def node_events(before: CopyProgress | None, now: CopyProgress) -> list[dict[str
 
 
 def report_event(report: TransferReport, findings: Sequence[Finding] = ()) -> dict[str, Any]:
-    """The end of it."""
+    """Return the last event of a copy."""
     return {
         "event": "report",
         "ok": report.ok,
