@@ -113,9 +113,9 @@ def bench(
     clusterctl bench --compare bench-monday bench-friday
     clusterctl bench demo --network --plot network.png
 
-    Every finished run is kept: the same command goes on with what a cut has left. Ctrl-C ends the
-    run that is under way. What follows -- goes to the trainer. The exit status of --compare is 1
-    where something is slower by more than the noise on machines of the same types.
+    Every finished run is kept: after an interruption the same command makes the remaining runs.
+    Ctrl-C ends the current run. What follows -- goes to the trainer. The exit status of --compare
+    is 1 where something is slower by more than the noise on machines of the same types.
     """
     from clusterctl.bench.plan import BenchSettings, parse_sizes
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
@@ -123,7 +123,7 @@ def bench(
     if compared:
         folders = [*compared, *([name] if name else []), *arguments]
         return _compare([Path(one) for one in folders], as_json)
-    assert name is not None  # ClusterCommand has it, unless something is compared
+    assert name is not None  # ClusterCommand ensures it, unless --compare was given
     if network:
         from clusterctl.cli.bench_network import bench_network
 
@@ -149,7 +149,7 @@ def bench(
         data_dir=data_dir,
         preset=preset,
         arguments=arguments,
-        # Of a private one the value is in no file.
+        # The value of a private variable must not get into the benchmark's files.
         variables=tuple(v.name if v.private else f"{v.name}={v.value}" for v in parsed),
         mpi_arguments=mpirun_arguments(mpi_args),
     )
@@ -170,7 +170,7 @@ def bench(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a benchmark was asked to be."""
+    """The options of one `bench` command, parsed."""
 
     settings: BenchSettings
     sizes: tuple[int, ...]
@@ -185,6 +185,7 @@ class _Asked:
 
 
 def _bench(app: AppContext, asked: _Asked) -> int:
+    """Make the remaining runs, or with --dry-run show them; return the exit status."""
     from clusterctl.bench.plan import order
     from clusterctl.ec2.money.prices import find_prices
     from clusterctl.operations.bench import (
@@ -236,7 +237,7 @@ def _bench(app: AppContext, asked: _Asked) -> int:
 def _show_plan(
     benchmark: Benchmark, keys: list[RunKey], plans: dict[str, TrainingPlan], asked: _Asked
 ) -> None:
-    """The runs that are left, their time and price; all of it as the result of a dry run."""
+    """Print how many runs are left, their time and price; for a dry run every run and line."""
     from clusterctl.bench.results import estimate_s
     from clusterctl.ec2.money.costs import format_usd
     from clusterctl.operations.bench import guess_step_s, hourly_usd
@@ -302,7 +303,7 @@ def _show(benchmark: Benchmark, predicted: tuple[int, ...], as_json: bool) -> No
 
 
 def _compare(folders: list[Path], as_json: bool) -> int:
-    """The first beside each of the others; alone it is shown."""
+    """Compare the first folder with each of the others, or show a single one; see tell_compared."""
     from clusterctl.bench.report import choice_table, machines_in_words
     from clusterctl.bench.results import by_size, compare, unlike
     from clusterctl.operations.bench import read_benchmark
@@ -334,9 +335,11 @@ def tell_compared(
     as_json: bool,
     choices: Sequence[list[dict[str, Any]]] = (),
 ) -> int:
-    """Each of the others, with its differences and what else is unlike, beside the base. `choices`,
-    for JSON: what each size of the two takes and costs. The exit status: 1 where one of them is
-    slower."""
+    """Print how each of the others differs from the base, in speed and in what else is unlike.
+
+    `choices` are added to the JSON: for each of the others, time and cost of the sizes of both.
+    Return the exit status: 1 if one of the others is slower, 0 if none is.
+    """
     if as_json:
         told: list[dict[str, Any]] = [
             {"base": base, "other": other, "unlike": unlike}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.bench.network import NetworkFigures
     from clusterctl.operations.bench_network import NetworkProgress
 
-# Larger matrices are no table any more; --plot draws them.
+# Nodes up to which the matrix of rates is printed; --plot draws larger ones.
 MOST_COLUMNS = 16
 
 
@@ -32,7 +32,10 @@ def bench_network(
     as_json: bool,
     plot: str | None,
 ) -> int:
-    """Measure, print, draw; the exit status is 1 if something is wrong, 255 for a silent node."""
+    """Measure the network between the nodes, print the figures and draw the plot.
+
+    Return 1 if something is wrong, 255 if a node did not answer, else 0.
+    """
     from clusterctl.bench.network import findings
     from clusterctl.ec2.machines import find_machine_types
     from clusterctl.operations.bench_network import heat_maps, measure_network
@@ -44,6 +47,7 @@ def bench_network(
         types = find_machine_types(
             app.ec2, sorted({node.instance_type for node in access.cluster.in_service})
         )
+        # Bytes a second of the slowest node's link, as EC2 describes its type; 0 if unknown.
         link = min((one.link_gbps for one in types.values()), default=0.0) * 1e9 / 8
         view = _Progress()
         with output.live(view) if output.is_live() else contextlib.nullcontext():
@@ -71,7 +75,7 @@ def bench_network(
 
 
 class _Progress:
-    """How far it is, and how long it takes; drawn by rich again and again."""
+    """The pairs measured and the time left, redrawn by rich."""
 
     def __init__(self) -> None:
         self._step: NetworkProgress | None = None
@@ -91,13 +95,14 @@ class _Progress:
         text = f"{step.done} of {count(step.pairs, 'pair')}"
         if step.done:
             left = (self._stepped - self._began) / step.done * (step.pairs - step.done)
+            # Count down between two steps as well.
             left -= time.monotonic() - self._stepped
             text += f", about {format_duration(max(0.0, left))} left"
         return Text(text)
 
 
 def show(report: NetworkFigures) -> None:
-    """The matrix where it fits, the figures of all pairs, and the allreduces."""
+    """Print the matrix of rates if it fits, the summary of all pairs, and the allreduces."""
     from clusterctl.bench.network import allreduce_lines, matrix, summary
 
     names = [node.rpartition("-")[2] for node in report.nodes]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def print_plan(plan: LaunchPlan) -> None:
-    """Every step and what it costs an hour, where else it would be tried, and the sum."""
+    """Print the steps, their price an hour, the places to try next, and the estimate."""
     if not plan.refused:
         output.findings(plan.findings)
     for number, step in enumerate(plan.steps, start=1):
@@ -60,7 +60,7 @@ def print_plan(plan: LaunchPlan) -> None:
 
 
 def plan_data(plan: LaunchPlan) -> dict[str, Any]:
-    """The same for `--json`."""
+    """Return the plan as data for `--json`."""
     costs = plan.estimate
     return {
         "launch_id": plan.launch_id,
@@ -87,7 +87,7 @@ def plan_data(plan: LaunchPlan) -> dict[str, Any]:
 
 
 def readable(value: Any) -> Any:
-    """Arguments as JSON takes them."""
+    """Return the arguments of a request in JSON's types: bytes become text."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, dict):
@@ -104,8 +104,10 @@ trust_option = click.option(
 
 
 def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --timeout, --capacity-timeout and --accept-new-host-keys to commands without the
-    options of a launch."""
+    """Add --timeout, --capacity-timeout and --accept-new-host-keys.
+
+    They are for commands that do not have `spec_options`, which include the first two.
+    """
     for option in (
         trust_option,
         click.option(
@@ -136,7 +138,10 @@ def launcher_of(
     accept_new_host_keys: bool = False,
     agree: Callable[[LaunchPlan], None] = lambda plan: None,
 ) -> Iterator[Launcher]:
-    """A launcher that shows what it does. After an interrupt: what is left, and the ways on."""
+    """Yield a launcher that shows its progress.
+
+    After an interrupt it prints what exists, and the commands that continue or undo.
+    """
     from clusterctl.cli.node_progress import node_progress
     from clusterctl.operations.launcher import Launcher
 
@@ -165,9 +170,10 @@ def launcher_of(
 
 
 def agreement(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
-    """Say what a plan's cluster is going to cost, and ask about it where somebody can answer.
+    """Return a function that prints what a plan's cluster will cost, and asks for consent.
 
-    Not in the lab, which nobody pays for. A no raises click.Abort.
+    It does not ask with `yes` or without a terminal, and does nothing in the lab, which costs
+    nothing. Answering no raises click.Abort.
     """
 
     def agree(plan: LaunchPlan) -> None:
@@ -179,7 +185,7 @@ def agreement(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
         output.note(f"price of {plan.spec.name}: {_running_words(cost)}")
         if yes or not output.can_ask():
             return
-        # What --dry-run would tell, too: what the image lacks, when the budget ends it.
+        # The plan's remarks, as with --dry-run: what the image lacks, when the budget ends it.
         output.findings([found for found in plan.findings if found.severity is Severity.INFO])
         click.confirm("Launch?" if plan.missing else "Start?", abort=True, err=True)
 
@@ -187,7 +193,7 @@ def agreement(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
 
 
 def _running_words(cost: RunningCost) -> str:
-    """`4 nodes, $88.17 an hour, $2,116.08 a day, $2.76 per GPU-hour (AWS's price list, …)`."""
+    """Return `4 nodes, $88.17 an hour, $2,116.08 a day, $2.76 per GPU-hour (SOURCE)`."""
     from clusterctl.ec2.money.costs import format_usd
 
     nodes, hourly = count(cost.nodes, "node"), cost.usd_per_hour
@@ -201,7 +207,7 @@ def _running_words(cost: RunningCost) -> str:
 
 
 def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
-    """A cluster that is ready."""
+    """Print a cluster that is ready, and the commands to use it."""
     cluster = report.cluster
     if as_json:
         hosts_file = str(app.folder(cluster.name).hosts)
@@ -225,7 +231,7 @@ def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
 
 
 def show_plan(plan: LaunchPlan, as_json: bool) -> None:
-    """The plan, its findings and its cost. Raises LaunchRefused where it would be."""
+    """Print the plan, its findings and its cost. Raises LaunchRefused if `up` would."""
     from clusterctl.operations.launcher import LaunchRefused
 
     if as_json:
@@ -237,7 +243,7 @@ def show_plan(plan: LaunchPlan, as_json: bool) -> None:
 
 
 def _left_behind(app: AppContext, name: str) -> str:
-    """What there is, and what takes it away again where that was not there before."""
+    """Return what exists after an interrupt, and the command that undoes what the command made."""
     from clusterctl.ec2.cluster_resources import NOT_TERMINATED
     from clusterctl.ec2.instances import find_instances, unfinished_of
     from clusterctl.ec2.network.vpcs import find_addresses
@@ -261,7 +267,7 @@ def _left_behind(app: AppContext, name: str) -> str:
         if command == "add" and added:
             indices = " ".join(map(str, added))
             back = f"to do without them: clusterctl remove {name} {indices}"
-    except Exception:  # of an import that the interrupt cut short, say: boto3 is no more then
+    except Exception:  # any: the interrupt may have cut an import short, and left boto3 unusable
         what = "there may be instances"
     if sent_launches(app.folder(name)):
         what += "; a launch is under way, more may appear"
@@ -290,7 +296,7 @@ def up(
     """Launch cluster NAME and wait until all its nodes are ready.
 
     Run it again to go on after an interruption, to start what is stopped, or to launch anew what
-    is gone. What it is to be comes from the options and from clusterctl.yaml.
+    is gone. Its settings come from the options and from clusterctl.yaml.
 
     \b
     clusterctl up demo --nodes 4 --instance-type p4d.24xlarge
@@ -313,7 +319,7 @@ def up(
 
 
 def _say_what_it_costs(app: AppContext, name: str, instances: Sequence[Instance]) -> None:
-    """Warn of what a cluster costs that nothing but its owner ends."""
+    """Warn of what a cluster costs a day, if it has no limit that ends it."""
     from clusterctl.ec2.money.costs import format_usd
     from clusterctl.operations.costs import price_cache, spending_of
 
@@ -334,7 +340,11 @@ def _say_what_it_costs(app: AppContext, name: str, instances: Sequence[Instance]
 
 
 def _request(draft: SpecDraft) -> Request:
-    """A cluster that is there says itself how many nodes of which type it has."""
+    """Return the request of a launch.
+
+    If nodes or type are not given, they are taken from the existing cluster, once EC2 has described
+    it.
+    """
     from clusterctl.ec2.launch.observe import exactly, same_again
 
     try:
@@ -462,7 +472,7 @@ def replace(
     """Launch new machines for the nodes INDEX... of cluster NAME, then terminate the old ones.
 
     Same zone, placement group, image and index; what the old machines stored is gone. The old
-    ones stay if no new one is to be had. In reserved capacity the old ones go first.
+    ones stay if no new one can be launched. In reserved capacity the old ones are terminated first.
 
     \b
     clusterctl replace demo 2
@@ -480,7 +490,8 @@ def replace(
         unless_training(app, name, "it may run on the nodes to be replaced")
     if data:
         with app.open(name) as access:
-            nearest_peer(access.cluster, chosen)  # before anything is lost
+            # Raises UsageError if no node can supply the data, before any is terminated.
+            nearest_peer(access.cluster, chosen)
     with launcher_of(app, name, timeout_s, capacity_timeout_s, accept_new_host_keys) as launcher:
         report = replace_nodes(launcher, name, chosen)
     show_report(app, report, as_json)
@@ -490,7 +501,7 @@ def replace(
 def _bring_data(
     app: AppContext, name: str, indices: tuple[int, ...], folder: str, as_json: bool
 ) -> int:
-    """Copy what is in the folder of the nearest node to these; the exit status."""
+    """Copy the folder's content from the nearest other node to these; return the exit status."""
     from clusterctl.cli.copy.options import CopyOptions, request_of
     from clusterctl.cli.copy.view import showing
     from clusterctl.operations.copy import copy_to_cluster
@@ -573,6 +584,7 @@ def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
 
 
 def _check_jobs(app: AppContext, name: str) -> None:
+    """Raise JobRunning if a job runs; without the cluster's key here, MissingTool with a hint."""
     try:
         unless_training(app, name, "stopping the nodes ends it")
     except MissingTool as error:

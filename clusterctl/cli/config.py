@@ -1,4 +1,4 @@
-"""`clusterctl config`: what holds for a cluster and who said so; whether a file is in order."""
+"""`clusterctl config`: show the settings of a cluster and their origin, and check the file."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def show(name: str | None, config: Path | None, as_json: bool) -> None:
 
 
 def _notes(file: SpecFile | None, name: str | None) -> None:
-    """What is easily overlooked: a name that the file does not have, a misspelt variable."""
+    """Print what is easily overlooked: a cluster that the file lacks, a misspelt variable."""
     if file and name and name not in file.clusters:
         from clusterctl.configuration.specfile import did_you_mean
 
@@ -96,7 +96,7 @@ def _notes(file: SpecFile | None, name: str | None) -> None:
 
 
 def _rows(said: Values) -> Sequence[tuple[str, Any, str]]:
-    """Key, value and origin of every setting; None is what is built in."""
+    """Return key, value and origin of every setting; a value of None is the built-in one."""
     rows: list[tuple[str, Any, str]] = []
     for key, option in OPTIONS.items():
         tags = [tag for tag in said if tag.startswith(TAG)] if option.kind is ValueKind.TAGS else []
@@ -150,7 +150,7 @@ def check(config: Path | None, as_json: bool) -> int:
 
 
 def _cluster_problems(file: SpecFile) -> list[Problem]:
-    """What shows only when all of a cluster's settings are put together."""
+    """Return the problems that appear only when all of a cluster's settings are combined."""
     from clusterctl.configuration.yaml_tree import Problem
 
     return [
@@ -161,10 +161,12 @@ def _cluster_problems(file: SpecFile) -> list[Problem]:
 
 
 def _refusals(draft: SpecDraft) -> Iterator[str]:
-    """What a launch would be refused for. What the file leaves open is no reason."""
+    """Yield why a launch would be refused. Settings that the file leaves open are no reason."""
     values = dict(draft.values)
+    # Read apart from the rest, so that its error and another one are both reported.
     user_data = values.pop("user-data", None)
     try:
+        # Stand-ins for what the command line may still give.
         SpecDraft(draft.name, values).spec(nodes=MOST_NODES, instance_type="g5.xlarge")
     except UsageError as error:
         yield error.message

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from clusterctl.diagnosis.evidence import Evidence
     from clusterctl.diagnosis.verdict import Diagnosis
 
+# Columns of the text.
 WIDTH = 98
+# Findings that are printed.
 SHOWN = 12
 
 
@@ -105,7 +107,7 @@ def diagnose(
             output.line(line)
         for line in tree_of(evidence, found) if as_tree else ():
             output.line(line)
-    # A disk that is full keeps nobody from the verdict.
+    # Written after the verdict is printed: a full disk must not hide it.
     if save:
         bundles.save(evidence, save)
         output.note(f"all that was seen is in {save}: clusterctl diagnose --from {save} shows it")
@@ -116,7 +118,7 @@ def diagnose(
 
 
 def write_page(evidence: Evidence, found: Diagnosis, path: Path) -> None:
-    """Write the page. Raises ClusterctlError."""
+    """Write the HTML page. Raises ClusterctlError if the file cannot be written."""
     from clusterctl.diagnosis.page import page
 
     try:
@@ -127,7 +129,7 @@ def write_page(evidence: Evidence, found: Diagnosis, path: Path) -> None:
 
 
 def screen(evidence: Evidence, found: Diagnosis) -> list[str]:
-    """The verdict, the findings, what was clean."""
+    """Return the lines to print: verdict, findings, what was clean, what was not seen."""
     lines = [*_wrapped(found.verdict), ""]
     shown = [one for one in found.findings if one.message != found.verdict]
     lead = [one for one in found.findings if one.message == found.verdict]
@@ -153,12 +155,12 @@ def screen(evidence: Evidence, found: Diagnosis) -> list[str]:
 
 def _details(one: Cause) -> list[str]:
     shown = [line for text in one.evidence[:6] for line in _wrapped(text[:400], "      ", "    | ")]
-    # On one line: there are commands in it, to be copied.
+    # Not wrapped: users copy the commands in it.
     return [*shown, f"  hint: {output.suggested(one.hint)}"] if one.hint else shown
 
 
 def _wrapped(text: str, further: str = "", first: str = "") -> list[str]:
-    """Lines of the screen's width. Words are not cut: paths are among them."""
+    """Return the text in lines of WIDTH columns. Words are not cut: they may be paths."""
     return textwrap.wrap(
         text,
         WIDTH,
@@ -170,7 +172,7 @@ def _wrapped(text: str, further: str = "", first: str = "") -> list[str]:
 
 
 def tree_of(evidence: Evidence, found: Diagnosis) -> list[str]:
-    """The merged stacks, the odd ones marked."""
+    """Return the merged stacks of all ranks as lines; ranks that have findings are marked."""
     from clusterctl.diagnosis.tree import merge, tree_lines
 
     ranks = [one for host in evidence.hosts for one in host.ranks]

@@ -45,13 +45,13 @@ def disk(
     clusterctl disk demo --nodes 0 --json
     clusterctl disk demo --grow 500
 
-    What fills those that are nearly full, when the others are full at the present rate, and what
-    interrupted copies have left there. Above 90 % is a warning; from 98 % on it is an
-    error, and the exit status 1.
+    Also shows what fills nearly full disks, when the others will be full at the present rate, and
+    what interrupted copies have left there. Above 90 % is a warning; from 98 % on it is an error,
+    and the exit status 1.
 
-    --grow makes the root volumes larger (EBS takes a change every six hours, and none back), and
-    the file systems on them. Nothing is stopped for that. What they cost more is said, and on a
-    terminal asked about.
+    --grow makes the root volumes larger, and the file systems on them; nothing is stopped for that.
+    EBS takes one change every six hours, and never makes a volume smaller. The additional cost is
+    printed, and on a terminal has to be confirmed.
     """
     if grow:
         return _grow(app, name, indices, grow, yes, as_json)
@@ -95,7 +95,7 @@ def _grow(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Make root volumes so large; the exit status. A no raises click.Abort."""
+    """Grow root volumes to `gib` GiB; return the exit status. Answering no raises click.Abort."""
     from clusterctl.ec2.money.costs import GP3_GIB_MONTH_USD, format_usd
     from clusterctl.operations.disk import grow_disks
 
@@ -120,7 +120,7 @@ def _grow(
 
 
 def _show_fills(report: DiskReport) -> None:
-    """What takes the most where it is nearly full."""
+    """Print the largest folders of nearly full disks."""
     rows = [
         (usage.host, path, format_bytes(size) + ("" if usage.whole else " at least"))
         for node in report.nodes.values
@@ -132,7 +132,7 @@ def _show_fills(report: DiskReport) -> None:
 
 
 def show_copies(copies: Sequence[CopyParts]) -> None:
-    """What interrupted copies have left, if anything."""
+    """Print what interrupted copies have left, if anything."""
     rows = [
         (
             one.host,
@@ -195,8 +195,8 @@ def clean_logs(
 
     These are the folders of the cluster's jobs (--log_dir), ~/imagenet_resnet, and imagenet_resnet
     and imagenet_resnet_synthetic in ~/examples/horovod/tensorflow. Other files there stay. Asks on
-    a terminal before checkpoints go; elsewhere it wants --yes for that. --copies removes no
-    logs, but what interrupted copies have left and no copy uses.
+    a terminal before it removes checkpoints; elsewhere that needs --yes. --copies removes no logs,
+    only what interrupted copies have left, unless a copy is using it.
     """
     if copies:
         if jobs or keep_last:
@@ -244,7 +244,7 @@ def clean_logs(
 
 
 def _discard_copies(app: AppContext, name: str, dry_run: bool, as_json: bool) -> int:
-    """What interrupted copies have left; the exit status."""
+    """Remove what interrupted copies have left; return the exit status."""
     from clusterctl.cli.disk import show_copies
     from clusterctl.operations.disk import copy_parts
 
@@ -266,7 +266,7 @@ def _discard_copies(app: AppContext, name: str, dry_run: bool, as_json: bool) ->
 
 
 def _show(found: FanoutResult[NodeLogs]) -> None:
-    """Every folder of every node."""
+    """Print the log folders of all nodes."""
     rows = [
         (
             node.host,
@@ -283,7 +283,7 @@ def _show(found: FanoutResult[NodeLogs]) -> None:
 
 
 def _confirm(found: FanoutResult[NodeLogs], yes: bool) -> None:
-    """Ask before checkpoints are lost. Raises UsageError where nobody can be asked."""
+    """Ask before checkpoints are removed. Raises UsageError without a terminal to ask on."""
     hosts = [node.host for node in found.values if node.checkpoints]
     if yes or not hosts:
         return

@@ -43,8 +43,8 @@ def doctor(
     clusterctl doctor demo --all
     clusterctl doctor demo --fix
 
-    One row a node, of what is not the same on all; what few nodes have is marked with *. Exit
-    status 0: all is well, 1: warnings, 2: errors.
+    One row a node, with the columns that are not the same on all; a value that few nodes have is
+    marked with *. Exit status 0: all is well, 1: warnings, 2: errors.
     """
     from clusterctl.diagnosis.drift import measures
     from clusterctl.domain.errors import HostError

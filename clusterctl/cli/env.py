@@ -29,7 +29,7 @@ def env() -> None:
 
 
 def _request_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --prefix, --preset, --python, --tensorflow."""
+    """Add --prefix, --preset, --python and --tensorflow."""
     for option in (
         click.option(
             "--tensorflow",
@@ -172,7 +172,7 @@ def _show(report: EnvReport, as_json: bool) -> int:
 
 
 def _rows(nodes: list[NodeEnv]) -> list[tuple[str, ...]]:
-    """A row per node."""
+    """Return a row per node."""
     return [
         (
             node.host,

@@ -20,10 +20,14 @@ from clusterctl.domain.units import count
 if TYPE_CHECKING:
     from clusterctl.explain.engine import Explanation, LogFinding
 
+# Exit status by the severity of the worst finding.
 STATUSES = {Severity.INFO: 0, Severity.WARNING: 1, Severity.ERROR: 2}
+# Findings that are printed under each title.
 SHOWN = 12
+# Bytes read at a time.
 PIECE = 1 << 20
-_PACKED = (b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd")  # xz, bzip2, zstd
+# First bytes of compressed files that are refused: xz, bzip2, zstd.
+_PACKED = (b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -55,7 +59,7 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
 
 
 def _pieces(name: str) -> Iterator[bytes | str]:
-    """The log in pieces, unpacked if it is a gzip file, decoded if UTF-16. Raises UsageError."""
+    """Yield a log in pieces; gzip is unpacked, UTF-16 decoded. Raises UsageError."""
     if name == "-":
         yield from iter(lambda: sys.stdin.buffer.read(PIECE), b"")
         return
@@ -68,7 +72,7 @@ def _pieces(name: str) -> Iterator[bytes | str]:
             packed = head.startswith(b"\x1f\x8b")
             log = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
             pieces = iter(lambda: log.read(PIECE), b"")
-            # What PowerShell's `>` writes.
+            # PowerShell's `>` writes UTF-16 with a byte order mark.
             wide = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
             yield from codecs.iterdecode(pieces, "utf-16", "replace") if wide else pieces
     except (OSError, EOFError) as error:
@@ -141,7 +145,7 @@ def _show_finding(one: LogFinding) -> None:
     ):
         for at, part in enumerate(text.splitlines()):
             head = f"  {title + ':' if not at else '':8}"
-            # A command is one line, to be copied.
+            # A text of several lines has commands to copy: its lines are not wrapped.
             width = 98 if len(text.splitlines()) == 1 else 10_000
             output.line(textwrap.fill(part, width, initial_indent=head, subsequent_indent=" " * 10))
 

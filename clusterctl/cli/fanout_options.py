@@ -1,4 +1,4 @@
-"""The options that all commands on many hosts share."""
+"""The options and the standard input of commands that run on many hosts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from clusterctl.cli.params import Duration
 if TYPE_CHECKING:
     from clusterctl.transport.stdin import StdinSource
 
+# Hosts at once: the largest --fanout, and its default.
 MOST_AT_ONCE = 1024
 DEFAULT_FANOUT = 256
 
 
 def fanout_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --timeout, --fanout and --json."""
+    """Add --timeout, --fanout and --json."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Outcomes as JSON."),
         click.option(
@@ -37,7 +38,10 @@ def fanout_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def piped_stdin(closed: bool) -> StdinSource | bytes:
-    """What is piped or redirected into this program, for every host; nothing from a terminal."""
+    """Return the standard input for every host: what is piped or redirected into this program.
+
+    It is empty with `closed` (--no-stdin), and if stdin is a terminal.
+    """
     if not stdin_is_piped(closed):
         return b""
     from clusterctl.transport.stdin import StdinSource
@@ -46,7 +50,7 @@ def piped_stdin(closed: bool) -> StdinSource | bytes:
 
 
 def stdin_is_piped(closed: bool) -> bool:
-    """Whether there is a standard input for the hosts."""
+    """Return whether the standard input is a pipe, a file or a socket, and not `closed`."""
     if closed or sys.stdin is None or sys.stdin.closed:
         return False
     try:

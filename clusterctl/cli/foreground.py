@@ -1,4 +1,4 @@
-"""A program that has the terminal while it runs, and somebody who is still there afterwards."""
+"""Run a program that has the terminal, as a child of this process."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from typing import Any
 
 
 def run_in_foreground(argv: Sequence[str]) -> int:
-    """Run a program to its end as if in our place; its exit status, 128 + signal after a death.
+    """Run a program as if it had replaced this one, and return its exit status.
 
-    What the terminal sends reaches it directly; what is sent to us is passed on, and when it is
-    suspended so are we. Raises FileNotFoundError.
+    That is 128 + the number of a signal that killed it. Signals of the terminal (Ctrl-C) reach it
+    directly; SIGTERM and SIGHUP to this process are passed on. When it is suspended, so is this
+    process. Raises FileNotFoundError.
     """
     started: list[subprocess.Popen[bytes]] = []
     early: list[int] = []
 
     def pass_on(number: int, frame: Any) -> None:
-        # The program may run before Popen has returned.
+        # The signal may come before Popen has returned: it is passed on below.
         if not started:
             early.append(number)
         for process in started:
             process.send_signal(number)
 
-    # A function, since what is ignored here would be ignored by the program, too.
+    # Functions, not SIG_IGN: a child inherits ignored signals, and Ctrl-C would not reach it.
     handlers = {
         **dict.fromkeys((signal.SIGTERM, signal.SIGHUP), pass_on),
         **dict.fromkeys((signal.SIGINT, signal.SIGQUIT), lambda number, frame: None),
@@ -46,7 +47,7 @@ def _wait(pid: int) -> int:
         _, status = os.waitpid(pid, os.WUNTRACED)
         if os.WIFSTOPPED(status):
             os.kill(os.getpid(), signal.SIGSTOP)
-            # Whoever has us go on may have meant us alone.
+            # SIGCONT may have been sent to this process alone (kill -CONT): pass it on.
             os.kill(pid, signal.SIGCONT)
         elif os.WIFSIGNALED(status):
             return 128 + os.WTERMSIG(status)

@@ -1,4 +1,4 @@
-"""`clusterctl gc`: what nobody needs any more, of any cluster."""
+"""`clusterctl gc`: find and remove what clusters have left behind."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def gc(
 
 
 def _places(app: AppContext, regions: str | None, all_regions: bool) -> dict[str, Clients]:
-    """The regions to look at, each with its clients. Raises UsageError, AwsError."""
+    """Return the clients of each region to look at. Raises UsageError, AwsError."""
     from clusterctl.ec2.gc.sweep import all_regions as enabled_regions
 
     if regions and all_regions:
@@ -125,13 +125,13 @@ def _places(app: AppContext, regions: str | None, all_regions: bool) -> dict[str
 
 
 def _check_known(names: tuple[str, ...], app: AppContext) -> None:
-    """Raises UsageError for regions that the account does not have."""
+    """Raise UsageError for regions that the account does not have."""
     from clusterctl.ec2.gc.sweep import all_regions as enabled_regions
 
     try:
         known = enabled_regions(app.clients)
     except AwsError:
-        # Who may not list regions, or asks where nobody answers, is told when they are looked at.
+        # Regions may not be listed, or nobody answers: the sweep reports each region's error.
         return
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -141,14 +141,16 @@ def _check_known(names: tuple[str, ...], app: AppContext) -> None:
 
 
 def _note_stops(collector: GarbageCollector, sweep: Sweep) -> None:
+    """Record since when nodes are stopped; print a warning if that is not allowed."""
     try:
         collector.note_stops(sweep)
     except AwsError as failure:
-        # Who may only look is shown what there is all the same.
+        # A user who may only read gets the list all the same.
         output.note(f"warning: cannot note since when nodes are stopped: {failure.message}")
 
 
 def _remove(collector: GarbageCollector, sweep: Sweep) -> GcReport:
+    """Remove the orphans. After an interrupt, print which are left."""
     try:
         return collector.remove(sweep.orphans)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The output of many hosts on one screen: prefixed as it comes, or folded at the end."""
+"""The output of many hosts: each line with its host's name as it arrives, or grouped at the end."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from clusterctl.cli import output
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 
-# A line that does not end is shown in pieces of this size.
+# Bytes. A line that does not end is printed in pieces of this size.
 LONGEST_LINE = 1 << 16
 
 
 class HostLines:
-    """Whole lines of each host as they come, `HOST: ` before each. Safe to call from threads."""
+    """Prints whole lines of each host as they arrive, after `HOST: `. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rest: dict[tuple[str, str], bytes] = {}
 
     def take(self, host: str, stream: str, chunk: bytes) -> None:
-        """A piece of what `host` wrote to `stream`."""
+        """Print the whole lines of what `host` wrote to `stream`, stdout or stderr."""
         with self._lock:
             text = self._rest.pop((host, stream), b"") + chunk
             *lines, rest = text.split(b"\n")
@@ -34,7 +34,7 @@ class HostLines:
             _write(host, stream, lines)
 
     def finish(self, host: str) -> None:
-        """The last line of a host that did not end it."""
+        """Print the last line of a host that lacks a newline."""
         with self._lock:
             for stream in ("stdout", "stderr"):
                 rest = self._rest.pop((host, stream), b"")
@@ -48,7 +48,7 @@ def _write(host: str, stream: str, lines: Iterable[bytes]) -> None:
 
 
 def show_grouped(result: FanoutResult[CommandResult]) -> None:
-    """Hosts with identical output together, their names folded into ranges."""
+    """Print hosts with identical output together, their names folded into ranges."""
     for hosts, (stdout, stderr) in result.grouped(lambda value: (value.stdout, value.stderr)):
         if not stdout and not stderr:
             continue
@@ -64,7 +64,7 @@ def _with_newline(text: str) -> bytes:
 
 
 def show_verbose(outcome: HostOutcome[CommandResult]) -> None:
-    """The tutorial's `verbose`: which host it was, and here also how it ended."""
+    """Print the line of the tutorial's `verbose`: the host, with exit status and time."""
     if outcome.value is None:
         return
     ended = f"exit status {outcome.value.exit_status}, {outcome.value.duration_s:.1f} s"
@@ -72,7 +72,7 @@ def show_verbose(outcome: HostOutcome[CommandResult]) -> None:
 
 
 def show_trouble(result: FanoutResult[CommandResult]) -> None:
-    """A line for each exit status but 0, and one for each reason not to have ended."""
+    """Print a line for each exit status but 0, for output that was cut, and for each failure."""
     failed = [value for value in result.values if value.exit_status != 0]
     statuses = sorted({value.exit_status for value in failed})
     for status in statuses:
@@ -85,7 +85,7 @@ def show_trouble(result: FanoutResult[CommandResult]) -> None:
 
 
 def show_failures(failures: Iterable[HostOutcome[Any]]) -> None:
-    """One line per reason: the hosts it holds for, what happened, what to do."""
+    """Print one line per reason: its hosts, the message, the hint."""
     groups: dict[tuple[str, str], list[str]] = {}
     for outcome in failures:
         if outcome.error:
@@ -96,7 +96,7 @@ def show_failures(failures: Iterable[HostOutcome[Any]]) -> None:
 
 
 def as_data(outcome: HostOutcome[CommandResult]) -> dict[str, object]:
-    """One host's outcome for `--json`."""
+    """Return one host's outcome for `--json`."""
     if outcome.value is not None:
         value = outcome.value
         return {
@@ -111,7 +111,7 @@ def as_data(outcome: HostOutcome[CommandResult]) -> dict[str, object]:
 
 
 def failure_data(outcome: HostOutcome[Any]) -> dict[str, object]:
-    """A host without a result for `--json`; a command past its deadline has its output so far."""
+    """Return a host without a result for `--json`; after a timeout with the output so far."""
     error = outcome.error
     described: dict[str, object] = {"host": outcome.host, "exit_status": None}
     if error:

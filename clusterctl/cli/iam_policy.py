@@ -1,4 +1,4 @@
-"""`clusterctl iam-policy`: what AWS has to allow."""
+"""`clusterctl iam-policy`: the permissions that clusterctl and its nodes need."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def iam_policy(
 
 
 def _check(who: str | None, as_json: bool, for_operator: list[str], nodes_may: bool) -> None:
-    """Nothing that was asked for is left out silently. Raises UsageError."""
+    """Raise UsageError for options that the policy asked for would ignore."""
     if for_operator and who in ("network", "node"):
         named = " and ".join(for_operator)
         raise UsageError(f"for the operator's policy only: {named}", "leave it out")

@@ -1,4 +1,4 @@
-"""`clusterctl jobs`, `logs`, `wait` and `fetch`: what becomes of the jobs of a cluster."""
+"""`clusterctl jobs`, `logs`, `wait` and `fetch`: the jobs of a cluster."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def jobs(app: AppContext, name: str, as_json: bool) -> int:
 
 
 def told_of(job: JobRecord) -> list[str]:
-    """What a row has no room for."""
+    """Return what a job's row has no room for: watchdog, place in the queue, lost attempts."""
     told = [f", its watchdog at {text}" for text in job.watchdog]
     if not job.line:
         told.append(": its job.json was cut short: what was asked for is not known")
@@ -120,13 +120,13 @@ def logs(app: AppContext, name: str, follow: bool, job_id: str | None, rank: int
 @click.option("--json", "as_json", is_flag=True, help="The record as JSON.")
 @account_options
 def wait(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int:
-    """Wait until JOB of cluster NAME has ended, or the latest: its exit status.
+    """Wait until JOB of cluster NAME, or the latest, has ended; the exit status is the job's.
 
     \b
     clusterctl wait demo
     clusterctl wait demo 20261120-154501-3f2a --json
 
-    A lost connection is taken up again, as by `logs -f`. A job that nobody saw the end of is 1.
+    A lost connection is made again, as by `logs -f`. A job whose end is not known has status 1.
     """
     from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.logs import find, wait_for

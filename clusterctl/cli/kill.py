@@ -39,7 +39,7 @@ def show_processes(processes: Sequence[NodeProcess]) -> None:
 
 
 def show_left(processes: Sequence[NodeProcess]) -> None:
-    """One line for each process that would not end."""
+    """Print an error for each process that could not be ended, and a hint."""
     for process in processes:
         output.note(
             f"error: {process.host}: process {process.pid} is still there: {process.short_command}"
@@ -47,7 +47,7 @@ def show_left(processes: Sequence[NodeProcess]) -> None:
     if processes:
         name = processes[0].host.rpartition("-")[0]
         hosts = dict.fromkeys(process.host.rpartition("-")[2] for process in processes)
-        # It is a run as long as one of these lives.
+        # While a job or a launcher lives, it counts as running: `reboot` then needs --force.
         runs = any(process.role in ("job", "launcher") for process in processes)
         output.note(
             "  hint: a process that survives KILL waits for a device or a disk: "
@@ -57,7 +57,7 @@ def show_left(processes: Sequence[NodeProcess]) -> None:
 
 @contextmanager
 def saying_what_is_left(name: str) -> Iterator[None]:
-    """After Ctrl-C: some have ended, and nobody has looked which."""
+    """After Ctrl-C, print the command that shows what is left: some processes have ended."""
     try:
         yield
     except KeyboardInterrupt:
@@ -84,16 +84,16 @@ def kill(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """End what jobs left on the nodes of cluster NAME: ranks, mpirun, its daemons; of JOB alone
-    where it is named.
+    """End what jobs left on the nodes of cluster NAME: ranks, mpirun, its daemons; with JOB, only
+    that job's.
 
     \b
     clusterctl kill demo --dry-run
     clusterctl kill demo --nodes 1-3
     clusterctl kill demo 20261120-154501-3f2a --dry-run
 
-    Shells, notebooks and other Python programs stay. TERM first, KILL after 5 s, then a second
-    look that has to find nothing, and that the GPUs' memory is free.
+    Shells, notebooks and other Python programs stay. Processes get TERM, and KILL after 5 s. Then a
+    second check has to find none of them, and the GPUs' memory free.
     """
     from clusterctl.jobs.plan import check_job_id
     from clusterctl.jobs.processes import ProcessQuery
@@ -105,7 +105,7 @@ def kill(
         if processes and not as_json:
             show_processes(processes)
 
-    # Empty, as of a shell's variable that is not set, it must not stand for all that runs.
+    # An empty JOB, of a shell's unset variable, is refused: it must not mean every job.
     query = ProcessQuery(None if job_id is None else check_job_id(job_id), all_python)
     with app.open(name) as access, saying_what_is_left(name):
         report = kill_processes(access, query, indices, dry_run, found)
@@ -120,7 +120,7 @@ def kill(
 
 
 def show_held(held: Sequence[HeldMemory]) -> None:
-    """One line for each GPU whose memory is not free."""
+    """Print an error for each GPU whose memory is not free, and a hint."""
     for one in held:
         who = f"process {', '.join(map(str, one.pids))}" if one.pids else "no process that is there"
         output.note(f"error: {one.host}: GPU {one.gpu} still holds {one.mib} MiB, of {who}")
@@ -134,9 +134,9 @@ def show_held(held: Sequence[HeldMemory]) -> None:
 
 
 def how_they_ended(report: KillReport, dry_run: bool = False) -> str:
-    """`ended 3 processes on demo-[0-1]; none left`."""
+    """Return `ended 3 processes on demo-[0-1]; none left`."""
     if not report.found:
-        # Nothing is known of a node that does not answer.
+        # A node that did not answer may have some: name those that did.
         return "nothing to end" + (f" on {fold_hosts(report.answered)}" if report.failures else "")
     hosts = fold_hosts([process.host for process in report.found])
     if dry_run:
@@ -162,9 +162,9 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
     clusterctl cancel demo
     clusterctl cancel demo --job 20261120-154501-3f2a
 
-    mpirun is asked first. What is left then on any node is ended as by `clusterctl kill`, with its
-    second look that has to find nothing. Nothing running is success; a node that does not answer
-    is not (exit status 255).
+    mpirun is stopped first, and ends its ranks. What is left then on any node is ended as by
+    `clusterctl kill`, with the same second check. It is a success if nothing runs, and a failure if a node does not
+    answer (exit status 255).
     """
     from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.kill import cancel as cancel_job
@@ -183,7 +183,7 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
             show_processes(others.found)
             output.line(how_they_ended(others))
         elif others.answered:
-            # Nothing is known of a node that does not answer.
+            # A node that did not answer may have some: name those that did.
             where = f" on {fold_hosts(others.answered)}" if others.failures else ""
             output.line(f"nothing {'of it is left' if cancelled.jobs else 'is running'}{where}")
     show_left(others.left)
