@@ -163,8 +163,8 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
     clusterctl cancel demo --job 20261120-154501-3f2a
 
     mpirun is stopped first, and ends its ranks. What is left then on any node is ended as by
-    `clusterctl kill`, with the same second check. It is a success if nothing runs, and a failure if a node does not
-    answer (exit status 255).
+    `clusterctl kill`, with the same second check. It is a success if nothing runs, and a failure if
+    a node does not answer (exit status 255).
     """
     from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.kill import cancel as cancel_job

@@ -21,12 +21,14 @@ from clusterctl.lab.addresses import ALL_CANDIDATES, REGIONS
 from clusterctl.lab.hosts.daemon.cgroups import MOST_PROCESSES
 from clusterctl.lab.record import ACCOUNTS, LabOptions, LabRecord, read_record
 
+# Fields of LabRecord that `lab status` does not print.
 SECRETS = ("keys", "secret")
+# Bytes of a host's /data.
 SMALLEST_VOLUME, LARGEST_VOLUME = 2**20, 2**40
 
 
 class LabNetwork(click.ParamType):
-    """A network of hosts, as text."""
+    """The network of the lab's hosts, a /16 of ALL_CANDIDATES, as text."""
 
     name = "network"
 
@@ -102,12 +104,13 @@ def start(port: int, region: str, volume_bytes: int, network: str | None) -> Non
 
 
 def _check_same(running: LabRecord, **wanted: Any) -> None:
-    """Raises UsageError for an option that was typed and that the running lab has otherwise."""
+    """Raise UsageError for an option that was typed and that differs in the running lab."""
     context = click.get_current_context()
     has = {**vars(running), "port": urlsplit(running.endpoint_url).port}
     for option in context.command.params:
         name = str(option.name)
         typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        # 0 is any free port: the running lab has one.
         if typed and wanted[name] not in (has[name], 0):
             raise UsageError(
                 f"the lab that runs has another {option.opts[0]}: see `clusterctl lab status`",
@@ -189,7 +192,7 @@ def env(account: str, as_json: bool) -> None:
 
 
 def _public(running: LabRecord) -> dict[str, Any]:
-    """All but the secrets."""
+    """Return the lab's record for `--json`, without its secrets."""
     accounts = [key.account for key in running.keys]
     shown = {name: value for name, value in asdict(running).items() if name not in SECRETS}
     return {**shown, "accounts": accounts, "home": str(running.home), "running": True}

@@ -1,4 +1,4 @@
-"""`clusterctl lab fault`: what is to go wrong in the local EC2."""
+"""`clusterctl lab fault`: faults of the local EC2, to rehearse with."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from clusterctl.config import load_settings
 from clusterctl.domain.errors import LabError, UsageError
 from clusterctl.lab.record import LabRecord, read_record
 
+# Paths of the lab's own HTTP pages.
 FAULTS_PAGE = "/_lab/faults"
 INTERRUPTIONS_PAGE = "/_lab/interruptions"
 
@@ -34,9 +35,9 @@ SKIP = click.option(
 
 
 class InstanceName(click.ParamType):
-    """An instance of the lab, by its id, `all`, or by its name: `demo-1`.
+    """An instance of the lab: its id, its name (`demo-1`), or `all`.
 
-    Raises UsageError for a name that none or two of them have, LabError where no lab runs.
+    Raises UsageError for a name that no instance or several have, LabError if no lab runs.
     """
 
     name = "instance"
@@ -59,7 +60,7 @@ class InstanceName(click.ParamType):
 
 
 def running_lab() -> LabRecord:
-    """Raises LabError if it does not run."""
+    """Return the record of the running lab. Raises LabError if none runs."""
     running = read_record(load_settings().home)
     if running is None:
         raise LabError("the lab is not running", "start it with `clusterctl lab start`")
@@ -67,27 +68,30 @@ def running_lab() -> LabRecord:
 
 
 def ask(method: str, query: str = "", body: object = None) -> Any:
-    """What the page says. Raises UsageError if the lab refuses, LabError if there is none."""
+    """Call the lab's page of faults and return its answer.
+
+    Raises UsageError if the lab refuses, LabError if none runs.
+    """
     from clusterctl.lab import pages
 
     return pages.ask(running_lab(), FAULTS_PAGE + query, method, body)
 
 
 def set_fault(kind: str, **fields: Any) -> None:
-    """Set a fault, and print its id and what it is."""
+    """Set a fault, and print its id and description."""
     made = ask("POST", body={"kind": kind, **fields})
     output.line(f"{made['id']}: {made['text']}")
     note_problem(made)
 
 
 def note_problem(fault: dict[str, Any]) -> None:
-    """Say what keeps a host from being as its faults have it."""
+    """Print why a fault has not taken effect on its host, if so."""
     if fault["problem"]:
         output.note(f"{fault['id']}: not yet: {fault['problem']}")
 
 
 def clear_faults(id: str | None) -> None:
-    """Clear one or all, and print what is cleared. Raises UsageError if there is no such."""
+    """Clear one fault or all, and print them. Raises UsageError for an unknown id."""
     if id is not None and not (id.isascii() and id.isalnum()):
         raise UsageError(f"no fault {id!r:.80}", "see `clusterctl lab fault list`")
     cleared = ask("DELETE", f"?id={id}" if id is not None else "")["cleared"]
@@ -310,6 +314,7 @@ def interrupt(instance: str, after_s: float) -> None:
     output.line(f"{instance}: terminated at {said['ends_at']}")
 
 
+# The instance in examples.
 SOME_NODE = "demo-1"
 
 
@@ -318,13 +323,17 @@ def _as_given(**options: Any) -> dict[str, Any]:
 
 
 def _rates(rate: int | None, down: int | None, up: int | None) -> dict[str, int]:
-    """Of each direction its own rate, or that of both, or none."""
+    """Return the rate of each direction: its own, else the common one, else 0 for none."""
     return {"down": down or rate or 0, "up": up or rate or 0}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A fault of running hosts. `fields` makes its fields of the options; `example` shows some."""
+    """Two commands: `kind` sets a fault of a running host, `undo` clears it.
+
+    `does` and `undoes` are their help. `otherwise` ends the error for a host without that fault.
+    `fields` makes the fault's fields from the options; `example` has the words of an example.
+    """
 
     kind: str
     does: str

@@ -1,4 +1,4 @@
-"""`clusterctl`: the command line. Each command lives in its own module, imported when called."""
+"""The `clusterctl` command line. A command's module is imported when it is called."""
 
 from __future__ import annotations
 
@@ -63,9 +63,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "lab": ("clusterctl.cli.lab", "lab", "The local EC2: start, stop, status, env, fault."),
 }
 
+# Exit status after Ctrl-C: 128 + SIGINT, as shells report it.
 INTERRUPTED = 130
-# Python looks for garbage whenever there are 700 objects more. A short command keeps what it makes,
-# modules and EC2's description: 140,000 objects, and these looks took a tenth of its time.
+# Python collects garbage whenever 700 more objects exist. A short command keeps what it creates,
+# modules and EC2's descriptions: 140,000 objects. The collections took a tenth of its time.
 OBJECTS_BETWEEN_LOOKS = 200_000
 
 
@@ -94,8 +95,9 @@ def cli() -> None:
 
 
 def run_command(command: click.Command, argv: list[str] | None = None, **extra: Any) -> int:
-    """The exit status of `command`; every error becomes one message (docs/exit-status.md), and
-    with --json an object as well.
+    """Run `command`, and return its exit status (docs/exit-status.md).
+
+    Every error becomes one message, and with --json an object as well.
     """
     words = sys.argv[1:] if argv is None else argv
     options = words[: words.index("--")] if "--" in words else words
@@ -111,19 +113,20 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
     except ClusterctlError as failure:
         status = _failed(failure)
     except OSError as failure:
-        # Click ends the line of a `^C` before it says that it was one.
+        # After Ctrl-C Click prints a newline before it raises Abort: that write may fail.
         interrupted = isinstance(failure.__context__, KeyboardInterrupt)
         status = _interrupted() if interrupted else _failed(_without_traceback(failure))
     except (KeyboardInterrupt, click.Abort) as ended:
-        # Click makes an Abort of Ctrl-C, too. A question is asked before anything is done.
+        # Click raises Abort from Ctrl-C, and without a cause at a question that was not agreed to.
+        # Questions come before any work.
         cause = ended.__cause__ if isinstance(ended, click.Abort) else ended
         status = _interrupted("nothing was done" if cause is None else str(cause) or "interrupted")
     except SystemExit:
-        # Click's answer to an output that nobody reads is status 1, and another stdout.
+        # On a broken pipe Click replaces sys.stdout, and exits with status 1.
         if sys.stdout is stdout:
             raise
         return output.UNHEARD
-    if status == INTERRUPTED:  # of a command that ended so by itself: nothing was told yet
+    if status == INTERRUPTED:  # the command returned it: its JSON error was not printed
         _tell_interrupted("interrupted")
     return status or output.lost_status()
 
@@ -154,7 +157,7 @@ def _tell_interrupted(said: str) -> None:
 
 
 def _without_traceback(failure: OSError) -> ClusterctlError:
-    """A full disk, a folder of another user's, an output that takes nothing."""
+    """Return an OSError as an error with a hint: a full disk, no permission, a closed output."""
     if output.was_lost(failure) or failure.errno == errno.EBADF:
         why = "it is closed" if failure.errno == errno.EBADF else failure.strerror
         return ClusterctlError(
@@ -169,14 +172,15 @@ def _without_traceback(failure: OSError) -> ClusterctlError:
 
 
 def run_program(command: click.Command) -> NoReturn:
-    """`command` as a process of its own. SIGTERM ends it as Ctrl-C does: what it runs on the hosts
-    is ended too.
+    """Run `command` as this process's program, and exit.
+
+    SIGTERM acts like Ctrl-C, so that what the command runs on hosts is ended too.
     """
     gc.set_threshold(OBJECTS_BETWEEN_LOOKS)
     output.open_closed_streams()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     status = output.close_streams(run_command(command))
-    # To end, Python would look through all of it for garbage again: a quarter of a second.
+    # Spares the collection of all objects at exit, which takes a quarter of a second.
     gc.freeze()
     sys.exit(status)
 

@@ -1,4 +1,4 @@
-"""A cluster's money, for people and as JSON; `clusterctl costs`."""
+"""What clusters cost, as text, JSON and CSV; `clusterctl costs`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def print_spending(money: Spending) -> None:
-    """What it costs and has cost; then its limits and which of them ends it, if it has any."""
+    """Print the cost an hour and so far; then the limits, and which ends the cluster when."""
     from clusterctl.ec2.money.costs import format_usd
 
     source = f" ({money.price_source})" if money.price_source else ""
@@ -35,14 +35,14 @@ def print_spending(money: Spending) -> None:
 
 
 def spent_words(money: Spending) -> str:
-    """`$40.32`, `at least $40.32`."""
+    """Return `$40.32`, or `at least $40.32` where not all of it is known."""
     from clusterctl.ec2.money.costs import format_usd
 
     return f"{'' if money.complete else 'at least '}{format_usd(money.spent_usd)}"
 
 
 def limits_words(limits: Limits) -> str:
-    """`8 h, $100.00, $90.00 an hour, stops after 30 min idle, goes after 3 d stopped`."""
+    """Return `8 h, $100.00, $90.00 an hour, stops after 30 min idle, goes after 3 d stopped`."""
     from clusterctl.ec2.money.costs import format_usd
 
     words = {
@@ -57,7 +57,7 @@ def limits_words(limits: Limits) -> str:
 
 
 def _length(value: float, unit: str, unit_s: float) -> str:
-    """`3 d`; what is not whole in its own unit in smaller ones, `1 min 26 s`."""
+    """Return `3 d`; a value that is not whole in smaller units: `1 min 26 s`."""
     return f"{value:.0f} {unit}" if value == int(value) else format_duration(value * unit_s)
 
 
@@ -68,7 +68,7 @@ def _end(money: Spending) -> str:
 
 
 def spending_data(money: Spending) -> dict[str, Any]:
-    """The same for `--json`. `spent_usd` is the least, and all of it where `complete`."""
+    """Return the same for `--json`. `spent_usd` is exact if `complete`, else a lower bound."""
     return {
         "usd_per_hour": _rounded(money.usd_per_hour),
         "spent_usd": _rounded(money.spent_usd),
@@ -86,6 +86,7 @@ def _rounded(usd: float | None) -> float | None:
     return None if usd is None else round(usd, 4)
 
 
+# Of the table.
 HEADERS = (
     "CLUSTER",
     "REGION",
@@ -97,6 +98,7 @@ HEADERS = (
     "SO FAR",
     "LIMITS",
 )
+# Of the CSV.
 COLUMNS = (
     "cluster",
     "region",
@@ -112,7 +114,7 @@ COLUMNS = (
 
 
 def print_costs(report: CostReport) -> None:
-    """A row per cluster, one per removal; the sums."""
+    """Print a row per cluster and per removal, the total, and where prices come from."""
     from clusterctl.ec2.money.costs import format_usd
 
     rows = [_row(one) for one in report.clusters] + [_ended_row(one) for one in report.ended]
@@ -166,7 +168,7 @@ def _ended_row(one: PastCost) -> tuple[str, ...]:
 
 
 def costs_data(report: CostReport) -> dict[str, Any]:
-    """The same for `--json`."""
+    """Return the same for `--json`."""
     return {
         "clusters": [
             {
@@ -204,7 +206,7 @@ def costs_data(report: CostReport) -> dict[str, Any]:
 
 
 def costs_csv(report: CostReport) -> str:
-    """The same for a spreadsheet: dollars as plain numbers, times as ISO 8601."""
+    """Return the same as CSV: dollars as plain numbers, times in ISO 8601."""
     data = costs_data(report)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -222,7 +224,7 @@ def _cell(value: Any) -> Any:
 
 
 def _shown(name: str) -> str:
-    """The name; quoted where it is none of ours: a tag can hold commands for a terminal."""
+    """Return the name, quoted if it is no valid one: a tag may hold a terminal's control codes."""
     return name if is_cluster_name(name) else repr(name)
 
 
@@ -293,6 +295,7 @@ def _places(app: AppContext, all_regions: bool) -> dict[str, Clients]:
 
 
 def _start(text: str) -> datetime:
+    """Return the time of a date (UTC), or that long ago. Raises UsageError."""
     try:
         return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=timezone.utc)
     except ValueError:

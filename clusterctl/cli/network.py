@@ -1,4 +1,4 @@
-"""`clusterctl network`: a VPC of one's own for clusters."""
+"""`clusterctl network`: a VPC for clusters."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def up(
 ) -> None:
     """Make the network NAME, as the CloudFormation stack clusterctl-network-NAME.
 
-    Again with the same options there is nothing to do; another --ssh-from is put in place. What
-    an interrupted or failed run left is gone on with, or removed and made anew.
+    Run again with the same options, it does nothing; a new --ssh-from is applied. What an
+    interrupted or failed run left is completed, or removed and made anew.
 
     \b
     clusterctl network up training
@@ -161,8 +161,8 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
 def s3(app: AppContext, subnet_id: str | None, dry_run: bool, as_json: bool) -> None:
     """Give the subnets of the default VPC a gateway endpoint for S3, which is free.
 
-    Nodes without a public address reach S3 by it at once, and through no NAT gateway any more. It
-    stays until you delete it.
+    Nodes without a public address then reach S3 through it, and not through a NAT gateway. It stays
+    until you delete it.
 
     \b
     clusterctl network s3
@@ -233,6 +233,7 @@ def _progress() -> Any:
 
 @contextlib.contextmanager
 def _interruptible(command: str, name: str) -> Iterator[None]:
+    """After an interrupt, print how to wait for CloudFormation, which goes on, and how to undo."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Which nodes of a cluster a command is for."""
+"""The options and arguments that select nodes of a cluster, and checks of them."""
 
 from __future__ import annotations
 
@@ -23,33 +23,36 @@ nodes_option = click.option(
 
 
 def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --head and --nodes."""
+    """Add --head and --nodes."""
     return click.option("--head", is_flag=True, help="Only the head node.")(nodes_option(command))
 
 
 def selected(access: Access, head: bool, indices: tuple[int, ...] | None) -> tuple[Target, ...]:
-    """The targets that --head and --nodes mean. Raises UsageError."""
+    """Return the targets that --head and --nodes select, by default all in service.
+
+    Raises UsageError.
+    """
     if head and indices is not None:
         raise UsageError("--head and --nodes exclude each other", "the head node is node 0")
     return access.select((0,) if head else indices)
 
 
 def indices_of(groups: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """The indices of several arguments, `2-3 5`, each once."""
+    """Return the indices of several arguments (`2-3 5`), sorted, each once."""
     return tuple(sorted({index for group in groups for index in group}))
 
 
 def check_nodes(app: AppContext, name: str, indices: tuple[int, ...]) -> None:
-    """Raises UsageError for indices that no node has or should have. Asks EC2 alone, and no node.
+    """Raise UsageError for indices of nodes that neither exist nor should. Queries EC2, no node.
 
-    A cluster that does not exist is left for the command itself to report.
+    It accepts any index if the cluster does not exist: the command itself reports that.
     """
     from clusterctl.ec2.instances import unfinished_of, wanted_of
     from clusterctl.operations.status import find_own
 
     instances = find_own(app.clients, app.folder(name))
     there = {found.node.index for found in instances} | set(wanted_of(instances))
-    # Those whose removal is not finished yet are known, too.
+    # A node whose removal is not finished may be named again, to finish it.
     known = there | set(unfinished_of(instances).remove)
     missing = [index for index in indices if index not in known]
     if there and missing:
@@ -60,7 +63,7 @@ def check_nodes(app: AppContext, name: str, indices: tuple[int, ...]) -> None:
 
 
 def unless_training(app: AppContext, name: str, because: str) -> None:
-    """Raises JobRunning while a job runs, HostError of a head node that cannot be asked."""
+    """Raise JobRunning while a job runs, HostError if the head node does not answer."""
     from clusterctl.operations.logs import refuse_while_training
 
     with app.open(name) as access:

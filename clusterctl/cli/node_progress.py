@@ -1,4 +1,4 @@
-"""How far the nodes are: a table drawn in place on a terminal, else a line per change."""
+"""How far nodes are: a table redrawn in place on a terminal, otherwise a line per change."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from clusterctl.operations.launcher import Stage, StepProgress
 if TYPE_CHECKING:
     from rich.table import Table
 
-# More than fit on a screen are shown by stage, folded.
+# Nodes that get a row each; more are grouped by stage, with folded names, to fit on a screen.
 ROWS = 20
 
 
 class LineProgress(StepProgress):
-    """One line per step, and per node and stage."""
+    """Prints one line per step, and per node and stage."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,9 +41,9 @@ class LineProgress(StepProgress):
 
 
 class TableProgress(StepProgress):
-    """What rich draws again and again. The steps stay as lines above.
+    """A table of nodes that rich redraws. Steps and findings stay as lines above it.
 
-    The drawing begins with the nodes: before it there may be a question, on a line of its own.
+    Drawing begins with the first nodes: before that a question may be asked on the terminal.
     """
 
     def __init__(self, drawing: ExitStack) -> None:
@@ -77,7 +77,7 @@ class TableProgress(StepProgress):
         view = Table.grid(padding=(0, 2))
         with self._lock:
             seen = dict(self._seen)
-        # Text, not str: EC2's words may look like rich's markup.
+        # Text, not str: rich would read brackets in EC2's messages as markup.
         for row in _rows(seen, time.monotonic()):
             view.add_row(*(Text(cell) for cell in row))
         return view
@@ -100,7 +100,7 @@ def _rows(seen: dict[str, tuple[Stage, str, float]], now: float) -> Iterator[tup
 
 @contextmanager
 def node_progress() -> Iterator[StepProgress]:
-    """Progress for as long as the work takes."""
+    """Yield the progress display; it is drawn until the block ends."""
     if not output.is_live():
         yield LineProgress()
         return

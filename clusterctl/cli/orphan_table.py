@@ -1,4 +1,4 @@
-"""What `gc` found and removed, for people and as JSON."""
+"""What `gc` found and removed, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADERS = ("KIND", "ID", "CLUSTER", "REGION", "AGE", "STATE", "$/H", "VERDICT", 
 
 
 def print_orphans(sweep: Sweep, costs: HourlyCosts, everything: bool) -> None:
-    """A table of the orphans and of what is worth a look; of all there is with `everything`."""
+    """Print a table of orphans and of resources that were kept; with `everything`, of all."""
     now = datetime.now(timezone.utc)
     shown = [one for one in sweep.judged if everything or one.verdict is not Verdict.IN_USE]
     if not shown:
@@ -45,7 +45,7 @@ def _row(one: Judged, hourly: float | None, now: datetime) -> tuple[object, ...]
 
 
 def printable(text: str) -> str:
-    """A tag's value as a terminal can show it: anybody may have written it."""
+    """Return a tag's value with control characters escaped: anybody may have written it."""
     shown = "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text
@@ -54,7 +54,7 @@ def printable(text: str) -> str:
 
 
 def tell_total(sweep: Sweep, costs: HourlyCosts, delete: bool) -> None:
-    """How many orphans there are, and what they cost."""
+    """Print how many orphans there are, and what they cost an hour."""
     if not sweep.orphans:
         where = " among what could be looked at" if sweep.unseen else ""
         output.note(f"nothing to remove: there are no orphans{where}")
@@ -68,7 +68,10 @@ def tell_total(sweep: Sweep, costs: HourlyCosts, delete: bool) -> None:
 
 
 def tell_nothing_carries(cluster: str, regions: Sequence[str], sweep: Sweep) -> None:
-    """A name may be misspelt, or the region another: no orphans would sound like success."""
+    """Print that nothing has this cluster's name.
+
+    The name or region may be mistyped: "no orphans" would sound like success.
+    """
     where = regions[0] if len(regions) == 1 else f"{len(regions)} regions"
     seen = " that could be looked at" if sweep.unseen else ""
     output.note(
@@ -77,14 +80,14 @@ def tell_nothing_carries(cluster: str, regions: Sequence[str], sweep: Sweep) -> 
 
 
 def tell_forgetful(sweep: Sweep) -> None:
-    """That the next look will not know what this one has seen."""
+    """Warn if this sweep could not be recorded for the next one."""
     if sweep.forgetful:
         output.note(f"warning: {sweep.forgetful.message}")
         output.note(f"  hint: {sweep.forgetful.hint}")
 
 
 def tell_unseen(unseen: Sequence[Unseen]) -> None:
-    """What could not be looked at; one line for all kinds that share a reason."""
+    """Print what could not be looked at; kinds with the same reason share a line."""
     kinds: dict[tuple[str, str, str], list[str]] = {}
     for one in unseen:
         reason = (one.region, one.error.message, one.error.hint)
@@ -97,7 +100,7 @@ def tell_unseen(unseen: Sequence[Unseen]) -> None:
 
 
 def tell_left(removed: GcReport) -> None:
-    """What was removed, and what was not and why."""
+    """Print how much was removed, and what was not, with the reason."""
     if removed.gone:
         output.note(f"removed {count(len(removed.gone), 'thing')}")
     for one in removed.left:
@@ -110,7 +113,7 @@ def tell_left(removed: GcReport) -> None:
 
 
 def sweep_data(sweep: Sweep, costs: HourlyCosts, regions: Sequence[str]) -> dict[str, Any]:
-    """Everything that was found, for `--json`."""
+    """Return everything that was found, for `--json`."""
     now = datetime.now(timezone.utc)
     usd, all_known = costs.total(one.resource for one in sweep.orphans)
     return {
@@ -132,7 +135,7 @@ def sweep_data(sweep: Sweep, costs: HourlyCosts, regions: Sequence[str]) -> dict
 
 
 def removal_data(sweep: Sweep, removed: GcReport | None) -> dict[str, Any]:
-    """What a removal came to, for `--json`."""
+    """Return the result of a removal, for `--json`. `removed` is None if none was made."""
     unseen = (*sweep.unseen, *(removed.unseen if removed else ()))
     return {
         "removed": [resource_data(one) for one in removed.gone] if removed else [],
@@ -145,7 +148,7 @@ def removal_data(sweep: Sweep, removed: GcReport | None) -> dict[str, Any]:
 
 
 def resource_data(found: Resource) -> dict[str, Any]:
-    """One thing, for `--json`."""
+    """Return one resource for `--json`."""
     return {
         "kind": found.kind.value,
         "id": found.id,

@@ -1,8 +1,8 @@
-"""The only place that prints. Results go to stdout, everything about the work to stderr.
+"""The only module that prints. Results go to stdout, messages about the work to stderr.
 
-Much of it is words of others: logs, outputs, names. What a terminal would obey in them (a title, a
-moved cursor, an answer typed for the user) is made visible where it would reach one; colours and
-erasing to the end of the line pass. Files and pipes get every byte as it is.
+Much of the text comes from elsewhere: logs, outputs, names. On a terminal, control characters in it
+are made visible, since they could set a title, move the cursor or type an answer for the user.
+Colours and erasing to the end of the line pass. Files and pipes get every byte unchanged.
 """
 
 from __future__ import annotations
@@ -22,22 +22,28 @@ from typing import Any
 from clusterctl.domain.errors import ClusterctlError, HostError
 from clusterctl.domain.findings import Finding
 
+# SGR colours, and erasing to the end of the line (K).
 _COLOUR = r"\x1b\[[0-9;:]*[mK]"
-# C1 (\x9b is another ESC [) and bytes that are no UTF-8 among them.
+# C0 and C1 (\x9b is another ESC [), and bytes that are not UTF-8, decoded as surrogates.
 _CONTROL = r"\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff"
 _IN_LINES = re.compile(rf"({_COLOUR})|[\b\r{_CONTROL}]")
-_IN_STREAMS = re.compile(rf"({_COLOUR})|[{_CONTROL}]")  # a progress bar goes back with \b and \r
-UNHEARD = 141  # as a shell says of a program that SIGPIPE ended
+_IN_STREAMS = re.compile(rf"({_COLOUR})|[{_CONTROL}]")  # progress bars use \b and \r
+# Exit status if the reader of the output went away: 128 + SIGPIPE, as shells report it.
+UNHEARD = 141
+# A colour that is cut at the end of a chunk.
 _UNFINISHED = re.compile(r"\x1b(\[[0-9;:]{0,40})?\Z")
 
-# Completes the commands that a text suggests; cli/app_context.py knows what the user typed.
+# Completes the commands that a text suggests. `account_options` (cli/app_context.py) replaces it by
+# a function that knows what the user typed.
 suggested: Callable[[str], str] = str
 
 
 @dataclass
 class _Outputs:
-    """This command's outputs: whether JSON is wanted and some is out, and the first error of each
-    stream that could not be written. `typed` is the command.
+    """The state of this command's outputs.
+
+    `typed` is the command line. `as_json`: JSON is wanted; `has_json`: some was printed. `lost` has
+    the first error of each stream that could not be written.
     """
 
     typed: Sequence[str] = ()
@@ -50,7 +56,7 @@ _outputs = _Outputs()
 
 
 def begin(typed: Sequence[str], as_json: bool) -> None:
-    """A command begins. `as_json`: its result and its errors are read as JSON."""
+    """Reset the state for a new command. `as_json`: its result and its errors are read as JSON."""
     global _outputs, suggested
     _outputs, suggested = _Outputs(typed, as_json), str
 
@@ -58,20 +64,23 @@ def begin(typed: Sequence[str], as_json: bool) -> None:
 def open_closed_streams() -> None:
     """Open the standard streams that the caller has closed (`>&-`).
 
-    Otherwise the next file that is opened takes the place of one, and gets what programs that we
-    start print. As in GNU's programs a write to a closed stdout fails; messages were not wanted.
+    Otherwise the next file that is opened would get the number of one, and with it the output of
+    child processes. As in GNU's programs, writing to a closed stdout fails, and messages to a
+    closed stderr are dropped.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # The lowest free number is that of the closed one.
+            # open() takes the lowest free number, which is that of the closed one. Writes to stdout
+            # fail, as it is opened for reading.
             opened = os.open(os.devnull, os.O_RDONLY if name == "stdout" else os.O_RDWR)
             setattr(sys, name, os.fdopen(opened, mode))
 
 
 def close_streams(status: int) -> int:
-    """The exit status of a program that ends with `status`: another one if output was lost.
+    """Flush stdout and stderr at the end of the program.
 
-    Left to itself Python would write again what was refused, and a traceback about it.
+    Return `status`, or if that is 0 the status for output that was lost. A stream that fails is
+    redirected to /dev/null: otherwise Python would flush it again at exit, and print a traceback.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -84,7 +93,10 @@ def close_streams(status: int) -> int:
 
 
 def lost_status() -> int:
-    """The exit status for what did not get out: 141 where the reader went away; 0 for nothing."""
+    """Return the exit status for output that was lost.
+
+    It is 141 if the reader went away, 1 for any other reason, 0 if nothing was lost.
+    """
     causes = _outputs.lost.values()
     if not causes:
         return 0
@@ -92,15 +104,20 @@ def lost_status() -> int:
 
 
 def was_lost(failure: OSError) -> bool:
-    """Whether the result could not be written. Later writes of any thread fail, too."""
+    """Return whether `failure` is that of writing the result.
+
+    Once stdout has failed, later writes by any thread fail as well. An error of another file has
+    that file's name.
+    """
     return "stdout" in _outputs.lost and not failure.filename
 
 
 @contextmanager
 def writing_to(stream: str) -> Iterator[None]:
-    """Note an output that cannot be written; the exit status tells of it.
+    """Record that a stream cannot be written, for the exit status.
 
-    A lost result ends the work on it. A lost message does not: `up` is more than its messages.
+    An error of stdout is raised again, since nobody gets the result. An error of stderr is not:
+    work such as `up` goes on without its messages.
     """
     try:
         yield
@@ -111,23 +128,25 @@ def writing_to(stream: str) -> Iterator[None]:
 
 
 def line(text: str = "") -> None:
-    """One line of the result."""
+    """Print one line of the result."""
     _print(text, "stdout")
 
 
 def note(text: str) -> None:
-    """One line about the work: progress, what was reused, what comes next."""
+    """Print one line about the work: progress, what was reused, what comes next."""
     _print(suggested(text), "stderr")
 
 
 def note_way_on() -> None:
-    """Say that the same command, as it was typed, goes on with what an interrupt has left."""
+    """Print that the same command line continues what an interrupt has cut off."""
     _print(f"to go on: {shlex.join(['clusterctl', *_outputs.typed])}", "stderr")
 
 
 def how_to_come_back(name: str, job_id: str) -> None:
-    """To a job of cluster NAME. By its id: others may run, or wait, beside it, and a `cancel` that
-    names none ends them all."""
+    """Print the commands that follow and end a job of cluster NAME.
+
+    They have its id: other jobs may run or wait beside it, and a `cancel` without an id ends all.
+    """
     note(f"  follow it: clusterctl logs {name} -f --job {job_id}")
     note(f"  end it:    clusterctl cancel {name} --job {job_id}")
 
@@ -138,13 +157,16 @@ def _print(text: str, name: str) -> None:
         shown = _IN_LINES.sub(_visible, text) if stream.isatty() else text
         try:
             print(shown, file=stream, flush=True)
-        except UnicodeEncodeError:  # a locale without that letter, or a name that is no UTF-8
+        except UnicodeEncodeError:  # the locale lacks a letter, or a name is not UTF-8
             encoded = shown.encode(stream.encoding, "backslashreplace")
             print(encoded.decode(stream.encoding), file=stream, flush=True)
 
 
 def _visible(found: re.Match[str]) -> str:
-    """As `cat -v` shows it: ESC is ^[. What is passed on is the pattern's first group."""
+    """Return a control character as `cat -v` shows it: ESC is ^[.
+
+    The pattern's first group, a colour, is returned unchanged.
+    """
     if found[1]:
         return found[1]
     number = ord(found[0])
@@ -152,22 +174,25 @@ def _visible(found: re.Match[str]) -> str:
 
 
 def raw(text: bytes, stream: str = "stdout") -> None:
-    """Bytes of a host's output to the stream of that name; they may be cut anywhere."""
+    """Write a chunk of a host's output to `stream`, stdout or stderr.
+
+    A chunk may begin and end anywhere, even within a character.
+    """
     if not text:
         return
     out = sys.stdout if stream == "stdout" else sys.stderr
     with writing_to(stream):
         out.flush()
         rest = _SCREENS[stream].shown(text, out.encoding) if out.isatty() else text
-        # With PYTHONUNBUFFERED this is the file itself: a write ends early when the reader goes
-        # away, and only the next one says so.
+        # With PYTHONUNBUFFERED the buffer is the raw file: when the reader goes away, a write is
+        # short, and only the next one raises.
         while rest:
             rest = rest[out.buffer.write(rest) :]
         out.buffer.flush()
 
 
 class _Screen:
-    """A terminal's part of a stream: what is cut within a letter or a colour waits for the rest."""
+    """Makes a stream safe for a terminal. A cut character or colour waits for its rest."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
@@ -185,19 +210,19 @@ _SCREENS = {"stdout": _Screen(), "stderr": _Screen()}
 
 
 def data(value: Any) -> None:
-    """The result as JSON (`--json`)."""
+    """Print the result as JSON (`--json`)."""
     _outputs.has_json = True
     line(json.dumps(_with_hints(value), indent=2, default=str))
 
 
 def event(value: Any) -> None:
-    """One JSON object on a line of its own, for a program that reads along."""
+    """Print one JSON object on its own line, for a program that reads while the command runs."""
     _outputs.has_json = True
     line(json.dumps(_with_hints(value), default=str))
 
 
 def _with_hints(value: Any) -> Any:
-    """The value with its hints completed; what commands wrote stays as it is."""
+    """Return the value with the commands in its hints completed; other text stays as it is."""
     if isinstance(value, dict):
         return {
             key: suggested(inner) if key == "hint" and inner else _with_hints(inner)
@@ -207,7 +232,7 @@ def _with_hints(value: Any) -> Any:
 
 
 def error(failure: ClusterctlError) -> None:
-    """What happened, and the next step."""
+    """Print an error: its findings, what happened, the next step."""
     findings(getattr(failure, "findings", ()))
     host = f"{failure.host}: " if isinstance(failure, HostError) else ""
     note(f"error: {host}{failure.message}")
@@ -216,7 +241,7 @@ def error(failure: ClusterctlError) -> None:
 
 
 def error_data(failure: ClusterctlError) -> dict[str, Any]:
-    """What happened, and the next step, for `--json`."""
+    """Return an error for `--json`."""
     told = {"error": type(failure).__name__, "message": failure.message, "hint": failure.hint}
     found = [finding_data(finding) for finding in getattr(failure, "findings", ())]
     return {
@@ -228,8 +253,9 @@ def error_data(failure: ClusterctlError) -> dict[str, Any]:
 
 
 def error_object(told: dict[str, Any]) -> None:
-    """Print the error as the result where JSON is wanted, unless a result is out: two objects
-    cannot be read as one.
+    """Print an error as the result if JSON is wanted and none was printed yet.
+
+    A reader could not parse two objects.
     """
     if _outputs.as_json and not _outputs.has_json and "stdout" not in _outputs.lost:
         with suppress(OSError):  # the message is on stderr all the same
@@ -237,29 +263,29 @@ def error_object(told: dict[str, Any]) -> None:
 
 
 def is_live() -> bool:
-    """Whether progress can be drawn in place: stderr is a terminal."""
+    """Return whether progress can be redrawn in place: stderr is a terminal."""
     return sys.stderr.isatty()
 
 
 def can_ask() -> bool:
-    """Whether there is somebody to answer a question: stdin and stderr are terminals."""
+    """Return whether a question can be asked: stdin and stderr are terminals."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
 def has_status_line() -> bool:
-    """Whether a line below the output is seen, and disturbs no reader of it."""
+    """Return whether a status line can be drawn: stdout and stderr are terminals."""
     return sys.stdout.isatty() and sys.stderr.isatty()
 
 
 def status_line(text: str) -> None:
-    """Draw the line that the cursor is in anew; with an empty text it is as it was before."""
+    """Redraw the line that the cursor is in; an empty text clears it."""
     width = shutil.get_terminal_size().columns - 1
     sys.stderr.write(f"\r\x1b[2K{_IN_LINES.sub(_visible, text)[:width]}")
     sys.stderr.flush()
 
 
 def live(view: Any) -> Any:
-    """rich's Live on stderr, for a view that is redrawn in place and gone at the end."""
+    """Return rich's Live on stderr: it redraws a view in place, and removes it at the end."""
     from rich.console import Console
     from rich.live import Live
 
@@ -268,16 +294,17 @@ def live(view: Any) -> Any:
 
 
 def has_screen() -> bool:
-    """Whether the whole terminal can be drawn on, and somebody is there to press keys."""
+    """Return whether `screen` can be used: stdin and stdout are terminals."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
 
 
 @contextmanager
 def screen(view: Any) -> Iterator[Callable[[float], str]]:
-    """The whole terminal for a view. What it yields draws the view and waits for a key: that key,
-    or empty after so many seconds.
+    """Give the whole terminal to a view.
 
-    However the block ends, by Ctrl-C, TERM or HUP, too, the terminal is as it was before.
+    It yields a function that redraws the view, waits so many seconds for a key, and returns that
+    key, or an empty text if none was pressed. However the block ends, be it by Ctrl-C, TERM or HUP,
+    the terminal's state is restored.
     """
     import select
     import signal
@@ -293,7 +320,7 @@ def screen(view: Any) -> Iterator[Callable[[float], str]]:
     def end(number: int, frame: Any) -> None:
         sys.exit(128 + number)
 
-    # Suspended, it would leave its screen and its settings to the shell.
+    # Ctrl-Z is ignored: the shell would get the terminal with this screen and these settings.
     handlers: dict[signal.Signals, Any] = {signal.SIGTERM: end, signal.SIGHUP: end}
     handlers[signal.SIGTSTP] = signal.SIG_IGN
     kept = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -303,13 +330,13 @@ def screen(view: Any) -> Iterator[Callable[[float], str]]:
         drawn.refresh()
         if not select.select([fd], [], [], wait_s)[0]:
             return ""
-        # Nothing to read any more: the terminal is gone.
+        # An empty read means that the terminal is gone: quit.
         return os.read(fd, 1).decode(errors="replace") or "q"
 
     try:
         tty.setcbreak(fd)
         try:
-            # Not by `with`: its beginning draws, and what ends it there leaves rich's screen.
+            # Not `with`: start() draws; interrupted there, `with` would leave rich's screen on.
             drawn.start()
             yield key
         finally:
@@ -321,20 +348,20 @@ def screen(view: Any) -> Iterator[Callable[[float], str]]:
 
 
 class _VisibleView:
-    """A view of rich's with the names and messages in it made visible."""
+    """A view of rich's in which control characters of the text are made visible."""
 
     def __init__(self, view: Any) -> None:
         self._view = view
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         for segment in console.render(self._view, options):
-            # rich's own control codes are no text of ours.
+            # rich's own control codes have to pass.
             text = segment.text if segment.control else _IN_LINES.sub(_visible, segment.text)
             yield segment._replace(text=text)
 
 
 def findings(found: Sequence[Finding]) -> None:
-    """One line per finding, its hint below."""
+    """Print one line per finding, with its hint below."""
     for finding in found:
         host = f"{finding.host}: " if finding.host else ""
         note(f"{finding.severity.value}: {host}{finding.message} [{finding.check_id}]")
@@ -343,7 +370,7 @@ def findings(found: Sequence[Finding]) -> None:
 
 
 def finding_data(finding: Finding) -> dict[str, Any]:
-    """A finding for `--json`."""
+    """Return a finding for `--json`."""
     return {
         "check": finding.check_id,
         "severity": finding.severity.value,
@@ -354,7 +381,7 @@ def finding_data(finding: Finding) -> dict[str, Any]:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A plain table: columns as wide as their widest cell, two spaces between."""
+    """Print a plain table: columns as wide as their widest cell, two spaces between."""
     cells = [[str(cell) for cell in row] for row in [headers, *rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
     for row in cells:

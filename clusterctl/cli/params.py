@@ -1,4 +1,4 @@
-"""Parameters that are checked where they are given."""
+"""Types of command-line parameters: their checks and their shell completion."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 
     from clusterctl.operations.folder import ClusterFolder
 
-# In a context's meta: the clusters whose nodes were named.
+# Key in a click context's meta: the set of clusters whose nodes were named.
 CLUSTERS = "clusterctl.clusters"
 
+# Shell completion gives up after this time: the user waits at each Tab.
 COMPLETED_WITHIN_S = 3.0
 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
 class Group(click.Group):
-    """A group that proposes the command that was meant, as click does from 8.4 on."""
+    """A group that suggests the command that was meant, as click does from version 8.4 on."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -49,7 +50,7 @@ class Group(click.Group):
 
 
 class Duration(click.ParamType):
-    """Seconds from `90`, `30s`, `5m`, `2h`; `0` where `none` is meant to be possible."""
+    """Seconds from `90`, `30s`, `5m`, `2h`. `none` allows 0."""
 
     name = "duration"
 
@@ -73,9 +74,10 @@ def _sentence(error: UsageError) -> str:
 
 
 class Indices(click.ParamType):
-    """Node indices from `0-3,5`, or from nodes' names: `demo-1`, `demo-[0-3,5]`.
+    """Node indices from `0-3,5`, or if `named` from nodes' names: `demo-1`, `demo-[0-3,5]`.
 
-    `account_options` refuses names of another cluster's nodes (CLUSTERS in the context's meta).
+    The clusters of the names go into the context's meta (CLUSTERS), where `account_options` refuses
+    nodes of another cluster.
     """
 
     name = "indices"
@@ -100,7 +102,7 @@ class Indices(click.ParamType):
 
 
 class JobId(click.ParamType):
-    """The id of a job; completed with those of the head node, where it answers at once."""
+    """The id of a job. Completion lists those on the head node, if it answers in time."""
 
     name = "text"
 
@@ -111,21 +113,23 @@ class JobId(click.ParamType):
 
 
 def launched_here(name: str) -> bool:
-    """Whether this machine has launched a cluster of that name, and has not seen its end."""
+    """Return whether this machine has launched a cluster of that name, and not removed it."""
     from clusterctl.operations.folder import ClusterFolder
 
     return is_cluster_name(name) and ClusterFolder(home_folder() / name).launched
 
 
 def clusters_here(given: Mapping[str, Any]) -> list[str]:
-    """The clusters that were launched from this machine and that a command would find with these
-    options of `account_options`, by what their folders say: of the lab, or of AWS, and of the
-    region that was named. Raises UsageError.
+    """Return the clusters launched from this machine that a command with these options would find.
+
+    `given` has the options of `account_options`. Each cluster's folder records whether it is in the
+    lab or on AWS, and its region. Raises UsageError.
     """
     return [folder.path.name for folder in clusters_launched() if _is_meant(folder, given)]
 
 
 def clusters_launched() -> list[ClusterFolder]:
+    """Return the folders of all clusters launched from this machine, wherever they run."""
     from clusterctl.operations.folder import ClusterFolder
 
     home = home_folder()
@@ -143,7 +147,7 @@ def _is_meant(folder: ClusterFolder, given: Mapping[str, Any]) -> bool:
     )
     try:
         region, _, where = folder.site.read_text().partition(" at ")
-    except (OSError, UnicodeDecodeError):  # an older version wrote none
+    except (OSError, UnicodeDecodeError):  # an older version wrote no site file
         return True
     other = given.get("endpoint_url") or os.environ.get("AWS_ENDPOINT_URL")
     is_local = where.startswith("a local EC2")
@@ -151,10 +155,10 @@ def _is_meant(folder: ClusterFolder, given: Mapping[str, Any]) -> bool:
 
 
 def _meant(ctx: click.Context) -> ClusterFolder:
-    """The folder of the cluster whose name was given, or left out."""
+    """Return the folder of the cluster that is meant. Raises ValueError if several may be."""
     from clusterctl.operations.folder import ClusterFolder
 
-    # After an option that has no value yet click leaves the other words unparsed.
+    # click leaves the words unparsed if an option before the cursor has no value yet.
     words = [ctx.params.get("name"), *ctx.args]
     (name,) = [word for word in words if word][:1] or clusters_here(ctx.params)
     return ClusterFolder(home_folder() / name)
@@ -175,23 +179,24 @@ def _jobs_of(ctx: click.Context) -> list[str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        timeout=COMPLETED_WITHIN_S - 0.5,  # ends ssh before we end
+        timeout=COMPLETED_WITHIN_S - 0.5,  # ssh ends before completion does
         check=True,
     )
-    # A .bashrc may have printed, too.
+    # A .bashrc may print lines, too.
     return list(filter(JOB_ID.fullmatch, listed.stdout.decode().splitlines()))
 
 
 def proposed(ask: Callable[[], Iterable[str]], incomplete: str) -> list[CompletionItem]:
-    """The words that begin so, for the shell. None if `ask` takes too long: a user waits for this
-    at each Tab.
+    """Return those of `ask`'s words that begin with `incomplete`, for the shell.
+
+    Empty if `ask` fails, or takes longer than COMPLETED_WITHIN_S.
     """
     from click.shell_completion import CompletionItem
 
     found: list[str] = []
 
     def look() -> None:
-        # The command itself will report whatever is wrong.
+        # The command itself will report what is wrong.
         with contextlib.suppress(Exception):
             found.extend(ask())
 
@@ -202,7 +207,7 @@ def proposed(ask: Callable[[], Iterable[str]], incomplete: str) -> list[Completi
 
 
 class Index(Indices):
-    """One node's index, or its name. `instead` ends the error for any other word."""
+    """One node's index, or its name. `instead` is appended to the error for any other word."""
 
     name = "index"
 
@@ -223,7 +228,7 @@ class Index(Indices):
 
 
 class Size(click.ParamType):
-    """Bytes from `8MiB`, so many at least and at most."""
+    """Bytes from `8MiB`, within limits."""
 
     name = "size"
 
@@ -254,7 +259,7 @@ class Rate(click.ParamType):
 
 
 class BitRate(click.ParamType):
-    """The same in bits a second, as links have it."""
+    """Bits a second from the same texts, as network links are rated."""
 
     name = "rate"
 

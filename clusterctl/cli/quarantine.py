@@ -18,6 +18,7 @@ from clusterctl.domain.units import count
 if TYPE_CHECKING:
     from clusterctl.operations.access import Access
 
+# Seconds that a login may take: a node in quarantine may not answer.
 LOGIN_WITHIN_S = 6.0
 
 
@@ -37,8 +38,8 @@ def quarantine(
     clusterctl quarantine demo 2 --reason 'GPU 3 lost, Xid 79'
     clusterctl quarantine demo 2-3
 
-    They run on, and cost. What names them reaches them: clusterctl ssh demo 2. A job that runs on
-    them runs on. `release` brings them back, `replace` gives them new machines.
+    They keep running, and costing. Commands that name them still reach them: clusterctl ssh demo 2.
+    A job that runs on them goes on. `release` brings them back, `replace` gives them new machines.
     """
     return _set(app, name, indices_of(indices), reason, as_json)
 
@@ -60,6 +61,7 @@ def release(app: AppContext, name: str, indices: tuple[tuple[int, ...], ...], as
 def _set(
     app: AppContext, name: str, chosen: tuple[int, ...], reason: str | None, as_json: bool
 ) -> int:
+    """Put nodes into quarantine, or with no `reason` back in service; return the exit status."""
     from clusterctl.operations.guards import regroup
     from clusterctl.operations.members import set_quarantine
     from clusterctl.operations.train import live_hosts, spread_hosts
@@ -86,6 +88,7 @@ def _set(
             f"{running} runs on, on {names} too. To go on with the rest: "
             f"clusterctl cancel {name}; then clusterctl train {name} {left}"
         )
+    # For a node in quarantine whose guard could not be reached there is a hint of its own.
     away = {node.name: node.index for node in cluster.nodes if node not in cluster.in_service}
     for failure in guards.failures:
         if failure.host in away:
@@ -100,12 +103,12 @@ def _set(
 
 
 def _running(access: Access) -> str:
-    """The training that runs, by the head node's word."""
+    """Return the training that runs, as the head node reports it; empty if it does not answer."""
     from clusterctl.domain.errors import HostError
     from clusterctl.operations.logs import running_jobs
 
     with contextlib.suppress(HostError):
         for job in running_jobs(access):
-            if not job.destination:
+            if not job.destination:  # a detached copy has one
                 return f"job {job.job_id}"
     return ""

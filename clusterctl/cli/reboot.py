@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class AtOnce(click.ParamType):
-    """A number of nodes, or `all`: 0."""
+    """A number of nodes; `all` becomes 0."""
 
     name = "number"
 
@@ -77,10 +77,10 @@ def reboot(
     clusterctl reboot demo 2 3-5
     clusterctl reboot demo --at-once all --timeout 15m
 
-    One after another: what a reboot breaks then breaks on one node, and the rest still works. A
-    node is back when its boot id is another one, SSH answers, cloud-init has ended, and mounts and
-    GPUs are there again. At the first that is not, the rest is left alone. `--at-once all` is
-    quicker, for a cluster that can be done without. --no-wait tells all at once, and leaves.
+    Nodes reboot one after another: if a reboot breaks something, only one node has it. A node is
+    back when its boot id has changed, SSH answers, cloud-init has ended, and mounts and GPUs are
+    there again. If a node does not come back, the remaining ones are left alone. `--at-once all` is
+    quicker, for a cluster that is not in use. --no-wait reboots all at once, and does not wait.
     """
     from clusterctl.operations.reboot import exit_status_of
     from clusterctl.operations.reboot import reboot as reboot_nodes
@@ -109,7 +109,7 @@ def reboot(
 
 
 class _Course:
-    """Which nodes are under way: said after an interrupt. One line for each that has ended."""
+    """Prints a line for each node whose reboot has ended; after an interrupt, which go on."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -134,13 +134,14 @@ class _Course:
 
     @staticmethod
     def untouched(outcomes: list[HostOutcome[Rebooted]]) -> list[HostOutcome[Rebooted]]:
-        """Those that were left alone: they go into one line."""
+        """Return the outcomes of nodes that were left alone. They share one line at the end."""
         from clusterctl.operations.reboot import NotTouched
 
         return [outcome for outcome in outcomes if isinstance(outcome.error, NotTouched)]
 
     @contextmanager
     def told(self) -> Iterator[None]:
+        """After an interrupt, print which nodes still reboot, and which are back."""
         try:
             yield
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`clusterctl results`: what training came to, from a cluster or from log files."""
+"""`clusterctl results`: the results of training, from a cluster or from log files."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def results(
             raise UsageError("--log reads files here, --log-dir those of a cluster", "give one")
         found = _of_files(files, definitions)
     else:
-        assert name is not None  # ClusterCommand has it, unless there are logs
+        assert name is not None  # ClusterCommand ensures it, unless --log was given
         found = _of_cluster(app, name, job, more, log_dir, definitions)
     if push and not follow:
         push(found)
@@ -152,7 +152,7 @@ def _follow(
     definitions: list[MetricDefinition],
     push: _Push | None,
 ) -> tuple[str, int]:
-    """Show, and push, what the job's log adds until it ends: its id, and its exit status."""
+    """Show and push what the job's log adds until it ends; return its id and exit status."""
     from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.logs import find, follow
     from clusterctl.operations.results import NoResults, results_of_cluster
@@ -178,11 +178,12 @@ def _follow(
     return job_id, exit_status(ended)
 
 
+# Shortest time between two pushes to CloudWatch.
 PUSHED_EVERY_S = 60.0
 
 
 class _Push:
-    """Sends results to a namespace of CloudWatch, and says what came of it."""
+    """Sends results to a namespace of CloudWatch, and prints what was sent and left out."""
 
     def __init__(self, app: AppContext, name: str, namespace: str) -> None:
         from clusterctl.ec2.cloudwatch import check_namespace
@@ -207,7 +208,10 @@ class _Push:
                 output.note(f"  left out: {number} {why}")
 
     def now_and_then(self, look: Callable[[], Results]) -> None:
-        """Once a minute, less often where it takes long. The job goes on whatever AWS says."""
+        """Push once a minute, and less often if a push takes long.
+
+        An error of AWS is printed: it does not end the following.
+        """
         from clusterctl.operations.results import NoResults
 
         began = time.monotonic()
@@ -219,11 +223,12 @@ class _Push:
         except ClusterctlError as error:
             output.note(f"nothing was sent to CloudWatch: {error.message}; tried again in a minute")
         ended = time.monotonic()
+        # Pushing takes at most a twentieth of the time.
         self._next = ended + max(PUSHED_EVERY_S, 20 * (ended - began))
 
 
 class _Rows:
-    """Prints the rows and metrics of a log that grows, and keeps them as they come (--csv FILE)."""
+    """Prints the rows and metrics of a growing log, and appends them to the file of --csv."""
 
     def __init__(
         self, definitions: list[MetricDefinition], csv_file: str | None, as_json: bool
@@ -265,7 +270,7 @@ class _Rows:
 
         if isinstance(said, tuple):
             name, point = said
-            # A bar of Keras's is drawn again and again.
+            # Keras redraws its progress bar many times a second: one value a second is printed.
             if time.monotonic() - self._shown_at.get(name, -1.0) >= 1.0:
                 self._shown_at[name] = time.monotonic()
                 epoch = "" if point.epoch is None else f" (epoch {point.epoch})"
@@ -297,7 +302,10 @@ def _of_files(files: list[str], definitions: list[MetricDefinition]) -> Results:
 
 
 def _compare_logs(files: list[str], as_json: bool) -> int:
-    """Runs side by side, and how much faster those of the other logs are than the first's."""
+    """Print runs side by side, and how much faster the other logs' runs are than the first's.
+
+    Return 1 if one is slower, else 0.
+    """
     from clusterctl.bench.results import differences, speeds_of_logs
     from clusterctl.cli.bench import tell_compared
 
@@ -331,7 +339,7 @@ def _beside(run: Run) -> tuple[object, ...]:
 
 
 def _unlike(ours: Sequence[Run], theirs: Sequence[Run]) -> list[str]:
-    """What their logs say beside speed."""
+    """Return how the runs differ in what their logs have besides speed."""
     names = ("data", "training_samples", "peak_learning_rate", "tensorflow")
     values = [
         [sorted({str(getattr(run.facts, name) or "-") for run in runs}) for name in names]
@@ -410,6 +418,7 @@ def _show(
         show_results(found, comparisons, all_rows)
 
 
+# Rows of a table that are printed: about a screen.
 ROWS_SHOWN = 24
 T = TypeVar("T")
 
@@ -417,7 +426,7 @@ T = TypeVar("T")
 def show_results(
     results: Results, comparisons: Sequence[Comparison | None], all_rows: bool
 ) -> None:
-    """Everything found, run by run, then the metrics."""
+    """Print everything found: each run with its comparison, then the metrics."""
     output.note(f"from {', '.join(results.sources)}")
     if results.job:
         output.note(f"job {results.job.job_id} {how_it_went(results.job)}")
@@ -435,13 +444,13 @@ def show_results(
 
 
 def how_it_went(job: JobRecord) -> str:
-    """`is running: ...`, `failed with exit status 1 after 2 min: ...`."""
+    """Return `is running: ...`, `failed with exit status 1 after 2 min: ...`."""
     from clusterctl.jobs.detached import JobState
     from clusterctl.operations.results import said_of
 
     if job.running:
         return f"{said_of(job)}: this is what it has written so far"
-    # Nobody knows when a lost one ended.
+    # It is not known when a lost job ended.
     after = "" if job.state is JobState.LOST else f" after {format_duration(job.duration_s)}"
     until = "" if job.state is JobState.SUCCEEDED else ": this is what it wrote until then"
     return f"{said_of(job)}{after}{until}"
@@ -464,7 +473,7 @@ def show_run(run: Run, title: str, all_rows: bool) -> None:
 
 
 def summary(run: Run) -> str:
-    """`32 GPUs, 14050 steps, 89.8 epochs; finished in 1 h 40 min`."""
+    """Return `32 GPUs, step 14050, epoch 89.8; finished in 1 h 40 min`."""
     if not run.rows:
         return "an evaluation"
     last = run.rows[-1]
@@ -483,7 +492,7 @@ def _ending(facts: RunFacts) -> str:
 
 
 def remarks(run: Run) -> list[str]:
-    """Its speed, and what a reader must know of the rows."""
+    """Return the run's speed, and what has to be known of its rows: restarts, a loss of NaN."""
     said = []
     if run.images_per_s is not None:
         gpu = run.images_per_s_per_gpu
@@ -514,6 +523,10 @@ def show_evaluations(evaluations: Sequence[EvaluationRow]) -> None:
 
 
 def show_comparison(run: Run, comparison: Comparison, all_rows: bool) -> None:
+    """Print a run beside one of the tutorial's: speed, accuracy, and rows at equal epochs.
+
+    Losses and accuracies are not compared if the run was not trained on ImageNet.
+    """
     from clusterctl.jobs.metrics.logs import IMAGENET_SAMPLES
 
     reference = comparison.reference
@@ -569,7 +582,7 @@ def _accuracy(run: Run, comparison: Comparison) -> list[str]:
 
 
 def show_metrics(metrics: Sequence[MetricSeries], all_rows: bool) -> None:
-    """One line per metric; where Keras counted epochs, their last values below."""
+    """Print one line per metric; where Keras counted epochs, also the last value of each epoch."""
     output.table(
         ("METRIC", "VALUES", "FIRST", "LAST", "LOWEST", "HIGHEST"),
         [(series.name, len(series.points), *_extent(series)) for series in metrics],
@@ -592,6 +605,7 @@ def _extent(series: MetricSeries) -> tuple[str, ...]:
     values = [point.value for point in series.points]
     if not values:
         return ("-", "-", "-", "-")
+    # NaN compares false with everything: min and max need values without it.
     numbers = [value for value in values if value == value] or values
     return tuple(f"{value:.6g}" for value in (values[0], values[-1], min(numbers), max(numbers)))
 
@@ -608,7 +622,7 @@ def _cells(row: TrainingRow) -> tuple[object, ...]:
 
 
 def chosen(rows: Sequence[T], all_rows: bool) -> list[T]:
-    """All, or as many as a screen holds: the first, the last, and others at equal distances."""
+    """Return all rows, or ROWS_SHOWN at equal distances, the first and the last among them."""
     if all_rows or len(rows) <= ROWS_SHOWN:
         return list(rows)
     last = len(rows) - 1

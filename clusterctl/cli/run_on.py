@@ -1,4 +1,4 @@
-"""Run one command on some targets and show what came of it: `runclust` and `clusterctl run`."""
+"""Run one command on some targets and show the results: `runclust` and `clusterctl run`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class QuotedCommand(click.Command):
-    """Shows the quoted line to a user who typed COMMAND as several words."""
+    """A command whose COMMAND is one word. If it was typed as several, the error quotes it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -44,7 +44,7 @@ class QuotedCommand(click.Command):
             raise click.UsageError(f"{said}; all of COMMAND is quoted: {quoted}", ctx) from None
 
     def before_command(self, words: list[str], given: Mapping[str, Any]) -> int:
-        """How many of the words come before COMMAND, with these options given."""
+        """Return how many of the words come before COMMAND, with these options given."""
         return 1
 
 
@@ -60,7 +60,10 @@ def run_on(
     verbose: bool = False,
     as_json: bool = False,
 ) -> int:
-    """The exit status for the whole: the highest of the hosts', 255 if one gave none."""
+    """Run the command on all targets, and show its output.
+
+    Return the highest exit status of the hosts, 255 if one gave none.
+    """
     lines = hostlines.HostLines()
     live = not (gather or as_json)
 

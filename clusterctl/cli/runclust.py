@@ -1,4 +1,4 @@
-"""`runclust HOSTS COMMAND [verbose]`: the tutorial's function, on any hosts file."""
+"""`runclust HOSTS COMMAND [verbose]`: the tutorial's function, for any hosts file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from clusterctl.cli.run_on import QuotedCommand, run_on
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import parse_duration_s
 
+# The time of `--persist` without one.
 PERSIST = "10m"
 
 
 class _Runclust(QuotedCommand):
-    """Takes `--persist` with a duration and without."""
+    """Accepts `--persist` with a duration and without."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)

@@ -116,7 +116,7 @@ def s3sync(
 def _request(
     places: tuple[str, ...], tool: str, endpoint: str | None, region: str | None
 ) -> SyncRequest:
-    """Raises UsageError."""
+    """Return the request of a sync. Raises UsageError."""
     from clusterctl.copy.s3 import check_endpoint, parse_source
     from clusterctl.operations.s3sync import SyncRequest
 
@@ -139,7 +139,7 @@ def _request(
 
 
 def check_destination(text: str) -> str:
-    """A path on the nodes: `~/...` or from the root. Raises UsageError."""
+    """Return the destination as a path on the nodes, absolute or below ~. Raises UsageError."""
     if text in ("~", "") or text.startswith(("~/", "/")):
         return text or "~"
     if text.startswith("~"):

@@ -1,4 +1,4 @@
-"""What a sync shows: started, how far, its log, its end."""
+"""The output of a sync: its start, state, log and end."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from clusterctl.operations.s3sync import StartedSync, follow_sync, latest
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
+# Exit status after Ctrl-C.
 INTERRUPTED = 130
 
 
 def show_started(started: StartedSync, name: str, as_json: bool) -> int:
-    """Where it runs, and how to come back to it: the exit status so far."""
+    """Print where the sync runs and how to follow and end it; return the exit status so far."""
     hosts = [outcome.host for outcome in started.nodes.outcomes if outcome.value]
     if hosts:
         output.note(f"sync {started.sync_id} runs on {fold_hosts(hosts)}, by {started.how}")
@@ -34,8 +35,10 @@ def show_started(started: StartedSync, name: str, as_json: bool) -> int:
 def latest_or_raise(
     listed: FanoutResult[list[SyncRecord]], name: str, asked: str | None = None
 ) -> str:
-    """The id of the latest sync. Raises UsageError where there is none, HostError where nobody
-    knows. `asked`: of that id alone."""
+    """Return the id of the latest sync. `asked`: the only id that was listed.
+
+    Raises UsageError if there is none, HostError if none was found and a node did not answer.
+    """
     sync_id = latest(listed)
     for failure in listed.failures if sync_id is None else ():
         assert failure.error
@@ -52,13 +55,13 @@ def latest_or_raise(
 
 
 def hosts_of(listed: FanoutResult[list[SyncRecord]], sync_id: str) -> set[str]:
-    """Those that have it, and those that did not answer."""
+    """Return the hosts that have this sync, and those that did not answer."""
     having = {one.host for records in listed.values for one in records if one.sync_id == sync_id}
     return having | {failure.host for failure in listed.failures}
 
 
 def show_records(listed: FanoutResult[list[SyncRecord]], as_json: bool) -> int:
-    """One line for each node: 1 if one failed, 255 if one did not answer."""
+    """Print one line per node; return 1 if one failed, 255 if one did not answer, else 0."""
     records = [record for records in listed.values for record in records]
     if as_json:
         output.data(
@@ -76,6 +79,7 @@ def show_records(listed: FanoutResult[list[SyncRecord]], as_json: bool) -> int:
 
 
 def show_cancelled(ended: FanoutResult[list[SyncRecord]], as_json: bool) -> int:
+    """Print how the sync ended on each node; return 1 if one still runs, 255 if one is silent."""
     records = [record for records in ended.values for record in records]
     if as_json:
         output.data([record.as_data() for record in records])
@@ -90,7 +94,10 @@ def show_cancelled(ended: FanoutResult[list[SyncRecord]], as_json: bool) -> int:
 def follow(
     connections: Connections, targets: Sequence[Target], name: str, sync_id: str, as_json: bool
 ) -> int:
-    """Show the logs until the sync has ended everywhere: its exit status, or 130 after Ctrl-C."""
+    """Show the logs until the sync has ended on all nodes.
+
+    Return its exit status, or 130 after Ctrl-C, which does not end the sync.
+    """
     lines = hostlines.HostLines()
 
     def show(host: str, text: bytes) -> None:
@@ -148,7 +155,7 @@ def _row(record: SyncRecord) -> tuple[object, ...]:
 
 
 def _show_reasons(records: Sequence[SyncRecord]) -> None:
-    """One line for each reason, as for hosts that fail."""
+    """Print one line per reason, as for hosts that fail."""
     groups: dict[tuple[str, str], list[str]] = {}
     for record in records:
         if record.state is SyncState.LOST:

@@ -1,5 +1,7 @@
-"""`clusterctl serve NAME MODEL_DIR` and `predict NAME FILE`: a model behind TensorFlow Serving's
-REST API on a node, and what it answers."""
+"""`clusterctl serve NAME MODEL_DIR`: serve a model on a node with TensorFlow Serving's REST API.
+
+`clusterctl predict NAME FILE` queries it.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +168,7 @@ def _start(
 
 
 def _status(access: Access, models: list[Served], as_json: bool) -> int:
-    """The exit status is 1 where a model is not to be had."""
+    """Print the served models; return 1 if one of them is not available, else 0."""
     rows, told = [], []
     for one in models:
         state, version = _state(access, one)
@@ -184,7 +186,10 @@ def _status(access: Access, models: list[Served], as_json: bool) -> int:
 
 
 def _state(access: Access, one: Served) -> tuple[str, str]:
-    """Its newest version that answers, as the server says, or that it loads, or is silent."""
+    """Return state and version of a model, as its server reports them.
+
+    A server that does not answer is LOADING in its first minute, and SILENT after that.
+    """
     from clusterctl.operations.serving import NotServed, ask
 
     try:

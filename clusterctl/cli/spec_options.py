@@ -1,4 +1,4 @@
-"""The options of a launch, made from the table that the file is checked with."""
+"""The options of a launch, made from the table of settings (configuration/options.py)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Setting(click.ParamType):
-    """A value of the table, checked as in the file."""
+    """The value of a setting, checked as in clusterctl.yaml."""
 
     def __init__(self, option: Option) -> None:
         self.option = option
@@ -80,9 +80,10 @@ def _zones(ctx: click.Context) -> list[str]:
 
 
 def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of a launch; passes `draft`, `capacity_timeout_s` and `timeout_s`.
+    """Add the options of a launch; pass `draft`, `capacity_timeout_s` and `timeout_s`.
 
-    Goes below `account_options`, whose `app` it needs, as it needs the argument `name`.
+    The decorator stands below `account_options`, because it needs `app`. The command has to have an
+    argument `name`.
     """
 
     @functools.wraps(command)
@@ -107,7 +108,7 @@ def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def layers(app: AppContext, name: str) -> Sequence[Values]:
-    """What the file says about this cluster, and over it the environment."""
+    """Return the file's values for this cluster, and the environment's, which override them."""
     file = app.settings.file
     return (file.values(name) if file else {}, environment_values(os.environ))
 

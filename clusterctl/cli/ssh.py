@@ -23,14 +23,14 @@ from clusterctl.domain.errors import (
 if TYPE_CHECKING:
     from clusterctl.transport.target import Target
 
-# What ssh ends with when it is not the command that has ended so.
+# Exit status of ssh if it could not log in; a command may also end with it.
 UNREACHABLE = 255
-# ssh itself has just waited for the node.
+# Seconds for a second login, which explains the failure: ssh has just waited for the node.
 ONCE_MORE_S = 3.0
 
 
 class _RemoteCommand(ClusterCommand):
-    """Keeps what follows `--` apart: `ssh demo -- 1` runs a command, `ssh demo 1` does not."""
+    """Sets the words after `--` apart: `ssh demo -- 1` runs a command, `ssh demo 1` does not."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -77,7 +77,7 @@ def ssh(ctx: click.Context, app: AppContext, name: str, index: int) -> Any:
     except FileNotFoundError:
         raise MissingTool("there is no `ssh` here", "install OpenSSH's client") from None
     if status == UNREACHABLE:
-        # The shell may have ended so, too: then there is nothing to add.
+        # Log in again to raise an error that explains it. If that works, the shell ended with 255.
         _reach(app, name, index, connect_timeout_s=ONCE_MORE_S)
     return status
 
@@ -85,9 +85,9 @@ def ssh(ctx: click.Context, app: AppContext, name: str, index: int) -> Any:
 def _reach(
     app: AppContext, name: str, index: int, command: str = "", connect_timeout_s: float = 10.0
 ) -> int:
-    """Run a command on a node, or just log in: its exit status. Raises HostError.
+    """Run a command on a node, or only log in; return the exit status. Raises HostError.
 
-    The folder says where the node is. EC2 is asked only about a node that does not answer.
+    The cluster's folder has the node's address. EC2 is queried only if the node does not answer.
     """
     from clusterctl.operations.hosts_access import open_nodes
     from clusterctl.operations.status import Ec2Explanation
@@ -105,7 +105,7 @@ def _reach(
         try:
             access.connections.session(target)
         except (HostKeyChanged, HostKeyUnknown):
-            # EC2 can say more about whose key it is.
+            # With EC2's instance ids the error can tell whose key it is (ClusterHostKeys).
             with app.open(name) as asked:
                 asked.connections.session(asked.select((index,))[0])
             raise

@@ -19,15 +19,16 @@ from clusterctl.domain.units import count
 from clusterctl.operations.status import shown_state
 
 HEADERS = ("NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE")
-# Node -> why SSH did not reach it, "" where it did; nodes that were not tried are left out.
+# By node: why SSH did not reach it, "" if it did. Nodes that were not tried are left out.
 Reached = Mapping[str, str]
 
 
 def print_nodes(
     cluster: Cluster, gpus: Sequence[int] | None = None, reached: Reached | None = None
 ) -> None:
-    """A table: node, state, type, GPUs (as counted on those in service, where they were), address,
-    zone, and whether SSH reaches it, where that was tried.
+    """Print a table of the nodes: state, type, GPUs, address, zone, and whether SSH reaches them.
+
+    `gpus` are the GPUs counted on the nodes in service; without it those of the type are shown.
     """
     rows = [
         (
@@ -51,7 +52,7 @@ def print_nodes(
 def cluster_data(
     cluster: Cluster, gpus: Sequence[int] | None = None, reached: Reached | None = None
 ) -> dict[str, Any]:
-    """The same for `--json`, with what the table leaves out."""
+    """Return the same for `--json`, with what the table leaves out."""
     nodes = [
         {
             "index": node.index,
@@ -81,19 +82,19 @@ def cluster_data(
 
 
 def _is_reached(node: Node, reached: Reached) -> bool | None:
-    """None where it runs and was not tried."""
+    """Return whether SSH reaches the node; None if it runs and was not tried."""
     if node.state is not NodeState.RUNNING:
         return False
     return not reached[node.name] if node.name in reached else None
 
 
 def _counts(cluster: Cluster, gpus: Sequence[int] | None) -> Sequence[int]:
-    """By node; in quarantine none are counted."""
+    """Return the GPUs of each node: as counted, or for others, as in quarantine, of its type."""
     counted = dict(zip((node.index for node in cluster.in_service), gpus or ()))
     return [counted.get(node.index, node.gpus) for node in cluster.nodes]
 
 
-# Every look at a broken cluster takes so long: less than the 10 s of `run`.
+# `status` of a broken cluster takes this long each time: less than the 10 s of `run`.
 LOGIN_WITHIN_S = 4.0
 
 
@@ -160,7 +161,7 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
 
 
 def _log_in(app: AppContext, cluster: Cluster) -> tuple[HostOutcome[Any], ...]:
-    """Each node's own outcome; none where nothing runs, or the key is elsewhere."""
+    """Return each node's login; empty if no node runs, or if the key is not on this machine."""
     from clusterctl.operations.access import log_in_everywhere
 
     if all(node.state is not NodeState.RUNNING for node in cluster.nodes):

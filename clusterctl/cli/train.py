@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from clusterctl.operations.access import Access
     from clusterctl.operations.train import StartedJob, TrainingPlan
 
+# Exit status after Ctrl-C.
 INTERRUPTED = 130
 
 
@@ -42,10 +43,10 @@ def follow_to_end(
     rank: int | None = None,
     seen: JobRecord | None = None,
 ) -> int:
-    """Show the log until the job ends: its exit status, or 130 after Ctrl-C. `seen`: the job, where
-    somebody has just looked at it.
+    """Show a job's log until it ends; return its exit status, or 130 after Ctrl-C.
 
-    On GPUs of several nodes it also says which way NCCL takes between them.
+    `rank` selects the log of one rank. `seen` is the job's record, if it has just been read. On
+    GPUs of several nodes it also prints which network NCCL uses between them.
     """
     from clusterctl.cli.training_status import StatusLine, TrainingStatus
     from clusterctl.jobs.nccl import TransportWatch
@@ -54,7 +55,7 @@ def follow_to_end(
 
     status = None
     if output.has_status_line():
-        with contextlib.suppress(HostError):  # following is what takes a connection up again
+        with contextlib.suppress(HostError):  # `follow` below connects again
             status = TrainingStatus(seen or find(access, job_id))
     line = StatusLine(status)
 
@@ -85,8 +86,10 @@ def follow_to_end(
 
 
 def tell_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
-    """How it ended, and of one that failed where its logs are now, and the first error. The exit
-    status."""
+    """Print how a job ended; return its exit status.
+
+    The logs of a job that failed are brought here: their place and first error are printed.
+    """
     if as_json:
         output.data(job.as_data())
     output.note(how_it_ended(job))
@@ -106,13 +109,13 @@ def tell_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
 
 
 def note_lost(why: HostError, delay_s: float) -> None:
-    """Tell that a log's connection is taken up again."""
+    """Print that the connection to a log was lost, and is tried again."""
     output.note(f"{why.host}: {why.message}. Trying again in {format_duration(delay_s)}")
 
 
 def how_it_ended(job: JobRecord) -> str:
-    """`job … succeeded after 42 s`."""
-    # What a cancelled mpirun ends with says nothing: 1 or 143.
+    """Return `job … succeeded after 42 s`."""
+    # A cancelled mpirun ends with 1 or 143, which means nothing.
     failed = job.exit_status and job.state.value == "failed"
     status = f" with exit status {job.exit_status}" if failed else ""
     lost = ""
@@ -125,13 +128,14 @@ def how_it_ended(job: JobRecord) -> str:
 
 
 def exit_status(job: JobRecord) -> int:
-    """The job's own; 1 for one that nobody saw the end of."""
+    """Return the job's exit status; 1 if its end is not known."""
     return 1 if job.exit_status is None else job.exit_status
 
 
 class TrainCommand(ClusterCommand):
-    """Its help has the options in groups; those that are in none come last."""
+    """A command whose help lists its options in groups; those in no group come last."""
 
+    # Title and parameters of each group.
     GROUPS = (
         ("What is trained", "synthetic data_dir epochs more_aug no_eval clear resume script"),
         ("How it runs", "launcher environment per_host preset variables mpi_args trace_steps"),
@@ -518,7 +522,10 @@ def train(
 
 
 def _streams(mode: ScriptMode, credentials: str) -> ScriptMode:
-    """With what its streams from S3 are read with. Raises UsageError."""
+    """Return the mode with streams that read S3 without a signature, for a public bucket.
+
+    Raises UsageError for lent keys (`mine`): they may expire before a stream ends.
+    """
     streams = [one for one in mode.channels if one.is_stream and one.source.startswith("s3://")]
     if not streams or credentials == "profile":
         return mode
@@ -537,7 +544,7 @@ def _streams(mode: ScriptMode, credentials: str) -> ScriptMode:
 def _bringing(
     app: AppContext, access: Access, options: CopyOptions
 ) -> Callable[[str, CopyRequest], TransferReport]:
-    """What copies a channel to all nodes, and shows how far it is."""
+    """Return a function that copies a channel to all nodes, and shows the progress."""
     from clusterctl.cli.copy.options import url_access
     from clusterctl.cli.copy.view import showing
     from clusterctl.operations.copy import copy_to_cluster
@@ -552,7 +559,7 @@ def _bringing(
 
 
 def _show_tuning(access: Access, job_id: str) -> None:
-    """Whatever comes of it, the job's own exit status is what counts."""
+    """Show the tuning of a job. An error is only printed: the job's exit status counts."""
     from clusterctl.cli.tuning import show_tuning
     from clusterctl.jobs.detached import find_job
 
@@ -563,7 +570,7 @@ def _show_tuning(access: Access, job_id: str) -> None:
 
 
 def _in_short(access: Access, plan: TrainingPlan) -> str:
-    """`2 ranks on demo-[0-1]: train_imagenet_resnet_hvd.py on synthetic data (preset cpu)`."""
+    """Return `2 ranks on demo-[0-1]: train_imagenet_resnet_hvd.py on synthetic data (…)`."""
     from clusterctl.jobs.trainer import TRAINER
 
     job = plan.job

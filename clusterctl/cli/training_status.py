@@ -1,4 +1,4 @@
-"""How far a training is, in the last line of a terminal, while its log goes by above."""
+"""The progress of a training in the last line of a terminal, below its log."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from clusterctl.jobs.metrics.logs import EvaluationRow, GrowingLog, Said, Traini
 if TYPE_CHECKING:
     from clusterctl.jobs.detached import JobRecord
 
-# Below that much of a run nobody knows how long the rest takes.
+# Part of a run that has to be done before the time left is estimated.
 LEAST_DONE = 0.005
 
 
 class TrainingStatus:
-    """Reads the log of a job along."""
+    """Reads a job's log as it grows, and sums up its progress."""
 
     def __init__(self, job: JobRecord) -> None:
         self._usd_per_hour = job.usd_per_hour
-        # By the clock here: the head node's may be wrong.
+        # On this machine's clock: the head node's may be wrong.
         self._began = time.monotonic() - job.duration_s
         self._log = GrowingLog()
         self._row: TrainingRow | None = None
         self._first_done = 0.0
         self._top1: float | None = None
         self._metrics: dict[str, float] = {}
-        # The user's own come after ours, and count.
+        # The user's own options come after clusterctl's: the last one applies.
         found = re.findall(r" --num_(epochs|batches)[ =](\d+)", job.line)
         self._unit, self._total = found[-1][0] if found else "", int(found[-1][1]) if found else 0
 
     def take(self, chunk: bytes) -> None:
-        """Read what the log adds."""
+        """Read a chunk of the log."""
         for said in self._log.feed(chunk):
             self._learn(said)
 
@@ -49,13 +49,16 @@ class TrainingStatus:
             self._row = said
 
     def _done(self, row: TrainingRow) -> float:
-        """The part of the whole run; 0 where its length is not known."""
+        """Return the part of the run that is done, 0 to 1; 0 if its length is not known."""
         at = row.epoch if self._unit == "epochs" else row.step
         return min(1.0, at / self._total) if self._total else 0.0
 
     def text(self, now: float) -> str:
-        """`step 350, epoch 2.2 of 90, 19000.0 images/s, 1 h 38 min left, $4.10 so far`; empty
-        before the first row. A run that went on is measured by what it has done since."""
+        """Return `step 350, epoch 2.2 of 90, 19000.0 images/s, 1 h 38 min left, $4.10 so far`.
+
+        Empty before the first row or metric. The time left of a resumed run is estimated from what
+        it has done since it was resumed.
+        """
         elapsed_s = now - self._began
         parts = []
         row = self._row
@@ -78,7 +81,7 @@ class TrainingStatus:
 
 
 class StatusLine:
-    """Keeps the status below what is printed."""
+    """Keeps the status line below the log that is printed."""
 
     def __init__(self, status: TrainingStatus | None) -> None:
         self._status = status
@@ -90,14 +93,14 @@ class StatusLine:
         output.raw(chunk, stream)
         if self._status:
             self._status.take(chunk)
-            # What is printed may end within a line: nothing is drawn over that.
+            # A status line would overwrite a log line that is not complete yet.
             text = self._status.text(time.monotonic()) if chunk.endswith(b"\n") else ""
             if text:
                 self._shown = True
                 output.status_line(text)
 
     def clear(self) -> None:
-        """Before anything else is printed."""
+        """Remove the status line. Call this before anything else is printed."""
         if self._shown:
             output.status_line("")
         self._shown = False

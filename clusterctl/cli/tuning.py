@@ -1,4 +1,4 @@
-"""`clusterctl tuning NAME [JOB]`: what Horovod's timeline and autotuner say, and traced steps."""
+"""`clusterctl tuning NAME [JOB]`: results of Horovod's timeline and autotuner, and traced steps."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.jobs.horovod import Timeline, Tuned
     from clusterctl.operations.access import Access
 
+# Phases of Horovod's timeline.
 MEANING = {
     "negotiate": "some ranks have a gradient, others do not yet",
     "wait for data": "the GPU still computes it",
@@ -48,8 +49,8 @@ def tuning(app: AppContext, name: str, job: str | None, folder: str, as_json: bo
     clusterctl tuning demo
     clusterctl tuning demo 20261120-154501-3f2a --json
 
-    The job is the latest, and was started with `train --timeline`, --autotune or --trace-steps,
-    whose file is brought here, too.
+    The job has to have been started with `train --timeline`, --autotune or --trace-steps; without
+    JOB it is the latest. The files that it wrote are brought here.
     """
     from clusterctl.operations.logs import find
 
@@ -58,7 +59,7 @@ def tuning(app: AppContext, name: str, job: str | None, folder: str, as_json: bo
 
 
 def show_tuning(access: Access, job: JobRecord, folder: Path, as_json: bool = False) -> None:
-    """Bring what the job wrote here, and print what it says."""
+    """Bring the files that the job wrote into `folder`, and print what they show."""
     from clusterctl.operations.tuning import fetch_tuning
 
     found = fetch_tuning(access, job, folder)

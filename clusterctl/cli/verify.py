@@ -1,4 +1,4 @@
-"""`copyclust verify`, and what it and `clusterctl data verify` take and show."""
+"""`copyclust verify`, and the options and output that it shares with `clusterctl data verify`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from clusterctl.node.relay.messages import Progress
     from clusterctl.operations.verify import Depth, VerifyReport, Watch
 
+# Findings that are printed, and hosts that are drawn.
 SHOWN = 20
 HEADERS = ("NODES", "FILES", "FOLDERS", "BYTES")
 _OPTIONS = (
@@ -34,7 +35,7 @@ _OPTIONS = (
 
 
 def verify_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --content, --mtime, --timeout and --json."""
+    """Add --content, --mtime, --timeout and --json."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -78,7 +79,7 @@ def copyclust_verify(
 
 
 class _Reading:
-    """How far each host is; drawn by rich again and again."""
+    """The progress of each host, redrawn by rich."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -95,7 +96,7 @@ class _Reading:
         view = Table.grid(padding=(0, 2))
         with self._lock:
             seen = sorted(self._seen.items(), key=lambda item: item[1].bytes)
-        # The slowest: those that the others wait for.
+        # The slowest hosts first: the others wait for them.
         for host, progress in seen[:SHOWN]:
             read = format_bytes(progress.bytes)
             rate = format_bytes(progress.bytes / max(progress.wall, 0.001))
@@ -106,7 +107,7 @@ class _Reading:
 
 @contextmanager
 def checking() -> Iterator[Watch | None]:
-    """Progress for as long as it takes, on a terminal."""
+    """Yield a function that draws progress until the block ends; None without a terminal."""
     if not output.is_live():
         yield None
         return
@@ -116,7 +117,7 @@ def checking() -> Iterator[Watch | None]:
 
 
 def show(report: VerifyReport, depth: Depth, as_json: bool) -> int:
-    """Print the report; its exit status."""
+    """Print the report, and return its exit status."""
     if as_json:
         output.data(report_data(report, depth))
     else:
@@ -129,7 +130,7 @@ def show(report: VerifyReport, depth: Depth, as_json: bool) -> int:
 
 
 def report_lines(report: VerifyReport, depth: Depth) -> list[str]:
-    """What stands below the table: that all is the same, or a line for each finding."""
+    """Return the lines below the table: that all is the same, or a line for each finding."""
     if report.same:
         return [f"the same on all: {compared(depth)}"]
     lines = [finding_line(finding, report.path) for finding in report.findings[:SHOWN]]
@@ -142,7 +143,7 @@ def report_lines(report: VerifyReport, depth: Depth) -> list[str]:
 
 
 def compared(depth: Depth) -> str:
-    """What it was that is the same, and what nobody looked at."""
+    """Return what was compared, and whether content was not read."""
     words = ["names", "sizes", "modes", "links"]
     words += ["times"] if depth.mtime else []
     words += ["all content"] if depth.content else []
@@ -156,7 +157,7 @@ def finding_line(finding: Discrepancy, asked: str) -> str:
 
 
 def shown(path: str) -> str:
-    """A path on one line, whatever its bytes are."""
+    """Return a path on one line, with unprintable characters escaped."""
     if path.isprintable():
         return path
     text = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
@@ -175,7 +176,10 @@ def _row(group: Alike) -> tuple[str, ...]:
 
 
 def report_data(report: VerifyReport, depth: Depth) -> dict[str, Any]:
-    """For `--json`. Bytes of paths that are not UTF-8 are \\udc80 to \\udcff, as Python has it."""
+    """Return the report for `--json`.
+
+    Bytes of paths that are not UTF-8 are \\udc80 to \\udcff, as with Python's surrogateescape.
+    """
     return {
         "path": report.path,
         "same": report.same,

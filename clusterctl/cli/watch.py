@@ -1,4 +1,4 @@
-"""`clusterctl watch NAME`: nodes and ranks as they are now, drawn again and again."""
+"""`clusterctl watch NAME`: the state of nodes and ranks, redrawn at intervals."""
 
 from __future__ import annotations
 
@@ -25,25 +25,30 @@ if TYPE_CHECKING:
     from clusterctl.operations.watch import Watch, WatchedNode
 
 COLUMNS = ("NODE", "RANKS", "CPU", "GPU", "MEMORY", "NET IN/OUT", "DISK IN/OUT", "FULLEST", "SEEN")
-# Intervals without a line, after which a node is called silent.
+# Intervals without an answer after which a node counts as silent.
 SILENT_AFTER = 3
 LONGEST_ERROR = 44  # characters of a row
-# What a narrow terminal has no room for. Without its name and its ranks a row tells nothing.
+# Columns that a narrow terminal drops, in this order. NODE and RANKS always stay.
 DROPPED_FIRST = ("DISK IN/OUT", "NET IN/OUT", "FULLEST", "MEMORY", "GPU", "CPU", "SEEN")
+# Spaces between two columns.
 BETWEEN = 2
+# The shortest --interval, and the time between two redraws.
 SHORTEST_S, REDRAWN_S = 1.0, 0.5
+# Horovod's lines on a stall: `5: [TENSORS]`, in older versions `TENSOR [missing ranks: 5]`.
 STALLED = re.compile(r"\d+!?: \[|\S+ \[(ready|missing) ranks: ")
+# Process states of /proc that are shown as trouble.
 STATES = {"T": "stopped", "t": "traced", "D": "uninterruptible", "Z": "ended"}
 
 
 class LiveView:
-    """What is shown of a watch: the job's lines, and a row for each node."""
+    """The screen of a watch: lines on the job, and a row for each node."""
 
     def __init__(self, name: str, watch: Watch, interval_s: float) -> None:
         self.name, self.watch, self.interval_s = name, watch, interval_s
         self.finding = "none yet"
 
     def lines(self) -> list[str]:
+        """Return the lines above the table: the job, its last stall, silent nodes."""
         job = self.watch.job
         now = time.monotonic()
         shown = [
@@ -62,7 +67,7 @@ class LiveView:
         yield Text()
         now = time.monotonic()
         said = Text(f"last finding: {self.finding}").wrap(console, options.max_width)
-        # The job's lines, an empty one, the heads, the keys.
+        # Besides the rows: the lines above, an empty one, the heading, the finding, the keys.
         room = (options.height or console.size.height) - len(self.lines()) - len(said) - 3
         room = max(1, room)
         nodes = self.watch.nodes
@@ -74,7 +79,7 @@ class LiveView:
         table = Table.grid(padding=(0, BETWEEN))
         shown = columns_for(options.max_width, [cells for cells, _ in rows])
         for at in shown:
-            # rich takes room from those that may wrap, and their text does not.
+            # rich narrows only columns that may wrap: RANKS alone, whose text is cut, not wrapped.
             table.add_column(no_wrap=COLUMNS[at] != "RANKS")
         for cells, style in rows:
             table.add_row(
@@ -87,7 +92,7 @@ class LiveView:
 
 
 def columns_for(width: int, rows: Sequence[Sequence[str]]) -> list[int]:
-    """Which columns of these rows a terminal so wide has room for."""
+    """Return the indices of the columns of these rows that fit into `width`."""
     widths = [max(map(len, column)) + BETWEEN for column in zip(*rows)]
     shown = list(range(len(COLUMNS)))
     for name in DROPPED_FIRST:
@@ -97,12 +102,13 @@ def columns_for(width: int, rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def in_order(nodes: Sequence[WatchedNode], now: float, interval_s: float) -> list[WatchedNode]:
-    """Those with trouble first: not all rows fit on every screen."""
+    """Return nodes with trouble first: not all rows fit on every screen."""
     troubled = lambda node: is_silent(node, now, interval_s) or bool(node_troubles(node))  # noqa: E731
     return sorted(nodes, key=lambda node: not troubled(node))
 
 
 def is_silent(node: WatchedNode, now: float, interval_s: float) -> bool:
+    """Return whether a node has missed SILENT_AFTER intervals, with a second to spare."""
     return node.at is None or now - node.at > SILENT_AFTER * interval_s + 1
 
 
@@ -111,7 +117,7 @@ def silent_nodes(nodes: Sequence[WatchedNode], now: float, interval_s: float) ->
 
 
 def node_troubles(node: WatchedNode) -> list[str]:
-    """`rank 5 stopped`, by state; what the node could not say."""
+    """Return `5 stopped` for the ranks of each bad state, and what the node could not find out."""
     by_state: dict[str, list[int]] = {}
     for rank in node.said.get("ranks", ()):
         if rank["state"] in STATES:
@@ -121,7 +127,7 @@ def node_troubles(node: WatchedNode) -> list[str]:
 
 
 def cells_of(node: WatchedNode, now: float, interval_s: float) -> tuple[str, ...]:
-    """One for each of COLUMNS."""
+    """Return a node's cells, one for each of COLUMNS."""
     said, seen = node.said, "-" if node.at is None else f"{format_duration(now - node.at)} ago"
     if is_silent(node, now, interval_s):
         why = textwrap.shorten(node.error or "no answer", LONGEST_ERROR, placeholder="…")
@@ -146,7 +152,7 @@ def cells_of(node: WatchedNode, now: float, interval_s: float) -> tuple[str, ...
 
 
 def ranks_cell(ranks: Sequence[dict[str, Any]]) -> str:
-    """`0-7 RRRRRSRR 98%`: each rank's state, and the processor's share of all."""
+    """Return `0-7 RRRRRSRR 98%`: the ranks, the state of each, and their mean CPU use."""
     if not ranks:
         return "none"
     states = "".join(rank["state"] for rank in ranks)
@@ -160,7 +166,7 @@ def _share(system: dict[str, Any]) -> float:
 
 
 def job_line(job: JobEvidence | None, nodes: Sequence[WatchedNode]) -> str:
-    """`job … running for 12 min 03 s, 32 ranks; step 1200, 10234 images/s, 3 s ago`."""
+    """Return `job … running for 12 min 03 s, 32 ranks; step 1200, 10234 images/s, 3 s ago`."""
     if job is None:
         return "no job has run, or its head node has not answered yet"
     what = f"job {job.job_id} {job.state}" if job.job_id else "an mpirun typed by hand, running"
@@ -179,7 +185,7 @@ def job_line(job: JobEvidence | None, nodes: Sequence[WatchedNode]) -> str:
 
 
 def last_stall(job: JobEvidence | None) -> str:
-    """The last line of Horovod's in the log's end that names ranks and what they lack."""
+    """Return Horovod's last line on a stall that the end of the log has, else `none`."""
     said = [line.strip() for line in (job.log if job else ()) if STALLED.match(line.strip())]
     return said[-1] if said else "none"
 
@@ -218,7 +224,7 @@ def watch(app: AppContext, name: str, interval_s: float, as_json: bool) -> int:
                 while (pressed := key(REDRAWN_S)) != "q":
                     if pressed == "d":
                         view.finding = "looking at all nodes, for some seconds"
-                        if key(0) == "q":  # it is drawn
+                        if key(0) == "q":  # draws that text
                             break
                         view.finding = verdict_now(access)
             return 0
@@ -231,7 +237,7 @@ def watch(app: AppContext, name: str, interval_s: float, as_json: bool) -> int:
 
 
 def verdict_now(access: Access) -> str:
-    """`00:41:05 rank 5 on …; hint: …`. Nothing is drawn meanwhile."""
+    """Diagnose now, and return `00:41:05 rank 5 on … hint: …`. Nothing is redrawn meanwhile."""
     from clusterctl.diagnosis.verdict import diagnose
     from clusterctl.operations.diagnose import collect
 
@@ -242,7 +248,7 @@ def verdict_now(access: Access) -> str:
 
 
 def event_of(view: LiveView) -> dict[str, Any]:
-    """What a line of --json holds."""
+    """Return the data of one line of --json."""
     now = time.monotonic()
     job = view.watch.job
     nodes = [
@@ -263,7 +269,7 @@ def event_of(view: LiveView) -> dict[str, Any]:
 
 
 def line_of(view: LiveView) -> str:
-    """`00:41:05 demo: job …; no answer: demo-2; demo-1: 5 stopped`."""
+    """Return `00:41:05 demo: job …; no answer: demo-2; demo-1: 5 stopped`."""
     now = time.monotonic()
     nodes = view.watch.nodes
     silent = silent_nodes(nodes, now, view.interval_s)
