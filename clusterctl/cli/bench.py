@@ -121,6 +121,7 @@ def bench(
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
 
     if compared:
+        # A shell expands `--compare bench-*`: all folders but the first arrive as arguments.
         folders = [*compared, *([name] if name else []), *arguments]
         return _compare([Path(one) for one in folders], as_json)
     assert name is not None  # ClusterCommand ensures it, unless --compare was given

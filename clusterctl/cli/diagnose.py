@@ -111,6 +111,7 @@ def diagnose(
     if save:
         bundles.save(evidence, save)
         output.note(f"all that was seen is in {save}: clusterctl diagnose --from {save} shows it")
+    # A page may be passed on: like the file of --save it has no secrets.
     if page:
         shown = bundles.without_secrets(evidence)
         write_page(shown, conclude(shown), page)

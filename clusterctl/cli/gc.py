@@ -69,6 +69,7 @@ def gc(
     """
     from clusterctl.operations.gc import GarbageCollector, HourlyCosts, Wishes
 
+    # An empty name, of a shell's unset variable, must not mean all clusters.
     if cluster is not None and not cluster.strip():
         raise UsageError("--cluster needs a name", "clusterctl gc without it looks at all clusters")
     if cluster is not None and (networks or older_than_s is not None):

@@ -95,6 +95,7 @@ def reboot(
             access,
             indices_of(chosen) if chosen else indices,
             wait=wait,
+            # 0 (`all`) becomes None: no limit.
             at_once=1 if at_once is None else at_once or None,
             timeout_s=timeout_s,
             force=force,

@@ -107,6 +107,7 @@ def results(
     if as_json and csv_file == "-":
         raise UsageError("--json and --csv - both want standard output", "name a file: --csv FILE")
     ending = picture_format(Path(plot)) if plot else ""
+    # A shell expands `--log *.log`: all files but the first arrive as arguments.
     files = [*logs, *filter(None, (name, job)), *more] if logs else []
     push = None
     if cloudwatch is not None:
@@ -123,6 +124,7 @@ def results(
         assert name is not None
         rows = _Rows(definitions, csv_file, as_json)
         job, status = _follow(app, name, job, rows, definitions, push)
+        # Rows on stdout are the whole result: a summary would spoil the JSON or CSV.
         if as_json or csv_file == "-" or status == INTERRUPTED:
             return status
         output.line()
@@ -457,6 +459,7 @@ def how_it_went(job: JobRecord) -> str:
 
 
 def show_run(run: Run, title: str, all_rows: bool) -> None:
+    """Print a run: its summary, remarks, rows and evaluations."""
     output.line(title + summary(run))
     for remark in remarks(run):
         output.line(f"  {remark}")

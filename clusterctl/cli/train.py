@@ -429,6 +429,7 @@ def train(
     if watchdog_cancel and not watchdog_s:
         raise UsageError("--watchdog-cancel needs a time", "say how long: --watchdog 5m")
     script_mode = job.mode if job else None
+    # A --model-dir that is no s3:// URI is a folder here: the model is fetched after the job's end.
     model_place = None if (model_dir or "s3://").startswith("s3://") else Path(str(model_dir))
     if job and model_dir:
         script_mode = replace(job.mode, model_url="" if model_place else model_dir)
