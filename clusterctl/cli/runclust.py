@@ -85,7 +85,7 @@ def runclust(
         verbose=verbose is not None,
         as_json=as_json,
     )
-    # A later call with --persist reaches its keeper by a socket: it need not import the SSH library.
+    # A later call reaches the keeper by a socket: it does not need the SSH library.
     if persist_s is not None:
         from clusterctl.operations.persist import KeptConnections, login_of
 
