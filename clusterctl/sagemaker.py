@@ -61,7 +61,10 @@ class NotebookSession:
         return str(self._app.ec2.meta.region_name)
 
     def default_bucket(self) -> str:
-        """Return the bucket `sagemaker-REGION-ACCOUNT`, created if missing. Raises AwsError."""
+        """Return the bucket `sagemaker-REGION-ACCOUNT`, created if missing.
+
+        Raises AwsError without valid credentials, and botocore's error if S3 refuses.
+        """
         name = f"sagemaker-{self.boto_region_name}-{self._app.clients.account_id}"
         s3 = self._app.clients.s3
         where = {"LocationConstraint": self.boto_region_name}
@@ -76,7 +79,7 @@ class NotebookSession:
     def upload(self, path: Path, uri: str) -> None:
         """Upload a file, or all files of a folder, below an s3:// URI.
 
-        Raises UsageError if the path is missing or the URI is wrong, AwsError, OSError.
+        Raises UsageError if the path is missing or the URI is wrong, OSError, and boto3's errors.
         """
         if not path.exists():
             raise UsageError(f"there is no {path} here", "give a file or a folder")
@@ -98,7 +101,7 @@ class S3Uploader:
 
     @staticmethod
     def upload(local_path: str, desired_s3_uri: str, session: NotebookSession | None = None) -> str:
-        """Upload a file or a folder, and return the URI. Raises UsageError, AwsError, OSError."""
+        """Upload a file or a folder, and return the URI. Raises what NotebookSession.upload does."""
         (session or NotebookSession()).upload(Path(local_path), desired_s3_uri)
         return desired_s3_uri
 
