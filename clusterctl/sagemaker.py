@@ -79,7 +79,7 @@ class NotebookSession:
     def upload(self, path: Path, uri: str) -> None:
         """Upload a file, or all files of a folder, below an s3:// URI.
 
-        Raises UsageError if the path is missing or the URI is wrong, OSError, and boto3's errors.
+        Raises UsageError for a missing path or a wrong URI, OSError, and boto3's errors.
         """
         if not path.exists():
             raise UsageError(f"there is no {path} here", "give a file or a folder")
@@ -101,7 +101,7 @@ class S3Uploader:
 
     @staticmethod
     def upload(local_path: str, desired_s3_uri: str, session: NotebookSession | None = None) -> str:
-        """Upload a file or a folder, and return the URI. Raises what NotebookSession.upload does."""
+        """Upload a file or a folder, and return the URI. Raises as NotebookSession.upload does."""
         (session or NotebookSession()).upload(Path(local_path), desired_s3_uri)
         return desired_s3_uri
 
