@@ -1,4 +1,4 @@
-"""The lab's accounts: whose key a request is signed with, and the keys that hosts are lent."""
+"""Access keys of the lab's accounts: long-lived ones, and temporary ones for hosts and sessions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from datetime import datetime, timedelta, timezone
 
 from clusterctl.lab.record import AccessKey
 
+# Lifetime of the temporary key that a host gets through its instance profile.
 LENT_FOR = timedelta(hours=6)
+# AWS's key ids are in base32.
 _LETTERS = string.ascii_uppercase + "234567"
 
 
 @dataclass(frozen=True)
 class LentKey(AccessKey):
-    """A key for a while. It is good together with its token only.
+    """A temporary key, valid until `expires` (UTC) and only together with its token.
 
-    `policy` is a document of IAM that limits it; empty for a key that may do all.
+    `policy` is the IAM policy document that limits the key. An empty one allows everything.
     """
 
     token: str
@@ -27,7 +29,7 @@ class LentKey(AccessKey):
 
 
 class Keyring:
-    """Every key that the lab knows. Thread-safe."""
+    """All access keys of the lab. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,12 +37,16 @@ class Keyring:
         self._lent: dict[str, LentKey] = {}
 
     def add(self, key: AccessKey) -> AccessKey:
+        """Register a key, and return it."""
         with self._lock:
             self._keys[key.id] = key
         return key
 
     def lend(self, account: str, holder: str) -> LentKey:
-        """The holder's key: the same one as before while half of its time is left."""
+        """Return the temporary key of a holder (an instance id).
+
+        It stays the same until half of its lifetime is over. Then the holder gets a new one.
+        """
         now = datetime.now(timezone.utc)
         with self._lock:
             held = self._lent.get(holder)
@@ -50,11 +56,12 @@ class Keyring:
         return lent
 
     def open_session(self, account: str, lasts: timedelta, policy: str = "") -> LentKey:
-        """A new key, for as long as it lasts."""
+        """Return a new temporary key that is valid for `lasts`."""
         with self._lock:
             return self._make(account, lasts, policy)
 
     def _make(self, account: str, lasts: timedelta, policy: str) -> LentKey:
+        """Make a temporary key, and drop the expired ones. The caller holds the lock."""
         now = datetime.now(timezone.utc)
         self._keys = {
             id: key
@@ -68,6 +75,7 @@ class Keyring:
         return lent
 
     def find(self, id: str) -> AccessKey | None:
+        """Return the key with this id, which may have expired; None if the lab has no such key."""
         with self._lock:
             return self._keys.get(id)
 
@@ -76,6 +84,6 @@ KEYS = Keyring()
 
 
 def new_key(account: str, kind: str = "AKIA") -> AccessKey:
-    """A random key. Of `kind` AKIA are long-lived ones, of ASIA those that come with a token."""
+    """Return a random key. `kind` begins its id: AKIA for long-lived keys, ASIA for temporary."""
     id = kind + "".join(secrets.choice(_LETTERS) for _ in range(16))
     return AccessKey(account, id, secrets.token_urlsafe(30))

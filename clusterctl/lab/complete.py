@@ -1,4 +1,4 @@
-"""What completes moto, noun by noun, and how it is tied to the lab's hosts and faults."""
+"""Installs everything that completes moto, and connects it with the lab's hosts and faults."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ from clusterctl.lab.ec2 import (
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import images, instances, vpcs
 
-# What moto knows of other services runs things on this machine.
+# The types of resources that a stack may create. moto's models of other services run programs on
+# this machine.
 SERVED = ("AWS::EC2::", "AWS::S3::", "AWS::IAM::", "AWS::SSM::")
-# What is wrong with a request itself is said before what there is not enough of.
+# Checked in this order: a request that is wrong in itself is refused for that before it is refused
+# for a quota or for missing capacity.
 RULES = (
     options.OptionRule(),
     images.ArchitectureRule(),
@@ -49,10 +51,10 @@ RULES = (
 def installers(
     inside: IPv4Network, public: IPv4Network, read_console: Callable[[str], str]
 ) -> list[Callable[[], None]]:
-    """One for each noun, in any order.
+    """Return the functions that complete moto, one for each subject. Their order does not matter.
 
-    `inside` is the network of the default VPCs, `public` that of public addresses; `read_console`
-    gives what the host of an instance id has printed.
+    `inside` is the network of the default VPCs, `public` that of public addresses. `read_console`
+    returns what an instance's host has printed, given the instance's id.
     """
     return [
         lambda: capacity.install(FAULTS.capacity_left),
@@ -82,8 +84,8 @@ def installers(
 def complete_moto(
     inside: IPv4Network, public: IPv4Network, read_console: Callable[[str], str]
 ) -> None:
-    """Once per process, before the first request."""
-    # Read by moto. The lab has its own images, and an account's buckets are closed to the others.
+    """Complete moto. Call this once per process, before the first request."""
+    # moto reads these: the lab has its own images, and no account may use another one's buckets.
     os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
     os.environ["MOTO_S3_ALLOW_CROSSACCOUNT_ACCESS"] = "false"
     for install in installers(inside, public, read_console):

@@ -1,4 +1,4 @@
-"""Start and stop the lab's processes, from outside them."""
+"""Starts and stops the lab's processes, from outside of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STOP_TIMEOUT_S = 15.0
 
 
 def start(options: LabOptions) -> LabRecord:
-    """Start a lab, and wait until it takes requests. Raises LabError, MissingTool."""
+    """Start a lab, and wait until it takes requests. Raise LabError or MissingTool if it fails."""
     check_machine(os.geteuid())
     home = Path(options.home)
     folder = folder_of(home)
@@ -45,7 +45,8 @@ def start(options: LabOptions) -> LabRecord:
 
 
 def stop(running: LabRecord) -> None:
-    """End the lab and all its hosts, and wait until nothing of it is left."""
+    """Stop the lab and all its hosts, and wait until nothing of it is left."""
+    # A pidfd keeps referring to this process, even if its pid is reused while it stops.
     try:
         process = os.pidfd_open(running.pid)
     except ProcessLookupError:
@@ -58,23 +59,23 @@ def stop(running: LabRecord) -> None:
     finally:
         os.close(process)
     _await_link_gone(running.link)
-    if read_record(running.home) is None:  # else another one has started already
+    if read_record(running.home) is None:  # otherwise these are the files of a lab started since
         for name in ("lab.json", "dial.sock"):
             (folder_of(running.home) / name).unlink(missing_ok=True)
     cgroups.remove([Path(folder) for folder in running.cgroups])
 
 
 def instances(running: LabRecord) -> list[dict[str, Any]]:
-    """What the lab says of its instances. Raises LabError if it does not answer."""
+    """Return the lab's instances as its status page shows them. Raise LabError on no answer."""
     found: list[dict[str, Any]] = pages.ask(running, "/_lab/status")
     return found
 
 
 def _launch(options: LabOptions, log: int) -> dict[str, str]:
-    """Start the server; what it reports: empty when it is ready."""
+    """Start the server and return its report: empty when it is ready, or `error` and `hint`."""
     report, theirs = os.pipe()
     arguments = [json.dumps(asdict(options)), str(theirs)]
-    # This package, whatever lies in the folder that the command was given in.
+    # `python -m` searches the current folder first, and that may contain another clusterctl.
     package = str(Path(__file__).parents[2])
     search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
     process = subprocess.Popen(
@@ -91,7 +92,7 @@ def _launch(options: LabOptions, log: int) -> dict[str, str]:
     try:
         with os.fdopen(report, "rb") as line:
             said = line.read()
-    except BaseException:
+    except BaseException:  # Ctrl-C too: leave no lab behind whose start nobody waited for
         process.terminate()
         raise
     if not said:
@@ -104,13 +105,14 @@ def _launch(options: LabOptions, log: int) -> dict[str, str]:
 
 
 def _ended(process: int, timeout_s: float) -> bool:
+    """Wait for the process of a pidfd to end. Return False if it does not end in time."""
     poll = select.poll()
     poll.register(process, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))
 
 
 def _await_link_gone(link: str | None) -> None:
-    """The kernel takes a dead network namespace down in the background."""
+    """Wait for the link to disappear: the kernel removes a dead network namespace in background."""
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while link and Path("/sys/class/net", link).exists() and time.monotonic() < deadline:
         time.sleep(0.02)

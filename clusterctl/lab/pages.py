@@ -1,4 +1,4 @@
-"""Ask a running lab for its own pages, from outside."""
+"""Requests the pages of a running lab, `/_lab/...`, from outside its processes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ TIMEOUT_S = 5.0
 
 
 def ask(running: LabRecord, path: str, method: str = "GET", body: object = None) -> Any:
-    """The page's JSON. Raises UsageError if the lab refuses, LabError if it does not answer."""
+    """Return a page's JSON. Raise UsageError if the lab refuses, LabError if it does not answer."""
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(running.endpoint_url + path, content, method=method)
     request.add_header("Authorization", f"Bearer {running.secret}")
-    # Never through a proxy: it is this machine.
+    # The lab is on this machine: ignore the proxies that the environment may name.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=TIMEOUT_S) as answer:
@@ -30,6 +30,7 @@ def ask(running: LabRecord, path: str, method: str = "GET", body: object = None)
 
 
 def _refusal(running: LabRecord, refused: urllib.error.HTTPError) -> UsageError | LabError:
+    """Return the lab's refusal as an error; LabError if the answer is not one of the lab's."""
     try:
         said = json.load(refused)
         return UsageError(said["error"], said["hint"])

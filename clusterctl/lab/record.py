@@ -1,4 +1,4 @@
-"""What a running lab leaves for others to find: `HOME/lab/lab.json`."""
+"""The record of a running lab, `HOME/lab/lab.json`, through which other processes find it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 
 from clusterctl.domain.errors import LabError
 
+# Default size of a host's /data.
 VOLUME_BYTES = 2**30
-# The second one is there for rehearsals of what another account sees: nothing of the first one's.
+# The second account is for rehearsing access from another account: it sees nothing of the first.
 ACCOUNTS = ("123456789012", "210987654321")
 
 
 @dataclass(frozen=True)
 class LabOptions:
-    """How to start a lab. `home` is absolute; `port` 0, `network` None: a free one."""
+    """How to start a lab. `home` is an absolute path. `port` 0 and `network` None: a free one."""
 
     home: str
     port: int
@@ -26,7 +27,7 @@ class LabOptions:
 
 @dataclass(frozen=True)
 class AccessKey:
-    """An account's long-lived key. As on AWS, its id says which account asks."""
+    """An account's long-lived key. As on AWS, a request belongs to the account of its key's id."""
 
     account: str
     id: str
@@ -37,10 +38,13 @@ class AccessKey:
 class LabRecord:
     """A running lab.
 
-    `proxy_command` is for ssh, with %h and %p; None where addresses answer. `storage_url` is where
-    hosts reach S3, `tcp` is their congestion control; `cgroups` limit their processes and all their
-    memory, to `memory_bytes`, where there are any. `keys` has one for each of ACCOUNTS, in that
-    order. `secret` opens the lab's own pages, below /_lab/.
+    `pid_started` is in clock ticks since boot. `mode` is root, subuid or single. `proxy_command` is
+    ssh's ProxyCommand, with %h and %p; None where the hosts' addresses answer directly. `link` is
+    this machine's network link into the lab, None where there is none. `keys` has one key for each
+    of ACCOUNTS, in that order. `secret` is the password of the lab's pages, below /_lab/.
+    `storage_url` is S3 as hosts reach it. `tcp` is the hosts' congestion control. `cgroups` are the
+    folders of the control groups that limit the hosts' processes, and their memory to
+    `memory_bytes` together; empty and 0 where the lab has no control groups.
     """
 
     home: Path
@@ -64,10 +68,11 @@ class LabRecord:
 
     @property
     def environment(self) -> dict[str, str]:
+        """The environment for the first account."""
         return self.environment_of(ACCOUNTS[0])
 
     def environment_of(self, account: str) -> dict[str, str]:
-        """What AWS's programs and s5cmd need to talk to the lab as one of its accounts."""
+        """Return the variables through which AWS's programs and s5cmd use the lab as an account."""
         key = next(key for key in self.keys if key.account == account)
         return {
             "AWS_ENDPOINT_URL": self.endpoint_url,
@@ -78,18 +83,19 @@ class LabRecord:
         }
 
     def key_named(self, id: str | None) -> AccessKey:
-        """The key with this id; the first account's where the lab has none such."""
+        """Return the key with this id, or the first account's key if the lab has no such key."""
         return next((key for key in self.keys if key.id == id), self.keys[0])
 
 
 def folder_of(home: Path) -> Path:
+    """Return the folder of a home's lab."""
     return home / "lab"
 
 
 def read_record(home: Path) -> LabRecord | None:
-    """The lab that runs for this home; None if none does, whatever a dead one left behind.
+    """Return the lab that runs for this home; None if none does, even if a record is left.
 
-    Raises LabError of one that runs and that another version of clusterctl has started.
+    Raise LabError if a lab runs but another version of clusterctl wrote its record.
     """
     try:
         fields = json.loads((folder_of(home) / "lab.json").read_text())
@@ -113,7 +119,10 @@ def read_record(home: Path) -> LabRecord | None:
 
 
 def write_record(record: LabRecord) -> None:
-    """Replace the file in one step: a reader never sees half of it. Its keys are the owner's."""
+    """Replace the record in one step, so that a reader never sees half of it.
+
+    Only its owner can read it, since it has the lab's keys.
+    """
     folder = folder_of(record.home)
     new = folder / "lab.json.new"
     new.touch(0o600)
@@ -122,11 +131,15 @@ def write_record(record: LabRecord) -> None:
 
 
 def process_started(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot: tells it from another with its old pid."""
+    """Return a process's start in clock ticks since boot; None if it is gone or a zombie.
+
+    Pids are reused. A pid together with its start identifies a process.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The command's name, in parentheses, may hold spaces and parentheses.
+    # The command's name is in parentheses, and may contain spaces and parentheses itself. The start
+    # is field 22 of proc(5).
     state, *fields = stat.rpartition(")")[2].split()
     return None if state == "Z" else int(fields[18])

@@ -1,4 +1,4 @@
-"""What the lab needs of the machine, checked before anything is started."""
+"""Checks of what the lab needs from the machine, made before anything is started."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from clusterctl.domain.errors import LabError, MissingTool
 from clusterctl.lab.faults.hosts import SLOWEST_BIT
 from clusterctl.lab.hosts.daemon.host_faults import shape_of
 
-# Program -> the Debian and Ubuntu package that has it.
+# Program -> the Debian and Ubuntu package that contains it.
 PROGRAMS = {
     "sshd": "openssh-server",
     "ssh-keygen": "openssh-client",
     "ip": "iproute2",
     "sudo": "sudo",
 }
+# Where the lab's programs are looked up. A user's own PATH may lack the sbin folders.
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 USER_NAMESPACES_HINT = "allow them with: sudo sysctl -w user.max_user_namespaces=10000"
 
-# Settings by which distributions keep user namespaces from users: value that refuses -> command.
+# Kernel settings with which distributions forbid user namespaces -> (the value that forbids them,
+# the command that allows them).
 SYSCTLS = {
     "kernel/apparmor_restrict_unprivileged_userns": (
         "1",
@@ -35,7 +37,7 @@ SYSCTLS = {
 
 
 def check_machine(euid: int) -> None:
-    """Raises MissingTool or LabError with the one command that helps."""
+    """Raise MissingTool or LabError, with the command that helps, if the lab cannot run here."""
     missing = [name for name in PROGRAMS if not shutil.which(name, path=SEARCH_PATH)]
     if not Path("/usr/bin/python3").exists():
         raise MissingTool(
@@ -55,10 +57,14 @@ def check_machine(euid: int) -> None:
 
 @functools.cache
 def check_shaping() -> None:
-    """Raises MissingTool or LabError where links cannot be given a rate. Once is enough."""
+    """Raise MissingTool or LabError if a network link cannot be given a rate.
+
+    A success is cached. A failure is not, because the user may install what is missing.
+    """
     if not shutil.which("tc", path=SEARCH_PATH):
         raise MissingTool("shaping a link needs tc", "sudo apt-get install iproute2")
     probe = ["tc", "qdisc", "add", "dev", "lo", "root", *shape_of(SLOWEST_BIT).split()]
+    # In a network namespace of its own: the machine's `lo` is not touched, and root is not needed.
     alone = ["unshare", "--user", "--map-root-user", "--net"]
     tried = subprocess.run(
         [*alone, *probe], env={"PATH": SEARCH_PATH}, capture_output=True, text=True, check=False
@@ -69,7 +75,10 @@ def check_shaping() -> None:
 
 
 def refusing_sysctl(values: Mapping[str, str], euid: int) -> str | None:
-    """The command that allows user namespaces, if a setting forbids them to this user."""
+    """Return the command that allows user namespaces; None if no setting forbids them.
+
+    `values` are the settings of SYSCTLS that this kernel has.
+    """
     for name, (refuses, command) in SYSCTLS.items():
         for_users_only = name.startswith("kernel/")
         if values.get(name) == refuses and not (for_users_only and euid == 0):

@@ -1,6 +1,7 @@
-"""Sessions: STS gives keys that are known, and what they ask is held to their policy.
+"""STS sessions: keys that the lab accepts, and a check of each request against its key's policy.
 
-moto gives everybody the same example keys, and checks policies of users and roles only.
+moto's STS returns the same example keys to everybody, and moto checks only the policies of users
+and roles.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from clusterctl.lab.accounts import KEYS, LentKey
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.gate import KEY_HEADER
 
-# Without a policy such a session may do nothing.
+# The policy of a federated session that names none: such a session may do nothing.
 NOTHING = '{"Version": "2012-10-17", "Statement": []}'
+# AWS's default lifetimes of sessions and of assumed roles.
 LASTS_S, ROLE_LASTS_S = 43_200, 3_600
-# What moto calls otherwise than IAM does.
+# moto's name of an action -> the name that IAM policies use.
 ACTIONS = {"s3:HeadBucket": "s3:ListBucket"}
 
 
 def install() -> None:
+    """Replace moto's STS calls, and check the session's policy before moto's own authorization."""
     authorize = ActionAuthenticatorMixin._authenticate_and_authorize_action
     federate = TokenResponse.get_federation_token
 
@@ -43,7 +46,7 @@ def install() -> None:
 
     def get_federation_token(response: Any) -> ActionResult:
         _refuse_sessions(response, "GetFederationToken")
-        # moto checks the policy's length, and knows the rest of the answer.
+        # moto checks the policy's length, and makes the rest of the answer.
         known: Any = federate(response).result
         policy = response._get_param("Policy") or NOTHING
         return ActionResult({**known, "Credentials": _credentials(response, policy)})
@@ -51,7 +54,7 @@ def install() -> None:
     assume = TokenResponse.assume_role
 
     def assume_role(response: Any) -> ActionResult:
-        """A role of the caller's own account, whatever its trust policy says."""
+        """Assume a role of the caller's own account. Its trust policy is not checked."""
         arn = response._get_param("RoleArn")
         roles = iam_backends[response.current_account][response.partition].roles.values()
         if not any(role.arn == arn for role in roles):
@@ -69,7 +72,10 @@ def install() -> None:
 
 
 def permits(key: str, action: str, resource: str = "*") -> bool:
-    """Whether the key of that id may do `s3:GetObject`: all but sessions may do everything."""
+    """Return whether the key with this id may perform an action such as `s3:GetObject`.
+
+    Only a session with a policy is limited. Every other key may do everything.
+    """
     session = KEYS.find(key)
     if not isinstance(session, LentKey) or not session.policy:
         return True
@@ -78,12 +84,16 @@ def permits(key: str, action: str, resource: str = "*") -> bool:
 
 
 def _check(response: Any, resource: str, is_s3: bool) -> None:
-    """Raises AccessDenied in the words of S3, of the services that speak JSON, or of the others."""
+    """Raise AccessDenied if the key's policy does not allow the request.
+
+    The error has the format of the called service: S3's, JSON's, or that of the others.
+    """
     action = response.data.get("Action") if is_s3 else response._get_action()
     action = action[0] if isinstance(action, list) else action
     called = f"{'s3' if is_s3 else response.service_name}:{action}"
     called = ACTIONS.get(called, called)
     key = response.headers.get(KEY_HEADER, "")
+    # AWS allows GetCallerIdentity to every key, whatever its policy.
     if called == "sts:GetCallerIdentity" or permits(key, called, resource):
         return
     if is_s3:
@@ -96,6 +106,7 @@ def _check(response: Any, resource: str, is_s3: bool) -> None:
 
 
 def _refuse_sessions(response: Any, action: str) -> None:
+    """Raise AccessDenied for a temporary key: STS gives these sessions to long-lived keys only."""
     if isinstance(KEYS.find(response.headers.get(KEY_HEADER, "")), LentKey):
         raise AccessDeniedError(
             f"arn:aws:sts::{response.current_account}:session",
@@ -104,6 +115,7 @@ def _refuse_sessions(response: Any, action: str) -> None:
 
 
 def _credentials(response: Any, policy: str, lasts_s: int = LASTS_S) -> dict[str, Any]:
+    """Open a session and return its credentials. `lasts_s` holds if the request names no time."""
     lasts = timedelta(seconds=response._get_int_param("DurationSeconds", lasts_s))
     key = KEYS.open_session(response.current_account, lasts, policy)
     return {
