@@ -1,4 +1,4 @@
-"""The lab's HTTP server: moto's, completed, with the lab's own page beside it."""
+"""The lab's HTTP servers: the completed moto, behind the gate, and the lab's own pages."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ from clusterctl.lab.hosts import instances
 from clusterctl.lab.hosts.tracker import TRACKER
 from clusterctl.lab.sessions import permits
 
-# As requests are signed for them, CloudWatch as `monitoring`.
+# The names that requests are signed for. CloudWatch's is `monitoring`.
 SERVICES = (
     *("ec2", "s3", "ssm", "iam", "sts"),
     *("servicequotas", "pricing", "cloudformation", "monitoring"),
 )
 STATUS_PATH = "/_lab/status"
+# How long a request that sets or clears a host's fault waits for the supervisor to apply it.
 SETTLED_WITHIN_S = 3.0
+# The region in the Authorization header of a request to the price list.
 SIGNED_FOR = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/pricing/")
-# A connection on which nothing comes or goes for so long is closed, as S3 does it.
+# An idle connection is closed after this time, as S3 does.
 IDLE_S = 60.0
 
 
 def make_api(listening: socket.socket, secret: str) -> BaseWSGIServer:
-    """The lab's services and, to who knows `secret`, its own pages."""
+    """Return the server of the lab's services, and of its pages for requests with `secret`."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     port = listening.getsockname()[1]
     pages = page.with_fault_page(with_interruptions(_no_page), checks.admit, _settle)
@@ -51,14 +53,14 @@ def make_api(listening: socket.socket, secret: str) -> BaseWSGIServer:
 
 
 def make_storage(listening: socket.socket) -> BaseWSGIServer:
-    """S3 for the hosts, on the socket that listens inside the lab. The store is the API's."""
+    """Return the hosts' S3 server. Its socket listens inside the lab, its objects are the API's."""
     host, port = listening.getsockname()
     store = objects.within_room(_dispatch)
     return _serve(listening, gate.with_gate(store, ["s3"], [host, f"{host}:{port}"]))
 
 
 class Handler(werkzeug_app.MotoRequestHandler):
-    """One request: werkzeug closes the connection after it."""
+    """Handles one request. werkzeug closes the connection after it."""
 
     timeout = IDLE_S
 
@@ -76,14 +78,17 @@ def _serve(listening: socket.socket, app: gate.Wsgi) -> BaseWSGIServer:
 
 
 def _dispatch(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-    """moto's own dispatcher would serve whatever moto has."""
+    """Call the service that the request is signed for.
+
+    moto's own dispatcher is not used, because it would serve every service that moto has.
+    """
     answer: Iterable[bytes] = _backend(environ[gate.SERVICE])(environ, start)
     return answer
 
 
 @functools.cache
 def _backend(service: Any) -> gate.Wsgi:
-    # A variable of the environment for this is read when moto is imported, by whomever.
+    # The environment variable for this has no effect here: moto reads it when it is imported.
     werkzeug_app.DISABLE_GLOBAL_CORS = True  # type: ignore[attr-defined]
     if service == "pricing":
         return _serve_prices
@@ -91,7 +96,7 @@ def _backend(service: Any) -> gate.Wsgi:
 
 
 def _serve_prices(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-    """The price list. A request is for the region that it is signed for."""
+    """Answer a request to the price list, in the region that the request is signed for."""
     signed = SIGNED_FOR.search(environ.get("HTTP_AUTHORIZATION", ""))
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
@@ -112,6 +117,7 @@ def _no_page(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[byt
 
 
 def _settle() -> bool:
+    """Wait until the supervisor has looked at every host. Return False if that takes too long."""
     return TRACKER.wait(instances.LabInstance.changed.set, SETTLED_WITHIN_S)
 
 

@@ -1,6 +1,6 @@
-"""Who may ask the lab: programs that hold one of its keys, for the services that it has.
+"""Authentication: only requests that are signed with one of the lab's keys reach its services.
 
-Everybody on this machine, and every page in a browser, can reach the lab's ports.
+Every user of this machine, and every web page in a browser on it, can connect to the lab's ports.
 """
 
 from __future__ import annotations
@@ -35,18 +35,23 @@ from clusterctl.lab.record import AccessKey
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-# Which service the request's key was used for, as the API behind the gate finds it.
+# The WSGI variable that tells the API which service the request is signed for.
 SERVICE = "clusterctl.service"
-# And the id of that key, empty for none: a header, since moto hands on nothing else.
+# The id of the key that signed the request, empty for none. It is passed on as a header, because
+# moto's handlers get nothing else from the WSGI environment.
 KEY_HEADER, IN_ENVIRON = "X-Clusterctl-Key", "HTTP_X_CLUSTERCTL_KEY"
 PAGES = "/_lab/"
+# The protocols, in the order of `Refusal.codes`.
 KINDS = ("ec2", "s3", "json", "query")
+# Of requests to all services but S3.
 BODY_LIMIT = 2**20
+# How long to wait for the rest of a request that is refused.
 DRAIN_S = 1.0
+# The format of X-Amz-Date.
 TIME = "%Y%m%dT%H%M%SZ"
-# As on AWS.
+# How far a signature's time may be from this machine's, as on AWS.
 MOST_SKEW = timedelta(minutes=15)
-# What a request without a key may ask of a bucket or an object that is public.
+# The query parameters with which a public bucket or object can be read without a key.
 PUBLIC_QUERY = {
     *("list-type", "prefix", "delimiter", "marker", "max-keys", "continuation-token"),
     *("start-after", "encoding-type", "fetch-owner", "partNumber"),
@@ -54,13 +59,15 @@ PUBLIC_QUERY = {
 
 
 class Refusal(NamedTuple):
-    """Why a request is not let in: the codes of EC2, S3, JSON services and others, and the text."""
+    """Why a request is refused: the error codes in the protocols of KINDS, and the message."""
 
     codes: tuple[str, str, str, str]
     message: str
 
 
 class Refused(Exception):
+    """A request is refused."""
+
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
@@ -110,10 +117,12 @@ TOO_LARGE = Refusal(
 
 @dataclass(frozen=True)
 class Claim:
-    """What a request says of its signature.
+    """A request's signature, and what the request says about it.
 
-    `when` is as it was sent. `lasts_s` is None where a header has the signature, not the URL.
-    `headers` are the names of those that are signed; None in the older signature of S3's URLs.
+    `when` is the time of the signature as text (`TIME`). `lasts_s` is how long a signed URL is
+    valid, None for a signature in a header. `headers` are the names of the signed headers. They are
+    None for S3's older URL signature (version 2), whose `when` is the end of its validity in
+    seconds since the epoch.
     """
 
     key: str
@@ -133,13 +142,14 @@ def with_gate(
     pages: tuple[Wsgi, str] | None = None,
     keys: Keyring = KEYS,
 ) -> Wsgi:
-    """An API for requests to one of `hosts`, each signed with one of the lab's keys.
+    """Return `api` behind a check: a request must be for one of `hosts` and signed with a key.
 
-    `pages` are the lab's own, below /_lab/, with the secret that opens them.
+    `pages` are the lab's own pages, below /_lab/, and the secret that a request for them needs.
     """
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        # A browser says where its page is from; a name that was made to point here is not ours.
+        # Browsers send `Origin` with a page's requests to other sites. A `Host` that is not the
+        # lab's own is a site's name that was made to resolve to this machine (DNS rebinding).
         if "HTTP_ORIGIN" in environ or environ.get("HTTP_HOST", "").lower() not in hosts:
             start("403 Forbidden", [("Content-Type", "text/plain")])
             return [b"The lab answers no web pages, and to its own address only.\n"]
@@ -156,7 +166,7 @@ def with_gate(
                 f"The lab has no service {service!r:.40}: it has {', '.join(services)}",
             )
             return send(said, start)
-        # moto believes the first header, what we added to it the second, whatever came in them.
+        # moto trusts the first header and the lab the second: replace what the request had there.
         environ["HTTP_X_MOTO_ACCOUNT_ID"] = account
         environ[IN_ENVIRON] = key
         environ[SERVICE] = service
@@ -168,6 +178,7 @@ def with_gate(
 def _ask_page(
     environ: dict[str, Any], start: Callable[..., Any], pages: Wsgi, secret: str
 ) -> Iterable[bytes]:
+    """Answer a request for one of the lab's own pages, if it has the secret."""
     given = environ.get("HTTP_AUTHORIZATION", "")
     if hmac.compare_digest(given.encode(), f"Bearer {secret}".encode()):
         return pages(environ, start)
@@ -177,7 +188,7 @@ def _ask_page(
 
 
 def _admit(environ: dict[str, Any], keys: Keyring) -> tuple[str, str, str]:
-    """The account, the service that is asked, and the key's id. Raises Refused."""
+    """Return the account, the service and the key's id (empty without a key). Raise Refused."""
     claim = read_claim(environ)
     if claim is None:
         return _owner_of_public(environ), "s3", ""
@@ -196,7 +207,10 @@ def _admit(environ: dict[str, Any], keys: Keyring) -> tuple[str, str, str]:
 
 
 def read_claim(environ: dict[str, Any]) -> Claim | None:
-    """What the request says of its signature; None without one. Raises Refused for half of one."""
+    """Return a request's signature; None if it has none. Raise Refused if it is incomplete.
+
+    It is in a header or in the URL (version 4), or in the URL of an S3 request (version 2).
+    """
     header = environ.get("HTTP_AUTHORIZATION", "")
     query = {name: values[0] for name, values in parse_qs(environ["QUERY_STRING"]).items()}
     try:
@@ -237,7 +251,7 @@ def read_claim(environ: dict[str, Any]) -> Claim | None:
 
 
 def _signature(environ: dict[str, Any], claim: Claim, key: AccessKey) -> str:
-    """What the signature has to be: botocore signs the request once more."""
+    """Return the signature that the request should have. botocore signs the request again."""
     path, query = _canonical(environ)
     credentials = Credentials(key.id, key.secret)
     headers: Any = HTTPHeaders()
@@ -246,6 +260,8 @@ def _signature(environ: dict[str, Any], claim: Claim, key: AccessKey) -> str:
             headers[name] = value
     if claim.headers is None:
         older: Any = HmacV1QueryAuth(credentials)
+        # In a signed URL the end of its validity takes the place of the date. botocore would
+        # compute a new one.
         older._get_date = lambda: claim.when
         if claim.token:
             headers["x-amz-security-token"] = claim.token
@@ -263,7 +279,7 @@ def _signature(environ: dict[str, Any], claim: Claim, key: AccessKey) -> str:
         method=environ["REQUEST_METHOD"],
         url=f"http://lab{path}?{query}",
         headers=headers,
-        # S3's requests carry the hash of their body in a header.
+        # S3's requests have their body's hash in a header, so the body need not be read for this.
         data=b"" if claim.service == "s3" else _read_body(environ),
     )
     request.context["timestamp"] = claim.when
@@ -273,7 +289,7 @@ def _signature(environ: dict[str, Any], claim: Claim, key: AccessKey) -> str:
 
 
 def _canonical(environ: dict[str, Any]) -> tuple[str, str]:
-    """The path and the query as they are signed: each byte encoded in one way, no signature."""
+    """Return path and query as they were signed: encoded in one way, and without the signature."""
     path, _, query = environ["REQUEST_URI"].partition("?")
     pairs = [pair.partition("=")[::2] for pair in query.split("&") if pair]
     encoded = [
@@ -285,12 +301,12 @@ def _canonical(environ: dict[str, Any]) -> tuple[str, str]:
 
 
 def _encode(text: str, safe: str = "") -> str:
-    # REQUEST_URI is made of bytes, as latin-1.
+    # REQUEST_URI holds the bytes of the request as latin-1 characters.
     return quote(unquote(text, "latin-1"), safe + "-_.~", "latin-1")
 
 
 def _read_body(environ: dict[str, Any]) -> bytes:
-    """The body, left there for the API to read again."""
+    """Return the body, and put it back for the API to read. Raise Refused if it is too large."""
     length = environ.get("CONTENT_LENGTH") or "0"
     if not length.isdigit() or int(length) > BODY_LIMIT:
         raise Refused(TOO_LARGE)
@@ -300,7 +316,7 @@ def _read_body(environ: dict[str, Any]) -> bytes:
 
 
 def _check_time(claim: Claim) -> None:
-    """A signature is good for some minutes, or as long as its URL says. Raises Refused."""
+    """Raise Refused if the signature has expired: after MOST_SKEW, or when its URL says so."""
     if claim.headers is None:
         if not claim.when.isdigit() or int(claim.when) < time.time():
             raise Refused(EXPIRED)
@@ -316,9 +332,10 @@ def _check_time(claim: Claim) -> None:
 
 
 def _owner_of_public(environ: dict[str, Any]) -> str:
-    """The account of the bucket that the request reads without a key. Raises Refused.
+    """Return the account of the public bucket that a request without a key reads. Raise Refused.
 
-    Whether an object is public, moto knows itself; lists it gives to anybody.
+    moto itself checks whether an object is public, but lists every bucket to anybody. So that is
+    checked here.
     """
     name, _, key = environ["PATH_INFO"].lstrip("/").partition("/")
     query = parse_qs(environ["QUERY_STRING"], keep_blank_values=True)
@@ -340,14 +357,15 @@ def _owner_of_public(environ: dict[str, Any]) -> str:
 def _refuse(
     environ: dict[str, Any], start: Callable[..., Any], refused: Refused
 ) -> Iterable[bytes]:
-    """In the words of the service that was meant."""
+    """Answer with an error in the protocol of the service that the request seems to be for."""
     scope = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2].split("/")
     is_json = "HTTP_X_AMZ_TARGET" in environ
     unsigned = "" if is_json else "ec2" if _is_form(environ) else "s3"
     service = scope[3] if len(scope) > 3 else unsigned
     kind = service if service in ("ec2", "s3") else "json" if is_json else "query"
     status = {"ec2": 401, "json": 400}.get(kind, 403)
-    # What is still on its way would reset the connection, and the answer with it.
+    # Read the rest of the request: the kernel resets a connection that is closed with unread data,
+    # and the client may then lose the answer.
     environ["werkzeug.socket"].settimeout(DRAIN_S)
     length = environ.get("CONTENT_LENGTH") or "0"
     with contextlib.suppress(OSError):

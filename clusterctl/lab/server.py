@@ -1,7 +1,7 @@
-"""The lab's main process: the API, and the namespace daemon as its child.
+"""The lab's main process. It serves the API, and has the namespace daemon as its child.
 
 `python -m clusterctl.lab.server OPTIONS REPORT_FD` writes one JSON line to REPORT_FD: `{}` when the
-lab is ready, or the error that kept it from it. OPTIONS are `LabOptions` in JSON.
+lab is ready, or the error that prevented it. OPTIONS are `LabOptions` in JSON.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from clusterctl.lab.hosts.metadata import make_metadata_server
 from clusterctl.lab.hosts.namespaces import HOSTS_MEMORY, Daemon, DaemonPlan, NetworkTaken
 from clusterctl.lab.hosts.supervisor import Supervisor
 
+# Files in the lab's folder that remain when a lab is killed.
 LEFT_BY_A_DEAD_LAB = ("lab.json", "lab.json.new", "dial.sock")
+# The program that ssh runs as its ProxyCommand.
 DIAL = Path(__file__).parent / "hosts" / "dial.py"
 
 
@@ -60,7 +62,10 @@ def main() -> None:
 
 
 def _start(options: record.LabOptions) -> Callable[[], None]:
-    """Everything up and recorded. What is returned serves until SIGTERM or the daemon's end."""
+    """Start everything and write the record. Return a function that serves until SIGTERM.
+
+    If the daemon ends, the supervisor ends this process.
+    """
     folder = record.folder_of(Path(options.home))
     lock = _lock(folder)
     for name in LEFT_BY_A_DEAD_LAB:
@@ -72,7 +77,8 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
     daemon, plan = _spawn(mode, dial, wanted)
     network = plan.network
     complete_moto(network, plan.public, lambda id: str(daemon.call("console", id=id)))
-    # Each request is a connection of its own, and one s5cmd makes 256. Hosts keep the usual limit.
+    # Each request has a connection of its own, and one s5cmd makes 256. The limit is raised after
+    # the daemon was started, so that its hosts keep the usual one.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     secret = secrets.token_urlsafe(30)
@@ -100,18 +106,20 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
 
 
 def _limits(daemon: Daemon) -> dict[str, Any]:
+    """Return the record's fields about control groups."""
     memory = HOSTS_MEMORY if daemon.cgroups else 0
     return {"cgroups": tuple(map(str, daemon.cgroups)), "memory_bytes": memory}
 
 
 def _be_nobody(plan: DaemonPlan) -> None:
-    """Hosts' and others' requests are read by an id that has nothing on this machine.
+    """Give up root, so that requests are read by a uid that owns nothing on this machine.
 
-    It is that of root on the hosts. As another one this process could not end the daemon: not even
-    by its own death, for that signal needs the right to be sent, too.
+    The uid is that of the hosts' root. With any other one this process could not kill the daemon,
+    not even through its own death: the kernel checks the right to send the parent-death signal too.
+    If the uid cannot read Python's files, the process stays root and logs a warning.
     """
     with contextlib.suppress(ClusterctlError):
-        requirements.check_shaping()  # which that id might not be let do
+        requirements.check_shaping()  # caches a success: that uid may not be allowed to try
     python = [sys.prefix, sys.base_prefix, *filter(os.path.isdir, sys.path)]
     samples = [Path(file or "") for file in (__file__, os.__file__, moto.__file__)]
     _, id, _ = plan.ids.uids[0]
@@ -120,7 +128,7 @@ def _be_nobody(plan: DaemonPlan) -> None:
 
 
 def _lock(folder: Path) -> int:
-    """Held for life: one lab per home."""
+    """Take the home's lock, which this process keeps as long as it lives. Raise LabError."""
     lock = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,7 +148,10 @@ def _listen(port: int) -> socket.socket:
 
 
 def _dial_socket(folder: Path) -> socket.socket:
-    """Where dial.py asks for connections. By its short name: a socket's path may have 107 bytes."""
+    """Return the Unix socket at which dial.py requests connections.
+
+    It is bound by a relative name, because the path of a Unix socket is limited to 107 bytes.
+    """
     os.chdir(folder)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind("dial.sock")
@@ -151,8 +162,11 @@ def _dial_socket(folder: Path) -> socket.socket:
 def _spawn(
     mode: modes.Mode, dial: socket.socket | None, wanted: IPv4Network | None
 ) -> tuple[Daemon, DaemonPlan]:
-    """The daemon, on the wanted network, or the first that nobody took in the meantime."""
-    # A user's lab adds no route to this machine: its networks are in no one's way.
+    """Start the daemon on the wanted network, or on the first free one. Raise LabError for none.
+
+    A network that another lab takes in the meantime is skipped.
+    """
+    # A user's lab adds no route to this machine, so its networks conflict with nothing.
     in_use = addresses.networks_in_use() if mode.name == "root" else []
     for network in addresses.free_networks(in_use, wanted):
         public = addresses.public_network(network, in_use)
@@ -168,8 +182,10 @@ def _spawn(
 def _record(
     options: record.LabOptions, listening: socket.socket, plan: DaemonPlan, secret: str
 ) -> record.LabRecord:
+    """Make the accounts' keys, and return the record of this lab."""
     home = Path(options.home)
     started = record.process_started(os.getpid())
+    # ssh expands `%` in a ProxyCommand.
     files = (str(one).replace("%", "%%") for one in (DIAL, home / "lab/dial.sock"))
     proxy = ("/usr/bin/python3", "-S", "-E", *files, "%h", "%p")
     return record.LabRecord(
