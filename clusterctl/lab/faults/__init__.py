@@ -1,4 +1,4 @@
-"""What can be made to go wrong in the lab: its kinds, those that are set, and how calls fail.
+"""Faults that can be set in the lab: their kinds, those that are set, and how API calls fail.
 
-What a fault does to a host is done by the daemon (`hosts`).
+The daemon (`hosts.daemon`) carries out the faults of hosts.
 """

@@ -1,4 +1,4 @@
-"""AWS's error answers, as each of its protocols writes them down."""
+"""AWS's error answers in the format of each of its protocols."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 XML, JSON = "text/xml;charset=UTF-8", "application/x-amz-json-1.1"
 SPECIAL = {"'": "&apos;", '"': "&quot;"}
 
-# Code -> HTTP status and AWS's text, where a fault names neither.
+# Error code -> AWS's HTTP status and message, used where a fault leaves them out.
 USUAL = {
     "AuthFailure": (401, "AWS was not able to validate the provided access credentials"),
     "InsufficientFreeAddressesInSubnet": (
@@ -49,7 +49,7 @@ USUAL = {
 
 @dataclass(frozen=True)
 class Call:
-    """Who is asked for what: `ec2` and `RunInstances`. `json`: the service speaks JSON."""
+    """A service and its action, such as `ec2` and `RunInstances`. `json`: its protocol is JSON."""
 
     service: str
     action: str
@@ -66,7 +66,10 @@ class Answer:
 
 
 def error_answer(call: Call, code: str, message: str = "", status: int = 0) -> Answer:
-    """An error as the called service would say it. Empty message, status 0: AWS's own."""
+    """Return an error in the called service's format.
+
+    An empty message and status 0 stand for AWS's own for that code.
+    """
     usual_status, usual_message = USUAL.get(code, (400, f"{code}, set with clusterctl lab fault"))
     status, message = status or usual_status, message or usual_message
     if call.json:
@@ -76,7 +79,7 @@ def error_answer(call: Call, code: str, message: str = "", status: int = 0) -> A
 
 
 def send(answer: Answer, start: Callable[..., Any]) -> Iterable[bytes]:
-    """As a WSGI application has it."""
+    """Send the answer as a WSGI application does."""
     names = {status.value: status.phrase for status in HTTPStatus}
     phrase = names.get(answer.status, "Error")
     start(f"{answer.status} {phrase}", [("Content-Type", answer.content_type)])
@@ -84,7 +87,7 @@ def send(answer: Answer, start: Callable[..., Any]) -> Iterable[bytes]:
 
 
 def throttled_answer(call: Call) -> Answer:
-    """What the service says when requests come too fast."""
+    """Return the service's error for requests that come too fast."""
     if call.service == "servicequotas":
         return error_answer(call, "TooManyRequestsException")
     if call.json:

@@ -1,4 +1,4 @@
-"""Between the network and the API: requests are throttled, delayed, refused, or never answered."""
+"""The faults of API calls: requests are throttled, delayed, refused, or never answered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SCOPE = re.compile(r"Credential=[^/\s]+/\d+/[^/]*/([^/]+)/aws4_request")
 
 
 def with_api_faults(api: Wsgi, faults: Faults) -> Wsgi:
-    """The API with the faults that are set. They hold for every action of every service."""
+    """Return `api` behind the faults that are set. They apply to every service but S3."""
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         call = read_call(environ)
@@ -38,7 +38,7 @@ def with_api_faults(api: Wsgi, faults: Faults) -> Wsgi:
         if not isinstance(fault, ApiError):
             _carry_out(api, environ)
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
-            # For the server this is a caller that went away: it says no word.
+            # werkzeug takes this for a client that closed the connection, and logs nothing.
             raise ConnectionAbortedError
         if fault.after:
             _carry_out(api, environ)
@@ -50,7 +50,7 @@ def with_api_faults(api: Wsgi, faults: Faults) -> Wsgi:
 def _answered(
     api: Wsgi, environ: dict[str, Any], start: Callable[..., Any], call: Call
 ) -> Iterable[bytes]:
-    """AWS fails in its own words, too: never with a page of HTML."""
+    """Call the API. Turn its exceptions into AWS's errors: werkzeug would send a page of HTML."""
     try:
         return api(environ, start)
     except NotImplementedError as missing:
@@ -62,7 +62,7 @@ def _answered(
 
 
 def read_call(environ: dict[str, Any]) -> Call | None:
-    """The action that is asked for; None for requests without one (S3's, the lab's own pages)."""
+    """Return the service and action that a request calls; None if it names no action, as in S3."""
     scope = _SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
     service = scope[1] if scope else ""
     target = environ.get("HTTP_X_AMZ_TARGET", "")
@@ -73,7 +73,7 @@ def read_call(environ: dict[str, Any]) -> Call | None:
 
 
 def _form(environ: dict[str, Any]) -> dict[str, list[str]]:
-    """The fields of a form that is posted, left there for the API to read again."""
+    """Return the fields of a posted form, and put the body back for the API to read."""
     length = environ.get("CONTENT_LENGTH") or ""
     form = environ.get("CONTENT_TYPE", "").startswith("application/x-www-form-urlencoded")
     if not (form and length.isdigit()):
@@ -84,7 +84,7 @@ def _form(environ: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _carry_out(api: Wsgi, environ: dict[str, Any]) -> None:
-    """Do it, and say nothing."""
+    """Have the API carry out the request, and drop its answer."""
     said = api(environ, lambda *_: lambda _: None)
     for _ in said:
         pass

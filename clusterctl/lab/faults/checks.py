@@ -1,4 +1,4 @@
-"""Whether a fault is about something that the lab has: a typing error would never strike."""
+"""Checks that a fault is about something that the lab has. A misspelt one would never strike."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from clusterctl.lab.faults.hosts import ALL, HostFault, Shape
 from clusterctl.lab.faults.kinds import ANY, Capacity, Fault
 from clusterctl.lab.requirements import check_shaping
 
+# The services that faults can strike, under botocore's names.
 SERVICES = ("ec2", "ssm", "service-quotas", "pricing", "cloudformation", "sts", "iam", "cloudwatch")
 
 
 def admit(fault: Fault) -> Fault:
-    """The fault, completed with what the lab knows. Raises UsageError, MissingTool, LabError."""
+    """Check a fault, and return it with the lab's own facts filled in.
+
+    Raise UsageError, or MissingTool or LabError if the machine cannot shape links.
+    """
     if isinstance(fault, Capacity):
         return _with_use(fault)
     if isinstance(fault, HostFault) and fault.instance_id != ALL:
@@ -33,7 +37,7 @@ def admit(fault: Fault) -> Fault:
 
 
 def check_action(action: str) -> None:
-    """Raises UsageError for what is no action of the services that clusterctl uses."""
+    """Raise UsageError if no service has an action with this name."""
     known = {name for service in SERVICES for name in get_service_model(service).operation_names}
     if action not in known:
         near = difflib.get_close_matches(action, known, n=1)
@@ -44,7 +48,7 @@ def check_action(action: str) -> None:
 
 
 def check_host(instance_id: str) -> None:
-    """Raises UsageError if the lab runs no host of this instance."""
+    """Raise UsageError if there is no such instance, or if it does not run."""
     states = {one.id: one.state for one in all_instances()}
     if instance_id not in states:
         raise UsageError(f"no instance {instance_id}", "see `clusterctl lab status`")
@@ -53,7 +57,10 @@ def check_host(instance_id: str) -> None:
 
 
 def _with_use(fault: Capacity) -> Capacity:
-    """The fault with what is used of it now. Raises UsageError for what the lab does not know."""
+    """Return the fault with the number of machines in use. Raise UsageError if nothing is offered.
+
+    That is the case for an unknown type, and for a zone that does not offer it.
+    """
     kind = fault.instance_type
     if kind not in INSTANCE_TYPES:
         raise UsageError(f"the lab has no instance type {kind}")

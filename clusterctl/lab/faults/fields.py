@@ -1,4 +1,7 @@
-"""What the fields of a fault may hold. Each check raises UsageError."""
+"""Checks of the values in a fault's fields. Each raises UsageError.
+
+`what` is how the message calls the field.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,19 @@ import re
 
 from clusterctl.domain.errors import UsageError
 
+# The largest count or rate.
 MOST = 1_000_000
 MESSAGE_LENGTH = 2000
 
 
 def word(what: str, value: object, form: re.Pattern[str]) -> None:
+    """Check that the value is a string in this form."""
     if not isinstance(value, str) or not form.fullmatch(value):
         raise UsageError(f"not {what}: {value!r:.80}")
 
 
 def text(what: str, value: object) -> None:
+    """Check that the value is one line of text."""
     if not isinstance(value, str) or len(value) > MESSAGE_LENGTH or not value.isprintable():
         raise UsageError(f"{what} is one line of at most {MESSAGE_LENGTH} characters")
 
@@ -27,12 +33,14 @@ def flag(what: str, value: object) -> None:
 
 
 def whole(what: str, value: object, least: int = 0, most: int = MOST) -> int:
+    """Return the value if it is a whole number in the range."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise UsageError(f"{what}: a whole number from {least} to {most}, not {value!r:.80}")
     return value
 
 
 def number(what: str, value: object, most: float) -> None:
+    """Check that the value is a finite number from 0 to `most`."""
     right = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not right or not math.isfinite(value) or not 0 <= value <= most:  # type: ignore[arg-type,operator]
         raise UsageError(f"{what}: a number from 0 to {most:g}, not {value!r:.80}")

@@ -1,4 +1,4 @@
-"""The faults of a running host: each is set for one instance, and undone."""
+"""The faults of running hosts. Each is set for one instance, and undone when it is cleared."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import format_bytes, format_link
 from clusterctl.lab.faults.fields import flag, whole, word
 
+# In the place of an instance id: all hosts.
 ALL = "all"
+# Bits per second.
 SLOWEST_BIT, FASTEST_BIT = 1_000_000, 100_000_000_000
+# Bytes.
 LARGEST_VOLUME = 2**40
 
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
@@ -20,7 +23,10 @@ _INSTANCE_OR_ALL = re.compile(rf"{ALL}|{_INSTANCE.pattern}")
 
 @dataclass(frozen=True)
 class HostFault:
-    """A fault of one host. `effect` is a key of the daemon's `UNHARMED`, `degree` its value."""
+    """A fault of one host. `effect` is its key in the daemon's `UNHARMED`, `degree` the value.
+
+    `instances` is the pattern of the instance ids that the kind takes.
+    """
 
     instance_id: str
 
@@ -41,7 +47,7 @@ class HostFault:
 
 @dataclass(frozen=True)
 class Frozen(HostFault):
-    """All processes of a running host stand still."""
+    """All processes of a running host are stopped."""
 
     effect: ClassVar[str] = "frozen"
 
@@ -63,9 +69,9 @@ class Cut(HostFault):
 
 @dataclass(frozen=True)
 class Shape(HostFault):
-    """A host's link carries so many bits a second to it and from it; 0: no limit.
+    """The rate of a host's link in bits per second, to the host and from it; 0 means no limit.
 
-    For the instance `all`: every host that has no shape of its own, those to come included.
+    The instance `all` stands for every host without a shape of its own, later hosts included.
     """
 
     down: int = 0
@@ -99,7 +105,7 @@ class Shape(HostFault):
 
 @dataclass(frozen=True)
 class Filled(HostFault):
-    """A host's /data is full but for so many bytes, counted when this is set."""
+    """A host's /data is full except for `left` bytes, counted when the fault is applied."""
 
     left: int = 0
 
@@ -120,7 +126,7 @@ class Filled(HostFault):
 
 @dataclass(frozen=True)
 class ReadOnly(HostFault):
-    """A host's /data is read-only, as a volume that failed is."""
+    """A host's /data is read-only, as after a failure of its volume."""
 
     effect: ClassVar[str] = "readonly"
 
@@ -131,8 +137,11 @@ class ReadOnly(HostFault):
 
 @dataclass(frozen=True)
 class BrokenGpu(HostFault):
-    """A GPU of a host is lost, or has uncorrectable ECC errors, or a row to remap, or `memory` MiB
-    that nobody frees, or the kernel says an Xid of it."""
+    """What is wrong with one simulated GPU of a host.
+
+    It is lost, has `ecc` uncorrectable ECC errors, has a memory row to remap, holds `memory` MiB
+    that nobody frees, or the kernel logs an Xid error for it. Several can be combined.
+    """
 
     gpu: int = 0
     lost: bool = False

@@ -1,4 +1,4 @@
-"""Spot interruptions: the notice that a host finds in its metadata, and the end that follows."""
+"""Spot interruptions: the notice in a host's metadata, and the termination that follows."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from clusterctl.lab.hosts.instances import LabInstance, all_lab_instances
 
 PATH = "/_lab/interruptions"
 BODY_LIMIT = 4096
+# AWS gives two minutes' notice.
 NOTICE_S = 120.0
 LONGEST_S = 86_400.0
 REASON = "Server.SpotInstanceTermination"
@@ -22,22 +23,26 @@ REASON = "Server.SpotInstanceTermination"
 
 @dataclass(frozen=True)
 class Notice:
-    """When it was given, and when the instance ends."""
+    """When a notice was given, and when the instance is terminated."""
 
     given: datetime
     ends: datetime
 
 
-# By instance id. An instance is interrupted once.
+# Instance id -> its notice.
 _notices: dict[str, Notice] = {}
 
 
 def notice_of(instance_id: str) -> Notice | None:
+    """Return the notice that an instance has, or None."""
     return _notices.get(instance_id)
 
 
 def interrupt(instance_id: object, seconds: object = NOTICE_S) -> Notice:
-    """Give notice to a spot instance. Raises UsageError for what is none, or does not run."""
+    """Give notice to a spot instance that it is terminated in so many seconds.
+
+    Raise UsageError if it is not a running spot instance, or if the time is not valid.
+    """
     found = [one for one in all_lab_instances() if one.id == instance_id]
     if not found:
         raise UsageError(f"no instance {instance_id!r:.80}", "see `clusterctl lab status`")
@@ -56,13 +61,14 @@ def interrupt(instance_id: object, seconds: object = NOTICE_S) -> Notice:
 
 
 def strike(instance: LabInstance) -> None:
-    """End the instance if its time has come. The supervisor asks at each of its looks."""
+    """Terminate the instance if its notice has run out. The supervisor calls this at every step."""
     notice = _notices.get(instance.id)
     if notice is None or datetime.now(timezone.utc) < notice.ends:
         return
     with LabInstance.transition:
         if instance.state in ("pending", "running"):
             instance.terminate()
+            # In the place of the reason for a user's request, which terminate() has set.
             instance.state_reason = StateReason(f"{REASON}: Spot instance termination", REASON)
             instance._reason = REASON
 
@@ -70,7 +76,10 @@ def strike(instance: LabInstance) -> None:
 def with_interruptions(
     api: Callable[..., Iterable[bytes]],
 ) -> Callable[..., Iterable[bytes]]:
-    """The page before an API: POST `{"instance_id": ..., "seconds": ...}`."""
+    """Return an application that answers requests for the page, and passes others to `api`.
+
+    The page takes POST with `{"instance_id": ..., "seconds": ...}`.
+    """
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] != PATH:

@@ -1,4 +1,4 @@
-"""What can be made to go wrong in a lab. Each kind refuses values that make no sense."""
+"""The kinds of faults. Each raises UsageError when it is made with values that make no sense."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.lab.faults.fields import MOST, flag, number, text, whole, word
 from clusterctl.lab.faults.hosts import BrokenGpu, Cut, Filled, Frozen, HostFault, ReadOnly, Shape
 
+# In the place of an action: all of them.
 ANY = "*"
 LONGEST_S = 86400.0
 
@@ -22,7 +23,7 @@ _QUOTA = re.compile(r"L-[0-9A-F]{8}")
 
 @dataclass(frozen=True)
 class Capacity:
-    """So many machines of a type are left in a zone, beside the `used` that run there already."""
+    """A zone has `left` more machines of a type, beside the `used` ones that run there already."""
 
     instance_type: str
     zone: str
@@ -38,7 +39,7 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Throttle:
-    """A bucket per action: `burst` requests at once, and `rate` more each second."""
+    """A token bucket for each action: `burst` requests at once, and `rate` more each second."""
 
     action: str
     rate: float
@@ -52,9 +53,10 @@ class Throttle:
 
 @dataclass(frozen=True)
 class ApiError:
-    """An answer that is an error, before or after the request is carried out.
+    """An error as the answer to a request, which is carried out first if `after` is set.
 
-    `times` 0 means until it is cleared. Empty message and status 0: AWS's own for that code.
+    The fault lets `skip` requests pass and then strikes `times` requests; `times` 0 means until it
+    is cleared. An empty message and status 0 stand for AWS's own for that code.
     """
 
     action: str
@@ -78,7 +80,7 @@ class ApiError:
 
 @dataclass(frozen=True)
 class LostAnswer:
-    """The request is carried out, and the connection closed without an answer."""
+    """A request is carried out, and then the connection is closed without an answer."""
 
     action: str
     times: int = 1
@@ -92,7 +94,7 @@ class LostAnswer:
 
 @dataclass(frozen=True)
 class Delay:
-    """Each request waits that long before it is carried out."""
+    """Each request waits so many seconds before it is carried out."""
 
     action: str
     seconds: float
@@ -104,9 +106,10 @@ class Delay:
 
 @dataclass(frozen=True)
 class Boot:
-    """How the next hosts boot: late, without sshd, or not at all (`dies`: a StateReason's code).
+    """How the next hosts boot: late, without sshd, or not at all.
 
-    `nodes` are the node indices it is for; none named: all.
+    `dies` is the code of the StateReason of an instance whose host does not boot. `nodes` are the
+    indices of the nodes that the fault is for; empty means all nodes.
     """
 
     slow_s: float = 0.0
@@ -130,7 +133,7 @@ class Boot:
 
 @dataclass(frozen=True)
 class Lag:
-    """How late instances and consoles become visible; None: as it was."""
+    """Seconds until new instances and consoles become visible. None leaves a time unchanged."""
 
     visible_s: float | None = None
     console_s: float | None = None
@@ -145,7 +148,7 @@ class Lag:
 
 @dataclass(frozen=True)
 class QuotaFault:
-    """A service quota's value, by its code (`L-417A185B`)."""
+    """The value of the service quota with a code such as `L-417A185B`."""
 
     code: str
     value: float
@@ -175,11 +178,15 @@ KINDS: dict[str, type[Any]] = {
 
 
 def kind_of(fault: Fault) -> str:
+    """Return the name of the fault's kind, as in KINDS."""
     return next(name for name, kind in KINDS.items() if isinstance(fault, kind))
 
 
 def read_fault(value: object) -> Fault:
-    """A fault from JSON: its `kind` and its fields. Raises UsageError."""
+    """Return the fault that a parsed JSON object describes: its `kind` and the kind's fields.
+
+    Raise UsageError if it describes none.
+    """
     if not isinstance(value, dict):
         raise UsageError(f"a fault is an object with a kind, not {value!r:.80}")
     fields = dict(value)
@@ -188,6 +195,6 @@ def read_fault(value: object) -> Fault:
         raise UsageError(f"no kind of fault: {kind!r:.80}", f"there are {', '.join(KINDS)}")
     try:
         fault: Fault = KINDS[kind](**fields)
-    except TypeError as wrong:
+    except TypeError as wrong:  # "Boot.__init__() got an unexpected keyword argument ..."
         raise UsageError(f"{kind}: {str(wrong).partition('__init__() ')[2] or wrong}") from None
     return fault

@@ -1,5 +1,7 @@
-"""The lab's page `/_lab/faults`: GET lists the faults set, POST sets one, DELETE clears; and a
-fault in words, for lists."""
+"""The page `/_lab/faults`: GET lists the faults, POST sets one, DELETE clears one or all.
+
+`describe` has the text that lists show for a fault.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,10 @@ Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 def with_fault_page(
     api: Wsgi, admit: Callable[[Fault], Fault], settle: Callable[[], object]
 ) -> Wsgi:
-    """The page before an API.
+    """Return an application that answers requests for the page, and passes others to `api`.
 
-    `admit` checks a fault against what the lab has, and completes it; `settle` waits until hosts
-    are as the faults have it.
+    `admit` checks a fault against what the lab has, and completes it. `settle` waits until the
+    faults of hosts are applied.
     """
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
@@ -57,7 +59,7 @@ def with_fault_page(
 
 
 def shown(one: Standing) -> dict[str, Any]:
-    """A fault as JSON has it."""
+    """Return a fault as the page's JSON shows it."""
     return {
         "id": one.id,
         "kind": kind_of(one.fault),
@@ -72,6 +74,7 @@ def shown(one: Standing) -> dict[str, Any]:
 def _serve(
     environ: dict[str, Any], admit: Callable[[Fault], Fault], settle: Callable[[], object]
 ) -> dict[str, Any]:
+    """Carry out a request for the page, and return its answer. Raise ClusterctlError to refuse."""
     method = environ["REQUEST_METHOD"]
     if method == "POST":
         made = FAULTS.add(admit(read_fault(_body(environ))))
@@ -90,12 +93,13 @@ def _serve(
 
 
 def _settle(changed: list[Standing], settle: Callable[[], object]) -> None:
+    """Wait for the hosts if a fault of theirs has changed."""
     if any(isinstance(one.fault, HostFault) for one in changed):
         settle()
 
 
 def _body(environ: dict[str, Any]) -> object:
-    """What was sent; None if it is not JSON."""
+    """Return the request's body, parsed; None if it is not JSON."""
     length = environ.get("CONTENT_LENGTH") or "0"
     content = environ["wsgi.input"].read(min(int(length), BODY_LIMIT)) if length.isdigit() else b""
     try:
@@ -106,7 +110,7 @@ def _body(environ: dict[str, Any]) -> object:
 
 
 def describe(fault: Fault) -> str:
-    """`2 more p3.2xlarge in us-east-1a`."""
+    """Return a fault in words, such as `2 more p3.2xlarge in us-east-1a`."""
     if isinstance(fault, Capacity):
         return f"{fault.left} more {fault.instance_type} in {fault.zone}"
     if isinstance(fault, Throttle):

@@ -1,4 +1,4 @@
-"""The faults that are set now. `FAULTS` is asked by the API, the supervisor and the catalogue."""
+"""The faults that are set. The API, the rules of launches and the supervisor query `FAULTS`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ from clusterctl.lab.faults.kinds import (
 )
 from clusterctl.lab.hosts.daemon.host_faults import UNHARMED
 
-# EC2 is eventually consistent, always: a little of it without any fault.
+# EC2 is eventually consistent, so new instances are hidden for a moment even without any fault.
 USUAL_VISIBILITY_S = 0.3
 USUAL_CONSOLE_S = 0.0
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A fault that is set: its name for `clear`, and how often it strikes yet (None: no limit)."""
+    """A fault that is set. `id` is its name for `clear`.
+
+    `left` is how many more times it strikes (None: no limit), `skip` how many requests pass before.
+    """
 
     id: str
     fault: Fault
@@ -42,18 +45,24 @@ class Standing:
 
 
 class Faults:
-    """Thread-safe. A query named `take_...` counts: the fault has struck once more."""
+    """All faults that are set. Thread-safe.
+
+    A method named `take_...` counts its result as one strike of the fault.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._standing: dict[str, Standing] = {}
         self._made = 0
-        # (id of the throttle, action) -> tokens left, when that was.
+        # (id of the throttle, action) -> tokens left, and the clock when they were counted.
         self._buckets: dict[tuple[str, str], tuple[float, float]] = {}
 
     def add(self, fault: Fault) -> Standing:
-        """Set it. One that there can only be one of (a type's capacity in a zone) is replaced."""
+        """Set a fault, and return it. It replaces an older one about the same subject.
+
+        Such a subject is, for example, the capacity of one type in one zone.
+        """
         with self._lock:
             same = [
                 old for old in self._standing.values() if _subject(old.fault) == _subject(fault)
@@ -68,7 +77,7 @@ class Faults:
             return made
 
     def clear(self, id: str | None = None) -> list[Standing]:
-        """Forget one fault, or all; what was forgotten. Raises UsageError if there is no such."""
+        """Clear one fault, or all, and return those cleared. Raise UsageError for an unknown id."""
         with self._lock:
             if id is not None and id not in self._standing:
                 raise UsageError(f"no fault {id!r:.80}", "see `clusterctl lab fault list`")
@@ -79,7 +88,7 @@ class Faults:
             return list(self._standing.values())
 
     def capacity_left(self, instance_type: str, zone: str, used: int) -> int | None:
-        """Machines that can still be had, when `used` of them run now; None: no limit is set."""
+        """Return how many more machines a zone has if `used` run there; None without a limit."""
         for one in self.standing():
             fault = one.fault
             if isinstance(fault, Capacity) and (fault.instance_type, fault.zone) == (
@@ -90,27 +99,29 @@ class Faults:
         return None
 
     def quota(self, code: str) -> float | None:
+        """Return the value that is set for a service quota, or None."""
         found = [one.fault for one in self.standing() if isinstance(one.fault, QuotaFault)]
         return next((fault.value for fault in found if fault.code == code), None)
 
     @property
     def visibility_s(self) -> float:
-        """How long a new instance stays out of sight."""
+        """How long a new instance is hidden from descriptions."""
         shown = self._lag().visible_s
         return USUAL_VISIBILITY_S if shown is None else shown
 
     @property
     def console_delay_s(self) -> float:
-        """How much later than the host prints it the console shows it."""
+        """How long the console stays empty after a boot has begun."""
         shown = self._lag().console_s
         return USUAL_CONSOLE_S if shown is None else shown
 
     def delay_s(self, action: str) -> float:
+        """Return the longest delay that is set for an action; 0 for none."""
         found = [one.fault for one in self.standing() if isinstance(one.fault, Delay)]
         return max((fault.seconds for fault in found if fault.action in (ANY, action)), default=0)
 
     def take_token(self, action: str) -> bool:
-        """Whether a request may pass; False where a bucket of the action is empty."""
+        """Take a token for a request. Return False if a bucket of the action is empty."""
         with self._lock:
             return all(
                 self._take_from(one.id, one.fault, action)
@@ -119,7 +130,7 @@ class Faults:
             )
 
     def take_answer(self, action: str) -> ApiError | LostAnswer | None:
-        """What becomes of the answer to a request, if it does not simply get one."""
+        """Return the fault that strikes the answer to a request, or None."""
         with self._lock:
             for one in list(self._standing.values()):
                 fault = one.fault
@@ -132,10 +143,15 @@ class Faults:
         return None
 
     def take_boot(self, node: int, first: bool = True) -> Boot | None:
-        """How the host of this node boots, if not as usual; `first`: it is new."""
+        """Return the fault that strikes a boot of this node's host, or None.
+
+        `first` is false when a stopped instance starts again.
+        """
         with self._lock:
             for one in list(self._standing.values()):
                 fault = one.fault
+                # A host gets its silent init when it is created, so a later boot cannot become
+                # silent.
                 if not isinstance(fault, Boot) or (fault.silent and not first):
                     continue
                 if not fault.nodes or node in fault.nodes:
@@ -144,14 +160,17 @@ class Faults:
         return None
 
     def cut_since(self, instance_id: str) -> datetime | None:
-        """Since when a host's link is down; None if it is not."""
+        """Return the time since when a fault keeps a host's link down; None if there is none."""
         for one in self.standing():
             if isinstance(one.fault, Cut) and one.fault.instance_id == instance_id:
                 return one.since
         return None
 
     def host_faults(self, instance_id: str) -> dict[str, Any]:
-        """The faults of a host: every key of `UNHARMED`. What is set for it alone comes first."""
+        """Return a host's faults, with every key of `UNHARMED`.
+
+        A fault of the host itself overrides one of all hosts.
+        """
         found = [one.fault for one in self.standing() if isinstance(one.fault, HostFault)]
         for_it = [one for one in found if one.instance_id in (ALL, instance_id)]
         degrees = dict(UNHARMED)
@@ -160,7 +179,7 @@ class Faults:
         return degrees
 
     def forget_host(self, instance_id: str, *kinds: type[HostFault]) -> None:
-        """The faults of the instance are gone, or those of these kinds."""
+        """Clear the faults of an instance, or only those of the given kinds."""
         with self._lock:
             for one in list(self._standing.values()):
                 fault = one.fault
@@ -194,7 +213,7 @@ FAULTS = Faults()
 
 
 def _subject(fault: Fault) -> tuple[str, ...] | None:
-    """What there can be only one fault about; None for those that stand beside each other."""
+    """Return the subject of which there can be only one fault; None if several can be set."""
     if isinstance(fault, Capacity):
         return ("capacity", fault.instance_type, fault.zone)
     if isinstance(fault, (Throttle, Delay)):
@@ -207,7 +226,7 @@ def _subject(fault: Fault) -> tuple[str, ...] | None:
 
 
 def _merged(old: Fault, new: Fault) -> Fault:
-    """A lag that leaves one of its times as it was."""
+    """Return the new fault. A Lag keeps the old one's times where it has none of its own."""
     if not (isinstance(old, Lag) and isinstance(new, Lag)):
         return new
     visible = old.visible_s if new.visible_s is None else new.visible_s
