@@ -1,4 +1,5 @@
-"""EC2 and its neighbours as AWS has them: moto, completed, one module for each noun.
+"""EC2 and related services as on AWS: what moto lacks or does differently, a module per subject.
 
-Nothing here knows of clusterctl, its hosts or its faults: `lab/complete.py` ties those to it.
+Nothing here depends on clusterctl, or on the lab's hosts and faults. `lab/complete.py` connects
+them.
 """

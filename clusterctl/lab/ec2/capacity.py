@@ -1,4 +1,4 @@
-"""How many machines of a type a zone has: as many as one likes, or as many as `install` is told."""
+"""How many machines of a type a zone has: any number, or what `install`'s function returns."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import EC2ServerError, Rule, all_instances
 
 CODE = "InsufficientInstanceCapacity"
+# States in which an instance occupies no machine.
 NO_MACHINE = ("stopped", "terminated")
 
-# Of a type, a zone and the number in use: how many more there are. None: no limit.
+# (type, zone, number in use) -> how many more machines there are, None for no limit.
 Left = Callable[[str, str, int], "int | None"]
 _left: list[Left] = []
-# Of a (type, zone): how many machines are set aside for the launch that this thread carries out.
+# Functions of (type, zone): how many reserved machines the launch of this thread may use.
 _reserved: list[Callable[[str, str], int]] = []
 
 
 def install(left: Left) -> None:
+    """Have `left` limit the capacity."""
     _left[:] = [left]
 
 
 class CapacityRule(Rule):
-    """Started again, a stopped instance needs a machine as a new one does."""
+    """A stopped instance that starts again needs a machine, as a new one does."""
 
     def check_start(self, backend: Any, stopped: Sequence[Any]) -> None:
         wanted = Counter((one.instance_type, one.placement.zone) for one in stopped)
@@ -33,18 +35,18 @@ class CapacityRule(Rule):
 
 
 def count_reserved(count: Callable[[str, str], int]) -> None:
-    """Have the machines of capacity reservations counted in, for launches that may use them."""
+    """Register a function that counts the reserved machines that this thread's launch may use."""
     _reserved.append(count)
 
 
 def available(instance_type: str, zone: str) -> int | None:
-    """How many more there are; None: no limit."""
+    """Return how many more machines this thread's launch can have; None for no limit."""
     left = _left[0](instance_type, zone, used(instance_type, zone)) if _left else None
     return None if left is None else left + sum(one(instance_type, zone) for one in _reserved)
 
 
 def used(instance_type: str, zone: str) -> int:
-    """Instances that have a machine, beside those whose machine a reservation sets aside."""
+    """Return the number of instances that occupy a machine, those in reservations excluded."""
     return sum(
         (one.instance_type, one.placement.zone) == (instance_type, zone)
         and one.state not in NO_MACHINE
@@ -54,12 +56,16 @@ def used(instance_type: str, zone: str) -> int:
 
 
 def has(instance_type: str, zone: str, count: int) -> bool:
+    """Return whether this thread's launch can have so many more machines."""
     left = available(instance_type, zone)
     return left is None or left >= count
 
 
 def grant(region: str, wanted: tuple[str, str], least: int, most: int) -> int:
-    """How many of (type, zone) a launch gets. Raises EC2ServerError if they are too few."""
+    """Return how many machines a launch of (type, zone) gets, at most `most`.
+
+    Raise EC2ServerError if there are fewer than `least`.
+    """
     instance_type, zone = wanted
     left = available(instance_type, zone)
     if left is None or left >= most:
@@ -74,7 +80,7 @@ def grant(region: str, wanted: tuple[str, str], least: int, most: int) -> int:
 
 
 def refusal(instance_type: str, zone: str, others: list[str]) -> str:
-    """AWS's words; `others` are the zones that have enough."""
+    """Return AWS's message. `others` are the zones that have enough machines."""
     text = (
         f"We currently do not have sufficient {instance_type} capacity in the Availability Zone "
         f"you requested ({zone}). Our system will be working on provisioning additional capacity."
@@ -88,7 +94,7 @@ def refusal(instance_type: str, zone: str, others: list[str]) -> str:
 
 
 def none_anywhere(instance_type: str, spot: bool) -> EC2ServerError:
-    """No zone of the region has enough, and the request named none."""
+    """Return the error for a request that names no zone when no zone has enough machines."""
     if spot:
         text = "There is no Spot capacity available that matches your request."
         return EC2ServerError(CODE, text)

@@ -1,4 +1,4 @@
-"""Stacks of networks: properties that moto leaves out, resources that it leaves behind."""
+"""CloudFormation's network resources: properties that moto ignores, and deletions that it lacks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from moto.ec2.models.vpn_gateway import VPCGatewayAttachment
 
 from clusterctl.lab.ec2.completion import override
 
-# moto looks for the name and takes it later: two requests at once made two stacks of one name.
+# moto first checks that a name is free, and adds the stack later: two requests at the same time
+# would make two stacks with one name.
 CREATING = threading.Lock()
 
 
 class SecurityGroupEgress(CloudFormationModel):
-    """AWS::EC2::SecurityGroupEgress, which moto does not know."""
+    """AWS::EC2::SecurityGroupEgress, which moto lacks."""
 
     def __init__(self, rule: dict[str, Any]) -> None:
         self.rule = rule
@@ -72,7 +73,7 @@ class SecurityGroupEgress(CloudFormationModel):
 
 
 def install(served: tuple[str, ...] = ("AWS::",)) -> None:
-    """Only resources whose types begin with one of `served` are made."""
+    """Complete CloudFormation. Stacks can only have types that begin with one of `served`."""
     _complete(VPC, _set_dns)
     _complete(Subnet, _set_public)
     _complete(SubnetRouteTableAssociation, _associate)
@@ -82,7 +83,7 @@ def install(served: tuple[str, ...] = ("AWS::",)) -> None:
     parse = parsing.parse_resource
 
     def parse_resource(resource_json: dict[str, Any], resources_map: Any) -> Any:
-        """moto passes over what it does not know; the stack then claims to be complete."""
+        """Refuse a type that cannot be made. moto skips it, and then reports a complete stack."""
         kind = resource_json["Type"]
         nothing = kind in parsing.NULL_MODELS
         found = parse(resource_json, resources_map) if nothing or kind.startswith(served) else None
@@ -95,7 +96,10 @@ def install(served: tuple[str, ...] = ("AWS::",)) -> None:
 
 
 def _keep_failures() -> None:
-    """What cannot be made whole is rolled back, what cannot go whole stays: and says why."""
+    """Roll back a stack that cannot be created, keep one that cannot be deleted, record the reason.
+
+    moto leaves the one incomplete, and forgets the other.
+    """
     make = CloudFormationBackend.create_stack
     remove = CloudFormationBackend.delete_stack
 
@@ -106,6 +110,7 @@ def _keep_failures() -> None:
                 return make(backend, name, *args, **kwargs)
             except Exception as failed:
                 new = [stack for id, stack in backend.stacks.items() if id not in before]
+                # An error in the template is the request's error, and leaves no stack.
                 if not new or isinstance(failed, ValidationError):
                     for stack in new:
                         del backend.stacks[stack.stack_id]
@@ -131,6 +136,7 @@ def _keep_failures() -> None:
 
 
 def _fail(stack: Any, status: str, why: Exception) -> Any:
+    """Set a stack's status, with the reason in its events, and return the stack."""
     stack.status = status
     stack._add_stack_event(status, resource_status_reason=str(why))
     return stack
@@ -141,7 +147,11 @@ def _complete(
     finish: Callable[[Any, dict[str, Any], Any], None],
     tidy: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
-    """Have `finish` see each resource of the class that a stack makes, `tidy` what it asks for."""
+    """Wrap how stacks create a class's resources.
+
+    `tidy` changes the properties before. `finish` gets the new resource, the properties and the
+    region's backend after.
+    """
     make = owner.create_from_cloudformation_json
 
     def create(
@@ -166,20 +176,24 @@ def _set_public(subnet: Any, wanted: dict[str, Any], _: Any) -> None:
 
 
 def _associate(association: Any, wanted: dict[str, Any], backend: Any) -> None:
+    """Associate the table with the subnet, under an id with which the association can be ended."""
     association.id = backend.associate_route_table(
         wanted["RouteTableId"], subnet_id=wanted["SubnetId"]
     )
 
 
 def _tidy_rules(wanted: dict[str, Any]) -> None:
-    """moto asks for ports where every protocol is meant."""
+    """Add missing ports: moto needs them even in a rule for all protocols, which has none."""
     for rule in wanted.get("SecurityGroupIngress", []):
         rule.setdefault("FromPort", None)
         rule.setdefault("ToPort", None)
 
 
 def _unless_gone(delete: Callable[..., None]) -> Callable[..., None]:
-    """What somebody else deleted, or went with another resource, is no reason to fail."""
+    """Wrap a deletion so that it succeeds for a resource that is gone already.
+
+    It may have been deleted by a user, or together with another resource.
+    """
 
     def act(resource: Any, account_id: str, region: str) -> None:
         try:
@@ -214,12 +228,13 @@ def _delete_attachment(attachment: Any, account_id: str, region: str) -> None:
 
 def _delete_endpoint(endpoint: Any, *_: str) -> None:
     try:
-        # Fails when the stack's route table has gone first: the order is not fixed.
+        # This fails if the stack's route table was deleted before: the order is not fixed.
         endpoint.ec2_backend.delete_vpc_endpoints([endpoint.id])
     finally:
         endpoint.ec2_backend.vpc_end_points.pop(endpoint.id, None)
 
 
+# How a stack deletes the resources of a class.
 DELETES: dict[Any, Callable[..., None]] = {
     SecurityGroupEgress: _delete_rule,
     SubnetRouteTableAssociation: _delete_association,

@@ -1,7 +1,7 @@
-"""How moto is completed: a method in the place of moto's, or one that moto lacks.
+"""Completes moto's classes: replaces a method of theirs, or adds one that moto lacks.
 
-Each method is overridden once, so that the order in which nouns are installed does not matter:
-two overrides of one method would see each other in the order of their installation.
+Each method may be replaced only once. Two replacements would call each other in the order of their
+installation, so that this order would matter.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ _overridden: set[tuple[Any, str]] = set()
 
 
 def override(owner: Any, method: Callable[..., Any]) -> None:
-    """Put `method` in the place of the owner's method of the same name.
+    """Replace the owner's method of the same name.
 
-    Raises AttributeError where moto has none any more, or somebody has overridden it.
+    Raise AttributeError if moto (in another version) has no such method, or if it is replaced
+    already.
     """
     name = method.__name__
     if not hasattr(owner, name):
@@ -27,7 +28,7 @@ def override(owner: Any, method: Callable[..., Any]) -> None:
 
 
 def add(owner: Any, method: Callable[..., Any]) -> None:
-    """Give the owner a method that moto does not have. Raises AttributeError where it has one."""
+    """Add a method that moto lacks. Raise AttributeError if moto (in another version) has one."""
     if hasattr(owner, method.__name__):
         raise AttributeError(f"moto's {owner.__name__} has a {method.__name__} of its own by now")
     setattr(owner, method.__name__, method)

@@ -1,11 +1,12 @@
-"""Tags, and the filters of Describe calls: moto's own completed, `matches` for what moto has not.
+"""Tags, and the filters of Describe calls: moto's, corrected, and `matches` for other resources.
 
-A filter with several values passes what has any of them; `*` and `?` stand for characters. moto
-wants a resource's list to have all of a filter's values, or nothing else: DescribeKeyPairs by two
-tag keys then finds none that has a third. Of an instance's own values it knows no wildcards.
+On AWS a filter with several values passes a resource that has any of them, and `*` and `?` are
+wildcards. moto passes a resource only if it has all of the filter's values, or no others: a filter
+by two tag keys misses a resource that has one of them and a third key. moto also knows no wildcards
+in the filters for an instance's own attributes.
 
-For the tags of one resource moto looks through those of all, several times per instance and
-filter: DescribeInstances of 100 instances then takes seconds, of 1,000 minutes.
+To find the tags of one resource, moto searches those of all resources, several times per instance
+and filter. DescribeInstances of 100 instances then takes seconds, of 1,000 instances minutes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from clusterctl.lab.ec2.launch import refuse
 
 
 def install() -> None:
+    """Correct moto's filters, speed up its search for tags, and limit the length of tags."""
     matches_one = utils.is_filter_matching
 
     def is_filter_matching(obj: Any, _filter: str, filter_value: Any) -> bool:
@@ -64,9 +66,10 @@ def install() -> None:
 def matches(
     attributes: Mapping[str, Any], tags: Mapping[str, str], filters: Mapping[str, Sequence[str]]
 ) -> bool:
-    """Whether a resource passes every filter; `attributes` are what it can be filtered by.
+    """Return whether a resource passes every filter.
 
-    Raises EC2ClientError for a filter that the resource does not have.
+    `attributes` are the names and values that it can be filtered by, beside its tags. Raise
+    EC2ClientError for a filter with another name.
     """
     return all(
         any(_like(value, wanted) for value in _values(name, attributes, tags) for wanted in several)
@@ -75,6 +78,7 @@ def matches(
 
 
 def _values(name: str, attributes: Mapping[str, Any], tags: Mapping[str, str]) -> list[str]:
+    """Return the values of the resource that a filter compares."""
     if name.startswith("tag:"):
         key = name[len("tag:") :]
         return [tags[key]] if key in tags else []
@@ -86,5 +90,5 @@ def _values(name: str, attributes: Mapping[str, Any], tags: Mapping[str, str]) -
 
 
 def _like(value: str, wanted: str) -> bool:
-    """`*` and `?` stand for characters; brackets stand for themselves."""
+    """Match with the wildcards `*` and `?`. fnmatch's brackets are no wildcards of AWS's."""
     return fnmatchcase(value, wanted.replace("[", "[[]"))

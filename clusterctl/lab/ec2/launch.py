@@ -1,8 +1,9 @@
-"""What a rule of launches sees: the request, the launch that it becomes, the instances.
+"""Launches as rules see them: the request, the launch that it becomes, the instances.
 
-moto's RunInstances hands its backend a part of the request, and checks little of it. A rule sees
-the whole request before anything is made, then the launch as it is going to be (its subnet is
-settled), then each instance. `run_instances` asks all rules, inside what a client token protects.
+moto's RunInstances passes only a part of the request to its backend, and checks little of it. A
+rule sees the whole request before anything is made, then the launch with its subnet, then each
+instance. `run_instances` calls all rules. A request that repeats a client token does not reach
+them.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from werkzeug.exceptions import HTTPException
 
-# Held while what is there is counted and added to, by launches and starts: that is one step.
+# Held by launches and starts from counting the existing resources until theirs are added, so that
+# two of them cannot both take the last place.
 LAUNCHING = threading.RLock()
 
 
 @dataclass(frozen=True)
 class Request:
-    """A RunInstances request as it came."""
+    """A RunInstances request. `response` is moto's object that answers it."""
 
     response: Any
 
     def get(self, path: str, default: Any = None) -> Any:
-        """`Placement.GroupName`, as moto parsed it."""
+        """Return a parameter by its path, such as `Placement.GroupName`, as moto parsed it."""
         return self.response._get_param(path, default)
 
     @property
@@ -44,29 +46,29 @@ class Request:
 
     @property
     def type_info(self) -> dict[str, Any]:
-        """What DescribeInstanceTypes says; empty for a type that there is none of."""
+        """The type's entry in DescribeInstanceTypes; empty for an unknown type."""
         info: dict[str, Any] = INSTANCE_TYPES.get(self.instance_type, {})
         return info
 
     @property
     def image(self) -> Any:
-        """The image of the request, None if there is no such."""
+        """The image of the request, or None if it does not exist."""
         return self.backend.amis.get(self.get("ImageId"))
 
     @property
     def least(self) -> int:
-        """MinCount as it came: `run_instances` puts MaxCount into its place."""
+        """The request's own MinCount. `run_instances` overwrites the parsed one with MaxCount."""
         return int(self.response.querystring.get("MinCount", ["1"])[0])
 
     @property
     def market(self) -> str:
-        """`on-demand` where the request names none."""
+        """The market's type; `on-demand` if the request names none."""
         return str(self.get("InstanceMarketOptions.MarketType") or "on-demand")
 
 
 @dataclass(frozen=True)
 class PendingLaunch:
-    """A request on its way to become instances."""
+    """A launch that is about to be made: `count` instances in `subnet`."""
 
     request: Request
     backend: Any
@@ -79,28 +81,32 @@ class PendingLaunch:
 
 
 class Rule:
-    """One subject's part in a launch. Refuses with EC2ClientError."""
+    """The part that one subject has in launches and starts. A check raises EC2ClientError.
+
+    Fleets and stacks launch too, but not with a RunInstances request: for them only `check_room`,
+    `check_subnet` and `launched` are called.
+    """
 
     def check_request(self, request: Request) -> None:
-        """Before anything else, dry runs included."""
+        """Check a request before anything else is done. Called for dry runs too."""
 
     def check_room(self, backend: Any, count: int) -> None:
-        """Before a subnet is looked for. A fleet's and a stack's launches are asked this too."""
+        """Check the number of instances, before a subnet is chosen."""
 
     def check_subnet(self, subnet: Any) -> None:
-        """With the subnet settled. A fleet's and a stack's launches are asked this too."""
+        """Check the chosen subnet."""
 
     def check_launch(self, launch: PendingLaunch) -> None:
-        """With the subnet settled, while nothing else is launched."""
+        """Check a launch whose subnet is chosen, while LAUNCHING is held."""
 
     def mark(self, launch: PendingLaunch, instance: Any) -> None:
-        """What the new instance shows."""
+        """Set what a new instance shows of the rule's subject."""
 
     def launched(self, instances: Sequence[Any]) -> None:
-        """When all of a launch are made and tagged, a fleet's and a stack's too."""
+        """Handle a launch whose instances are all made and tagged."""
 
     def check_start(self, backend: Any, stopped: Sequence[Any]) -> None:
-        """Before these stopped instances start, while nothing else is launched."""
+        """Check stopped instances that are to start, while LAUNCHING is held."""
 
 
 _under_way = threading.local()
@@ -108,7 +114,7 @@ _under_way = threading.local()
 
 @contextlib.contextmanager
 def answering(request: Request) -> Iterator[None]:
-    """While this thread answers the request, `current_request` tells it."""
+    """Have `current_request` return this request to the current thread, inside the `with`."""
     _under_way.request = request
     try:
         yield
@@ -117,16 +123,17 @@ def answering(request: Request) -> Iterator[None]:
 
 
 def current_request() -> Request | None:
-    """Return the request that this thread answers, None outside of RunInstances."""
+    """Return the request that this thread answers; None outside of RunInstances."""
     return getattr(_under_way, "request", None)
 
 
 def refuse(code: str, message: str) -> EC2ClientError:
+    """Return an error with HTTP status 400, for the caller to raise."""
     return EC2ClientError(code, message)
 
 
 class EC2ServerError(HTTPException):
-    """What EC2 says with a status of 500 and above; moto answers all its errors with 400."""
+    """An error that EC2 answers with a status of 500 or more. moto sends its own with 400."""
 
     def __init__(self, code: str, message: str, status: int = 500) -> None:
         inner = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
@@ -141,6 +148,6 @@ class EC2ServerError(HTTPException):
 
 
 def all_instances() -> list[Any]:
-    """Of every account and region."""
+    """Return the instances of every account and region."""
     backends = [one for account in list(ec2_backends.values()) for one in list(account.values())]
     return [instance for backend in backends for instance in backend.all_instances()]

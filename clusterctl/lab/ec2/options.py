@@ -1,7 +1,7 @@
-"""Options of a launch with few values, of which moto takes any; processors; instance profiles.
+"""Options of launches: those with a fixed set of values, processors, and instance profiles.
 
-moto answers with IAM's error where there is no such profile, and gives it to the first instance
-of a launch only.
+moto takes any value for such an option. For an unknown instance profile it answers with IAM's error
+instead of EC2's, and it gives a profile to the first instance of a launch only.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from werkzeug.exceptions import HTTPException
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
 
+# Option -> the values that EC2 takes.
 VALUES = {
     "InstanceInitiatedShutdownBehavior": ("stop", "terminate"),
     "MetadataOptions.HttpTokens": ("optional", "required"),
@@ -29,6 +30,8 @@ HOPS = (1, 64)
 
 
 class OptionRule(Rule):
+    """Options have values that EC2 takes. Instances show their type's processors."""
+
     def check_request(self, request: Request) -> None:
         for path, known in VALUES.items():
             value = request.get(path)
@@ -56,6 +59,8 @@ class OptionRule(Rule):
 
 
 class ProfileRule(Rule):
+    """The instance profile exists, and every instance gets it."""
+
     def check_request(self, request: Request) -> None:
         for kind in ("name", "arn"):
             wanted = request.get(f"IamInstanceProfile.{kind.capitalize()}")
@@ -69,7 +74,7 @@ class ProfileRule(Rule):
 
     def mark(self, launch: PendingLaunch, instance: Any) -> None:
         name, arn = (launch.request.get(f"IamInstanceProfile.{key}") for key in ("Name", "Arn"))
-        # moto associates the first one itself.
+        # moto itself associates the profile with the first instance.
         if (name or arn) and instance.ami_launch_index:
             launch.backend.associate_iam_instance_profile(
                 instance_id=instance.id,
@@ -79,10 +84,11 @@ class ProfileRule(Rule):
 
 
 def install() -> None:
+    """Make InstanceInitiatedShutdownBehavior an attribute that can be changed."""
     modify = EC2Response.modify_instance_attribute
 
     def modify_instance_attribute(response: Any) -> ActionResult:
-        """moto takes a change of what a power-off does for one of the security groups: to none."""
+        """Change what a power-off does. moto removes the instance's security groups instead."""
         name = "InstanceInitiatedShutdownBehavior"
         value = response._get_param(f"{name}.Value")
         if value is None:

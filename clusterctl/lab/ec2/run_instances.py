@@ -1,4 +1,4 @@
-"""RunInstances and StartInstances as EC2 has them: tokens, rules, capacity, all or nothing."""
+"""RunInstances and StartInstances as on EC2: client tokens, rules, capacity, atomic launches."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from clusterctl.lab.ec2.launch import (
     refuse,
 )
 
+# Bytes, before base64.
 USER_DATA_LIMIT = 16384
 LONGEST_TOKEN = 64
 
 
 def install(rules: Sequence[Rule]) -> None:
-    """`rules` are asked in their order: the first that refuses names the error."""
+    """Replace moto's launches and starts. `rules` check in order, and the first refusal counts."""
     make, start = EC2Backend.run_instances, EC2Backend.start_instances
     respond = EC2Response.run_instances
     tokens = ClientTokens()
@@ -44,7 +45,7 @@ def install(rules: Sequence[Rule]) -> None:
     def run_on_backend(
         backend: Any, image_id: str, count: int, user_data: Any, groups: list[str], **kwargs: Any
     ) -> Any:
-        request = current_request()  # None for a fleet's and for CloudFormation's
+        request = current_request()  # None for a launch by a fleet or by CloudFormation
         with LAUNCHING:
             for rule in rules:
                 rule.check_room(backend, count)
@@ -75,6 +76,7 @@ def install(rules: Sequence[Rule]) -> None:
             return start(backend, instance_ids)
 
     override(EC2Response, run_instances)
+    # `override` replaces by name, and both of moto's classes have a method of this name.
     run_on_backend.__name__ = "run_instances"
     override(EC2Backend, run_on_backend)
     override(EC2Backend, start_instances)
@@ -83,7 +85,11 @@ def install(rules: Sequence[Rule]) -> None:
 def _respond(
     response: Any, respond: Callable[[Any], ActionResult], rules: Sequence[Rule]
 ) -> ActionResult:
-    """moto launches MinCount; EC2 launches MaxCount where it can."""
+    """Check a request and have moto answer it.
+
+    moto launches MinCount instances, EC2 as many as it can up to MaxCount. So MinCount is set to
+    MaxCount for moto, and the rules and the capacity lower it.
+    """
     least, most = (int(response._get_param(name, 1)) for name in ("MinCount", "MaxCount"))
     if least < 1 or most < least:
         wrong = f"({least}) for parameter minCount" if least < 1 else f"({most}) for maxCount"
@@ -101,29 +107,33 @@ def _respond(
 
 @contextlib.contextmanager
 def _all_or_nothing(backend: Any) -> Iterator[None]:
-    """moto keeps what it made of a launch before it failed."""
+    """Remove the instances of a launch that fails halfway. moto would keep them."""
     before = set(backend.reservations)
     try:
         yield
     except Exception:
         for id in set(backend.reservations) - before:
             for instance in backend.reservations[id].instances:
-                Instance.terminate(instance)  # a subclass' may only begin to
+                Instance.terminate(instance)  # LabInstance's own method only begins to
             del backend.reservations[id]
         raise
 
 
 class ClientTokens:
-    """What each client token launched, by account, region, and zone where the request names one.
+    """The answers to launches with a client token.
 
-    It is kept as long as the backend, whatever becomes of the instances.
+    A token holds for one account and region, and for one zone if the request names one. It is kept
+    as long as the lab runs, even when its instances are gone.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
     def once(self, response: Any, launch: Callable[[], ActionResult]) -> ActionResult:
-        """A launch, or the answer to an earlier one. Only what succeeds uses a token up."""
+        """Launch, or return the answer to the earlier launch with the request's token.
+
+        A launch that fails does not use up its token.
+        """
         token = response._get_param("ClientToken")
         if not token:
             return launch()
@@ -134,9 +144,10 @@ class ClientTokens:
             )
         key = (_token_zone(response), token)
         request = json.dumps({**response.params, "DryRun": None}, sort_keys=True, default=str)
-        # One after the other: of two at the same time the second gets the first one's answer.
+        # Of two requests at the same time, the second one waits and gets the first one's answer.
         with self._lock:
-            # On the backend, one per account and region: moto's reset forgets them with the rest.
+            # Stored on the backend, of which moto has one per account and region and which its
+            # reset clears.
             seen = vars(response.ec2_backend).setdefault("client_tokens", {})
             if key not in seen:
                 seen[key] = (request, launch())
@@ -151,7 +162,7 @@ class ClientTokens:
 
 
 def _token_zone(response: Any) -> str:
-    """A token counts once per zone where the zone or a subnet is named, else once per region."""
+    """Return the zone that a request names, itself or by a subnet; empty if it names none."""
     zone = response._get_param("Placement.AvailabilityZone")
     nics = response._get_param("NetworkInterfaces", [])
     named = [nic["SubnetId"] for nic in nics if nic.get("SubnetId")]
@@ -162,7 +173,7 @@ def _token_zone(response: Any) -> str:
 
 
 def _check_known(backend: Any, image_id: str, user_data: Any, kwargs: dict[str, Any]) -> None:
-    """Refuse what is not there, with EC2's codes."""
+    """Refuse an image, key pair or type that does not exist, and user data that is too long."""
     if not image_id and not kwargs.get("launch_template"):
         raise refuse("MissingParameter", "The request must contain the parameter ImageId")
     if image_id:
@@ -172,6 +183,7 @@ def _check_known(backend: Any, image_id: str, user_data: Any, kwargs: dict[str, 
     wanted = kwargs["instance_type"]
     if not kwargs["is_instance_type_default"] and wanted not in INSTANCE_TYPES:
         raise refuse("InvalidParameterValue", f"Invalid value '{wanted}' for InstanceType.")
+    # User data is in base64: four characters for three bytes, the last ones padded.
     if user_data is not None and len(str(user_data)) * 3 // 4 > USER_DATA_LIMIT + 2:
         raise refuse("InvalidParameterValue", f"User data is limited to {USER_DATA_LIMIT} bytes")
 
@@ -179,7 +191,10 @@ def _check_known(backend: Any, image_id: str, user_data: Any, kwargs: dict[str, 
 def _settle_network(
     backend: Any, kwargs: dict[str, Any], rules: Sequence[Rule], counts: tuple[int, int]
 ) -> Any:
-    """The launch's subnet: a default one where none is named, in a zone that has the type."""
+    """Return the launch's subnet, and put it into moto's arguments.
+
+    A request that names none gets a default subnet, in a zone that has the type.
+    """
     nics = kwargs.get("nics") or []
     primary = next((nic for nic in nics if int(nic.get("DeviceIndex", 0)) == 0), None)
     named = (primary or {}).get("SubnetId") or kwargs.get("subnet_id")
@@ -198,7 +213,11 @@ def _settle_network(
 
 
 def _default_subnet(backend: Any, kwargs: dict[str, Any], counts: tuple[int, int]) -> Any:
-    """The first that has room for all, or for the least, in the zone if one is named."""
+    """Return the default subnet of the named zone, or of the first zone with enough capacity.
+
+    `counts` are the smallest and the largest number of instances. A zone with room for the largest
+    is preferred.
+    """
     subnets = backend.get_default_subnets()
     zone, wanted = kwargs.get("placement"), kwargs["instance_type"]
     offered = [zone] if zone else offered_zones(backend.region_name, wanted)
@@ -217,6 +236,7 @@ def _default_subnet(backend: Any, kwargs: dict[str, Any], counts: tuple[int, int
 
 
 def _check_zone(region: str, zone: str, kwargs: dict[str, Any]) -> None:
+    """Refuse a zone that does not offer the type. A request without a type passes."""
     wanted = kwargs["instance_type"]
     offered = offered_zones(region, wanted)
     if kwargs["is_instance_type_default"] or zone in offered:
