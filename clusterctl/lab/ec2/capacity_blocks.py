@@ -1,4 +1,4 @@
-"""Capacity Blocks: what is offered, and buying one, which makes a reservation."""
+"""Capacity Blocks: their offerings, and the purchase of one, which makes a reservation."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from clusterctl.lab.ec2.launch import refuse
 from clusterctl.lab.ec2.pricing import ON_DEMAND_USD
 from clusterctl.lab.ec2.reservations import BLOCK, CapacityReservation, keep
 
+# A block lasts whole days, up to DAYS_APART_UNTIL days, or whole weeks, up to LONGEST_D days.
 DAY_H, DAYS_APART_UNTIL, WEEK_D, LONGEST_D = 24, 14, 7, 182
 MOST_INSTANCES = 64
-# Blocks end at the same time of day, wherever they begin.
+# All blocks end at this time of day (UTC), whenever they begin.
 ENDS_AT = timedelta(hours=11, minutes=30)
+# Per hour, for a type that the price list lacks.
 UNLISTED_USD = 60.0
 PLATFORM = "Linux/UNIX"
 
 
 @dataclass(frozen=True)
 class Offering:
+    """A block of `count` machines that can be bought. Times are UTC."""
+
     id: str
     instance_type: str
     zone: str
@@ -88,12 +92,13 @@ def purchase_capacity_block(response: Any) -> ActionResult:
 
 
 def _offerings(backend: Any) -> dict[str, Offering]:
-    """What was shown and not bought yet."""
+    """Return the offerings of a region that were shown and are not bought, by id."""
     found: dict[str, Offering] = backend.__dict__.setdefault("capacity_block_offerings", {})
     return found
 
 
 def _check_wish(kind: str, count: int, hours: int) -> None:
+    """Refuse a type without Capacity Blocks, and a count or duration that no block can have."""
     classes = INSTANCE_TYPES.get(kind, {}).get("SupportedUsageClasses", [])
     if BLOCK not in classes:
         raise refuse(
@@ -117,7 +122,10 @@ def _check_wish(kind: str, count: int, hours: int) -> None:
 def _times(
     hours: int, earliest: datetime | None, latest: datetime | None
 ) -> list[tuple[datetime, datetime]]:
-    """One block that begins at once, and one of tomorrow, as far as they are asked for."""
+    """Return start and end of the offered blocks: one begins at once, one tomorrow.
+
+    Those outside of `earliest` and `latest` are left out.
+    """
     now = utcnow()
     tomorrow = _day_of(now + timedelta(days=1)) + ENDS_AT
     found = [
@@ -138,7 +146,7 @@ def _day_of(time: datetime) -> datetime:
 
 
 def _naive(time: datetime) -> datetime:
-    """As moto has its times."""
+    """Return the time without its zone, as moto's times are."""
     return time.replace(tzinfo=None)
 
 

@@ -1,4 +1,4 @@
-"""Instance types: the p3 family, which moto's tables no longer list."""
+"""Instance types: adds those of the p3 family that moto's tables lack, and lists a type's zones."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from moto.ec2.models.instance_types import (
     InstanceTypeBackend,
 )
 
+# The type of the family that moto has. The others are made from its description.
 BASE = "p3dn.24xlarge"
-# Type -> vCPUs, memory in MiB, GPUs, network, the Gbit/s that it always carries. AWS retired them;
-# the tutorial's users know them.
+# Type -> vCPUs, memory in MiB, GPUs, network performance, baseline bandwidth in Gbit/s. AWS retired
+# these types, but the tutorial uses them.
 P3 = {
     "p3.2xlarge": (8, 62464, 1, "Up to 10 Gigabit", 2.5),
     "p3.8xlarge": (32, 249856, 4, "10 Gigabit", 10.0),
@@ -29,6 +30,7 @@ P3_ZONES = {
 
 
 def install() -> None:
+    """Add the types to moto's tables, and offer them in P3_ZONES."""
     for name, facts in P3.items():
         INSTANCE_TYPES[name] = p3_type(INSTANCE_TYPES[BASE], name, *facts)
         InstanceTypeBackend.instance_types.append(InstanceType(name))
@@ -46,7 +48,7 @@ def p3_type(
     network: str,
     gbps: float,
 ) -> dict[str, Any]:
-    """What DescribeInstanceTypes says of it, made from its larger sister."""
+    """Return a type's entry in DescribeInstanceTypes, made from `base`, that of BASE."""
     entry = copy.deepcopy(base)
     entry.pop("InstanceStorageInfo", None)
     entry["NetworkInfo"].pop("EfaInfo", None)
@@ -70,7 +72,7 @@ def p3_type(
 
 
 def offered_zones(region: str, instance_type: str) -> list[str]:
-    """The zones of a region that have the type."""
+    """Return the zones of a region that offer the type, in order."""
     offers = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, [])
     return sorted(one["Location"] for one in offers if one["InstanceType"] == instance_type)
 

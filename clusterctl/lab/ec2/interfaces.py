@@ -1,8 +1,8 @@
-"""Network interfaces of a launch: cards, EFA, and what may be asked together.
+"""Network interfaces of launches: network cards, EFA, and which options go together.
 
-moto keeps an instance's interfaces by device index alone, so that of two on different cards one
-is lost; gives secondary ones addresses that the subnet does not know of; and makes up a security
-group that is not there.
+moto keeps an instance's interfaces by their device index only, so that one of two on different
+cards is lost. It gives secondary interfaces addresses that the subnet does not count as used, and
+it invents a security group if the named one does not exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from moto.ec2.models.instances import Instance
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, current_request, refuse
 
-# The primary interface keeps moto's key, 0; cards have fewer device indices than this.
+# An interface's key in moto's table is its card * KEYS_PER_CARD + its device index, so the primary
+# one keeps moto's key, 0. No card has as many device indices as this.
 KEYS_PER_CARD = 256
 INTERFACE, EFA, EFA_ONLY = "interface", "efa", "efa-only"
 KINDS = (INTERFACE, EFA, EFA_ONLY)
@@ -26,7 +27,7 @@ KINDS = (INTERFACE, EFA, EFA_ONLY)
 
 @dataclass(frozen=True)
 class Wish:
-    """One interface that a launch asks for; `asked` is the request's own entry."""
+    """One network interface that a launch requests. `asked` is its entry in the request."""
 
     asked: Any
     card: int
@@ -39,10 +40,12 @@ class Wish:
 
     @property
     def fabric(self) -> bool:
+        """Whether it is an Elastic Fabric Adapter."""
         return self.kind in (EFA, EFA_ONLY)
 
     @property
     def takes_address(self) -> bool:
+        """Whether it gets an address from the subnet: no EFA-only or existing interface does."""
         return self.kind != EFA_ONLY and not self.asked.get("NetworkInterfaceId")
 
 
@@ -59,6 +62,8 @@ def read_wishes(asked: Sequence[Mapping[str, Any]]) -> list[Wish]:
 
 
 class InterfaceRule(Rule):
+    """The requested interfaces fit together, the type, the subnets and their free addresses."""
+
     def check_request(self, request: Request) -> None:
         wishes = read_wishes(request.get("NetworkInterfaces", []))
         if not wishes:
@@ -98,6 +103,7 @@ class InterfaceRule(Rule):
 
 
 def install() -> None:
+    """Replace how moto attaches the interfaces of an instance, and what it leaves of them."""
     _show_own_groups()
     prepare, attach, end = Instance.prep_nics, Attachment.__init__, Instance.terminate
 
@@ -118,7 +124,7 @@ def install() -> None:
         attachment.network_card_index = getattr(nic, "network_card_index", 0)
 
     def terminate(instance: Any) -> Any:
-        """What is not deleted with the instance is left over, free to be attached."""
+        """Free the interfaces that are not deleted with the instance for another attachment."""
         before = end(instance)
         for nic in instance.nics.values():
             if nic.id in instance.ec2_backend.enis:
@@ -132,7 +138,7 @@ def install() -> None:
 
 
 def _show_own_groups() -> None:
-    """moto shows the instance's groups on every interface; on EC2 they are the primary one's."""
+    """Show an instance's security groups on its primary interface only, unlike moto."""
     shown = vars(NetworkInterface)["group_set"].fget
     own = property(
         lambda nic: list(nic._group_set) if getattr(nic, "secondary", False) else shown(nic)
@@ -163,6 +169,7 @@ def _existing_or_new(backend: Any, instance: Any, wish: Wish) -> NetworkInterfac
     )
     made.interface_type = wish.kind
     if not wish.takes_address:
+        # moto gives an address to every interface.
         made.private_ip_address, made.private_ip_addresses = None, []
         made.private_dns_name = ""
     return made
@@ -176,7 +183,7 @@ def _check_groups(backend: Any, wishes: list[Wish]) -> None:
 
 
 def _check_networks(launch: PendingLaunch, wishes: list[Wish]) -> None:
-    """Interfaces are in the instance's zone, and security groups in their subnet's network."""
+    """Check that interfaces are in the instance's zone, and groups in the VPC of their subnet."""
     named = launch.request.get("SecurityGroupIds", [])
     pairs = [(launch.subnet, id) for id in named]
     for wish in wishes:
@@ -198,7 +205,10 @@ def _check_networks(launch: PendingLaunch, wishes: list[Wish]) -> None:
 
 
 def check_layout(wishes: Sequence[Wish], instance_type: str, info: Mapping[str, Any]) -> None:
-    """Raise the first of EC2's rules that they break; `info` as DescribeInstanceTypes has it."""
+    """Raise EC2's error for the first of its rules that the interfaces break.
+
+    `info` is the type's entry in DescribeInstanceTypes; empty for an unknown type.
+    """
     _check_each(wishes)
     _check_together(wishes)
     if info:

@@ -1,4 +1,4 @@
-"""CloudWatch's PutMetricData: what AWS refuses and moto takes."""
+"""CloudWatch's PutMetricData: refuses what AWS refuses and moto takes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from moto.cloudwatch.models import CloudWatchBackend
 
 from clusterctl.lab.ec2.completion import override
 
+# AWS's limits for one call: the number of metrics, how far their times may be in the past and in
+# the future, and the magnitude of their values.
 MOST, OLDEST, NEWEST = 1000, timedelta(weeks=2), timedelta(hours=2)
 LARGEST = 2.0**360
 

@@ -1,5 +1,8 @@
-"""Subnets, their addresses, endpoints, routes to S3; and what is in use stays: security groups with
-instances, subnets with interfaces, VPCs with groups or a gateway."""
+"""Subnets and their addresses, VPC endpoints, and routes to S3.
+
+Resources in use cannot be deleted: security groups with instances, subnets with interfaces, VPCs
+with groups or a gateway.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,11 @@ EVERYWHERE = "0.0.0.0/0"
 
 
 def install() -> None:
+    """Correct how moto makes subnets and interfaces, and complete endpoints and deletions."""
     original_create = EC2Backend.create_subnet
 
     def create_subnet(backend: Any, vpc_id: str, cidr_block: str, *args: Any, **kwargs: Any) -> Any:
-        """moto takes the first in a zone for a default one, whatever VPC it is in."""
+        """Make a subnet. moto makes the first one in a zone a default subnet in every VPC."""
         subnet = original_create(backend, vpc_id, cidr_block, *args, **kwargs)
         if not backend.get_vpc(vpc_id).is_default:
             subnet.default_for_az = subnet.map_public_ip_on_launch = False
@@ -39,7 +43,10 @@ def install() -> None:
     def create_network_interface(
         backend: Any, subnet: Any, address: Any, addresses: Any = None, *rest: Any, **others: Any
     ) -> Any:
-        """moto takes any address, and of those that it chooses itself some are the gateway's."""
+        """Check the addresses of an interface, or choose a free one.
+
+        moto takes any address, and may choose the gateway's itself.
+        """
         subnet = backend.get_subnet(subnet) if isinstance(subnet, str) else subnet
         named = [address] if isinstance(address, str) else [*(address or ())]
         more = [one if isinstance(one, str) else one["PrivateIpAddress"] for one in addresses or ()]
@@ -51,7 +58,11 @@ def install() -> None:
         return create_interface(backend, subnet, address, addresses, *rest, **others)
 
     def random_private_ip() -> str:
-        """moto's lies in no subnet: a NAT gateway's and an endpoint's interface choose theirs."""
+        """Leave the choice to `create_network_interface`.
+
+        moto calls this for the interfaces of NAT gateways and endpoints, and its own address is in
+        no subnet.
+        """
         return ""
 
     override(nat_gateways, random_private_ip)
@@ -64,7 +75,7 @@ def install() -> None:
 
 
 def _complete_endpoints() -> None:
-    """Endpoints: the type that is the default, one route to a service, and their end."""
+    """Complete endpoints: the default type, one route per table and service, and the deletion."""
     make = EC2Backend.create_vpc_endpoint
     remove = EC2Backend.delete_vpc_endpoints
 
@@ -94,7 +105,7 @@ def _complete_endpoints() -> None:
 
 
 def _check_no_endpoint(backend: Any, table_id: str, service_name: str) -> None:
-    """Raises RouteAlreadyExists: a table has one route to a service."""
+    """Raise RouteAlreadyExists if the table has a route to the service."""
     backend.get_route_table(table_id)
     for one in backend.vpc_end_points.values():
         if one.service_name == service_name and table_id in (one.route_table_ids or ()):
@@ -107,9 +118,10 @@ def _check_no_endpoint(backend: Any, table_id: str, service_name: str) -> None:
 
 
 def reaches_s3(instance: Any) -> bool:
-    """Whether a route leads from it to S3: an endpoint's, a NAT gateway's, or the internet's.
+    """Return whether a route leads from the instance to S3.
 
-    An internet gateway takes only what has a public address.
+    It can be that of an S3 endpoint, or the default route: to a NAT gateway, or, for an instance
+    with a public address, to an internet gateway.
     """
     nic, backend = instance.nics[0], instance.ec2_backend
     table = _table_of(backend, nic.subnet)
@@ -125,14 +137,14 @@ def reaches_s3(instance: Any) -> bool:
 
 
 def _table_of(backend: Any, subnet: Any) -> Any:
-    """The table that the subnet is associated with, or its VPC's main one."""
+    """Return the route table of a subnet: the associated one, or its VPC's main one."""
     tables = [one for one in list(backend.route_tables.values()) if one.vpc_id == subnet.vpc_id]
     own = [one for one in tables if subnet.id in one._associations.values()]
     return (own or [one for one in tables if one.main_association_id])[0]
 
 
 def check_address(subnet: Any, address: str) -> None:
-    """Refuse an address that no interface in the subnet can have, in EC2's words."""
+    """Raise EC2's error for an address that no interface in the subnet can have."""
     try:
         inside = IPv4Address(address) in subnet.cidr
     except ValueError:
@@ -146,11 +158,12 @@ def check_address(subnet: Any, address: str) -> None:
 
 
 def _reserved(subnet: Any) -> list[str]:
-    """The first four addresses, of which the gateway has the second, and the last one."""
+    """Return the addresses that AWS reserves in a subnet. The second one is the gateway's."""
     return [str(subnet.cidr[index]) for index in (0, 1, 2, 3, -1)]
 
 
 def _keep_what_is_in_use() -> None:
+    """Refuse, as EC2 does, to delete or detach what others depend on."""
     delete = EC2Backend.delete_security_group
     remove_subnet = EC2Backend.delete_subnet
     remove_vpc = EC2Backend.delete_vpc
@@ -198,6 +211,7 @@ def _keep_what_is_in_use() -> None:
 
 
 def _uses(instance: Any, name: str | None, group_id: str | None) -> bool:
+    """Return whether an instance has the security group, given by its id or its name."""
     if instance.state == "terminated":
         return False
     groups = [group for nic in instance.nics.values() for group in nic.group_set]

@@ -1,6 +1,6 @@
-"""S3 objects in memory: read without a copy, and never more of them than the machine can hold.
+"""S3 objects in memory: read without a copy, and limited to half of the machine's memory.
 
-moto copies the whole object for each range that is read of it, and keeps what comes.
+moto copies a whole object for every range that is read of it, and has no limit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ App = Callable[..., Iterable[bytes]]
 
 
 class Room:
-    """Bytes of memory of which each holder has some. Thread-safe."""
+    """A limited number of bytes that holders share. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -27,7 +27,7 @@ class Room:
         self._taken = 0
 
     def take(self, holder: object, size: int) -> bool:
-        """Have the holder hold this, instead of what it held. False: there is no room for it."""
+        """Set how much the holder holds. Return False, and change nothing, if it is too much."""
         with self._lock:
             taken = self._taken - self._held.get(holder, 0) + size
             if taken > self.most:
@@ -40,22 +40,26 @@ class Room:
             self._taken -= self._held.pop(holder, 0)
 
 
-# For objects and for requests on their way: half of the machine's memory.
+# For objects and the bodies of requests in progress: half of the machine's memory.
 ROOM = Room(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 
 
-# What an object takes beside its content, about.
+# What an object takes beside its content, approximately.
 KEY_BYTES = 4096
 
 
 class Forgetful(list[Any]):
-    """In place of moto's list of all objects that there ever were, which keeps them all."""
+    """A list that stays empty, in place of moto's list of all objects that were ever made.
+
+    That list would keep the objects in memory after they are deleted.
+    """
 
     def append(self, _one: Any) -> None:
-        """Nothing: an object goes when its bucket drops it."""
+        """Do nothing."""
 
 
 def install() -> None:
+    """Have moto's objects keep their content in ROOM, and be read without a copy."""
     key: Any = FakeKey
     key.instances_tracked = Forgetful()
     key.value = property(_read, _write)
@@ -69,7 +73,10 @@ def install() -> None:
 
 
 def within_room(app: App) -> App:
-    """Refuse a request before its body is read, as S3 does one that is too large."""
+    """Return `app` behind a check that refuses a body that does not fit into ROOM.
+
+    The check comes before the body is read. As on S3, a request has to name its length.
+    """
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         length = environ.get("CONTENT_LENGTH") or "0"
@@ -97,8 +104,8 @@ def _no_room() -> str:
 
 
 def _read(key: Any) -> bytes:
-    # The very bytes that it was made of: a BytesIO copies when it is written to, and this one never
-    # is.
+    # BytesIO returns the bytes object that it was made of, without a copy, as long as nothing
+    # writes to it.
     content: bytes = key._value_buffer.getvalue()
     return content
 

@@ -20,13 +20,15 @@ from clusterctl.lab.ec2.completion import add
 from clusterctl.lab.ec2.filters import matches
 from clusterctl.lab.ec2.launch import LAUNCHING, PendingLaunch, Rule, refuse
 
-# As on EC2, where the call returns before the group can be used.
+# A new group cannot be used for so long. On EC2, too, CreatePlacementGroup returns before that.
 PENDING_S = 0.3
 STRATEGIES = ("cluster", "spread", "partition")
 
 
 @dataclass(frozen=True)
 class StoredGroup:
+    """A placement group. `partitions` is None unless the request names a number."""
+
     name: str
     id: str
     strategy: str
@@ -39,7 +41,7 @@ class StoredGroup:
 
 
 class PlacementRule(Rule):
-    """The group is there, takes the type, and keeps to one zone."""
+    """The placement group exists and takes the type. A cluster group stays in one zone."""
 
     def check_launch(self, launch: PendingLaunch) -> None:
         group = _wanted_group(launch)
@@ -125,25 +127,27 @@ def delete_placement_group(response: Any) -> EmptyResult:
 
 
 def _groups(backend: Any) -> dict[str, StoredGroup]:
-    """A region's groups. moto forgets them with the rest when it is reset."""
+    """Return a region's groups by name. They are on moto's backend, so its reset clears them."""
     found: dict[str, StoredGroup] = backend.__dict__.setdefault("placement_groups", {})
     return found
 
 
 def _known(groups: dict[str, StoredGroup], wanted: str) -> StoredGroup:
+    """Return a group by its key. Raise InvalidPlacementGroup.Unknown if there is none."""
     if wanted not in groups:
         raise refuse("InvalidPlacementGroup.Unknown", f"The Placement Group '{wanted}' is unknown.")
     return groups[wanted]
 
 
 def _wanted_group(launch: PendingLaunch) -> StoredGroup | None:
+    """Return the group that the launch names, None if it names none. Raise if it is unknown."""
     name, id = (launch.request.get(f"Placement.{key}") for key in ("GroupName", "GroupId"))
     groups = _groups(launch.backend)
     if not name and not id:
         return None
     group = _known(groups, name) if name else _known({one.id: one for one in groups.values()}, id)
     if group.state != "available":
-        _known({}, group.name)
+        _known({}, group.name)  # raises: a pending group is refused as an unknown one
     return group
 
 

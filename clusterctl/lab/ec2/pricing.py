@@ -1,6 +1,6 @@
-"""The price list's GetProducts, which moto does not have: on-demand instances of AmazonEC2.
+"""The price list's GetProducts, which moto lacks: on-demand instances of AmazonEC2.
 
-The prices are the spot market's, too.
+Prices of spot instances and Capacity Blocks are derived from these.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-# AWS serves the list in these regions, for all.
+# AWS serves the price list of all regions from these.
 SERVED_FROM = ("us-east-1", "eu-central-1", "ap-south-1")
 LOCATIONS = {
     "us-east-1": "US East (N. Virginia)",
@@ -22,7 +22,7 @@ LOCATIONS = {
 MOST_PER_PAGE = 100
 PUBLISHED = "2026-07-20T00:00:00Z"
 
-# USD per hour, Linux, us-east-1, July 2026. AWS's list still has the types that AWS retired.
+# USD per hour, Linux, us-east-1, July 2026. AWS's list also has types that AWS has retired.
 ON_DEMAND_USD = {
     "c5.large": 0.085,
     "c5.xlarge": 0.17,
@@ -113,10 +113,12 @@ ON_DEMAND_USD = {
     "trn1n.32xlarge": 24.78,
 }
 
+# HTTP status and JSON.
 Answer = tuple[str, dict[str, Any]]
 
 
 def respond(region: str, action: str, asked: dict[str, Any]) -> Answer:
+    """Answer a request. `region` is the one that it is signed for, `asked` its parsed body."""
     if region not in SERVED_FROM:
         return refusal("AccessDeniedException", f"The price list is not served from {region}.")
     if action != "GetProducts":
@@ -131,7 +133,10 @@ def respond(region: str, action: str, asked: dict[str, Any]) -> Answer:
 
 
 def _products(asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those of the types that are asked for, to begin with: most callers name one."""
+    """Return the products of the types that the filters name, or all.
+
+    Most callers name one type. So this saves making all the others, which the filters then drop.
+    """
     named = [
         one.get("Value")
         for one in asked.get("Filters", [])
@@ -142,7 +147,8 @@ def _products(asked: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def product(kind: str, region: str) -> dict[str, Any]:
-    """One entry of the list as AWS writes it."""
+    """Return one entry of the price list, in AWS's format."""
+    # JRTCKXETXF is AWS's code of on-demand terms, 6YS6EN2CT7 that of the rate per hour.
     sku = hashlib.sha256(f"{kind} {region}".encode()).hexdigest()[:16].upper()
     offer, rate = f"{sku}.JRTCKXETXF", f"{sku}.JRTCKXETXF.6YS6EN2CT7"
     usd = f"{ON_DEMAND_USD[kind]:.10f}"
@@ -202,13 +208,14 @@ def _attributes(kind: str, region: str) -> dict[str, str]:
 
 
 def _passes(one: dict[str, Any], filters: list[dict[str, str]]) -> bool:
-    """TERM_MATCH and EQUALS compare; CONTAINS, ANY_OF and NONE_OF do what they say."""
+    """Return whether a product passes all filters. Their fields and values ignore case."""
     known = {**one["attributes"], "productFamily": one["productFamily"], "sku": one["sku"]}
     folded = {key.lower(): value for key, value in known.items()}
     return all(_matches(folded.get(wish["Field"].lower()), wish) for wish in filters)
 
 
 def _matches(value: str | None, wish: dict[str, str]) -> bool:
+    """Return whether a value passes a filter of the type TERM_MATCH, EQUALS, CONTAINS, ..."""
     if value is None:
         return False
     wanted, kind = wish["Value"].lower(), wish.get("Type", "TERM_MATCH")
@@ -221,4 +228,5 @@ def _matches(value: str | None, wish: dict[str, str]) -> bool:
 
 
 def refusal(code: str, message: str) -> Answer:
+    """Return an error as an answer."""
     return "400 Bad Request", {"__type": code, "message": message}

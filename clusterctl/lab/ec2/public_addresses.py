@@ -1,4 +1,4 @@
-"""Public addresses: those that an instance gets with its subnet, and elastic ones."""
+"""Public addresses: those that instances get when they are launched, and elastic ones."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from moto.ec2.utils import random_eip_association_id
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.quotas import ELASTIC, value_of
 
+# States in which an instance can be associated with an elastic address.
 ADDRESSABLE = ("running", "stopping", "stopped")
 
 
 class Pool:
-    """The addresses of a network, each for one at a time. One given back comes again last."""
+    """The free addresses of a network. One that is given back is taken again last of all."""
 
     def __init__(self, network: IPv4Network) -> None:
         self._free = deque(str(address) for address in network.hosts())
 
     def take(self) -> str:
-        """Raises LookupError when there is none."""
+        """Take the next free address. Raise LookupError if there is none."""
         return self._free.popleft()
 
     def give_back(self, address: str) -> None:
@@ -33,19 +34,22 @@ class Pool:
 
 
 def install(public: IPv4Network, changed: Callable[[], None] = lambda: None) -> None:
-    """Addresses are of `public`; `changed` is called when an instance has another one."""
+    """Take addresses from `public`. `changed` is called when an instance's address changes."""
     pool = Pool(public)
     allocate = EC2Backend.allocate_address
     release = EC2Backend.release_address
 
     def check_auto_public_ip(nic: Any) -> None:
-        """moto asks when it makes an interface, too: an instance gets its address later."""
+        """Give the interface an address if it is to have one.
+
+        moto also calls this when it makes an interface. That is too early: it has no instance yet.
+        """
         if nic.instance and not nic.public_ip and _is_auto(nic):
             nic.public_ip = _take(pool)
             changed()
 
     def stop(nic: Any) -> None:
-        """An elastic address stays with a stopped instance."""
+        """Take the address away. An elastic address stays with a stopped instance."""
         if nic.public_ip and _elastic_of(nic) is None:
             pool.give_back(nic.public_ip)
             nic.public_ip = None
@@ -96,7 +100,7 @@ def install(public: IPv4Network, changed: Callable[[], None] = lambda: None) -> 
             _part(elastic)
         if _elastic_of(nic):
             _part(_elastic_of(nic), for_another=True)
-        nic.stop()  # its own address is another's from now on
+        nic.stop()  # gives its own address back
         nic.public_ip = elastic.public_ip
         elastic.eni, elastic.instance = nic, nic.instance
         elastic.association_id = random_eip_association_id()
@@ -113,7 +117,7 @@ def install(public: IPv4Network, changed: Callable[[], None] = lambda: None) -> 
         _part(elastic)
         changed()
 
-    # moto shows an empty one where there is none.
+    # For an interface without a public address moto shows an empty association, EC2 none.
     shown = vars(NetworkInterface)["association"].fget
     association = property(lambda nic: shown(nic) or None)
     NetworkInterface.association = association  # type: ignore[assignment,method-assign]
@@ -124,7 +128,7 @@ def install(public: IPv4Network, changed: Callable[[], None] = lambda: None) -> 
 
 
 def settle(instance: Any) -> None:
-    """Give the instance the public address that its state asks for, or take it away."""
+    """Give the instance its public address, or take it away, as its state requires."""
     primary = instance.nics[0]
     if instance.state in ("pending", "running"):
         primary.check_auto_public_ip()
@@ -133,14 +137,17 @@ def settle(instance: Any) -> None:
 
 
 def forget(instance: Any) -> None:
-    """Before an instance is terminated: its elastic addresses are its owner's again."""
+    """Disassociate the elastic addresses of an instance that is about to be terminated."""
     for nic in instance.nics.values():
         if _elastic_of(nic):
             _part(_elastic_of(nic))
 
 
 def _part(elastic: Any, for_another: bool = False) -> None:
-    """End an association. A running instance that had an address of its own gets one again."""
+    """End an association. A running instance that launched with its own address gets a new one.
+
+    `for_another`: the instance is about to get another elastic address instead.
+    """
     nic = elastic.eni
     elastic.eni = elastic.instance = elastic.association_id = None
     if nic is None:
@@ -151,6 +158,7 @@ def _part(elastic: Any, for_another: bool = False) -> None:
 
 
 def _find(backend: Any, address: str | None, allocation_id: str | None) -> Any:
+    """Return an elastic address by its allocation id or by itself. Raise EC2ClientError."""
     for elastic in backend.addresses:
         if allocation_id and elastic.allocation_id == allocation_id:
             return elastic
@@ -183,12 +191,16 @@ def _check_addressable(instance: Any) -> None:
 
 
 def _elastic_of(nic: Any) -> Any:
+    """Return the elastic address of an interface, or None."""
     found = [one for one in nic.ec2_backend.addresses if one.eni is nic]
     return found[0] if found else None
 
 
 def _is_auto(nic: Any) -> bool:
-    """With several interfaces EC2 gives none."""
+    """Return whether the interface is to have an address of its own.
+
+    EC2 gives none to an instance with several interfaces.
+    """
     wanted = str(nic.public_ip_auto_assign).lower() == "true"
     return wanted and nic.device_index == 0 and len(nic.instance.nics) == 1
 

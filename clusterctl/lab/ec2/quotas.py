@@ -1,4 +1,4 @@
-"""Service quotas of EC2, and launches that go over them."""
+"""Service quotas of EC2, and the refusal of launches that exceed them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from clusterctl.lab.ec2.completion import add, override
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
 from clusterctl.lab.ec2.reservations import reserved_beside, reserved_places
 
-# Enough for whatever a test launches; AWS gives a new account much less, often 0 for P.
+# Enough for every test. AWS gives a new account much less, often 0 for P instances.
 MANY_VCPUS = 100_000.0
+# States in which an instance counts against a quota.
 COUNTED = ("pending", "running")
+# Service code -> its name.
 SERVICES = {
     "ec2": "Amazon Elastic Compute Cloud (Amazon EC2)",
     "vpc": "Amazon Virtual Private Cloud (Amazon VPC)",
@@ -29,6 +31,8 @@ SERVICES = {
 
 @dataclass(frozen=True)
 class Quota:
+    """A service quota. `families` are the families of types whose vCPUs it limits, if it does."""
+
     code: str
     name: str
     families: tuple[str, ...] = ()
@@ -39,7 +43,9 @@ class Quota:
 
 ELASTIC = Quota("L-0263D0A3", "EC2-VPC Elastic IPs", default=5.0)
 INTERFACES = Quota("L-DF5E4CA3", "Network interfaces per Region", default=5000.0, service="vpc")
+# The function that `install` has set.
 _applied: list[Callable[[str], float | None]] = [lambda code: None]
+# Families of the Standard quotas.
 STANDARD = ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z")
 QUOTAS = (
     Quota("L-417A185B", "Running On-Demand P instances", ("p",)),
@@ -74,10 +80,16 @@ QUOTAS = (
 
 
 class QuotaRule(Rule):
-    """vCPUs that run of a family of types, on demand and spot each. Capacity Blocks are beside."""
+    """Limits the running vCPUs of a family, separately for on-demand and for spot instances.
+
+    Capacity Blocks do not count.
+    """
 
     def check_request(self, request: Request) -> None:
-        """Before capacity is looked at. A dry run tells nothing of quotas."""
+        """Refuse the launch, or lower its count to what the quota allows.
+
+        This comes before the check of capacity. A dry run does not check quotas.
+        """
         if request.market not in ("on-demand", "spot") or request.get("DryRun"):
             return
         most = int(request.get("MaxCount", 1))
@@ -86,11 +98,11 @@ class QuotaRule(Rule):
         if room < most:
             if room < request.least:
                 raise exceeded(request.instance_type, spot=request.market == "spot")
-            # What moto launches.
+            # The number that moto launches.
             request.response.params["MinCount"] = int(room)
 
     def check_launch(self, launch: PendingLaunch) -> None:
-        """Again, while nothing else is launched."""
+        """Check vCPUs again, since another launch may have come between, and count interfaces."""
         each = max(1, len(launch.request.get("NetworkInterfaces") or []))
         if len(launch.backend.enis) + launch.count * each > value_of(INTERFACES):
             raise refuse(
@@ -105,14 +117,14 @@ class QuotaRule(Rule):
                 raise exceeded(kind, spot=spot)
 
     def check_start(self, backend: Any, stopped: Sequence[Any]) -> None:
-        """What starts again counts again."""
+        """Check vCPUs: a stopped instance does not count, and counts again when it starts."""
         for kind, count in Counter(one.instance_type for one in stopped).items():
             if room_for(backend, kind, spot=False) < count:
                 raise exceeded(kind, spot=False)
 
 
 def room_for(backend: Any, instance_type: str, *, spot: bool) -> float:
-    """How many more of the type the quota allows."""
+    """Return how many more instances of the type the quota allows; infinity without a quota."""
     quota = quota_of(instance_type, spot=spot)
     if quota is None:
         return float("inf")
@@ -121,6 +133,7 @@ def room_for(backend: Any, instance_type: str, *, spot: bool) -> float:
 
 
 def exceeded(instance_type: str, *, spot: bool) -> Exception:
+    """Return EC2's error for a launch that exceeds the quota."""
     quota = quota_of(instance_type, spot=spot)
     limit = value_of(quota) if quota else 0
     if spot:
@@ -134,7 +147,10 @@ def exceeded(instance_type: str, *, spot: bool) -> Exception:
 
 
 def quota_of(instance_type: str, *, spot: bool) -> Quota | None:
-    """The one that the type counts against: `p4d.24xlarge` is of family p, on spot of p4."""
+    """Return the quota of a type; None if no quota has its family.
+
+    The family of `p4d.24xlarge` is p for the on-demand quotas, and p4 for those of spot.
+    """
     letters = re.match(r"([a-z]*)\d*", instance_type)
     names = {letters[0], letters[1]} if letters else set()
     found = (one for one in QUOTAS if names & {*one.families} and one.spot == spot)
@@ -142,16 +158,18 @@ def quota_of(instance_type: str, *, spot: bool) -> Quota | None:
 
 
 def value_of(quota: Quota) -> float:
+    """Return the value that is set for a quota, or its default."""
     applied = _applied[0](quota.code)
     return quota.default if applied is None else applied
 
 
 def vcpus(instance_type: str) -> int:
+    """Return the type's number of vCPUs; 1 for an unknown type."""
     return int(INSTANCE_TYPES.get(instance_type, {}).get("VCpuInfo", {}).get("DefaultVCpus", 1))
 
 
 def vcpus_in_use(backend: Any, quota: Quota) -> int:
-    """Of instances that run, and of reserved capacity that nobody uses."""
+    """Return the vCPUs of running instances and of reserved capacity that is not in use."""
     market = "spot" if quota.spot else None
     kinds = [
         one.instance_type
@@ -168,7 +186,7 @@ def vcpus_in_use(backend: Any, quota: Quota) -> int:
 
 
 def install(applied: Callable[[str], float | None] = lambda code: None) -> None:
-    """`applied` gives the value of a quota's code, None for its default."""
+    """Complete Service Quotas. `applied` returns the value for a code, None for the default."""
     _applied[:] = [applied]
     defaults = ServiceQuotasBackend.list_aws_default_service_quotas
     one = ServiceQuotasBackend.get_service_quota
@@ -215,6 +233,7 @@ def list_service_quotas(response: Any) -> str:
 
 
 def _known(code: str | None, service: str) -> Quota:
+    """Return a quota by its code and service. Raise NoSuchResourceException."""
     for quota in QUOTAS:
         if (quota.code, quota.service) == (code, service):
             return quota

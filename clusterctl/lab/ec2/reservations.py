@@ -1,4 +1,4 @@
-"""On-Demand Capacity Reservations, and launches into them. A Capacity Block is bought ahead."""
+"""On-Demand Capacity Reservations and Capacity Blocks, and launches into them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from clusterctl.lab.ec2.launch import (
 )
 
 BLOCK = "capacity-block"
-# An instance that is going still has its place.
+# States in which an instance occupies its place in a reservation: it keeps it until it is gone.
 HOLDS_A_PLACE = ("pending", "running", "stopping", "shutting-down")
 TARGET = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
 PREFERENCE = "CapacityReservationSpecification.CapacityReservationPreference"
@@ -43,7 +43,11 @@ PLATFORM = "Linux/UNIX"
 
 @dataclass
 class CapacityReservation:
-    """`kind` is default or capacity-block; `matching` is open or targeted."""
+    """A reservation of `count` machines. `kind` is default or capacity-block.
+
+    With `matching` open, instances need not name it; with targeted, they do. `starts` and `ends`
+    are None where it has no such limit.
+    """
 
     id: str
     instance_type: str
@@ -68,18 +72,18 @@ class CapacityReservation:
 
     @property
     def takes_any(self) -> bool:
-        """Instances need not name it."""
+        """Whether it takes instances whose launch does not name it."""
         return self.kind == "default" and self.matching == "open"
 
 
 def reservations(backend: Any) -> dict[str, CapacityReservation]:
-    """A region's reservations. moto forgets them with the rest when it is reset."""
+    """Return a region's reservations by id. They are on moto's backend: its reset clears them."""
     found: dict[str, CapacityReservation] = backend.__dict__.setdefault("capacity_reservations", {})
     return found
 
 
 def find(backend: Any, id: str) -> CapacityReservation:
-    """Refuses with EC2ClientError an id that there is no reservation of."""
+    """Return a reservation by its id. Raise EC2ClientError if there is none."""
     if not str(id).startswith("cr-"):
         raise refuse(
             "InvalidCapacityReservationId.Malformed",
@@ -94,6 +98,7 @@ def find(backend: Any, id: str) -> CapacityReservation:
 
 
 def in_use(backend: Any, id: str) -> int:
+    """Return how many of a reservation's machines have an instance."""
     return sum(
         getattr(one, "capacity_reservation_id", None) == id and one.state in HOLDS_A_PLACE
         for one in backend.all_instances()
@@ -101,13 +106,14 @@ def in_use(backend: Any, id: str) -> int:
 
 
 def available(backend: Any, reservation: CapacityReservation) -> int:
+    """Return how many of a reservation's machines are free; 0 unless it is active."""
     if reservation.state != "active":
         return 0
     return max(0, reservation.count - in_use(backend, reservation.id))
 
 
 def reserved_beside(backend: Any) -> list[tuple[str, int]]:
-    """Type and number of what is reserved on demand and not in use: quotas count it too."""
+    """Return type and number of the unused on-demand reserved machines. Quotas count them too."""
     return [
         (one.instance_type, available(backend, one))
         for one in reservations(backend).values()
@@ -116,9 +122,10 @@ def reserved_beside(backend: Any) -> list[tuple[str, int]]:
 
 
 class ReservationRule(Rule):
-    """A launch that names a reservation fits into it; one that does not takes an open one."""
+    """A launch that names a reservation must fit into it. Others take free open ones."""
 
     def __init__(self) -> None:
+        # `ids`: the reservations for this thread's launch, which `mark` hands out one by one.
         self._places = threading.local()
 
     def check_request(self, request: Request) -> None:
@@ -156,6 +163,7 @@ class ReservationRule(Rule):
 
 
 def install() -> None:
+    """Add the actions of reservations, their tags and filters, and count them as capacity."""
     EC2_RESOURCE_TO_PREFIX["capacity-reservation"] = "cr"
     EC2_PREFIX_TO_RESOURCE["cr"] = "capacity-reservation"
     filter_dict_attribute_mapping["capacity-reservation-id"] = "capacity_reservation_id"
@@ -199,7 +207,7 @@ def create_capacity_reservation(response: Any) -> ActionResult:
 
 
 def keep(response: Any, made: CapacityReservation) -> dict[str, Any]:
-    """Add it, with the request's tags; what the answer says of it."""
+    """Store a reservation with the request's tags, and return its description."""
     tags = convert_tag_spec(response._get_param("TagSpecifications", []))
     reservations(response.ec2_backend)[made.id] = made
     response.ec2_backend.create_tags([made.id], tags.get("capacity-reservation", {}))
@@ -228,6 +236,7 @@ def cancel_capacity_reservation(response: Any) -> ActionResult:
 
 
 def describe(backend: Any, one: CapacityReservation) -> dict[str, Any]:
+    """Return a reservation as AWS describes it."""
     arn = f"arn:aws:ec2:{backend.region_name}:{backend.account_id}:capacity-reservation/{one.id}"
     tags = backend.tags.get(one.id, {})
     return {
@@ -269,7 +278,11 @@ def _passes(backend: Any, shown: dict[str, Any], filters: dict[str, Any]) -> boo
 
 
 def _places(launch: PendingLaunch) -> list[str]:
-    """The reservations that the instances take, one each, as far as there are such."""
+    """Return the ids of the reservations that the instances take, one for each instance.
+
+    There may be fewer ids than instances: the rest runs without a reservation. Raise EC2ClientError
+    if the launch requires reservations that have too few free places.
+    """
     request = launch.request
     wanted, preference = request.get(TARGET), request.get(PREFERENCE)
     if wanted:
@@ -290,7 +303,7 @@ def _places(launch: PendingLaunch) -> list[str]:
 
 
 def _set_aside(instance_type: str, zone: str) -> int:
-    """How many reserved machines the launch of this thread may take, beside those of the zone."""
+    """Return how many reserved machines of a type in a zone this thread's launch may take."""
     request = current_request()
     if request is None or request.instance_type != instance_type:
         return 0
@@ -298,28 +311,28 @@ def _set_aside(instance_type: str, zone: str) -> int:
 
 
 def reserved_places(request: Request, zone: str | None = None) -> int:
-    """How many instances of the request have a reservation to go to, in the zone or in any."""
+    """Return how many free reserved machines the request may take, in a zone or in all zones."""
     backend, wanted = request.backend, request.get(TARGET)
     usable = [find(backend, wanted)] if wanted else _open_ones(request, backend)
     return sum(_room(one, request, backend, zone or one.zone) for one in usable)
 
 
 def _open_ones(request: Request, backend: Any) -> list[CapacityReservation]:
-    """Those that take instances without being named."""
+    """Return the reservations that the request may use without naming them."""
     if request.get(PREFERENCE) == "none" or request.market != "on-demand":
         return []
     return [one for one in reservations(backend).values() if one.takes_any]
 
 
 def _room(one: CapacityReservation, request: Request, backend: Any, zone: str) -> int:
-    """Free places; none for another type, zone or platform."""
+    """Return a reservation's free places; 0 if its type, zone or platform is another one."""
     asked = (request.instance_type, zone, PLATFORM)
     fits = asked == (one.instance_type, one.zone, one.platform)
     return available(backend, one) if fits else 0
 
 
 def _check_market(request: Request, wanted: CapacityReservation) -> None:
-    """A Capacity Block is a market of its own."""
+    """Refuse a wrong market type: a Capacity Block needs its own, other reservations on-demand."""
     if request.market != (BLOCK if wanted.kind == BLOCK else "on-demand"):
         raise refuse(
             "InvalidParameterValue",

@@ -1,4 +1,4 @@
-"""Spot instances of RunInstances, and what spot costs."""
+"""Spot instances that RunInstances launches, and spot prices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from clusterctl.lab.ec2.pricing import ON_DEMAND_USD
 
 PRODUCT = "Linux/UNIX"
 MARKETS = ("spot", "capacity-block", "interruptible-capacity-reservation", "on-demand")
-# Spot costs so much of the on-demand price, by zone; a change every so many hours.
+# Spot prices are between these fractions of the on-demand price. They change every CHANGE_H hours,
+# and the price history shows the last SHOWN_CHANGES prices.
 CHEAPEST, DEAREST, CHANGE_H, SHOWN_CHANGES = 0.3, 0.6, 6, 4
 OPTIONS = "InstanceMarketOptions.SpotOptions."
 DEFAULT_KIND, DEFAULT_BEHAVIOUR = "one-time", "terminate"
@@ -69,6 +70,8 @@ class LaunchedRequest(TaggedEC2Resource):
 
 
 class SpotRule(Rule):
+    """A spot launch has options that go together, a type for spot, and a sufficient price."""
+
     def check_request(self, request: Request) -> None:
         if request.market not in MARKETS:
             raise refuse(
@@ -77,6 +80,7 @@ class SpotRule(Rule):
         if request.market != "spot":
             return
         kind, behaviour = _kind(request), _behaviour(request)
+        # One-time requests can only be terminated, persistent ones only stopped or hibernated.
         if (kind == DEFAULT_KIND) != (behaviour == DEFAULT_BEHAVIOUR):
             raise refuse(
                 "InvalidParameterCombination",
@@ -115,6 +119,7 @@ class SpotRule(Rule):
 
 
 def install() -> None:
+    """Add filters for spot instances and the price history, and refuse stops of one-time ones."""
     filter_dict_attribute_mapping["instance-lifecycle"] = "lifecycle"
     filter_dict_attribute_mapping["spot-instance-request-id"] = "spot_instance_request_id"
     stop = EC2Backend.stop_instances
@@ -135,7 +140,10 @@ def install() -> None:
 
 
 def spot_usd(instance_type: str, zone: str, when: datetime) -> float | None:
-    """The spot price of then, steady for some hours; None for a type that has no price."""
+    """Return the spot price in USD per hour at a time; None for a type that has no price.
+
+    It is derived from type, zone and period of the day, so that it is the same in every lab.
+    """
     on_demand = ON_DEMAND_USD.get(instance_type)
     if on_demand is None:
         return None
@@ -145,7 +153,7 @@ def spot_usd(instance_type: str, zone: str, when: datetime) -> float | None:
 
 
 def describe_spot_price_history(response: Any) -> ActionResult:
-    """The newest first. With a StartTime of now, as callers ask, just the price of now."""
+    """Return prices, the newest first. With the present as StartTime, that is the present price."""
     backend, filters = response.ec2_backend, response._filters_from_querystring()
     products = response._get_param("ProductDescriptions", [])
     since = response._get_param("StartTime")
@@ -169,7 +177,7 @@ def _history(region: str, kind: str, since: datetime | None) -> list[dict[str, A
     changes = [latest - timedelta(hours=CHANGE_H * back) for back in range(SHOWN_CHANGES)]
     if since is not None:
         begins = since.replace(tzinfo=None)
-        # The price that held then is shown too.
+        # The price that was valid at StartTime is shown too.
         changes = changes[: 1 + sum(when > begins for when in changes[:-1])]
     return [
         {

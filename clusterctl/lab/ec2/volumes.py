@@ -1,7 +1,8 @@
-"""The volumes that come with an instance: the image's, as the request changes and adds to them.
+"""The EBS volumes of an instance: its image's, with the request's changes and additions.
 
-moto makes an 8 GiB root volume whatever the image says, and forgets a request's performance. It
-takes any change of a volume at once: EBS takes one in six hours, none smaller, and needs a while.
+moto makes a root volume of 8 GiB for every image, and ignores the performance that a request sets.
+It allows every change of a volume and makes it at once. EBS allows one change in six hours, allows
+no smaller size, and takes some time.
 """
 
 from __future__ import annotations
@@ -19,18 +20,26 @@ from moto.ec2.responses import EC2Response
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.launch import Request, Rule, current_request, refuse
 
+# Types that need a number of IOPS.
 IOPS_TYPES = ("io1", "io2")
 TYPES = ("standard", "gp2", "gp3", "st1", "sc1", *IOPS_TYPES)
+# Smallest and largest values of gp3: IOPS, MiB/s, GiB. The smallest IOPS and MiB/s are the default.
 GP3_IOPS, GP3_THROUGHPUT, GP3_SIZE = (3000, 80_000), (125, 2000), (1, 65_536)
+# Smallest and largest rate at which a volume is filled from its snapshot.
 LOAD_MIB_S = (100, 300)
-# Days on EBS, for the largest volumes.
+# The age of a change at which it is no longer `modifying`, and `completed`. On EBS the largest
+# volumes take days. Then, the time until EBS allows the next change.
 MODIFYING_S, OPTIMIZING_S, NEXT_CHANGE_S = 0.3, 2.0, 6 * 3600
+# Largest ratios of gp3.
 IOPS_PER_GIB, THROUGHPUT_PER_IOPS = 500, 0.25
 
 
 @dataclass(frozen=True)
 class VolumeRequest:
-    """A volume to make with an instance. None: not asked for."""
+    """A volume to make with an instance. None stands for what the request leaves out.
+
+    `snapshot_gib` is the snapshot's size, `load_mib_s` the rate at which it fills the volume.
+    """
 
     device: str
     type: str
@@ -57,17 +66,20 @@ class VolumeRequest:
         return self.size_gib or self.snapshot_gib
 
 
-# moto's own for an image without mappings.
+# The root volume of an image without mappings, as moto makes it.
 DEFAULT_DISK = VolumeRequest("/dev/sda1", "gp2", 8, delete=True)
 
 
 class VolumeRule(Rule):
+    """The instance's volumes obey EC2's rules."""
+
     def check_request(self, request: Request) -> None:
         for disk in disks_of(request.backend, request.image, _asked(request)):
             check_disk(disk)
 
 
 def install() -> None:
+    """Replace how moto makes an instance's volumes, and how it changes volumes."""
     override(EC2Response, _parse_block_device_mapping)
     override(Instance, setup_defaults)
     modify = EC2Backend.modify_volume
@@ -90,7 +102,7 @@ def _state_of(change: Any) -> str:
 
 
 def check_change(volume: Any, size_gib: int | None) -> None:
-    """Raise the first of EBS's rules that a change of a volume breaks."""
+    """Raise EBS's error for the first of its rules that a change of a volume breaks."""
     if size_gib is not None and size_gib < volume.size:
         raise refuse("InvalidParameterValue", "New size cannot be smaller than existing size")
     for change in volume.modifications[-1:]:
@@ -109,12 +121,12 @@ def check_change(volume: Any, size_gib: int | None) -> None:
 
 
 def _parse_block_device_mapping(_: Any) -> list[Any]:
-    """Nothing for moto: `setup_defaults` makes all volumes, and `VolumeRule` has looked at them."""
+    """Return no mappings, so that moto has `setup_defaults` make all volumes."""
     return []
 
 
 def setup_defaults(instance: Any) -> None:
-    """moto calls it for an instance without mappings of its own, that is for all."""
+    """Make an instance's volumes. moto calls this for an instance without mappings: for all."""
     request, backend = current_request(), instance.ec2_backend
     image = backend.amis.get(instance.image_id)
     for disk in disks_of(backend, image, _asked(request) if request else []):
@@ -133,7 +145,11 @@ def setup_defaults(instance: Any) -> None:
 
 
 def disks_of(backend: Any, image: Any, asked: list[Mapping[str, Any]]) -> list[VolumeRequest]:
-    """Every EBS volume of an instance: the image's first. Refuses a snapshot that is not there."""
+    """Return the EBS volumes of an instance, the image's first.
+
+    `asked` are the request's block device mappings. Raise EC2ClientError for an unknown snapshot
+    and for a mapping that describes no volume.
+    """
     mappings = {one["DeviceName"]: one for one in image.block_device_mappings} if image else {}
     found = {device: dict(one["Ebs"]) for device, one in mappings.items()}
     for one in asked:
@@ -178,7 +194,7 @@ def _disk(backend: Any, device: str, ebs: Mapping[str, Any]) -> VolumeRequest:
 
 
 def check_disk(disk: VolumeRequest) -> None:
-    """Raise the first of EC2's rules that it breaks."""
+    """Raise EC2's error for the first of its rules that a volume breaks."""
     if disk.type not in TYPES:
         raise refuse(
             "InvalidParameterValue",
