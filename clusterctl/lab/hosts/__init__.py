@@ -1,4 +1,5 @@
 """The hosts behind the lab's instances: supervisor, namespaces, metadata, and the files of a host.
 
-`daemon` runs inside the lab's namespaces, under the system's own Python: standard library only.
+`daemon` runs inside the lab's namespaces under the system's own Python, so it uses the standard
+library only.
 """

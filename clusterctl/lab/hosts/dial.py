@@ -1,7 +1,7 @@
-"""ssh's way into an unprivileged lab: `ProxyCommand dial.py SOCKET HOST PORT`, ProxyUseFdpass yes.
+"""ssh's way into a user's lab: `ProxyCommand dial.py SOCKET HOST PORT` with `ProxyUseFdpass yes`.
 
-Asks the lab for a connection and hands it to ssh through stdout. Run with `python3 -S -E`: it
-starts once per login, so it imports little.
+It requests a connection from the lab and passes its descriptor to ssh through stdout. It runs once
+for each login, with `python3 -S -E` and few imports, so that it starts fast.
 """
 
 import array

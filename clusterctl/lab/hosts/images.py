@@ -1,5 +1,7 @@
-"""The images of the lab: Deep Learning AMIs by name, date and owner, as AWS lists them; and AWS's
-public parameters that name the newest of each kind."""
+"""The lab's images: Deep Learning AMIs with the names, dates and owner that AWS lists.
+
+AWS's public SSM parameters name the newest image of each kind.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,23 @@ from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.launch import Request, Rule, refuse
 
 DLAMI_OWNER = "898082745236"
-# Newer than every other image, so that "the newest of the owner's" stays the same one.
+# Later than the dates of all other images, so that this one stays the owner's newest image.
 NEWEST = "20261101"
 ROOT_GIB = 75
 PARAMETERS = "/aws/service/deeplearning/ami"
 
+# Families of types in the images' descriptions. The open-source driver needs Turing GPUs or newer.
 TURING_ON = "G4dn, G5, G6, Gr6, G6e, G7e, P4d, P4de, P5, P5e, P5en, P6-B200, P6-B300"
 PYTORCH_ON = "G4dn, G5, G6, Gr6, G6e, P4d, P4de, P5, P5e, P5en, P6-B200"
 
 
 @dataclass(frozen=True)
 class Family:
-    """Images that differ by their date: `name` without it, `kind` as SSM's parameter has it."""
+    """Images that differ only by their date.
+
+    `name` is theirs without the date, `kind` their part of the SSM parameter's name. `dates` are
+    YYYYMMDD.
+    """
 
     name: str
     kind: str
@@ -127,17 +134,18 @@ class ArchitectureRule(Rule):
 
 
 def image_id(region: str, date: str, family: Family = FAMILIES[0]) -> str:
-    """The same in every lab, another in every region."""
+    """Return an image's id: the same in every lab, but another one in every region."""
     told = "" if family is FAMILIES[0] else f" {family.kind} {family.architecture}"
     return "ami-0" + hashlib.sha256(f"{region} {date}{told}".encode()).hexdigest()[:16]
 
 
 def install() -> None:
+    """Replace moto's images, and publish the parameters that name the newest ones."""
     override(AmiBackend, _load_amis)
     load = ParameterDict._check_loading_status
 
     def _check_loading_status(parameters: Any, key: str) -> None:
-        """Called by moto before it looks for a parameter, or for those below a path."""
+        """Publish the parameters. moto calls this before it looks up a parameter or a path."""
         load(parameters, key)
         if str(key or "").startswith(PARAMETERS) and parameters.region_name in REGIONS:
             for family in FAMILIES:
@@ -183,7 +191,7 @@ def parameter_name(family: Family) -> str:
 
 def _publish(parameters: Any, family: Family) -> None:
     name, date = parameter_name(family), max(family.dates)
-    # The dictionary's own methods would come back here.
+    # ParameterDict's own methods call `_check_loading_status`, and so this function again.
     if dict.__contains__(parameters, name):
         return
     made = Parameter(  # type: ignore[abstract]

@@ -1,7 +1,8 @@
-"""moto's instances, with states that follow real hosts instead of jumping to their ends.
+"""moto's instances, with states that follow those of real hosts.
 
-EC2 shows one just launched not yet, all of an answer of one moment, and on the console what the
-host itself printed, a while after it did.
+In moto an instance reaches its final state at once. Also as on EC2, a new instance is hidden for a
+moment, the states in one answer are all from one moment, and the console shows, after a delay, what
+the host itself printed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import userdata
 from clusterctl.lab.hosts.reconcile import Seen, WantedInstance
 
+# EC2's number for each state.
 CODES = {
     "pending": 0,
     "running": 16,
@@ -39,12 +41,12 @@ CODES = {
     "stopping": 64,
     "stopped": 80,
 }
-# From which states EC2 takes a request, and those in which there is nothing left to do.
+# States from which EC2 starts or stops an instance, and those in which the request has no effect.
 START_FROM, STARTED = ("stopped",), ("pending", "running")
 STOP_FROM, STOPPED = ("running",), ("stopping", "stopped")
 GONE = ("shutting-down", "terminated")
 
-# Why EC2 ends an instance while it boots: code -> what it says.
+# The code of a StateReason when EC2 ends an instance that boots -> its message.
 DEATHS = {
     "Client.InternalError": "Client error on launch",
     "Client.InvalidKMSKey.InvalidState": "The KMS key provided is in an incorrect state",
@@ -55,11 +57,14 @@ DEATHS = {
     "Server.SpotInstanceTermination": "Spot instance termination",
 }
 LOOKS = ("DescribeInstances", "DescribeInstanceStatus")
+# Parameters that can hold instance ids.
 NAMES = ("InstanceId", "InstanceIds", "Resources", "ResourceId")
+# Tags of clusterctl's nodes.
 FIRST_INDEX, CLUSTER = "clusterctl:first-index", "clusterctl:cluster"
 
 
-# EC2 names the chip, nvidia-smi the board.
+# (name, MiB) of a GPU in DescribeInstanceTypes -> its name in nvidia-smi. EC2 names the chip,
+# nvidia-smi the board.
 BOARDS = {
     ("V100", 16384): "Tesla V100-SXM2-16GB",
     ("V100", 32768): "Tesla V100-SXM2-32GB",
@@ -71,10 +76,15 @@ BOARDS = {
 
 
 class LabInstance(Instance):
-    """An instance with a host. Requests set a state on the way; the supervisor brings the rest."""
+    """An instance with a host.
 
-    # Held while a state is read and replaced; set to have the supervisor look at once.
+    Requests set a transitional state such as `stopping`. The supervisor sets the state that follows
+    when the host has reached it.
+    """
+
+    # Held while a state is read and replaced.
     transition: ClassVar[threading.RLock] = threading.RLock()
+    # Set to wake the supervisor at once.
     changed: ClassVar[threading.Event] = threading.Event()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -87,12 +97,13 @@ class LabInstance(Instance):
         self.boots = 0
         pair = self.ec2_backend.key_pairs.get(self.key_name)
         self.public_key: str = pair.public_key if pair else ""
-        # moto knows the groups of the interface, EC2 shows them as the instance's too.
+        # With groups given for the interface, moto's instance has none. EC2 shows them there too.
         self.security_groups = self.security_groups or list(self.nics[0].group_set)
         self._state = InstanceState("pending", 0)
 
     @property
     def dies_on_shutdown(self) -> bool:
+        """Whether a power-off inside the host terminates the instance instead of stopping it."""
         # A one-time spot instance cannot be stopped, not even from inside.
         once = getattr(self, "spot_kind", None) == "one-time"
         return once or str(self.instance_initiated_shutdown_behavior) == "terminate"
@@ -103,7 +114,7 @@ class LabInstance(Instance):
 
     @property
     def user_data_problem(self) -> str:
-        """What of its user data the lab cannot do."""
+        """What the lab cannot run of the user data; empty if it can run everything."""
         try:
             return self.decoded_user_data.problem
         except LabError as failure:
@@ -111,6 +122,7 @@ class LabInstance(Instance):
 
     @property
     def wanted(self) -> WantedInstance:
+        """The instance as `reconcile.decide` takes it."""
         fault = self.boot_fault
         due = self.booted_at + (fault.slow_s if fault else 0)
         return WantedInstance(
@@ -123,32 +135,35 @@ class LabInstance(Instance):
 
     @property
     def visible(self) -> bool:
-        """Whether EC2 shows it already."""
+        """Whether descriptions show the instance already."""
         return self.admitted and time.monotonic() >= self.launched_at + FAULTS.visibility_s
 
     @property
     def silent(self) -> bool:
+        """Whether a fault keeps the host from starting sshd."""
         return bool(self.boot_fault and self.boot_fault.silent)
 
     @property
     def node_index(self) -> int:
+        """The index of the node in its cluster."""
         first = self.ec2_backend.tags.get(self.id, {}).get(FIRST_INDEX, "")
         return int(self.ami_launch_index) + (int(first) if first.isdecimal() else 0)
 
     @property
     def name(self) -> str:
-        """The node's name, `demo-1`; of what is no node its tag `Name`."""
+        """The node's name, such as `demo-1`; the tag `Name` of an instance that is no node."""
         tagged = self.ec2_backend.tags.get(self.id, {})
         is_node = CLUSTER in tagged and FIRST_INDEX in tagged
         return f"{tagged[CLUSTER]}-{self.node_index}" if is_node else str(tagged.get("Name", ""))
 
     @property
     def settled(self) -> bool:
+        """Whether nothing is under way on the host: no reboot, and no boot without sshd yet."""
         return not self.reboot_wanted and (self.reachable or self.state != "running")
 
     @property
     def private_ip_address(self) -> str | None:
-        """A terminated instance has none: its address may be another's already."""
+        """A terminated instance has None, since another one may have its address already."""
         return None if self.state == "terminated" else super().private_ip_address
 
     @property
@@ -165,14 +180,15 @@ class LabInstance(Instance):
 
     @property
     def instance_id(self) -> str:
-        """DescribeInstanceStatus has it, moto's has not."""
+        """The id again: DescribeInstanceStatus shows it under this name, which moto lacks."""
         return str(self.id)
 
     @property
     def instance_status(self) -> dict[str, Any]:
         cut_since = FAULTS.cut_since(self.id)
         if cut_since and self.state == "running":
-            # EC2 asks the network card with ARP: a host whose processes alone stand still answers.
+            # EC2 checks reachability with ARP requests. The kernel answers them, so a host whose
+            # processes are frozen passes.
             failed = {"Name": "reachability", "Status": "failed", "ImpairedSince": cut_since}
             return {"Details": [failed], "Status": "impaired"}
         return _status(self.state, self.reachable)
@@ -182,7 +198,7 @@ class LabInstance(Instance):
         return _status(self.state, self.reachable)
 
     def admit(self) -> None:
-        """It is launched and tagged: from now on it has a host, and is seen in a while."""
+        """Let a launched and tagged instance have a host, and become visible after a moment."""
         with self.transition:
             self.launched_at = self.booted_at = time.monotonic()
             self.boot_fault = FAULTS.take_boot(self.node_index)
@@ -197,6 +213,7 @@ class LabInstance(Instance):
                 self.state_reason, self._reason = StateReason(), ""
                 self.booted_at = time.monotonic()
                 again = FAULTS.take_boot(self.node_index, first=False)
+                # A silent host stays silent: its init was replaced when it was created.
                 self.boot_fault = again or (self.boot_fault if self.silent else None)
         self.changed.set()
         return before
@@ -227,14 +244,16 @@ class LabInstance(Instance):
         self.changed.set()
 
     def seen(self, host: Seen | None, boots: int) -> None:
+        """Take over what the daemon reports of the host; None if there is none."""
         self.boots = boots
-        # EC2's checks look at the machine and its network: they pass where no sshd starts, too.
+        # EC2's status checks are about the machine and its network, so they pass without sshd.
         answers = bool(host and (host.ssh or (self.silent and host.state == "up")))
         self.reachable = answers and not self.reboot_wanted
 
     def enter(self, state: str, why: str) -> None:
-        """The host got there; `why` is how it went off, if it did."""
+        """Enter the state that the host has reached. `why` is the reason if the host is off."""
         if state == "terminated":
+            # moto's terminate() would replace the reason by that of a user's request.
             reason, code = self._reason, self.state_reason
             super().terminate()  # frees the address, the volumes, the interfaces
             self._reason, self.state_reason = reason, code
@@ -259,6 +278,7 @@ class LabInstance(Instance):
     def _admit(
         self, done: str, sources: tuple[str, ...], already: tuple[str, ...]
     ) -> InstanceState:
+        """Return the state before a request. Raise if EC2 does not take the request in it."""
         if self.state not in (*sources, *already):
             raise EC2ClientError(
                 "IncorrectInstanceState",
@@ -275,7 +295,7 @@ class LabInstance(Instance):
 
 
 def simulated_gpus(instance_type: str) -> dict[str, Any]:
-    """The host's simulated nvidia-smi (`daemon.boot.HostSpec`); empty for a type without GPUs."""
+    """Return the fields of `daemon.boot.HostSpec` about GPUs; empty for a type without NVIDIA's."""
     info = INSTANCE_TYPES.get(instance_type, {}).get("GpuInfo", {})
     cards = [card for card in info.get("Gpus", []) if card.get("Manufacturer") == "NVIDIA"]
     if not cards or not cards[0].get("Count"):
@@ -294,12 +314,15 @@ def has_instance_store(instance_type: str) -> bool:
 
 
 def all_lab_instances() -> list[LabInstance]:
-    """Of every account and region."""
+    """Return the instances of every account and region."""
     return [one for one in all_instances() if isinstance(one, LabInstance)]
 
 
 def install(read_console: Callable[[str], str]) -> None:
-    """`read_console` gives what the host of an instance id has printed; empty where nothing yet."""
+    """Replace moto's instances, and hide new ones from its answers.
+
+    `read_console` returns what an instance's host has printed, given the instance's id.
+    """
     moto_instances.Instance = LabInstance  # type: ignore[misc]
     filter_dict_attribute_mapping["client-token"] = "client_token"
     call = EC2Response.call_action
@@ -311,8 +334,8 @@ def install(read_console: Callable[[str], str]) -> None:
             return response.serialized(ActionResult(InvalidInstanceIdError(hidden)))
         if response._get_action() not in LOOKS:
             return call(response)
-        # moto filters, and reads the states again when it writes the answer: what was asked for as
-        # shutting down would come as terminated.
+        # moto reads the states once to filter and again to write the answer. Without the lock, a
+        # request for instances that shut down could show one as terminated.
         with LabInstance.transition:
             return call(response)
 
@@ -344,7 +367,7 @@ def _visible(instance: Any) -> bool:
 
 
 def _named(params: Any) -> list[str]:
-    """The instance ids that a request names."""
+    """Return the instance ids that a request names."""
     values = [params.get(name) for name in NAMES]
     flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
     return [one for one in flat if isinstance(one, str) and one.startswith("i-")]
@@ -356,6 +379,7 @@ def _is_hidden(backend: Any, id: str) -> bool:
 
 
 def _status(state: str, reachable: bool) -> dict[str, Any]:
+    """Return the result of a status check, as DescribeInstanceStatus shows it."""
     if state != "running":
         return {"Status": "not-applicable"}
     word, check = ("ok", "passed") if reachable else ("initializing", "initializing")

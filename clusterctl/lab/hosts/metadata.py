@@ -1,4 +1,7 @@
-"""What a host reads of itself at http://169.254.169.254: EC2's tree of names and texts."""
+"""The instance metadata service, which hosts read at http://169.254.169.254.
+
+It is a tree of names, as on EC2, with texts as leaves.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def lookup(tree: Tree, path: str) -> bytes | None:
-    """The text at `meta-data/placement/region`, or a folder's names; None where there is none."""
+    """Return the text at a path such as `meta-data/placement/region`, or the names in a folder.
+
+    Return None if the path does not exist.
+    """
     found: Tree | str | bytes | None = tree
     for name in filter(None, path.split("/")):
         found = found.get(name) if isinstance(found, dict) else None
@@ -34,7 +40,7 @@ def lookup(tree: Tree, path: str) -> bytes | None:
 
 
 def tree_of(instance: LabInstance) -> Tree:
-    """All of it, as it is now."""
+    """Return the instance's whole tree in its present state."""
     tree: Tree = {
         "meta-data": _meta_data(instance),
         "dynamic": {"instance-identity": {"document": _document(instance)}},
@@ -96,7 +102,10 @@ def _interface(instance: LabInstance, nic: Any) -> Tree:
 
 
 def _notices(instance: LabInstance) -> Tree:
-    """Not there without one: programs ask whether it is."""
+    """Return the entries of a spot interruption; none without a notice.
+
+    Programs check whether these entries exist.
+    """
     notice = notice_of(instance.id)
     if notice is None:
         return {}
@@ -116,7 +125,10 @@ def _tags(instance: LabInstance) -> Tree:
 
 
 def _profile(instance: LabInstance) -> Tree:
-    """The keys of the profile's roles. Of all APIs a host reaches S3 only."""
+    """Return the entries of the instance profile, with temporary keys for its roles.
+
+    The keys are good for S3 only, because hosts reach no other API.
+    """
     associations = instance.ec2_backend.iam_instance_profile_associations
     association = associations.get(instance.id)
     if association is None:
@@ -143,6 +155,7 @@ def _profile(instance: LabInstance) -> Tree:
 
 
 def _document(instance: LabInstance) -> str:
+    """Return the instance identity document."""
     about = {
         "accountId": instance.owner_id,
         "architecture": instance.architecture,
@@ -165,6 +178,7 @@ def _reservation_of(instance: LabInstance) -> str:
 
 
 TOKEN_PATH = "/latest/api/token"  # noqa: S105 - a path
+# Six hours, as on EC2.
 LONGEST_TTL_S = 21_600
 VERSION = re.compile(r"latest|1\.0|20\d\d-\d\d-\d\d")
 OK, BAD, DENIED, FORBIDDEN, MISSING, NOT_SO = (
@@ -178,7 +192,7 @@ OK, BAD, DENIED, FORBIDDEN, MISSING, NOT_SO = (
 
 
 class Tokens:
-    """Session tokens: each for one instance, until its time is over."""
+    """Session tokens of the metadata service. Each is valid for one instance and a limited time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -196,14 +210,14 @@ class Tokens:
 
 
 def make_metadata_server(listening: socket.socket) -> BaseWSGIServer:
-    """On the socket that listens inside the lab."""
+    """Return the metadata server, on a socket that listens inside the lab."""
     host, port = listening.getsockname()
     answer = metadata_app(Tokens(), instance_at)
     return make_server(host, port, answer, threaded=True, fd=listening.fileno())
 
 
 def instance_at(address: str) -> LabInstance | None:
-    """The instance whose host has the private address."""
+    """Return the instance with a private address, or None."""
     found = (one for one in all_lab_instances() if one.private_ip_address == address)
     return next(found, None)
 
@@ -211,6 +225,8 @@ def instance_at(address: str) -> LabInstance | None:
 def metadata_app(
     tokens: Tokens, instance_at: Callable[[str], LabInstance | None]
 ) -> Callable[..., Iterable[bytes]]:
+    """Return the metadata service. `instance_at` finds the instance of a request by its address."""
+
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         instance = instance_at(environ.get("REMOTE_ADDR", ""))
         status, content = _serve(environ, instance, tokens) if instance else (MISSING, b"")
@@ -243,7 +259,7 @@ def _serve(environ: dict[str, Any], instance: LabInstance, tokens: Tokens) -> tu
 
 def _new_token(environ: dict[str, Any], instance: LabInstance, tokens: Tokens) -> tuple[str, bytes]:
     ttl = environ.get("HTTP_X_AWS_EC2_METADATA_TOKEN_TTL_SECONDS", "")
-    # Not through a proxy: that is what the PUT is for.
+    # As EC2 does, refuse a request that came through a proxy, which could leak the token.
     if "HTTP_X_FORWARDED_FOR" in environ:
         return FORBIDDEN, b""
     if not (ttl.isascii() and ttl.isdecimal()) or not 1 <= int(ttl) <= LONGEST_TTL_S:

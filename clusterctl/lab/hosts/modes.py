@@ -1,6 +1,6 @@
-"""As whom the lab runs: root, a user with subordinate ids, or a user with a single id.
+"""The user ids of the lab: root's, a user's subordinate ids, or a user's single id.
 
-Root's lab is root only until it has started: its server then goes on as `give_up_root` says.
+A lab that root starts is root only until it has started. Then its server gives up root.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from clusterctl.lab.hosts.daemon import syscalls
 
 @dataclass(frozen=True)
 class Mode:
-    """`name` is root, subuid or single."""
+    """How the lab maps ids. `name` is root, subuid or single."""
 
     name: str
     ids: IdMap
 
 
 def choose_mode(euid: int) -> Mode:
-    """The best that this machine offers to this user."""
+    """Return the best mode that this machine offers to this user."""
     subuids, subgids = (_subids(Path("/etc", name)) for name in ("subuid", "subgid"))
     if euid == 0:
         return Mode("root", map_for_root(subuids, subgids))
@@ -37,11 +37,11 @@ def choose_mode(euid: int) -> Mode:
 
 
 def give_up_root(id: int, folders: Iterable[Path], samples: Iterable[Path]) -> bool:
-    """Go on as this id for good, before any thread is started: no capabilities, no files of root's.
+    """Change to this uid and gid for good, without groups and capabilities.
 
-    The folders (Python's) stay readable although they may lie below one that is root's alone, such
-    as /root: this process then sees nothing else there. False, and still root, where the id cannot
-    read the samples: whoever installed them kept them to themselves.
+    Call this before any thread is started. `folders` (Python's) stay reachable even below a folder
+    that is closed to others, such as /root; this process then sees nothing else of that folder.
+    Return False, still as root, if the id cannot read the files in `samples`.
     """
     _uncover({folder.resolve() for folder in folders})
     os.seteuid(id)
@@ -59,13 +59,17 @@ def give_up_root(id: int, folders: Iterable[Path], samples: Iterable[Path]) -> b
 
 
 def _uncover(folders: set[Path]) -> None:
-    """Have others reach the folders: where one on the way is closed, only the way is left of it."""
+    """Make the folders reachable to others, in a mount namespace of this process.
+
+    A closed folder above one of them is covered with an empty file system, in which only the
+    folders themselves are mounted.
+    """
     ways = {folder: closed for folder in folders if (closed := _closed_above(folder))}
     if not ways:
         return
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_SLAVE, "")
-    # What is mounted over them hides them: they are found again by these.
+    # The empty file systems hide the folders. Through these descriptors they can still be mounted.
     held = {folder: os.open(folder, os.O_PATH) for folder in ways}
     for closed in set(ways.values()):
         syscalls.mount("tmpfs", str(closed), "tmpfs", syscalls.MS_NOSUID, "mode=755,size=1m")
@@ -76,7 +80,7 @@ def _uncover(folders: set[Path]) -> None:
 
 
 def _closed_above(folder: Path) -> Path | None:
-    """The first folder on the way that only its owner may pass."""
+    """Return the topmost folder above it that others may not pass; None if there is none."""
     above = reversed(folder.parents)
     return next((one for one in above if not one.stat().st_mode & stat.S_IXOTH), None)
 
@@ -86,14 +90,16 @@ def _subids(file: Path) -> list[SubIds]:
 
 
 def _user_name(uid: int) -> str | None:
-    """newuidmap refuses a user whom it cannot find."""
+    """Return a user's name; None if it has none, in which case newuidmap refuses the user."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return None
 
 
+# The number of ids of a host.
 COUNT = 65536
+# The first id outside that root's lab tries to use.
 FIRST = 100_000
 
 
@@ -108,14 +114,14 @@ class SubIds:
 
 @dataclass(frozen=True)
 class IdMap:
-    """Ids in the lab to ids outside: lines of (inside, outside, count)."""
+    """The map from ids in the lab to ids outside: lines of (inside, outside, count)."""
 
     uids: tuple[tuple[int, int, int], ...]
     gids: tuple[tuple[int, int, int], ...]
 
 
 def parse_subids(text: str) -> list[SubIds]:
-    """The lines that can be read; others are some other program's business."""
+    """Return the valid lines of /etc/subuid or /etc/subgid. Others are skipped."""
     found = []
     for line in text.splitlines():
         owner, _, numbers = line.strip().partition(":")
@@ -126,7 +132,7 @@ def parse_subids(text: str) -> list[SubIds]:
 
 
 def map_for_root(subuids: list[SubIds], subgids: list[SubIds]) -> IdMap:
-    """65536 ids that nobody has been given, the same for users and groups."""
+    """Return a map to 65536 ids that no user has as subordinate ids, the same for uids and gids."""
     first = FIRST
     while taken := [ids for ids in (*subuids, *subgids) if _overlaps(ids, first)]:
         first = max(ids.first + ids.count for ids in taken)
@@ -134,9 +140,9 @@ def map_for_root(subuids: list[SubIds], subgids: list[SubIds]) -> IdMap:
 
 
 def map_for_user(uid: int, name: str, subuids: list[SubIds], subgids: list[SubIds]) -> IdMap | None:
-    """The user's subordinate ids, root's among them; None without any.
+    """Return a map to the user's subordinate ids; None without enough of them.
 
-    The user is nobody on a host: root there must not be who the user's own files belong to.
+    The user's own id is not in it, so that root on a host does not own the user's files.
     """
     users, groups = (_ids_of(ids, name, uid) for ids in (subuids, subgids))
     if users is None or groups is None:
@@ -148,6 +154,7 @@ def map_for_user(uid: int, name: str, subuids: list[SubIds], subgids: list[SubId
 
 
 def single_map(uid: int, gid: int) -> IdMap:
+    """Return a map in which root inside is the user."""
     return IdMap(((0, uid, 1),), ((0, gid, 1),))
 
 
@@ -156,6 +163,6 @@ def _overlaps(ids: SubIds, first: int) -> bool:
 
 
 def _ids_of(ids: list[SubIds], name: str, uid: int) -> SubIds | None:
-    """The user's first range; a host needs ids up to nobody's, 65534."""
+    """Return the user's first range that is large enough. A host needs the ids up to 65534."""
     own = [one for one in ids if one.owner in (name, str(uid)) and one.count >= COUNT - 1]
     return own[0] if own else None

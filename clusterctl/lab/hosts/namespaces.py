@@ -1,4 +1,7 @@
-"""Starts the namespace daemon and talks to it over a socket pair, which is also its lifeline."""
+"""Starts the namespace daemon and sends it requests over a socket pair.
+
+The daemon ends when this process closes its end of the pair.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +26,22 @@ from clusterctl.lab.requirements import SEARCH_PATH, USER_NAMESPACES_HINT
 log = logging.getLogger(__name__)
 
 PYTHON = "/usr/bin/python3"
-# Of all hosts together, volumes included: an eighth is the machine's own.
+# Bytes for all hosts together, volumes included. An eighth of the memory stays the machine's own.
 HOSTS_MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 7 // 8
 PROGRAM = Path(__file__).parent / "daemon" / "__main__.py"
 
 
 class NetworkTaken(Exception):
-    """Another lab took the network between our look and our link."""
+    """Another lab took the network after it was found to be free."""
 
 
 @dataclass(frozen=True)
 class DaemonPlan:
-    """How to start the daemon. `mode` is root, subuid or single; `dial` a listening socket."""
+    """How to start the daemon.
+
+    `mode` is root, subuid or single. `public` is the network of public addresses. `dial` is the
+    listening socket for dial.py, None where the hosts' addresses answer directly.
+    """
 
     mode: str
     ids: IdMap
@@ -44,10 +51,10 @@ class DaemonPlan:
 
 
 class Daemon:
-    """The running daemon: one request at a time, from any thread.
+    """The running daemon. It takes one request at a time, from any thread.
 
-    `metadata` and `storage` are sockets that listen inside the lab, `tcp` is the congestion control
-    of its hosts, `cgroups` the folders of the control groups that limit them, if any do.
+    `metadata` and `storage` are sockets that listen inside the lab. `tcp` is the hosts' congestion
+    control. `cgroups` are the folders of the control groups that limit the hosts, empty without.
     """
 
     def __init__(self, plan: DaemonPlan) -> None:
@@ -76,7 +83,10 @@ class Daemon:
             raise
 
     def call(self, do: str, **arguments: Any) -> Any:
-        """The daemon's answer. Raises LabError if it refuses, ConnectionError if it is gone."""
+        """Return the daemon's answer to an operation of `loop._answer`.
+
+        Raise LabError if the operation fails, ConnectionError if the daemon is gone.
+        """
         with self._lock:
             self._control.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
             answer = self._read()
@@ -88,7 +98,7 @@ class Daemon:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """End the daemon, and with it every host. Later calls wait for ever."""
+        """Stop the daemon, and with it every host. It keeps the lock: later calls never return."""
         self._lock.acquire(timeout=5)
         try:
             self._control.shutdown(socket.SHUT_RDWR)
@@ -101,6 +111,7 @@ class Daemon:
             self.process.wait()
 
     def _bring_up(self, plan: DaemonPlan) -> None:
+        """Do this process's part of the daemon's start: map its ids, and link its network."""
         self._await("done")
         _map_ids(self.process.pid, plan)
         self._control.sendall(b"x")
@@ -108,7 +119,7 @@ class Daemon:
         if plan.mode == "root":
             _link(self.process.pid, plan.network, plan.public)
         self._control.sendall(b"x")
-        # The last word of the set-up comes with the sockets at which hosts ask the lab.
+        # The last message of the start carries the sockets of the metadata service and of S3.
         said, descriptors, _, _ = socket.recv_fds(self._control, 65536, 2)
         ready = json.loads(said or b"{}")
         self._check("ready", ready)
@@ -128,6 +139,7 @@ class Daemon:
                 "the lab's namespaces could not be set up", "see lab.log in the lab's folder"
             )
         if key not in answer:
+            # EBUSY: a file system is mounted below a folder that hosts need (`template.build`).
             in_the_way = answer.get("errno") == errno.EBUSY
             raise LabError(
                 f"the kernel refused the lab's {answer['refused']}: {answer['text']}",
@@ -153,6 +165,7 @@ def _map_ids(pid: int, plan: DaemonPlan) -> None:
                 raise LabError(f"{program} failed: {done.stderr.strip()}", "check /etc/subuid")
         return
     process = Path(f"/proc/{pid}")
+    # Without this the kernel lets no user but root write a gid map.
     if os.geteuid() != 0:
         (process / "setgroups").write_text("deny")
     (process / "uid_map").write_text(_map_text(plan.ids.uids))
@@ -164,7 +177,10 @@ def _map_text(lines: tuple[tuple[int, int, int], ...]) -> str:
 
 
 def _link(pid: int, network: IPv4Network, public: IPv4Network) -> None:
-    """A cable from this network namespace into the lab's bridge. It goes when the lab goes."""
+    """Make a link (veth) from this machine into the lab. The kernel removes it with the lab.
+
+    Raise NetworkTaken if another lab has a link of this name.
+    """
     name = link_name(network)
     peer = ["peer", "name", "up0", "netns", str(pid)]
     command = ["ip", "link", "add", name, "type", "veth", *peer]
@@ -183,7 +199,10 @@ def _link(pid: int, network: IPv4Network, public: IPv4Network) -> None:
 
 
 def _have_no_ipv6(link: str) -> None:
-    """Else root on a host is this machine's router for IPv6 as soon as it says to be one."""
+    """Disable IPv6 on the link.
+
+    Otherwise root on a host could make itself this machine's IPv6 router, by announcing itself.
+    """
     setting = Path("/proc/sys/net/ipv6/conf", link, "disable_ipv6")
     if setting.exists():
         try:

@@ -1,4 +1,4 @@
-"""What the supervisor does next about an instance: the difference of wanted and seen."""
+"""What the supervisor does next for an instance, from the wanted state and the host's state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WantedInstance:
-    """An instance as the API has it. `held`: it is to boot later; `doomed`: it dies at boot."""
+    """An instance as the API wants it.
+
+    `held`: a fault delays its boot. `doomed`: a fault ends it while it boots.
+    """
 
     state: str
     reboot: bool = False
@@ -18,7 +21,7 @@ class WantedInstance:
 
 @dataclass(frozen=True)
 class Seen:
-    """Its host as the daemon has it: booting, up, or off and why."""
+    """A host as the daemon reports it. `state` is booting, up or off, `why` the reason for off."""
 
     state: str
     why: str = ""
@@ -27,7 +30,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Decision:
-    """`order` is for the daemon, `state` the instance's next; empty means nothing to do."""
+    """The next step: an order to the daemon, or the instance's next state. Empty means none."""
 
     order: str = ""
     state: str = ""
@@ -37,6 +40,7 @@ WAIT = Decision()
 
 
 def decide(wanted: WantedInstance, seen: Seen | None) -> Decision:
+    """Return the next step for an instance. `seen` is None if it has no host."""
     if wanted.state == "pending":
         return _pending(wanted, seen)
     if wanted.state == "running":
@@ -54,6 +58,7 @@ def _pending(wanted: WantedInstance, seen: Seen | None) -> Decision:
     if wanted.held:
         return WAIT
     if wanted.doomed:
+        # An instance that has a host was stopped before, and goes back to that.
         return Decision(state="stopping" if seen else "shutting-down")
     if seen is None:
         return Decision(order="create")
@@ -76,6 +81,7 @@ def _running(wanted: WantedInstance, seen: Seen | None) -> Decision:
 
 
 def _off(seen: Seen | None, then: Decision) -> Decision:
+    """Power the host off first, if it is not off yet, and decide `then` after that."""
     if seen is not None and seen.state != "off":
         return Decision(order="power_off")
     return then

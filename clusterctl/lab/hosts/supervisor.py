@@ -1,4 +1,8 @@
-"""Keeps one host per instance: looks, decides, orders, and tells the API what became of it."""
+"""Keeps one host for each instance, and the API's states in line with the hosts.
+
+Step by step it compares instances with hosts, gives orders to the daemon, and sets the states of
+instances.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +33,18 @@ from clusterctl.lab.record import VOLUME_BYTES
 
 log = logging.getLogger(__name__)
 
+# The pause between two steps, while something is under way and while nothing is.
 BUSY_S, IDLE_S = 0.05, 0.25
+# Bytes: see `bound_log`.
 LOG_MOST, LOG_KEPT = 4 * 2**20, 2**20
 SETTLED = ("running", "stopped", "terminated")
 
 
 def bound_log(file: int) -> None:
-    """Cut a log that grew past LOG_MOST to its last LOG_KEPT bytes. It is open for appending.
+    """Cut a log of more than LOG_MOST bytes to its last LOG_KEPT. It is open for appending.
 
-    In place, since the daemon writes to the same open file. What is written meanwhile may be lost.
+    This is done in place, because the daemon writes to the same open file. What is written at the
+    same time may be lost.
     """
     size = os.fstat(file).st_size
     if size <= LOG_MOST or not stat.S_ISREG(os.fstat(file).st_mode):
@@ -50,7 +57,7 @@ def bound_log(file: int) -> None:
 class Supervisor:
     """Runs in a thread of the API's process, and ends that process when the daemon is gone.
 
-    `log_file` is the descriptor of a log that is to stay bounded.
+    `log_file` is the descriptor of a log whose size is to be bounded, None for none.
     """
 
     def __init__(
@@ -60,7 +67,6 @@ class Supervisor:
         volume_bytes: int = VOLUME_BYTES,
         log_file: int | None = None,
     ) -> None:
-        """`log_file` is the open log to be kept short."""
         self._daemon = daemon
         self._network = network
         self._volume_bytes = volume_bytes
@@ -81,11 +87,11 @@ class Supervisor:
             log.error("%s", gone)
         except Exception:
             log.exception("the supervisor failed")
-        # The lab is whole or it is not there.
+        # Without the daemon or this thread the lab would be incomplete, so it ends as a whole.
         os._exit(1)
 
     def _step(self) -> bool:
-        """One look at everything. True while something is on its way."""
+        """Handle every instance once. Return whether something is still under way."""
         hosts = {view["id"]: view for view in self._daemon.call("list")}
         instances = [
             one for one in all_lab_instances() if one.admitted and one.state != "terminated"
@@ -96,11 +102,12 @@ class Supervisor:
             except ConnectionError:
                 raise
             except Exception as failure:
-                # One instance that nobody foresaw must not end the others with the lab.
+                # An unexpected error with one instance must not end the lab and all others.
                 self._give_up(instance, f"{type(failure).__name__}: {failure}")
         return any(one.state not in SETTLED or not one.settled for one in instances)
 
     def _attend(self, instance: LabInstance, view: dict[str, Any] | None) -> None:
+        """Make the next step for an instance. `view` is its host as the daemon lists it."""
         seen = Seen(view["state"], view["why"], view["ssh"]) if view else None
         interruptions.strike(instance)
         if view:
@@ -117,13 +124,14 @@ class Supervisor:
                     FAULTS.forget_host(instance.id)
                     TRACKER.note(instance.id, "")
                 elif decision.state == "stopped":
-                    # EC2 starts it on another machine, with another link.
+                    # EC2 starts it again on another machine, with another network link.
                     FAULTS.forget_host(instance.id, Frozen, Cut)
                 return
         if decision.order:
             self._carry_out(instance, decision)
 
     def _settle_address(self, instance: LabInstance, view: dict[str, Any]) -> None:
+        """Have the host's public address and its way to S3 follow the API."""
         with LabInstance.transition:
             public_addresses.settle(instance)
             public = instance.public_ip or ""
@@ -134,6 +142,7 @@ class Supervisor:
             self._daemon.call("set_public", id=instance.id, address=public)
 
     def _apply_faults(self, instance: LabInstance, view: dict[str, Any]) -> None:
+        """Have the host's faults follow those that are set, and note if that fails."""
         wanted = FAULTS.host_faults(instance.id)
         problem = ""
         if view["state"] == "up" and view["faults"] != wanted:
@@ -159,7 +168,7 @@ class Supervisor:
             self._give_up(instance, failure.message)
 
     def _give_up(self, instance: LabInstance, problem: str) -> None:
-        """End an instance, with EC2's word for a launch that failed on its side."""
+        """End an instance, with EC2's reason for a launch that fails on AWS's side."""
         if TRACKER.note(instance.id, problem):
             log.error("%s: %s", instance.id, problem, exc_info=True)
         with LabInstance.transition:
@@ -167,12 +176,12 @@ class Supervisor:
                 instance.enter("shutting-down", f"failed: {problem}")
 
     def _spec(self, instance: LabInstance) -> dict[str, Any]:
-        """What the daemon is told to create (`daemon.boot.HostSpec`)."""
+        """Return the fields of the host's `daemon.boot.HostSpec`."""
         address = instance.private_ip_address or ""
         data = instance.decoded_user_data
         instance.nics[0].mac_address = hardware_address(address)
         subnet: IPv4Network = instance.nics[0].subnet.cidr
-        # The default VPCs are one network to their hosts, other subnets each one of its own.
+        # Hosts in default VPCs see the lab's whole network as their subnet, others their own one.
         block = self._network if subnet.subnet_of(self._network) else subnet
         return {
             "id": instance.id,

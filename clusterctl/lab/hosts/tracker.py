@@ -1,4 +1,4 @@
-"""What the supervisor has done: others wait for it to look, and learn what it could not do."""
+"""The progress of the supervisor: lets others wait for it, and records what it could not do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable
 
 
 class ReconcileTracker:
-    """Thread-safe. A look takes in all that was so when it began."""
+    """Tracks the supervisor's steps. Thread-safe.
+
+    A step takes into account everything that was set before it began.
+    """
 
     def __init__(self) -> None:
         self._ended = threading.Condition()
@@ -15,7 +18,7 @@ class ReconcileTracker:
         self._problems: dict[str, str] = {}
 
     def begin(self) -> int:
-        """Which look this is, for `end`."""
+        """Begin a step, and return its number for `end`."""
         with self._ended:
             return self._wanted
 
@@ -25,7 +28,10 @@ class ReconcileTracker:
             self._ended.notify_all()
 
     def wait(self, wake: Callable[[], None], timeout_s: float) -> bool:
-        """Until a look is over that began after this call; False where there is none in time."""
+        """Wait until a step that begins after this call has ended. Return False on a timeout.
+
+        `wake` has the supervisor begin a step at once.
+        """
         with self._ended:
             self._wanted += 1
             mine = self._wanted
@@ -33,7 +39,10 @@ class ReconcileTracker:
             return self._ended.wait_for(lambda: self._done >= mine, timeout_s)
 
     def note(self, instance_id: str, problem: str) -> bool:
-        """Why what is wanted of a host cannot be done; empty: it can. True when that is news."""
+        """Record why an instance's host cannot be made as wanted; empty if it can.
+
+        Return whether there is a problem that was not recorded before.
+        """
         with self._ended:
             before = self._problems.pop(instance_id, "")
             if problem:
@@ -41,6 +50,7 @@ class ReconcileTracker:
             return problem not in ("", before)
 
     def problem(self, instance_id: str) -> str:
+        """Return the recorded problem of an instance; empty if there is none."""
         with self._ended:
             return self._problems.get(instance_id, "")
 

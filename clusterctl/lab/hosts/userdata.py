@@ -1,4 +1,4 @@
-"""User data as cloud-init would take it: files to run, and what the lab cannot do of it."""
+"""Reads user data as cloud-init does: which files to run, and what of it the lab cannot run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from email.message import Message
 
 from clusterctl.domain.errors import LabError
 
-# Where cloud-init puts the parts that it runs, below /var/lib/cloud.
+# Type of a part -> the folder below /var/lib/cloud where cloud-init puts it to run it.
 FOLDERS = {
     "text/x-shellscript": "instance/scripts",
     "text/x-shellscript-per-instance": "scripts/per-instance",
@@ -22,26 +22,31 @@ FOLDERS = {
     "text/x-shellscript-per-boot": "scripts/per-boot",
     "text/cloud-boothook": "instance/boothooks",
 }
-# Types that say nothing: the content's first line does.
+# Generic types: the first line of the content decides about them.
 VAGUE = ("text/plain", "text/x-not-multipart", "application/octet-stream", "application/gzip")
-# The 16 KiB that a launch may bring are this much when they are zeros; parts can be packed again.
+# Bytes. The 16 KiB of a launch's user data can inflate to this, and its parts can be compressed
+# once more.
 MOST_INFLATED = 16 * 2**20
 BOOTHOOK = b"#cloud-boothook"
+# The characters that cloud-init keeps in a file's name.
 IN_NAMES = string.ascii_letters + string.digits + "_-.()"
 
 
 @dataclass(frozen=True)
 class UserData:
-    """Files below /var/lib/cloud, in their order, and what of it the lab cannot run."""
+    """The files of user data: (path below /var/lib/cloud, content), in their order.
+
+    `problem` is what the lab cannot run of it; empty if it can run everything.
+    """
 
     files: tuple[tuple[str, bytes], ...] = ()
     problem: str = ""
 
 
 def decode(raw: bytes) -> UserData:
-    """Undo base64 and gzip, in that order, as cloud-init does, and look at what it is.
+    """Read user data: undo base64, then gzip, as cloud-init does, and split a MIME message.
 
-    Raises LabError for what takes more stack or memory than a launch may.
+    Raise LabError for parts that are nested too deeply or inflate to too much.
     """
     try:
         content = _inflated(_debased(raw), MOST_INFLATED)
@@ -67,6 +72,7 @@ def _from_parts(content: bytes) -> UserData:
 
 
 def _read(part: Message, number: int, room: int) -> UserData:
+    """Read the part with this number, which may inflate to `room` bytes."""
     payload = part.get_payload(decode=True)
     content = _inflated(payload if isinstance(payload, bytes) else b"", room)
     kind = part.get_content_type()
@@ -75,6 +81,7 @@ def _read(part: Message, number: int, room: int) -> UserData:
 
 
 def _place(name: str, kind: str, content: bytes) -> UserData:
+    """Return a part as the file that cloud-init makes of it, or as a problem."""
     if not content.strip():
         return UserData()
     if kind not in FOLDERS:
@@ -89,7 +96,7 @@ def _place(name: str, kind: str, content: bytes) -> UserData:
 
 
 def _type_of(content: bytes) -> str:
-    """What its first line says it is; a vague type where that says nothing to the lab."""
+    """Return the type that the first line names; a generic one if the lab does not know it."""
     if content.startswith(b"#!"):
         return "text/x-shellscript"
     return "text/cloud-boothook" if content.startswith(BOOTHOOK) else VAGUE[0]
@@ -100,7 +107,7 @@ def _is_mime(content: bytes) -> bool:
 
 
 def _clean(name: str) -> str:
-    """The name as cloud-init makes a file's of it; none where nothing is left."""
+    """Return the file name that cloud-init makes of a part's name; empty if nothing is left."""
     kept = "".join(letter for letter in name.replace("/", "_") if letter in IN_NAMES)
     return kept if kept.strip(".") else ""
 
@@ -113,6 +120,7 @@ def _debased(raw: bytes) -> bytes:
 
 
 def _inflated(raw: bytes, most: int) -> bytes:
+    """Undo gzip, if it is gzip. Raise LabError if the result has more than `most` bytes."""
     if not raw.startswith(b"\x1f\x8b"):
         return raw
     with gzip.GzipFile(fileobj=io.BytesIO(raw)) as packed:

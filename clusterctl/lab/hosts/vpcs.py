@@ -1,4 +1,4 @@
-"""Where hosts can be: default VPCs inside the lab's own network, and in which subnets of others."""
+"""Default VPCs inside the lab's own network, and a check of which other subnets can have hosts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from clusterctl.lab.ec2.network import EVERYWHERE
 from clusterctl.lab.hosts.instances import LabInstance
 
 PRIVATE = tuple(IPv4Network(block) for block in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
-# One bridge takes 1,024 links, and IPv4's neighbour tables overflow not far above 500.
+# A bridge takes 1,024 links, but the kernel's neighbour table overflows not far above 500 hosts.
 MOST_HOSTS = 512
 
 
 class HostRule(Rule):
-    """What this machine has room for. What is launched has a host from then on."""
+    """The lab has room for the instances, and their subnet can have hosts. Then they get hosts."""
 
     def __init__(self, network: IPv4Network) -> None:
         self._network = network
@@ -38,7 +38,10 @@ class HostRule(Rule):
             )
 
     def check_subnet(self, subnet: Any) -> None:
-        """Raises UnsupportedOperation where the lab cannot have hosts: it has each address once."""
+        """Raise UnsupportedOperation for a subnet that cannot have hosts.
+
+        All hosts are in one network, so an address cannot be used in two VPCs at the same time.
+        """
         if subnet.ec2_backend.get_vpc(subnet.vpc_id).is_default:
             return
         if not any(subnet.cidr.subnet_of(block) for block in PRIVATE):
@@ -68,6 +71,7 @@ def _unsupported(subnet: Any, why: str) -> Exception:
 
 
 def install(network: IPv4Network) -> None:
+    """Have moto make default VPCs and subnets in `network`. Other regions keep moto's own."""
     elsewhere = EC2Backend.create_default_vpc
 
     def create_default_vpc(backend: Any) -> Any:
@@ -103,7 +107,7 @@ def install(network: IPv4Network) -> None:
 
 
 def _open_to_the_internet(backend: Any, vpc: Any) -> None:
-    """The gateway and the route that a default VPC has, and moto's has not."""
+    """Add the internet gateway and the route that a default VPC has on AWS, but not in moto."""
     gateway = backend.create_internet_gateway()
     backend.attach_internet_gateway(gateway.id, vpc.id)
     [table] = [one for one in backend.route_tables.values() if one.vpc_id == vpc.id]
