@@ -1,1 +1,1 @@
-"""What runs inside the lab's namespaces, under the system's own Python: standard library only."""
+"""Programs inside the lab's namespaces. The system's Python runs them: standard library only."""

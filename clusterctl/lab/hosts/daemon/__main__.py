@@ -1,8 +1,7 @@
-"""The lab's namespace daemon: everything it makes ends when it does, since it is their PID 1.
+"""The lab's namespace daemon. It is PID 1 of its namespace, so everything in there ends with it.
 
-Started by `clusterctl.lab.hosts.namespaces` as `python3 -I __main__.py CONTROL_FD NETWORK PUBLIC
-DIAL_FD CGROUPS`,
-where CONTROL_FD is one end of a socket pair. Both sides end when the other end closes.
+`clusterctl.lab.hosts.namespaces` starts it as `python3 -I __main__.py CONTROL_FD NETWORK PUBLIC
+DIAL_FD CGROUPS`, where CONTROL_FD is one end of a socket pair. It ends when the other end closes.
 """
 
 from __future__ import annotations
@@ -30,10 +29,11 @@ _OWN = (
 
 
 def main() -> None:
+    """Enter the lab's namespaces, fork the daemon proper, and wait for it."""
     control = socket.socket(fileno=int(sys.argv[1]))
     network, public = (ipaddress.IPv4Network(argument) for argument in sys.argv[2:4])
     dial, groups = int(sys.argv[4]), tuple(map(Path, json.loads(sys.argv[5])))
-    # Read now: once in the user namespace the package's folder may be out of reach.
+    # Read the files before entering the user namespace: there this folder may be unreadable.
     folder = Path(__file__).resolve().parents[1] / "files"
     files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     if os.geteuid() == 0:
@@ -50,7 +50,10 @@ def main() -> None:
 
 
 def _show_folders_bare() -> None:
-    """Without what is mounted below them, which only root can take away: `mounts.covered`."""
+    """Mount the copy-on-write folders over themselves, without the file systems mounted below them.
+
+    With those the kernel refuses them as lower layers (`mounts.covered`). Only root can do this.
+    """
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE, "")
     for name in mounts.COPY_ON_WRITE:
@@ -58,20 +61,23 @@ def _show_folders_bare() -> None:
 
 
 def _enter(control: socket.socket) -> None:
-    """Into a new user namespace, become its root, then into the others. The launcher maps ids."""
+    """Enter a new user namespace, become its root, and enter the other namespaces.
+
+    The launcher maps the ids in between.
+    """
     _step(control, "user namespace", lambda: syscalls.unshare(syscalls.CLONE_NEWUSER))
     if _mapped_uids() > 1:
         os.setgroups([])
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
-    # Not earlier: a change of ids undoes both.
+    # After the change of ids, because that undoes both.
     syscalls.own_proc_files()
     syscalls.die_with_parent()
     _step(control, "namespaces", lambda: syscalls.unshare(_OWN))
 
 
 def _step(control: socket.socket, what: str, act: Callable[[], None]) -> None:
-    """Do it, tell the launcher, and wait for it to do its part."""
+    """Do one step of the start, report it to the launcher, and wait until it has done its part."""
     try:
         act()
     except OSError as refused:
@@ -87,6 +93,7 @@ def _tell(control: socket.socket, message: dict[str, object]) -> None:
 
 
 def _mapped_uids() -> int:
+    """Return the number of uids in this user namespace; 1 in the mode `single`."""
     lines = Path("/proc/self/uid_map").read_text().splitlines()
     return sum(int(line.split()[2]) for line in lines)
 

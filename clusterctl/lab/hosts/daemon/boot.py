@@ -1,4 +1,4 @@
-"""Boot one host: a process in namespaces of its own that becomes the host's PID 1."""
+"""Boots a host: starts a process in namespaces of its own that becomes the host's PID 1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusterctl.lab.hosts.daemon.template import PATH
 INIT = "/usr/lib/clusterctl-lab/init"
 UBUNTU_UID = 1000
 
-# What init (host/init) exits with; a reboot(2) in a PID namespace kills its PID 1 by signal.
+# Exit statuses of init (hosts/files/init) and of a boot that failed.
 EXIT_REBOOT, EXIT_POWEROFF, EXIT_BOOT_FAILED = 81, 82, 83
 
 _OWN = (
@@ -33,7 +33,7 @@ _OWN = (
 
 @dataclass(frozen=True)
 class HostSpec:
-    """What the API wants of a host."""
+    """How a host is to be, as the API wants it. Sizes of volumes are in bytes."""
 
     id: str
     hostname: str
@@ -56,7 +56,10 @@ class HostSpec:
 
 @dataclass(frozen=True)
 class Booted:
-    """A host on its way: its PID 1, and a pipe that tells why it did not start, or closes."""
+    """A host that boots. `pid` is its PID 1 as the daemon sees it.
+
+    `report` is a pipe. It carries the reason if the host cannot start, and closes when init runs.
+    """
 
     pid: int
     report: int
@@ -64,9 +67,11 @@ class Booted:
 
 @dataclass(frozen=True)
 class Base:
-    """What every host of the lab is built on: `mounts.build_root` has the meaning.
+    """What all hosts of the lab have in common.
 
-    `environment` is init's, and so that of user data; `cgroups` is from `cgroups.prepare`.
+    `template` is the folder that `template.build` writes. Of the folders in `alone`, hosts see the
+    template's content only. `environment` is init's, and so also that of user data. `cgroups` are
+    the folders from `cgroups.prepare`.
     """
 
     template: Path
@@ -77,7 +82,11 @@ class Base:
 
 
 def boot(spec: HostSpec, folder: Path, base: Base, plug: Callable[[int], None]) -> Booted:
-    """Start the host's PID 1; `plug` gets its pid and puts `eth0` into its network namespace."""
+    """Start the host's PID 1. `plug` gets its pid and puts `eth0` into its network namespace.
+
+    Raise OSError if the host's namespaces or its link cannot be made.
+    """
+    # A process in between forks the PID 1, which waits for `go` until its eth0 is there.
     report_read, report_write = os.pipe()
     go_read, go_write = os.pipe()
     pid_read, pid_write = os.pipe()
@@ -106,23 +115,28 @@ def boot(spec: HostSpec, folder: Path, base: Base, plug: Callable[[int], None]) 
 
 
 def console_of(folder: Path) -> Path:
-    """Beside the folder of a host, whose disk may be full: there is always room on a console.
+    """Return the file of a host's console.
 
-    The host has this file open. So its file system is the host's, with nothing else in it.
+    It is outside of the host's folder, so that the host can still print when its disk is full. It
+    has a file system of its own, because the host has the file open and could fill that.
     """
     return folder.with_name(f"{folder.name}.console") / "log"
 
 
 def ended_by(status: int) -> str:
-    """`reboot`, `poweroff`, `failed` (never came up) or `died`, from a wait status."""
+    """Return why a host went off, from the wait status of its PID 1.
+
+    That is `reboot`, `poweroff`, `failed` (it did not come up) or `died`.
+    """
     if os.WIFEXITED(status):
         ends = {EXIT_REBOOT: "reboot", EXIT_POWEROFF: "poweroff", EXIT_BOOT_FAILED: "failed"}
         return ends.get(os.WEXITSTATUS(status), "died")
+    # reboot(2) in a PID namespace kills its PID 1: with SIGHUP for a restart, SIGINT for power-off.
     return {1: "reboot", 2: "poweroff"}.get(os.WTERMSIG(status), "died")
 
 
 def address_lines(spec: HostSpec) -> list[str]:
-    """What `ip -batch` is told inside the host."""
+    """Return the lines for `ip -batch` inside the host."""
     return [
         "link set lo up",
         f"address add {spec.address}/{spec.prefix_length} dev eth0",
@@ -133,12 +147,13 @@ def address_lines(spec: HostSpec) -> list[str]:
 
 
 def _in_between(pid_write: int, report_write: int, start: Callable[[], None]) -> NoReturn:
-    """Leave for new namespaces, fork their first process, tell its pid, and go.
+    """Make new namespaces, fork their first process, report its pid, and exit.
 
-    The orphan falls to the daemon, which is the PID 1 here and waits for it.
+    The daemon then becomes that process's parent and waits for it, since it is PID 1 here.
     """
     try:
         syscalls.unshare(_OWN)
+        # In the host the clock since boot begins at 0.
         uptime_s = int(time.clock_gettime(time.CLOCK_BOOTTIME))
         Path("/proc/self/timens_offsets").write_text(f"{time.CLOCK_BOOTTIME} {-uptime_s} 0\n")
         pid = os.fork()
@@ -152,6 +167,7 @@ def _in_between(pid_write: int, report_write: int, start: Callable[[], None]) ->
 
 
 def _run(start: Callable[[], None], report_write: int) -> NoReturn:
+    """Run `start`, which ends in exec. Report the error if it fails."""
     try:
         start()
     except BaseException as failure:  # noqa: BLE001 - a child must never return into its parent's code
@@ -161,6 +177,7 @@ def _run(start: Callable[[], None], report_write: int) -> NoReturn:
 
 
 def _start(spec: HostSpec, folder: Path, base: Base, go: int) -> None:
+    """Turn this process into the host's PID 1: console, limits, network, root, init."""
     os.setsid()
     _to_console(console_of(folder))
     cgroups.enter(base.cgroups, cgroups.inside(spec.id), 0)
@@ -170,14 +187,15 @@ def _start(spec: HostSpec, folder: Path, base: Base, go: int) -> None:
     network.ip_batch(address_lines(spec))
     network.be_as_images_are()
     if base.single_uid:
+        # sshd runs as `ubuntu`, and has to listen on port 22.
         Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
     view = mounts.View(str(folder), str(base.template), base.single_uid, spec.instance_store)
     mounts.build_root(view, base.alone)
     if base.single_uid:
         _become_ubuntu()
-    # The daemon's control socket would be root's way out of the host, and the dial listener, too.
+    # Through the daemon's control socket or the dial listener, root on the host could leave it.
     syscalls.keep_only_standard_files()
-    # Python ignores SIGPIPE, and an ignored signal stays ignored over exec.
+    # Python ignores SIGPIPE, and an ignored signal stays ignored across exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execve("/bin/sh", ["init", INIT], {"PATH": PATH, "LANG": "C.UTF-8", **base.environment})
 
@@ -190,7 +208,7 @@ def _to_console(log: Path) -> None:
 
 
 def _become_ubuntu() -> None:
-    """With a single uid there is no root to run sshd as: it runs as the user it serves."""
+    """Map the single uid to ubuntu's. sshd then runs as this user, since there is no root."""
     syscalls.unshare(syscalls.CLONE_NEWUSER)
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{UBUNTU_UID} 0 1")

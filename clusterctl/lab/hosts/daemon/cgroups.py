@@ -1,10 +1,12 @@
-"""Limits of the hosts where the machine has control groups that root may use, version 2 or 1.
+"""Limits of the hosts' processes and memory, with control groups of version 2 or 1.
 
-For each hierarchy (of version 1 pids' and memory's, of version 2 the one) there is a folder of the
-lab with `daemon`, where the daemon is, and `hosts`, which holds one group per host. The daemon is
-no part of `hosts`: when these run out of memory, the kernel ends processes of theirs. A host's
-processes are one level below its limits: root there can mount the group that it is in, and change
-what is written there.
+The lab has them if root started it and the machine has control groups that root may use.
+
+The lab has a folder in each hierarchy: version 1 has one hierarchy for pids and one for memory,
+version 2 a single one. In the folder are the groups `daemon`, for the daemon, and `hosts`, with one
+group per host. The daemon is not in `hosts`, so that the kernel kills only hosts' processes when
+these run out of memory. A host's processes are one level below the group with the host's limits:
+root on a host can mount the group that it is in, and change the limits there.
 """
 
 from __future__ import annotations
@@ -15,16 +17,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 PREFIX = "clusterctl-lab-"
-# More than eight ranks with threads for each of 192 CPUs have; a fork bomb ends here.
+# Per host, threads included. Eight ranks with a thread for each of 192 CPUs have fewer. It stops a
+# fork bomb.
 MOST_PROCESSES = 16384
 MEMORY_FILES = ("memory.max", "memory.limit_in_bytes")
 
 
 def places(mountinfo: str, own: str) -> list[Path]:
-    """In which groups the lab's are to be made, from this process's own (/proc/self/cgroup).
+    """Return the groups in which the lab's folders are to be made.
 
-    Limits that hold for this process go on holding: in version 1 below its group, in version 2
-    beside it, for there a group with processes has no groups below it.
+    `own` is /proc/self/cgroup. The limits of this process's group go on holding where they can: the
+    folders are below this group in version 1, but beside it in version 2, which does not allow a
+    group with processes to have limited groups below it.
     """
     groups = {}
     for line in own.splitlines():
@@ -43,9 +47,9 @@ def places(mountinfo: str, own: str) -> list[Path]:
 
 
 def prepare(owner: int, memory_bytes: int) -> list[Path]:
-    """The lab's folders, in which `owner` may make groups. None where the machine does not let us.
+    """Make the lab's folders, and return them. `owner` may make groups in `hosts` of each.
 
-    All hosts together have so much memory.
+    All hosts together get `memory_bytes`. Return an empty list if the machine does not allow this.
     """
     folders = []
     try:
@@ -56,7 +60,7 @@ def prepare(owner: int, memory_bytes: int) -> list[Path]:
             _pass_on(top)
             folder.mkdir()
             folders.append(folder)
-            folder.chmod(0o755)  # whatever the umask: the owner passes it
+            folder.chmod(0o755)  # the owner has to pass it, even with a strict umask
             _pass_on(folder)
             for name in ("daemon", "hosts"):
                 (folder / name).mkdir()
@@ -64,7 +68,8 @@ def prepare(owner: int, memory_bytes: int) -> list[Path]:
             for name in MEMORY_FILES:
                 if (folder / "hosts" / name).exists():
                     (folder / "hosts" / name).write_text(str(memory_bytes))
-            # A process is moved by who may write to both groups and to what they have in common.
+            # To move a process, the kernel wants the right to write to the new group's cgroup.procs
+            # and to that of the group which the old and the new one have in common.
             for path in (folder / "hosts", folder / "cgroup.procs", folder / "hosts/cgroup.procs"):
                 os.chown(path, owner, owner)
     except OSError:
@@ -74,17 +79,18 @@ def prepare(owner: int, memory_bytes: int) -> list[Path]:
 
 
 def enter(folders: Iterable[Path], name: str, pid: int) -> None:
-    """Put a process into a group of the lab; 0: this process."""
+    """Put a process into a group of the lab. The pid 0 means this process."""
     for folder in folders:
         (folder / name / "cgroup.procs").write_text(str(pid))
 
 
 def inside(id: str) -> str:
-    """The group in which a host's processes begin."""
+    """Return the group in which a host's processes start."""
     return f"hosts/{id}/inside"
 
 
 def make_host(folders: Iterable[Path], id: str) -> None:
+    """Make the groups of a host, with its limit of processes."""
     for folder in folders:
         group = folder / "hosts" / id
         (folder / inside(id)).mkdir(parents=True)
@@ -97,25 +103,26 @@ def remove_host(folders: Iterable[Path], id: str) -> None:
 
 
 def remove(folders: Sequence[Path]) -> None:
-    """The groups of a lab or a host whose processes are gone."""
+    """Remove the groups of a lab or a host whose processes are gone."""
     groups = list(folders)
-    for group in groups:  # which grows: root on a host can nest more of them than Python recurses
+    # The list grows in the loop. Recursion could be too deep, since root on a host can nest groups.
+    for group in groups:
         with contextlib.suppress(OSError):
             groups += [path for path in group.iterdir() if path.is_dir()]
     for group in reversed(groups):
-        with contextlib.suppress(OSError):  # its last process is just ending
+        with contextlib.suppress(OSError):  # its last process may still be ending
             group.rmdir()
 
 
 def _remove_dead(top: Path) -> None:
-    """What labs left that were killed."""
+    """Remove the groups of labs that were killed."""
     for folder in top.glob(f"{PREFIX}*"):
         if not Path("/proc", folder.name[len(PREFIX) :]).exists():
             remove([folder])
 
 
 def _pass_on(group: Path) -> None:
-    """Have the groups below one be limited; in version 1 they are anyway."""
+    """Allow limits in the groups below this one. In version 1 they are always allowed."""
     file = group / "cgroup.subtree_control"
     if file.exists():
         file.write_text("+pids +memory")

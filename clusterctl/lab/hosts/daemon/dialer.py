@@ -1,4 +1,4 @@
-"""Connects into the lab for callers outside it, and hands them the connected socket."""
+"""Connects to hosts for programs outside of the lab, and passes them the connected socket."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CONNECT_TIMEOUT_S = 20
 
 
 def start(listening_fd: int, networks: Sequence[IPv4Network], control: socket.socket) -> int:
-    """The pid of a process that answers on the listening Unix socket, for these networks.
+    """Fork a process that answers on the listening Unix socket, and return its pid.
 
-    It has no use for the daemon's `control` socket.
+    It connects only to addresses in `networks`. It closes the daemon's `control` socket.
     """
     pid = os.fork()
     if pid:
@@ -38,13 +38,14 @@ def _serve(listener: socket.socket, networks: Sequence[IPv4Network]) -> None:
 
 
 def _answer(caller: socket.socket, networks: Sequence[IPv4Network]) -> None:
-    """One `HOST PORT` line in; back comes a connected socket, or the error's text."""
+    """Read a line `HOST PORT`, and answer with a connected socket or the text of an error."""
     with caller:
         try:
             host, port = caller.recv(512).decode().split()
             if not any(IPv4Address(host) in network for network in networks):
                 raise ValueError(f"{host} does not answer from outside the lab")
             connected = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S)
+            # The timeout made it non-blocking, which ssh would see.
             connected.setblocking(True)
             with connected:
                 socket.send_fds(caller, [b"ok"], [connected.fileno()])

@@ -1,4 +1,4 @@
-"""The faults of a running host, and what each degree of one means."""
+"""Applies and removes the faults of running hosts."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any
 
 from clusterctl.lab.hosts.daemon import network, volumes
 
-# Fault -> its degree where a host has not got it.
+# Fault -> its value for a host without it.
 UNHARMED: Mapping[str, Any] = {
     "frozen": False,
     "cut": False,
     "shape": None,  # or bits a second down and up, 0 for no limit
     "left": None,  # or bytes
     "readonly": False,
-    "gpu": None,  # or what its stand-in for nvidia-smi reads, and an Xid for the kernel's log
+    "gpu": None,  # or what the simulated nvidia-smi reads, and an Xid error for the kernel's log
 }
-# These are gone with its processes, its link and its mounts. The others it keeps.
+# A host loses these when it goes off, with its processes, its link and its mounts. It keeps others.
 ENDED_WITH_THE_BOOT: Mapping[str, Any] = {"frozen": False, "cut": False, "readonly": False}
 
 
 @dataclass(frozen=True)
 class HostState:
-    """A host that runs: its PID 1, the other end of its link, and the volume of its /data."""
+    """A running host: its PID 1, the bridge's end of its link, and the volume of its /data."""
 
     pid: int
     link: str
@@ -44,6 +44,7 @@ def cut(host: HostState, down: bool) -> None:
 
 
 def shape(host: HostState, rates: list[int] | None) -> None:
+    """Limit the link's rates, in bits per second to the host and from it; None: no limits."""
     _shape(host.link, host.pid, *(rates or (0, 0)))
 
 
@@ -55,7 +56,7 @@ def set_readonly(host: HostState, readonly: bool) -> None:
     volumes.set_readonly(host.pid, readonly)
 
 
-# In the host: the file of the stand-ins for nvidia-smi, and a line of the kernel's.
+# Runs in the host: writes the files of the simulated nvidia-smi, and a line of the kernel's log.
 _BREAK_GPU = """
 cd /etc/clusterctl-lab && [ -e gpus.txt ] || exit 1
 [ -e gpus.whole ] || cp gpus.txt gpus.whole
@@ -67,13 +68,13 @@ else echo "$fault" >gpu-fault.new && mv gpu-fault.new gpu-fault.json; fi
 
 
 def break_gpu(host: HostState, wanted: dict[str, Any] | None) -> None:
-    """Have the simulated GPU answer as a broken one; None: as a whole one."""
+    """Break a simulated GPU, or repair it (None). Raise ValueError if the host has no GPU."""
     broken = wanted or {"gpu": -1, "lost": False, "xid": 0}
     bus = f"PCI:0000:00:{0x17 + broken['gpu']:02x}"
     environment = {
         **os.environ,
         "fault": json.dumps(wanted),
-        # A GPU that is lost is not listed.
+        # The line of gpus.txt to leave out: nvidia-smi does not list a lost GPU.
         "lost": str(broken["gpu"] + 1) if broken["lost"] else "",
         "line": f"NVRM: Xid ({bus}): {broken['xid']}, pid='<unknown>'" if broken["xid"] else "",
     }
@@ -94,7 +95,10 @@ APPLY_FAULT: Mapping[str, Callable[[HostState, Any], None]] = {
 
 
 def _freeze(init: int) -> None:
-    """Stop every process of the host whose PID 1 this is, those that it is just forking too."""
+    """Stop every process of the host with this PID 1.
+
+    A process may fork before it is stopped. So repeat this until there is no new one.
+    """
     stopped: set[int] = set()
     while running := set(_processes_of(init)) - stopped:
         for pid in running:
@@ -108,7 +112,7 @@ def _thaw(init: int) -> None:
 
 
 def _processes_of(init: int) -> Iterator[int]:
-    """The processes in the PID namespace of a host."""
+    """Return the processes in a host's PID namespace, under the daemon's pids."""
     own = _pid_namespace(init)
     for entry in Path("/proc").iterdir():
         if own and entry.name.isdigit() and _pid_namespace(int(entry.name)) == own:
@@ -116,7 +120,7 @@ def _processes_of(init: int) -> Iterator[int]:
 
 
 def _pid_namespace(pid: int) -> str:
-    """Empty for a process that is gone."""
+    """Return a name of the process's PID namespace; empty if the process is gone."""
     try:
         return str(Path(f"/proc/{pid}/ns/pid").readlink())
     except OSError:
@@ -130,25 +134,26 @@ def _signal(pid: int, number: signal.Signals) -> None:
         pass
 
 
-# The rate of a link: token buckets at its two ends. What the bridge sends into it is the host's
-# download, what its eth0 sends its upload. Whole Ethernet frames count, as on a link: of 1514 bytes
-# 1448 are data.
+# A link's rate is limited by a token bucket at each end. The one at the bridge limits the host's
+# download, the one at its eth0 the upload. Ethernet frames count in full, as on a real link: of
+# 1514 bytes 1448 are data.
 
-# So much may pass at once: little enough that a transfer of a tenth of a second shows the rate,
-# enough that none is lost when a busy machine is late.
+# The bucket holds this much time at the full rate. It is small enough that a transfer of a tenth of
+# a second shows the rate, and large enough that no rate is lost when a busy machine is late.
 BURST_S = 0.004
-LEAST_BURST = 4096  # two frames
-# The packets of 64 KiB that the kernel joins (GSO) pass whole, at a tenth of the work; a queue with
-# a smaller burst cuts them. Slower links keep the small burst: there it would be felt.
+LEAST_BURST = 4096  # bytes: two frames
+# The kernel joins segments into packets of up to 64 KiB (GSO). With this burst (bytes) they pass
+# whole, at a tenth of the work; with a smaller one tbf splits them. Links below WHOLE_FROM_BIT bits
+# per second keep the small burst, since this one would be noticeable there.
 WHOLE_BURST = 68 * 1024
 WHOLE_FROM_BIT = 30_000_000
-# How long what comes too fast waits; what does not fit is dropped, and TCP slows down.
+# The queue holds this much time at the full rate. What does not fit is dropped, and TCP slows down.
 QUEUE_S = 0.05
-LEAST_QUEUED, MOST_QUEUED = 128 * 1024, 64 * 1024 * 1024  # at the least two such packets
+LEAST_QUEUED, MOST_QUEUED = 128 * 1024, 64 * 1024 * 1024  # bytes, at the least two packets of GSO
 
 
 def shape_of(rate_bit: int) -> str:
-    """The queue of a link's end as `tc` takes it."""
+    """Return `tc`'s arguments for the queue at one end of a link."""
     least = WHOLE_BURST if rate_bit >= WHOLE_FROM_BIT else LEAST_BURST
     burst = max(least, int(rate_bit * BURST_S / 8))
     queued = min(MOST_QUEUED, max(LEAST_QUEUED, int(rate_bit * QUEUE_S / 8)))
@@ -156,14 +161,14 @@ def shape_of(rate_bit: int) -> str:
 
 
 def _shape(link: str, pid: int, down_bit: int, up_bit: int) -> None:
-    """Give the link of the host of `pid` these rates; 0: as fast as it can."""
+    """Set the rates of a host's link; 0 means no limit. `pid` is the host's PID 1."""
     _set_rate(link, down_bit)
     _set_rate("eth0", up_bit, inside=pid)
 
 
 def _set_rate(link: str, rate_bit: int, inside: int = 0) -> None:
     enter = ["nsenter", f"--net=/proc/{inside}/ns/net"] if inside else []
-    # A link without a queue of its own has nothing that could be deleted: it gets the usual one.
+    # `tc qdisc delete` fails on a link without a queue of its own. Setting the default does not.
     queue = shape_of(rate_bit) if rate_bit else "noqueue"
     command = ["tc", "qdisc", "replace", "dev", link, "root", *queue.split()]
     subprocess.run([*enter, *command], check=True)

@@ -30,7 +30,11 @@ from clusterctl.lab.hosts.daemon.host_faults import UNHARMED, HostState
 
 @dataclass
 class Host:
-    """A host and what became of it. `state` is booting, up or off; `why` is how it went off."""
+    """A host. `state` is booting, up or off; `why` is the reason for off.
+
+    `link` is the bridge's end of its link, `report` the pipe of `boot.Booted` (-1: closed), `ssh`
+    whether sshd listens. `faults` are those that are applied.
+    """
 
     spec: HostSpec
     folder: Path
@@ -45,6 +49,7 @@ class Host:
 
     @property
     def view(self) -> dict[str, Any]:
+        """The host as `list` returns it."""
         shown = ("state", "why", "boots", "ssh", "faults")
         of_spec = ("id", "public_address", "reaches_storage")
         own = {name: getattr(self.spec, name) for name in of_spec}
@@ -52,10 +57,10 @@ class Host:
 
 
 class Hosts:
-    """Every host of the lab by instance id. Hosts live in `folder`, a tmpfs nobody else sees.
+    """All hosts of the lab. Their files are in `folder`, a tmpfs that is visible only in here.
 
-    `gateway` is the bridge's own address, in the lab's own network; `files` are the package's for
-    hosts.
+    `gateway` is the bridge's address in the lab's own network, with its prefix length. `files` are
+    the package's files for hosts, by name.
     """
 
     def __init__(self, folder: Path, base: Base, files: Mapping[str, bytes], gateway: str) -> None:
@@ -67,7 +72,10 @@ class Hosts:
         template.build(base.template, layer, base.single_uid, base.alone)
 
     def create(self, shape: list[int] | None = None, **wanted: Any) -> None:
-        """A new host, and its first boot; `shape` is its link's from the first packet on."""
+        """Create a host and boot it. `shape` limits its link from the first packet on.
+
+        `wanted` are the fields of its HostSpec.
+        """
         spec = HostSpec(**wanted)
         self._links += 1
         host = Host(spec, self._folder / "hosts" / spec.id, f"h{self._links}")
@@ -81,7 +89,11 @@ class Hosts:
         self.boot(spec.id)
 
     def boot(self, id: str, new_console: bool = False) -> None:
-        """A new console is for a host that was stopped: what EC2 does not keep then is gone."""
+        """Boot a host that is off.
+
+        `new_console` is for a host that was stopped: as on EC2, it loses its console and its
+        instance store. A reboot keeps both.
+        """
         host = self._hosts[id]
         if host.state != "off":
             return
@@ -97,7 +109,7 @@ class Hosts:
         host.boots += 1
 
     def set_public(self, id: str, address: str) -> None:
-        """Give a host another public address, or none."""
+        """Give a host another public address; none if it is empty."""
         host = self._hosts[id]
         old, host.spec = host.spec, replace(host.spec, public_address=address)
         lines = network.public_lines(old.public_address, address, host.spec.address)
@@ -107,7 +119,7 @@ class Hosts:
             network.ip_batch(inside, host.pid, check=False)
 
     def set_storage(self, id: str, reached: bool) -> None:
-        """Open the way to S3 for a host, or close it."""
+        """Let a host reach S3, or not."""
         host = self._hosts[id]
         if host.spec.reaches_storage != reached:
             host.spec = replace(host.spec, reaches_storage=reached)
@@ -118,7 +130,7 @@ class Hosts:
         network.ip_batch(network.storage_lines(address, gateway, reached))
 
     def apply_fault(self, id: str, **wanted: Any) -> None:
-        """Give a host that is up the faults that are wanted, and no others."""
+        """Have a host that is up have the wanted faults, and no others."""
         host = self._hosts[id]
         state = HostState(host.pid, host.link, host.folder / "data")
         for what, degree in wanted.items():
@@ -127,7 +139,11 @@ class Hosts:
                 host.faults[what] = degree
 
     def power_off(self, id: str) -> None:
-        """Silence first, as on EC2: peers get no reset from a host whose link is down."""
+        """Power a host off.
+
+        Its link goes down first. So its peers get no reset when the kernel closes its connections,
+        as on EC2.
+        """
         host = self._hosts[id]
         if host.state == "off":
             host.why = "off"
@@ -137,7 +153,7 @@ class Hosts:
         os.kill(host.pid, signal.SIGKILL)
 
     def remove(self, id: str) -> None:
-        """Forget a host that is off, and all it stored."""
+        """Remove a host that is off, with everything it stored."""
         self.set_public(id, "")
         self.set_storage(id, reached=True)
         host = self._hosts.pop(id)
@@ -151,18 +167,19 @@ class Hosts:
         self._open_subnets()
 
     def list(self) -> list[dict[str, Any]]:
+        """Update the state of all hosts, and return their views."""
         for host in self._hosts.values():
             _look(host)
             volumes.bound_console(boot.console_of(host.folder))
         return [host.view for host in self._hosts.values()]
 
     def console(self, id: str) -> str:
-        """The end of what the host printed; nothing for one that is gone or still to come."""
+        """Return the end of what a host printed; empty if the host does not exist."""
         log = boot.console_of(self._folder / "hosts" / id)
         return volumes.read_console(log).decode(errors="replace")
 
     def ended(self, pid: int, status: int) -> None:
-        """A child of the daemon ended; if it was a host's PID 1, the host is off."""
+        """Handle the end of a child process. If it was a host's PID 1, the host is off."""
         for host in self._hosts.values():
             if host.pid == pid:
                 _look(host)
@@ -172,13 +189,14 @@ class Hosts:
                 host.faults.update(host_faults.ENDED_WITH_THE_BOOT)
 
     def _open_subnets(self) -> None:
-        """Be the gateway of every subnet that has a host."""
+        """Make the bridge the gateway of every subnet that has a host, and of no other."""
         specs = [host.spec for host in self._hosts.values()]
         wanted = {f"{spec.gateway}/{spec.prefix_length}" for spec in specs} | {self._own_gateway}
         network.ip_batch(network.gateway_lines(self._gateways, wanted))
         self._gateways = wanted
 
     def _make_folder(self, host: Host) -> None:
+        """Make a host's file systems and its own files."""
         spec, folder = host.spec, host.folder
         folder.mkdir(parents=True)
         volumes.make(folder, volumes.ROOT_BYTES, 0o755, flags=0)
@@ -201,15 +219,15 @@ class Hosts:
         self._make_store(host)
 
     def _make_tmp(self, folder: Path) -> None:
-        """Empty at each boot. Part of a host's root volume, as on the images."""
+        """Make an empty /tmp, as at every boot. As on the images, it is part of the root volume."""
         if folder.exists():
-            # Folders that are nested by the thousand are too deep for Python's own rmtree.
+            # Python's own rmtree recurses, and fails for folders that are nested by the thousand.
             subprocess.run(["rm", "-rf", "--", folder], check=False)
         folder.mkdir(exist_ok=True)
         folder.chmod(0o1777)
 
     def _make_store(self, host: Host) -> None:
-        """An empty instance store, where the type has one."""
+        """Make an empty instance store, if the type has one."""
         if not host.spec.instance_store:
             return
         store = host.folder / "store"
@@ -233,7 +251,7 @@ class Hosts:
 
 
 def _look(host: Host) -> None:
-    """Learn how far a host has come: its report pipe closes when init runs, then sshd listens."""
+    """Update a host's state: its report pipe closes when init runs, and later sshd listens."""
     if host.report >= 0:
         try:
             problem = os.read(host.report, 4096).decode(errors="replace")
@@ -250,15 +268,20 @@ def _look(host: Host) -> None:
 
 
 def _listens_on_22(pid: int) -> bool:
-    """Looked up, not dialled: a probe before eth0 is up costs a second of ARP retries."""
+    """Return whether a host's sshd listens, from its table of sockets.
+
+    Connecting would be slow: before eth0 is up, it takes a second of ARP retries.
+    """
     try:
         lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()
     except OSError:
         return False
+    # 0.0.0.0:22 in the state LISTEN (0A).
     return any(" 00000000:0016 00000000:0000 0A " in line for line in lines)
 
 
 def _plug(host: Host, pid: int) -> None:
+    """Connect a host that boots with the bridge. `pid` is its PID 1."""
     spec = host.spec
     network.ip_batch(
         [
@@ -275,7 +298,7 @@ def _ip(arguments: list[str], check: bool = True) -> None:
     subprocess.run(["ip", *arguments], check=check, stderr=None if check else subprocess.DEVNULL)
 
 
-# In the place of host/init: a host that boots, and then says and answers nothing.
+# Replaces hosts/files/init on a silent host, which boots and then starts nothing.
 SILENT_INIT = b"""#!/bin/sh
 trap 'exit 81' USR1 # reboot
 trap 'exit 82' USR2 # poweroff
@@ -288,7 +311,7 @@ done
 
 
 def own_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
-    """Of each its path below the host's root, its content and its mode."""
+    """Return a host's own files: path below its root, content and mode."""
     names = f"{spec.hostname}.{spec.domain} {spec.hostname}"
     files = [
         ("etc/hostname", f"{spec.hostname}\n".encode(), 0o644),
@@ -307,7 +330,7 @@ def own_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
 
 
 def _gpu_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
-    """What the simulated nvidia-smi answers from."""
+    """Return the files that the simulated nvidia-smi reads."""
     names = [f"{spec.hostname}/{index}" for index in range(spec.gpus)]
     uuids = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, name)}" for name in names]
     gpus = {"count": spec.gpus, "name": spec.gpu_name, "memory_mib": spec.gpu_memory_mib}

@@ -1,4 +1,7 @@
-"""The daemon's loop: one JSON request a line from the launcher, one answer; children reaped."""
+"""The daemon's main loop: answers the launcher's requests, and reaps child processes.
+
+Requests and answers are lines of JSON.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,11 @@ FOLDER = Path("/run/lab")
 
 @dataclass(frozen=True)
 class Setup:
-    """What the daemon is given.
+    """What the daemon is started with.
 
-    `dial` is a listening socket, or -1 for none; `cgroups` the lab's folders of control groups.
+    `control` is the socket to the launcher. `files` are the package's files for hosts, by name.
+    `dial` is the descriptor of a listening socket, or -1. `cgroups` are the lab's folders of
+    control groups.
     """
 
     control: socket.socket
@@ -37,7 +42,7 @@ class Setup:
 
 
 def run(setup: Setup) -> NoReturn:
-    """Serve until the launcher is gone. Never returns: the end of this process ends the lab."""
+    """Set the lab up, and serve until the launcher is gone. Then exit, which ends the lab."""
     status = 1
     try:
         _make_private()
@@ -62,18 +67,18 @@ def run(setup: Setup) -> NoReturn:
 
 
 def _make_private() -> None:
-    """A view of the machine in which nothing that is mounted here is seen outside."""
+    """Keep mounts in this namespace from showing outside, and mount /proc and an empty /run."""
     syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE, "")
     plain = syscalls.MS_NOSUID | syscalls.MS_NODEV
     syscalls.mount("proc", "/proc", "proc", plain | syscalls.MS_NOEXEC, "")
-    # No `nosuid`: the hosts' copy of sudo lies here.
+    # Without `nosuid`, because the hosts' copy of sudo is here.
     syscalls.mount("tmpfs", "/run", "tmpfs", 0, "mode=755")
     FOLDER.mkdir()
     os.umask(0o022)
 
 
 def _hand_over(setup: Setup) -> None:
-    """All is set up: give the launcher the sockets that listen in here, to answer at."""
+    """Report to the launcher that all is ready, and pass it the sockets that listen in here."""
     with network.metadata_socket() as metadata, network.storage_socket(setup.network) as storage:
         descriptors = [metadata.fileno(), storage.fileno()]
         told = json.dumps({"ready": True, "tcp": network.tcp_of_hosts()})
@@ -82,6 +87,7 @@ def _hand_over(setup: Setup) -> None:
 
 def _serve(control: socket.socket, hosts: Hosts, dial_pid: int) -> None:
     requests = control.makefile("rwb")
+    # Python writes to this pipe at every SIGCHLD, so that `select` returns then.
     ended, wakeup = os.pipe()
     os.set_blocking(ended, False)
     os.set_blocking(wakeup, False)
@@ -105,7 +111,7 @@ def _serve(control: socket.socket, hosts: Hosts, dial_pid: int) -> None:
 
 
 def _reap(hosts: Hosts, dial_pid: int) -> bool:
-    """False when a process ended without which the lab is not whole."""
+    """Reap all children that have ended. Return False if the dialer was one of them."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -119,6 +125,7 @@ def _reap(hosts: Hosts, dial_pid: int) -> bool:
 
 
 def _answer(hosts: Hosts, request: dict[str, Any]) -> dict[str, Any]:
+    """Carry out an operation, and return its `result` or `error`."""
     operations: dict[str, Callable[..., Any]] = {
         "create": hosts.create,
         "boot": hosts.boot,

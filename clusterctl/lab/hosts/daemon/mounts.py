@@ -1,4 +1,4 @@
-"""What a host's file system is made of: a plan of mounts, and the steps that carry it out."""
+"""A host's file system: the plan of its mounts, and the steps that carry it out."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from clusterctl.lab.hosts.daemon import syscalls, volumes
 from clusterctl.lab.hosts.daemon.syscalls import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
 
 COPY_ON_WRITE = ("usr", "etc", "var", "opt")
-# Debian's list of what is installed: `dpkg-query` on a host tells of the machine's programs.
+# Debian's list of installed packages, so that `dpkg-query` on a host shows the machine's programs.
 PACKAGES = "var/lib/dpkg"
-# Of which folders the machine's own content is seen. The rest of /var are mails, spools, databases
-# and logs: nobody's business on a host.
+# Folders whose content on the machine hosts see. The rest of /var is private: mail, spools,
+# databases and logs.
 SHOWN = ("usr", "etc", "opt", PACKAGES)
 # Where Deep Learning AMIs mount the instance store.
 INSTANCE_STORE = "opt/dlami/nvme"
@@ -45,9 +45,12 @@ class Mount:
 
 
 def covered(mountinfo: str) -> set[str]:
-    """The folders of SHOWN below which something is mounted that a lower layer cannot go past."""
+    """Return the folders of SHOWN below which something is mounted.
+
+    In a user namespace the kernel refuses such a folder as the lower layer of an overlay.
+    """
     points = [line.split()[4] for line in mountinfo.splitlines()]
-    # A later mount over the whole folder hides what is mounted below it.
+    # A later mount over the folder itself hides what was mounted below it before.
     found = set()
     for name in SHOWN:
         last = max((i for i, point in enumerate(points) if point == f"/{name}"), default=-1)
@@ -57,26 +60,27 @@ def covered(mountinfo: str) -> set[str]:
 
 
 def unshown(mountinfo: str) -> frozenset[str]:
-    """Of which copy-on-write folders hosts see the template's content alone."""
+    """Return the copy-on-write folders of which hosts see the template's content only."""
     packages = set() if Path("/", PACKAGES).is_dir() else {PACKAGES}
     return frozenset({"var"} | packages | covered(mountinfo))
 
 
 def overlay(name: str, folder: str, template: str, alone: bool) -> Mount:
-    """A copy-on-write view of the machine's own folder, the lab's template over it.
+    """Return the mount of a copy-on-write view of the machine's folder, with the template over it.
 
-    One per folder: in a user namespace the kernel refuses `/` as a lower layer. `alone`: the
-    template holds all there is to show.
+    `alone`: without the machine's folder. Each folder has a view of its own, because in a user
+    namespace the kernel refuses `/` as a lower layer.
     """
     layers = f"lowerdir={template}/{name}" + ("" if alone else f":/{name}")
-    own = name.replace("/", "-")  # no overlay's upper folder may lie in another's
+    own = name.replace("/", "-")  # an overlay's upper folder may not be inside another one's
     writable = f"upperdir={folder}/upper/{own},workdir={folder}/work/{own}"
+    # In a user namespace overlayfs may not write its usual trusted.* attributes: `userxattr`.
     return Mount("overlay", name, "overlay", data=f"{layers},{writable},userxattr")
 
 
 @dataclass(frozen=True)
 class View:
-    """What a host sees: its own `folder` over the lab's `template`."""
+    """What a host's view is made of: its own `folder` over the lab's `template`."""
 
     folder: str
     template: str
@@ -85,14 +89,14 @@ class View:
 
 
 def host_mounts(view: View, bound: Iterable[str] = (), alone: Collection[str] = ()) -> list[Mount]:
-    """The mounts of one host, in order.
+    """Return the mounts of a host, in order.
 
-    `bound` are top-level folders that are no links (`lib`), `alone` those that the template has
-    all of.
+    `bound` are the machine's top-level folders such as `lib` that are no links. `alone` are the
+    folders of which hosts see the template's content only.
     """
     views = (*COPY_ON_WRITE, *(() if PACKAGES in alone else (PACKAGES,)))
     terminal = "newinstance,ptmxmode=0666,mode=0620"
-    # With a single uid there is no group 5 (tty) to give terminals to.
+    # With a single id there is no group 5 (tty) that could own terminals.
     terminal += "" if view.single_uid else ",gid=5"
     plain = MS_NOSUID | MS_NODEV
     folder = view.folder
@@ -117,7 +121,7 @@ def host_mounts(view: View, bound: Iterable[str] = (), alone: Collection[str] = 
 
 
 def build_root(view: View, alone: Collection[str]) -> None:
-    """Make the root of a host and move into it. Runs in the host's own mount namespace."""
+    """Make the root of a host, and move into it. Call this in the host's own mount namespace."""
     root = Path(view.folder, "root")
     syscalls.mount("tmpfs", str(root), "tmpfs", 0, "mode=755,size=1m")
     for name in FOLDERS:
@@ -136,7 +140,7 @@ def build_root(view: View, alone: Collection[str]) -> None:
 
 
 def _top_level(root: Path) -> list[str]:
-    """Repeat the machine's /bin, /lib ... : links as links; the rest is to be bound."""
+    """Repeat the machine's /bin, /lib and so on. Return those that are no links, to be bound."""
     bound = []
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         here = Path("/", name)
@@ -149,6 +153,7 @@ def _top_level(root: Path) -> list[str]:
 
 
 def _prepare(root: Path, step: Mount) -> None:
+    """Make a mount's target in /dev, which is empty. Elsewhere targets exist already."""
     target = root / step.target
     if step.target.startswith("dev/"):
         if step.fstype:

@@ -1,4 +1,4 @@
-"""The lab's network: one bridge that is every subnet's gateway and routes the public addresses."""
+"""The lab's network: a bridge that is the gateway of all subnets, and routes public addresses."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ BRIDGE, UPLINK = "br0", "up0"
 TCP_SETTINGS = "/proc/sys/net/ipv4"
 METADATA = ("169.254.169.254", 80)
 STORAGE_PORT = 80
-# The preferences of rules: who is kept from S3, and what Linux has first by itself.
+# Preferences of routing rules: those that keep hosts from S3, and the one for local addresses,
+# which Linux has at 0.
 _CLOSED, _LOCAL = 50, 100
-# A host has its public address no longer than the bridge says so. Redirects would teach its peers
-# the way past the bridge.
+# No ICMP redirects: with them hosts would learn to reach a public address directly, and go on after
+# the bridge has taken it from its host.
 SETTINGS = {
     "ip_forward": "1",
     "conf/all/send_redirects": "0",
@@ -24,8 +25,8 @@ SETTINGS = {
 
 
 def build(network: IPv4Network, public: IPv4Network) -> None:
-    """The bridge, with the caller's link in it where there is one. Raises OSError."""
-    # Else the bridge takes a port's address, and another one when that port goes.
+    """Make the bridge, with this machine's link as a port if there is one. Raise OSError."""
+    # Without a fixed hardware address the bridge takes that of a port, which may go.
     own = hardware_address(str(network[1]))
     lines = [
         "link set lo up",
@@ -33,9 +34,10 @@ def build(network: IPv4Network, public: IPv4Network) -> None:
         f"address add {network[1]}/{network.prefixlen} dev {BRIDGE}",
         f"address add {METADATA[0]}/32 dev {BRIDGE}",
         f"link set {BRIDGE} up",
-        # A public address that nobody has answers with silence, as on EC2.
+        # Nothing answers for a public address that no host has, as on EC2.
         f"route add blackhole {public}",
-        # Behind the rules of `storage_lines`, which the kernel would not ask otherwise.
+        # Move the rule for local addresses behind those of `storage_lines`: at 0 it would come
+        # first, and S3's address is local.
         f"rule add pref {_LOCAL} lookup local",
         "rule delete pref 0",
     ]
@@ -47,18 +49,18 @@ def build(network: IPv4Network, public: IPv4Network) -> None:
 
 
 def tcp_of_hosts() -> str:
-    """The congestion control of hosts: Linux's default, which images on EC2 keep, where it may be.
+    """Return the TCP congestion control of hosts: cubic if it is allowed, else the machine's.
 
-    Another one, such as BBR, takes the links' shaping otherwise than nodes on EC2 take theirs. But
-    a network namespace may choose only what the machine's administrator allows to everybody
-    (`tcp_allowed_congestion_control`), however much is available; it starts with the machine's.
+    Cubic is Linux's default and that of EC2's images. Another one, such as BBR, reacts differently
+    to the shaping of links than nodes on EC2 do. A network namespace begins with the machine's, and
+    may choose only those in `tcp_allowed_congestion_control`, even if others are available.
     """
     allowed = Path(TCP_SETTINGS, "tcp_allowed_congestion_control").read_text().split()
     return "cubic" if "cubic" in allowed else _tcp_setting().read_text().strip()
 
 
 def be_as_images_are() -> None:
-    """Have this network namespace, a host's, choose what `tcp_of_hosts` says."""
+    """Set the congestion control of this network namespace, a host's, to `tcp_of_hosts`."""
     _tcp_setting().write_text(tcp_of_hosts())
 
 
@@ -67,36 +69,40 @@ def _tcp_setting() -> Path:
 
 
 def metadata_socket() -> socket.socket:
-    """Where the hosts ask for their metadata."""
+    """Return the listening socket of the metadata service."""
     return socket.create_server(METADATA, backlog=128)
 
 
 def storage_url(network: IPv4Network) -> str:
-    """S3 as the hosts of every subnet reach it."""
+    """Return the URL of S3 for the hosts of all subnets."""
     return f"http://{network[1]}"
 
 
 def storage_environment(network: IPv4Network) -> dict[str, str]:
-    """By which programs on hosts find S3: AWS's own, and s5cmd."""
+    """Return the variables through which programs on hosts find S3: AWS's own, and s5cmd."""
     url = storage_url(network)
     return {"AWS_ENDPOINT_URL_S3": url, "S3_ENDPOINT_URL": url}
 
 
 def storage_socket(network: IPv4Network) -> socket.socket:
-    """Where the hosts ask for S3's objects."""
+    """Return the listening socket of the hosts' S3."""
     return socket.create_server((str(network[1]), STORAGE_PORT), backlog=128)
 
 
 def gateway_lines(open_: Collection[str], wanted: Collection[str]) -> list[str]:
-    """Have the bridge be the gateway of the wanted subnets, each as `ADDRESS/LENGTH`, alone."""
+    """Return the lines that make the bridge the gateway of the wanted subnets only.
+
+    `open_` are the present ones. Each is `ADDRESS/LENGTH`.
+    """
     gone = [f"address delete {one} dev {BRIDGE}" for one in sorted(set(open_) - set(wanted))]
     return gone + [f"address add {one} dev {BRIDGE}" for one in sorted(set(wanted) - set(open_))]
 
 
 def storage_lines(address: str, gateway: str, reached: bool) -> list[str]:
-    """Let the host of that address reach S3, or nobody answer it there, as where no route leads.
+    """Return the lines that let a host reach S3, or drop its packets as if no route led there.
 
-    A port's number is all that tells S3 from the answers to the logins of this machine.
+    The rule names S3's port, because logins from this machine come from the same address, and the
+    host has to answer them.
     """
     act = "delete" if reached else "add"
     what = f"from {address} to {gateway} ipproto tcp dport {STORAGE_PORT}"
@@ -104,15 +110,18 @@ def storage_lines(address: str, gateway: str, reached: bool) -> list[str]:
 
 
 def hardware_address(address: str) -> str:
-    """The same for the same address: peers remember it longer than a host lives."""
+    """Return the hardware address for an IP address.
+
+    It is always the same, because peers may remember it longer than a host lives.
+    """
     return "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
 
 
 def plug_lines(link: str, address: str, pid: int) -> list[str]:
-    """Give the host of `pid` an eth0 whose other end is in the bridge.
+    """Return the lines that connect the host with PID 1 `pid` by an eth0 with the bridge.
 
-    The bridge never asks for it: packets for a host that is gone are lost, as on EC2, where
-    nobody says that there is no such host.
+    A permanent neighbour entry saves the bridge ARP requests. Without it the kernel would report a
+    host that is gone as unreachable. On EC2 packets for it are lost in silence.
     """
     hardware = hardware_address(address)
     peer = f"peer name eth0 address {hardware} netns {pid}"
@@ -124,10 +133,10 @@ def plug_lines(link: str, address: str, pid: int) -> list[str]:
 
 
 def know(link: str, address: str) -> None:
-    """Have the bridge send what is for the host into this link alone.
+    """Have the bridge send a host's packets into this link only.
 
-    Were it to learn that from what hosts send, one could take another's address, and be told at
-    the metadata service what is the other's.
+    If the bridge learned links from the packets that hosts send, a host could take the address of
+    another one, and read that one's metadata.
     """
     entry = [hardware_address(address), "dev", link, "master", "static"]
     subprocess.run(["bridge", "fdb", "replace", *entry], check=True)
@@ -138,21 +147,27 @@ def unplug_lines(link: str, address: str) -> list[str]:
 
 
 def public_lines(old: str, new: str, private: str) -> list[str]:
-    """Lead the public address of a host to it; either may be empty."""
+    """Return the lines that route a host's new public address to it, in place of the old one.
+
+    Either may be empty.
+    """
     lines = [f"route delete {old} via {private} dev {BRIDGE}"] if old and old != new else []
     return lines + ([f"route replace {new} via {private} dev {BRIDGE}"] if new else [])
 
 
 def own_public_lines(old: str, new: str) -> list[str]:
-    """The same inside the host: it takes what comes for the address, and does not show it."""
+    """Return the lines that have a host take packets for its public address, in its own namespace.
+
+    As on EC2, its interface does not show the address.
+    """
     lines = [f"route delete local {old} dev lo"] if old and old != new else []
     return lines + ([f"route replace local {new} dev lo"] if new else [])
 
 
 def ip_batch(lines: Sequence[str], inside: int = 0, check: bool = True) -> None:
-    """Carry the lines out, in the network namespace of the process `inside` if that is given.
+    """Run lines with `ip -batch`, in the network namespace of the process `inside` if it is given.
 
-    Unchecked, a line that fails keeps no later one from being carried out.
+    Without `check`, the lines after one that fails are run too.
     """
     if not lines:
         return

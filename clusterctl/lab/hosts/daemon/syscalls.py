@@ -1,4 +1,4 @@
-"""The system calls that Python's library lacks."""
+"""System calls that Python's library lacks. Each raises OSError."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 32, 4096, 16384, 1 << 18, 1 
 MNT_DETACH = 2
 
 _PUNCH_HOLE_KEEP_SIZE = 2 | 1
-# One number on all architectures. Linux has it from 5.11 on, as the lab needs, glibc from 2.34 on.
+# close_range(2) by its number, the same on all architectures: glibc has it only since 2.34. Its
+# flag exists since Linux 5.11, which the lab needs.
 _NR_CLOSE_RANGE, _CLOSE_RANGE_CLOEXEC = 436, 4
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -30,7 +31,7 @@ def unshare(flags: int) -> None:
 
 
 def enter_mounts(pid: int) -> None:
-    """See the file systems that the process sees."""
+    """Enter the mount namespace of a process."""
     namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
     try:
         _check(_libc.setns(namespace, CLONE_NEWNS), f"enter the mounts of {pid}")
@@ -54,24 +55,24 @@ def pivot_root(new_root: str, put_old: str) -> None:
 
 
 def punch_hole(file: int, length: int) -> None:
-    """Free the blocks of a file's first bytes, which read as zeros from now on."""
+    """Free the blocks of a file's first `length` bytes. They read as zeros then."""
     offsets = ctypes.c_int64(0), ctypes.c_int64(length)
     _check(_libc.fallocate64(file, _PUNCH_HOLE_KEEP_SIZE, *offsets), "fallocate")
 
 
 def keep_only_standard_files() -> None:
-    """Close all but standard input, output and error when this process executes a program."""
+    """Have exec close all descriptors but standard input, output and error."""
     last = ctypes.c_uint(2**32 - 1)
     _check(_libc.syscall(_NR_CLOSE_RANGE, 3, last, _CLOSE_RANGE_CLOEXEC), "close_range")
 
 
 def die_with_parent() -> None:
-    """SIGKILL for this process when the thread that forked it ends."""
+    """Have the kernel kill this process when the thread that forked it ends."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
 def own_proc_files() -> None:
-    """Have /proc/self belong to this process again, as it did before its ids changed."""
+    """Make this process own its files in /proc again. A change of ids gives them to root."""
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
 
 

@@ -1,4 +1,7 @@
-"""The layer between the machine's folders and a host's own changes: the same for every host."""
+"""The template: a layer of files between the machine's folders and a host's own changes.
+
+It is the same for all hosts.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,16 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TOOLS = "usr/lib/clusterctl-lab"
 POWER_COMMANDS = ("reboot", "poweroff", "halt", "shutdown")
 
-# Folders that root on a host must be able to add files to, and how deep: the machine's own belong
-# to a uid that does not exist there.
+# Folders to which root on a host must be able to add files -> to which depth. The machine's own
+# folders belong to a uid that does not exist on hosts.
 WRITABLE = {"etc": 2, "opt": 2, "usr/local": 3, "usr/bin": 0, "usr/sbin": 0, "usr/lib": 0}
 WRITABLE[mounts.PACKAGES] = 1
 VAR = ("cache", "lib", "local", "log", "mail", "opt", "spool", "tmp")
 
-# The machine's sudo belongs to the machine's root, who is nobody on a host: it needs copies.
+# Copied, because the machine's own files belong to its root, who is `nobody` on hosts.
 SUDO = ("usr/bin/sudo", "usr/bin/su", "usr/libexec/sudo", "usr/lib/sudo", "etc/sudo.conf")
 
-# The machine's own, which a host must not see or cannot use: its GPU, its accounts' files.
+# Files of the machine that hosts must not see or cannot use: for its GPUs and its accounts.
 HIDDEN = (
     "/usr/bin/nvidia-smi",
     *("/etc/.pwd.lock", "/etc/gshadow", "/etc/subuid", "/etc/subgid"),
@@ -57,14 +60,14 @@ class File:
 def layer_files(
     host: Mapping[str, bytes], single_uid: bool, environment: Mapping[str, str]
 ) -> list[File]:
-    """The files of the layer; `host` holds those of `clusterctl/lab/hosts/files` by name.
+    """Return the files of the layer. `host` holds those of `clusterctl/lab/hosts/files` by name.
 
-    `environment` is what commands on hosts find in theirs, beside PATH.
+    `environment` are the variables of all commands on hosts, beside PATH.
     """
     everywhere = {"PATH": PATH, **environment}
-    # One line: of several, sshd heeds the first.
+    # One line, because sshd uses only the first SetEnv.
     set_env = "SetEnv " + " ".join(f"{name}={value}" for name, value in everywhere.items())
-    # sshd would give a terminal to group tty, which a single uid cannot.
+    # If there is a group tty, sshd gives terminals to it. That is not possible with a single id.
     tty = "" if single_uid else "tty:x:5:\n"
     groups = f"root:x:0:\n{tty}sudo:x:27:ubuntu\nubuntu:x:1000:\nnogroup:x:65534:\n"
     texts = {
@@ -99,7 +102,10 @@ def layer_files(
 
 
 def build(layer: Path, files: Sequence[File], single_uid: bool, alone: Collection[str]) -> None:
-    """Write the layer. Of the folders in `alone` it is all that hosts see of the machine's."""
+    """Write the layer. `alone` are the folders of which hosts see this layer's content only.
+
+    Raise OSError (EBUSY) if /usr or /opt is one of them: they are too large to be copied.
+    """
     if too_large := [name for name in ("usr", "opt") if name in alone]:
         names = " and ".join(f"/{name}" for name in too_large)
         raise OSError(
@@ -122,6 +128,7 @@ def build(layer: Path, files: Sequence[File], single_uid: bool, alone: Collectio
 
 
 def write(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a new file, with its folders, in place of an existing one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.write_bytes(content)
@@ -129,7 +136,10 @@ def write(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 
 def _repeat_folders(source: Path, target: Path, depth: int) -> None:
-    """The same folders, empty, the host root's own: a merged folder has its top layer's owner."""
+    """Make the same folders, empty, owned by the hosts' root.
+
+    In an overlay a folder has the owner that it has in the topmost layer.
+    """
     target.mkdir(parents=True, exist_ok=True)
     target.chmod(stat.S_IMODE(source.stat().st_mode) if source.exists() else 0o755)
     if depth == 0 or not os.access(source, os.R_OK | os.X_OK):
@@ -140,7 +150,7 @@ def _repeat_folders(source: Path, target: Path, depth: int) -> None:
 
 
 def _copy_readable(source: Path, target: Path) -> None:
-    """What this user may read of the machine's configuration."""
+    """Copy the part of a folder that this user may read."""
     target.mkdir(parents=True, exist_ok=True)
     for entry in os.scandir(source):
         path, copy = Path(entry.path), target / entry.name
@@ -160,11 +170,11 @@ def _copy_sudo(layer: Path) -> None:
             shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
         elif source.is_file():
             shutil.copyfile(source, target)
-            target.chmod(0o4755 if path.startswith("usr/bin/") else 0o644)
+            target.chmod(0o4755 if path.startswith("usr/bin/") else 0o644)  # setuid for programs
 
 
 def _hide(layer: Path, paths: list[Path]) -> None:
-    """Overlay's mark for a file that is not there."""
+    """Hide files of the lower layer, with overlayfs's mark: a character device 0/0."""
     for path in paths:
         mark = layer / path.relative_to("/")
         mark.unlink(missing_ok=True)

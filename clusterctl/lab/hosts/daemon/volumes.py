@@ -1,4 +1,4 @@
-"""The volumes of a host, in memory: of a given size, full or read-only where that is wanted."""
+"""The volumes of hosts: file systems in memory, which a fault can fill or make read-only."""
 
 from __future__ import annotations
 
@@ -12,21 +12,27 @@ from typing import NoReturn
 from clusterctl.lab.hosts.daemon import syscalls
 
 DATA = "/data"
-# Of the volume that is a host's /data: the folder that it sees, and the file beside it that takes
-# the room away. Hosts can neither see nor delete that.
+# In the volume of a host's /data: the folder that the host sees, and beside it the file that fills
+# the volume. The host can neither see nor delete that file.
 SHOWN, FILLER = "shown", "filler"
-FILL_BYTES = 2**20  # at once: a host may write meanwhile, and what does not fit any more is undone
-BLOCK = 4096  # no size at all would be no limit
-# Of what a host changes outside its volumes; as large as the root volume of a small image.
+# The filler grows by this much at a time: the host may write at the same time, and an allocation
+# that does not fit is undone as a whole.
+FILL_BYTES = 2**20
+BLOCK = 4096
+# For what a host changes outside of its volumes; as large as the root volume of a small image.
 ROOT_BYTES = 8 * 2**30
-# A console is cut to what EC2 keeps of it whenever it takes more memory than this.
+# EC2 keeps CONSOLE_KEPT bytes of a console. One that takes more than CONSOLE_MOST is cut to that.
 CONSOLE_KEPT, CONSOLE_MOST = 64 * 1024, 1024 * 1024
-# What a host can print between two looks. Its root can open the file anew, and reserve room in it.
+# The size of a console's file system: limits what a host can print between two cuts. Root on the
+# host can also open the file itself, and reserve room in it.
 CONSOLE_BYTES = 64 * 2**20
 
 
 def make(point: Path, size: int, mode: int, flags: int = syscalls.MS_NOSUID) -> None:
-    """A file system in memory. Files without content take memory, too: a block each, at most."""
+    """Mount a file system in memory, with `size` bytes.
+
+    The number of its files is limited to one for each block, because empty files take memory too.
+    """
     options = f"size={size},nr_inodes={size // BLOCK},mode={mode:o}"
     syscalls.mount("tmpfs", str(point), "tmpfs", flags, options)
 
@@ -37,7 +43,7 @@ def unmake(point: Path) -> None:
 
 
 def read_console(log: Path) -> bytes:
-    """The end of what a host printed; nothing for one that is gone or still to come."""
+    """Return the end of what a host printed; empty if there is no such file."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - CONSOLE_KEPT))
@@ -47,25 +53,25 @@ def read_console(log: Path) -> bytes:
 
 
 def bound_console(log: Path) -> None:
-    """Free the memory of a console's beginning. The host goes on writing at its end meanwhile."""
+    """Free the memory of a console's beginning. The host can write at its end at the same time."""
     state = log.stat() if log.exists() else None
-    # Blocks can lie behind its end, where the host's root reserved them.
+    # By blocks, not by size: root on the host can reserve blocks behind the end.
     if state and state.st_blocks * 512 > CONSOLE_MOST and state.st_size > CONSOLE_KEPT:
         with log.open("r+b") as file:
             syscalls.punch_hole(file.fileno(), state.st_size - CONSOLE_KEPT)
 
 
 def make_data(point: Path, size: int) -> None:
-    """The volume of a host's /data."""
+    """Mount the volume of a host's /data."""
     make(point, size, 0o755)
     (point / SHOWN).mkdir()
     (point / SHOWN).chmod(0o1777)
 
 
 def fill(volume: Path, left: int | None) -> None:
-    """Have a host's volume be full but for so many bytes; None: all that the host does not take.
+    """Fill a host's volume up to `left` free bytes; None frees what the filler takes.
 
-    Raises MemoryError where that would take more than half of the memory that is available.
+    Raise MemoryError if that would take more than half of the machine's available memory.
     """
     filler = volume / FILLER
     filler.unlink(missing_ok=True)
@@ -94,15 +100,16 @@ def _free(volume: Path) -> int:
 
 def _available_memory() -> int:
     told = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    assert told  # Linux has it from 3.14 on
+    assert told  # Linux has it since 3.14
     return int(told[1]) * 1024
 
 
 def set_readonly(pid: int, readonly: bool) -> None:
-    """Cover the /data of the host of `pid` with a read-only view of it, or uncover it.
+    """Cover the /data of the host with PID 1 `pid` with a read-only view of it, or uncover it.
 
-    The volume itself cannot become read-only while a file on it is open for writing.
+    The volume itself cannot become read-only while a file on it is open for writing. Raise OSError.
     """
+    # In a child, so that this process stays in its own mount namespace.
     inside = os.fork()
     if inside == 0:
         _there(pid, _cover if readonly else _uncover)
@@ -112,7 +119,7 @@ def set_readonly(pid: int, readonly: bool) -> None:
 
 
 def _there(pid: int, act: Callable[[], None]) -> NoReturn:
-    """In the place of a host's processes: this one ends with the error's number, or 0."""
+    """Act in the mount namespace of a process, and exit with the error's number, or 0."""
     code = errno.EIO
     try:
         syscalls.enter_mounts(pid)

@@ -11,7 +11,7 @@ VERSION = "cloud-init 0.0 (simulated by clusterctl's lab)"
 
 
 def read_status() -> tuple[str, list[str]]:
-    """`running`, `done` or `error`, and the errors."""
+    """Return the status (`not started`, `running`, `done` or `error`) and the errors."""
     try:
         with open(STATUS, encoding="utf-8") as file:
             word, _, problem = file.read().strip().partition(" ")

@@ -18,13 +18,13 @@ FOLDER = Path("/etc/clusterctl-lab")
 
 
 def fault() -> dict[str, Any]:
-    """What the lab has broken; `gpu` is -1 where that is nothing."""
+    """Return the fault that is set; `gpu` is -1 without one."""
     path = FOLDER / "gpu-fault.json"
     return json.loads(path.read_text()) if path.exists() else {"gpu": -1, "lost": False}
 
 
 def gpus() -> list[dict[str, Any]]:
-    """One dict of query fields per GPU. Numbers are (value, unit)."""
+    """Return one dict of query fields for each GPU. Numbers with a unit are (value, unit)."""
     spec = json.loads((FOLDER / "gpus.json").read_text())
     broken = fault()
     memory = (spec["memory_mib"], "MiB")
@@ -65,7 +65,7 @@ def query(fields: str, style: str) -> None:
     rows = gpus()
     if not rows:
         print("No devices were found")
-        sys.exit(6)  # as NVIDIA's own
+        sys.exit(6)  # as NVIDIA's own program does
     for name in names:
         if name not in rows[0]:
             print(f'Field "{name}" is not a valid field to query.\n')
@@ -103,9 +103,11 @@ def table() -> None:
     print(line)
 
 
-# A tag's content is text, a (value, unit), or a list of tags; as `nvidia-smi -q -x` of that driver
-# has them, those that anybody asks for.
 def described(gpu: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the tags of a GPU in the XML of that driver's `nvidia-smi -q -x`: those in use.
+
+    A tag's content is text, (value, unit), or a list of tags.
+    """
     broken = fault()
     is_broken = gpu["index"] == broken["gpu"]
     ecc, remap = (broken["ecc"], broken["remap"]) if is_broken else (0, "")
@@ -153,7 +155,7 @@ def xml(tags: list[tuple[str, Any]], indent: str) -> str:
 
 
 def everything() -> None:
-    """As `nvidia-smi -q -x`."""
+    """Print the XML of `nvidia-smi -q -x`."""
     rows = gpus()
     head = [("driver_version", DRIVER), ("cuda_version", CUDA), ("attached_gpus", len(rows))]
     print('<?xml version="1.0" ?>\n<nvidia_smi_log>')
