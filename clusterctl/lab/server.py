@@ -44,6 +44,7 @@ DIAL = Path(__file__).parent / "hosts" / "dial.py"
 
 
 def main() -> None:
+    """Start the lab, report to the launcher, and serve."""
     options, report = record.LabOptions(**json.loads(sys.argv[1])), int(sys.argv[2])
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     problem: dict[str, str] = {}

@@ -42,16 +42,19 @@ class Offering:
 
     @property
     def fee_usd(self) -> float:
+        """The price of the whole block: on-demand prices for all its machines and hours."""
         hourly = ON_DEMAND_USD.get(self.instance_type, UNLISTED_USD)
         return round(hourly * self.count * self.hours, 4)
 
 
 def install() -> None:
+    """Add the actions of Capacity Blocks."""
     add(EC2Response, describe_capacity_block_offerings)
     add(EC2Response, purchase_capacity_block)
 
 
 def describe_capacity_block_offerings(response: Any) -> ActionResult:
+    """Offer blocks as requested, and remember them for a purchase."""
     ask, backend = response._get_param, response.ec2_backend
     kind, hours = ask("InstanceType"), int(ask("CapacityDurationHours") or 0)
     count = int(ask("InstanceCount") or 1)
@@ -67,6 +70,7 @@ def describe_capacity_block_offerings(response: Any) -> ActionResult:
 
 
 def purchase_capacity_block(response: Any) -> ActionResult:
+    """Make a reservation of an offering, which can be bought once."""
     wanted = response._get_param("CapacityBlockOfferingId")
     offering = _offerings(response.ec2_backend).get(wanted)
     if offering is None:

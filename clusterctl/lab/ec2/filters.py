@@ -41,6 +41,7 @@ def install() -> None:
     override(utils, instance_value_in_filter_values)
 
     def get_tags(resource: Any) -> list[dict[str, str]]:
+        """Return a resource's tags without a search through all resources."""
         kind = (
             utils.EC2_PREFIX_TO_RESOURCE.get(utils.get_prefix(resource.id), "")
             if resource.id

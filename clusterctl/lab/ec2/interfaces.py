@@ -50,6 +50,7 @@ class Wish:
 
 
 def read_wishes(asked: Sequence[Mapping[str, Any]]) -> list[Wish]:
+    """Return the interfaces of a request's NetworkInterfaces."""
     return [
         Wish(
             one,

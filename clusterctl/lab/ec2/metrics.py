@@ -18,6 +18,7 @@ LARGEST = 2.0**360
 
 
 def install() -> None:
+    """Check metrics before moto takes them."""
     put = CloudWatchBackend.put_metric_data
 
     def put_metric_data(backend: Any, namespace: str, metric_data: list[dict[str, Any]]) -> None:

@@ -36,6 +36,7 @@ class Room:
             return True
 
     def give_back(self, holder: object) -> None:
+        """Free everything that the holder holds."""
         with self._lock:
             self._taken -= self._held.pop(holder, 0)
 

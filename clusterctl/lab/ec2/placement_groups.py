@@ -71,6 +71,7 @@ class PlacementRule(Rule):
 
 
 def install() -> None:
+    """Add the actions of placement groups, their tags, and the filter for instances by group."""
     EC2_RESOURCE_TO_PREFIX["placement-group"] = "pg"
     EC2_PREFIX_TO_RESOURCE["pg"] = "placement-group"
     filter_dict_attribute_mapping["placement-group-name"] = "placement.group_name"

@@ -153,7 +153,10 @@ def spot_usd(instance_type: str, zone: str, when: datetime) -> float | None:
 
 
 def describe_spot_price_history(response: Any) -> ActionResult:
-    """Return prices, the newest first. With the present as StartTime, that is the present price."""
+    """Return each type's prices, the newest first.
+
+    With the present as StartTime these are only the present prices.
+    """
     backend, filters = response.ec2_backend, response._filters_from_querystring()
     products = response._get_param("ProductDescriptions", [])
     since = response._get_param("StartTime")

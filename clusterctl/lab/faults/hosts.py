@@ -38,10 +38,12 @@ class HostFault:
 
     @property
     def degree(self) -> Any:
+        """The value of the effect, as the daemon takes it."""
         return True
 
     @property
     def words(self) -> str:
+        """The fault in words, for lists."""
         raise NotImplementedError
 
 

@@ -84,6 +84,7 @@ class Faults:
             return [self._forget(one) for one in ([id] if id else list(self._standing))]
 
     def standing(self) -> list[Standing]:
+        """Return the faults that are set, in the order in which they were set."""
         with self._lock:
             return list(self._standing.values())
 

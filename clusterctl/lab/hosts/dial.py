@@ -12,6 +12,7 @@ import sys
 
 def main() -> None:
     path, host, port = sys.argv[1:4]
+    # The path of a Unix socket is limited to 107 bytes: go to its folder, and use its name.
     os.chdir(os.path.dirname(path))  # noqa: PTH120,PLW1514 - pathlib would double the start-up time
     lab = socket.socket(socket.AF_UNIX)
     try:

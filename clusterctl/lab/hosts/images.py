@@ -186,6 +186,7 @@ def _image(backend: Any, family: Family, date: str) -> LabImage:
 
 
 def parameter_name(family: Family) -> str:
+    """Return the name of the SSM parameter that holds the id of the family's newest image."""
     return f"{PARAMETERS}/{family.architecture}/{family.kind}/latest/ami-id"
 
 

@@ -310,6 +310,7 @@ def simulated_gpus(instance_type: str) -> dict[str, Any]:
 
 
 def has_instance_store(instance_type: str) -> bool:
+    """Return whether the type has local disks."""
     return bool(INSTANCE_TYPES.get(instance_type, {}).get("InstanceStorageInfo"))
 
 

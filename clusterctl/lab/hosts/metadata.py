@@ -199,12 +199,14 @@ class Tokens:
         self._known: dict[str, tuple[str, float]] = {}
 
     def make(self, instance_id: str, ttl_s: int) -> str:
+        """Return a new token, and drop the expired ones."""
         token, now = secrets.token_urlsafe(40), self._clock()
         known = {one: entry for one, entry in list(self._known.items()) if entry[1] > now}
         self._known = {**known, token: (instance_id, now + ttl_s)}
         return token
 
     def admits(self, token: str, instance_id: str) -> bool:
+        """Return whether the token is valid for the instance."""
         owner, ends = self._known.get(token, ("", 0.0))
         return owner == instance_id and self._clock() < ends
 

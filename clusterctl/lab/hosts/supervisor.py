@@ -73,6 +73,7 @@ class Supervisor:
         self._log_file = log_file
 
     def run(self) -> None:
+        """Make steps until the daemon ends or fails, then end this process. Never return."""
         try:
             while self._daemon.alive():
                 look = TRACKER.begin()

@@ -23,6 +23,7 @@ class ReconcileTracker:
             return self._wanted
 
     def end(self, look: int) -> None:
+        """End the step with this number, and wake those who wait for it."""
         with self._ended:
             self._done = look
             self._ended.notify_all()

@@ -60,6 +60,7 @@ class HostRule(Rule):
                 )
 
     def launched(self, instances: Sequence[Any]) -> None:
+        """Let the instances have hosts, and wake the supervisor."""
         for instance in instances:
             instance.admit()
         LabInstance.changed.set()

@@ -84,7 +84,7 @@ class Base:
 def boot(spec: HostSpec, folder: Path, base: Base, plug: Callable[[int], None]) -> Booted:
     """Start the host's PID 1. `plug` gets its pid and puts `eth0` into its network namespace.
 
-    Raise OSError if the host's namespaces or its link cannot be made.
+    Raise OSError if the host's namespaces cannot be made, and what `plug` raises.
     """
     # A process in between forks the PID 1, which waits for `go` until its eth0 is there.
     report_read, report_write = os.pipe()

@@ -99,6 +99,7 @@ def make_host(folders: Iterable[Path], id: str) -> None:
 
 
 def remove_host(folders: Iterable[Path], id: str) -> None:
+    """Remove the groups of a host that is off."""
     remove([folder / "hosts" / id for folder in folders])
 
 

@@ -36,10 +36,12 @@ class HostState:
 
 
 def freeze(host: HostState, frozen: bool) -> None:
+    """Stop all processes of a host, or let them go on."""
     (_freeze if frozen else _thaw)(host.pid)
 
 
 def cut(host: HostState, down: bool) -> None:
+    """Set the host's link down, or up."""
     network.ip_batch([f"link set {host.link} {'down' if down else 'up'}"], check=False)
 
 

@@ -182,7 +182,7 @@ class Hosts:
         """Handle the end of a child process. If it was a host's PID 1, the host is off."""
         for host in self._hosts.values():
             if host.pid == pid:
-                _look(host)
+                _look(host)  # reads the reason, if it could not boot
                 _ip(["link", "delete", host.link], check=False)
                 host.why = host.why or boot.ended_by(status)
                 host.state, host.pid, host.ssh = "off", 0, False

@@ -103,6 +103,8 @@ def _serve(control: socket.socket, hosts: Hosts, dial_pid: int) -> None:
             if not _reap(hosts, dial_pid):
                 return
         if control in ready:
+            # The launcher sends one request at a time, so no second one waits in the buffer, where
+            # `select` would not see it.
             line = requests.readline()
             if not line:
                 return

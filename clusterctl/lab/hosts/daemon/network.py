@@ -25,7 +25,10 @@ SETTINGS = {
 
 
 def build(network: IPv4Network, public: IPv4Network) -> None:
-    """Make the bridge, with this machine's link as a port if there is one. Raise OSError."""
+    """Make the bridge, with this machine's link as a port if there is one.
+
+    Raise OSError, or CalledProcessError if `ip` fails.
+    """
     # Without a fixed hardware address the bridge takes that of a port, which may go.
     own = hardware_address(str(network[1]))
     lines = [
@@ -143,6 +146,7 @@ def know(link: str, address: str) -> None:
 
 
 def unplug_lines(link: str, address: str) -> list[str]:
+    """Return the lines that undo `plug_lines`."""
     return [f"neighbour delete {address} dev {BRIDGE}", f"link delete {link}"]
 
 
@@ -167,7 +171,7 @@ def own_public_lines(old: str, new: str) -> list[str]:
 def ip_batch(lines: Sequence[str], inside: int = 0, check: bool = True) -> None:
     """Run lines with `ip -batch`, in the network namespace of the process `inside` if it is given.
 
-    Without `check`, the lines after one that fails are run too.
+    Without `check`, the lines after one that fails are run too, and nothing is raised.
     """
     if not lines:
         return

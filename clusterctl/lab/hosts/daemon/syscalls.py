@@ -40,6 +40,7 @@ def enter_mounts(pid: int) -> None:
 
 
 def mount(source: str, target: str, fstype: str, flags: int, data: str) -> None:
+    """Call mount(2). An empty string stands for what the flags do not need."""
     result = _libc.mount(
         source.encode(), target.encode(), fstype.encode(), ctypes.c_ulong(flags), data.encode()
     )
@@ -47,6 +48,7 @@ def mount(source: str, target: str, fstype: str, flags: int, data: str) -> None:
 
 
 def unmount(target: str) -> None:
+    """Unmount at once from the tree; the kernel frees the file system when nothing uses it."""
     _check(_libc.umount2(target.encode(), MNT_DETACH), f"unmount {target}")
 
 

@@ -38,6 +38,7 @@ def make(point: Path, size: int, mode: int, flags: int = syscalls.MS_NOSUID) -> 
 
 
 def unmake(point: Path) -> None:
+    """Unmount a file system, if one is mounted there."""
     if point.is_mount():
         syscalls.unmount(str(point))
 
