@@ -16,7 +16,7 @@ from clusterctl.lab.record import ACCOUNTS
 CANDIDATES = tuple(IPv4Network(f"10.{second}.0.0/16") for second in range(77, 100))
 # `--network` may name any /16 of this one.
 ALL_CANDIDATES = IPv4Network("10.0.0.0/8")
-# Blocks for public addresses that are nobody's on the Internet: the one for benchmarks (RFC 2544),
+# Blocks for public addresses that are not used on the Internet: the one for benchmarks (RFC 2544),
 # then the one for carrier-grade NAT (RFC 6598). Each network 10.N.0.0/16 has a /20 of its own in
 # them. The value is the N of the block's first /20.
 PUBLIC_SPACES = {IPv4Network("198.18.0.0/15"): 77, IPv4Network("100.64.0.0/10"): 0}

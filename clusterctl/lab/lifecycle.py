@@ -92,7 +92,7 @@ def _launch(options: LabOptions, log: int) -> dict[str, str]:
     try:
         with os.fdopen(report, "rb") as line:
             said = line.read()
-    except BaseException:  # Ctrl-C too: leave no lab behind whose start nobody waited for
+    except BaseException:  # after Ctrl-C, too, leave no half-started lab behind
         process.terminate()
         raise
     if not said:
@@ -112,7 +112,7 @@ def _ended(process: int, timeout_s: float) -> bool:
 
 
 def _await_link_gone(link: str | None) -> None:
-    """Wait for the link to disappear: the kernel removes a dead network namespace in background."""
+    """Wait for the link to disappear. The kernel removes a dead namespace in the background."""
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while link and Path("/sys/class/net", link).exists() and time.monotonic() < deadline:
         time.sleep(0.02)

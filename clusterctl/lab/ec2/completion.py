@@ -1,4 +1,4 @@
-"""Completes moto's classes: replaces a method of theirs, or adds one that moto lacks.
+"""Completes moto's classes: replaces one of their methods, or adds one that moto lacks.
 
 Each method may be replaced only once. Two replacements would call each other in the order of their
 installation, so that this order would matter.

@@ -27,8 +27,8 @@ TYPES = ("standard", "gp2", "gp3", "st1", "sc1", *IOPS_TYPES)
 GP3_IOPS, GP3_THROUGHPUT, GP3_SIZE = (3000, 80_000), (125, 2000), (1, 65_536)
 # Smallest and largest rate at which a volume is filled from its snapshot.
 LOAD_MIB_S = (100, 300)
-# The age of a change at which it is no longer `modifying`, and `completed`. On EBS the largest
-# volumes take days. Then, the time until EBS allows the next change.
+# How long a change is `modifying`, and its age when it is `completed`. On EBS the largest volumes
+# take days. Then, the time until EBS allows the next change.
 MODIFYING_S, OPTIMIZING_S, NEXT_CHANGE_S = 0.3, 2.0, 6 * 3600
 # Largest ratios of gp3.
 IOPS_PER_GIB, THROUGHPUT_PER_IOPS = 500, 0.25

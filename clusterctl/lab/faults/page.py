@@ -93,7 +93,7 @@ def _serve(
 
 
 def _settle(changed: list[Standing], settle: Callable[[], object]) -> None:
-    """Wait for the hosts if a fault of theirs has changed."""
+    """Wait for the hosts if a fault of a host has changed."""
     if any(isinstance(one.fault, HostFault) for one in changed):
         settle()
 
