@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.cli import output
+from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.foreground import run_in_foreground
 from clusterctl.cli.params import Index
@@ -88,7 +88,13 @@ def serve(
     MODEL_DIR is a folder of the node, quoted, s3://BUCKET/PREFIX, or a folder here. It goes on
     when this machine is switched off, and counts as activity: idle limits do not end the node.
     """
-    from clusterctl.operations.serving import find_served, forward_argv, served, stop_serving
+    from clusterctl.operations.serving import (
+        find_served,
+        forward_argv,
+        models_of,
+        served,
+        stop_serving,
+    )
 
     asked = [show_status, end, forward is not None, model_dir is not None]
     if sum(asked) != 1:
@@ -100,8 +106,11 @@ def serve(
         if model_dir is not None:
             return _start(app, access, model_dir, model, node, port, public, credentials, as_json)
         if show_status:
-            found = [one for one in served(access) if model in (None, one.model)]
-            return _status(access, found, as_json)
+            found = served(access)
+            models = [one for one in models_of(found) if model in (None, one.model)]
+            status = _status(access, models, as_json)
+            hostlines.show_failures(found.failures)
+            return 255 if found.failures else status
         one = find_served(access, model)
         if end:
             stop_serving(access, one)

@@ -66,15 +66,15 @@ def push(clients: Clients, folder: ClusterFolder, found: Results, namespace: str
     try:
         known = json.loads(path.read_text()) if path.exists() else {}
         marks = known.setdefault(namespace, {})
-        timed = list(points_of(found, marks))
-        new = [one for one in timed if one.place > marks.get(one.metric, (-1.0,))[0]]
-        left = sort_out(new, time.time())
-        dimensions = {"Cluster": folder.path.name, "Job": found.job.job_id}
-        for batch in put(clients.cloudwatch, namespace, dimensions, left.points):
-            marks.update({point.metric: (point.place, point.at) for point in batch})
-            write_file(path, json.dumps(known) + "\n")
     except (ValueError, AttributeError):
         raise UsageError(f"cannot read {path}", "delete it: what was sent is sent again") from None
+    timed = list(points_of(found, marks))
+    new = [one for one in timed if one.place > marks.get(one.metric, (-1.0,))[0]]
+    left = sort_out(new, time.time())
+    dimensions = {"Cluster": folder.path.name, "Job": found.job.job_id}
+    for batch in put(clients.cloudwatch, namespace, dimensions, left.points):
+        marks.update({point.metric: (point.place, point.at) for point in batch})
+        write_file(path, json.dumps(known) + "\n")
     times = [row.time for run in found.runs for row in run.rows]
     times += [row.time for run in found.runs for row in run.evaluations]
     return Pushed(

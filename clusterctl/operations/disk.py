@@ -339,4 +339,10 @@ def disk(access: Access, indices: Sequence[int] | None = None) -> DiskReport:
     nodes = read_each(result, parse_disks)
     findings = [finding for node in nodes.values for finding in node.findings]
     copies = copy_parts(access, indices)
+    answered = {outcome.host for outcome in nodes.outcomes if outcome.value}
+    findings += [
+        Finding("disk.copies", Severity.WARNING, one.error.message, one.host, one.error.hint)
+        for one in copies.failures
+        if one.error and one.host in answered
+    ]
     return DiskReport(nodes, tuple(findings), tuple(one for all_ in copies.values for one in all_))

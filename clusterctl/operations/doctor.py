@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 from clusterctl.bootstrap.inspection import folded
 from clusterctl.bootstrap.training import FOLDER
 from clusterctl.diagnosis.drift import ExaminedNode, Table, clock_of, drift, findings
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.results import FanoutResult, HostOutcome, json_lines
+from clusterctl.domain.results import FanoutResult, HostOutcome, json_lines, last_line
 from clusterctl.domain.units import count
 from clusterctl.ec2.instances import Instance
 from clusterctl.jobs.plan import choose_environment
@@ -145,27 +145,48 @@ def mend(access: Access, report: DoctorReport, tell: Callable[[str], None]) -> i
     done = 0
     ids = {finding.check_id for finding in report.findings}
     if "job.leftovers" in ids:
-        ended = kill(access, ProcessQuery())
-        tell(f"ended {count(len(ended.ended), 'process')} that an earlier job has left")
+        ended = _end_leftovers(access)
+        tell(f"ended {count(ended, 'process')} that an earlier job has left")
         done += 1
     if "hostname.duplicate" in ids:
         done += _rename(access, report, tell)
     return done
 
 
+def _end_leftovers(access: Access) -> int:
+    """End the processes that jobs have left, and return how many ended. Raise HostError."""
+    running = what_runs(access)
+    queries = [ProcessQuery()]
+    if any(process.serves for process in running.processes):
+        # A query for all jobs would end the served models, too. Processes of an mpirun that was
+        # typed by hand have no job's id, and stay in this case.
+        left = {one.job_id for one in running.trainings.leftovers if one.job_id}
+        queries = [ProcessQuery(job_id) for job_id in sorted(left)]
+    reports = [kill(access, query) for query in queries]
+    return sum(bool(process.ended) for report in reports for process in report.ended)
+
+
 def _rename(access: Access, report: DoctorReport, tell: Callable[[str], None]) -> int:
-    """Give nodes that share a hostname the one that EC2 gave them, such as ip-10-0-0-4."""
-    names = [str(node.said["system"]["hostname"]) for node in report.nodes]
-    twins = [node for node, name in zip(report.nodes, names) if names.count(name) > 1]
-    for target in access.targets:
-        for node in twins:
-            own = f"ip-{node.address.replace('.', '-')}"
-            if target.host == node.host and node.said["system"]["hostname"] != own:
-                quoted = shlex.quote(own)
-                command = (
-                    f"sudo -n hostname {quoted} && "
-                    f"echo {quoted} | sudo -n tee /etc/hostname >/dev/null"
-                )
-                access.connections.run(target, command, timeout_s=FIX_TIMEOUT_S)
-                tell(f"{node.host}: its hostname is {own} again")
+    """Give nodes that share a hostname the one that EC2 gave them, such as ip-10-0-0-4.
+
+    Return how many nodes shared one. Raise CommandFailed if a hostname cannot be set, HostError.
+    """
+    # A node whose answer lacks the hostname was too slow for the question.
+    named = [(node, (node.said.get("system") or {}).get("hostname")) for node in report.nodes]
+    shared = Counter(name for _, name in named if name)
+    twins = [(node, name) for node, name in named if shared[name] > 1]
+    targets = {target.host: target for target in access.everyone}
+    for node, name in twins:
+        own = f"ip-{node.address.replace('.', '-')}"
+        if name == own:
+            continue
+        command = f"sudo -n hostname {own} && echo {own} | sudo -n tee /etc/hostname >/dev/null"
+        result = access.connections.run(targets[node.host], command, timeout_s=FIX_TIMEOUT_S)
+        if not result.ok:
+            raise CommandFailed(
+                node.host,
+                f"its hostname cannot be set: {last_line(result.stderr)}",
+                f"as a user with sudo, there: sudo hostname {own}",
+            )
+        tell(f"{node.host}: its hostname is {own} again")
     return len(twins)

@@ -36,7 +36,13 @@ from clusterctl.domain.errors import (
     MissingTool,
     UsageError,
 )
-from clusterctl.domain.results import json_lines, last_line
+from clusterctl.domain.results import (
+    CommandResult,
+    FanoutResult,
+    json_lines,
+    last_line,
+    read_each,
+)
 from clusterctl.jobs.detached import JOBS, JobRecord, JobRunning, end_job, parse_jobs, start_job
 from clusterctl.jobs.plan import PROBE, SERVE, JobPlan, is_on_nodes, new_job_id, parse_facts
 from clusterctl.operations.access import Access
@@ -179,7 +185,11 @@ def start_serving(
         # of the same name meanwhile.
         _refuse_another(access, name, job_id)
         ready = _wait_until_ready(access, target, job_id)
-        now = next((one for one in served(access) if one.job.job_id == job_id), None)
+        found = served(access)
+        for failure in found.failures:
+            if failure.host == target.host and failure.error:
+                raise failure.error
+        now = next((one for one in models_of(found) if one.job.job_id == job_id), None)
         if now is None:
             raise CommandFailed(
                 target.host, f"model {name} ended as soon as it was served", _log_of(job_id)
@@ -226,9 +236,9 @@ def serving_plan(
 
 
 def _refuse_another(access: Access, name: str, job_id: str = "") -> list[Served]:
-    """Return all served models. Raise JobRunning if a job other than `job_id` serves a model of
-    this name, and HostError."""
-    found = served(access)
+    """Return the models served by nodes that answer. Raise JobRunning if a job other than `job_id`
+    serves a model of this name."""
+    found = models_of(served(access))
     for other in found:
         if other.model == name and other.job.job_id != job_id:
             raise _already(name, other.target.host, access.cluster.name)
@@ -293,38 +303,42 @@ def _log_of(job_id: str) -> str:
     return f"its log: ~/.clusterctl/jobs/{job_id}/log"
 
 
-def served(access: Access) -> list[Served]:
-    """List the models that the nodes in service serve or load. Raise HostError."""
+def served(access: Access) -> FanoutResult[list[Served]]:
+    """List the models that each node in service serves or loads."""
+    targets = {target.host: target for target in access.targets}
+
+    def parse(result: CommandResult) -> list[Served]:
+        jobs = [job for job in parse_jobs(result) if job.preset == SERVE and job.running]
+        return [_served(targets[result.host], job) for job in jobs]
+
     found = access.connections.run_all(
         access.targets, JOBS.command("list"), stdin=JOBS.stdin(), timeout_s=TIMEOUT_S
     )
-    models = []
-    for target, outcome in zip(access.targets, found.outcomes):
-        if outcome.error:
-            raise outcome.error
-        assert outcome.value
-        for job in parse_jobs(outcome.value):
-            if job.preset == SERVE and job.running:
-                given = dict(zip(job.argv, job.argv[1:]))
-                models.append(
-                    Served(
-                        given["--model"],
-                        target,
-                        job,
-                        int(given["--port"]),
-                        "--public" in job.argv,
-                        given["--folder"],
-                    )
-                )
-    return models
+    return read_each(found, parse)
+
+
+def _served(target: Target, job: JobRecord) -> Served:
+    given = dict(zip(job.argv, job.argv[1:]))
+    public = "--public" in job.argv
+    port = int(given["--port"])
+    return Served(given["--model"], target, job, port, public, given["--folder"])
+
+
+def models_of(found: FanoutResult[list[Served]]) -> list[Served]:
+    """Return the models of all nodes that answered."""
+    return [one for models in found.values for one in models]
 
 
 def find_served(access: Access, name: str | None) -> Served:
     """Return the served model of that name, with None the only one. Raise NotServed, UsageError if
     there are several, HostError."""
-    all_of_them = served(access)
-    models = [one for one in all_of_them if name in (None, one.model)]
+    found = served(access)
+    models = [one for one in models_of(found) if name in (None, one.model)]
     if not models:
+        # The model may be on a node that does not answer.
+        for failure in found.failures:
+            assert failure.error
+            raise failure.error
         what = f"model {name}" if name else "model"
         raise NotServed(
             f"no {what} is served on {access.cluster.name}",

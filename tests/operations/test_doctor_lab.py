@@ -38,14 +38,18 @@ cp -p ~/.ssh/authorized_keys keys.before; sed -i /clusterctl-mpi/d ~/.ssh/author
 for at in /dev/shm /data; do
     sudo mount -o remount,size=16m $at; dd if=/dev/zero of=$at/left bs=1M status=none
 done
-OMPI_COMM_WORLD_RANK=3 setsid sleep 1000 </dev/null >/dev/null 2>&1 &
+rank() {{ CLUSTERCTL_JOB=20261120-154501-$1 OMPI_COMM_WORLD_RANK=3 setsid "${{@:2}}" \
+    </dev/null >/dev/null 2>&1 & }}
+rank 1ef7 sleep 1000
+mkdir -p jobs/served; echo 'sleep 1000' >jobs/served/serve.py
+rank 5e4d bash "$PWD"/jobs/served/serve.py
 """
 MEND = """
 sudo hostname {own}; sudo ip link set eth0 mtu 1500; sed -i 1d ~/.bashrc
 rm -f /dev/shm/left /data/left
 sudo mount -o remount,size=2g /dev/shm; sudo mount -o remount,size=1g /data
 sed -i '$d' ~/examples/horovod/tensorflow/train.sh; mv keys.before ~/.ssh/authorized_keys
-pkill -x sleep; :
+pkill -x sleep; rm -r jobs; :
 """
 
 
@@ -74,6 +78,7 @@ def test_everything_that_is_wrong_with_a_node_is_named_and_what_is_safe_is_mende
         mended = {"job.leftovers", "hostname.duplicate"}
         assert not mended & {check for check, _ in found}
         assert pair.on(1, "hostname").strip() == own
+        assert pair.on(1, "pgrep -f [s]erve.py"), "a served model is no leftover"
 
 
 def test_a_node_that_is_frozen_is_a_finding_in_ec2s_words(pair):

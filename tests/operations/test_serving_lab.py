@@ -19,6 +19,7 @@ from clusterctl.operations.serving import (
     ask,
     list_of_npy,
     model_name,
+    models_of,
     request_of,
     served,
     start_serving,
@@ -99,7 +100,7 @@ def refused_because_of_another_node(pair, tiny):
         words = {"cache": pair.lab.home / "cache", "port": 8602, "bring": bring}
         with pytest.raises(JobRunning, match="a model m is served on pair-1 already"):
             start_serving(access, f"file://{tiny}", "m", **words)
-        [one] = [one for one in served(access) if one.model == "m"]
+        [one] = [one for one in models_of(served(access)) if one.model == "m"]
         assert one.target.host == "pair-1"
         assert ask(access, one).status == 200
     assert "m" not in pair.on(0, f"ls {MODELS}").split()
@@ -187,6 +188,14 @@ def test_served_models(pair, tmp_path, monkeypatch):
     status, out, _ = pair.ctl("serve", "--status", "--model", "far", "--json")
     assert (status, json.loads(out)[0]["state"] in ("SILENT", "LOADING")) == (1, True)
     pair.on(1, "pkill -CONT -f [s]erve.py")
+
+    # A node that does not answer hides no model of another.
+    with pair.fault(1, "freeze", "thaw"):
+        status, out, _ = pair.ctl("serve", "--status", "--json")
+        assert (status, [one["model"] for one in json.loads(out)]) == (255, ["tiny"])
+        answer = pair.ctl("predict", str(tmp_path / "x.json"), "--model", "tiny")
+        assert (answer[0], json.loads(answer[1])) == (0, {"outputs": [[1.0, 2.0]]})
+        assert pair.ctl("predict", str(tmp_path / "x.json"), "--model", "far")[0] == 255
 
     # Neither stands in a training's way, nor is it the job that `logs` shows.
     assert pair.ctl("train", "2", "--synthetic", "--dry-run")[0] == 0
