@@ -1,4 +1,7 @@
-"""What a cluster is, nodes in order, the head node first; and what a user can ask it to be."""
+"""A cluster and its nodes as EC2 shows them, and the specification of a cluster to launch.
+
+Plain values without I/O. The nodes of a cluster are sorted by index; the first is the head node.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from clusterctl.domain.units import count
 
 
 class NodeState(Enum):
-    """The state of a node, in EC2's own words."""
+    """The state of a node's instance, under EC2's own names."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -22,16 +25,19 @@ class NodeState(Enum):
     TERMINATED = "terminated"
 
 
-# EC2 bills a machine that is awake; of one that is asleep only what it holds.
+# Instances in these states count as billed.
 AWAKE = (NodeState.PENDING, NodeState.RUNNING)
+# In these states EC2 bills only what the instance keeps: its volumes.
 ASLEEP = (NodeState.STOPPING, NodeState.STOPPED)
 
 
 @dataclass(frozen=True)
 class Node:
-    """One machine of a cluster. Index 0 is the head node; `gpus` is what its type promises.
+    """One instance of a cluster. Index 0 is the head node.
 
-    `quarantined`: since when, and why, no command takes it unless it is named; else empty.
+    `gpus` is the number of GPUs of its instance type, not a count made on the node. `quarantined`
+    is empty, or the time since when the node is in quarantine, a blank and the reason. Commands
+    leave out a node in quarantine unless the user names it.
     """
 
     index: int
@@ -48,15 +54,15 @@ class Node:
 
     @property
     def address(self) -> str:
-        """Where the user's machine reaches it: the public address where it has one."""
+        """The address to reach the node from the user's machine: the public one if there is one."""
         return self.public_ip or self.private_ip
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The machines that carry one cluster's tag, sorted by index.
+    """The instances that carry one cluster's tag, sorted by index.
 
-    `wanted` are the indices that it is to have; empty where that is not known.
+    `wanted` has the indices that the cluster should have. It is empty where they are not known.
     """
 
     name: str
@@ -79,18 +85,21 @@ class Cluster:
 
     @property
     def in_service(self) -> tuple[Node, ...]:
-        """The nodes that commands are for where none is named: those not in quarantine."""
+        """The nodes that a command applies to if the user names none.
+
+        These are all nodes outside quarantine, and always the head node.
+        """
         return tuple(node for node in self.nodes if node == self.head or not node.quarantined)
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The indices that it is to have and that no node has."""
+        """The indices in `wanted` that no node has."""
         there = {node.index for node in self.nodes}
         return tuple(index for index in self.wanted if index not in there)
 
 
 def check_cluster_name(name: str) -> str:
-    """The name itself. It ends up in tags, folders and host names. Raises UsageError."""
+    """Return `name`. Raise UsageError if it cannot be used in tags, folders and host names."""
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,39}", name, re.ASCII) or name.endswith("-"):
         raise UsageError(
             f"not a cluster name: {name!r}",
@@ -102,21 +111,21 @@ def check_cluster_name(name: str) -> str:
 
 
 def is_cluster_name(name: str) -> bool:
-    """Whether check_cluster_name takes it."""
+    """Return whether check_cluster_name accepts `name`."""
     try:
         return bool(check_cluster_name(name))
     except UsageError:
         return False
 
 
-# EC2 takes 50 of a resource; the rest is the launcher's.
+# Tags that a user may add to a cluster. EC2 allows 50 for each resource; clusterctl uses the rest.
 MOST_TAGS = 30
-# More than anybody has: a slip of the finger.
+# Nodes of one cluster. A higher number is more likely a typing error than meant.
 MOST_NODES = 10_000
 
 
 class Market(Enum):
-    """How the machines are paid for. A Capacity Block is paid for in advance."""
+    """The way the instances are paid for. A Capacity Block is paid for in advance."""
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"
@@ -125,9 +134,10 @@ class Market(Enum):
 
 @dataclass(frozen=True)
 class Disk:
-    """A node's root volume, an encrypted gp3. None: what the launcher thinks right.
+    """A node's root volume, which is an encrypted gp3. The launcher fills in fields that are None.
 
-    `kms_key` is the id, the alias or the ARN of a key; None: the account's default one for EBS.
+    `kms_key` is the id, the alias or the ARN of a key. None means the account's default key for
+    EBS.
     """
 
     size_gib: int | None = None
@@ -138,11 +148,11 @@ class Disk:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a cluster may cost and how long it may live. None: no such limit.
+    """Limits on a cluster's cost and lifetime. None means that there is no such limit.
 
-    `max_hours`, `budget_usd` and `idle_minutes` are kept by the nodes themselves, whether or not
-    anybody watches. A cluster that idleness has stopped is due for removal after
-    `stopped_days`.
+    The guard on the nodes enforces `max_hours`, `budget_usd` and `idle_minutes`, without the user's
+    machine. A cluster that was stopped because it was idle is due for removal after `stopped_days`.
+    Raises UsageError for a value out of range, and for `stopped_days` without `idle_minutes`.
     """
 
     max_hours: float | None = None
@@ -153,15 +163,15 @@ class Limits:
 
     @property
     def ends(self) -> bool:
-        """Whether the nodes have a time at which they end."""
+        """Whether the nodes shut down at some time even if they are busy."""
         return self.max_hours is not None or self.budget_usd is not None
 
     @property
     def at_power_off(self) -> str:
-        """What EC2 is to do with a node that switches itself off: `stop` or `terminate`.
+        """What EC2 does with a node that switches itself off: `stop` or `terminate`.
 
-        EC2 has one answer for every power-off. Where idleness may be the reason the disks must
-        stay, also when time is up.
+        EC2 has one setting for every power-off, whatever the reason. With an idle limit it must be
+        `stop`, since an idle node keeps its disks. The node then also stops when its time is up.
         """
         return "terminate" if self.ends and not self.idle_minutes else "stop"
 
@@ -178,13 +188,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """What the user asked for. None: decided by the plan, from what EC2 says.
+    """The cluster that the user asked for. The launch plan decides fields that are None.
 
-    `or_types` are taken, in order, when no zone has enough of `instance_type`; a cluster has one
-    type all the same. `min_nodes` accepts fewer nodes than asked for. `subnet_id` and `network`
-    exclude each other; neither means the default VPC. `image` is an AMI id, an SSM parameter's
-    name or a name pattern. `placement_group`, `efa`: None where it helps. `private`: no public
-    address but the head node's. `adds`: the tags keep that what is missing was asked for by `add`.
+    `or_types` are tried in order when no zone has enough instances of `instance_type`; all nodes of
+    a cluster still have one type. `min_nodes` is the smallest number of nodes that the user
+    accepts. `subnet_id` and `network` exclude each other; without either the default VPC is used.
+    `image` is an AMI id, the name of an SSM parameter or a name pattern. With None for
+    `placement_group` or `efa`, the plan uses it where it helps. With `private` only the head node
+    has a public address. `adds` is set if the missing nodes were asked for by `add`, which the tags
+    record. Raises UsageError for values that make no sense.
     """
 
     name: str
@@ -234,17 +246,17 @@ class ClusterSpec:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The instance types that will do, best first."""
+        """The acceptable instance types, the preferred one first."""
         return tuple(dict.fromkeys((self.instance_type, *self.or_types)))
 
 
 def is_user_name(text: str) -> bool:
-    """Whether a login user can be called so: it goes into ssh_config and onto command lines."""
+    """Return whether `text` is safe as a login user in ssh_config and on command lines."""
     return bool(re.fullmatch(r"[a-z_][a-z0-9_.-]{0,31}", text, re.ASCII))
 
 
 def is_free_tag(key: str) -> bool:
-    """Whether a tag of this key can be the user's own."""
+    """Return whether users may set a tag with this key. AWS and clusterctl reserve some keys."""
     return key != "Name" and not key.lower().startswith(("clusterctl:", "aws:"))
 
 

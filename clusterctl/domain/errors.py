@@ -1,7 +1,7 @@
-"""The one error family: what happened, and what to do about it.
+"""The errors that clusterctl raises: each has a message and a hint about what to do.
 
-Exit statuses (docs/exit-status.md): 1 the operation failed, 2 the request made
-no sense, 255 a host could not be reached (as `ssh` and `clush` have it), 130 interrupted.
+Exit statuses (docs/exit-status.md): 1 the operation failed, 2 the request made no sense, 255 a host
+could not be reached (`ssh` and `clush` use 255 too), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import shlex
 
 
 class ClusterctlError(Exception):
-    """Anything a user is told about. `hint` is the next step, in the imperative."""
+    """Base class of all errors that are shown to users.
+
+    `hint` is the next step in the imperative, or empty.
+    """
 
     exit_status = 1
 
@@ -21,19 +24,19 @@ class ClusterctlError(Exception):
 
 
 class UsageError(ClusterctlError):
-    """The request makes no sense as it was given; nothing was done."""
+    """The request makes no sense, and nothing was done."""
 
     exit_status = 2
 
 
 class MissingTool(ClusterctlError):
-    """A program or a file that the work needs is not on this machine."""
+    """A required program or file is missing on this machine."""
 
 
 class HostError(ClusterctlError):
-    """Something about one host. `host` is its name as the user knows it.
+    """An error of one host. `host` is its name as the user knows it.
 
-    `is_off`: EC2 says that its instance does not run; to try again is of no use.
+    `is_off` is set if EC2 reports that its instance does not run, so that a retry is of no use.
     """
 
     exit_status = 255
@@ -49,11 +52,11 @@ class HostUnreachable(HostError):
 
 
 class HostKeyUnknown(HostError):
-    """The host shows a key and none is pinned for it."""
+    """The host shows a host key, and no key is pinned for it."""
 
 
 class HostKeyChanged(HostError):
-    """The host shows another key than the pinned one."""
+    """The host shows a host key other than the pinned one."""
 
 
 class KeyRefused(HostError):
@@ -70,17 +73,17 @@ class CommandTimeout(HostError):
 
 
 class ConnectionLost(HostError):
-    """The host went away while a command was running on it."""
+    """The connection was lost while a command was running on the host."""
 
 
 class CommandFailed(HostError):
-    """A command that had to succeed did not."""
+    """A command that had to succeed ended with an error."""
 
     exit_status = 1
 
 
 class AwsError(ClusterctlError):
-    """EC2 refused. `code` is AWS's error code, for example ``UnauthorizedOperation``."""
+    """AWS refused a call. `code` is AWS's error code, for example ``UnauthorizedOperation``."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -92,7 +95,7 @@ class NoSuchCluster(ClusterctlError):
 
 
 class NotEnoughGpus(UsageError):
-    """More GPUs asked for than the cluster has."""
+    """The user asked for more GPUs than the cluster has."""
 
 
 class LabError(ClusterctlError):
@@ -100,9 +103,10 @@ class LabError(ClusterctlError):
 
 
 def unquoted_home(path: str, home: str, option: str = "") -> str:
-    """What to do about a ~ that the user's shell made their own `home` of; empty if it did not.
+    """Return a hint for a `path` below `home`: the user's shell has probably expanded a ~.
 
-    `option` is the one to give the path with.
+    Paths on the nodes need the nodes' home folder instead. `option` is the command's option for the
+    path, for example `--data-dir`. The hint is empty for a path that is not below `home`.
     """
     home = home.rstrip("/")
     if not home or not f"{path}/".startswith(f"{home}/"):

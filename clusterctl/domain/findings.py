@@ -1,4 +1,4 @@
-"""What a check has to say."""
+"""Results of checks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from enum import Enum
 
 
 class Severity(Enum):
+    """How serious a finding is."""
+
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
@@ -14,7 +16,11 @@ class Severity(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer of one check, for example check_id `gpu.count`; `hint` is what to do about it."""
+    """One result of a check.
+
+    `check_id` is a fixed name, for example `gpu.count`. `host` is None where the result is about no
+    single host. `hint` is what to do about it, or empty.
+    """
 
     check_id: str
     severity: Severity

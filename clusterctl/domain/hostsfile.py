@@ -1,4 +1,4 @@
-"""The hosts file: `ADDRESS slots=N` per line, as Open MPI and the tutorial have it.
+"""The hosts file of Open MPI and the tutorial: one `ADDRESS slots=N` per line.
 
 Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """
@@ -13,7 +13,10 @@ from clusterctl.domain.errors import UsageError
 
 @dataclass(frozen=True)
 class HostSlots:
-    """A host and how many ranks it takes. `max_slots` is Open MPI's hard limit, where given."""
+    """A host and its slots, the number of ranks it takes.
+
+    `max_slots` is Open MPI's hard limit, or None where the file has none.
+    """
 
     host: str
     slots: int = 1
@@ -22,7 +25,10 @@ class HostSlots:
 
 @dataclass(frozen=True)
 class HostsFile:
-    """The hosts of a hosts file in its order, and its lines as they were written."""
+    """The hosts of a hosts file, in the order of the file.
+
+    `lines` is the text that they were read from. It is empty where they come from no file.
+    """
 
     entries: tuple[HostSlots, ...]
     lines: tuple[str, ...] = ()
@@ -36,8 +42,10 @@ class HostsFile:
         return [entry.host for entry in self.entries]
 
     def fill(self, ranks: int, most: int | None = None) -> list[int]:
-        """How many of so many ranks each host gets, `most` at most: mpirun fills one after the
-        other."""
+        """Return how many of `ranks` ranks each host gets, at most `most` on one host.
+
+        mpirun fills the slots of one host after the other, in the order of the file.
+        """
         filled = []
         for entry in self.entries:
             filled.append(min(entry.slots, ranks, most or ranks))
@@ -46,9 +54,10 @@ class HostsFile:
 
 
 def parse_hosts_file(text: str, source: str = "hosts file") -> HostsFile:
-    """Read what people write: comments, blank lines, CRLF, no slots (1), `max-slots`, IPv6.
+    """Parse a hosts file: comments, blank lines, CRLF, `max-slots` and IPv6 are understood.
 
-    Raises UsageError naming `source` and the line, or both lines of a host named twice.
+    A host without `slots` has one, or as many as its `max-slots`. Raises UsageError, which names
+    `source` and the line, or both lines of a host that is named twice.
     """
     entries: list[HostSlots] = []
     line_of: dict[str, int] = {}
@@ -71,7 +80,7 @@ def parse_hosts_file(text: str, source: str = "hosts file") -> HostsFile:
 
 
 def format_hosts_file(hosts: HostsFile) -> str:
-    """The text of the file: its own lines where it was read from one, else `HOST slots=N`."""
+    """Return the file's text: the lines it was read from, if any, else `HOST slots=N` per host."""
     lines = hosts.lines or tuple(_format_entry(entry) for entry in hosts.entries)
     return "".join(line + "\n" for line in lines)
 
@@ -89,7 +98,7 @@ def _parse_entry(words: list[str], where: str) -> HostSlots:
             f"{where}: {host!r} names a user",
             f"write {address} alone; the user is the option --user, or `User` in ~/.ssh/config",
         )
-    # An IPv6 address has more colons.
+    # One colon means a port. A bare IPv6 address has at least two colons and does not match.
     port = re.fullmatch(r"(?:[^:]+|\[.+\]):(\d+)", host)
     if port:
         raise UsageError(
@@ -109,7 +118,7 @@ def _parse_entry(words: list[str], where: str) -> HostSlots:
 
 def _settings(words: list[str], where: str) -> dict[str, int]:
     settings: dict[str, int] = {}
-    # "slots = 8" is as common as "slots=8".
+    # People write "slots = 8" as often as "slots=8".
     for word in re.sub(r"\s*=\s*", "=", " ".join(words)).split():
         key, _, value = word.partition("=")
         key = key.lower().replace("_", "-")

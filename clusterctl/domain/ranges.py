@@ -1,4 +1,4 @@
-"""Index ranges (`0-3,5`) and folded host names (`demo-[0-3,5]`), as operators write them."""
+"""Index ranges (`0-3,5`) and folded host names (`demo-[0-3,5]`)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Iterable, Sequence
 
 from clusterctl.domain.errors import UsageError
 
+# Each splits a host into the text before its number, the number, and the text after it. In an IPv4
+# address the number is the last byte, in a name the last number of the first label.
 _NUMBER_IN_ADDRESS = re.compile(r"((?:\d+\.){3})(\d+)()", re.ASCII)
 _NUMBER_IN_NAME = re.compile(r"([^.:]*?)(\d+)([^.:\d]*(?:\.[^:]*)?)", re.ASCII)
 
+# A node or a range of nodes with the cluster's name: `demo-1`, `demo-[0-3,5]`.
 _NODES = re.compile(r"\s*([a-z][a-z0-9-]*)-(?:(\d+)|\[([\d,-]+)\])\s*", re.ASCII)
 
 
 def parse_indices(text: str) -> tuple[int, ...]:
-    """The indices of `0-3,5`, sorted, each once. Raises UsageError."""
+    """Return the indices that `0-3,5` names, sorted and without repeats. Raise UsageError."""
     indices: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part, re.ASCII)
@@ -31,9 +34,9 @@ def parse_indices(text: str) -> tuple[int, ...]:
 
 
 def parse_nodes(text: str) -> tuple[set[str], tuple[int, ...]]:
-    """The clusters that `0-3,5`, `demo-1` or `demo-[0-3,5]` names, and the indices as above.
+    """Return the cluster names and the indices in `0-3,5`, `demo-1` or `demo-[0-3,5]`.
 
-    Raises UsageError.
+    The set of names is empty where the text has indices only. Raises UsageError.
     """
     named = [_NODES.fullmatch(part) for part in re.split(r",(?![^\[]*\])", text)]
     if not all(named):
@@ -43,17 +46,19 @@ def parse_nodes(text: str) -> tuple[set[str], tuple[int, ...]]:
 
 
 def format_indices(indices: Iterable[int]) -> str:
-    """`0-3,5` for 0, 1, 2, 3, 5."""
+    """Return `0-3,5` for 0, 1, 2, 3, 5."""
     return ",".join(_run_text(run, 0) for run in _runs(sorted(set(indices))))
 
 
 def fold_hosts(hosts: Sequence[str]) -> str:
-    """Host names in one word: `10.0.0.[1-3],node7`. Repeats are not kept.
+    """Return host names folded into one word: `10.0.0.[1-3],node7`. Repeats are dropped.
 
     >>> fold_hosts(["demo-0", "demo-1", "demo-3"])
     'demo-[0-1,3]'
     """
     names = [_split(host) for host in hosts]
+    # `node01` and `node1` are different hosts. Numbers with leading zeros fold only with numbers of
+    # the same width.
     padded = {
         (prefix, suffix, len(digits))
         for prefix, digits, suffix in names
@@ -69,7 +74,10 @@ def fold_hosts(hosts: Sequence[str]) -> str:
 
 
 def _split(host: str) -> tuple[str, str, str]:
-    """What stands before, in and after the number that tells hosts apart; no number for IPv6."""
+    """Return the text before the number that differs between hosts, the number, the text after it.
+
+    The number is empty for a host without one and for an IPv6 address.
+    """
     match = _NUMBER_IN_ADDRESS.fullmatch(host) or _NUMBER_IN_NAME.fullmatch(host)
     return (match[1], match[2], match[3]) if match else (host, "", "")
 

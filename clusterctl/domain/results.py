@@ -1,6 +1,6 @@
-"""What came of running something on hosts, and what programs there have printed.
+"""Results of commands on hosts, and functions that parse what the commands printed.
 
-A non-zero exit is a value; no answer is an error.
+A command that exits with a non-zero status is a value. A host that gives no result is an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class CommandResult:
-    """One command on one host. A death by signal has the shell's exit status, 128 + signal."""
+    """The result of one command on one host.
+
+    A command that a signal killed has the exit status that a shell gives it, 128 + signal.
+    `truncated` is set if only the first part of the output was kept.
+    """
 
     host: str
     command: str
@@ -35,7 +39,7 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class HostOutcome(Generic[T]):
-    """What one host gave: a value, or the error that kept it from giving one."""
+    """The outcome on one host: a value, or the error because of which there is none."""
 
     host: str
     value: T | None = None
@@ -44,7 +48,7 @@ class HostOutcome(Generic[T]):
 
 @dataclass(frozen=True)
 class FanoutResult(Generic[T]):
-    """One outcome per host, in the order the hosts were given."""
+    """One outcome per host, in the order in which the hosts were given."""
 
     outcomes: tuple[HostOutcome[T], ...]
 
@@ -57,7 +61,10 @@ class FanoutResult(Generic[T]):
         return [outcome for outcome in self.outcomes if outcome.error is not None]
 
     def grouped(self, key: Callable[[T], K]) -> list[tuple[list[str], K]]:
-        """Hosts with the same key together, in the order of each group's first host."""
+        """Return groups of hosts whose values have the same key, each with that key.
+
+        Hosts without a value are left out. The groups are in the order of their first hosts.
+        """
         groups: dict[K, list[str]] = {}
         for outcome in self.outcomes:
             if outcome.value is not None:
@@ -66,19 +73,25 @@ class FanoutResult(Generic[T]):
 
 
 def exit_status_of(result: FanoutResult[CommandResult]) -> int:
-    """The highest of the hosts' exit statuses; 255 if one could not be reached or did not end."""
+    """Return the highest exit status of all hosts, or 255 if a host gave no result."""
     if result.failures:
         return 255
     return max((value.exit_status for value in result.values), default=0)
 
 
 def last_line(text: str) -> str:
-    """The last line of what a program wrote on stderr, where most say why they failed."""
+    """Return the last line of a program's stderr, where most programs give the reason of a failure.
+
+    For an empty text it is "no message".
+    """
     return (text.strip().splitlines() or ["no message"])[-1]
 
 
 def json_lines(result: CommandResult, doing: str) -> list[dict[str, Any]]:
-    """The JSON objects that a node program printed. Raises CommandFailed when it failed."""
+    """Return the JSON objects that a node program printed, one per line.
+
+    Raises CommandFailed if it exited with an error. `doing` names the operation in the message.
+    """
     if result.exit_status:
         hint = "the nodes need python3" if result.exit_status == 127 else ""
         raise CommandFailed(result.host, f"{doing} failed: {last_line(result.stderr)}", hint)
@@ -88,7 +101,10 @@ def json_lines(result: CommandResult, doing: str) -> list[dict[str, Any]]:
 def read_each(
     result: FanoutResult[CommandResult], parse: Callable[[CommandResult], T]
 ) -> FanoutResult[T]:
-    """Each host's output parsed; what cannot be read is that host's error."""
+    """Return the result with each host's output parsed.
+
+    A ClusterctlError that `parse` raises becomes the outcome of that host.
+    """
 
     def read(outcome: HostOutcome[CommandResult]) -> HostOutcome[T]:
         try:
@@ -101,7 +117,7 @@ def read_each(
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
-    # A login shell may greet first.
+    # A login shell may print a greeting before the program's output.
     for line in text.splitlines():
         if line.startswith("{"):
             yield json.loads(line)

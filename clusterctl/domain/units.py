@@ -1,4 +1,4 @@
-"""Sizes and durations as people write and read them."""
+"""Parsing and formatting of sizes, rates and durations."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import re
 from clusterctl.domain.errors import UsageError
 
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-# So many digits are more than anything is; Python takes 4,300, and its floats some 300.
+# The number of digits is limited, since longer numbers fail later: int() refuses more than 4,300
+# digits, and a float becomes infinite at about 309.
 _NUMBER = r"\s*(\d{1,18}(?:\.\d{1,40})?)"
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds of `90`, `5ms`, `1.5m`, `2h`, `1d`. Raises UsageError."""
+    """Return the seconds of `90`, `5ms`, `1.5m`, `2h` or `1d`. Raise UsageError."""
     match = re.fullmatch(_NUMBER + r"\s*(ms|[smhd]?)\s*", text, re.ASCII)
     if not match:
         raise UsageError(f"not a duration: {text!r}", "write it as 90, 30s, 5m or 2h")
@@ -21,7 +22,7 @@ def parse_duration_s(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """`0.3 s`, `42 s`, `3 min 05 s`, `2 h 07 min`."""
+    """Return a duration as `0.3 s`, `42 s`, `3 min 05 s` or `2 h 07 min`."""
     if round(seconds, 1) < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -33,13 +34,13 @@ def format_duration(seconds: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 file`, `2 files`, `3 processes`."""
+    """Return a number with its noun: `1 file`, `2 files`, `3 processes`."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number} {noun if number == 1 else plural}"
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of `8MiB`, `64K` (binary, as head and rsync have it), `10MB` (decimal), `4096`.
+    """Return the bytes of `8MiB`, `64K` (binary, as in head and rsync), `10MB` (decimal) or `4096`.
 
     Raises UsageError.
     """
@@ -51,9 +52,9 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_rate(text: str) -> float:
-    """Bytes a second of `160mbit`, `25 Gbit/s`, `25Gbps` (bits), `100MiB/s`, `100MB/s`.
+    """Return the bytes a second of `160mbit`, `25 Gbit/s`, `25Gbps` (bits), `100MiB/s`, `100MB/s`.
 
-    Raises UsageError. `MBps` and `Mb/s` are refused: some read bits in them and some bytes.
+    Raises UsageError, also for `MBps` and `Mb/s`: some people mean bits by them, others bytes.
     """
     match = re.fullmatch(_NUMBER + r"\s*(\S+(?: ?/ ?s)?)\s*", text, re.ASCII)
     unit = match[2].replace(" ", "") if match else ""
@@ -69,7 +70,7 @@ def parse_rate(text: str) -> float:
 
 
 def format_bytes(size: float) -> str:
-    """`512 B`, `1.5 KiB`, `23.0 GiB`."""
+    """Return a size in bytes as `512 B`, `1.5 KiB` or `23.0 GiB`."""
     for unit, decimals in (("B", 0), ("KiB", 1), ("MiB", 1), ("GiB", 1)):
         if round(size, decimals) < 1024:
             return f"{size:.{decimals}f} {unit}"
@@ -78,12 +79,12 @@ def format_bytes(size: float) -> str:
 
 
 def format_rate(rate: float) -> str:
-    """`35.3 MiB/s`."""
+    """Return a rate in bytes a second as `35.3 MiB/s`."""
     return f"{format_bytes(rate)}/s"
 
 
 def format_link(rate: float) -> str:
-    """A link's bytes a second as links are sold: `160 Mbit/s`, `25 Gbit/s`."""
+    """Return a network link's rate, given in bytes a second, as `160 Mbit/s` or `25 Gbit/s`."""
     bits = rate * 8
     for unit in ("bit/s", "kbit/s", "Mbit/s"):
         if float(f"{bits:.4g}") < 1000:
