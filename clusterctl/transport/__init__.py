@@ -1,9 +1,10 @@
 """SSH to many hosts.
 
-What paramiko imports is taken apart: that is most of the time that one host takes. paramiko.config
-imports all of invoke for the sake of `Match exec` lines, and gets a stand-in that imports it when
-such a line is met. And it can be had alone, so that connections are under way before the rest of
-paramiko is imported.
+Importing paramiko takes most of the time that a command on one host takes. This package shortens
+it in two ways. paramiko.config imports all of invoke, only for `Match exec` lines of ssh_config;
+here it gets a stand-in module that imports invoke when such a line is read. And paramiko.config can
+be imported without the rest of paramiko, so that TCP connections are under way before the rest is
+imported.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from typing import Any
 
 
 class _InvokeWhenUsed(types.ModuleType):
+    """Stand-in for the module `invoke` that imports the real one at the first use of a name."""
+
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module("invoke"), name)
 
 
 @contextmanager
 def _without_invoke() -> Iterator[None]:
+    """Replace `invoke` by the stand-in while the block imports, unless invoke is loaded already."""
     if "invoke" in sys.modules:
         yield
         return
@@ -37,7 +41,7 @@ def _without_invoke() -> Iterator[None]:
 
 
 class _Paramiko:
-    """Finds paramiko for whoever imports it first."""
+    """Import hook that loads paramiko without invoke. It is used once, by the first import."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name != "paramiko":
@@ -50,7 +54,8 @@ class _Paramiko:
         def exec_module(module: types.ModuleType) -> None:
             with _without_invoke():
                 execute(module)
-            # What was imported before it is not in its namespace yet.
+            # `config_module` may have imported these before the package. The import system sets a
+            # submodule as an attribute of its package only when it loads the submodule.
             for part in ("config", "ssh_exception"):
                 setattr(module, part, sys.modules[f"{name}.{part}"])
 
@@ -59,10 +64,14 @@ class _Paramiko:
 
 
 def config_module() -> Any:
-    """paramiko.config, without the rest of paramiko if that is not there yet."""
+    """Return paramiko.config, without importing the rest of paramiko.
+
+    If paramiko is imported already, it is the normal submodule.
+    """
     found = None if "paramiko" in sys.modules else PathFinder.find_spec("paramiko")
     if found is None:
         return importlib.import_module("paramiko.config")
+    # An empty package of this name lets the submodule be imported without paramiko/__init__.py.
     package = types.ModuleType("paramiko")
     package.__path__ = found.submodule_search_locations or []
     sys.modules["paramiko"] = package
@@ -75,5 +84,6 @@ def config_module() -> Any:
 
 if "paramiko" not in sys.modules:
     sys.meta_path.insert(0, _Paramiko())
-# What paramiko's threads log they also raise; without a handler Python would print the traceback.
+# paramiko's threads log errors that callers also get as exceptions. Without a handler, Python's
+# handler of last resort would print their tracebacks on stderr.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())

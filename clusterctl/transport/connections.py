@@ -1,4 +1,4 @@
-"""The open connections of one program run: one per host, kept until closed."""
+"""The open SSH connections of one program run: one per host, kept until closed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clusterctl.transport.target import Target
 
 
 class _Opening:
-    """A connection that one thread opens and others wait for."""
+    """A connection that one thread opens while other threads may wait for it."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()
@@ -29,6 +29,7 @@ class _Opening:
         self.error: BaseException | None = None
 
     def wait(self) -> Session:
+        """Return the session when it is open. Raise the opening thread's error if it failed."""
         self.ended.wait()
         if self.session is None:
             assert self.error
@@ -37,12 +38,14 @@ class _Opening:
 
 
 class Connections:
-    """Opens what is needed and keeps it. Use as a context manager: leaving it closes all.
+    """Opens connections when they are needed and keeps them. Thread-safe.
 
-    `explain` says more of a host that could not be reached or was lost, where more is known.
-    With `doubt_after_s` a kept connection gets so long to take a command before it is made anew:
-    where they are kept for minutes, hosts reboot meanwhile. Without `ask_again` a host that could
-    not be reached is not tried a second time.
+    As a context manager it closes all connections at the end. `explain` turns the error of a host
+    that was not reached or was lost into one that says more, for example with the state in EC2.
+
+    `doubt_after_s` is for connections that are kept for minutes, during which hosts may reboot: a
+    kept connection that does not accept a command within this time is replaced by a new one. If
+    `ask_again` is false, a host that was not reached once is not tried a second time.
     """
 
     doubt_after_s: float | None = None
@@ -74,7 +77,7 @@ class Connections:
         self.close()
 
     def session(self, target: Target) -> Session:
-        """The connection to `target`, opened if there is none alive."""
+        """Return the connection to `target`; open one if there is none alive. Raise HostError."""
         with self._lock:
             if target in self._failed:
                 raise self._failed[target]
@@ -83,7 +86,8 @@ class Connections:
                 return session
             opening = self._opening.get(target)
             if opening is None:
-                # Whoever comes first opens it; those behind the same jump host share what comes.
+                # The first thread opens the connection. The others wait for it: all hosts behind
+                # one jump host need the same connection to that jump host at the same time.
                 mine = self._opening[target] = _Opening()
         if opening is not None:
             return opening.wait()
@@ -107,11 +111,14 @@ class Connections:
             mine.ended.set()
 
     def open_another(self, target: Target, connect_timeout_s: float) -> Session:
-        """A connection of the caller's own, through the kept one to its jump host."""
+        """Open a connection that the caller owns and closes. Raise HostError.
+
+        A jump host is reached by its kept connection.
+        """
         return connect(target, self.identity, self.host_keys, connect_timeout_s, self.session)
 
     def shown_key(self, target: Target) -> paramiko.PKey:
-        """The host key that the target shows, whatever is pinned. Raises HostError."""
+        """Return the host key that the target shows, without checking it. Raise HostError."""
         jump = None
         if target.jump:
             try:
@@ -136,7 +143,11 @@ class Connections:
         stdin: Stdin | bytes = b"",
         sink: Sink | None = None,
     ) -> CommandResult:
-        """One command on one host. Raises HostError; see Session.run."""
+        """Run one command on one host; see Session.run. Raise HostError.
+
+        If a kept connection turns out to be dead before the command started, the command runs over
+        a new connection.
+        """
         started: list[Exchange] = []
 
         def remember(exchange: Exchange) -> None:
@@ -165,7 +176,8 @@ class Connections:
             try:
                 return run(session, self.doubt_after_s or 30.0)
             except HostError as error:
-                # Before it started, nothing ran: the connection may have died unseen.
+                # If the command has not started, nothing ran on the host and a second try is safe.
+                # The kept connection may have died unnoticed.
                 if started or self._ended or not self._drop_dead(target, session, error):
                     raise
             return run(self.session(target))
@@ -179,13 +191,16 @@ class Connections:
                     self._exchanges.pop(id(exchange), None)
 
     def _drop_dead(self, target: Target, session: Session, error: HostError) -> bool:
-        """Close a kept connection that took no command; False if it is to stay.
+        """Close a kept connection that took no command. Return False if it must stay open.
 
-        Its jump host's is closed with it, if that says nothing either.
+        If the host's jump host does not answer either, the connection to it is closed too.
         """
-        if isinstance(error.__cause__, paramiko.ChannelException):  # the server is there, and full
+        # A refused channel is an answer: the server is alive, and its MaxSessions is reached.
+        if isinstance(error.__cause__, paramiko.ChannelException):
             return False
         if session.alive and not isinstance(error.__cause__, (EOFError, OSError)):
+            # The host did not answer in time. It may only be slow, so the connection stays if a
+            # command is running over it.
             with self._lock:
                 busy = any(one.host == target.host for one in self._exchanges.values())
             if not self.doubt_after_s or busy:
@@ -214,11 +229,14 @@ class Connections:
         max_workers: int = DEFAULT_FANOUT,
         on_outcome: Callable[[HostOutcome[CommandResult]], None] | None = None,
     ) -> FanoutResult[CommandResult]:
-        """The command on every host, at most `max_workers` at a time; one outcome per host.
+        """Run a command on every host, on at most `max_workers` at a time.
 
-        On KeyboardInterrupt the running commands are ended on their hosts.
+        The result has one outcome per host, in the order of `targets`. `command` may be a function
+        of the target. `sink` is called with host, stream and chunk as output arrives. On
+        KeyboardInterrupt the running commands are stopped on their hosts.
         """
 
+        # With more hosts than open files allow, no connection is kept after its command.
         too_many = len(targets) > self.most_hosts
 
         def one(target: Target) -> CommandResult:
@@ -242,13 +260,13 @@ class Connections:
             raise
 
     def apart(self) -> Connections:
-        """The same connections, for commands that are interrupted by themselves."""
+        """Return a view of the same connections whose commands are interrupted separately."""
         other = copy.copy(self)
         other._exchanges = {}
         return other
 
     def interrupt(self, for_good: bool = False) -> None:
-        """End every command that is running; `for_good`: and start none any more."""
+        """Stop every command that is running. With `for_good`, commands that start later fail."""
         with self._lock:
             self._ended = for_good
             running = list(self._exchanges.values())
@@ -256,6 +274,7 @@ class Connections:
             exchange.end()
 
     def close(self) -> None:
+        """Close all connections."""
         with self._lock:
             sessions = list(self._sessions.values())
             self._sessions.clear()

@@ -1,4 +1,4 @@
-"""A connected socket to a host, tuned for many short exchanges."""
+"""TCP connections to SSH servers, tuned for many short exchanges."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from typing import Any
 
 from clusterctl.transport.target import Target
 
-# A host that vanishes mid-command (no RST) is noticed after about this long.
+# Seconds after which a host counts as lost if it vanishes in the middle of a command without a RST.
 SILENCE_LIMIT_S = 30
 
 
 class HeardSocket:
-    """What SSH is spoken over, and how often it was asked in vain whether anybody is there."""
+    """The connection below an SSH session, with a count of keep-alive requests without an answer.
+
+    Received data resets the count. transport/session.py sends the requests.
+    """
 
     def __init__(self, sock: Any) -> None:
         self.sock = sock
@@ -36,12 +39,12 @@ class HeardSocket:
 
     @property
     def watched(self) -> bool:
-        """Whether something else notices that what was sent gets nowhere."""
+        """Whether the kernel watches unacknowledged data, so that no request is necessary."""
         return False
 
     @property
     def has_room(self) -> bool:
-        """Whether a question would not wait behind a writer who waits for room."""
+        """Whether a request can be sent without blocking on a full send window."""
         return True
 
     def __getattr__(self, name: str) -> Any:
@@ -49,10 +52,10 @@ class HeardSocket:
 
 
 class QuickAckSocket(HeardSocket):
-    """A TCP socket that acknowledges at once.
+    """A TCP socket that sends acknowledgements at once.
 
-    Delayed acknowledgements cost an SSH login two stalls of 40 ms; Linux forgets TCP_QUICKACK
-    after a while, so it is set again after each read.
+    Delayed acknowledgements cost an SSH login two stalls of 40 ms. Linux does not keep TCP_QUICKACK
+    (man 7 tcp), so it is set again after each read.
     """
 
     def recv(self, size: int) -> bytes:
@@ -63,27 +66,30 @@ class QuickAckSocket(HeardSocket):
 
     @property
     def watched(self) -> bool:
-        # TCP_USER_TIMEOUT does, while anything that was sent is not acknowledged.
+        # TCP_USER_TIMEOUT ends the connection if sent data stays unacknowledged. SIOCOUTQ (the same
+        # number as TIOCOUTQ) is the number of such bytes.
         unsent = array.array("i", [0])
         with contextlib.suppress(OSError):
             fcntl.ioctl(self.sock.fileno(), termios.TIOCOUTQ, unsent)
         return unsent[0] > 0
 
 
-# Connections that are under way, and since when: `dial` takes them.
+# Connections that `begin` has started, and when (time.monotonic). `dial` takes them from here.
 _begun: dict[tuple[str, int], tuple[socket.socket, float]] = {}
-# An SSH server ends those that say nothing.
+# Age in seconds up to which a started connection is used, and the number of them. SSH servers close
+# connections on which the client sends nothing.
 BEGUN_FOR_S, MOST_BEGUN = 10.0, 256
-# A connection has a socket, and while a command runs a pipe.
+# Open files for each connection: a socket, and the two ends of a pipe while a command runs.
 FILES_PER_HOST = 3
-# What this program has open beside: modules and keys are files, too.
+# Open files that are kept free for the rest of the program, for example modules and keys.
 OTHER_FILES = 64
 
 
 def most_hosts() -> int:
-    """How many hosts this process can be connected to at once.
+    """Return how many hosts this process can be connected to at once.
 
-    Lifts the soft limit on open files to the hard one: 1,024 is too few for some hundred hosts.
+    Raises the soft limit on open files to the hard limit. The usual soft limit of 1,024 is too low
+    for a few hundred hosts.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -96,9 +102,10 @@ def most_hosts() -> int:
 
 
 def begin(targets: Iterable[Target]) -> None:
-    """Have this machine connect to hosts and their servers get ready, while who asks gets ready.
+    """Start TCP connections to hosts in the background; `dial` uses them later.
 
-    Only where that does not block: a name is looked up by `dial`.
+    The kernel connects and the servers start their SSH processes while this program still imports
+    paramiko. Hosts that are given by name are left out, since a name look-up would block.
     """
     most = min(MOST_BEGUN, most_hosts())
     for target in targets:
@@ -109,7 +116,7 @@ def begin(targets: Iterable[Target]) -> None:
         if known or len(_begun) >= most:
             continue
         family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
-        with contextlib.suppress(OSError):  # what is wrong `dial` says
+        with contextlib.suppress(OSError):  # `dial` connects again and reports the error
             socket.inet_pton(family, target.address)
             sock = socket.socket(family)
             sock.setblocking(False)
@@ -125,6 +132,7 @@ def _connect(where: tuple[str, int], timeout_s: float) -> socket.socket:
     if waited_s > BEGUN_FOR_S:
         sock.close()
         return socket.create_connection(where, timeout_s)
+    # A non-blocking connect has ended when the socket is writable; SO_ERROR then has its result.
     poller = select.poll()
     poller.register(sock, select.POLLOUT)
     answered = poller.poll(max(0.0, timeout_s - waited_s) * 1000)
@@ -137,7 +145,7 @@ def _connect(where: tuple[str, int], timeout_s: float) -> socket.socket:
 
 
 def dial(target: Target, timeout_s: float) -> HeardSocket:
-    """A connection to the target's SSH port. Raises OSError."""
+    """Connect to the target's SSH port, by its proxy command if it has one. Raise OSError."""
     if not target.proxy_command:
         return _tuned(_connect((target.address, target.port), timeout_s))
     argv = proxy_argv(target)
@@ -151,7 +159,7 @@ def dial(target: Target, timeout_s: float) -> HeardSocket:
 
 
 def proxy_argv(target: Target) -> list[str]:
-    """The proxy command with its %h, %p, %r and %% filled in."""
+    """Return the proxy command with its %h, %p, %r and %% replaced."""
     values = {"%h": target.address, "%p": str(target.port), "%r": target.user, "%%": "%"}
     return [_expand(word, values) for word in target.proxy_command]
 
@@ -167,6 +175,10 @@ def _expand(word: str, values: dict[str, str]) -> str:
 
 
 def _passed_socket(argv: list[str], timeout_s: float) -> socket.socket:
+    """Run a proxy command that passes a connected socket over its stdout (ProxyUseFdpass).
+
+    Raises OSError; if the command passed none, the message is what it wrote on stderr.
+    """
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.settimeout(timeout_s)

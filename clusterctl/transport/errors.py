@@ -1,4 +1,4 @@
-"""The seam: what paramiko and the socket layer raise, in our own words."""
+"""Translation of paramiko's errors and socket errors into clusterctl's own errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _HINT_BY_ERRNO = {
 
 
 def translated(target: Target, error: Exception) -> ClusterctlError:
-    """The HostError that says what `error` means for this host."""
+    """Return the HostError for an `error` that occurred while connecting to `target`.
+
+    A ClusterctlError is returned as it is. An error of another kind is a bug and is raised again.
+    """
     if isinstance(error, ClusterctlError):
         return error
     through = f" through {target.jump.host}" if target.jump else ""
@@ -60,7 +63,8 @@ def translated(target: Target, error: Exception) -> ClusterctlError:
             target.host, f"{reason} at {where}", _HINT_BY_ERRNO.get(error.errno or 0, "")
         )
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer) and "host key" in str(error):
-        # It is asked for the types that are pinned; see PinnedHostKeys.algorithms.
+        # The client offers only key types that are pinned (PinnedHostKeys.algorithms), so the host
+        # has other keys than the pinned ones.
         return HostKeyChanged(
             target.host,
             f"shows no host key of a type that is pinned for {target.known_hosts_name}",
@@ -76,9 +80,10 @@ def translated(target: Target, error: Exception) -> ClusterctlError:
 
 
 def jump_failed(target: Target, error: HostError) -> HostError:
-    """The error for a host whose jump host failed with `error`.
+    """Return the error for a host whose jump host failed with `error`.
 
-    That the jump host's key is not pinned (yet) says nothing about the host's own.
+    If the jump host's key is unknown, it is HostUnreachable: HostKeyUnknown would be about the key
+    of the host itself.
     """
     assert target.jump
     kind = type(error) if isinstance(error, (HostKeyChanged, KeyRefused)) else HostUnreachable
@@ -87,8 +92,10 @@ def jump_failed(target: Target, error: HostError) -> HostError:
 
 
 def _is_silence(error: Exception) -> bool:
-    """Whether paramiko waited for a key exchange in vain: a kernel takes connections for processes
-    that stand still, too. Two of its waits end at the same time, and either may be the first.
+    """Return whether the error is a timeout while paramiko waited for the server's first messages.
+
+    The kernel accepts connections even for a server that is frozen. In this phase two timers of
+    paramiko have the same timeout. Either may expire first, so there are two forms of the error.
     """
     return isinstance(error, paramiko.SSHException) and (
         str(error) == "No existing session" or isinstance(error.__context__, socket.timeout)
@@ -96,7 +103,10 @@ def _is_silence(error: Exception) -> bool:
 
 
 def worth_retrying(error: Exception) -> bool:
-    """sshd drops logins above MaxStartups (10:30:100) before it says a word; they may come back."""
+    """Return whether another login attempt may succeed.
+
+    sshd closes connections above MaxStartups (default 10:30:100) before it sends its banner.
+    """
     if isinstance(error, (HostError, paramiko.AuthenticationException)) or _is_silence(error):
         return False
     if isinstance(error, (ConnectionResetError, EOFError)):

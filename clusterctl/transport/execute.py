@@ -1,4 +1,4 @@
-"""One command on one open channel: its output as it comes, its end, its deadline."""
+"""Execution of one command on an open SSH channel: its output, its end and its deadline."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from clusterctl.domain.results import CommandResult
 from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.wire import send_signal
 
+# Called with the stream's name ("stdout" or "stderr") and a chunk of output.
 Sink = Callable[[str, bytes], None]
+# Bytes of one read.
 CHUNK = 1 << 16
+# Bytes of each stream that are kept for the result.
 KEPT_BYTES = 16 << 20
 
 
 @dataclass
 class _Kept:
-    """The first KEPT_BYTES of a stream; the rest is read and dropped."""
+    """The first KEPT_BYTES of a stream. The rest is read and dropped."""
 
     chunks: list[bytes] = field(default_factory=list)
     size: int = 0
@@ -42,7 +45,7 @@ class _Kept:
 
 @dataclass
 class Exchange:
-    """A command on its channel, and what has come of it so far."""
+    """A command on its channel, and its output so far."""
 
     host: str
     command: str
@@ -51,11 +54,12 @@ class Exchange:
     stdout: _Kept = field(default_factory=_Kept)
     stderr: _Kept = field(default_factory=_Kept)
     interrupted: bool = False
-    # What this program writes is not taken any more: no trouble of the host's.
+    # The error of the sink, for example a closed pipe at this program's own stdout. It is not an
+    # error of the host.
     unheard: OSError | None = None
 
     def end(self) -> None:
-        """Ask the server to end the command, and close the channel."""
+        """Ask the server to send SIGTERM to the command, and close the channel."""
         self.interrupted = True
         with contextlib.suppress(Exception):
             send_signal(self.channel, "TERM")
@@ -63,7 +67,7 @@ class Exchange:
             self.channel.close()
 
     def drain(self) -> None:
-        """Take what has arrived."""
+        """Read the output that has arrived, without blocking."""
         while self.channel.recv_ready():
             self._take("stdout", self.channel.recv(CHUNK))
         while self.channel.recv_stderr_ready():
@@ -81,11 +85,16 @@ class Exchange:
 
 
 def execute(exchange: Exchange, timeout_s: float | None, stdin: Stdin | bytes) -> CommandResult:
-    """Run it to its end. Raises CommandTimeout, ConnectionLost, paramiko.SSHException."""
+    """Run the command to its end. Raise CommandTimeout, ConnectionLost or paramiko.SSHException.
+
+    `timeout_s` None means no deadline. Errors of the sink are raised as they are.
+    """
     began = time.monotonic()
     deadline = began + timeout_s if timeout_s is not None else None
-    # Bytes of an argument that are no UTF-8, as in names of files, get there as they were typed.
+    # Arguments may have bytes that are not UTF-8, such as file names. Python holds them as
+    # surrogates; this restores the original bytes.
     exchange.channel.exec_command(exchange.command.encode(errors="surrogateescape"))
+    # Input is sent from a thread: a command that blocks on its output may read no input meanwhile.
     if stdin == b"":
         _feed(exchange.channel, stdin)
     else:
@@ -120,7 +129,7 @@ def execute(exchange: Exchange, timeout_s: float | None, stdin: Stdin | bytes) -
 
 
 def _follow(exchange: Exchange, deadline: float | None) -> bool:
-    """Take output until its end: True. False when the deadline passes first."""
+    """Read output until its end and return True. Return False if the deadline passes first."""
     channel = exchange.channel
     poller = select.poll()
     poller.register(channel.fileno(), select.POLLIN)
@@ -135,11 +144,12 @@ def _follow(exchange: Exchange, deadline: float | None) -> bool:
 
 
 def _left(deadline: float | None) -> float | None:
+    """Return the seconds until the deadline, 0 if it has passed, None without one."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def _feed(channel: paramiko.Channel, stdin: Stdin | bytes) -> None:
-    # A command may end without reading its input: then the channel closes under the send.
+    # A command may end before it has read its input. The channel then closes during the send.
     with contextlib.suppress(OSError, paramiko.SSHException, EOFError):
         if isinstance(stdin, bytes):
             if stdin:

@@ -1,7 +1,7 @@
-"""fabric's Connection on our own login.
+"""A `fabric.Connection` that checks host keys.
 
-fabric hard-codes a policy that accepts any host key and reads no known_hosts. Here it gets a
-connection that was verified, each time it opens one.
+fabric hard-codes a policy that accepts any host key, and reads no known_hosts. This subclass opens
+each connection by clusterctl's own login, which verifies the host key.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from clusterctl.transport.target import Target
 class VerifiedConnection(fabric.Connection):
     """A `fabric.Connection` to one host: run, sudo, put, get, forward_local, cd, prefix.
 
-    Opens when it is first used. Raises HostUnreachable, HostKeyUnknown, HostKeyChanged, KeyRefused.
+    The connection is opened at its first use, which raises HostUnreachable, HostKeyUnknown,
+    HostKeyChanged or KeyRefused.
     """
 
-    # fabric keeps attributes that the class does not name in its configuration.
+    # fabric writes attributes that the class does not define into its configuration.
     _login: Any = None
     _session: Any = None
 
@@ -43,5 +44,5 @@ class VerifiedConnection(fabric.Connection):
     def close(self) -> None:
         super().close()
         if self._session is not None:
-            # The jump host's connection too.
+            # This also closes the connection to the jump host.
             self._session.close()

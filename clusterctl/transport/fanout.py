@@ -1,4 +1,4 @@
-"""The one place with threads: the same work on many hosts, nothing lost."""
+"""Fan-out: the same work on many hosts in threads, with one outcome for each host."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Protocol, TypeVar
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.results import FanoutResult, HostOutcome
 
+# Hosts that are worked on at the same time.
 DEFAULT_FANOUT = 256
 
 
 class Hosted(Protocol):
-    """Anything that knows which host it is about."""
+    """Anything with the name of a host."""
 
     @property
     def host(self) -> str: ...
@@ -31,11 +32,12 @@ def fan_out(
     max_workers: int = DEFAULT_FANOUT,
     on_outcome: Callable[[HostOutcome[T]], None] | None = None,
 ) -> FanoutResult[T]:
-    """`work(item)` for every item, at most `max_workers` at a time; one outcome each, in order.
+    """Call `work(item)` for every item, at most `max_workers` at a time.
 
-    A ClusterctlError is that host's outcome and stops nobody else. Any other exception is a bug:
-    it is raised once all hosts have ended. `on_outcome` is called as hosts end, one at a time.
-    On KeyboardInterrupt nothing new is started and the interrupt goes on to the caller.
+    The result has one outcome per item, in the order of the items. A ClusterctlError becomes the
+    outcome of its host and does not stop the others. Any other exception is a bug; it is raised
+    after all hosts have ended. `on_outcome` is called in the calling thread when a host ends. After
+    a KeyboardInterrupt no work is started, and the exception is raised.
     """
     outcomes: list[HostOutcome[T] | None] = [None] * len(items)
     bugs: list[BaseException] = []
@@ -63,7 +65,8 @@ def fan_out(
 
 
 def _in_threads(one: Callable[[int], int], count: int, max_workers: int):  # type: ignore[no-untyped-def]
-    # Daemon threads: an interrupted program must not wait for a host that does not answer.
+    # Yield the positions in the order in which their work ends. The threads are daemon threads,
+    # since an interrupted program must not wait for a host that does not answer.
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()
     for position in range(count):
@@ -83,6 +86,7 @@ def _in_threads(one: Callable[[int], int], count: int, max_workers: int):  # typ
         for _ in range(count):
             yield ended.get()
     finally:
+        # After an interrupt, empty the queue so that the threads start no more work.
         while not todo.empty():
             try:
                 todo.get_nowait()

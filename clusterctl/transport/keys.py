@@ -1,6 +1,8 @@
-"""SSH keys: the user's, parsed once for all connections; and hosts', never accepted unseen.
+"""SSH keys: the user's private keys, and the pinned keys of hosts.
 
-Parsing an RSA key costs 33 ms of CPU; per host, that is most of a fan-out.
+Private keys are parsed once for all connections: parsing an RSA key takes 33 ms of CPU time, which
+would be most of a fan-out's time if it was done for each host. A host key that is not pinned is
+never accepted.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from paramiko.hostkeys import HostKeyEntry, HostKeys, InvalidHostKey
 from clusterctl.domain.errors import HostError, HostKeyChanged, HostKeyUnknown, UsageError
 from clusterctl.transport.target import Target
 
+# Files in ~/.ssh whose keys are offered last.
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 
@@ -26,7 +29,7 @@ class LockedKey(UsageError):
 
 
 def load_key(path: Path) -> paramiko.PKey:
-    """The private key in a file. Raises UsageError."""
+    """Return the private key in a file. Raise UsageError, or LockedKey if it has a passphrase."""
     try:
         return paramiko.PKey.from_path(path)
     except FileNotFoundError:
@@ -37,15 +40,17 @@ def load_key(path: Path) -> paramiko.PKey:
         raise LockedKey(
             f"the key {path} has a passphrase", f"load it into an agent first: ssh-add {path}"
         ) from None
-    except Exception as error:  # cryptography and paramiko raise a dozen types for a bad file
+    except Exception as error:  # for a bad file, cryptography and paramiko raise a dozen types
         reason = str(error).strip() or type(error).__name__
         raise UsageError(f"{path} is not a private key: {reason}") from None
 
 
 def identity_keys(named: Iterable[Path], ssh_folder: Path) -> list[paramiko.PKey]:
-    """The keys in those of the `named` files that there are, the agent's, then those of ~/.ssh that
-    need no passphrase. Raises UsageError for a named file that is no key, or has a passphrase and
-    no agent's key beside it.
+    """Return the keys to offer to hosts, in this order.
+
+    First those in the `named` files, if they exist, then the agent's, then the DEFAULT_KEYS in
+    `ssh_folder` that have no passphrase. Raises UsageError for a named file that is no private key,
+    and for one with a passphrase if the agent has no keys.
     """
     agents = list(agent_keys())
     keys: list[paramiko.PKey] = []
@@ -63,7 +68,7 @@ def identity_keys(named: Iterable[Path], ssh_folder: Path) -> list[paramiko.PKey
 
 
 def agent_keys() -> Iterable[paramiko.PKey]:
-    """The keys of a running ssh-agent; none without one."""
+    """Return the keys of the running ssh-agent, or none if there is no agent."""
     try:
         keys = paramiko.Agent().get_keys()
     except (paramiko.SSHException, OSError):
@@ -75,7 +80,7 @@ def agent_keys() -> Iterable[paramiko.PKey]:
 
 
 def _serialise_signing(key: Any, lock: threading.Lock) -> None:
-    # All threads share the agent's one socket, and paramiko does not lock it.
+    """Make the agent's key sign under `lock`: paramiko does not lock the agent's only socket."""
     sign = key.sign_ssh_data
 
     def locked(*args: Any, **kwargs: Any) -> Any:
@@ -85,12 +90,15 @@ def _serialise_signing(key: Any, lock: threading.Lock) -> None:
     key.sign_ssh_data = locked
 
 
-# An RSA key is kept as ssh-rsa and shown under its signature algorithms.
+# In known_hosts an RSA key has the type ssh-rsa. In the key exchange it has these names (RFC 8332).
 _RSA_ALGORITHMS = ("rsa-sha2-512", "rsa-sha2-256")
 
 
 class PinnedHostKeys:
-    """The keys of some known_hosts files. `renew` says how to get keys that are missing or old."""
+    """The host keys in some known_hosts files.
+
+    `renew` is the hint for a host whose key is missing or old; empty gives a general one.
+    """
 
     def __init__(self, paths: Iterable[Path], renew: str = "") -> None:
         self.paths = tuple(paths)
@@ -102,7 +110,10 @@ class PinnedHostKeys:
                     add_line(self._keys, line)
 
     def algorithms(self, target: Target) -> tuple[str, ...]:
-        """The key algorithms that the target may show, so that it shows one we know."""
+        """Return the host key algorithms to negotiate, so that the host shows a key that is pinned.
+
+        The result is empty for a host without pinned keys.
+        """
         known = self._keys.lookup(target.known_hosts_name)
         if known is None:
             return ()
@@ -110,7 +121,7 @@ class PinnedHostKeys:
         return tuple(algorithm for group in kinds for algorithm in group)
 
     def verify(self, target: Target, key: paramiko.PKey) -> None:
-        """Raises HostKeyUnknown or HostKeyChanged unless `key` is the one pinned."""
+        """Raise HostKeyUnknown or HostKeyChanged unless `key` is the pinned key of its type."""
         known = self._keys.lookup(target.known_hosts_name)
         if not known:
             raise HostKeyUnknown(
@@ -124,7 +135,6 @@ class PinnedHostKeys:
             raise self._changed(target, key, pinned or next(iter(known.values())))
 
     def _changed(self, target: Target, shown: paramiko.PKey, pinned: paramiko.PKey) -> HostError:
-        """The error for a host that shows another key than the pinned one."""
         return HostKeyChanged(
             target.host,
             f"its host key is not the one pinned in {self._files}: "
@@ -143,7 +153,10 @@ class PinnedHostKeys:
 
 
 def add_line(keys: HostKeys, line: str) -> None:
-    """A line of a known_hosts file; what is no key, or none that paramiko knows, is left out."""
+    """Add a line of a known_hosts file to `keys`.
+
+    Comments, broken lines and key types that paramiko does not support are left out.
+    """
     line = line.strip()
     if not line or line.startswith("#"):
         return
@@ -152,22 +165,25 @@ def add_line(keys: HostKeys, line: str) -> None:
     except (InvalidHostKey, paramiko.SSHException, ValueError):
         return
     if entry and entry.key:
-        # HostKeys.load stops at the first broken line, and HostKeys.add looks at all there are.
+        # HostKeys.load stops at the first broken line. HostKeys.add searches all entries each time.
         keys._entries.append(entry)  # type: ignore[attr-defined]
 
 
 def fingerprint(key: paramiko.PKey) -> str:
-    """`SHA256:...`, as ssh-keygen -l prints it."""
+    """Return the fingerprint as `ssh-keygen -l` prints it: `SHA256:...`."""
     return str(key.fingerprint)
 
 
 def described(key: paramiko.PKey) -> str:
-    """The key's type and fingerprint."""
+    """Return the key's type and fingerprint."""
     return f"{key.get_name()} {fingerprint(key)}"
 
 
 class VerifyPinned(paramiko.MissingHostKeyPolicy):
-    """Called by paramiko for every connection, since its own store stays empty."""
+    """Verifies the host key of every connection.
+
+    paramiko calls it for hosts that are not in its own store of keys, which is always empty here.
+    """
 
     def __init__(self, target: Target, host_keys: PinnedHostKeys) -> None:
         self._target = target

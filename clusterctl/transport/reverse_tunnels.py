@@ -1,4 +1,4 @@
-"""Ports of hosts that lead to a port of this machine, through their SSH connections."""
+"""Reverse tunnels: ports of hosts that lead to a port of this machine, as `ssh -R` makes them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
 HERE = "127.0.0.1"
+# Bytes of one read.
 CHUNK = 1 << 17
+# Timeout of the connection to the local port, in seconds.
 DIAL_S = 10.0
 
 
 class ReverseTunnels:
-    """Ports of nodes' loopback that lead to (address, port) here. Thread-safe."""
+    """Ports on the nodes' loopback interfaces that lead to one local address. Thread-safe.
+
+    `address` and `port` are where this machine listens.
+    """
 
     def __init__(self, connections: Connections, address: str, port: int) -> None:
         self._connections = connections
@@ -28,7 +33,10 @@ class ReverseTunnels:
         self._lock = threading.Lock()
 
     def open(self, target: Target) -> tuple[str, int]:
-        """Where the node finds what listens here. Raises HostError."""
+        """Return address and port on the node that lead here; open the tunnel if there is none.
+
+        Raises HostError if the node is not reached or its SSH server does not forward ports.
+        """
         with self._lock:
             known = self._ports.get(target.host)
         if known is None:
@@ -51,14 +59,15 @@ class ReverseTunnels:
             ) from error
 
     def close(self) -> None:
-        """Take the ports back; the answers are not waited for."""
+        """Close the ports, without waiting for the servers' answers."""
         with self._lock:
             ports, self._ports = self._ports, {}
         for transport, port in ports.values():
             threading.Thread(target=_cancel, args=(transport, port), daemon=True).start()
 
     def _welcome(self, channel: paramiko.Channel, origin: Any, server: Any) -> None:
-        # Called on the thread that all of the connection's messages come in on.
+        # paramiko calls this in the thread that reads all messages of the connection. It must not
+        # block.
         threading.Thread(target=self._carry, args=(channel,), daemon=True).start()
 
     def _carry(self, channel: paramiko.Channel) -> None:
@@ -88,7 +97,10 @@ def _close(channel: paramiko.Channel) -> None:
 
 
 def _pump(source: Any, sink: Any) -> None:
-    """Until the source has said all; the other direction goes on."""
+    """Copy bytes until the source ends. Then close the sink for writing only.
+
+    The other direction may go on.
+    """
     with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
         while data := source.recv(CHUNK):
             sink.sendall(data)

@@ -31,10 +31,10 @@ from clusterctl.transport.target import Target
 from clusterctl.transport.wire import TunedTransport, open_tunnel
 
 LOGIN_ATTEMPTS = 4
-# How often a silent host is asked within dial.SILENCE_LIMIT_S.
+# Intervals into which dial.SILENCE_LIMIT_S is divided for keep-alive requests to a silent host.
 QUESTIONS = 4
-# How often paramiko's thread of a connection wakes up for nothing. Its own 0.1 s is for the
-# deadlines of a login; 128 connections that only wait would take much of a core for it.
+# Seconds after which paramiko's reading thread of an idle connection wakes up. paramiko uses 0.1 s,
+# which a login needs for its deadlines. With 128 idle connections that would take much of a core.
 IDLE_WAKE_S = 1.0
 
 
@@ -46,6 +46,8 @@ class Identity:
 
 
 class _OfferKeys(AuthStrategy):
+    """Offers the given keys, and no password or key files."""
+
     def __init__(self, user: str, keys: Sequence[paramiko.PKey]) -> None:
         super().__init__(ssh_config=paramiko.SSHConfig())
         self._user = user
@@ -57,7 +59,7 @@ class _OfferKeys(AuthStrategy):
 
 
 class Session:
-    """A connection that stays open; `run` may be called any number of times."""
+    """A connection that stays open. `run` may be called any number of times, from any thread."""
 
     def __init__(
         self, target: Target, client: paramiko.SSHClient, jump: Session | None = None
@@ -75,7 +77,7 @@ class Session:
         return transport is not None and transport.is_active()
 
     def with_own_jump(self) -> Session:
-        """The same, closing its jump host's connection with its own."""
+        """Make `close` also close the connection to the jump host. Return the session itself."""
         self._jump_is_own = True
         return self
 
@@ -91,9 +93,11 @@ class Session:
     ) -> CommandResult:
         """Run `command` in the user's login shell on the host and wait for its end.
 
-        Output goes to `sink(stream, chunk)` as it comes, else into the result (the first
-        16 MiB per stream). Raises CommandTimeout with the output so far, ConnectionLost, and
-        the sink's OSError. `started` is called before anything runs.
+        Output goes to `sink(stream, chunk)` as it arrives. Without a sink it is in the result (the
+        first 16 MiB of each stream). `started` is called when the channel is open, before the
+        command runs. `open_timeout_s` is the time in which the host must open the channel. Raises
+        CommandTimeout with the output so far, ConnectionLost, another HostError if the channel
+        cannot be opened, and the sink's OSError.
         """
         transport = self.client.get_transport()
         if transport is None:
@@ -115,7 +119,7 @@ class Session:
             raise translated(self.target, error) from error
 
     def answers(self, within_s: float) -> bool:
-        """Whether the host says anything, be it no, when it is asked for a channel."""
+        """Return whether the host answers a request for a channel, also if it refuses."""
         transport = self.client.get_transport()
         try:
             assert transport is not None
@@ -139,9 +143,10 @@ def connect(
     connect_timeout_s: float = 10.0,
     jumps: Callable[[Target], Session] | None = None,
 ) -> Session:
-    """Log in. Raises HostUnreachable, HostKeyUnknown, HostKeyChanged, KeyRefused.
+    """Log in. Raise HostUnreachable, HostKeyUnknown, HostKeyChanged or KeyRefused.
 
-    `jumps` gives the connection to a jump host; without it the session has one of its own.
+    `jumps` returns the connection to a jump host, which is shared and stays open. Without it the
+    session opens and closes one of its own.
     """
     if target.down:
         raise HostUnreachable(target.host, target.down)
@@ -165,7 +170,8 @@ def connect(
             session = _log_in(target, identity, host_keys, connect_timeout_s, jump)
             return session if jumps is not None else session.with_own_jump()
         except BaseException as error:
-            # The jump host's connection has ended under it: the next one may do better.
+            # If the connection to the jump host ended during the login, try once more with a new
+            # one.
             again = attempt == 1 and isinstance(error, HostUnreachable) and not jump.alive
             if jumps is None:
                 jump.close()
@@ -175,8 +181,9 @@ def connect(
 
 
 def shown_key(target: Target, timeout_s: float, jump: Session | None = None) -> paramiko.PKey:
-    """The host key that the target shows before anybody trusts it: for trust on first use, if
-    asked for. Nobody logs in. Raises HostUnreachable.
+    """Return the host key that the target shows, without checking it and without a login.
+
+    For trust on first use, where the user asks for it. Raises HostUnreachable.
     """
     try:
         transport = TunedTransport(open_socket(target, timeout_s, jump))
@@ -198,6 +205,7 @@ def _log_in(
     timeout_s: float,
     jump: Session | None = None,
 ) -> Session:
+    """Log in, with retries where sshd drops connections because of too many logins at once."""
     for attempt in range(LOGIN_ATTEMPTS):
         try:
             return _attempt(target, identity, host_keys, timeout_s, jump)
@@ -247,7 +255,10 @@ def _attempt(
 
 
 def open_socket(target: Target, timeout_s: float, jump: Session | None = None) -> HeardSocket:
-    """What SSH is spoken over: a connection from here, or from the jump host. Raises OSError."""
+    """Open the connection for an SSH session: from this machine, or from the jump host.
+
+    Raises OSError, and over a jump host EOFError or paramiko.SSHException.
+    """
     if jump is None:
         return dial.dial(target, timeout_s)
     transport = jump.client.get_transport()
@@ -257,19 +268,24 @@ def open_socket(target: Target, timeout_s: float, jump: Session | None = None) -
 
 
 def _keep_alive(transport: paramiko.Transport, sock: HeardSocket) -> None:
-    """Notice a host that vanishes or stands still: its kernel acknowledges what its sshd does not
-    read, and so TCP's own keep-alive is content with it.
+    """Close the connection if the host vanishes or its sshd freezes.
+
+    TCP's own keep-alive does not notice a frozen sshd, since the kernel acknowledges data that sshd
+    does not read. So SSH requests (keepalive@openssh.com) are sent, which sshd answers.
     """
+    # The packetizer, a part of the transport, keeps `ask`. A strong reference would be a cycle.
     reference = weakref.proxy(transport)
 
     def ask() -> None:
         if sock.watched:
             return
         if sock.unanswered == QUESTIONS - 1:
-            # Counted, not timed: who was suspended and goes on has not listened meanwhile.
+            # Requests are counted, not seconds: after this program was suspended, a long time has
+            # passed in which it read no answers.
             sock.close()
             return
         sock.unanswered += 1
+        # With a full window the send would block this thread, which also reads the answers.
         if sock.has_room:
             question = paramiko.Message()
             question.add_byte(cMSG_GLOBAL_REQUEST)
@@ -281,7 +297,8 @@ def _keep_alive(transport: paramiko.Transport, sock: HeardSocket) -> None:
 
 
 def _login_error(target: Target, error: Exception) -> ClusterctlError:
-    # paramiko folds everything that goes wrong during authentication into one AuthFailure.
+    # paramiko reports every failure during authentication as one AuthFailure, also a lost
+    # connection. If no key was refused, use the real cause.
     attempts = getattr(error, "result", None) or []
     causes = [getattr(attempt, "result", None) for attempt in attempts]
     if causes and not any(isinstance(cause, paramiko.AuthenticationException) for cause in causes):

@@ -1,4 +1,4 @@
-"""One standard input for many commands: read once, kept on disk when large, fed to each."""
+"""One standard input for commands on many hosts: read once, and kept on disk when it is large."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import tempfile
 import threading
 from typing import BinaryIO, Protocol
 
+# Bytes of one read.
 CHUNK = 1 << 16
+# Bytes of input up to which it is kept in memory.
 IN_MEMORY = 8 << 20
 
 
 class Stdin(Protocol):
-    """What a command gets as its standard input."""
+    """The standard input of a command."""
 
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
-        """What follows `offset`: b"" at the end, None if nothing came within `wait_s`."""
+        """Return bytes from `offset` on: b"" at the end, None if none arrive within `wait_s`."""
 
 
 class StdinStream:
-    """What comes in on a file descriptor, for one reader: nothing of it is kept."""
+    """The input from a file descriptor, for one reader. It keeps nothing and ignores offsets."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -35,7 +37,7 @@ class StdinStream:
 
 
 class StdinSource:
-    """What comes in on a file descriptor, for any number of readers at their own pace."""
+    """The input from a file descriptor, for any number of readers, each at its own pace."""
 
     def __init__(self, descriptor: int) -> None:
         self._spool: BinaryIO = tempfile.SpooledTemporaryFile(  # type: ignore[assignment]  # noqa: SIM115
@@ -63,7 +65,7 @@ class StdinSource:
                 return
 
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
-        """What follows `offset`: b"" at the end, None if nothing came within `wait_s`."""
+        """Return bytes from `offset` on: b"" at the end, None if none arrive within `wait_s`."""
         with self._grown:
             self._grown.wait_for(lambda: self._size > offset or self._ended, wait_s)
             if self._size > offset:

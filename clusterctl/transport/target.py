@@ -1,4 +1,4 @@
-"""Whom to talk to, and how to get there."""
+"""The description of a host and of the way to it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Target:
-    """One host. `host` is the name shown to the user; `address` is what is dialled.
+    """One host. `host` is the name that is shown to the user, `address` the one to connect to.
 
-    `proxy_command` is an argv with %h and %p, OpenSSH's ProxyCommand; with `proxy_passes_fd` it
-    hands over a connected socket (ProxyUseFdpass) instead of carrying the bytes. With `jump` the
-    address is dialled from that host. `down` says why there is nothing to dial; the host then
-    fails at once and by itself.
+    `proxy_command` is OpenSSH's ProxyCommand as an argv with %h and %p. With `proxy_passes_fd` the
+    command passes a connected socket (ProxyUseFdpass) instead of carrying the bytes. With `jump`
+    the connection is made from that host. `down` is empty, or the reason why there is nothing to
+    connect to; a connection to such a host fails at once with that message.
     """
 
     host: str
@@ -26,5 +26,5 @@ class Target:
 
     @property
     def known_hosts_name(self) -> str:
-        """The name its key has in a known_hosts file."""
+        """The name of the host in a known_hosts file."""
         return self.address if self.port == 22 else f"[{self.address}]:{self.port}"

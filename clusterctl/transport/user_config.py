@@ -1,4 +1,4 @@
-"""What the user's own SSH set-up says about a host: ~/.ssh/config, as `ssh` reads it."""
+"""The user's own SSH configuration, ~/.ssh/config, read as `ssh` reads it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from clusterctl.transport.target import Target
 if TYPE_CHECKING:
     import paramiko
 
+# Depth of nested Include lines, as in OpenSSH.
 MOST_INCLUDES = 16
 _INCLUDE = re.compile(r"\s*include\s", re.IGNORECASE)
 _PATTERN = re.compile(r"[*?!\[]")
+# HOST or HOST:PORT of a ProxyJump.
 _HOP = re.compile(r"\[?([^\[\]/]+?)\]?(?::(\d+))?/?")
 
 
 class UserConfig:
-    """A parsed ssh_config; an absent file is an empty one. Each host is looked up once.
+    """A parsed ssh_config. A missing file counts as empty. Each host is looked up once.
 
-    paramiko goes through all blocks for each host. Here a block of plain names is looked at for
-    these names alone: with a block for each of 128 hosts that saves half of a fan-out's CPU time.
+    paramiko tests all blocks for each host. Here an index finds the blocks with plain host names,
+    so that only blocks with patterns are tested for every host. With a block for each of 128 hosts
+    this saves half of a fan-out's CPU time.
     """
 
     def __init__(
@@ -39,7 +42,8 @@ class UserConfig:
         self._blocks: list[dict[str, Any]] = config._config  # type: ignore[attr-defined]
         self._named: dict[str, list[int]] = {}
         self._general: list[int] = []
-        # A canonical name is looked up again, under another name.
+        # With CanonicalizeHostname, paramiko looks up a second name that is not known beforehand.
+        # The index cannot be used then.
         canonical = any("canonicalizehostname" in block["config"] for block in self._blocks)
         for position, block in enumerate(self._blocks):
             names = block.get("host", "*")  # a Match block has none
@@ -51,11 +55,11 @@ class UserConfig:
         self._found: dict[str, paramiko.SSHConfigDict] = {}
 
     def names_any(self, hosts: Sequence[str]) -> bool:
-        """Whether one of these hosts has a block by its own name."""
+        """Return whether one of these hosts has a block with its own name, not only a pattern."""
         return not self._named.keys().isdisjoint(hosts)
 
     def lookup(self, host: str) -> paramiko.SSHConfigDict:
-        """The settings of a host, as `ssh -G` has them."""
+        """Return the settings of a host, as `ssh -G` prints them."""
         if host not in self._found:
             positions = sorted({*self._general, *self._named.get(host, ())})
             config = config_module().SSHConfig()
@@ -64,9 +68,10 @@ class UserConfig:
         return self._found[host]
 
     def target(self, host: str, user: str | None = None) -> Target:
-        """How `ssh host` would get there: HostName, User, Port, ProxyCommand, ProxyJump.
+        """Return the way that `ssh host` takes: HostName, User, Port, ProxyCommand, ProxyJump.
 
-        Raises UsageError for a ProxyJump that cannot be read or that leads back to its host.
+        `user` overrides the configured one. Raises UsageError for a ProxyJump that cannot be parsed
+        or that leads back to its own host.
         """
         return self._target(host, user, ())
 
@@ -79,7 +84,8 @@ class UserConfig:
             port=int(found.get("port", 22)),
             proxy_passes_fd=str(found.get("proxyusefdpass", "no")).lower() == "yes",
         )
-        # The first of the two counts, as in OpenSSH; they are in the order of the file.
+        # Of ProxyCommand and ProxyJump the first in the file counts, as in OpenSSH. `found` is in
+        # the order of the file.
         way = next((key for key in found if key in ("proxycommand", "proxyjump")), "")
         given = (found[way] if way else None) or "none"
         if given.lower() == "none":
@@ -89,7 +95,10 @@ class UserConfig:
         return replace(target, jump=self._jump(given, (*behind, host)))
 
     def _jump(self, given: str, behind: tuple[str, ...]) -> Target:
-        """The last of `[USER@]HOST[:PORT],…`, to be reached through those before it."""
+        """Return the last host of a ProxyJump list `[USER@]HOST[:PORT],…`.
+
+        It is reached through the hosts before it. `behind` has the hosts that this one leads to.
+        """
         before, _, last = given.rpartition(",")
         user, _, where = last.strip().removeprefix("ssh://").rpartition("@")
         matched = _HOP.fullmatch(where)
@@ -101,7 +110,7 @@ class UserConfig:
                 f"{self.folder / 'config'} reaches {host} through itself",
                 f"begin the file with `Host {host}` and `ProxyJump none` below it",
             )
-        if before:  # these count, and not what the file says of this host
+        if before:  # the hosts before it count, not the proxy that the file has for this host
             jump = replace(
                 self._target(host, user or None, behind), proxy_command=(), proxy_passes_fd=False
             )
@@ -111,14 +120,18 @@ class UserConfig:
         return replace(jump, port=int(port)) if port else jump
 
     def identity_files(self, targets: Iterable[Target]) -> list[Path]:
-        """The IdentityFile entries of all these and of their jump hosts, each once."""
+        """Return the IdentityFile entries of all targets and their jump hosts, each once."""
         names: dict[str, None] = {}
         for host in _names(targets):
             names.update(dict.fromkeys(self.lookup(host).get("identityfile", [])))
         return [Path(name).expanduser() for name in names]
 
     def known_hosts_files(self, targets: Iterable[Target]) -> list[Path]:
-        """Their UserKnownHostsFile entries, else ~/.ssh/known_hosts, and the system's."""
+        """Return the known_hosts files of all targets and their jump hosts, each once.
+
+        These are their UserKnownHostsFile entries, or else ~/.ssh/known_hosts and known_hosts2, and
+        at the end the system's file.
+        """
         names: dict[str, None] = {}
         for host in _names(targets):
             given = self.lookup(host).get("userknownhostsfile")
@@ -128,6 +141,7 @@ class UserConfig:
 
 
 def _names(targets: Iterable[Target]) -> dict[str, None]:
+    """Return the hosts of all targets and of their jump hosts, in order and each once."""
     names: dict[str, None] = {}
     for target in targets:
         hop: Target | None = target
@@ -138,7 +152,7 @@ def _names(targets: Iterable[Target]) -> dict[str, None]:
 
 
 def read_user_config(folder: Path, name: str = "config") -> UserConfig:
-    """The config file in `folder` (~/.ssh). Raises UsageError if it cannot be read."""
+    """Read the config file in `folder` (~/.ssh). Raise UsageError if it cannot be read."""
     path = folder / name
     try:
         files: list[Path] = []
@@ -149,10 +163,10 @@ def read_user_config(folder: Path, name: str = "config") -> UserConfig:
 
 
 def _with_includes(path: Path, folder: Path, files: list[Path], depth: int = 0) -> list[str]:
-    """The lines of a config with its `Include` files in place, which paramiko skips; all that were
-    read are put into `files`.
+    """Return the lines of a config with the lines of `Include` files in their place.
 
-    As in OpenSSH, relative names are in ~/.ssh, missing files are none, 16 levels at most.
+    paramiko does not support Include. The names of all files that are read are added to `files`. As
+    in OpenSSH, relative names are in ~/.ssh, missing files are ignored, and the depth is limited.
     """
     lines: list[str] = []
     files.append(path)
@@ -170,5 +184,5 @@ def _with_includes(path: Path, folder: Path, files: list[Path], depth: int = 0) 
 
 
 def _file_names(given: str) -> list[str]:
-    # paramiko has taken the quotes off a single name, so blanks may be part of it.
+    # paramiko removes the quotes around a single name, so its blanks may be part of the name.
     return [given] if Path(given).expanduser().exists() else shlex.split(given)

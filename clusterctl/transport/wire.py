@@ -1,4 +1,4 @@
-"""paramiko's Transport with the algorithms we measured, what it lacks, and tunnels to hosts."""
+"""paramiko's Transport with cheaper algorithms, fixes, and tunnels through a jump host."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from paramiko.common import MSG_CHANNEL_REQUEST, cMSG_CHANNEL_REQUEST
 from clusterctl.transport.dial import HeardSocket
 from clusterctl.transport.target import Target
 
-# RFC 4254 9: from SSH_MSG_CHANNEL_WINDOW_ADJUST to SSH_MSG_CHANNEL_FAILURE; the number of the
-# channel, as the server has it, comes first in all of them.
+# Message numbers of RFC 4254, section 9, from SSH_MSG_CHANNEL_WINDOW_ADJUST to
+# SSH_MSG_CHANNEL_FAILURE. All of them begin with the recipient's number of the channel.
 _FIRST, _CLOSE, _LAST = 93, 97, 100
 _HEAD = struct.Struct(">BI")
 
 
 class OrderedTransport(paramiko.Transport):
-    """Says nothing on a channel after its close: OpenSSH ends the whole connection for that.
+    """Sends no message on a channel after the channel's close message.
 
-    paramiko builds a message under the channel's lock and sends it outside. A command that ends at
-    once can have its channel closed in between, and then takes all other channels of the
-    connection with it: the hosts behind a jump host.
+    OpenSSH ends the whole connection if it gets such a message. paramiko builds a message under the
+    channel's lock and sends it without the lock, so another thread can send the close message in
+    between. This happens with commands that end at once. On the connection to a jump host it would
+    end the connections to all hosts behind it.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -49,7 +50,8 @@ class OrderedTransport(paramiko.Transport):
             super()._send_user_message(message)  # type: ignore[misc]
 
     def _parse_channel_open(self, message: paramiko.Message) -> None:
-        # One that the server opens: a connection to a port that is forwarded to here.
+        # The server opens a channel for a connection to a port that is forwarded to this machine.
+        # It may use the number of a closed channel again.
         position = message.packet.tell()
         message.get_text()
         number = message.get_int()
@@ -59,7 +61,7 @@ class OrderedTransport(paramiko.Transport):
         super()._parse_channel_open(message)  # type: ignore[misc]
 
     def _parse_channel_open_success(self, message: paramiko.Message) -> None:
-        # The server uses its numbers again.
+        # The server may use the number of a closed channel again.
         position = message.packet.tell()
         message.get_int()
         number = message.get_int()
@@ -69,9 +71,9 @@ class OrderedTransport(paramiko.Transport):
         super()._parse_channel_open_success(message)  # type: ignore[misc]
 
 
-# RFC 4254 5.1
+# SSH_OPEN_ADMINISTRATIVELY_PROHIBITED of RFC 4254, section 5.1.
 PROHIBITED = 1
-# The server's words for why it got no connection are strerror's.
+# OpenSSH gives the reason why a connection failed as the text of strerror.
 _ERRNO = {
     os.strerror(number): number
     for number in (
@@ -85,10 +87,11 @@ _ERRNO = {
 
 
 class TunnelTransport(OrderedTransport):
-    """Opens channels to other hosts, for many threads at once, and tells each why not.
+    """Opens channels to other hosts for many threads at once, and reports why one failed.
 
-    paramiko keeps one refusal per connection and drops the server's words. And it leaves open what
-    the server opens after the caller gave up: a node that boots would be full of such logins.
+    paramiko keeps one refusal per connection and drops the server's reason. If the server opens a
+    channel after the caller's timeout, paramiko leaves it open; on a node that boots, such
+    connections would pile up.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -98,7 +101,11 @@ class TunnelTransport(OrderedTransport):
         super().__init__(*arguments, **options)
 
     def open_tunnel(self, address: str, port: int, timeout_s: float) -> paramiko.Channel:
-        """Raises OSError (PermissionError: not allowed), paramiko.SSHException if it is lost."""
+        """Open a channel to `address`:`port` from the server.
+
+        Raises OSError with the server's reason, PermissionError if the server does not allow it,
+        TimeoutError, and paramiko.SSHException or EOFError if the connection is lost.
+        """
         self._asked.channel_id = -1
         source = ("127.0.0.1", 0)
         try:
@@ -113,12 +120,13 @@ class TunnelTransport(OrderedTransport):
             raise TimeoutError from error
 
     def _next_channel(self) -> int:
-        # open_channel does not say which number it took.
+        # open_channel does not return the number of a channel that failed, so each thread notes it.
         channel_id: int = super()._next_channel()  # type: ignore[misc]
         self._asked.channel_id = channel_id
         return channel_id
 
     def _give_up(self, channel_id: int) -> None:
+        """Close the channel, or have it closed later if the server has not answered yet."""
         with self.lock:
             channel = self._channels.get(channel_id)  # type: ignore[attr-defined]
             if channel_id in self.channel_events:
@@ -144,6 +152,7 @@ class TunnelTransport(OrderedTransport):
 
 
 def _peek(message: paramiko.Message) -> int:
+    """Return the next integer of a message without consuming it."""
     position = message.packet.tell()
     number = message.get_int()
     message.packet.seek(position)
@@ -157,7 +166,10 @@ def _as_os_error(code: int, words: str) -> OSError:
 
 
 class TunnelSocket(HeardSocket):
-    """A channel. TCP's own keep-alive reaches no further than the jump host."""
+    """A channel through a jump host as the connection of an SSH session.
+
+    TCP's own keep-alive only watches the connection to the jump host.
+    """
 
     @property
     def has_room(self) -> bool:
@@ -165,20 +177,25 @@ class TunnelSocket(HeardSocket):
 
 
 def open_tunnel(jump: paramiko.Transport, target: Target, timeout_s: float) -> TunnelSocket:
-    """A connection from the jump host to the target. Raises OSError, paramiko.SSHException."""
+    """Connect from the jump host to the target. Raise as TunnelTransport.open_tunnel does."""
     assert isinstance(jump, TunnelTransport)
     return TunnelSocket(jump.open_tunnel(target.address, target.port, timeout_s))
 
 
-# curve25519 costs the client 2 ms of CPU, group16 66 ms; AES-GCM needs no separate MAC.
+# Preferred algorithms. For the client, curve25519 takes 2 ms of CPU time and group16 66 ms. AES-GCM
+# needs no separate MAC.
 KEX = ("curve25519-sha256@libssh.org", "ecdh-sha2-nistp256")
 CIPHERS = ("aes128-gcm@openssh.com", "aes128-ctr")
 
 
 class TunedTransport(TunnelTransport):
-    """Prefers the cheap algorithms, and understands a command that died of a signal."""
+    """The transport of all connections: cheap algorithms, and support for `exit-signal`."""
 
     def prefer(self, host_key_algorithms: tuple[str, ...]) -> None:
+        """Put KEX and CIPHERS first, and negotiate only these host key algorithms if any is known.
+
+        Call it before the connection starts.
+        """
         options = self.get_security_options()
         options.kex = _first(KEX, options.kex)
         options.ciphers = _first(CIPHERS, options.ciphers)
@@ -193,7 +210,10 @@ def _first(wanted: tuple[str, ...], available: Sequence[str]) -> tuple[str, ...]
 
 
 def _handle_request(channel: Any, message: paramiko.Message) -> None:
-    """RFC 4254 6.10: `exit-signal`, which paramiko drops."""
+    """Handle `exit-signal` (RFC 4254, section 6.10), which paramiko ignores.
+
+    The exit status becomes 128 + the signal's number, as in a shell.
+    """
     position = message.packet.tell()
     if message.get_text() == "exit-signal":
         message.get_boolean()
@@ -205,7 +225,7 @@ def _handle_request(channel: Any, message: paramiko.Message) -> None:
 
 
 def signal_number(name: str) -> int:
-    """15 for `TERM`; 0 for a name that this system does not know."""
+    """Return the number of a signal, 15 for `TERM`; 0 for a name that this system does not have."""
     try:
         return signal.Signals[f"SIG{name}"].value
     except KeyError:
@@ -219,7 +239,10 @@ TunedTransport._channel_handler_table = {  # type: ignore[attr-defined]
 
 
 def send_signal(channel: Any, name: str) -> None:
-    """RFC 4254 6.9: ask the server to signal the command. OpenSSH does since 7.9."""
+    """Ask the server to send a signal to the command (RFC 4254, section 6.9).
+
+    OpenSSH supports this since 7.9.
+    """
     message = paramiko.Message()
     message.add_byte(cMSG_CHANNEL_REQUEST)
     message.add_int(channel.remote_chanid)
