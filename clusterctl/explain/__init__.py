@@ -1,1 +1,1 @@
-"""What log lines mean: a catalogue of signatures as data, and the engine that reads with it."""
+"""The meaning of log lines: a catalogue of signatures as data, and the engine that applies it."""

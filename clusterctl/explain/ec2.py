@@ -1,4 +1,4 @@
-"""What EC2's API, S3, the metadata service, cloud-init and package managers say."""
+"""Signatures of messages of EC2's API, S3, the metadata service, cloud-init, package managers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Reads logs with the catalogue: what failed first, what followed from it, what means nothing.
+"""The engine that finds the catalogue's signatures in logs, and what failed first.
 
-Most of a log is never looked at line by line: an Aho-Corasick automaton of the signatures' plain
-text goes over blocks of a megabyte, and the exact patterns over the lines that it finds. What is
-kept does not grow with the log.
+Most of a log is not read line by line. An Aho-Corasick automaton searches blocks of a megabyte for
+the plain text of all signatures. Only lines in which it finds a text are matched with the
+signatures' patterns. The memory that it takes does not grow with the log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clusterctl.domain.findings import Severity
 from clusterctl.explain import ec2, gpu, horovod, mpi, nccl, network, programs, system, tensorflow
 from clusterctl.explain.signature import Role, Signature, literals
 
-# In this order: of two signatures for the same line the earlier counts.
+# The order matters: if several signatures match a line, the first one counts.
 CATALOGUE: tuple[Signature, ...] = (
     *horovod.SIGNATURES,
     *tensorflow.HARMLESS,
@@ -32,32 +32,37 @@ CATALOGUE: tuple[Signature, ...] = (
     *programs.SIGNATURES,
 )
 
+# Bytes of a block.
 BLOCK = 1 << 20
-# How many lines after one may belong to it: tracebacks, stall reports.
+# Lines after a line that may belong to it, as in tracebacks and stall reports.
 FOLLOWING = 400
+# Bytes of a line that are matched. Of a longer line these are around the first known text.
 LONGEST_LINE = 4000
+# Ranks or hosts that are kept for a finding.
 MOST_RANKS = 4096
+# Unknown exceptions that are kept, and unknown complaints.
 MOST_UNKNOWN = 3
-# How many lines that differ in digits only are read for their values; of how many kinds of lines
-# that is remembered.
+# Lines that differ only in digits: this many of a kind are matched, and the rest is only counted.
+# The second number is the number of kinds that are remembered.
 MOST_ALIKE = 1000
 MOST_SHAPES = 1 << 13
 
 _ROLES = list(Role)
 _SEVERITIES = [Severity.ERROR, Severity.WARNING, Severity.INFO]
 _TRACEBACK = "Traceback (most recent call last)"
-# What programs call errors themselves: shown where no signature knows the line. The first two end
-# a process, as an exception of Python's does.
+# Marks of lines that programs themselves call errors. They are shown if no signature matches them.
+# The first two end the process, as a Python exception does.
 _FATAL = ("what():  ", "Check failed: ")
 _COMPLAINTS = (*_FATAL, "NCCL WARN ", "rsync error: ", "UCX  ERROR ")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
-# `[1,6]<stderr>:`, `[prterun-demo-0-17@1,6]<stderr>:`, horovodrun's `[6]<stderr>:`, PyTorch's
-# `[rank6]:` and torchrun's `[default6]:`.
+# Tags with the rank: mpirun's `[1,6]<stderr>:` and `[prterun-demo-0-17@1,6]<stderr>:`, horovodrun's
+# `[6]<stderr>:`, all with or without a time stamp; PyTorch's `[rank6]:`, torchrun's `[default6]:`.
 _TAG = re.compile(
     r"(?:\w{3} \w{3} +\d+ [\d:]{8} \d{4})?\[(?:[\w.@-]+,)?(?P<rank>\d+)\](?:\[[\w.:-]+\])?<std"
     r"(?:out|err|diag)>: ?"
     r"|\[(?:rank|default)(?P<torch>\d+)\]: ?"
 )
+# Prefixes of log lines that tell host, pid or rank.
 _PLACES = tuple(
     re.compile(pattern)
     for pattern in (
@@ -75,15 +80,16 @@ _PLACES = tuple(
 _EXCEPTION = re.compile(
     r"[A-Za-z_][\w.]*(?:\.[A-Z]\w*|Error|Exception|Interrupt|Exit|Warning)\b|[A-Z]\w*:"
 )
+# Words for values that the log does not have.
 _WORDS = {"rank": "a rank", "host": "that rank's host", "gpu": "a GPU"}
 
 
 @dataclass(frozen=True)
 class LogFinding:
-    """A signature that the log has. `line`, `text` and `values` are those of its first line.
+    """A signature that was found in a log.
 
-    `line` counts from 1. `count` is how many lines said it; `ranks` and `hosts` which ones, where
-    the lines told.
+    `line` (from 1), `text` and `values` are those of the first matching line. `count` is the number
+    of matching lines. `ranks` and `hosts` are those that the lines name. `origin` names the log.
     """
 
     signature: Signature
@@ -97,19 +103,21 @@ class LogFinding:
 
     @property
     def cause(self) -> str:
-        """What it means, with the log's values."""
+        """The signature's cause, with the values from the log."""
         return _filled(self.signature.cause, self.values)
 
     @property
     def remedy(self) -> str:
-        """What to do about it, with the log's values."""
+        """The signature's remedy, with the values from the log."""
         return _filled(self.signature.remedy, self.values)
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """What the catalogue does not know: the last line of an exception's traceback, or a line that
-    its program calls an error, which ends no process (`fatal` is False).
+    """An error in the log that is not in the catalogue.
+
+    With `fatal` it ends its process: the last line of a Python traceback, or a line with one of
+    _FATAL. Otherwise it is a line that its program calls an error.
     """
 
     line: int
@@ -121,22 +129,28 @@ class Unknown:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What one log, or several, tell. `findings` are in the order of their first lines."""
+    """The result for one or several logs.
+
+    `findings` are in the order of their first lines, log by log. `lines` counts the lines read.
+    """
 
     findings: tuple[LogFinding, ...] = ()
     unknown: tuple[Unknown, ...] = ()
     lines: int = 0
 
     def of(self, role: Role) -> tuple[LogFinding, ...]:
-        """The findings of this role: errors before warnings, then as they are in the log."""
+        """Return the findings of a role, errors before warnings, each in the order of the log."""
         found = [finding for finding in self.findings if finding.signature.role is role]
         return tuple(sorted(found, key=lambda one: _SEVERITIES.index(one.signature.severity)))
 
     @property
     def lead(self) -> LogFinding | None:
-        """What to begin with: the earliest root, else the earliest symptom, else the earliest
-        consequence; a warning only where no error is. None where nothing is known to be wrong, and
-        where an exception that is not in the catalogue is all that can have led to the rest.
+        """The finding to begin with, or None.
+
+        It is the earliest root, else the earliest symptom, else the earliest consequence; a warning
+        only if there is no error. It is None if nothing is known to be wrong. It is also None if
+        the log has a fatal error that is not in the catalogue, and no root that is an error: then
+        the unknown error is the most likely cause.
         """
         ranked = [one for role in _ROLES[:3] for one in self.of(role)]
         ranked.sort(key=lambda one: _SEVERITIES.index(one.signature.severity))
@@ -148,7 +162,7 @@ class Explanation:
 
     @property
     def severity(self) -> Severity:
-        """ERROR, WARNING, or INFO where nothing is known to be wrong."""
+        """ERROR, WARNING, or INFO if nothing is known to be wrong."""
         if any(one.fatal for one in self.unknown):
             return Severity.ERROR
         bad = (
@@ -161,9 +175,9 @@ class Explanation:
 
 
 def explain(pieces: Iterable[bytes | str], origin: str = "") -> Explanation:
-    """What a log says. `pieces` are its parts in order, cut anywhere; memory does not grow with it.
+    """Return what a log says. `pieces` are its parts in order; they may be cut anywhere.
 
-    `origin` names the log in its findings.
+    The memory used does not grow with the log. `origin` names the log in the findings.
     """
     reader = _Reader(origin)
     held = b""
@@ -174,8 +188,9 @@ def explain(pieces: Iterable[bytes | str], origin: str = "") -> Explanation:
 
 
 def joined(parts: Sequence[Explanation]) -> Explanation:
-    """One explanation of several logs, in the order given: clocks of nodes may differ, so times
-    say nothing about what came first.
+    """Return one explanation of several logs, in the order given.
+
+    The lines are not sorted by time, since the clocks of nodes may differ.
     """
     return Explanation(
         tuple(finding for part in parts for finding in part.findings),
@@ -185,7 +200,7 @@ def joined(parts: Sequence[Explanation]) -> Explanation:
 
 
 def _blocks(pieces: Iterable[bytes | str]) -> Iterator[bytes]:
-    """The log in blocks of at least a megabyte, the last but one excepted."""
+    """Yield the log in blocks of at least BLOCK bytes. The last one may be shorter."""
     held: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -199,12 +214,15 @@ def _blocks(pieces: Iterable[bytes | str]) -> Iterator[bytes]:
     yield b"".join(held)
 
 
-# One entry of the catalogue, ready to search with.
+# A signature and its compiled pattern.
 _Entry = tuple[Signature, "re.Pattern[str]"]
 
 
 class _Table:
-    """The catalogue, ready to search with."""
+    """The compiled catalogue: patterns, and an automaton that searches for their plain texts.
+
+    Plain texts are referred to by their index in `_of_text`.
+    """
 
     def __init__(self, catalogue: Sequence[Signature]) -> None:
         self._entries: list[_Entry] = [
@@ -215,38 +233,42 @@ class _Table:
             for text in literals(one.pattern):
                 self._of_text.setdefault(text, []).append(number)
         self._entries_of = list(self._of_text.values())
-        # The automaton of states is three times as fast as what the library chooses by itself.
+        # A DFA is three times as fast as the implementation that the library chooses by itself.
         self._search = BytesAhoCorasick(
             [text.encode() for text in self._of_text], implementation=Implementation.DFA
         )
 
     def hits(self, data: bytes) -> list[tuple[int, int, int]]:
-        """Where a signature's plain text is: number of the text, start and end. By their ends."""
+        """Return index, start and end of every plain text in `data`, sorted by their ends."""
         return self._search.find_matches_as_indexes(data, overlapping=True)
 
     def named(self, texts: Iterable[int]) -> list[_Entry]:
-        """The signatures that have one of these texts."""
+        """Return the signatures that have one of these texts, in the catalogue's order."""
         numbers = sorted({number for text in texts for number in self._entries_of[text]})
         return [self._entries[number] for number in numbers]
 
     def matching(self, text: str) -> list[_Entry]:
-        """The signatures whose plain text the line has."""
+        """Return the signatures with a plain text in the line. Their patterns may not match."""
         return self.named(hit[0] for hit in self.hits(text.encode()))
 
 
 @functools.lru_cache(maxsize=1)
 def table() -> _Table:
-    """The catalogue's. It takes 50 ms to make."""
+    """Return the compiled catalogue. Compiling it takes 50 ms, so it is done once."""
     return _Table(CATALOGUE)
 
 
-# What differs between lines that are alike.
+# Characters in which lines of one kind may differ.
 _VARYING = b"0123456789"
 
 
 @dataclass
 class _Shape:
-    """Lines that differ in digits only."""
+    """A kind of lines, which differ only in digits.
+
+    `signatures` are those whose plain text the lines have, `matched` is the id of the one that
+    matched last, or empty.
+    """
 
     signatures: list[_Entry]
     seen: int = 0
@@ -254,7 +276,7 @@ class _Shape:
 
 
 class _Reader:
-    """Goes through one log, block by block."""
+    """Reads one log, block by block."""
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
@@ -263,11 +285,11 @@ class _Reader:
         self._line = 0
         self._traceback_ends = -1
         self._shapes: dict[bytes, _Shape] = {}
-        # Lines like others that were read: they are counted only.
+        # By a signature's id, the number of lines that were counted without being matched.
         self._alike: dict[str, int] = {}
 
     def explanation(self) -> Explanation:
-        """What was found so far."""
+        """Return the result so far."""
         found = sorted(self._findings.values(), key=lambda one: one.line)
         counted = (
             replace(one, count=one.count + self._alike.get(one.signature.id, 0)) for one in found
@@ -275,7 +297,10 @@ class _Reader:
         return Explanation(tuple(counted), tuple(self._unknown), self._line)
 
     def take(self, data: bytes, last: bool = False) -> bytes:
-        """Look at all lines of which the following ones are there; return the rest."""
+        """Read the lines in `data` that have FOLLOWING lines after them. Return the other bytes.
+
+        The caller puts these before the next block. With `last`, all lines are read.
+        """
         lines = data.split(b"\n")
         keep = 0 if last else FOLLOWING
         if last and not lines[-1]:
@@ -283,9 +308,11 @@ class _Reader:
         if not last and len(lines) <= FOLLOWING:
             if len(data) < 8 * BLOCK:
                 return data
-            keep = min(1, len(lines) - 1)  # endless lines are cut anywhere
+            keep = min(1, len(lines) - 1)  # a line without an end is cut anywhere
         done = len(lines) - keep
         first, number, begins = self._line, 0, 0
+        # `number` and `begins` are index and offset of the line with the current hit. All hits of a
+        # line are collected before it is matched.
         hits = iter(table().hits(data))
         hit = next(hits, None)
         while hit:
@@ -307,7 +334,7 @@ class _Reader:
         return b"\n".join(lines[done:])
 
     def _look(self, texts: set[int], lines: Sequence[bytes], number: int) -> None:
-        """At one line, which has these plain texts of signatures."""
+        """Match one line. `texts` are the indices of the plain texts that it has."""
         line = lines[number]
         key = line.translate(None, _VARYING)
         shape = self._shapes.get(key)
@@ -315,7 +342,8 @@ class _Reader:
             if len(self._shapes) >= MOST_SHAPES:
                 self._shapes.clear()
             shape = _Shape(table().named(texts))
-            # A dump without line ends is no kind of line, and would have to be kept.
+            # The line is the key of its shape. A binary dump without line ends would take much
+            # memory as a key.
             if len(line) <= LONGEST_LINE:
                 self._shapes[key] = shape
         shape.seen += 1
@@ -323,10 +351,10 @@ class _Reader:
             if shape.matched:
                 self._alike[shape.matched] = self._alike.get(shape.matched, 0) + 1
             return
-        if b"\r" in line.rstrip(b"\r"):  # a progress bar's former states
+        if b"\r" in line.rstrip(b"\r"):  # earlier states of a progress bar
             parts = line.split(b"\r")
             line = next((part for part in parts if table().hits(part)), parts[-1])
-        if len(line) > LONGEST_LINE:  # what is around the first known text
+        if len(line) > LONGEST_LINE:  # keep the part around the first known text
             at = max(min(hit[1] for hit in table().hits(line)) - LONGEST_LINE // 2, 0)
             line = line[at : at + LONGEST_LINE]
         text = line.decode(errors="replace")
@@ -349,7 +377,11 @@ class _Reader:
             self._unknown.append(Unknown(line, said.strip()[:600], rank, self._origin, fatal))
 
     def _matched(self, one: Signature, pattern: re.Pattern[str], block: str, raw: str) -> bool:
-        """Note the signature if the line, or the block that it begins, is really it."""
+        """Add a finding and return True if the signature's pattern matches `block`.
+
+        `block` is the line and, for some signatures, lines after it, without tags. `raw` is the
+        line with its tag.
+        """
         match = pattern.search(block)
         if not match:
             return False
@@ -374,11 +406,12 @@ class _Reader:
         return True
 
     def _traceback(self, lines: Sequence[bytes], number: int, text: str) -> None:
-        """Note the exception of a traceback that no signature explains."""
+        """Note the exception of a traceback, unless a signature explains it."""
         if self._line < self._traceback_ends:
             return
         said = _following(lines, number, FOLLOWING)
         indent = len(said[0]) - len(said[0].lstrip())
+        # The exception's line is the first one after the traceback's frames that is not indented.
         ends = (
             number
             for number, line in enumerate(said)
@@ -387,7 +420,8 @@ class _Reader:
         after = next(ends, 0)
         if not after:
             return
-        # Of a chain the first is the cause; the others repeat it.
+        # In a chain of exceptions the first is the cause. A traceback that begins in the next three
+        # lines counts as a part of the chain and is left out.
         self._traceback_ends = self._line + after + 4
         message = said[after : after + 12]
         for at, line in enumerate(message):
@@ -400,12 +434,15 @@ class _Reader:
 
 
 def _named(match: re.Match[str]) -> dict[str, str]:
-    """The pattern's groups. `name`, `name2` and `name_` are one value in several alternatives."""
+    """Return the values of the pattern's groups.
+
+    `name`, `name2`, `name3` ... are the same value in several alternatives of a pattern.
+    """
     return {name.rstrip("23456789"): text for name, text in match.groupdict().items() if text}
 
 
 def _clean(text: str) -> str:
-    """The line without colours and mpirun's tag."""
+    """Return the line without colours and without the tag of mpirun, horovodrun or PyTorch."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     if "<std" in text or "]:" in text:
@@ -414,7 +451,10 @@ def _clean(text: str) -> str:
 
 
 def _following(lines: Sequence[bytes], number: int, count: int) -> list[str]:
-    """The line and those after it that have the same tag, cleaned."""
+    """Return a line and up to `count` - 1 lines after it with the same tag, without tags.
+
+    Lines of other ranks in between are left out.
+    """
     found: list[str] = []
     own: str | None = None
     for line in lines[number : number + min(4 * count, FOLLOWING)]:
@@ -434,7 +474,7 @@ def _block(lines: Sequence[bytes], number: int, count: int) -> str:
 
 
 def _place(text: str) -> dict[str, str]:
-    """Rank, host and pid, as far as the line's tag and its program's prefix tell them."""
+    """Return rank, host and pid, if the line's tag or its program's prefix tells them."""
     found: dict[str, str] = {}
     tag = _TAG.search(text)
     if tag:
@@ -448,6 +488,8 @@ def _place(text: str) -> dict[str, str]:
 
 
 class _Words(dict[str, str]):
+    """Values for a template, with a replacement for each value that the log does not have."""
+
     def __missing__(self, name: str) -> str:
         return _WORDS.get(name, f"({name} not in the log)")
 

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver, its tools and CUDA say; the Xid and SXid numbers."""
+"""Signatures of messages of NVIDIA's driver, its tools and CUDA, with Xid and SXid numbers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _XID_SOURCE = (
 )
 _REPLACE = "on EC2 replace the node rather than repair it: `clusterctl replace NAME NODE`"
 _SYMPTOM, _AFTER, _HARMLESS = Role.SYMPTOM, Role.CONSEQUENCE, Role.HARMLESS
-# The line up to the number. 0000:10:1c is the GPU's bus id, as `nvidia-smi` has it.
+# An Xid line up to the number. `gpu` is the GPU's bus id as `nvidia-smi` prints it: 0000:10:1c.
 _XID = r"NVRM: Xid \((?:PCI:)?(?P<gpu>[0-9a-fA-F:.]+)[^)]*\).*?: (?P<xid>"
 
 
 def _xid(
     numbers: str, meaning: str, remedy: str, role: Role = Role.ROOT, warning: bool = False
 ) -> Signature:
-    """The signature of these Xid numbers, with the GPU's bus id as `gpu`."""
+    """Return the signature of some Xid numbers, separated by blanks. Its id has the first one."""
     return Signature(
         f"xid.{numbers.split()[0]}",
         _XID + "|".join(numbers.split()) + r")\b",

@@ -1,4 +1,4 @@
-"""What Horovod says: its build, its start, its stalls, its end."""
+"""Signatures of Horovod's messages: its build, its start, stalls and the end of a job."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ _REBUILD = (
     "{env}/bin/pip install --no-cache-dir --no-build-isolation --no-binary horovod horovod\n"
     "on every node (HOROVOD_GPU_OPERATIONS=NCCL only where there are GPUs)"
 )
+# Environment variables with which pip builds Horovod, by the framework's module name.
 _BUILD_FLAGS = {
     "tensorflow": "HOROVOD_WITH_TENSORFLOW=1 HOROVOD_GPU_OPERATIONS=NCCL",
     "torch": "HOROVOD_WITH_PYTORCH=1 HOROVOD_GPU_OPERATIONS=NCCL",
     "mxnet": "HOROVOD_WITH_MXNET=1 HOROVOD_GPU_OPERATIONS=NCCL",
 }
 _NAMES = {"tensorflow": "TensorFlow", "torch": "PyTorch", "mxnet": "MXNet"}
+# The virtual environment in the path of Horovod's package.
 _ENV = re.compile(r"(?P<env>/[^\s'\":]+?)/lib/python[\d.]+/(?:site|dist)-packages/horovod")
+# The first line of a stall report.
 _STALLED = (
     r"One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks"
 )
@@ -33,7 +36,11 @@ _STALL_SOURCE = "horovod/horovod: horovod/common/stall_inspector.cc and its hist
 
 
 def framework_of(text: str) -> Mapping[str, str] | None:
-    """Which framework's part of Horovod a message is about, and the environment it is in."""
+    """Return the values of `_REBUILD` for a message about Horovod's part for one framework.
+
+    `env` is the environment in the message's path, or "ENV" if there is none. Returns None if the
+    message is about no such part.
+    """
     found = re.search(r"horovod[./](tensorflow|torch|mxnet)", text)
     if not found:
         return None
@@ -46,7 +53,7 @@ def framework_of(text: str) -> Mapping[str, str] | None:
 
 
 def _rebuilt(text: str) -> Mapping[str, str]:
-    """As `framework_of`, TensorFlow where the message does not say."""
+    """Return the values of `_REBUILD`, with TensorFlow if the message names no framework."""
     named = re.search(r"Framework (\w+)|for (PyTorch|TensorFlow|MXNet)", text)
     kind = {"pytorch": "torch"}.get((named[1] or named[2]).lower(), "tensorflow") if named else ""
     return framework_of(text) or {
@@ -62,10 +69,13 @@ def _stall(report: str) -> Stall:
 
 
 def _one_group(report: str) -> Mapping[str, str] | None:
-    """Values of a stall in which all that are missing are missing from the same tensors."""
+    """Return the values of a stall in which some ranks are missing and the others wait for them.
+
+    Returns None if the report names no ranks, or if ranks wait for each other.
+    """
     stall = _stall(report)
     if stall.ready and not stall.missing:
-        # The oldest format names who has arrived.
+        # The oldest format names the ranks that have arrived, not those that are missing.
         tensor, arrived = stall.ready[0]
         return {"missing": f"all but {format_indices(arrived)}", "tensor": tensor}
     absent = dict(stall.missing)
@@ -75,6 +85,10 @@ def _one_group(report: str) -> Mapping[str, str] | None:
 
 
 def _several_groups(report: str) -> Mapping[str, str] | None:
+    """Return the values of a stall in which ranks wait for each other, else None.
+
+    Four ranks at most are named, each with its first tensor.
+    """
     absent = dict(_stall(report).missing)
     if not _diverged(absent):
         return None
@@ -83,7 +97,10 @@ def _several_groups(report: str) -> Mapping[str, str] | None:
 
 
 def _diverged(absent: Mapping[int, tuple[str, ...]]) -> bool:
-    """Whether two ranks wait for each other: neither has sent what the other has."""
+    """Return whether two ranks wait for each other, so that no tensor is missing from both.
+
+    `absent` has the tensors that each rank has not submitted.
+    """
     sets = [set(tensors) for tensors in absent.values()]
     return any(not one & other for at, one in enumerate(sets) for other in sets[:at])
 

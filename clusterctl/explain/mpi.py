@@ -1,4 +1,7 @@
-"""What Open MPI, its launchers (ORTE up to 4.1, PRRTE since 5.0), PMIx and MPICH say."""
+"""Signatures of messages of Open MPI, its launchers, PMIx and MPICH.
+
+Open MPI's launcher is ORTE up to 4.1 and PRRTE since 5.0.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ _INTERFACES = (
     "the nodes' private network, for example 10.0.0.0/16; open all ports in the security group for "
     "the cluster itself"
 )
+# What a rank's death by a signal means, by the signal's number.
 _SIGNALS = {
     "4": "an instruction that this CPU does not have (a build for another CPU), or an abort",
     "6": "the program ended itself (abort): an assertion or an uncaught exception, told above",
@@ -38,7 +42,10 @@ def _signal(text: str) -> dict[str, str]:
 
 
 def _field(block: str, *names: str) -> str:
-    """The value of the first of these `Name: value` lines."""
+    """Return the value of a line `Name: value`, or "" if none is there.
+
+    `names` are in lower case; the first one that has a line counts.
+    """
     for name in names:
         for line in block.splitlines():
             head, colon, value = line.partition(":")

@@ -1,4 +1,4 @@
-"""What NCCL, aws-ofi-nccl and libfabric say."""
+"""Signatures of messages of NCCL, PyTorch's NCCL process group, aws-ofi-nccl and libfabric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SSH, rsync, name resolution and the network say."""
+"""Signatures of messages of SSH, rsync, name resolution and the network."""
 
 from __future__ import annotations
 

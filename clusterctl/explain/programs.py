@@ -1,4 +1,7 @@
-"""What Python and shells say, of any program: last in the catalogue, since others know better."""
+"""Signatures of messages that Python and shells print for any program.
+
+They are the last of the catalogue: a more specific signature for the same line comes first.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One entry of the catalogue: the line that is recognised, what it means, what to do about it."""
+"""The signatures of the catalogue, and the plain text that the engine searches for them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,29 @@ from clusterctl.domain.findings import Severity
 
 
 class Role(Enum):
-    """How a line bears on the failure, the most telling first."""
+    """The relation of a log line to the failure, the most important first."""
 
     ROOT = "root"  # a cause by itself
-    SYMPTOM = "symptom"  # the first sign of a cause that the log may not have: no more than a lead
+    SYMPTOM = "symptom"  # a first sign; its cause may be missing in the log
     CONSEQUENCE = "consequence"  # something else failed before
-    HARMLESS = "harmless"
+    HARMLESS = "harmless"  # looks like an error and is none
 
 
 @dataclass(frozen=True)
 class Signature:
-    """A known line. `cause` and `remedy` hold the names of the pattern's groups in braces, and
-    `{rank}` and `{host}`, which the line's tag may tell where the pattern does not.
+    """A known log line: its pattern, its cause and what to do about it.
 
-    `lines`: over how many lines the pattern may extend, where `\\s` stands for their ends; such a
-    pattern begins with plain text. `read` makes values of these lines; None: not this one.
-    `source` is where the text and its meaning are from. Of two signatures that match the same line
-    the one that is earlier in the catalogue counts.
+    `cause` and `remedy` are templates. Names in braces are groups of the pattern, values of `read`,
+    or `{rank}` and `{host}`, which may come from the line's tag. Groups `name`, `name2`, ... in
+    several alternatives of the pattern give one value `name`.
+
+    `lines` is the number of lines that the pattern may extend over. With more than one line, `\\s`
+    in the pattern matches a line end, and the pattern begins with plain text in its first line.
+    `read` gets these lines and returns more values, or None if the signature does not apply.
+    `source` says where the text and its meaning come from. `mistaken_for` is a wrong cause that
+    people assume.
+
+    If several signatures match a line, the first in the catalogue counts.
     """
 
     id: str
@@ -43,16 +49,19 @@ class Signature:
 
 
 def literals(pattern: str) -> tuple[str, ...]:
-    """Plain text of which each line that the pattern matches has one piece; one for each of its
-    alternatives. Raises ValueError where an alternative has none that is worth searching for.
+    """Return plain texts such that every line that matches the pattern contains one of them.
+
+    Each alternative of the pattern gives at least one text. Raises ValueError if an alternative has
+    none that is long enough to search for.
     """
     return tuple(dict.fromkeys(text for branch in branches(pattern) for text in _texts(branch)))
 
 
 def _texts(branch: str) -> tuple[str, ...]:
-    """The pieces of one alternative: a run of plain text, else those of a group in it."""
+    """Return the texts for one alternative: a run of plain text in it, else those of a group."""
     runs, groups = _parts(branch)
-    # The first that will do: a pattern over several lines is looked for from its beginning.
+    # Prefer the first run of 8 characters to the longest one: a pattern over several lines must be
+    # found by a text in its first line.
     run = next((run for run in runs if len(run) >= 8), max(runs, key=len, default=""))
     if len(run.strip()) >= 6:
         return (run,)
@@ -67,7 +76,7 @@ def _texts(branch: str) -> tuple[str, ...]:
 
 
 def branches(pattern: str) -> list[str]:
-    """The alternatives of the pattern's outermost level."""
+    """Return the alternatives on the outermost level of the pattern."""
     branches, depth, start = [], 0, 0
     for at, char in _syntax(pattern):
         if char in "()":
@@ -79,7 +88,10 @@ def branches(pattern: str) -> list[str]:
 
 
 def _parts(branch: str) -> tuple[list[str], list[str]]:
-    """The runs of plain text on the outermost level, in order; the groups that have to match."""
+    """Return the runs of plain text on the outermost level, and the groups that must match.
+
+    Both are in the order of the pattern. Optional groups and look-arounds are left out.
+    """
     runs, groups, run, at = [], [], "", 0
     while at < len(branch):
         char = branch[at]
@@ -87,6 +99,7 @@ def _parts(branch: str) -> tuple[list[str], list[str]]:
             at += 1
             run += branch[at]
         elif char in "\\[(.+^$?*{":
+            # The quantifier makes the last character of the run optional or repeats it.
             if char in "?*{":
                 run = run[:-1]
             runs.append(run)
@@ -111,7 +124,7 @@ def _parts(branch: str) -> tuple[list[str], list[str]]:
 
 
 def _group_end(pattern: str, start: int) -> int:
-    """Where the group that begins at `start` ends. Raises ValueError where it does not."""
+    """Return the index of the end of the group that begins at `start`. Raise ValueError."""
     depth = 0
     for at, char in _syntax(pattern, start):
         if char in "()":
@@ -122,7 +135,10 @@ def _group_end(pattern: str, start: int) -> int:
 
 
 def _syntax(pattern: str, at: int = 0) -> Iterator[tuple[int, str]]:
-    """The characters from `at` on that are neither escaped nor in a class, and where they are."""
+    """Yield index and character of the pattern from `at` on.
+
+    Escaped characters and character classes are left out.
+    """
     while at < len(pattern):
         if pattern[at] == "\\":
             at += 1
@@ -134,8 +150,8 @@ def _syntax(pattern: str, at: int = 0) -> Iterator[tuple[int, str]]:
 
 
 def _class_end(pattern: str, at: int) -> int:
-    """Where the character class that begins at `at` ends."""
-    at += 2 if pattern[at + 1] != "^" else 3  # a ] that comes first is part of it
+    """Return the index of the end of the character class that begins at `at`."""
+    at += 2 if pattern[at + 1] != "^" else 3  # a ] in the first place is part of the class
     while pattern[at] != "]":
         at += 2 if pattern[at] == "\\" else 1
     return at

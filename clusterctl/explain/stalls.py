@@ -1,9 +1,10 @@
-"""Horovod's reports of tensors that not all ranks have submitted, in all formats since 2017.
+"""Horovod's stall reports: tensors that not all ranks have submitted. All formats since 2017.
 
-Up to 0.13.5 they name the ranks that are ready, later those that are missing. Only rank 0 prints
-them, one or two check times (60 s) after the first rank has come, two to four for a tensor that was
-reduced before; and none at all while a rank is stopped, since negotiation itself waits for it.
-Source: horovod/common/stall_inspector.cc and its history.
+Up to 0.13.5 a report names the ranks that are ready, later versions those that are missing. Only
+rank 0 prints reports. A report comes one or two check intervals (60 s) after the first rank has
+submitted a tensor, two to four if the tensor was reduced before. While the process of a rank is
+stopped there is no report, since the negotiation itself waits for it. Source:
+horovod/common/stall_inspector.cc and its history.
 """
 
 from __future__ import annotations
@@ -14,23 +15,28 @@ from dataclasses import dataclass
 from datetime import datetime
 
 _BEGINS = re.compile(r"One or more tensors were submitted to be reduced, gathered or broadcasted")
+# `3: [tensor, tensor ...]` of newer formats; `3!:` if Horovod shuts the job down for it.
 _RANKS = re.compile(r"(?:^|>: ?|\s)(\d+)(!?): \[(.*)$")
+# `tensor [missing ranks: 1, 2]` or `tensor [ready ranks: 0]` of older formats.
 _OLD = re.compile(r"(\S+) \[(ready|missing) ranks: ([\d, ]+)(\]?)")
 _HEADS = re.compile(r"(Missing ranks|Stalled ranks|Stalled ops):")
 _TIME = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\.[ \d]{6}: ")
 _MORE_THAN = re.compile(r"for more than (\d+) seconds")
+# The name of a gradient in TensorFlow; the number is its place in the model's variables.
 _STEP = re.compile(r"HorovodAllreduce_(?:[A-Za-z]*grads?(?:_and_vars)?)_(\d+)(?:_\d+)?$")
-# A report's own lines, and what follows it before the program says anything else.
+# Lines that are searched for the rest of a report.
 _SPAN = 4200
 
 
 @dataclass(frozen=True)
 class Stall:
-    """A report: which tensors wait for which ranks. `at` is the log's line, from 0.
+    """A stall report: which tensors wait for which ranks.
 
-    `after_s` is how long Horovod waits before it reports. `ready` has the ranks that have arrived,
-    in the oldest format; who is missing then takes the job's size. `ends`: Horovod shuts the job
-    down for it. `is_cut`: there are more tensors.
+    `at` and `last` are the indices of its first and last line in the log, from 0. `time` is rank
+    0's local time without a zone, or empty. `after_s` is the time after which Horovod reports, or 0
+    if it is not given. `missing` has each missing rank with its tensors. In the oldest format
+    `ready` has each tensor with the ranks that have submitted it instead. `ends` is set if Horovod
+    shuts the job down because of the stall, `is_cut` if there are more tensors than it lists.
     """
 
     at: int
@@ -43,14 +49,14 @@ class Stall:
     is_cut: bool = False
 
     def seconds_since(self, earlier: Stall) -> float:
-        """By the clock of rank 0's host; 0 where a report has no time."""
+        """Return the seconds since an earlier report, by rank 0's clock; 0 if a time is missing."""
         if not self.time or not earlier.time:
             return 0.0
         apart = datetime.fromisoformat(self.time) - datetime.fromisoformat(earlier.time)
         return max(0.0, apart.total_seconds())
 
     def absent(self, size: int) -> dict[int, tuple[str, ...]]:
-        """By rank, the tensors that it has not submitted."""
+        """Return the tensors that each rank has not submitted, in a job of `size` ranks."""
         found: dict[int, list[str]] = {rank: list(tensors) for rank, tensors in self.missing}
         for tensor, ranks in self.ready:
             for rank in set(range(size)) - set(ranks):
@@ -59,20 +65,20 @@ class Stall:
 
 
 def stalls(lines: Sequence[str]) -> tuple[Stall, ...]:
-    """All reports of a log, in order."""
+    """Return all stall reports of a log, in order."""
     starts = [number for number, line in enumerate(lines) if _BEGINS.search(line)]
     ends = [*starts[1:], len(lines)]
     return tuple(read_stall(lines, start, end) for start, end in zip(starts, ends))
 
 
 def read_stall(lines: Sequence[str], start: int, end: int) -> Stall:
-    """The report that these lines have."""
+    """Return the stall report that begins at index `start` and ends before `end`."""
     missing: dict[int, list[str]] = {}
     ready: dict[str, tuple[int, ...]] = {}
     shuts = is_cut = False
     last = start
     for number in range(start, min(end, start + _SPAN)):
-        # Lines of a report may be written as one.
+        # A report that was written as one line has the heading and the first rank in one line.
         line = lines[number]
         text = _HEADS.split(line)[-1] if _HEADS.search(line) else line
         told = False
@@ -111,6 +117,6 @@ def read_stall(lines: Sequence[str], start: int, end: int) -> Stall:
 
 
 def place_in_model(tensor: str) -> str:
-    """`the gradient of trainable_variables[2]`, where the name tells."""
+    """Return `the gradient of trainable_variables[2]`, or "" for a name that has no number."""
     found = _STEP.search(tensor)
     return f"the gradient of trainable_variables[{found[1]}]" if found else ""

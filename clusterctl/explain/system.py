@@ -1,4 +1,4 @@
-"""What the kernel, systemd and the host's limits say: memory, disks, processors, time."""
+"""Signatures of messages of the kernel, systemd, Slurm, and programs that hit a host's limits."""
 
 from __future__ import annotations
 

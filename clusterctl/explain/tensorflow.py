@@ -1,4 +1,4 @@
-"""What TensorFlow and Keras, PyTorch and their data pipelines say."""
+"""Signatures of messages of TensorFlow and Keras, PyTorch, and their input pipelines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ def _noise(
     return Signature(f"tf.{name}", pattern, cause, "nothing", source, Role.HARMLESS, Severity.INFO)
 
 
-# Before all others: these lines look like errors and are none.
+# Lines that look like errors and are harmless. The engine tries them before those of TensorFlow's
+# errors, MPI, NCCL and GPUs, whose patterns match some of these lines too.
 HARMLESS = (
     _noise(
         "tensorrt",
