@@ -1,4 +1,4 @@
-"""An image file as the record of it that trainers read."""
+"""Conversion of an image file into the record that trainers read."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from records import Values
 
 JPEG_MARK = b"\xff\xd8\xff"
 
-warnings.filterwarnings("ignore", module="PIL")  # about EXIF blocks, which nobody reads here
+warnings.filterwarnings("ignore", module="PIL")  # warnings about EXIF data, which is not used
 
 
 class CorruptImage(Exception):
-    """An image that cannot be decoded to its end, or a record without one; the message says why."""
+    """An image that cannot be decoded completely, or a record without an image."""
 
 
 def image_features(data: bytes, name: str, synset: str, label: int) -> dict[str, Values | int]:
-    """The features of an image. Raises CorruptImage."""
+    """Return the features of an image file's record. Raise CorruptImage."""
     encoded, width, height = as_rgb_jpeg(data)
     return {
         "image/height": height,
@@ -36,15 +36,16 @@ def image_features(data: bytes, name: str, synset: str, label: int) -> dict[str,
 
 
 def as_rgb_jpeg(data: bytes) -> tuple[bytes, int, int]:
-    """A JPEG of colours or greys as it is, anything else converted; its width and height.
+    """Return the image as an RGB or grey JPEG, with its width and height. Raise CorruptImage.
 
-    ImageNet holds a PNG and 22 CMYK pictures under names of JPEGs. Each image is decoded to its
-    end, since a trainer that meets a broken one hours later has no way on.
+    Such a JPEG is returned unchanged, other images are converted: in ImageNet a PNG and 22 CMYK
+    images have names of JPEGs. Each image is decoded completely, since a trainer that finds a
+    broken one hours later cannot go on.
     """
     with decoding(data), Image.open(io.BytesIO(data)) as image:
         width, height = image.size
         if data.startswith(JPEG_MARK) and image.mode in ("RGB", "L"):
-            # Grey, at an eighth of the size: every bit is read, few pixels are computed.
+            # Decode as grey at an eighth of the size: all data is read, but few pixels computed.
             image.draft("L", (1, 1))
             image.load()
             return data, width, height
@@ -53,18 +54,19 @@ def as_rgb_jpeg(data: bytes) -> tuple[bytes, int, int]:
 
 @contextmanager
 def decoding(data: bytes) -> Iterator[None]:
-    """Whatever Pillow raises at damaged bytes becomes CorruptImage."""
+    """Raise any error of Pillow in the block as CorruptImage, except MemoryError."""
     try:
         yield
     except MemoryError:
         raise
     except UnidentifiedImageError:
         raise CorruptImage("this is no image" if data else "the file is empty") from None
-    except Exception as error:  # a damaged file can make a decoder raise anything
+    except Exception as error:  # for a damaged file, decoders raise errors of any kind
         raise CorruptImage(str(error) or type(error).__name__) from None
 
 
 def encode(image: Image.Image) -> bytes:
+    """Return an image as a JPEG of the best quality."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=100, subsampling=0)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""ImageNet's files from the web: taken up again where they broke off, and checked."""
+"""Download of ImageNet's files: interrupted downloads are resumed, and the files are checked."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ BASE_URL = "https://image-net.org/data/ILSVRC/2012/"
 LABELS_URL = (
     "https://raw.githubusercontent.com/tensorflow/models/master/research/slim/datasets/" + LABELS[1]
 )
-PIECE = 1 << 20
+PIECE = 1 << 20  # bytes of one read
 TIMEOUT_S = 60.0
-ATTEMPTS = 6  # in a row without a byte
-PAUSE_S = 1.0  # before the second attempt; twice as long before each next
+ATTEMPTS = 6  # attempts in a row that brought no byte
+PAUSE_S = 1.0  # before the second attempt; doubled for each further one
 
 
 class DownloadError(DataError):
-    """A file that could not be fetched, or is not the one it should be."""
+    """A file that could not be downloaded, or that is not the expected one."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file of a server; size and MD5 where they are known beforehand."""
+    """A file on a server. Size in bytes and MD5 are None if they are not known or not checked."""
 
     url: str
     name: str
@@ -44,7 +44,7 @@ class Remote:
 
 @dataclass(frozen=True)
 class Login:
-    """An account of the server. Its password is shown nowhere."""
+    """An account on the server. The password is left out of `repr`."""
 
     user: str
     password: str
@@ -54,12 +54,16 @@ class Login:
 
     @property
     def header(self) -> str:
+        """The value of the HTTP header Authorization."""
         pair = f"{self.user}:{self.password}".encode()
         return "Basic " + base64.b64encode(pair).decode("ascii")
 
 
 def imagenet_files(base_url: str, labels_url: str, check: bool = True) -> list[Remote]:
-    """The tars of ILSVRC 2012 below `base_url`, and the synsets of the validation images."""
+    """Return the tar files of ILSVRC 2012 below `base_url`, and the validation images' synsets.
+
+    Without `check` the sizes and MD5s of the tar files are left out.
+    """
     base = base_url.rstrip("/") + "/"
     tars = (
         (TRAIN_TAR, 147_897_477_120, "1d675b47d978889d74fa0da5fadfb00e"),
@@ -73,7 +77,7 @@ def imagenet_files(base_url: str, labels_url: str, check: bool = True) -> list[R
 
 
 def lacking(files: list[Remote], folder: Path) -> list[Remote]:
-    """Those of the files that `folder` has neither as they are nor extracted."""
+    """Return the files that `folder` does not have, neither as downloaded nor extracted."""
     extracted = {
         TRAIN_TAR: ["train"],
         VALIDATION_TAR: list(VALIDATION_FOLDERS),
@@ -87,7 +91,10 @@ def lacking(files: list[Remote], folder: Path) -> list[Remote]:
 
 
 def fetch_all(files: list[Remote], folder: Path, login: Login | None) -> None:
-    """Every file that `folder` does not have yet. Raises DownloadError."""
+    """Download every file that `folder` does not have. Raise DownloadError.
+
+    `login` is not sent for the file of labels, which is on another server.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     missing = lacking(files, folder)
     needed = sum((file.size or 0) - size_of(partial(folder, file)) for file in missing)
@@ -101,10 +108,10 @@ def fetch_all(files: list[Remote], folder: Path, login: Login | None) -> None:
 
 
 def fetch(file: Remote, folder: Path, login: Login | None = None) -> Path:
-    """Download a file, going on where an earlier run or a broken connection stopped.
+    """Download a file and return its path. An earlier run or a broken connection is resumed.
 
-    Raises DownloadError when the server refuses, sends nothing several times in a row, or what
-    came has another size or MD5 than it should.
+    Raises DownloadError if the server refuses, if several attempts in a row bring nothing, or if
+    the size or the MD5 of the file is wrong.
     """
     refuse_open_password(file.url, login)
     path, part = folder / file.name, partial(folder, file)
@@ -133,11 +140,11 @@ def fetch(file: Remote, folder: Path, login: Login | None = None) -> Path:
 
 
 def fetch_rest(file: Remote, part: Path, login: Login | None, progress: Progress) -> bool:
-    """One request for what `part` lacks; whether the file is whole then."""
+    """Request the bytes that `part` lacks, once. Return whether the file is complete."""
     etag_file = part.with_name(part.name + ".etag")
     have = size_of(part)
     request = urllib.request.Request(file.url)
-    if login:  # unredirected: another host that this one sends us to does not get it
+    if login:  # unredirected: it is not sent to another host after a redirect
         request.add_unredirected_header("Authorization", login.header)
     if have:
         request.add_header("Range", f"bytes={have}-")
@@ -167,7 +174,7 @@ def fetch_rest(file: Remote, part: Path, login: Login | None, progress: Progress
 
 
 def extent(response: HTTPResponse, have: int) -> tuple[int, int | None]:
-    """Where the bytes of a response begin, and how long the whole file is if it says so."""
+    """Return the offset of a response's first byte, and the size of the whole file if known."""
     if response.status == 206:
         said = response.headers.get("Content-Range", "")
         begin = said.removeprefix("bytes ").partition("-")[0]
@@ -177,13 +184,16 @@ def extent(response: HTTPResponse, have: int) -> tuple[int, int | None]:
 
 
 def total_of(content_range: str) -> int | None:
-    """The 9 of `bytes 3-8/9`."""
+    """Return the total in the header Content-Range: 9 for `bytes 3-8/9`. None if there is none."""
     total = content_range.rpartition("/")[2]
     return int(total) if total.isdigit() else None
 
 
 def note_etag(path: Path, response: HTTPResponse) -> None:
-    """Which version of the file `part` is of, so that no two are joined. Weak ones do not tell."""
+    """Keep the ETag of the version that is being downloaded, so that versions are not mixed.
+
+    A weak ETag is not kept: two versions with different bytes may share it (RFC 9110, 8.8.1).
+    """
     etag = response.headers.get("ETag", "")
     if etag and not etag.startswith("W/"):
         path.write_text(etag)
@@ -192,7 +202,7 @@ def note_etag(path: Path, response: HTTPResponse) -> None:
 
 
 def refusal(file: Remote, error: Exception) -> str:
-    """What to say about an error that may pass; raises DownloadError for one that will not."""
+    """Return a text about a temporary error. Raise DownloadError for a permanent one."""
     if not isinstance(error, urllib.error.HTTPError):
         return str(error) or type(error).__name__
     if error.code in (401, 403):
@@ -206,13 +216,14 @@ def refusal(file: Remote, error: Exception) -> str:
 
 
 def refuse_open_password(url: str, login: Login | None) -> None:
+    """Raise DownloadError if the password would be sent over a network without encryption."""
     parts = urllib.parse.urlsplit(url)
     if login and parts.scheme != "https" and parts.hostname not in ("localhost", "127.0.0.1"):
         raise DownloadError(f"{url}: an access key is sent over https only")
 
 
 def check(file: Remote, part: Path) -> None:
-    """Raises DownloadError where size or MD5 are not what they should be."""
+    """Raise DownloadError if the size or the MD5 is not the expected one."""
     size = size_of(part)
     if file.size is not None and size != file.size:
         raise DownloadError(
@@ -235,6 +246,7 @@ def md5_of(path: Path) -> str:
 
 
 def partial(folder: Path, file: Remote) -> Path:
+    """Return the hidden name of a file while it is downloaded."""
     return folder / f".{file.name}.partial"
 
 

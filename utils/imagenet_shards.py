@@ -1,8 +1,8 @@
-"""A subset of ImageNet as shards: which image goes where, and what happens to corrupt ones.
+"""Making the shards of a subset of ImageNet: the place of each image, and corrupt images.
 
-Every shard but the last must hold equally many records, and a corrupt image is known only once it
-is decoded. So a shard that meets one is not kept; when all have been tried, the last images of the
-order take the places of the corrupt ones and the few shards concerned are made again.
+All shards but the last must have the same number of records, but a corrupt image is detected only
+when it is decoded. So a shard with a corrupt image is not kept. After all shards have been tried,
+the last images in the order replace the corrupt ones, and the few affected shards are made again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from records import encode_example, write_record
 from shard_jobs import Job, Made, Summary, make_shards
 from shards import ShardError, fingerprint, shard_name, shards_in, share_out, writing
 
-FORMAT = "imagenet records, 1"  # part of every fingerprint: change it when records change
-OVERHEAD_BYTES = 512  # of a record beside its image
+FORMAT = "imagenet records, 1"  # part of every fingerprint: change it when the records change
+OVERHEAD_BYTES = 512  # estimate of a record's size without its image
 
 
 @dataclass(frozen=True)
 class Corrupt:
-    """An image that cannot be decoded, and why. `stamp` is its name, size and time."""
+    """An image that cannot be decoded. `stamp` is RawImage.stamp, and `why` the error."""
 
     synset: str
     stamp: tuple[str, int, int]
@@ -35,7 +35,7 @@ class Corrupt:
 
 @dataclass(frozen=True)
 class Built:
-    """What became of a subset. `first` tells what the first round did, `last` what is there now."""
+    """The result of making a subset, with the summaries of the first and the last round."""
 
     first: Summary
     last: Summary
@@ -53,7 +53,10 @@ def build(
     processes: int,
     force: bool = False,
 ) -> Built:
-    """Make all shards of a subset. Raises ShardError, OSError, KeyboardInterrupt."""
+    """Make all shards of a subset. Raise ShardError, OSError or KeyboardInterrupt.
+
+    With `force`, existing shards are replaced and images found corrupt earlier are tried again.
+    """
     listed = folder / f"corrupt-images-{subset}.txt"
     known = {} if force else read_corrupt(listed)
     corrupt = {image: known[key] for image in images if (key := key_of(image)) in known}
@@ -76,7 +79,7 @@ def build(
 
 
 def in_order(images: Sequence[RawImage], subset: str) -> list[RawImage]:
-    """Training images shuffled, always the same way; others by name."""
+    """Return training images shuffled, always in the same way, and others by name."""
     ordered = list(images)
     if subset == "train":
         random.Random(0).shuffle(ordered)
@@ -84,7 +87,10 @@ def in_order(images: Sequence[RawImage], subset: str) -> list[RawImage]:
 
 
 def without(ordered: Sequence[RawImage], corrupt: set[RawImage]) -> list[RawImage]:
-    """`ordered` less the corrupt: the last images take their places, so that few of them move."""
+    """Return `ordered` without the corrupt images.
+
+    The last images take the places of the corrupt ones, so that few shards change.
+    """
     good = [image for image in ordered if image not in corrupt]
     if not corrupt:
         return good
@@ -96,6 +102,7 @@ def without(ordered: Sequence[RawImage], corrupt: set[RawImage]) -> list[RawImag
 def plan(
     ordered: Sequence[RawImage], labels: dict[str, int], folder: Path, subset: str, shards: int
 ) -> list[Job]:
+    """Return a job for each shard. `labels` has the label of each synset."""
     jobs, at = [], 0
     for index, count in enumerate(share_out(len(ordered), shards)):
         task = [(image, labels[image.synset]) for image in ordered[at : at + count]]
@@ -107,7 +114,10 @@ def plan(
 
 
 def make_shard(task: list[tuple[RawImage, int]], path: Path, count: Count) -> Made:
-    """Write the images of `task` to `path`; with a corrupt one the rest is only looked at."""
+    """Write the images of `task` to `path`.
+
+    After a corrupt image the others are only checked, since the shard is not kept.
+    """
     corrupt = []
     with path.open("wb") as file:
         for image, label in task:
@@ -130,7 +140,10 @@ def key_of(image: RawImage) -> tuple[str, tuple[str, int, int]]:
 
 
 def read_corrupt(path: Path) -> dict[tuple[str, tuple[str, int, int]], str]:
-    """What an earlier run found corrupt. An image that was replaced since has another stamp."""
+    """Return the images that an earlier run found corrupt, with the reasons.
+
+    The key has the image's size and time, so an image that was replaced meanwhile does not match.
+    """
     found = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         words = line.split("\t")
@@ -141,6 +154,7 @@ def read_corrupt(path: Path) -> dict[tuple[str, tuple[str, int, int]], str]:
 
 
 def write_corrupt(path: Path, corrupt: Sequence[Corrupt]) -> None:
+    """Write the list of corrupt images, or remove the file if there are none."""
     if not corrupt:
         path.unlink(missing_ok=True)
         return
@@ -154,8 +168,10 @@ def write_corrupt(path: Path, corrupt: Sequence[Corrupt]) -> None:
 
 
 def refuse_full_disk(subsets: Mapping[str, Sequence[RawImage]], folders: Sequence[Path]) -> None:
-    """Better before the first hour than after it. Raises ShardError when what is to be written to
-    the folders, one for each subset and all on one disk, is more than there is room for."""
+    """Raise ShardError if the disk has no room for the shards, before hours are spent on them.
+
+    There is one folder for each subset, all on one disk. Existing shards count as room.
+    """
     needed = 0
     for (subset, images), folder in zip(subsets.items(), folders):
         there = sum(path.stat().st_size for path in shards_in(folder, subset).values())

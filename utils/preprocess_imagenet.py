@@ -9,7 +9,7 @@ Download first, which takes 155 GB of disk (and the records 155 GB more):
     python preprocess_imagenet.py --local_scratch_dir /data \
         --imagenet_username NAME --imagenet_access_key KEY
 
-Stopped or broken off, the same command goes on where it was. Exit status: 0 done; 1 an error;
+After an interruption, the same command goes on where it stopped. Exit status: 0 done; 1 an error;
 2 wrong usage; 3 done, but images could not be decoded and are left out (--allow_corrupt N makes up
 to N of them 0); 130 stopped with Ctrl-C.
 """
@@ -105,7 +105,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def flag(add, name: str, default: bool, text: str) -> None:  # type: ignore[no-untyped-def]
-    """A boolean --name and its twin --noname."""
+    """Add a boolean option --name and its opposite --noname, which --help does not list."""
     add(f"--{name}", action="store_true", default=default, help=text)
     add(f"--no{name}", dest=name, action="store_false", help=argparse.SUPPRESS)
 
@@ -125,7 +125,7 @@ def natural(text: str) -> int:
 
 
 def output_folder(args: argparse.Namespace, subset: str) -> Path:
-    """One folder for both subsets, as trainers want them, unless told otherwise."""
+    """Return the folder for a subset: one for both, as trainers expect, unless --subfolders."""
     base = args.output_dir
     if not base:
         base = args.local_scratch_dir / ("" if args.subfolders else "tf-imagenet")
@@ -188,7 +188,7 @@ def report(built, subset: str, where: Path) -> None:  # type: ignore[no-untyped-
 
 
 def download(args: argparse.Namespace) -> Path:
-    """The folder of the raw data, with all that was missing fetched."""
+    """Download the missing files of the raw data and return its folder."""
     from imagenet_download import BASE_URL, LABELS_URL, Login, fetch_all, imagenet_files
 
     raw: Path = args.local_scratch_dir / "raw_data"

@@ -1,4 +1,4 @@
-"""One function over many tasks in several processes; none of them outlives the run."""
+"""A pool of processes that runs one function on many tasks. No process outlives the run."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from shards import ShardError
 Count = Callable[[int], None]
 Work = Callable[[Any, Count], Any]
 
-LOOK_EVERY_S = 0.25
+LOOK_EVERY_S = 0.25  # how often progress is shown while no task ends
 
 
 def each_done(
     work: Work, tasks: Sequence[Any], processes: int, progress: Progress
 ) -> Generator[tuple[int, Any], None, None]:
-    """`work(task, count)` for every task: yields each task's index and result as they come.
+    """Call `work(task, count)` for every task. Yield index and result of each task when it ends.
 
-    `work` must be importable, for processes start afresh (threads and locks do not survive a
-    fork). One process, or one task, is a plain loop. Raises what `work` raises, and ShardError
-    when a process is killed.
+    `work` must be importable, since the processes are spawned, not forked: threads and locks do not
+    survive a fork. With one process or one task, the tasks run in this process. Raises what `work`
+    raises, and ShardError if a process is killed.
     """
     if min(processes, len(tasks)) <= 1:
         yield from one_by_one(work, tasks, progress)
         return
     context = multiprocessing.get_context("spawn")
     workers = min(processes, len(tasks))
-    counts = context.RawArray("q", workers)  # a slot per process: nobody waits for a lock
+    counts = context.RawArray("q", workers)  # each process writes its own slot, without a lock
     waiting = iter(enumerate(tasks))
     busy: dict[Any, int] = {}
     links: dict[Any, Any] = {}
@@ -56,7 +56,7 @@ def each_done(
             for link in wait(list(busy), LOOK_EVERY_S):
                 index = busy.pop(link)
                 ok, result = receive(link, links[link])
-                if not ok:  # the others that are ready are not lost for it
+                if not ok:  # first yield the other results that are ready
                     failed = failed or result
                     continue
                 for next_index, task in waiting:
@@ -78,6 +78,8 @@ def each_done(
 def one_by_one(
     work: Work, tasks: Sequence[Any], progress: Progress
 ) -> Generator[tuple[int, Any], None, None]:
+    """Run the tasks in this process, one after the other."""
+
     def count(images: int) -> None:
         progress.update(progress.done + images)
 
@@ -86,7 +88,7 @@ def one_by_one(
 
 
 def receive(link: Connection, process: Any) -> tuple[bool, Any]:
-    """Whether the work was done, and its result or else the error."""
+    """Return whether the task succeeded, and its result or its error."""
     try:
         return link.recv()
     except (EOFError, ConnectionResetError):
@@ -99,13 +101,13 @@ def receive(link: Connection, process: Any) -> tuple[bool, Any]:
 
 
 def serve(work: Work, link: Connection, counts: Any, slot: int) -> None:
-    """What a process does: task after task, until the other end of the link is closed."""
+    """Run tasks in a worker process until the other end of the link is closed."""
     parent = os.getppid()
 
     def count(images: int) -> None:
         counts[slot] += images
         if os.getppid() != parent:
-            os._exit(1)  # the run was killed: nobody waits for this shard
+            os._exit(1)  # the parent was killed, so nobody waits for this task
 
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -119,9 +121,12 @@ def serve(work: Work, link: Connection, counts: Any, slot: int) -> None:
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Ctrl-C reaches every process of a terminal: those started here inherit that it waits, so
-    that only the first one acts on it and ends the others."""
-    resource_tracker.ensure_running()  # its own start, in the first process', would undo this
+    """Block SIGINT for the processes that the block starts.
+
+    The terminal sends SIGINT to every process. Worker processes inherit the blocked signal, so that
+    only this process handles Ctrl-C and then stops them.
+    """
+    resource_tracker.ensure_running()  # starting it later would unblock SIGINT again
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

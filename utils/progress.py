@@ -1,4 +1,4 @@
-"""A line that says how far a long run is: images (or bytes) done, per second, and time left."""
+"""The progress line of a long run: images or bytes done, their rate, and the time left."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import sys
 import time
 from typing import TextIO
 
+# Seconds between two updates of the line on a terminal, and between two lines elsewhere.
 TERMINAL_EVERY_S = 0.5
 PLAIN_EVERY_S = 30.0
 
 
 class Progress:
-    """Counts towards `total` (0: not known). On a terminal one line that changes, elsewhere a line
-    now and then."""
+    """Shows progress towards `total`, or without a total if it is 0.
+
+    On a terminal it is one line that is updated. Elsewhere it prints a line at long intervals.
+    """
 
     def __init__(
         self, total: int, title: str = "", unit: str = "images", stream: TextIO | None = None
@@ -23,7 +26,7 @@ class Progress:
         self.stream = stream or sys.stderr
         self.terminal = self.stream.isatty()
         self.done = 0
-        self.first: int | None = None  # what an earlier run did does not count as speed
+        self.first: int | None = None  # done by an earlier run; left out of the rate
         self.began = self.shown = time.monotonic()
         self.ended: float | None = None
 
@@ -36,12 +39,12 @@ class Progress:
         return (self.done - (self.first or 0)) / max(self.seconds, 1e-9)
 
     def resume(self, done: int) -> None:
-        """Begin at `done`."""
+        """Set what an earlier run has done. Only the first call counts."""
         if self.first is None:
             self.first = self.done = done
 
     def update(self, done: int) -> None:
-        """Say that `done` are done in all; shows it when it is time to."""
+        """Set how many are done in all. Show it if the last update is long enough ago."""
         self.done = done
         now = time.monotonic()
         if now - self.shown >= (TERMINAL_EVERY_S if self.terminal else PLAIN_EVERY_S):
@@ -54,7 +57,7 @@ class Progress:
         self.stream.flush()
 
     def close(self) -> None:
-        """End the line. A run that did nothing stays quiet."""
+        """Show the final state and end the line. A run that did nothing prints nothing."""
         if self.ended is None:
             self.ended = time.monotonic()
             if self.terminal and self.done:
@@ -63,6 +66,7 @@ class Progress:
 
 
 def describe(done: int, total: int, per_second: float, unit: str = "images") -> str:
+    """Return `120 of 500 images, 40 images/s, 10 s left`."""
     if unit == "bytes":
         amount = f"{done / 1e9:,.2f}" + (f" of {total / 1e9:,.2f}" if total else "")
         text = f"{amount} GB, {per_second / 1e6:,.1f} MB/s"
@@ -75,6 +79,7 @@ def describe(done: int, total: int, per_second: float, unit: str = "images") -> 
 
 
 def duration(seconds: float) -> str:
+    """Return `2 h 07 min`, `3 min 05 s` or `42 s`."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,4 +1,4 @@
-"""Where the raw images lie: in folders, or in ImageNet's tar files, which are read in place."""
+"""The raw images of ImageNet: in folders, or in its tar files, which are read without unpacking."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ VALIDATION_FOLDERS = ("validation", "val")
 
 
 class RawError(DataError):
-    """Raw data that is not there, or not laid out as ImageNet's."""
+    """Raw data that is missing or not laid out as ImageNet's."""
 
 
 class RawImage(NamedTuple):
-    """An image file, or the part of a tar file that is one. Its synset is "" where not known."""
+    """An image file, or the part of a tar file with one. `synset` is "" if it is not known.
+
+    `offset` and `size` are in bytes; `offset` is 0 for a file of its own.
+    """
 
     synset: str
     name: str
@@ -33,14 +36,14 @@ class RawImage(NamedTuple):
 
     @property
     def stamp(self) -> tuple[str, int, int]:
-        """What tells this image from another one of its name."""
+        """Name, size and time, which differ if another image of this name replaces it."""
         return self.name, self.size, self.modified
 
 
 def train_images(raw: Path) -> list[RawImage]:
-    """Every training image, by synset and name. Raises RawError.
+    """Return every training image, sorted by synset and name. Raise RawError.
 
-    They are in the tar of tars as it is downloaded, in `train/SYNSET.tar`, or in `train/SYNSET/`.
+    They are in the downloaded tar file of tar files, in `train/SYNSET.tar` or in `train/SYNSET/`.
     """
     tar, folder = raw / TRAIN_TAR, raw / "train"
     if tar.is_file():
@@ -55,10 +58,11 @@ def train_images(raw: Path) -> list[RawImage]:
 
 
 def validation_images(raw: Path, labels_file: Path | None = None) -> list[RawImage]:
-    """Every validation image with its synset, by name. Raises RawError.
+    """Return every validation image with its synset, sorted by name. Raise RawError.
 
-    A tar or a folder of files goes with a file of their synsets, a line for each file in order of
-    their names; in folders of synsets (as other tools want them) they carry their own.
+    For a tar file or a folder of files, a file of labels has the synsets, a line for each image in
+    the order of their names. In folders named after synsets, as other tools make them, an image's
+    synset is the name of its folder; these images are sorted by synset first.
     """
     tar = raw / VALIDATION_TAR
     folder = next((raw / name for name in VALIDATION_FOLDERS if (raw / name).is_dir()), None)
@@ -83,7 +87,7 @@ def validation_images(raw: Path, labels_file: Path | None = None) -> list[RawIma
 
 
 def labels_of(synsets: Iterable[str]) -> dict[str, int]:
-    """Synsets in alphabetical order are 1, 2, ...; 0 is left for "none of them"."""
+    """Return the label of each synset: 1, 2, ... in alphabetical order. 0 means "none of them"."""
     ordered = sorted(set(synsets))
     if len(ordered) > CLASSES:
         raise RawError(f"{len(ordered)} folders of classes: the trainers know {CLASSES}")
@@ -91,7 +95,7 @@ def labels_of(synsets: Iterable[str]) -> dict[str, int]:
 
 
 def read_image(image: RawImage) -> bytes:
-    """The bytes of an image file. Raises OSError."""
+    """Return the bytes of an image file. Raise OSError."""
     if image.offset:
         return os.pread(open_tar(image.path), image.size, image.offset)
     return Path(image.path).read_bytes()
@@ -99,11 +103,12 @@ def read_image(image: RawImage) -> bytes:
 
 @functools.lru_cache(maxsize=64)
 def open_tar(path: str) -> int:
-    """A descriptor that stays open as long as the process."""
+    """Return a file descriptor that is kept open for the next images of the same tar file."""
     return os.open(path, os.O_RDONLY)
 
 
 def images_of_synset(entry: Path) -> Iterator[RawImage]:
+    """Yield the images of one synset: of a folder, or of a tar file. Other files have none."""
     if entry.is_dir():
         for file in visible(entry):
             if file.is_file():
@@ -113,7 +118,7 @@ def images_of_synset(entry: Path) -> Iterator[RawImage]:
 
 
 def images_of_nested_tar(path: Path) -> Iterator[RawImage]:
-    """The images of a tar that holds a tar per synset."""
+    """Yield the images of a tar file that contains a tar file for each synset."""
     with opened(path) as outer:
         for member in members(outer, path):
             name = Path(member.name)
@@ -121,19 +126,21 @@ def images_of_nested_tar(path: Path) -> Iterator[RawImage]:
                 yield from images_of_tar(
                     path, name.stem, outer.extractfile(member), member.offset_data
                 )
-            else:  # packed by hand: SYNSET/NAME
+            else:  # a tar file that was packed by hand has SYNSET/NAME
                 yield tar_image(path, name.parent.name, member, 0)
 
 
 def images_of_tar(
     path: Path, synset: str = "", part: Optional[object] = None, begin: int = 0
 ) -> Iterator[RawImage]:
+    """Yield the images of a tar file, or of `part`, a tar file at offset `begin` in `path`."""
     with opened(path, part) as tar:
         for member in members(tar, path):
             yield tar_image(path, synset, member, begin)
 
 
 def opened(path: Path, part: Optional[object] = None) -> tarfile.TarFile:
+    """Open a tar file, or the inner one `part`. Raise RawError if it is none."""
     try:
         return tarfile.open(path, "r:", fileobj=part)  # type: ignore[call-overload]
     except tarfile.TarError as error:
@@ -143,7 +150,7 @@ def opened(path: Path, part: Optional[object] = None) -> tarfile.TarFile:
 
 
 def members(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
-    """The files of a tar, one after another. Raises RawError where it is cut short."""
+    """Yield the files of a tar file, without hidden ones. Raise RawError if it is cut short."""
     try:
         for member in tar:
             if member.isfile() and not Path(member.name).name.startswith("."):
@@ -167,7 +174,10 @@ def visible(folder: Path) -> list[Path]:
 
 
 def unique(images: Iterable[RawImage]) -> list[RawImage]:
-    """Sorted. Raises RawError when two have one name, by which reports tell them apart."""
+    """Return the images sorted. Raise RawError if two have the same synset and name.
+
+    Reports identify images by these.
+    """
     ordered = sorted(images, key=lambda image: (image.synset, image.name))
     for before, after in zip(ordered, ordered[1:]):
         if before[:2] == after[:2]:

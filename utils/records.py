@@ -1,11 +1,11 @@
 """TFRecord files and tf.train.Example messages without TensorFlow.
 
-TensorFlow takes seconds and hundreds of MiB to import, in every one of many processes; what the
-tools in this folder need of it is two small formats:
+Importing TensorFlow takes seconds and hundreds of MiB in each of many processes, and the tools in
+this folder need only two small formats:
 
-* a record is its length (8 bytes, little-endian), a CRC of those, its data, a CRC of the data:
-  https://www.tensorflow.org/tutorials/load_data/tfrecord
-* an Example maps names to lists of bytes, integers or floats, as a protocol buffer:
+* A record is its length (8 bytes, little-endian), a CRC of the length, the data and a CRC of the
+  data: https://www.tensorflow.org/tutorials/load_data/tfrecord
+* An Example is a protocol buffer that maps names to lists of bytes, integers or floats:
   https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto
 """
 
@@ -23,7 +23,7 @@ Values = Sequence[Union[bytes, int, float]]
 
 LENGTH = struct.Struct("<Q")
 CRC = struct.Struct("<I")
-LONGEST_RECORD = 1 << 31  # a protocol buffer is never longer
+LONGEST_RECORD = 1 << 31  # bytes, the limit of protocol buffers
 
 # Field numbers of feature.proto, and the wire types of protocol buffers.
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
@@ -31,10 +31,11 @@ VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 
 
 class RecordError(DataError):
-    """A file that is no whole TFRecord file, or a record that is no Example."""
+    """A file that is not a complete TFRecord file, or a record that is not an Example."""
 
 
 def write_record(file: BinaryIO, data: bytes) -> None:
+    """Append a record to an open TFRecord file."""
     length = LENGTH.pack(len(data))
     file.write(length + CRC.pack(masked_crc32c(length)))
     file.write(data)
@@ -42,7 +43,10 @@ def write_record(file: BinaryIO, data: bytes) -> None:
 
 
 def read_records(path: Path, check: bool = True) -> Iterator[bytes]:
-    """The records of a file. Raises RecordError where it is cut short or, with `check`, damaged."""
+    """Yield the records of a file. Raise RecordError if it is cut short or, with `check`, damaged.
+
+    `check` compares the CRCs.
+    """
     with path.open("rb") as file:
         while header := file.read(LENGTH.size + CRC.size):
             where = f"{path}, byte {file.tell() - len(header)}"
@@ -60,7 +64,10 @@ def read_records(path: Path, check: bool = True) -> Iterator[bytes]:
 
 
 def count_records(path: Path) -> int:
-    """How many records a file holds, from their lengths alone. Raises RecordError as above."""
+    """Return the number of records of a file, reading only their lengths.
+
+    Raises RecordError if the file is cut short.
+    """
     size, at, count = path.stat().st_size, 0, 0
     with path.open("rb") as file:
         while at < size:
@@ -74,7 +81,7 @@ def count_records(path: Path) -> int:
 
 
 def encode_example(features: dict[str, Values | bytes | int | float]) -> bytes:
-    """The Example of named values; a single value may stand without its list."""
+    """Return the serialized Example of named values. A single value needs no list."""
     entries: list[bytes] = []
     for name, values in sorted(features.items()):
         single = isinstance(values, (bytes, int, float))
@@ -84,6 +91,7 @@ def encode_example(features: dict[str, Values | bytes | int | float]) -> bytes:
 
 
 def encode_feature(values: Values) -> list[bytes]:
+    """Return the parts of a Feature message. The type of the first value decides about its kind."""
     if not values:
         return []
     if isinstance(values[0], bytes):
@@ -96,7 +104,7 @@ def encode_feature(values: Values) -> list[bytes]:
 
 
 def decode_example(data: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:
-    """The named values of an Example. Raises RecordError where `data` is none."""
+    """Return the named values of an Example. Raise RecordError if `data` is not an Example."""
     try:
         features: dict[str, list[bytes] | list[int] | list[float]] = {}
         for _, feature_map in fields(data):
@@ -114,7 +122,7 @@ def decode_feature(data: bytes) -> list[bytes] | list[int] | list[float]:
         for _, value in fields(content):
             if kind == BYTES_LIST:
                 values.append(value)
-            elif kind == FLOAT_LIST:  # packed, or one by one
+            elif kind == FLOAT_LIST:  # packed, or one number in each field
                 values.extend(struct.unpack(f"<{len(value) // 4}f", value))
             elif isinstance(value, int):
                 values.append(signed(value))
@@ -124,7 +132,10 @@ def decode_feature(data: bytes) -> list[bytes] | list[int] | list[float]:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Field numbers and contents of a message; a varint comes as an integer."""
+    """Yield number and content of each field of a message. A varint is yielded as an integer.
+
+    Raises ValueError or IndexError for a damaged message.
+    """
     at = 0
     while at < len(data):
         key, at = read_varint(data, at)
@@ -146,12 +157,16 @@ def fields(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def delimited(number: int, parts: list[bytes]) -> list[bytes]:
-    """A field of all `parts`. They are joined once, at the end: images are large."""
+    """Return the parts of a field with the content `parts`.
+
+    The caller joins all parts once at the end, since images are large.
+    """
     length = sum(map(len, parts))
     return [varint(number << 3 | DELIMITED) + varint(length), *parts]
 
 
 def varint(value: int) -> bytes:
+    """Return a non-negative integer in the varint coding of protocol buffers."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -161,6 +176,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the varint at index `at`, and the index after it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -179,4 +195,5 @@ def varints(data: bytes) -> Iterator[int]:
 
 
 def signed(value: int) -> int:
+    """Return the 64-bit two's complement number that `value` stands for."""
     return value - (1 << 64) if value >> 63 else value

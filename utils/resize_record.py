@@ -1,6 +1,6 @@
-"""Resize the image of one ImageNet record: bytes in, bytes out, nothing else changed.
+"""Resizing the image of one ImageNet record. It takes and returns a serialized record.
 
-A sibling of tensorflow_image_resizer.py, which runs it. Needs Pillow, no TensorFlow.
+A part of tensorflow_image_resizer.py. It needs Pillow, not TensorFlow.
 """
 
 from __future__ import annotations
@@ -16,19 +16,23 @@ from image_record import CorruptImage, decoding
 from PIL import Image
 from records import RecordError, Values, decode_example, encode_example
 
-# What a record without them gets. Boxes are shares of the sides, so shrinking changes none.
+# Features that a record gets if it lacks them. Bounding boxes are fractions of the sides, so
+# resizing does not change them.
 ADDED: dict[str, Values | bytes | int | float] = {
     "image/class/text": [b""],
     **{f"image/object/bbox/{side}": [] for side in ("xmin", "ymin", "xmax", "ymax")},
 }
-CHROMA_HALVED = 2  # Pillow's word for 4:2:0
+CHROMA_HALVED = 2  # Pillow's number for 4:2:0
 
 Shrink = Callable[[Image.Image, tuple[int, int]], Image.Image]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the images become: pixels of the shorter side, JPEG quality, or a square."""
+    """The form of the results: pixels of the shorter side, and JPEG quality.
+
+    With `stretch` every image becomes a square of `size`.
+    """
 
     size: int = 480
     quality: int = 85
@@ -37,7 +41,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Resized:
-    """A JPEG and its true size in pixels."""
+    """A JPEG and its size in pixels."""
 
     encoded: bytes
     width: int
@@ -45,7 +49,11 @@ class Resized:
 
 
 def target_size(width: int, height: int, settings: Settings) -> tuple[int, int]:
-    """(width, height) in pixels: a square, or the shorter side at most `size`, never enlarged."""
+    """Return the (width, height) in pixels that an image gets.
+
+    It is a square with `stretch`. Otherwise the shorter side becomes `size` at most, and no image
+    is enlarged.
+    """
     size = settings.size
     if settings.stretch:
         return size, size
@@ -57,16 +65,19 @@ def target_size(width: int, height: int, settings: Settings) -> tuple[int, int]:
 
 
 def shrink(image: Image.Image, target: tuple[int, int]) -> Image.Image:
-    """Bilinear, over all source pixels under an output pixel: no aliasing at any ratio."""
+    """Resize an image with Pillow's bilinear filter.
+
+    It averages all source pixels under an output pixel, so there is no aliasing at any ratio.
+    """
     return image.resize(target, Image.Resampling.BILINEAR)
 
 
 @contextmanager
 def shrinking(threads: int) -> Iterator[Shrink]:
-    """`shrink` by several threads, bit for bit the same.
+    """Yield a version of `shrink` that uses several threads. Its results are the same, bit for bit.
 
-    Pillow scales along the rows first and then along the columns, so bands of rows, and then
-    bands of columns, depend on nothing outside of them.
+    Pillow scales along the rows first and then along the columns. So bands of rows, and later bands
+    of columns, can be scaled independently.
     """
     if threads <= 1:
         yield shrink
@@ -86,7 +97,10 @@ def shrinking(threads: int) -> Iterator[Shrink]:
 
 
 def bands(length: int, count: int) -> list[tuple[int, int]]:
-    """`length` cut into at most `count` ranges (start, end) of nearly one length, none empty."""
+    """Return `length` cut into at most `count` ranges (start, end) of about the same length.
+
+    No range is empty.
+    """
     edges = [length * index // count for index in range(count + 1)]
     return [(start, end) for start, end in zip(edges, edges[1:]) if end > start]
 
@@ -104,16 +118,16 @@ def paste_all(whole: Image.Image, boxes: list[Any], parts: Any) -> Image.Image:
 
 
 def resize_image(encoded: bytes, settings: Settings, shrink: Shrink = shrink) -> Resized:
-    """The image as a JPEG in RGB of the wanted size; `CorruptImage` when it cannot be decoded.
+    """Return the image as an RGB JPEG of the wanted size. Raise CorruptImage.
 
-    One that is small enough, and that coding again would make larger, keeps its bytes.
+    An RGB JPEG that has this size already keeps its bytes if encoding it again makes it larger.
     """
     with decoding(encoded):
         image = Image.open(io.BytesIO(encoded))
         source = image.size
         target = target_size(*source, settings)
         keepable = target == source and (image.format, image.mode) == ("JPEG", "RGB")
-        # A JPEG decoder halves, quarters or eighths an image while it decodes.
+        # A JPEG decoder can scale by 1/2, 1/4 or 1/8 while it decodes, which is much faster.
         image.draft("RGB", target)
         image.load()
         pixels = image if image.mode == "RGB" else image.convert("RGB")
@@ -124,7 +138,7 @@ def resize_image(encoded: bytes, settings: Settings, shrink: Shrink = shrink) ->
 
 
 def encode_jpeg(image: Image.Image, quality: int) -> bytes:
-    """Baseline JPEG with its own Huffman tables and halved chroma, as the original wrote."""
+    """Return a baseline JPEG with optimized Huffman tables and 4:2:0 chroma, as in the original."""
     image.info.clear()  # no comment or profile from the source
     out = io.BytesIO()
     image.save(out, "JPEG", quality=quality, optimize=True, subsampling=CHROMA_HALVED)
@@ -132,7 +146,10 @@ def encode_jpeg(image: Image.Image, quality: int) -> bytes:
 
 
 def resize_record(record: bytes, settings: Settings, shrink: Shrink = shrink) -> bytes:
-    """A serialized Example with its image resized, its size told truly, all else as it was."""
+    """Return the serialized Example with its image resized and its size updated.
+
+    The other features stay as they are, and missing ones are ADDED. Raises CorruptImage.
+    """
     try:
         features = decode_example(record)
     except RecordError as error:

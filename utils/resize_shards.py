@@ -1,6 +1,6 @@
-"""Resize whole shards: what one process does, and the plan of a run.
+"""Resizing whole shards: the work of one process, and the plan of a run.
 
-A sibling of tensorflow_image_resizer.py, which runs it.
+A part of tensorflow_image_resizer.py.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from resize_record import Settings, resize_record, shrinking
 from shard_jobs import Job, Made, finished, read_journal
 from shards import ShardError, fingerprint, shard_name
 
-MAKER = "resized 1"  # the number changes when other bytes come of the same settings
-MOST_INTER_THREADS = 4  # coding a JPEG holds Python's lock, so more of them only wait
+MAKER = "resized 1"  # raise the number when the same settings give other bytes
+MOST_INTER_THREADS = 4  # encoding a JPEG holds Python's lock, so more threads would only wait
 
 
 @dataclass(frozen=True)
 class Threads:
-    """`processes` work on a shard each, with `inter` images at a time, each scaled by `intra`."""
+    """Numbers of processes and threads. Each process works on one shard.
+
+    A process works on `inter` images at a time, and scales each one in `intra` threads.
+    """
 
     processes: int
     inter: int = 1
@@ -33,7 +36,7 @@ class Threads:
 
 @dataclass(frozen=True)
 class Task:
-    """A shard to read, and how."""
+    """A shard to resize."""
 
     source: str
     settings: Settings
@@ -42,14 +45,17 @@ class Task:
 
 @dataclass(frozen=True)
 class Corrupt:
-    """A record that is left out: its image's file name, in brackets or nothing, and why."""
+    """A record that is left out. `name` is its image's file name in brackets, or empty."""
 
     name: str
     why: str
 
 
 def choose_threads(processes: int, inter: int, intra: int, shards: int, cpus: int) -> Threads:
-    """What zeros stand for: a process per CPU, and images side by side where CPUs would idle."""
+    """Return the numbers of threads, with defaults for zeros.
+
+    The default is one process per CPU, and several images at a time if CPUs would be idle.
+    """
     wanted = min(processes or cpus, shards)
     return Threads(wanted, inter or max(1, min(MOST_INTER_THREADS, cpus // wanted)), intra or 1)
 
@@ -61,10 +67,11 @@ def plan(
     settings: Settings,
     threads: Threads,
 ) -> list[Job]:
-    """A job for each source; the results are numbered from 0.
+    """Return a job for each source. The results are numbered from 0.
 
-    The images of a shard, which only the progress line needs, are those of the first one, and of
-    the last: to count them all would mean to seek through all the data.
+    Only the first and the last shard's images are counted, and all others are taken to have as many
+    as the first. Counting all would seek through all data, and only the progress line uses it.
+    Raises ShardError if one of the two is cut short.
     """
     count = len(sources)
     try:
@@ -85,7 +92,7 @@ def plan(
 
 
 def unlike(jobs: Sequence[Job]) -> list[str]:
-    """Which shards are not what these jobs make, told without reading them."""
+    """Return a message for each shard that these jobs would make anew, by the journal."""
     if not jobs:
         return []
     lines = read_journal(jobs[0].shard.parent)
@@ -97,7 +104,7 @@ def unlike(jobs: Sequence[Job]) -> list[str]:
 
 
 def state_of(source: Path) -> str:
-    """Another one when the file has changed, however it may be called."""
+    """Return a fingerprint of a file's size and time, independent of its name."""
     stat = source.stat()
     return fingerprint(stat.st_size, stat.st_mtime_ns)
 
@@ -105,10 +112,10 @@ def state_of(source: Path) -> str:
 def resize_shard(task: Task, path: Path, count: Callable[[int], None]) -> Made:
     """Write the resized records of a shard to `path`, in order.
 
-    Records that cannot be used are left out. A shard with damaged framing is not kept: what
-    follows the damage is lost.
+    Records that cannot be used are left out. A shard whose record lengths or CRCs are damaged is
+    not kept, since the records after the damage are lost.
     """
-    warnings.filterwarnings("ignore", module=r"PIL\.")  # odd metadata, of no use to anybody here
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # warnings about metadata, which is not used
     source = Path(task.source)
     left_out: list[tuple[str, str]] = []
     written = 0
@@ -135,7 +142,7 @@ def resize_shard(task: Task, path: Path, count: Callable[[int], None]) -> Made:
 
 
 def name_in(record: bytes) -> str:
-    """The image's file name as the record has it, in brackets, or nothing."""
+    """Return the image's file name in brackets, or "" for a record without one."""
     try:
         names = decode_example(record).get("image/filename")
     except RecordError:
@@ -149,7 +156,10 @@ def name_in(record: bytes) -> str:
 def in_order(
     work: Callable[[bytes], bytes | Corrupt], items: Iterator[bytes], threads: int
 ) -> Iterator[bytes | Corrupt]:
-    """`work` over `items` by several threads, results in the items' order, few of them waiting."""
+    """Yield `work(item)` for the items in their order, computed by several threads.
+
+    At most 2 * `threads` + 1 items are under way, so that memory stays small.
+    """
     if threads <= 1:
         yield from map(work, items)
         return

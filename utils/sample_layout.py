@@ -1,4 +1,4 @@
-"""Lay drawn images out as ImageNet's raw data: folders, or tar files as they are downloaded."""
+"""Writing made-up images as ImageNet's raw data: as folders, or as the tar files of downloads."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sample_images import Sample
 from shards import DataError, writing
 
 File = tuple[str, str, bytes]  # synset, name, content
-MODIFIED = 1_340_000_000  # one time for all, so that the same flags make the same files
+MODIFIED = 1_340_000_000  # time of all files, so that the same flags make the same tar files
 
 
 class SampleError(DataError):
-    """A folder that holds something else already."""
+    """A folder that is not empty."""
 
 
 def write(sample: Sample, folder: Path, as_tars: bool) -> None:
-    """Raises SampleError where `folder` has files that this would mix with."""
+    """Write the data set to `folder`. Raise SampleError if the folder is not empty."""
     if folder.exists() and any(folder.iterdir()):
         raise SampleError(f"{folder} is not empty: give a new folder")
     folder.mkdir(parents=True, exist_ok=True)

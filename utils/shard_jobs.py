@@ -1,9 +1,9 @@
-"""Make shards over several processes: each whole or not at all, and none twice.
+"""Making shards with several processes: each shard is written completely or not at all.
 
-A folder of shards holds a journal, `.shards.jsonl`: a line per finished shard with what it was
-made with (the settings) and made from (its input). A later run skips shards of equal lines, makes
-those again whose input is another one, and refuses to touch shards that other settings or other
-programs made, unless it is told to.
+A folder of shards contains a journal, `.shards.jsonl`. It has a line for each finished shard with
+fingerprints of the settings and of the input that the shard was made of. A later run skips shards
+with the same fingerprints and makes shards with another input again. Without `force` it refuses to
+replace shards that were made with other settings or by other programs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ JOURNAL = ".shards.jsonl"
 
 @dataclass(frozen=True)
 class Job:
-    """One shard to make; `task` is what the making function needs, and is sent to a process."""
+    """One shard to make. `task` is the argument for the making function, which must be picklable.
+
+    `images` is their number for the progress line.
+    """
 
     shard: Path
     images: int
@@ -37,9 +40,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Made:
-    """What came of a job. `left_out` are images that could not be used, each with the reason.
+    """The result of a job. `left_out` has the images that could not be used, with the reasons.
 
-    With `keep` false the shard is not kept; what was left out is still remembered.
+    If `keep` is false the shard is removed; the images left out are still written to the journal.
     """
 
     records: int
@@ -47,13 +50,13 @@ class Made:
     keep: bool = True
 
 
-# make(task, path, count): write a shard to `path`, and call count(n) after every n images.
+# make(task, path, count) writes a shard to `path` and calls count(n) after every n images.
 Make = Callable[[Any, Path, Count], Made]
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the journal."""
+    """A line of the journal. `size` is the shard's in bytes; 0 if the shard was not kept."""
 
     shard: str
     made_with: str
@@ -68,7 +71,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did: `lines` are all its shards', `skipped` were finished before."""
+    """The result of a run. `lines` has the journal's line of every shard of the run.
+
+    `made` shards were made, and `skipped` were finished by an earlier run.
+    """
 
     lines: tuple[Line, ...]
     made: int
@@ -88,10 +94,11 @@ class Summary:
 def make_shards(
     jobs: Sequence[Job], make: Make, *, processes: int, force: bool = False, title: str = ""
 ) -> Summary:
-    """Make the shards of `jobs`, all in one folder, that are not there yet.
+    """Make those shards of `jobs` that are not finished. All of them are in one folder.
 
-    Raises ShardError when shards of others are in the way, another run is writing to the folder,
-    or a process dies; KeyboardInterrupt after Ctrl-C. Finished shards stay in either case.
+    Raises ShardError if the folder has shards that were made differently, if another run is writing
+    to the folder, or if a process dies. Raises KeyboardInterrupt after Ctrl-C. Finished shards are
+    kept in all cases.
     """
     folder = jobs[0].shard.parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,17 +128,21 @@ def make_shards(
 
 
 def make_one(task: tuple[Make, Any, str], count: Count) -> Made:
+    """Make one shard in a worker process and write it to the disk."""
     make, own_task, path = task
     with naming(Path(path)):
         made = make(own_task, Path(path), count)
         if made.keep:
-            with Path(path).open("rb") as file:  # here: processes wait for disks side by side
+            with Path(path).open("rb") as file:  # in the workers, which wait for the disk together
                 os.fsync(file.fileno())
     return made
 
 
 def keep(job: Job, made: Made, append: Callable[[Line], None]) -> Line:
-    """Give the shard its name. The journal comes first: a line without its shard does no harm."""
+    """Add the shard to the journal and then give it its final name.
+
+    In this order, since a line without its shard does no harm.
+    """
     temporary = temporary_of(job.shard)
     size = temporary.stat().st_size if made.keep else 0
     line = Line(
@@ -144,6 +155,7 @@ def keep(job: Job, made: Made, append: Callable[[Line], None]) -> Line:
 
 
 def finished(job: Job, line: Line | None) -> bool:
+    """Return whether a job's shard exists, with this job's settings and input in the journal."""
     return (
         line is not None
         and (line.made_with, line.made_from) == (job.made_with, job.made_from)
@@ -154,6 +166,7 @@ def finished(job: Job, line: Line | None) -> bool:
 
 
 def refuse_foreign(todo: Sequence[Job], lines: dict[str, Line]) -> None:
+    """Raise ShardError if a shard would replace one made with other settings or by others."""
     for job in todo:
         line = lines.get(job.shard.name)
         if job.shard.exists() and (line is None or line.made_with != job.made_with):
@@ -164,7 +177,7 @@ def refuse_foreign(todo: Sequence[Job], lines: dict[str, Line]) -> None:
 
 
 def refuse_other_sets(jobs: Sequence[Job]) -> None:
-    """Two sets of a subset in one folder would be read as one."""
+    """Raise ShardError if the folder has another set of the subset: both would be read as one."""
     names = {job.shard.name for job in jobs}
     match = NAME.fullmatch(jobs[0].shard.name)
     assert match, "shards are named by shard_name()"
@@ -178,9 +191,10 @@ def refuse_other_sets(jobs: Sequence[Job]) -> None:
 
 @contextlib.contextmanager
 def journal(folder: Path) -> Iterator[tuple[dict[str, Line], Callable[[Line], None]]]:
-    """The journal's last line per shard, and a function that adds a line durably.
+    """Lock the journal; yield its last line for each shard, and a function that adds a line.
 
-    Raises ShardError while another process has the folder's journal open.
+    The function returns when the line is on the disk. Raises ShardError if another process holds
+    the lock.
     """
     with (folder / JOURNAL).open("a+", encoding="utf-8") as file:
         try:
@@ -200,7 +214,7 @@ def journal(folder: Path) -> Iterator[tuple[dict[str, Line], Callable[[Line], No
 
 
 def read_journal(folder: Path) -> dict[str, Line]:
-    """The last line of each shard; lines that are damaged count as not there."""
+    """Return the last line of each shard. Damaged lines are ignored."""
     lines: dict[str, Line] = {}
     path = folder / JOURNAL
     for text in (
@@ -216,5 +230,6 @@ def read_journal(folder: Path) -> dict[str, Line]:
 
 
 def ends_whole(path: Path) -> bool:
+    """Return whether the last line is complete. A run that was killed may leave a part of one."""
     data = path.read_bytes()
     return not data or data.endswith(b"\n")

@@ -1,7 +1,8 @@
-"""Shards: the numbered files that hold a data set between them, as train-00000-of-01024.
+"""Shards: the numbered files of a data set, for example train-00000-of-01024.
 
-Names and finding them, sharing records out, and writing a file whole or not at all. To make many
-shards over processes see shard_jobs.py; to check them, verify.py; for what is inside, records.py.
+This module names and finds shards, divides records among them, and writes files atomically.
+shard_jobs.py makes shards with several processes, verify.py checks them, and records.py reads and
+writes their content.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from pathlib import Path
 
 NAME = re.compile(r"(?P<subset>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})")
 SUBSETS = ("train", "validation")
-CLASSES = 1000  # labels are 1 to this; 0 is left for "none of them"
+CLASSES = 1000  # labels are 1 to CLASSES; 0 means "none of them"
 
 
 class DataError(Exception):
-    """What the tools of this folder say in one line: `error: ...`."""
+    """Base class of errors that the tools in this folder print in one line, `error: ...`."""
 
 
 class ShardError(DataError):
-    """Shards that are missing, mixed up or in the way."""
+    """Shards that are missing, mixed up, or would be replaced."""
 
 
 def shard_name(subset: str, index: int, count: int) -> str:
-    """The name of shard `index`, counted from 0."""
+    """Return the name of shard `index`, counted from 0."""
     return f"{subset}-{index:05d}-of-{count:05d}"
 
 
 def find_shards(folder: Path, subset: str) -> list[Path]:
-    """All shards of a subset, in order: from `folder` itself, or else from `folder`/`subset`.
+    """Return all shards of a subset in order, from `folder` or else from `folder`/`subset`.
 
-    They are numbered from 0, or from 1 as the first resizer of this format did. Raises ShardError
-    when there are none, some are missing, or two sets of them lie in one folder.
+    They are numbered from 0, or from 1 as by the original resizer. Raises ShardError if there are
+    none, if some are missing, or if a folder has two sets of them.
     """
     where, found = folder, shards_in(folder, subset)
     if not found:
@@ -61,7 +62,7 @@ def find_shards(folder: Path, subset: str) -> list[Path]:
 
 
 def shards_in(folder: Path, subset: str) -> dict[tuple[int, int], Path]:
-    """The shards that lie in `folder`, by number and how many there should be."""
+    """Return the shards in `folder`, by (index, count) in their names."""
     found = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         match = NAME.fullmatch(path.name)
@@ -71,10 +72,11 @@ def shards_in(folder: Path, subset: str) -> dict[tuple[int, int], Path]:
 
 
 def share_out(records: int, shards: int) -> list[int]:
-    """How many records each shard gets: all the same, only the last one other.
+    """Return the number of records of each shard: the same for all shards but the last.
 
-    Trainers count records(first) x (shards - 1) + records(last), so it must be the last. It is the
-    smaller one (1252 and 371 of ImageNet's), or the larger where rounding up would leave it empty.
+    Trainers compute the total as records(first) x (shards - 1) + records(last), so only the last
+    may differ. It is smaller (for ImageNet 371 against 1252), or larger where rounding up would
+    leave it empty. Raises ShardError if there are fewer records than shards.
     """
     if shards < 1 or records < shards:
         raise ShardError(f"{records} records do not fill {shards} shards: ask for fewer shards")
@@ -86,10 +88,10 @@ def share_out(records: int, shards: int) -> list[int]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """A temporary path that becomes `path` when the block ends well, and vanishes when not.
+    """Yield a temporary path. It is renamed to `path` after the block, or removed after an error.
 
-    The data is on the disk before the name changes, and the name before this returns, so that no
-    power cut leaves half a file under the name of a whole one.
+    The data is on the disk before the file is renamed, and the new name before this returns. So a
+    power cut cannot leave an incomplete file under the final name.
     """
     temporary = temporary_of(path)
     try:
@@ -102,7 +104,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An error of the system within, such as a full disk, says which file it was about."""
+    """Set the file name of an OSError in the block that has none, such as "disk full"."""
     try:
         yield
     except OSError as error:
@@ -112,12 +114,12 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def temporary_of(path: Path) -> Path:
-    """Hidden, so that no reader's train-* finds it."""
+    """Return the temporary name of a file. It is hidden, so that patterns like train-* skip it."""
     return path.with_name(f".{path.name}.partial")
 
 
 def settle(temporary: Path, path: Path) -> None:
-    """Give a finished file its name, durably."""
+    """Rename a finished file. Return when the data and the new name are on the disk."""
     sync(temporary)
     temporary.replace(path)
     sync(path.parent)
@@ -132,9 +134,10 @@ def sync(path: Path) -> None:
 
 
 def usable_cpus() -> int:
+    """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def fingerprint(*parts: object) -> str:
-    """A digest of plain values (numbers, texts, lists of them): equal parts, equal digest."""
+    """Return a digest of plain values (numbers, strings, lists of them)."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

@@ -104,6 +104,8 @@ def folder(text: str) -> Path:
 
 
 def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return a parser of integers for argparse, whose name argparse prints in its errors."""
+
     def number(text: str) -> int:
         value = int(text)
         if value < least or (most is not None and value > most):
@@ -141,7 +143,7 @@ def report(done: Summary, flags: argparse.Namespace) -> None:
 
 
 def corrupt_status(done: Summary, flags: argparse.Namespace) -> int:
-    """List what could not be read, and say what it means. Returns the exit status."""
+    """Write the list of corrupt images, report them, and return the exit status."""
     listing = flags.output_dir / f"corrupt-images-{flags.subset_name}.txt"
     if not done.left_out:
         listing.unlink(missing_ok=True)
@@ -165,7 +167,10 @@ def corrupt_status(done: Summary, flags: argparse.Namespace) -> int:
 
 
 def verify(flags: argparse.Namespace) -> int:
-    """Check all records of the output; with an input, also that they are this input's, resized."""
+    """Check all records of the output and return the exit status.
+
+    With an input, also check by the journal that the output was made of it with these settings.
+    """
     from resize_shards import unlike
     from verify import verify as check
 
@@ -183,7 +188,7 @@ def verify(flags: argparse.Namespace) -> int:
 
 
 def jobs_of(flags: argparse.Namespace) -> tuple[list[Job], int]:
-    """A job per shard to make, and how many processes are to do them."""
+    """Return a job for each shard to make, and the number of processes."""
     from resize_record import Settings
     from resize_shards import choose_threads, plan
 

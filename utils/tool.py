@@ -1,4 +1,4 @@
-"""How the programs of this folder end: one line instead of a traceback, and a known status."""
+"""The end of the programs in this folder: a one-line message, and a documented exit status."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ GOES_ON = "finished shards stay, the same command goes on"
 
 
 def run(main: Callable[[], int], when_stopped: str = GOES_ON) -> NoReturn:
-    """Exit with main's status; 1 after `error: ...` for bad data or what the system says.
+    """Call `main` and exit with its status.
 
-    Ctrl-C ends with 130, SIGTERM and SIGHUP with 128 and their number; all clean up first.
-    `when_stopped`: what a user should know then.
+    For a DataError, an OSError or a missing module it prints `error: ...` and exits with 1. The
+    status is 130 after Ctrl-C, 141 if the reader of the output is gone, and 128 + the signal's
+    number after SIGTERM and SIGHUP. Clean-up code runs first in all cases. `when_stopped` is
+    printed after Ctrl-C.
     """
-    # Into a pipe, too, in the order of what happens: errors are not buffered.
+    # Also into a pipe, stdout and stderr keep their order: stderr is not buffered.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -49,7 +51,7 @@ def run(main: Callable[[], int], when_stopped: str = GOES_ON) -> NoReturn:
 
 
 def told(error: Exception) -> str:
-    """What happened, and where the system said so; for a full disk also what to do."""
+    """Return the message for an error, with its file, and for a full disk with a hint."""
     if not (isinstance(error, OSError) and error.strerror):
         return str(error)
     what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
@@ -60,4 +62,5 @@ def told(error: Exception) -> str:
 
 
 def end(number: int, frame: FrameType | None) -> None:
+    """Handle a signal by SystemExit, so that clean-up code runs."""
     sys.exit(128 + number)

@@ -1,4 +1,4 @@
-"""Check a finished set of shards: every record's CRCs, labels, image headers, and the counts."""
+"""Verification of a set of shards: CRCs, labels and image headers of all records, and counts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from progress import Progress
 from records import RecordError, count_records, decode_example, read_records
 from shards import CLASSES, ShardError, find_shards
 
-MOST_SHOWN = 10
+MOST_SHOWN = 10  # problems that are printed
 
 
 @dataclass
 class Checked:
-    """What one shard, or all of them, hold."""
+    """The content of one shard or of all, and the problems in it."""
 
     records: int = 0
     labels: Counter[int] = field(default_factory=Counter)
@@ -35,8 +35,10 @@ class Checked:
 
 
 def verify(folder: Path, subset: str, processes: int = 1, expected: int | None = None) -> Checked:
-    """Read every record of a subset. What is wrong is in the result's `problems`; nothing raises
-    but a process that dies."""
+    """Read every record of a subset, and return what is wrong in the result's `problems`.
+
+    `expected` is the number of images, or None. Raises ShardError only if a process dies.
+    """
     whole = Checked()
     try:
         paths = find_shards(folder, subset)
@@ -79,7 +81,7 @@ def check_shard(path: str, count: Count) -> Checked:
 
 
 def check_record(record: bytes, found: Checked) -> str:
-    """What is wrong with a record, or nothing; its name and label are added to `found`."""
+    """Return what is wrong with a record, or "". Its name and label are added to `found`."""
     try:
         features = decode_example(record)
     except RecordError as error:
@@ -97,11 +99,14 @@ def check_record(record: bytes, found: Checked) -> str:
 
 
 def check_image(encoded: bytes, features: dict) -> str:
-    """The header against the features. Pixels are decoded when a shard is made, not here."""
+    """Compare an image's header with the features. Return what is wrong, or "".
+
+    Pixels are not decoded: that was done when the shard was made.
+    """
     try:
         with Image.open(io.BytesIO(encoded)) as image:
             kind, size, mode = image.format, image.size, image.mode
-    except Exception:  # a damaged file can make a decoder raise anything
+    except Exception:  # for a damaged file, decoders raise errors of any kind
         return "image/encoded is no image"
     if kind not in ("JPEG", "MPO") or mode not in ("RGB", "L"):
         return f"image/encoded is {kind} {mode}, not a JPEG of colours"
@@ -112,7 +117,10 @@ def check_image(encoded: bytes, features: dict) -> str:
 
 
 def uneven(counts: list[int], paths: list[Path]) -> list[str]:
-    """Trainers count records(first) x (shards - 1) + records(last)."""
+    """Return a problem for each shard, except the last, with another count than the first.
+
+    Trainers compute the total as records(first) x (shards - 1) + records(last).
+    """
     return [
         f"{path} has {count} records, the first shard {counts[0]}: all but the last must be equal"
         for count, path in zip(counts[:-1], paths)
@@ -121,7 +129,7 @@ def uneven(counts: list[int], paths: list[Path]) -> list[str]:
 
 
 def estimate(paths: list[Path]) -> int:
-    """How many records there are, for the progress line."""
+    """Return the number of records for the progress line, from the first and the last shard."""
     try:
         return count_records(paths[0]) * (len(paths) - 1) + count_records(paths[-1])
     except (RecordError, OSError):
