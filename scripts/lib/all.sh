@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Everything the scripts share. Source it from the checkout's root.
+# Everything that the scripts share. Source it from the checkout's root.
 
 # shellcheck source=scripts/lib/base.sh
 . scripts/lib/base.sh

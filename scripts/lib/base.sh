@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What every script here starts from: where the checkout is, and how to speak.
+# The base of all scripts: CHECKOUT, the checkout's folder, and functions for messages.
 
 CHECKOUT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export CHECKOUT

@@ -1,4 +1,7 @@
-"""Measure commands whole, from outside, in turn: every round runs each of them once."""
+"""The benchmarks' main program, and the benchmarks of runclust, of its start and of `up`.
+
+Commands are measured as a whole, from outside. Every round runs each of them once.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +48,13 @@ from clusterctl.transport.user_config import read_user_config
 ROUNDS = 5
 FANOUT = 256
 ROUND_TRIP_S = 0.05
-# Of a machine on EC2 it is more.
+# Boot time of hosts that need no CPU of this machine. Instances on EC2 need more.
 SLOW_BOOT_S = 20
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A command line that does the job, and what to put into its environment."""
+    """A command line that is measured, and variables to add to its environment."""
 
     name: str
     argv: list[str]
@@ -60,6 +63,8 @@ class Peer:
 
 @dataclass(frozen=True)
 class Timing:
+    """Seconds of one run: by the clock, and CPU time of the command and of the lab's hosts."""
+
     wall_s: float
     client_cpu_s: float
     servers_cpu_s: float
@@ -69,7 +74,7 @@ def main() -> None:
     end_when_told()
     words = sys.argv[1:]
     subjects = {"runclust": bench_runclust, "start": bench_start, "up": bench_up}
-    # With options of their own.
+    # These parse their own arguments.
     alone = {
         "copy": bench_copy,
         "explain": bench_explain,
@@ -127,7 +132,7 @@ def bench_persist(runclust: Peer) -> None:
 
 
 def bench_delayed(home: Path, nodes: int) -> None:
-    """The same with a round trip as to another continent."""
+    """Measure the same with a round trip of ROUND_TRIP_S to the hosts."""
     given = read_user_config(home / "bench", "ssh_config")
     targets = [given.target(f"bench-{index}") for index in range(nodes)]
     if any(target.proxy_command for target in targets):
@@ -170,7 +175,7 @@ def runclust_peers(home: Path, config: Path, nodes: int) -> list[Peer]:
         Peer(
             "runclust",
             ["runclust", str(hosts), "true"],
-            # The keeper of --persist, too, is this user's own.
+            # The process that keeps connections (--persist) belongs to this folder too.
             {"HOME": str(user), "XDG_RUNTIME_DIR": str(user), "CLUSTERCTL_HOME": str(user)},
         ),
         Peer(
@@ -206,7 +211,7 @@ def bench_up(home: Path) -> None:
 def bench_up_of(home: Path, nodes: int) -> None:
     print(f"\n`clusterctl up` of {nodes} nodes (CPU: of the lab and of who asks it)")
     compare_boots(nodes, 3)
-    # The lab's hosts boot in a second, on this machine's cores. Those of EC2 need none of these.
+    # The lab's hosts boot in a second and need this machine's cores for it. EC2's instances do not.
     compare_boots(nodes, 1, SLOW_BOOT_S)
     print(f"  its AWS calls: {calls_of(home, *up_argv(nodes)[1:])}")
     status_s = timed(lambda: quiet("clusterctl", "status", "bench"))
@@ -234,7 +239,10 @@ def compare_boots(nodes: int, rounds: int, slow_s: int = 0) -> None:
 
 
 def calls_of(home: Path, *argv: str) -> str:
-    """How many AWS calls a clusterctl command makes; those for one node each apart."""
+    """Return how many AWS calls a clusterctl command makes.
+
+    GetConsoleOutput, one call for each node, is counted separately.
+    """
     file = home / "calls.json"
     quiet(sys.executable, str(Path(__file__).with_name("count_calls.py")), str(file), *argv)
     calls = json.loads(file.read_text())
@@ -252,13 +260,13 @@ def up_and_down(nodes: int) -> None:
 
 
 def with_cpu(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds of `work`, and CPU seconds of this program, its commands and the lab.
+    """Return the seconds of `work`, and the CPU seconds of this program, its commands and the lab.
 
-    Other work on this machine makes the former longer, and the latter hardly.
+    Other programs on this machine lengthen the seconds, but hardly the CPU seconds.
     """
     began = own_cpu_s() + lab_cpu_s()
     cpu: list[float] = []
-    # What `work` has left to be done when the clock has stopped comes after this.
+    # The CPU time is read before the functions in `after` run.
     took_s = timed(lambda: (work(), cpu.append(own_cpu_s() + lab_cpu_s() - began)))
     return took_s, cpu[0]
 
@@ -269,7 +277,7 @@ def own_cpu_s() -> float:
 
 
 def boot_alone(nodes: int) -> None:
-    """The same instances through the API alone, until every sshd answers; then away."""
+    """Launch the same instances by the API alone, and wait until every sshd answers."""
     ec2 = lab_ec2()
     image = ec2.describe_images(Owners=["898082745236"])["Images"][0]["ImageId"]
     made = ec2.run_instances(
@@ -277,7 +285,8 @@ def boot_alone(nodes: int) -> None:
     )
     ids = [instance["InstanceId"] for instance in made["Instances"]]
     after.append(lambda: terminate(ec2, ids))
-    # Without root the hosts have no address here; the lab's own check is whether sshd listens.
+    # Without root the hosts have no address on this machine. The lab reports the status "ok" when
+    # sshd listens.
     direct = lab_record().mode == "root"
     waiter = ec2.get_waiter("instance_running" if direct else "instance_status_ok")
     waiter.wait(InstanceIds=ids, WaiterConfig={"Delay": 0.1, "MaxAttempts": 1000})
@@ -295,6 +304,7 @@ def await_ssh(address: str) -> None:
         time.sleep(0.02)
 
 
+# What measured work leaves to be done after the clock has stopped; see `timed`.
 after: list[Callable[[], None]] = []
 
 
@@ -306,7 +316,7 @@ def terminate(ec2: Any, ids: list[str]) -> None:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds of `work`; what it left in `after` is done when the clock has stopped."""
+    """Return the seconds of `work`. Then call the functions that it added to `after`."""
     began = time.monotonic()
     work()
     took = time.monotonic() - began
@@ -316,6 +326,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def measure(peers: list[Peer]) -> dict[str, list[Timing]]:
+    """Run every command once in each round, and return their timings by name."""
     rows: dict[str, list[Timing]] = {peer.name: [] for peer in peers}
     for round_number in range(ROUNDS + 1):
         for peer in peers:

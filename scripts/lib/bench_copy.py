@@ -1,4 +1,4 @@
-"""`./scripts/bench copy [PART...]`: our copy beside its peers, on hosts of the lab."""
+"""`./scripts/bench copy [PART...]`: `clusterctl copy` and its peers, on hosts of the lab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies that something befalls: do the other nodes feel it?"""
+"""Copies with a slow or a killed node: the time of the other nodes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,25 @@ from bench_peers import one_rsync
 from bench_scale import Scale
 from bench_tables import Goal, Sample, median_s, prediction_goal, table
 
+# Factor by which one link is slower.
 SLOWER = 10
+# Goal for the other nodes' time, as a multiple of T1.
 MOST = 1.25
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`others_s`: when the last of the nodes that nothing befell had everything."""
+    """One copy with a fault. `others_s` is the time until the last unaffected node is complete."""
 
     others_s: float
     sample: Sample
 
 
 def bench_faults(home: Path, scale: Scale) -> list[Goal]:
-    """Nodes that are killed are gone, so there are as many more as are killed."""
+    """Measure copies without a fault, with a slow link and with a killed node.
+
+    A killed node is gone, so the cluster has a spare node for each round.
+    """
     count, data, rate = scale.fault_nodes, scale.large, scale.rate_mbit
     with copy_lab(home, count + scale.rounds, data.bytes) as lab, shaped(rate):
         lab.make(data)
@@ -47,12 +52,12 @@ def bench_faults(home: Path, scale: Scale) -> list[Goal]:
 
 
 def middle(nodes: Sequence[int]) -> int:
-    """The node of which half of the others come after."""
+    """Return the node with half of the others after it."""
     return nodes[len(nodes) // 2]
 
 
 def with_slow(lab: CopyLab, scale: Scale, nodes: Sequence[int], ids: Sequence[str]) -> Fault:
-    """To its end: the slow node gets everything, too."""
+    """Copy with one slow node, until that node is complete too."""
     slow = middle(nodes)
     with shaped(scale.rate_mbit // SLOWER, ids[slow]):
         sample = timed_run(ours(scale.large, nodes, scale.rate_mbit))
@@ -63,7 +68,7 @@ def with_slow(lab: CopyLab, scale: Scale, nodes: Sequence[int], ids: Sequence[st
 def with_killed(
     lab: CopyLab, scale: Scale, nodes: Sequence[int], ids: Sequence[str], after_s: float
 ) -> Fault:
-    """The node falls silent, as one whose power is cut: nothing says that it is gone."""
+    """Copy and kill one node after `after_s`. It falls silent without closing its connections."""
     victim = middle(nodes)
     ec2 = lab_ec2()
     timer = threading.Timer(after_s, ec2.terminate_instances, kwargs={"InstanceIds": [ids[victim]]})
@@ -79,6 +84,7 @@ def with_killed(
 
 
 def others(lab: CopyLab, nodes: Sequence[int], odd: int, sample: Sample, title: str) -> Fault:
+    """Return the time of all `nodes` but `odd`, and remove their copies."""
     unhurt = [node for node in nodes if node != odd]
     others_s = max(lab.last_changes(unhurt)) - sample.began
     lab.clear(nodes)

@@ -1,4 +1,4 @@
-"""The cluster that copies are measured in: node 0 has the sets, nodes 1.. are to get them."""
+"""The cluster for benchmarks of copies: node 0 has the data sets, nodes 1.. receive them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from bench_tables import Sample, plan_of
 
 PROGRAMS = ("bench_swarm.py", "bench_socket.py", "bench_digest.py")
 DESTINATION = "/data/out"
-# When the last file got its name: the hosts and this machine have one clock.
+# Prints when the last file was renamed. The hosts share this machine's clock.
 LAST_CHANGE = "find {folder} -type f -printf '%C@\\n' | sort -n | tail -n 1"
 
 
 class CopyLab:
-    """`clusterctl ... bench ...`, and scripts on its nodes."""
+    """A cluster named bench, and scripts that run on its nodes."""
 
     def __init__(self, home: Path, nodes: int) -> None:
         self.config = home / "bench" / "ssh_config"
@@ -41,16 +41,17 @@ class CopyLab:
         self.digests: dict[str, str] = {}
 
     def ssh(self, node: int, script: str) -> list[str]:
+        """Return the command that runs a bash script on a node."""
         command = shlex.join(["bash", "-o", "pipefail", "-c", script])
         return ["ssh", "-F", str(self.config), "-o", "LogLevel=ERROR", f"bench-{node}", command]
 
     def on(self, nodes: Sequence[int], script: str) -> list[str]:
-        """The output of the script on each of these nodes, side by side."""
+        """Run a script on several nodes at the same time, and return its outputs."""
         with ThreadPoolExecutor(8) as pool:
             return list(pool.map(lambda node: quiet(*self.ssh(node, script)), nodes))
 
     def prepare(self) -> None:
-        """The programs of peers, and the head's way to the others, to every node."""
+        """Copy the peers' programs to every node, and the head node's SSH keys to the others."""
         keys = "~/.ssh/clusterctl_mpi ~/.ssh/config ~/.ssh/clusterctl_known_hosts"
         for node in range(self.nodes):
             target = f"bench-{node}:/tmp/"
@@ -60,6 +61,7 @@ class CopyLab:
                 self.on([0], f"scp -q {keys} bench-{node}:.ssh/")
 
     def make(self, data: DataSet, torrent: bool = False) -> None:
+        """Make a data set on node 0, and its torrent if it is needed."""
         self.on([0], data.script())
         self.digests[data.folder] = self.digest([0], data.folder, data.name)[0]
         if torrent:
@@ -69,7 +71,7 @@ class CopyLab:
         return self.on(nodes, f"{PYTHON} -IS /tmp/bench_digest.py {folder} {name}")
 
     def check(self, nodes: Sequence[int], data: DataSet, who: str) -> None:
-        """Every byte of every copy is compared."""
+        """Compare every byte of every copy with node 0. End the program if one differs."""
         found = self.digest(nodes, DESTINATION, data.name)
         wrong = [node for node, digest in zip(nodes, found) if digest != self.digests[data.folder]]
         if wrong:
@@ -79,7 +81,7 @@ class CopyLab:
         self.on(nodes, f"rm -rf {DESTINATION} {DESTINATION}.*")
 
     def last_changes(self, nodes: Sequence[int]) -> list[float]:
-        """The time (of the epoch) at which each of these nodes had everything."""
+        """Return when each of these nodes was complete, in seconds since 1970."""
         return list(map(float, self.on(nodes, LAST_CHANGE.format(folder=DESTINATION))))
 
     def instance_ids(self) -> list[str]:
@@ -89,7 +91,10 @@ class CopyLab:
 
 @contextmanager
 def copy_lab(home: Path, nodes: int, data_bytes: int) -> Iterator[CopyLab]:
-    """A cluster with a source and that many others, which all are to hold so much."""
+    """Yield a cluster with a source and `nodes` other nodes.
+
+    Ends the program if `data_bytes` on each of them do not fit into memory.
+    """
     if not fitting([nodes], data_bytes, available_bytes()):
         sys.exit(f"error: {nodes} copies of {data_bytes >> 20} MiB do not fit into memory")
     with cluster(nodes + 1):
@@ -100,6 +105,7 @@ def copy_lab(home: Path, nodes: int, data_bytes: int) -> Iterator[CopyLab]:
 
 @contextmanager
 def shaped(rate_mbit: int, instance: str = "all") -> Iterator[None]:
+    """Limit the rate of the links of one instance or of all."""
     quiet("clusterctl", "lab", "fault", "shape", instance, "--rate", f"{rate_mbit}mbit")
     try:
         yield
@@ -112,7 +118,7 @@ def job_of(data: DataSet, nodes: Sequence[int]) -> Job:
 
 
 def ours(data: DataSet, nodes: Sequence[int], rate_mbit: int | None) -> list[str]:
-    """`clusterctl copy` as a user types it."""
+    """Return the command line of `clusterctl copy`. A `rate_mbit` of None leaves out the rate."""
     known = ["--link-rate", f"{rate_mbit}mbit"] if rate_mbit else []
     chosen = ",".join(map(str, nodes))
     options = ["--from", "0", "--nodes", chosen, *known, "--json"]
@@ -120,7 +126,7 @@ def ours(data: DataSet, nodes: Sequence[int], rate_mbit: int | None) -> list[str
 
 
 def timed_run(argv: Sequence[str], may_fail: bool = False) -> Sample:
-    """Run one copy to its end. `began`, of the sample, is by the hosts' clock."""
+    """Run one copy to its end. The sample's `began` is in seconds since 1970."""
     fields = (*COMMANDS, *INTERRUPTS)
     cpu, began, start_s = machine_cpu_s(fields), time.time(), time.monotonic()
     process = start(argv)

@@ -1,4 +1,4 @@
-"""Copies over links of one rate: does the time depend on the number of nodes?"""
+"""Copies over links of a limited rate: how the time grows with the number of nodes."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from bench_tables import (
 )
 
 OURS = "clusterctl copy"
+# Goals: by the number of nodes, the time as a multiple of T1, one rsync to one node.
 MOST = {8: 1.10, 16: 1.15}
 Samples = dict[tuple[str, int], list[Sample]]
 
@@ -48,7 +49,7 @@ def bench_shaped(home: Path, scale: Scale) -> list[Goal]:
 
 
 def measure_ours(lab: CopyLab, scale: Scale, counts: Sequence[int], samples: Samples) -> None:
-    """One round: T1 of both sets, and ours to each number of nodes."""
+    """Measure one round: T1 of both data sets, and `clusterctl copy` to each number of nodes."""
     for data in (scale.large, scale.reduced):
         argv = lab.ssh(0, one_rsync(job_of(data, [1])))
         samples["T1", data.files].append(whole(lab, argv, data, [1], f"one rsync of {data.name}"))
@@ -72,7 +73,7 @@ def measure_peers(
 
 
 def there(peers: Sequence[Peer]) -> list[Peer]:
-    """Those whose program this machine, and so every host, has; the others are named."""
+    """Return the peers whose program this machine, and so every host, has. Name the others."""
     found = []
     for peer in peers:
         try:
@@ -91,7 +92,7 @@ def set_of(peer: Peer, scale: Scale) -> DataSet:
 def whole(
     lab: CopyLab, argv: Sequence[str], data: DataSet, nodes: Sequence[int], title: str
 ) -> Sample:
-    """Run one copy; compare every byte of it, outside the clock; and away with it."""
+    """Run and time one copy. Then compare every byte of it, and remove it."""
     sample = timed_run(argv)
     lab.check(nodes, data, title)
     lab.clear(nodes)

@@ -1,4 +1,4 @@
-"""Copies over links without a rate: what the processors do, and many small files."""
+"""Copies over links without a limit: CPU time, one hop, a chain of nodes, many small files."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from bench_scale import DataSet, Scale, fitted
 from bench_tables import Goal, Sample, median_s, spread_cell, table
 
 HOPS = 2
+# Goals for CPU time and time of one hop, as multiples of a plain socket's.
 CPU_RATIO, HOP_RATIO = 1.0, 1 / 0.8
-# By how much tar through ssh may be faster, or has to be slower, at so many nodes.
+# Goals for small files: by the number of nodes, the time as a multiple of tar through ssh.
 SMALL_RATIO = {1: 1.0, 8: 1 / 1.5}
 GIB = 1 << 30
 
 
 def bench_cpu(home: Path, scale: Scale) -> list[Goal]:
-    """CPU seconds of the whole machine for each GiB that goes from one host to another."""
+    """Measure the whole machine's CPU seconds for each GiB that goes from one host to another."""
     samples, starts = large_and_tiny(home, scale, scale.unshaped, HOPS, CPU)
     amount = HOPS * scale.unshaped.bytes / GIB
     costs = {
@@ -49,7 +50,7 @@ def bench_cpu(home: Path, scale: Scale) -> list[Goal]:
 
 
 def bench_hop(home: Path, scale: Scale) -> list[Goal]:
-    """One link without a rate: GiB a second, beside a plain socket with as many connections."""
+    """Measure GiB a second over one link, and of a plain socket with as many connections."""
     data = fitted(scale.hop, available_bytes())
     samples, starts = large_and_tiny(home, scale, data, 1, (SOCKET,), None)
     print(f"\nhop: {describe(data)} to one node over a link without a rate")
@@ -73,7 +74,7 @@ def bench_hop(home: Path, scale: Scale) -> list[Goal]:
 
 
 def bench_chain(home: Path, scale: Scale) -> list[Goal]:
-    """How long a block takes from one host to the next, and all of a set to the last."""
+    """Measure how long a block takes from one host to the next, and a set to the last host."""
     data, tiny, nodes = scale.chain, scale.tiny, range(1, scale.chain_nodes + 1)
     ones, wholes, fills = [], [], []
     with copy_lab(home, len(nodes), data.bytes) as lab:
@@ -106,13 +107,13 @@ def large_and_tiny(
     peers: Sequence[Peer],
     connections: int | None = 1,
 ) -> tuple[Samples, Samples]:
-    """Samples of a set, and of a tiny one: what a copy costs before and after its bytes."""
+    """Return samples of a data set, and of a tiny one, which cost what does not depend on size."""
     samples: Samples = defaultdict(list)
     starts: Samples = defaultdict(list)
     with copy_lab(home, count, data.bytes) as lab:
         lab.make(data)
         lab.make(scale.tiny)
-        # Memory never used before is dear.
+        # A first round that is not counted: memory pages that are used for the first time are slow.
         one_round(lab, data, count, peers, defaultdict(list), connections)
         for _ in range(scale.unshaped_rounds):
             one_round(lab, data, count, peers, samples, connections)
@@ -160,7 +161,11 @@ def one_round(
     samples: Samples,
     connections: int | None = 1,
 ) -> None:
-    """`connections` are those of a plain socket; None: as many as ours has."""
+    """Measure `clusterctl copy` and the peers once.
+
+    `connections` is the number of a plain socket's connections; None takes as many as
+    `clusterctl copy` has.
+    """
     nodes = range(1, count + 1)
     title = f"{OURS}, {data.name}, {count} nodes"
     mine = whole(lab, ours(data, nodes, None), data, nodes, title)

@@ -1,7 +1,7 @@
-"""One digest of all names and contents below a folder: bench_digest.py FOLDER NAME
+"""Print one digest of all names and contents below a folder: bench_digest.py FOLDER NAME
 
-scp and pdcp put the folder itself into one that is there, and a swarm names it after the set: what
-is below FOLDER/NAME counts, where there is that.
+scp and pdcp put the folder itself into an existing one, and a swarm names the folder after the data
+set. So if FOLDER/NAME exists, the digest is of what is below it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Processor seconds of `clusterctl explain` for a log of 100 MB, beside grep's for the same texts.
+"""CPU seconds of `clusterctl explain` for a log of 100 MB, and of grep for the same texts.
 
-Three kinds: a training's rows, one known error on every line, and text of which no two lines are
-alike. `grep -F` counts the lines that have a signature's plain text, and tells no more of them.
+There are three kinds of logs: a training's rows, one known error in every line, and text in which
+no two lines are alike. `grep -F` only counts the lines that contain a signature's plain text.
 
     ./scripts/bench explain
 """
@@ -49,9 +49,9 @@ def bench_explain(words: list[str]) -> None:
 
 
 def cpu_s(argv: list[str | Path]) -> float:
-    """User and system time of a command and what it starts."""
+    """Return the user and system time of a command and its children, in seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # Into /dev/null grep writes nothing, and ends with the first line found.
+    # If stdout is /dev/null, grep stops at the first match.
     subprocess.run(argv, stdout=subprocess.PIPE, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -1,4 +1,4 @@
-"""The lab that benchmarks run in: started for them, a cluster in it, its hosts' links shaped."""
+"""The lab that benchmarks run in: its start and end, clusters, delays, and CPU times."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from typing import Any
 
 from clusterctl.lab.record import LabRecord, read_record
 
-# Of /proc/stat's first line: user, nice, system; interrupts are where packets are received.
+# Fields of the first line of /proc/stat: user, nice and system; irq and softirq, in which packets
+# are received.
 COMMANDS, INTERRUPTS = (1, 2, 3), (6, 7)
 
 
 @contextmanager
 def running_lab(home: Path, *options: str) -> Iterator[None]:
-    """A lab of its own below `home`, gone at the end, whatever ends it."""
+    """Start a lab below `home`, and stop it at the end in any case."""
     os.environ.update(CLUSTERCTL_HOME=str(home), CLUSTERCTL_LAB="1")
     try:
         quiet("clusterctl", "lab", "start", *options)
@@ -35,6 +36,7 @@ def running_lab(home: Path, *options: str) -> Iterator[None]:
 
 @contextmanager
 def cluster(nodes: int) -> Iterator[str]:
+    """Launch a cluster in the lab, yield its name, and remove it at the end."""
     quiet("clusterctl", "up", "bench", "--nodes", str(nodes), "--instance-type", "p3.2xlarge")
     try:
         yield "bench"
@@ -45,7 +47,7 @@ def cluster(nodes: int) -> Iterator[str]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """A second Ctrl-C does not keep the first from being cleaned up after."""
+    """Ignore SIGINT and SIGTERM in the block, so that a second Ctrl-C does not stop a clean-up."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
     try:
@@ -56,9 +58,9 @@ def undisturbed() -> Iterator[None]:
 
 
 def end_when_told() -> None:
-    """SIGTERM and SIGHUP unwind like Ctrl-C, so that the lab goes.
+    """Handle SIGTERM, SIGHUP and SIGINT by SystemExit, so that the lab is stopped.
 
-    And Ctrl-C does, too, in a shell's background, where it is ignored unless asked for.
+    SIGINT needs a handler too: a shell starts background jobs with SIGINT ignored.
     """
 
     def end(number: int, _frame: object) -> None:
@@ -69,7 +71,10 @@ def end_when_told() -> None:
 
 
 def quiet(*argv: str, environ: Mapping[str, str] | None = None) -> str:
-    """The standard output of a command, which has to succeed; `environ` adds to its environment."""
+    """Run a command and return its standard output. End the program if the command fails.
+
+    `environ` is added to the environment.
+    """
     process = start(argv, environ)
     with ending(process):
         out, err = process.communicate()
@@ -79,7 +84,7 @@ def quiet(*argv: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def start(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """A command that runs, and whose output is kept."""
+    """Start a command with pipes for its output."""
     return subprocess.Popen(
         argv,
         env={**os.environ, **(environ or {})},
@@ -92,7 +97,7 @@ def start(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> subp
 
 @contextmanager
 def ending(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """However the block ends, the process does: told first, killed when that is not enough."""
+    """End the process when the block ends: by SIGTERM, and after 10 s by SIGKILL."""
     try:
         yield process
     finally:
@@ -105,18 +110,19 @@ def ending(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def machine_cpu_s(fields: Sequence[int] = COMMANDS) -> float:
-    """CPU seconds of everything on this machine."""
+    """Return the CPU seconds of the whole machine since its boot."""
     words = Path("/proc/stat").read_text().splitlines()[0].split()
     return sum(int(words[field]) for field in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def lab_cpu_s() -> float:
-    """CPU seconds of the lab: its API, its daemon, and all that has ever run on its hosts."""
+    """Return the CPU seconds of the lab: its API, its daemon, and all processes of its hosts."""
     children: dict[int, list[int]] = {}
     used: dict[int, int] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # The name, which may have blanks, is in parentheses; proc(5) counts from it.
+            # The process's name is in parentheses and may have blanks, so fields are counted from
+            # its end; see proc(5).
             words = file.read_text().rpartition(") ")[2].split()
             number = int(file.parent.name)
             children.setdefault(int(words[1]), []).append(number)
@@ -129,13 +135,13 @@ def lab_cpu_s() -> float:
 
 @contextmanager
 def delayed(addresses: Sequence[tuple[str, int]], one_way_s: float) -> Iterator[list[int]]:
-    """Ports of 127.0.0.1 that lead to these addresses, and take so long each way.
+    """Yield ports of 127.0.0.1 that lead to these addresses with a delay in each direction.
 
-    netem would be without a process, but not every kernel has it. That process is the same for all
-    that is compared.
+    The kernel's netem would need no process for this, but not every kernel has it. The cost of this
+    process is the same for all programs that are compared.
     """
     loop = asyncio.new_event_loop()
-    # What is under way when the loop stops is of no interest.
+    # Ignore errors of connections that are open when the loop stops.
     loop.set_exception_handler(lambda *_: None)
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -143,7 +149,7 @@ def delayed(addresses: Sequence[tuple[str, int]], one_way_s: float) -> Iterator[
             data = b"begin"
             while data:
                 data = await reader.read(1 << 16)
-                # Later ones are due later: the order stays.
+                # call_later keeps the order, since later data is due later.
                 if data:
                     loop.call_later(one_way_s, writer.write, data)
             loop.call_later(one_way_s, writer.close)
@@ -168,7 +174,7 @@ def delayed(addresses: Sequence[tuple[str, int]], one_way_s: float) -> Iterator[
 
 
 def available_bytes() -> int:
-    """Memory that new work can have, hosts' volumes included."""
+    """Return the memory that is available for new work, which includes the hosts' volumes."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -180,7 +186,7 @@ def cores() -> int:
 
 
 def lab_ec2() -> Any:
-    """boto3's client for the lab."""
+    """Return a boto3 client for the lab's EC2."""
     import boto3
 
     record = lab_record()

@@ -1,9 +1,10 @@
-"""`scripts/bench launch`: training under `clusterctl train`, beside the same line typed by hand.
+"""`scripts/bench launch`: a training by `clusterctl train`, and by the same line typed by hand.
 
-Two hosts of the local EC2, by turns: the job that clusterctl starts, detached and followed, and its
-very mpirun line over ssh. Compared are the seconds of a step, once training runs, and the whole.
-Two runs that follow one another make a pair: its ratio holds less of the machine's moods than
-either. The interval is Student's, of the mean of the ratios' logarithms.
+Both run in turn on two hosts of the local EC2: the job that clusterctl starts, detached and
+followed, and its exact mpirun line over ssh. The seconds of a step, once training runs, and of the
+whole command are compared. Two successive runs make a pair, since their ratio depends less on the
+machine's changing load than each of them. The interval is Student's, for the mean of the ratios'
+logarithms.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ ROW = re.compile(r"^ *(\d+) +\d+\.\d +(\d+\.\d) ", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Scale:
+    """Number of pairs, and the trainer's flags."""
+
     pairs: int
     flags: tuple[str, ...]
 
@@ -44,7 +47,7 @@ QUICK = Scale(
 
 @dataclass(frozen=True)
 class Run:
-    """Seconds: of one step, without those that start up, and of the whole command."""
+    """Seconds of one step, the first steps excluded, and of the whole command."""
 
     step_s: float
     wall_s: float
@@ -68,7 +71,7 @@ def bench_launch(words: list[str]) -> None:
         runs: dict[str, list[Run]] = {"typed by hand": [], "clusterctl train": []}
         for number in range(pairs):
             pair = list(zip(runs, (hand, ours)))
-            # Whoever comes second finds a warmer machine: each does so half of the time.
+            # The second run finds warm caches. Each of the two is second in half of the pairs.
             for title, argv in pair if number % 2 == 0 else reversed(pair):
                 runs[title].append(measured(argv))
             shown = ", ".join(f"{title} {each[-1].step_s:.4f} s" for title, each in runs.items())
@@ -83,7 +86,10 @@ def measured(argv: list[str]) -> Run:
 
 
 def step_seconds(out: str) -> float:
-    """The mean over all rows but those of steps 0 and 1, which hold the start."""
+    """Return the mean seconds of a step over all rows of the log but the first two.
+
+    Steps 0 and 1 include the start.
+    """
     rows = [(int(step), float(speed)) for step, speed in ROW.findall(out)]
     seconds = steps = 0.0
     for (before, _), (step, speed) in zip(rows[1:], rows[2:]):

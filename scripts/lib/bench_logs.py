@@ -1,8 +1,9 @@
-"""`scripts/bench logs`: the log of a job, 100 MB, by `clusterctl logs -f` and by `ssh cat`.
+"""`scripts/bench logs`: fetching a job's log of 100 MB by `clusterctl logs -f` and by `ssh cat`.
 
-By turns, in pairs: a pair's ratio holds less of the machine's moods than either time. What comes
-before the first byte does not depend on the log's size, and is shown beside it. The third way,
-`clusterctl ssh HOST -- cat LOG`, is the same login without a question to EC2.
+The ways run in turn, and ratios are taken within each round, since they depend less on the
+machine's changing load than the times. The time until the first byte does not depend on the log's
+size and is shown too. The third way, `clusterctl ssh HOST -- cat LOG`, is the same login without a
+call to EC2.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SIZE = 100_000_000
 
 @dataclass(frozen=True)
 class Reading:
-    """Seconds of the whole command, and before its first byte."""
+    """Seconds of the whole command, and until its first byte."""
 
     wall_s: float
     first_s: float
@@ -58,7 +59,10 @@ def bench_logs(words: list[str]) -> None:
 
 
 def job_of_little(name: str) -> str:
-    """A job that has ended, for the sake of its folder; `--detach` copies to a second node."""
+    """Run a short job and return its id. The log is then put into the job's folder.
+
+    The job is a copy to the second node.
+    """
     quiet("clusterctl", "copy", name, "--detach", __file__, "~/bench")
     [job] = json.loads(quiet("clusterctl", "jobs", name, "--json"))
     quiet("clusterctl", "wait", name, job["id"])

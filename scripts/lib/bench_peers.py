@@ -1,6 +1,6 @@
-"""How others copy a folder to many hosts: bash for the host that has it. Pure text.
+"""Other ways to copy a folder to many hosts, as bash scripts that run on the source host.
 
-Every script ends with success only if every host has everything.
+A script succeeds only if every host has everything. This module only makes text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PYTHON = "/usr/bin/python3"
 
 @dataclass(frozen=True)
 class Job:
-    """The content of one folder, to the same folder on each of these hosts."""
+    """A copy of one folder's content to the same folder on each of these hosts."""
 
     source: str
     destination: str
@@ -24,10 +24,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Peer:
-    """Somebody else's way. `each`: its time grows with every host, so it copies a smaller set.
+    """Another program's way to copy.
 
-    `needs` is a command that succeeds where `package` is installed. `only`, where there are any,
-    are the numbers of hosts that it is worth the time for.
+    `needs` is a command that succeeds if `package` is installed. With `each`, the time grows with
+    every host, so it copies a smaller data set. `only`, unless it is empty, has the numbers of
+    hosts for which it is measured.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Peer:
 
 
 def tutorial_loop(job: Job) -> str:
-    """The tutorial's `copyclust`, as it is."""
+    """Return the tutorial's `copyclust` without changes."""
     lines = "\n".join(f"{host} slots=1" for host in job.hosts)
     copy = f"rsync -azv {job.source}/ $host:{job.destination}/ >/dev/null || exit 1"
     return (
@@ -73,7 +74,7 @@ def pdcp(job: Job) -> str:
 
 
 def rsync_tree(job: Job) -> str:
-    """In every round, each that has the set gives it to one that has it not."""
+    """Copy along a binomial tree: in every round, each host with the data copies it to another."""
     rounds = []
     for pairs in tree_rounds(len(job.hosts)):
         rounds.append(together(tree_copy(job, giver, taker) for giver, taker in pairs))
@@ -81,7 +82,7 @@ def rsync_tree(job: Job) -> str:
 
 
 def tree_copy(job: Job, giver: int, taker: int) -> str:
-    """Number 0 is the host that runs the script, number 1 the first of the job's hosts."""
+    """Return one copy of the tree. 0 is the host that runs the script, 1 the job's first host."""
     to = f"{job.hosts[taker - 1]}:{job.destination}/"
     if giver == 0:
         return f"rsync -a {job.source}/ {to}"
@@ -89,7 +90,7 @@ def tree_copy(job: Job, giver: int, taker: int) -> str:
 
 
 def tree_rounds(hosts: int) -> list[list[tuple[int, int]]]:
-    """Who gives to whom, round by round, until 0's set is on 1..hosts: a binomial tree."""
+    """Return the pairs (giver, taker) of each round, until hosts 1..`hosts` have the data of 0."""
     rounds = []
     have = 1
     while have <= hosts:
@@ -113,14 +114,14 @@ def swarm(engine: str, job: Job) -> str:
 
 
 def plain_socket(job: Job) -> str:
-    """Nothing but sendfile here and recv and write there, to one host after the other."""
+    """Copy by sendfile on this host and recv and write on the others, one host after the other."""
     words = [PYTHON, "/tmp/bench_socket.py", "send", job.source, job.destination]
     each = [shlex.join([*words, host, str(job.connections)]) for host in job.hosts]
     return "\n".join(f"{command} || exit 1" for command in each)
 
 
 def together(commands: Iterable[str]) -> str:
-    """Run the commands side by side; fail if one of them does."""
+    """Return a script that runs the commands in parallel and fails if one of them fails."""
     started = [f"({command}) & pids+=($!)" for command in commands]
     wait = 'for pid in "${pids[@]}"; do wait "$pid" || exit 1; done'
     return "\n".join(["pids=()", *started, wait])
@@ -135,7 +136,7 @@ TREE = Peer("binomial tree of rsyncs", rsync_tree, *WITH_RSYNC)
 LIBTORRENT = Peer(
     "libtorrent swarm", libtorrent, "python3-libtorrent", (PYTHON, "-c", "import libtorrent")
 )
-# libtorrent makes the torrent for it, too.
+# aria2 needs libtorrent too, which makes the torrent.
 WITH_ARIA2 = ("sh", "-c", f"aria2c --version && {PYTHON} -c 'import libtorrent'")
 ARIA2 = Peer("aria2 swarm", aria2, "aria2 or python3-libtorrent", WITH_ARIA2, only=(8,))
 TAR = Peer("tar | ssh", tar_star, "tar", ("tar", "--version"))
@@ -148,5 +149,5 @@ CPU = (SOCKET, RSYNC)
 
 
 def one_rsync(job: Job) -> str:
-    """T1: what one copy to one host takes."""
+    """Return the copy whose time is T1: one rsync to one host."""
     return f"rsync -a {job.source}/ {job.hosts[0]}:{job.destination}/"

@@ -1,7 +1,7 @@
 """Pipe Mode beside plain copies of the same objects, and beside downloading first, from moto's S3.
 
-Rounds are paired: each runs every way once. Ratios are medians of the rounds' own; seconds of
-processor are the client's. Objects are small: moto reads a whole one for every range of it.
+Every round runs every way once. Ratios are medians of the ratios within each round. CPU seconds are
+the client's. Objects are small, since moto reads a whole object for every range of it.
 
     ./scripts/bench pipe [--rounds N] [--sizes MIB,MIB,MIB]
 """
@@ -153,12 +153,13 @@ def measure(folder: Path, environ: dict[str, str], size: int, rounds: int) -> No
 
 
 def timed(way: Callable[[], None]) -> tuple[float, float]:
-    """Seconds that it took, and seconds of processor of all that it started."""
+    """Return the seconds of `way`, and the CPU seconds of all processes that it started."""
     reads, tells = os.pipe()
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     child = os.fork()
     if child == 0:
-        # What is left of the feeders becomes this process's child, and counts.
+        # Feeders that outlive their parent become children of this process, so that their CPU time
+        # counts.
         ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1)
         try:
             way()

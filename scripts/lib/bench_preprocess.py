@@ -1,7 +1,8 @@
-"""Images/s of utils/preprocess_imagenet.py, beside the single-process way of the original.
+"""Images/s of utils/preprocess_imagenet.py, and of the original's way with a single process.
 
-The original decodes every image in one process, an image per session call, and writes it as it is.
-It gets its loop timed alone, without TensorFlow's start; ours is timed whole, from outside.
+The original decodes every image in one process, one image per session call, and writes it
+unchanged. Of the original only the loop is timed, without TensorFlow's start; ours is timed as a
+whole.
 
     ./scripts/bench preprocess [--quick]
 """
@@ -21,11 +22,13 @@ HERE = Path(__file__).parent
 PEER = HERE / "bench_preprocess_peer.py"
 PREPROCESS = HERE.parents[1] / "utils" / "preprocess_imagenet.py"
 SHARDS = 8
-GOAL = 1.8
+GOAL = 1.8  # multiple of the original's rate
 
 
 @dataclass(frozen=True)
 class Scale:
+    """Number of images, and of rounds."""
+
     images: int
     rounds: int
 
@@ -57,7 +60,7 @@ def bench_preprocess(words: list[str]) -> None:
 
 
 def one_round(python: str, raw: Path, out: Path, scale: Scale) -> list[tuple[str, float]]:
-    """What each made per second, and nothing of it left on the disk."""
+    """Return the images/s of each way, and remove their results."""
     original = told([python, PEER, "original", raw, out / "original"], PEERS)
     rows = [(ORIGINAL, original["images_per_s"])]
     for processes in (1, 2):
@@ -69,7 +72,7 @@ def one_round(python: str, raw: Path, out: Path, scale: Scale) -> list[tuple[str
 
 
 def ours(python: str, raw: Path, out: Path, processes: int) -> float:
-    """Seconds of the whole command."""
+    """Return the seconds of the whole command."""
     argv = [python, PREPROCESS, "--raw_data_dir", raw, "--output_dir", out]
     argv += ["--train_shards", SHARDS, "--validation_shards", 1, "--num_processes", processes]
     return seconds_of(argv)

@@ -1,7 +1,7 @@
 """Parts of the preprocess benchmark that need the training environment.
 
-bench_preprocess_peer.py make RAW IMAGES       photograph-like JPEGs as raw ImageNet
-bench_preprocess_peer.py original RAW OUT      the original's way: one process, one by one
+bench_preprocess_peer.py make RAW IMAGES       write JPEGs like photographs as raw ImageNet
+bench_preprocess_peer.py original RAW OUT      the original's way: one process, one image at a time
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 CLASSES = 8
-KINDS = 64  # different pictures; the files repeat them
+KINDS = 64  # number of different pictures; the files repeat them
 WIDTH, HEIGHT = 500, 375
 FEATURES_OF_TEXT = {"colorspace": b"RGB", "format": b"JPEG"}
 
@@ -37,7 +37,7 @@ def make(raw: Path, images: int) -> dict[str, float]:
 
 
 def picture(rng: Any) -> bytes:
-    """Noise of every coarseness, the coarser the stronger, as in photographs: some 100 kB."""
+    """Return a JPEG of about 100 kB: noise of all scales, stronger at coarse ones, as in photos."""
     import numpy as np
     from PIL import Image
 

@@ -1,8 +1,8 @@
-"""Images/s of utils/tensorflow_image_resizer.py, beside one record per session call.
+"""Images/s of utils/tensorflow_image_resizer.py, and of one record per session call.
 
-The other one is how the tutorial's resizer works, for all its thread flags: a TensorFlow graph
-that reads, resizes and codes one record per call, with the threads of the tutorial's line. It gets
-its loop timed alone; ours is timed whole, from outside, its start included.
+The latter is how the tutorial's resizer works, whatever its thread flags: a TensorFlow graph reads,
+resizes and encodes one record per call, with the threads of the tutorial's line. Only its loop is
+timed; ours is timed as a whole, including its start.
 
     ./scripts/bench resize [--quick]
 """
@@ -25,6 +25,8 @@ THREADS = ("--num_intra_threads", "2", "--num_inter_threads", "2")  # the tutori
 
 @dataclass(frozen=True)
 class Scale:
+    """Size of the data set, and number of rounds."""
+
     shards: int
     images_per_shard: int
     rounds: int
@@ -63,6 +65,6 @@ def bench_resize(words: list[str]) -> None:
 
 
 def ours(python: str, source: Path, out: Path, processes: int) -> float:
-    """Seconds of the whole command."""
+    """Return the seconds of the whole command."""
     flags = ["-d", "imagenet", "-i", source, "-o", out, *THREADS]
     return seconds_of([python, RESIZER, *flags, "--num_preprocess_threads", processes])

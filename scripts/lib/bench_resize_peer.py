@@ -1,4 +1,4 @@
-"""Parts of bench_resize.py that need TensorFlow: the images, and one record per session call.
+"""Parts of bench_resize.py that need TensorFlow: making images, and one record per session call.
 
 python bench_resize_peer.py make FOLDER SHARDS IMAGES_PER_SHARD
 python bench_resize_peer.py one_by_one SOURCE OUT
@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-# Width, height and share of 25 images. ImageNet's are 400 by 350 on average, a few very large.
+# Width and height of 25 images, repeated. ImageNet's are 400 by 350 on average, a few very large.
 SHAPES = (
     *((500, 375),) * 11,
     *((375, 500),) * 4,
@@ -57,7 +57,7 @@ def make(folder: str, shards: str, images: str) -> dict[str, float]:
 
 
 def picture(random: np.random.Generator, width: int, height: int) -> bytes:
-    """A JPEG of smooth colours with noise, about as many bytes per pixel as a photograph."""
+    """Return a JPEG of smooth colours with noise, with as many bytes per pixel as a photograph."""
     coarse = random.integers(0, 256, (height // 24 + 2, width // 24 + 2, 3), dtype=np.uint8)
     smooth = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
     noisy = np.asarray(smooth).astype(float) + random.normal(0, 8, (height, width, 3))
@@ -77,7 +77,7 @@ def example(values: dict[str, Any]) -> bytes:
 
 
 def one_by_one(source: str, out: str) -> dict[str, float]:
-    """A graph from file names to a resized record; a session call and a write for each."""
+    """Resize with one TensorFlow graph: a session call and a write for each record."""
     paths = sorted(map(str, Path(source).glob("train-*")))
     Path(out).mkdir(parents=True)
     v1 = tf.compat.v1

@@ -1,4 +1,4 @@
-"""How much a benchmark of copies moves, and to how many nodes. Pure."""
+"""The sizes of benchmarks of copies: data sets, and numbers of nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 MIB = 1 << 20
-# What a host needs beside its data, and the share of memory that may be used at all.
+# Memory of a host without its data, and the share of the available memory that may be used.
 HOST_BYTES = 40 * MIB
 SHARE = 0.75
 
@@ -28,11 +28,14 @@ class DataSet:
         return self.files * self.file_bytes
 
     def limit_s(self, rate_mbit: int) -> float:
-        """What a link of this rate takes for it, headers not counted."""
+        """Return the seconds that a link of this rate needs for the data, without headers."""
         return self.bytes * 8 / (rate_mbit * 1e6)
 
     def script(self) -> str:
-        """Makes it. One stream of random bytes for each folder: cheap for small files, too."""
+        """Return the bash script that makes the set.
+
+        It splits one stream of random bytes for each folder, which is fast for small files too.
+        """
         folders = max(2, self.files // 500)
         share = -(-self.files // folders)
         return (
@@ -45,10 +48,11 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Scale:
-    """`reduced` is for peers whose time grows with every node.
+    """The sizes of one run. `reduced` is for peers whose time grows with every node.
 
-    All nodes share this machine's cores, where real ones have their own: `rate_mbit` times the
-    nodes has to stay below what the cores can relay, or the cores are what is measured.
+    The lab's nodes share this machine's cores, whereas real ones have their own. So `rate_mbit`
+    times the number of nodes must stay below what the cores can relay; otherwise the benchmark
+    would measure the cores.
     """
 
     nodes: tuple[int, ...]
@@ -63,7 +67,7 @@ class Scale:
     chain: DataSet
     chain_nodes: int = 32
     small_nodes: tuple[int, ...] = (1, 8)
-    # What a copy costs whatever the size of its set.
+    # Its time is what a copy costs whatever the size of its data.
     tiny: DataSet = DataSet("tiny", 2, 4096)
     hop: DataSet = DataSet("hop", 32, 128 * MIB)
     without_peers: bool = False
@@ -98,13 +102,13 @@ QUICK = Scale(
 
 
 def fitting(nodes: Sequence[int], data_bytes: int, available_bytes: int) -> tuple[int, ...]:
-    """Those numbers of nodes whose copies, and the source's, fit into memory."""
+    """Return the numbers of nodes whose copies fit into memory together with the source's data."""
     room = available_bytes * SHARE
     return tuple(one for one in nodes if (one + 1) * (data_bytes + HOST_BYTES) <= room)
 
 
 def fitted(data: DataSet, available_bytes: int) -> DataSet:
-    """The set, with smaller files where it and a copy of it do not fit into memory."""
+    """Return the set, with smaller files if it and a copy of it do not fit into memory."""
     while not fitting([1], data.bytes, available_bytes):
         data = replace(data, file_bytes=data.file_bytes // 2)
     return data

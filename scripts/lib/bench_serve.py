@@ -1,4 +1,4 @@
-"""`scripts/bench serve`: requests to our server under load, beside the bare call of the model."""
+"""`scripts/bench serve`: requests to the model server under load, and bare calls of the model."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def row(title: str, found: list[float], rate: float, alone: float) -> None:
 
 
 def load(port: int, body: bytes, connections: int, seconds: float) -> tuple[list[float], float]:
-    """The latency of each request, and how long all took, in seconds."""
+    """Send requests for `seconds`. Return each one's latency and the total time, in seconds."""
     began = time.perf_counter()
 
     def one(_: int) -> list[float]:

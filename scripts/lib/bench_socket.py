@@ -1,7 +1,7 @@
-"""The cheapest copy there is: sendfile into a TCP connection, recv and write out of it.
+"""The cheapest possible copy: sendfile into a TCP connection, recv and write at its other end.
 
-bench_socket.py send SOURCE DESTINATION HOST [CONNECTIONS]    every file over one of them
-bench_socket.py receive DESTINATION CONNECTIONS               print the port, take so many
+bench_socket.py send SOURCE DESTINATION HOST [CONNECTIONS]    send each file over one connection
+bench_socket.py receive DESTINATION CONNECTIONS               print the port, accept connections
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def send(source: str, destination: str, host: str, connections: str = "1") -> No
 
 
 def side_by_side(work: Callable[[int], None], count: int) -> None:
-    """Each in a process of its own: nothing is as fast."""
+    """Call `work` in parallel, each call in its own process, which is the fastest way."""
     children = []
     for number in range(count):
         if not (child := os.fork()):
@@ -87,7 +87,7 @@ def receive_files(server: socket.socket, destination: str) -> None:
 
 
 def receive_file(connection: socket.socket, path: Path, left: int) -> None:
-    piece = memoryview(mmap.mmap(-1, PIECE_BYTES))  # at a page: the kernel's copy is cheaper
+    piece = memoryview(mmap.mmap(-1, PIECE_BYTES))  # page-aligned: the kernel copies it faster
     with path.open("wb", buffering=0) as file:
         while left:
             got = connection.recv_into(piece, min(left, PIECE_BYTES))

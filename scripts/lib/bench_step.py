@@ -1,4 +1,4 @@
-"""`scripts/bench step`: the trainer's step beside a bare Keras step, in one process by turns."""
+"""`scripts/bench step`: the trainer's step and a bare Keras step, in turn in one process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def race(env: Path, ranks: int, rounds: int, steps: int) -> dict[str, Any]:
 
 
 def report(ranks: int, times: dict[str, Any]) -> None:
-    """One row each, and how much longer the trainer's step takes: the median of the rounds'."""
+    """Print a row for each, and how much longer the trainer's step takes (median of all rounds)."""
     print(f"\n{ranks} process{'es' * (ranks > 1)}: median seconds per step, images/s, first step")
     for name, seconds in times["seconds"].items():
         median = statistics.median(seconds)

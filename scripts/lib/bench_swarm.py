@@ -1,8 +1,8 @@
-"""A BitTorrent swarm on lab hosts; each gets this file. The torrent is made before the clock runs.
+"""A BitTorrent swarm on lab hosts. Each host has this file. Making the torrent is not timed.
 
 bench_swarm.py torrent SOURCE                                 make the torrent, on the source
 bench_swarm.py lead ENGINE SOURCE DESTINATION HOST...         seed, start members, wait for all
-bench_swarm.py member ENGINE DESTINATION                      fetch, say `done`, seed until EOF
+bench_swarm.py member ENGINE DESTINATION                      fetch, print `done`, seed until EOF
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 TORRENT = Path("/tmp/bench.torrent")
-# aria2c calls the one when it has everything; that makes the other.
+# aria2c runs HOOK when it has everything, and HOOK makes the file WHOLE.
 HOOK, WHOLE = Path("/tmp/bench.hook"), Path("/tmp/bench.whole")
 PIECE_BYTES = 1 << 20
 PORT, TRACKER_PORT = 6881, 6969
@@ -175,7 +175,7 @@ ENGINES: dict[str, Any] = {"libtorrent": Libtorrent, "aria2": Aria2}
 
 
 class Tracker(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """As little of a tracker as aria2 needs: who asks is in the swarm."""
+    """A minimal tracker for aria2: every client that announces itself is in the swarm."""
 
     allow_reuse_address = True
     daemon_threads = True

@@ -1,4 +1,4 @@
-"""What benchmarks of copies show. Pure: samples in, lines of text out."""
+"""The output of benchmarks of copies: functions from samples to lines of text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ GAP = "  "
 
 @dataclass(frozen=True)
 class Sample:
-    """One copy. `busy` is the share of all cores that was in use; `began` is a time of day."""
+    """The measurement of one copy.
+
+    `busy` is the used share of all cores, `began` the start in seconds since 1970. `predicted_s`
+    and `streams` are from the copy's own plan; other programs have none.
+    """
 
     wall_s: float
     cpu_s: float
@@ -25,7 +29,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Goal:
-    """At most `most`; `measured` is None where this run did not measure it."""
+    """A goal: at most `most`. `measured` is None if this run did not measure it."""
 
     what: str
     measured: float | None
@@ -41,7 +45,7 @@ class Goal:
 
 
 def plan_of(out: str) -> dict[str, Any]:
-    """What `clusterctl copy --json` planned with, from its last event; {} from other programs."""
+    """Return the plan in the last line of `clusterctl copy --json`, or {} for other programs."""
     lines = out.splitlines()
     try:
         report = json.loads(lines[-1]) if lines else None
@@ -55,7 +59,7 @@ def median_s(samples: Sequence[Sample]) -> float:
 
 
 def ratio_cell(samples: Sequence[Sample], one_s: float, limit_s: float) -> str:
-    """T/T1 and, in brackets, T/limit."""
+    """Return T/T1 and, in brackets, T/limit."""
     took_s = median_s(samples)
     return f"{took_s / one_s:.2f} ({took_s / limit_s:.2f})"
 
@@ -71,7 +75,7 @@ def busy_cell(samples: Sequence[Sample]) -> str:
 
 
 def prediction(samples: Sequence[Sample]) -> float | None:
-    """Predicted over measured, median; None without a prediction."""
+    """Return the median of predicted over measured time, or None without a prediction."""
     ratios = [one.predicted_s / one.wall_s for one in samples if one.predicted_s]
     return statistics.median(ratios) if ratios else None
 
@@ -82,13 +86,16 @@ def prediction_cell(samples: Sequence[Sample]) -> str:
 
 
 def prediction_goal(what: str, samples: Sequence[Sample]) -> Goal:
-    """The farthest of all predictions."""
+    """Return the goal for the prediction that was off by most, in percent."""
     off = [abs(one.predicted_s / one.wall_s - 1) for one in samples if one.predicted_s]
     return Goal(f"{what}: predicted off by", max(off) * 100 if off else None, 15, " %")
 
 
 def growth(seconds_by_nodes: dict[int, float]) -> float | None:
-    """Percent more time for each node more, from the fewest to the most nodes."""
+    """Return by how many percent each further node lengthens the time, or None for one number.
+
+    It is the mean from the smallest to the largest number of nodes.
+    """
     if len(seconds_by_nodes) < 2:
         return None
     few, many = min(seconds_by_nodes), max(seconds_by_nodes)
@@ -97,7 +104,7 @@ def growth(seconds_by_nodes: dict[int, float]) -> float | None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with the first column left and the others right, each as wide as it needs."""
+    """Return a table's lines, with the first column aligned left and the others right."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     return ["  " + _line(row, widths) for row in [header, *rows]]
 

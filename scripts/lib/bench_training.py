@@ -1,4 +1,4 @@
-"""What the benchmarks of data and training share: the training environment, and its programs."""
+"""Shared parts of the benchmarks of data and training: the environment and running its programs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 from bench_lab import quiet
 
-# A peer's TensorFlow says nothing, and computes where ours does.
+# Environment of peers: TensorFlow prints nothing and computes on the CPU, as in our programs.
 PEERS = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def training_env() -> Path:
-    """The folder of the training environment; ends the program where there is none."""
+    """Return the folder of the training environment. End the program if there is none."""
     env = Path(os.environ.get("CLUSTERCTL_TRAINING_ENV", "/opt/clusterctl/training"))
     if not all((env / "bin" / name).exists() for name in ("python", "mpirun")):
         sys.exit(f"error: no training environment at {env}: run scripts/training-env")
@@ -30,24 +30,24 @@ def training_python() -> str:
 
 
 def run(argv: Sequence[object], environ: Mapping[str, str] | None = None) -> str:
-    """The standard output of a command, which has to succeed."""
+    """Run a command and return its standard output. End the program if the command fails."""
     return quiet(*map(str, argv), environ=environ)
 
 
 def told(argv: Sequence[object], environ: Mapping[str, str] | None = None) -> Any:
-    """What a program prints as JSON in its last line."""
+    """Run a program and return the JSON value in its last line of output."""
     return json.loads(run(argv, environ).splitlines()[-1])
 
 
 def seconds_of(argv: Sequence[object]) -> float:
-    """Seconds of the whole command."""
+    """Return the seconds of the whole command."""
     began = time.monotonic()
     run(argv)
     return time.monotonic() - began
 
 
 def report_rates(rates: Mapping[str, Sequence[float]]) -> None:
-    """A row each, with its ratio to the first: medians of images a second."""
+    """Print the median images/s of each way, and its ratio to the first one's."""
     base = statistics.median(next(iter(rates.values())))
     for title, found in rates.items():
         median = statistics.median(found)

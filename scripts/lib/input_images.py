@@ -1,6 +1,7 @@
-"""Run by the training environment: records of pictures that cost what resized photos cost.
+"""Write records of pictures that take as long to decode as resized photos.
 
-input_images.py FOLDER COUNT: four files train-0000N-of-00004 with COUNT pictures together.
+input_images.py FOLDER COUNT: write four files train-0000N-of-00004 with COUNT pictures in all, and
+print the mean size of a picture in bytes. It runs in the training environment.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import tensorflow as tf
 from PIL import Image
 
 FILES = 4
-DIFFERENT = 64  # pictures; the others are the same bytes again
+DIFFERENT = 64  # number of different pictures, which are repeated
 SIZES = ((500, 375), (375, 500), (640, 480), (500, 333), (480, 640), (500, 375), (720, 480))
-QUALITY = 85  # of the resizer, which leaves photos of 500 x 375 at their size
+QUALITY = 85  # the resizer's default; it does not change the size of photos of 500 x 375
 
 
 def picture(rng: np.random.Generator, width: int, height: int) -> bytes:
-    """A JPEG as heavy as a photo: its details fade with frequency as those of photos do."""
+    """Return a JPEG like a photo's: its amplitudes fall with frequency as in photos."""
     down, across = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None]
     frequency = np.hypot(down, across)
     frequency[0, 0] = np.inf

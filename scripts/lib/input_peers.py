@@ -1,7 +1,8 @@
-"""Run by the training environment: one way to make batches, timed.
+"""Time one way to make batches of images.
 
-input_peers.py WAY FOLDER IMAGES THREADS prints {"images", "wall_s", "cpu_s"}. All ways crop,
-mirror and resize at random; all but `levels` end with normalised float32 batches.
+input_peers.py WAY FOLDER IMAGES THREADS prints {"images", "wall_s", "cpu_s"}. All ways crop, mirror
+and resize at random. All but `levels` and `colors` make normalised float32 batches. It runs in the
+training environment.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def ours(files: list[str], threads: int, dtype: str = "float32", colors: bool = 
 
 
 def plain(files: list[str], threads: int) -> Any:
-    """As tutorials write it: the image is decoded, cropped, resized, mirrored and normalised."""
+    """Return the pipeline of tutorials: decode, crop, resize, mirror and normalise each image."""
     import tensorflow as tf
 
     features = {
@@ -75,7 +76,7 @@ def plain(files: list[str], threads: int) -> Any:
 
 
 def pillow(files: list[str], threads: int) -> Iterator[tuple[Any, Any]]:
-    """Pillow in a pool of processes, which send arrays of levels back."""
+    """Yield batches made by Pillow in a pool of processes, which send back uint8 arrays."""
     with multiprocessing.get_context("spawn").Pool(threads) as pool:
         images, labels = [], []
         for image, label in pool.imap(pillow_image, jpegs(files), chunksize=8):
@@ -103,7 +104,7 @@ def pillow_image(work: tuple[int, bytes]) -> tuple[np.ndarray, int]:
 
 
 def jpegs(files: list[str]) -> Iterator[tuple[int, bytes]]:
-    """The images between the JPEG marks of the records, without an end."""
+    """Yield the JPEGs in the records, again and again, numbered from 0."""
     found = []
     for file in files:
         content = Path(file).read_bytes()
@@ -142,11 +143,11 @@ def main() -> None:
     print(json.dumps(done), flush=True)
     for child in multiprocessing.active_children():
         child.kill()
-    os._exit(0)  # a pool that is still fed may wait for itself without an end
+    os._exit(0)  # a normal exit may hang: the pool's feeding thread never ends
 
 
 def cpu_s() -> float:
-    """CPU seconds of this process and of its children, which may still run."""
+    """Return the CPU seconds of this process and of its running children."""
     total = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     for child in multiprocessing.active_children():
         fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""Draw a terminal in which ./scripts/demo ran: `scripts/picture`."""
+"""Draw a terminal in which ./scripts/demo ran, for `scripts/picture`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ FROM = "$ clusterctl up"
 
 
 def terminal_of(command: str) -> str:
-    """What is on a terminal after `command` ran in it, colours as escapes. Raises SystemExit."""
+    """Run a command in a terminal, and return the terminal's content with escapes for colours.
+
+    Raises SystemExit if the command fails.
+    """
     with tempfile.TemporaryDirectory() as folder:
         tmux = ["tmux", "-S", f"{folder}/socket", "-f", "/dev/null"]
         window = f"{command}; echo $? >{folder}/status; tmux wait-for -S ended; exec cat"
@@ -36,7 +39,7 @@ def terminal_of(command: str) -> str:
 
 
 def svg(terminal: str, title: str) -> str:
-    """A picture of it. It loads nothing, fonts neither: pages that show it forbid that."""
+    """Return a picture of the terminal. It loads no fonts: web pages that show it forbid that."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
     console.print(Text.from_ansi(terminal))
     drawn = console.export_svg(title=title, unique_id="demo")

@@ -1,4 +1,7 @@
-"""Saves a small CIFAR-10 model at FOLDER/1, and times bare calls of it: FOLDER BATCH..."""
+"""Save a small CIFAR-10 model at FOLDER/1, and time bare calls of it: serve_bare.py FOLDER BATCH...
+
+Prints the seconds of each call, by batch size, as JSON.
+"""
 
 import json
 import sys

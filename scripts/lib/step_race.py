@@ -1,9 +1,9 @@
-"""Run under mpirun: the trainer's step and a bare Keras step take turns. Rank 0 prints the times.
+"""Time the trainer's step and a bare Keras step in turn, under mpirun. Rank 0 prints the times.
 
     step_race.py EXAMPLES_FOLDER ROUNDS STEPS
 
-The bare one is what one would write first: the same model and loss, Horovod's tape as it comes,
-and Keras' own optimizer. Both have the same batch, of which nothing is read or decoded.
+The bare step is the obvious program: the same model and loss, Horovod's gradient tape with its
+defaults, and Keras' own optimizer. Both use the same batch in memory; nothing is read or decoded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
     for name, step in racers.items():
         first[name] = timed(partial(step, 0, images, labels), 1)
     for round_number in range(rounds):
-        # Who begins changes from round to round.
+        # They swap places from round to round.
         for name in sorted(racers, reverse=bool(round_number % 2)):
             step = partial(racers[name], 1, images, labels)
             seconds[name].append(timed(step, steps))
@@ -48,17 +48,17 @@ def main() -> None:
 
 
 def timed(step: Callable[[], Any], steps: int) -> float:
-    """Seconds per step; all processes begin together."""
+    """Return the seconds per step. An allreduce makes all processes begin together."""
     hvd.allreduce(tf.constant(0.0), name="together")
     begun = time.perf_counter()
     for _ in range(steps):
         loss = step()
-    float(loss)  # waits for the device
+    float(loss)  # wait for the device
     return (time.perf_counter() - begun) / steps
 
 
 def trainers_step(args: Any) -> Callable[[int, Any, Any], Any]:
-    """As the trainer's loop calls it."""
+    """Return a step as the trainer's loop calls it."""
     trainer = Trainer(args, build_resnet(args))
     trainer.broadcast()
     schedule = make_schedule(args, hvd.size())

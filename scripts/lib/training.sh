@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# training_env default|newest: TensorFlow, Open MPI and Horovod in one folder that every user can
-# read, by the same steps with which `clusterctl env install` puts them on nodes.
+# training_env default|newest: install TensorFlow, Open MPI and Horovod in one folder that every
+# user can read. `clusterctl env install` takes the same steps on nodes.
 
 shell=$CHECKOUT/clusterctl/bootstrap/shell
 # shellcheck source=clusterctl/bootstrap/shell/training.sh
@@ -12,7 +12,7 @@ shell=$CHECKOUT/clusterctl/bootstrap/shell
 
 RANKS_CHECK=$(<"$shell/ranks.py")
 
-# CLUSTERCTL_TRAINING_PYTHON names another interpreter than the system's.
+# CLUSTERCTL_TRAINING_PYTHON may name another Python interpreter than the system's.
 training_env() (
     umask 022
     training_release "$1"
@@ -21,7 +21,7 @@ training_env() (
     key=$(training_key "$python" cpu)
     wheels=${XDG_CACHE_HOME:-$HOME/.cache}/clusterctl/wheels/$key
     if is_ready "$folder" "$(training_stamp "$python" "$key")"; then exit; fi
-    # Where nobody may write, minutes of downloads would be lost.
+    # Make the folder first. If it cannot be written, minutes of downloads would be lost.
     own_folder "$folder"
     training_gather "$python" cpu "$wheels" ""
     training_install "$python" cpu "$wheels" "" "$folder"

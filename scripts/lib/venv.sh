@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# launcher_venv EXTRA: <checkout>/.venv with clusterctl itself, editable. EXTRA is lab or dev.
+# launcher_venv EXTRA: install clusterctl, editable, in <checkout>/.venv. EXTRA is lab or dev.
 
 launcher_venv() {
     local extra=${1:-lab}
@@ -12,7 +12,7 @@ launcher_venv_locked() {
     lock_folder "$CHECKOUT"
     sum=$(cat "$CHECKOUT/setup.cfg" "$CHECKOUT/pyproject.toml" | sha256sum | cut -c1-16)
     have=$(cat "$stamp" 2>/dev/null || true)
-    # The dev extra holds the lab extra.
+    # The dev extra includes the lab extra.
     if [[ $have == "$extra $sum" || $have == "dev $sum" ]]; then
         say "launcher: $venv is up to date ([${have% *}])"
         return
