@@ -136,6 +136,7 @@ def title(image: RawImage) -> str:
 
 
 def key_of(image: RawImage) -> tuple[str, tuple[str, int, int]]:
+    """Return the key that identifies an image in the list of corrupt images."""
     return image.synset, image.stamp
 
 

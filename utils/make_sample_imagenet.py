@@ -53,6 +53,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def number(least: int, most: int):  # type: ignore[no-untyped-def]
+    """Return a parser of integers from `least` to `most` for argparse."""
+
     def parse(text: str) -> int:
         if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
             raise argparse.ArgumentTypeError(f"{text!r} is not between {least} and {most}")

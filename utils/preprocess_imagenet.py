@@ -138,6 +138,7 @@ def main() -> int:
 
 
 def make_all(args: argparse.Namespace) -> int:
+    """Make the shards of both subsets, and return the exit status."""
     from imagenet_shards import build, refuse_full_disk
     from raw_images import labels_of, train_images, validation_images
 
@@ -178,6 +179,7 @@ def make_all(args: argparse.Namespace) -> int:
 
 
 def report(built, subset: str, where: Path) -> None:  # type: ignore[no-untyped-def]
+    """Print what was made of a subset, and where its corrupt images are listed."""
     first, last = built.first, built.last
     before = f" ({first.skipped} of them were there)" if first.skipped else ""
     speed = f", {first.images_per_s:,.0f} images/s" if first.made else ""
@@ -203,6 +205,7 @@ def download(args: argparse.Namespace) -> Path:
 
 
 def verify_all(args: argparse.Namespace) -> int:
+    """Check the shards of both subsets, and return the exit status."""
     from verify import verify
 
     status = 0

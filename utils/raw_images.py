@@ -170,6 +170,7 @@ def file_image(file: Path, synset: str) -> RawImage:
 
 
 def visible(folder: Path) -> list[Path]:
+    """Return the entries of a folder, sorted and without hidden ones."""
     return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
@@ -186,6 +187,7 @@ def unique(images: Iterable[RawImage]) -> list[RawImage]:
 
 
 def read_text(path: Path) -> str:
+    """Return the text of a file. Raise RawError."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -117,6 +117,7 @@ def decode_example(data: bytes) -> dict[str, list[bytes] | list[int] | list[floa
 
 
 def decode_feature(data: bytes) -> list[bytes] | list[int] | list[float]:
+    """Return the values of a Feature message."""
     values: list = []
     for kind, content in fields(data):
         for _, value in fields(content):
@@ -188,6 +189,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def varints(data: bytes) -> Iterator[int]:
+    """Yield the varints of a packed field."""
     at = 0
     while at < len(data):
         value, at = read_varint(data, at)

@@ -37,6 +37,7 @@ def write(sample: Sample, folder: Path, as_tars: bool) -> None:
 
 
 def write_folders(sample: Sample, folder: Path) -> None:
+    """Write folders of images: train/SYNSET/ and validation/."""
     for synset, name, content in sample.training_images():
         (folder / "train" / synset).mkdir(parents=True, exist_ok=True)
         write_file(folder / "train" / synset / name, content)
@@ -51,6 +52,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_tars(sample: Sample, folder: Path) -> None:
+    """Write the two tar files of ImageNet. The one for training has a tar file for each synset."""
     with writing(folder / TRAIN_TAR) as path, tarfile.open(path, "w") as tar:
         groups = itertools.groupby(sample.training_images(), key=lambda file: file[0])
         for synset, files in groups:

@@ -126,6 +126,7 @@ def settle(temporary: Path, path: Path) -> None:
 
 
 def sync(path: Path) -> None:
+    """Write a file or a folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

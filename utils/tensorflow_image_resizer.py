@@ -117,10 +117,12 @@ def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def guess_dataset(path: Path) -> str | None:
+    """Return the name of the data set that is in the path, or None."""
     return next((name for name in DATASETS if name in str(path).lower()), None)
 
 
 def resize(flags: argparse.Namespace) -> int:
+    """Resize the shards, and return the exit status."""
     from resize_shards import resize_shard
     from shard_jobs import make_shards
 

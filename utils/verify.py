@@ -67,6 +67,7 @@ def verify(folder: Path, subset: str, processes: int = 1, expected: int | None =
 
 
 def check_shard(path: str, count: Count) -> Checked:
+    """Check every record of a shard. Damage is in the result's `problems`."""
     found = Checked()
     try:
         for record in read_records(Path(path)):

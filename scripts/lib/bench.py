@@ -71,6 +71,7 @@ class Timing:
 
 
 def main() -> None:
+    """Run the benchmarks that are named on the command line, or all of them."""
     end_when_told()
     words = sys.argv[1:]
     subjects = {"runclust": bench_runclust, "start": bench_start, "up": bench_up}
@@ -104,6 +105,7 @@ def main() -> None:
 
 
 def bench_runclust(home: Path) -> None:
+    """Measure `true` on 32 and 128 hosts by runclust, pdsh, clush and the tutorial's loop."""
     for nodes in (32, 128):
         with cluster(nodes):
             *peers, loop = runclust_peers(home, home / "bench" / "ssh_config", nodes)
@@ -121,6 +123,7 @@ def bench_runclust(home: Path) -> None:
 
 
 def bench_persist(runclust: Peer) -> None:
+    """Measure runclust over kept connections, and the part of it that is the start-up."""
     program, *words = runclust.argv
     kept = Peer("--persist, second call", [program, "--persist", *words], runclust.environ)
     start = Peer("of which start-up: --help", [program, "--help"], runclust.environ)
@@ -160,6 +163,7 @@ def bench_delayed(home: Path, nodes: int) -> None:
 
 
 def runclust_peers(home: Path, config: Path, nodes: int) -> list[Peer]:
+    """Return the command lines that run `true` on all hosts of an ssh_config."""
     names = [f"bench-{index}" for index in range(nodes)]
     hosts = home / "bench-hosts"
     hosts.write_text("".join(f"{name} slots=1\n" for name in names))
@@ -189,6 +193,7 @@ def runclust_peers(home: Path, config: Path, nodes: int) -> list[Peer]:
 
 
 def bench_start(home: Path) -> None:
+    """Measure runclust on one host, and what the interpreter and paramiko take of it."""
     with cluster(1):
         config = home / "bench" / "ssh_config"
         runclust = runclust_peers(home, config, 1)[0]
@@ -209,6 +214,7 @@ def bench_up(home: Path) -> None:
 
 
 def bench_up_of(home: Path, nodes: int) -> None:
+    """Measure `clusterctl up` of so many nodes, and count its AWS calls and those of `status`."""
     print(f"\n`clusterctl up` of {nodes} nodes (CPU: of the lab and of who asks it)")
     compare_boots(nodes, 3)
     # The lab's hosts boot in a second and need this machine's cores for it. EC2's instances do not.
@@ -220,6 +226,7 @@ def bench_up_of(home: Path, nodes: int) -> None:
 
 
 def compare_boots(nodes: int, rounds: int, slow_s: int = 0) -> None:
+    """Measure `up` and the local EC2 alone in turn. `slow_s` is the hosts' boot time."""
     rows = []
     for _ in range(rounds):
         row = []
@@ -255,6 +262,7 @@ def up_argv(nodes: int) -> list[str]:
 
 
 def up_and_down(nodes: int) -> None:
+    """Launch the cluster; it is removed after the clock has stopped."""
     quiet(*up_argv(nodes))
     after.append(lambda: quiet("clusterctl", "down", "bench", "--yes"))
 
@@ -297,6 +305,7 @@ def boot_alone(nodes: int) -> None:
 
 
 def await_ssh(address: str) -> None:
+    """Wait until an SSH server answers."""
     while True:
         with contextlib.suppress(OSError), socket.create_connection((address, 22), 1) as sock:
             if sock.recv(4) == b"SSH-":
@@ -337,6 +346,7 @@ def measure(peers: list[Peer]) -> dict[str, list[Timing]]:
 
 
 def run_once(peer: Peer) -> Timing:
+    """Run one command. End the program if it fails."""
     before, servers = resource.getrusage(resource.RUSAGE_CHILDREN), lab_cpu_s()
     began = time.monotonic()
     done = subprocess.run(
@@ -356,6 +366,7 @@ def run_once(peer: Peer) -> Timing:
 
 
 def report(title: str, rows: dict[str, list[Timing]]) -> None:
+    """Print the median time of each command, and its ratio to the first one."""
     print(f"\n{title}")
     first = statistics.median(row.wall_s for row in next(iter(rows.values())))
     for name, timings in rows.items():

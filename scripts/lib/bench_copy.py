@@ -29,6 +29,7 @@ PARTS: dict[str, Callable[[Path, Scale], list[Goal]]] = {
 
 
 def bench_copy(arguments: Sequence[str]) -> None:
+    """Run the parts of the benchmark that are named in `arguments`, or all."""
     options = parse(arguments)
     began = time.monotonic()
     goals: list[Goal] = []
@@ -75,6 +76,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def counts(text: str) -> tuple[int, ...]:
+    """Parse a list of numbers of nodes."""
     found = tuple(sorted({int(word) for word in text.split(",")}))
     if found[0] < 1:
         raise argparse.ArgumentTypeError("at least one node")

@@ -99,6 +99,7 @@ def show(
     slow: Fault,
     killed: Sequence[Fault],
 ) -> list[Goal]:
+    """Print the table, and return the goals."""
     one_s = median_s(ones)
     worst = max(killed, key=lambda fault: fault.others_s)
     print(f"\nfaults: {describe(scale.large)} to {scale.fault_nodes} nodes, T1 {one_s:.2f} s")

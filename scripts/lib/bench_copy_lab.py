@@ -68,6 +68,7 @@ class CopyLab:
             self.on([0], f"{PYTHON} /tmp/bench_swarm.py torrent {data.folder}")
 
     def digest(self, nodes: Sequence[int], folder: str, name: str) -> list[str]:
+        """Return the digest of a copy on each of these nodes."""
         return self.on(nodes, f"{PYTHON} -IS /tmp/bench_digest.py {folder} {name}")
 
     def check(self, nodes: Sequence[int], data: DataSet, who: str) -> None:
@@ -78,6 +79,7 @@ class CopyLab:
             sys.exit(f"error: {who}: nodes {wrong} have not what node 0 has")
 
     def clear(self, nodes: Sequence[int]) -> None:
+        """Remove the copies on these nodes."""
         self.on(nodes, f"rm -rf {DESTINATION} {DESTINATION}.*")
 
     def last_changes(self, nodes: Sequence[int]) -> list[float]:

@@ -32,6 +32,7 @@ Samples = dict[tuple[str, int], list[Sample]]
 
 
 def bench_shaped(home: Path, scale: Scale) -> list[Goal]:
+    """Measure `clusterctl copy` and its peers for several numbers of nodes."""
     both = scale.large.bytes + scale.reduced.bytes
     counts = fitting(scale.nodes, both, available_bytes()) or (min(scale.nodes),)
     for count in set(scale.nodes) - set(counts):
@@ -62,6 +63,7 @@ def measure_ours(lab: CopyLab, scale: Scale, counts: Sequence[int], samples: Sam
 def measure_peers(
     lab: CopyLab, scale: Scale, counts: Sequence[int], peers: Sequence[Peer], samples: Samples
 ) -> None:
+    """Measure each peer once for each number of nodes that it is meant for."""
     for peer in peers:
         for count in counts:
             if peer.measured_with(count):
@@ -86,6 +88,7 @@ def there(peers: Sequence[Peer]) -> list[Peer]:
 
 
 def set_of(peer: Peer, scale: Scale) -> DataSet:
+    """Return the data set that a peer copies."""
     return scale.reduced if peer.each else scale.large
 
 

@@ -126,6 +126,7 @@ def median_cpu_s(samples: Sequence[Sample]) -> float:
 
 
 def bench_small(home: Path, scale: Scale) -> list[Goal]:
+    """Measure copies of many small files, and tar and rsync through ssh."""
     samples: Samples = defaultdict(list)
     data = scale.small
     with copy_lab(home, max(scale.small_nodes), data.bytes) as lab:

@@ -54,6 +54,7 @@ class Run:
 
 
 def bench_launch(words: list[str]) -> None:
+    """Run the pairs, and print the result."""
     scale = QUICK if words[:1] == ["--quick"] else FULL
     numbers = words[1:] if scale is QUICK else words
     if len(numbers) > 1 or not all(one.isdigit() and int(one) for one in numbers):
@@ -101,6 +102,7 @@ def step_seconds(out: str) -> float:
 
 
 def report(runs: dict[str, list[Run]]) -> None:
+    """Print both ways, their ratio with its interval, and whether the goal is met."""
     print("\n                     a step (of all rounds)        the whole command")
     for title, each in runs.items():
         steps, walls = [run.step_s for run in each], [run.wall_s for run in each]

@@ -34,6 +34,7 @@ class Reading:
 
 
 def bench_logs(words: list[str]) -> None:
+    """Make a job with a log of SIZE bytes, and fetch it in each way in every round."""
     if len(words) > 1 or not all(one.isdigit() and int(one) for one in words):
         sys.exit(USAGE)
     pairs = int(words[0]) if words else PAIRS
@@ -70,6 +71,7 @@ def job_of_little(name: str) -> str:
 
 
 def read_all(argv: list[str]) -> Reading:
+    """Run a command and read its output. End the program unless it is SIZE bytes."""
     began = time.monotonic()
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE

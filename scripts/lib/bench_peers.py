@@ -53,10 +53,12 @@ def tutorial_loop(job: Job) -> str:
 
 
 def rsync_star(job: Job) -> str:
+    """Copy by one rsync to each host, all at the same time."""
     return together(f"rsync -a {job.source}/ {host}:{job.destination}/" for host in job.hosts)
 
 
 def tar_star(job: Job) -> str:
+    """Copy by one `tar | ssh` to each host, all at the same time."""
     unpack = f"mkdir -p {job.destination} && tar -C {job.destination} -xf -"
     pack = f"tar -C {job.source} -cf - ."
     return together(f"{pack} | ssh {host} {shlex.quote(unpack)}" for host in job.hosts)
@@ -109,6 +111,7 @@ def aria2(job: Job) -> str:
 
 
 def swarm(engine: str, job: Job) -> str:
+    """Return the command that leads a BitTorrent swarm with this engine."""
     words = [PYTHON, "/tmp/bench_swarm.py", "lead", engine, job.source, job.destination, *job.hosts]
     return shlex.join(words)
 

@@ -75,6 +75,7 @@ def bench_pipe(words: list[str]) -> None:
 
 
 def s3_server() -> tuple[dict[str, str], subprocess.Popen[bytes]]:
+    """Start moto's S3. Return the environment for its clients, and the process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -94,6 +95,7 @@ def s3_server() -> tuple[dict[str, str], subprocess.Popen[bytes]]:
 
 
 def upload(environ: dict[str, str], size: int) -> None:
+    """Put a data set of `size` MiB into the bucket, in objects of SHARD_MIB."""
     import boto3
 
     client = boto3.client(
@@ -110,6 +112,7 @@ def upload(environ: dict[str, str], size: int) -> None:
 
 
 def measure(folder: Path, environ: dict[str, str], size: int, rounds: int) -> None:
+    """Run every way once in each round, and print medians and ratios."""
     url, fifos, there = f"s3://{BUCKET}/set-{size}/", folder / "0", folder / "there"
 
     def pipe(**more: str) -> None:

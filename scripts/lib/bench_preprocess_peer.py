@@ -21,6 +21,7 @@ FEATURES_OF_TEXT = {"colorspace": b"RGB", "format": b"JPEG"}
 
 
 def make(raw: Path, images: int) -> dict[str, float]:
+    """Write raw ImageNet with so many training images. Return their bytes."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -54,6 +55,7 @@ def picture(rng: Any) -> bytes:
 
 
 def original(raw: Path, out: Path) -> dict[str, float]:
+    """Preprocess the images in the original's way. Return the images/s."""
     import tensorflow as tf
 
     v1 = tf.compat.v1

@@ -41,6 +41,7 @@ FEATURES = {
 
 
 def make(folder: str, shards: str, images: str) -> dict[str, float]:
+    """Write shards with so many images each. Return their bytes and pixels."""
     Path(folder).mkdir(parents=True)
     random = np.random.default_rng(0)
     pictures = itertools.cycle([(picture(random, *shape), shape) for shape in SHAPES])
@@ -107,6 +108,7 @@ def one_by_one(source: str, out: str) -> dict[str, float]:
 
 
 def resized(encoded: Any) -> Any:
+    """Return the graph that resizes and encodes an image."""
     image = tf.io.decode_jpeg(encoded, channels=3)
     shape = tf.cast(tf.shape(image)[:2], tf.float32)
     scale = tf.minimum(SIZE / tf.reduce_min(shape), 1.0)

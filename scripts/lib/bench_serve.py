@@ -25,6 +25,7 @@ USAGE = "usage: scripts/bench serve"
 
 
 def bench_serve(words: list[str]) -> None:
+    """Time bare calls of the model, and requests to a server with it."""
     if words:
         sys.exit(USAGE)
     with tempfile.TemporaryDirectory() as name:
@@ -40,6 +41,7 @@ def bench_serve(words: list[str]) -> None:
 
 
 def start(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the server. Return its process and its port."""
     program = folder / "serve.py"
     program.write_text((SHELL / "serve.py").read_text())
     with socket.socket() as free:
@@ -56,6 +58,7 @@ def start(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def report(port: int, batch: int, bare: list[float]) -> None:
+    """Print the rates and latencies for one batch size."""
     print(f"\n{batch} image{'s' * (batch > 1)} a request: requests/s, and milliseconds each")
     alone = len(bare) / sum(bare)
     row("the bare call", bare, alone, alone)
@@ -69,6 +72,7 @@ def report(port: int, batch: int, bare: list[float]) -> None:
 
 
 def row(title: str, found: list[float], rate: float, alone: float) -> None:
+    """Print a row: requests/s, the ratio to bare calls, and percentiles of the latency in ms."""
     cuts = statistics.quantiles(found, n=100)
     p50, p95, p99 = (1000 * cuts[n - 1] for n in (50, 95, 99))
     print(

@@ -28,6 +28,7 @@ def main() -> None:
 
 
 def send(source: str, destination: str, host: str, connections: str = "1") -> None:
+    """Start the receiver on `host`, and send it every file."""
     command = [sys.executable, __file__, "receive", destination, connections]
     files = sorted(one for one in Path(source).rglob("*") if one.is_file())
     count = int(connections)
@@ -71,6 +72,7 @@ def send_file(connection: socket.socket, path: Path, name: str) -> None:
 
 
 def receive(destination: str, connections: str) -> None:
+    """Print the port, and receive files over so many connections."""
     with socket.create_server((ANY, 0)) as server:
         print(server.getsockname()[1], flush=True)
         side_by_side(lambda _: receive_files(server, destination), int(connections))

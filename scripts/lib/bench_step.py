@@ -28,6 +28,7 @@ def bench_step(words: list[str]) -> None:
 
 
 def race(env: Path, ranks: int, rounds: int, steps: int) -> dict[str, Any]:
+    """Run step_race.py on so many ranks of this machine, and return what it measured."""
     command = [env / "bin" / "python", RACE, EXAMPLES, rounds, steps]
     mpirun = [env / "bin" / "mpirun", "-np", ranks, "-H", f"localhost:{ranks}"]
     settings = ["--bind-to", "none", "-x", "OMPI_MCA_mpi_yield_when_idle=1"]

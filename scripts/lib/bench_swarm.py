@@ -49,6 +49,7 @@ def main() -> None:
 
 
 def make_torrent(source: str) -> None:
+    """Write the torrent of a folder to TORRENT."""
     import libtorrent  # type: ignore[import-not-found]
 
     files = libtorrent.file_storage()
@@ -59,6 +60,7 @@ def make_torrent(source: str) -> None:
 
 
 def lead(engine: str, source: str, destination: str, *hosts: str) -> None:
+    """Seed the torrent and wait until every member has everything."""
     own = socket.gethostbyname(socket.gethostname())
     addresses = [own, *(socket.gethostbyname(host) for host in hosts)]
     tracker = start_tracker(own)
@@ -79,6 +81,7 @@ def lead(engine: str, source: str, destination: str, *hosts: str) -> None:
 
 
 def start_member(engine: str, destination: str, host: str, first: object) -> Any:
+    """Start a member on a host, and send it the torrent and the addresses."""
     command = [sys.executable, __file__, "member", engine, destination]
     pipe = subprocess.PIPE
     started = subprocess.Popen(["ssh", host, *command], stdin=pipe, stdout=pipe, text=True)
@@ -89,6 +92,7 @@ def start_member(engine: str, destination: str, host: str, first: object) -> Any
 
 
 def member(engine: str, destination: str) -> None:
+    """Fetch everything, print `done`, and seed until stdin ends."""
     first = json.loads(sys.stdin.readline())
     TORRENT.write_bytes(base64.b64decode(first["torrent"]))
     Path(destination).mkdir(parents=True, exist_ok=True)
@@ -99,6 +103,8 @@ def member(engine: str, destination: str) -> None:
 
 
 class Libtorrent:
+    """A member of the swarm by libtorrent, which connects to all other members directly."""
+
     def __init__(self, folder: str, first: dict[str, Any], seeding: bool) -> None:
         import libtorrent
 
@@ -119,6 +125,7 @@ class Libtorrent:
         self.session.pause()
 
     def wait_until_whole(self) -> None:
+        """Wait until this member has everything; connect to the others again and again."""
         next_s = 0.0
         while not self.handle.status().is_seeding:
             if time.monotonic() >= next_s:
@@ -130,6 +137,8 @@ class Libtorrent:
 
 
 class Aria2:
+    """A member of the swarm by aria2c, which finds the others by the tracker."""
+
     def __init__(self, folder: str, first: dict[str, Any], seeding: bool) -> None:
         WHOLE.unlink(missing_ok=True)
         HOOK.write_text(f"#!/bin/sh\n: >{WHOLE}\n")
@@ -145,6 +154,7 @@ class Aria2:
         self.process.wait()
 
     def wait_until_whole(self) -> None:
+        """Wait until this member has everything."""
         while not WHOLE.exists():
             if self.process.poll() is not None:
                 sys.exit("aria2c ended before it had everything")
@@ -186,6 +196,8 @@ class Tracker(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
 
 class Announcement(socketserver.StreamRequestHandler):
+    """The answer to one announcement: all members so far, in the compact form of BEP 23."""
+
     server: Tracker
 
     def handle(self) -> None:
@@ -200,6 +212,7 @@ class Announcement(socketserver.StreamRequestHandler):
 
 
 def start_tracker(address: str) -> str:
+    """Start the tracker in a thread, and return its URL."""
     server = Tracker(address, TRACKER_PORT)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return f"http://{address}:{TRACKER_PORT}/announce"

@@ -13,6 +13,7 @@ from clusterctl.ec2 import session
 
 
 def main() -> int:
+    """Count the calls by a hook of every boto3 client that the command makes."""
     file, *argv = sys.argv[1:]
     calls: collections.Counter[str] = collections.Counter()
     make = session.Clients._make

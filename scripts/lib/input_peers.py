@@ -28,6 +28,7 @@ MEAN, DEVIATION = np.float32([121, 115, 100]), np.float32([70, 68, 71])
 
 
 def ours(files: list[str], threads: int, dtype: str = "float32", colors: bool = False) -> Any:
+    """Return the trainer's own batches."""
     sys.path.insert(0, str(EXAMPLES))
     import data
     import tensorflow as tf
@@ -88,6 +89,7 @@ def pillow(files: list[str], threads: int) -> Iterator[tuple[Any, Any]]:
 
 
 def pillow_image(work: tuple[int, bytes]) -> tuple[np.ndarray, int]:
+    """Decode, crop, resize and mirror one image at random."""
     from PIL import Image
 
     number, jpeg = work

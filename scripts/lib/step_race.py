@@ -70,6 +70,7 @@ def trainers_step(args: Any) -> Callable[[int, Any, Any], Any]:
 
 
 def bare_step(args: Any) -> Callable[[int, Any, Any], Any]:
+    """Return the bare Keras step."""
     model = build_resnet(args)
     optimizer = tf.keras.optimizers.SGD(0.1, args.mom, nesterov=True)
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
