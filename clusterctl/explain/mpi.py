@@ -37,6 +37,7 @@ _SIGNALS = {
 
 
 def _signal(text: str) -> dict[str, str]:
+    """Return the meaning of the signal in mpirun's report of a killed rank."""
     number = text.rpartition("on signal ")[2].split(" ")[0].strip(".")
     return {"meaning": _SIGNALS.get(number, "see signal(7)")}
 
@@ -55,16 +56,19 @@ def _field(block: str, *names: str) -> str:
 
 
 def _hosts(block: str) -> dict[str, str]:
+    """Return the local and the remote host that a help message of Open MPI names."""
     local, remote = _field(block, "local host"), _field(block, "remote host")
     return {"local": local or "a host", "remote": remote or "another", "host": local or "a host"}
 
 
 def _message(block: str) -> dict[str, str]:
+    """Return the local host that a help message of Open MPI names, if any."""
     local = _field(block, "local host")
     return {"host": local} if local else {}
 
 
 def _remote(block: str) -> dict[str, str]:
+    """Return the host of the remote daemon that a help message of Open MPI names."""
     node = _field(block, "remote daemon").rpartition("on node ")[2]
     return {"remote": node, "host": node} if node else {"remote": "a host"}
 

@@ -71,6 +71,7 @@ class Session:
 
     @property
     def alive(self) -> bool:
+        """Whether the connection is open, and the one to the jump host if there is one."""
         if self._jump is not None and not self._jump.alive:
             return False
         transport = self.client.get_transport()
@@ -131,6 +132,7 @@ class Session:
         return True
 
     def close(self) -> None:
+        """Close the connection, and that to the jump host if the session owns it."""
         self.client.close()
         if self._jump is not None and self._jump_is_own:
             self._jump.close()
