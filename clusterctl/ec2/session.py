@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, UsageError
@@ -155,6 +156,8 @@ class Clients:
             )
             if session.get_credentials() is None:
                 raise AwsError("NoCredentialsError", *TABLE["NoCredentialsError"])
+            parsers = session._session.get_component("response_parser_factory")
+            parsers.set_parser_defaults(timestamp_parser=parse_timestamp)
             return session
 
     def _make(
@@ -183,6 +186,24 @@ class Clients:
                     endpoint_url=self.account.endpoint_url,
                     config=config,
                 )
+
+
+def parse_timestamp(value: Any) -> datetime:
+    """Return the time that botocore's own parser returns, for EC2's format in a hundredth of its
+    time.
+
+    DescribeInstances has four times for each instance. With botocore's parser, which is dateutil's
+    for any format, they took half of the time that the whole answer took.
+    """
+    if isinstance(value, str) and value.endswith("Z"):
+        try:
+            return datetime.fromisoformat(f"{value[:-1]}+00:00")
+        except ValueError:
+            pass
+    from botocore.utils import parse_timestamp as parse
+
+    parsed: datetime = parse(value)
+    return parsed
 
 
 def without_retries(client: EC2Client) -> EC2Client:

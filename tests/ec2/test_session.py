@@ -3,12 +3,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import botocore.utils
 import pytest
 from botocore.stub import Stubber
 
 from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.ec2.instances import find_instances
-from clusterctl.ec2.session import Account, Clients, without_retries
+from clusterctl.ec2.session import Account, Clients, parse_timestamp, without_retries
 from tests.moto_ec2 import KEY, REGION
 
 NOWHERE = "http://127.0.0.1:9"
@@ -41,6 +42,17 @@ def test_an_account_that_cannot_be_asked(monkeypatch, account, own_key, code):
     with pytest.raises(AwsError) as caught:
         find_instances(without_retries(Clients(Account(**account)).ec2), "demo")
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["2026-11-25T15:25:21.000Z", "2026-11-25T15:25:21Z", "2026-11-25T15:25:21.123456789Z"]
+    + ["20261125T152521Z", "2026-11-25T15:25:21+02:00", "Wed, 25 Nov 2026 15:25:21 GMT"]
+    + [1795620321.5, "1795620321"],
+)
+def test_times_are_those_of_botocores_parser(value):
+    assert parse_timestamp(value) == botocore.utils.parse_timestamp(value)
+    assert parse_timestamp(value).utcoffset() is not None
 
 
 @pytest.mark.parametrize("url", ["banana", "http://", "ftp://x", "http://a b", "127.0.0.1:5000"])
