@@ -83,11 +83,14 @@ class NetworkWish:
             check_cidr(self.cidr)
         if self.ssh_from is not None:
             check_ssh_from(self.ssh_from)
-        if self.zones is not None and len(set(self.zones)) != ZONES:
-            raise UsageError(
-                f"a network has {ZONES} different zones, not {','.join(self.zones)!r}",
-                "for example --zones a,b",
-            )
+        if self.zones is not None:
+            # `a` and `us-east-1a` are the same zone.
+            letters = {zone[-1:] for zone in self.zones}
+            if not len(self.zones) == len(letters) == ZONES:
+                raise UsageError(
+                    f"a network has {ZONES} different zones, not {','.join(self.zones)!r}",
+                    "for example --zones a,b",
+                )
 
 
 @dataclass(frozen=True)
@@ -177,13 +180,17 @@ def _check_same(given: NetworkSettings, wish: NetworkWish) -> None:
     anew = f"choose another name, or remove it first: clusterctl network down {wish.name}"
     if wish.cidr not in (None, given.cidr):
         raise UsageError(f"network {wish.name} has {given.cidr}, not {wish.cidr}", anew)
-    # A zone may be given by its letter.
     asked = wish.zones or given.zones
-    if any(not has.endswith(want) for has, want in zip(sorted(given.zones), sorted(asked))):
+    if {*_full_names(asked, given.zones[0][:-1])} != {*given.zones}:
         raise UsageError(
             f"network {wish.name} is in {' and '.join(given.zones)}, not {' and '.join(asked)}",
             anew,
         )
+
+
+def _full_names(zones: Sequence[str], region: str) -> list[str]:
+    """Return the zones' full names. Each may be given by its letter."""
+    return [zone if zone.startswith(region) else region + zone for zone in zones]
 
 
 def choose_zones(
@@ -199,7 +206,7 @@ def choose_zones(
     zones or none offers the type.
     """
     if wanted:
-        full = [zone if zone.startswith(region) else region + zone for zone in wanted]
+        full = _full_names(wanted, region)
         unknown = [zone for zone in full if zone not in available]
         if unknown:
             raise UsageError(

@@ -43,6 +43,7 @@ def stack(status: str, **outputs: str) -> Stack:
         ({"ssh_from": "::/0"}, "not an IPv4 network"),
         ({"zones": ("a",)}, "2 different zones"),
         ({"zones": ("a", "a")}, "2 different zones"),
+        ({"zones": ("a", "us-east-1a")}, "2 different zones"),
     ],
 )
 def test_wishes_that_make_no_sense(given, says):
@@ -80,6 +81,7 @@ def test_subnets_are_quarters(cidr, subnets):
         ("UPDATE_COMPLETE", {}, Action.NOTHING),
         ("UPDATE_ROLLBACK_COMPLETE", {}, Action.NOTHING),
         ("CREATE_COMPLETE", {"cidr": "10.20.0.0/16", "zones": ("b", "a")}, Action.NOTHING),
+        ("CREATE_COMPLETE", {"zones": ("us-east-1a", "b")}, Action.NOTHING),
         ("CREATE_COMPLETE", {"ssh_from": "203.0.113.7/32"}, Action.NOTHING),
         ("CREATE_COMPLETE", {"ssh_from": "198.51.100.0/24"}, Action.UPDATE),
         ("UPDATE_ROLLBACK_COMPLETE", {"ssh_from": "198.51.100.0/24"}, Action.UPDATE),
