@@ -25,6 +25,8 @@ PARTITIONS = {
     "us-gov-": "aws-us-gov",
     "us-iso-": "aws-iso",
     "us-isob-": "aws-iso-b",
+    "eu-isoe-": "aws-iso-e",
+    "us-isof-": "aws-iso-f",
     "eusc-": "aws-eusc",
 }
 

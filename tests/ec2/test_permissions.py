@@ -262,6 +262,8 @@ def test_networks_are_changed_through_cloudformation_only():
         ("us-gov-west-1", "aws-us-gov"),
         ("us-iso-east-1", "aws-iso"),
         ("us-isob-east-1", "aws-iso-b"),
+        ("eu-isoe-west-1", "aws-iso-e"),
+        ("us-isof-south-1", "aws-iso-f"),
         ("eusc-de-east-1", "aws-eusc"),
     ],
 )
