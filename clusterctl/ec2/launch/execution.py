@@ -165,9 +165,9 @@ def carry_out(
     write_launches(launch_record, _sent_again(plan, launch_record))
     try:
         _carry_out(client, plan, work, attempt, CapacityTimeout(capacity_timeout_s), before_start)
-    except AwsError:
-        # An elastic address costs money without nodes, too. It is kept where a launch may have
-        # taken place.
+    except BaseException:
+        # An elastic address costs money without nodes, too, and Ctrl-C is likely during a long wait
+        # for capacity. The address is kept where a launch may have taken place.
         if "AllocationId" in work.results and not read_launches(launch_record):
             _give_back(client, plan.spec.name, on_step)
         raise

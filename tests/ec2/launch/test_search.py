@@ -120,6 +120,19 @@ def test_waiting_ends(launches, faults):
     assert "tried p4d.24xlarge in us-east-1a, " in error.message
 
 
+def test_an_interrupted_wait_gives_the_address_back(launches, faults):
+    scarce(faults)
+
+    def after(waits):
+        assert len(find_addresses(launches.client, "demo")) == 1
+        raise KeyboardInterrupt
+
+    launches.clock.after = after
+    with pytest.raises(KeyboardInterrupt):
+        launches.up(SPEC, capacity_timeout_s=3600)
+    assert find_addresses(launches.client, "demo") == ()
+
+
 def test_fewer_nodes_where_fewer_will_do_and_it_is_said(launches, faults):
     scarce(faults, left=3, zones=ZONES[:1])
     spec = replace(SPEC, nodes=5, min_nodes=2, efa=False)
