@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2 import tags
-from clusterctl.ec2.errors import gaps, translated
-from clusterctl.ec2.instances import Instance, find_instances, launched_with
+from clusterctl.ec2.errors import gaps, throttled, translated
+from clusterctl.ec2.instances import Instance, batches, find_instances, launched_with
 from clusterctl.ec2.network.vpcs import find_groups
 
 if TYPE_CHECKING:
@@ -81,30 +81,75 @@ def await_available(client: EC2Client, name: str) -> None:
         time.sleep(gap_s)
 
 
+@dataclass(frozen=True)
+class Deletion:
+    """The API call that deletes one kind of resource.
+
+    `operation` is boto3's method and `argument` its parameter: the resource's id, or its name with
+    `by_name`. `gone` are the error codes that mean that it does not exist, `in_use` those that
+    mean that something still uses it.
+    """
+
+    operation: str
+    argument: str
+    gone: tuple[str, ...]
+    in_use: tuple[str, ...] = ()
+    by_name: bool = False
+
+
+DELETE_PLACEMENT_GROUP = Deletion(
+    "delete_placement_group",
+    "GroupName",
+    ("InvalidPlacementGroup.Unknown",),
+    ("InvalidPlacementGroup.InUse",),
+    by_name=True,
+)
+DELETE_SECURITY_GROUP = Deletion(
+    "delete_security_group",
+    "GroupId",
+    ("InvalidGroup.NotFound", "InvalidGroupId.NotFound"),
+    ("DependencyViolation", "InvalidGroup.InUse"),
+)
+
+
+def delete(
+    client: Any,
+    deletion: Deletion,
+    value: str,
+    deadline: float,
+    on_wait: Callable[[AwsError, float], None] = lambda error, left_s: None,
+) -> None:
+    """Delete the resource with this id or name, unless it is gone already.
+
+    Tries again until `deadline` (monotonic time) while something still uses it, as EC2 reports for
+    a while after an instance is gone, and while EC2 is throttling. `on_wait` receives the error
+    before each retry, and the seconds left. Raises AwsError.
+    """
+    for gap_s in gaps(0.5):
+        try:
+            with translated():
+                getattr(client, deletion.operation)(**{deletion.argument: value})
+            return
+        except AwsError as error:
+            if error.code in deletion.gone:
+                return
+            left_s = deadline - time.monotonic()
+            if left_s < 0 or not (error.code in deletion.in_use or throttled(error)):
+                raise
+            on_wait(error, left_s)
+        time.sleep(gap_s)
+
+
 def delete_placement_groups(client: EC2Client, name: str, timeout_s: float) -> tuple[str, ...]:
     """Delete the cluster's placement groups and return their names.
 
-    EC2 refuses while terminated instances are still in a group: tries again for `timeout_s` in all.
-    Raises AwsError.
+    Waits up to `timeout_s` while terminated instances are still in a group. Raises AwsError.
     """
     deadline = time.monotonic() + timeout_s
-    deleted = []
-    for group in find_placement_groups(client, name):
-        if group.state == "deleting":
-            continue
-        deleted.append(group.name)
-        for gap_s in gaps(0.5):
-            try:
-                with translated():
-                    client.delete_placement_group(GroupName=group.name)
-                break
-            except AwsError as error:
-                if error.code == "InvalidPlacementGroup.Unknown":
-                    break
-                if error.code != "InvalidPlacementGroup.InUse" or time.monotonic() > deadline:
-                    raise
-            time.sleep(gap_s)
-    return tuple(deleted)
+    groups = [group for group in find_placement_groups(client, name) if group.state != "deleting"]
+    for group in groups:
+        delete(client, DELETE_PLACEMENT_GROUP, group.name, deadline)
+    return tuple(group.name for group in groups)
 
 
 NOT_TERMINATED = ("pending", "running", "stopping", "stopped", "shutting-down")
@@ -112,84 +157,58 @@ NOT_TERMINATED = ("pending", "running", "stopping", "stopped", "shutting-down")
 BATCH = 100
 
 
-def terminate_all(
+def terminate(
     client: EC2Client,
     name: str,
     timeout_s: float,
+    ids: Collection[str] | None = None,
     on_look: Callable[[Sequence[Instance]], None] = lambda left: None,
 ) -> tuple[str, ...]:
-    """Terminate the cluster's instances, wait until they are gone, and return the nodes' names.
+    """Terminate a cluster's instances, wait until they are gone, and return the nodes' names.
 
-    Each poll finds instances by tag, so that it also terminates those that a launch still under
-    way brings. `on_look` receives the remaining instances of each poll. Raises AwsError, and
-    ClusterctlError after `timeout_s`.
+    These are the instances with `ids`. None means all: each poll finds them by tag, so it also
+    terminates those that a launch still under way brings. `on_look` receives the remaining
+    instances of each poll. Raises AwsError, and ClusterctlError after `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
-    asked: set[str] = set()
     nodes: dict[str, None] = {}
     for gap_s in gaps():
-        left = find_instances(client, name, NOT_TERMINATED)
+        found = find_instances(client, name, NOT_TERMINATED)
+        left = [one for one in found if ids is None or one.node.instance_id in ids]
         on_look(left)
         if not left:
             return tuple(nodes)
-        nodes.update(dict.fromkeys(instance.node.name for instance in left))
-        new = [found.node.instance_id for found in left if found.node.instance_id not in asked]
-        asked.update(_terminate(client, new))
+        nodes.update(dict.fromkeys(one.node.name for one in left))
+        # Repeat the request until they shut down: EC2 may accept one for an instance that is still
+        # pending and not carry it out.
+        awake = [one for one in left if one.node.state is not NodeState.SHUTTING_DOWN]
+        _terminate(client, [one.node.instance_id for one in awake])
         if time.monotonic() > deadline:
+            hint = f"see `clusterctl status {name}`"
+            if ids is None:
+                hint = f"run it again later: clusterctl down {name}"
             raise ClusterctlError(
-                f"still shutting down: {', '.join(found.node.name for found in left)}",
-                f"they are told to end; run it again later: clusterctl down {name}",
+                f"still shutting down: {', '.join(one.node.name for one in left)}",
+                f"they are told to end; {hint}",
             )
         time.sleep(gap_s)
     raise AssertionError("unreachable")
 
 
-def terminate_these(client: EC2Client, name: str, ids: Sequence[str], timeout_s: float) -> None:
-    """Terminate these instances of a cluster and wait until they are gone.
-
-    Repeats the request until they shut down: EC2 may accept one for an instance that is still
-    pending and not carry it out. Raises AwsError, and ClusterctlError after `timeout_s`.
-    """
-    deadline = time.monotonic() + timeout_s
-    for gap_s in gaps():
-        left = [
-            found
-            for found in find_instances(client, name, NOT_TERMINATED)
-            if found.node.instance_id in ids
-        ]
-        if not left:
-            return
-        asked = [
-            found.node.instance_id
-            for found in left
-            if found.node.state is not NodeState.SHUTTING_DOWN
-        ]
-        _terminate(client, asked)
-        if time.monotonic() > deadline:
-            raise ClusterctlError(
-                f"still shutting down: {', '.join(found.node.name for found in left)}",
-                f"they are told to end; see `clusterctl status {name}`",
-            )
-        time.sleep(gap_s)
-
-
-def _terminate(client: EC2Client, ids: Sequence[str]) -> list[str]:
-    """Call TerminateInstances and return the ids that EC2 accepted. Raises AwsError."""
-    accepted = []
-    for start in range(0, len(ids), BATCH):
-        batch = list(ids[start : start + BATCH])
+def _terminate(client: EC2Client, ids: Sequence[str]) -> None:
+    """Call TerminateInstances, leaving out ids that EC2 does not know. Raises AwsError."""
+    for batch in batches(ids, BATCH):
         try:
             with translated():
                 client.terminate_instances(InstanceIds=batch)
-            accepted += batch
         except AwsError as error:
             # One id that EC2 does not know, because it is too new or too old, fails the call for
             # all. So each is sent alone.
             if error.code != "InvalidInstanceID.NotFound":
                 raise
             if len(batch) > 1:
-                accepted += [known for one in batch for known in _terminate(client, [one])]
-    return accepted
+                for one in batch:
+                    _terminate(client, [one])
 
 
 def delete_groups(client: EC2Client, name: str, timeout_s: float) -> tuple[str, ...]:
@@ -197,20 +216,10 @@ def delete_groups(client: EC2Client, name: str, timeout_s: float) -> tuple[str, 
 
     Waits up to `timeout_s` while something still uses a group. Raises AwsError.
     """
-    groups = find_groups(client, name)
     deadline = time.monotonic() + timeout_s
+    groups = find_groups(client, name)
     for group in groups:
-        for gap_s in gaps(0.5):
-            try:
-                with translated():
-                    client.delete_security_group(GroupId=group.group_id)
-                break
-            except AwsError as error:
-                if error.code == "InvalidGroup.NotFound":
-                    break
-                if error.code != "DependencyViolation" or time.monotonic() > deadline:
-                    raise
-            time.sleep(gap_s)
+        delete(client, DELETE_SECURITY_GROUP, group.group_id, deadline)
     return tuple(group.group_id for group in groups)
 
 

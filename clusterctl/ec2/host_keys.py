@@ -8,12 +8,13 @@ import re
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError
 from clusterctl.ec2.errors import gaps, throttled, translated
+from clusterctl.ec2.instances import batches
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -179,17 +180,12 @@ def ask_host_keys(
     """
     keys: dict[str, tuple[str, ...]] = {}
     reasons: dict[str, str] = {}
-    for group in _groups(instance_ids):
+    for group in batches(instance_ids, AT_A_TIME):
         try:
             _ask(client, group, within_s, keys, reasons)
         except AwsError as error:
             reasons.update((one, error.message) for one in group if one not in keys)
     return HostKeyAnswers(keys, reasons)
-
-
-def _groups(instance_ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for first in range(0, len(instance_ids), AT_A_TIME):
-        yield instance_ids[first : first + AT_A_TIME]
 
 
 def _ask(

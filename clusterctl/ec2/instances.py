@@ -96,6 +96,11 @@ def find_instances(
     return tuple(_describe(client, filters))
 
 
+def batches(ids: Sequence[str], size: int) -> list[list[str]]:
+    """Split ids into lists of at most `size`, the most that one API call takes."""
+    return [list(ids[start : start + size]) for start in range(0, len(ids), size)]
+
+
 def find_states(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, NodeState]:
     """Return the states of these instances, by id.
 
@@ -103,8 +108,7 @@ def find_states(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, Nod
     yet are left out, and so is the batch of 100 that such an instance is in. Raises AwsError.
     """
     found: list[Any] = []
-    for start in range(0, len(instance_ids), STATUS_IDS):
-        batch = list(instance_ids[start : start + STATUS_IDS])
+    for batch in batches(instance_ids, STATUS_IDS):
         try:
             with translated():
                 answer = client.describe_instance_status(
@@ -125,8 +129,7 @@ def impaired_checks(client: EC2Client, instance_ids: Sequence[str]) -> dict[str,
     Instances that pass both checks are left out. Raises AwsError.
     """
     found: list[Any] = []
-    for start in range(0, len(instance_ids), STATUS_IDS):
-        batch = list(instance_ids[start : start + STATUS_IDS])
+    for batch in batches(instance_ids, STATUS_IDS):
         with translated():
             found += client.describe_instance_status(InstanceIds=batch)["InstanceStatuses"]
     said: dict[str, str] = {}

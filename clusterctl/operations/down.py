@@ -16,7 +16,7 @@ from clusterctl.ec2.cluster_resources import (
     delete_key_pairs,
     delete_placement_groups,
     find_key_pairs,
-    terminate_all,
+    terminate,
 )
 from clusterctl.ec2.instances import Instance, find_instances
 from clusterctl.ec2.network.vpcs import release_addresses
@@ -131,7 +131,7 @@ def _remove(
             told.append(len(left))
             progress.step(f"terminating {name}: {count(len(left), 'node')} left")
 
-    nodes = terminate_all(client, name, TERMINATED_WITHIN_S, looked)
+    nodes = terminate(client, name, TERMINATED_WITHIN_S, on_look=looked)
     progress.step(f"removing what was made for {name}, once nothing uses it any more")
     removed = Leftovers(
         nodes=nodes,

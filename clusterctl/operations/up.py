@@ -10,7 +10,7 @@ from clusterctl.domain.errors import AwsError, MissingTool
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2 import tags
-from clusterctl.ec2.cluster_resources import terminate_these
+from clusterctl.ec2.cluster_resources import terminate
 from clusterctl.ec2.instances import Instance, find_instances, members_of, unfinished_of, untag
 from clusterctl.ec2.launch.execution import carry_out
 from clusterctl.ec2.launch.observe import Request, observe
@@ -129,7 +129,7 @@ def dismiss(launcher: Launcher, name: str) -> None:
         )
         note_end(launcher.home, launcher.clients, name, going)
         ids = [found.node.instance_id for found in going]
-        terminate_these(client, name, ids, DISMISSED_WITHIN_S)
+        terminate(client, name, DISMISSED_WITHIN_S, ids)
 
 
 def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Instance, ...]]:

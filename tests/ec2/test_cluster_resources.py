@@ -41,7 +41,7 @@ def test_all_of_a_cluster_and_nothing_else(client):
         if left and len(find_instances(client, "demo", ())) == 3:
             launch(client, "demo", 1, first=3)
 
-    ended = cluster_resources.terminate_all(client, "demo", 60, look)
+    ended = cluster_resources.terminate(client, "demo", 60, on_look=look)
     assert ended == ("demo-0", "demo-1", "demo-2", "demo-3")
     assert (looks[0], looks[-1]) == (3, 0)
     assert find_instances(client, "demo") == ()
@@ -51,7 +51,7 @@ def test_all_of_a_cluster_and_nothing_else(client):
 def test_an_id_that_ec2_has_forgotten_does_not_save_the_others(client):
     launch(client, "demo", 3)
     trouble = Trouble(client, "terminate_instances", refused(NOT_FOUND), refused(NOT_FOUND))
-    cluster_resources.terminate_all(trouble, "demo", 60)
+    cluster_resources.terminate(trouble, "demo", 60)
     # The first for all, the second for one alone, whose turn comes again with the next look.
     assert [len(request["InstanceIds"]) for request in trouble.requests][:4] == [3, 1, 1, 1]
 
@@ -61,9 +61,25 @@ def test_what_does_not_end_in_time(client):
     deaf = Trouble(client, "terminate_instances")
     deaf._call = lambda **_: {"TerminatingInstances": []}
     with pytest.raises(ClusterctlError) as caught:
-        cluster_resources.terminate_all(deaf, "demo", 0.0)
+        cluster_resources.terminate(deaf, "demo", 0.0)
     assert "demo-0, demo-1" in caught.value.message
     assert "clusterctl down demo" in caught.value.hint
+
+
+def test_a_request_that_ec2_does_not_carry_out_is_repeated(client):
+    launch(client, "demo", 2)
+    requests = []
+
+    class DeafAtFirst:
+        def __getattr__(self, name):
+            return getattr(client, name)
+
+        def terminate_instances(self, **request):
+            requests.append(request)
+            return client.terminate_instances(**request) if requests[1:] else {}
+
+    assert cluster_resources.terminate(DeafAtFirst(), "demo", 60) == ("demo-0", "demo-1")
+    assert find_instances(client, "demo") == ()
 
 
 def make_group(client, cluster):

@@ -9,28 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.units import count, format_duration
-from clusterctl.ec2.errors import gaps, throttled, translated
+from clusterctl.ec2.cluster_resources import (
+    BATCH,
+    DELETE_PLACEMENT_GROUP,
+    DELETE_SECURITY_GROUP,
+    Deletion,
+    delete,
+)
+from clusterctl.ec2.errors import gaps, translated
 from clusterctl.ec2.gc.resources import Resource, ResourceKind
 from clusterctl.ec2.gc.sweep import look_at
+from clusterctl.ec2.instances import batches
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
-
-
-@dataclass(frozen=True)
-class Deletion:
-    """The API call that deletes one kind of resource.
-
-    `operation` is boto3's method and `argument` its parameter: the resource's id, or its name with
-    `by_name`. `gone` are the error codes that mean that it does not exist, `in_use` those that
-    mean that something still uses it.
-    """
-
-    operation: str
-    argument: str
-    gone: tuple[str, ...]
-    in_use: tuple[str, ...] = ()
-    by_name: bool = False
 
 
 DELETIONS = {
@@ -49,19 +41,8 @@ DELETIONS = {
         ("InvalidNetworkInterfaceID.NotFound",),
         ("InvalidNetworkInterface.InUse",),
     ),
-    ResourceKind.PLACEMENT_GROUP: Deletion(
-        "delete_placement_group",
-        "GroupName",
-        ("InvalidPlacementGroup.Unknown",),
-        ("InvalidPlacementGroup.InUse",),
-        by_name=True,
-    ),
-    ResourceKind.SECURITY_GROUP: Deletion(
-        "delete_security_group",
-        "GroupId",
-        ("InvalidGroup.NotFound", "InvalidGroupId.NotFound"),
-        ("DependencyViolation", "InvalidGroup.InUse"),
-    ),
+    ResourceKind.PLACEMENT_GROUP: DELETE_PLACEMENT_GROUP,
+    ResourceKind.SECURITY_GROUP: DELETE_SECURITY_GROUP,
     ResourceKind.KEY_PAIR: Deletion(
         "delete_key_pair", "KeyName", ("InvalidKeyPair.NotFound",), by_name=True
     ),
@@ -75,8 +56,6 @@ FREE_WITHIN_S = 120.0
 NETWORK_WITHIN_S = 300.0
 # Time between two messages about the same wait.
 SAY_EVERY_S = 30.0
-# Instances per TerminateInstances call.
-_BATCH = 100
 
 
 @dataclass(frozen=True)
@@ -146,26 +125,16 @@ def remove(
 def _delete(
     client: Any, deletion: Deletion, resource: Resource, deadline: float, teller: _Teller
 ) -> ClusterctlError | None:
-    value = resource.name if deletion.by_name else resource.id
-    for gap_s in gaps(0.5):
-        try:
-            with translated():
-                getattr(client, deletion.operation)(**{deletion.argument: value})
-            return None
-        except AwsError as error:
-            if error.code in deletion.gone:
-                return None
-            waits = error.code in deletion.in_use or throttled(error)
-            if not waits:
-                return error
-            in_use = error.code in deletion.in_use
-            left_s = deadline - time.monotonic()
-            if left_s < 0:
-                return _still_used(resource, error) if in_use else error
-            why = "something still uses it" if in_use else "EC2 is throttling"
-            teller.waits(_called(resource), why, left_s)
-        time.sleep(gap_s)
-    raise AssertionError("unreachable")
+    def on_wait(error: AwsError, left_s: float) -> None:
+        why = "something still uses it" if error.code in deletion.in_use else "EC2 is throttling"
+        teller.waits(_called(resource), why, left_s)
+
+    try:
+        value = resource.name if deletion.by_name else resource.id
+        delete(client, deletion, value, deadline, on_wait)
+        return None
+    except AwsError as error:
+        return _still_used(resource, error) if error.code in deletion.in_use else error
 
 
 def still_there(one: Resource) -> ClusterctlError:
@@ -196,9 +165,8 @@ def _terminate_and_wait(
 ) -> list[Left]:
     by_id = {one.id: one for one in instances}
     refused: dict[str, ClusterctlError] = {}
-    ids = list(by_id)
-    for start in range(0, len(ids), _BATCH):
-        refused.update(_terminate(clients.ec2, ids[start : start + _BATCH]))
+    for batch in batches(list(by_id), BATCH):
+        refused.update(_terminate(clients.ec2, batch))
     waited_for = set(by_id) - set(refused)
     try:
         shown = _await_end(clients, region, waited_for, by_id, on_gone, teller)

@@ -15,7 +15,7 @@ from clusterctl.domain.cluster import AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2 import tags
-from clusterctl.ec2.cluster_resources import terminate_these
+from clusterctl.ec2.cluster_resources import terminate
 from clusterctl.ec2.errors import gaps, outcome_unknown, throttled, translated
 from clusterctl.ec2.instances import PRESENT, Instance, find_instances, find_states
 from clusterctl.ec2.launch.request import Step
@@ -272,12 +272,8 @@ class Attempt:
             return
         others = "; terminating the others" if alive else ""
         self.on_step(f"{names} died while starting: {reason}{others}")
-        terminate_these(
-            self.client,
-            self.cluster,
-            [found.node.instance_id for found in made],
-            ROLLED_BACK_WITHIN_S,
-        )
+        ids = [found.node.instance_id for found in made]
+        terminate(self.client, self.cluster, ROLLED_BACK_WITHIN_S, ids)
         token = request["ClientToken"]
         kept = [sent for sent in read_launches(self.launch_record) if sent.token != token]
         write_launches(self.launch_record, kept)

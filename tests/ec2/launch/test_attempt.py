@@ -68,7 +68,7 @@ def launch(monkeypatch, tmp_path):
 
         monkeypatch.setattr(attempt, "find_states", find_states)
         monkeypatch.setattr(attempt, "find_instances", find)
-        monkeypatch.setattr(attempt, "terminate_these", lambda *given: ended.extend(given[2]))
+        monkeypatch.setattr(attempt, "terminate", lambda *given: ended.extend(given[3]))
         monkeypatch.setattr(attempt, "time", Time)
         nodes = len(looks[0])
         made = Attempt(None, Once(), "demo", tmp_path / "launch.json", told.append)
