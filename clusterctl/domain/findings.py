@@ -27,3 +27,18 @@ class Finding:
     message: str
     host: str | None = None
     hint: str = ""
+
+    @classmethod
+    def error(cls, check_id: str, message: str, hint: str = "") -> Finding:
+        """Return a finding about something that does not work."""
+        return cls(check_id, Severity.ERROR, message, hint=hint)
+
+    @classmethod
+    def warning(cls, check_id: str, message: str, hint: str = "") -> Finding:
+        """Return a finding about something that may go wrong."""
+        return cls(check_id, Severity.WARNING, message, hint=hint)
+
+    @classmethod
+    def info(cls, check_id: str, message: str, hint: str = "") -> Finding:
+        """Return a finding that is good to know."""
+        return cls(check_id, Severity.INFO, message, hint=hint)

@@ -8,7 +8,7 @@ from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.machines import MachineType
 
@@ -267,7 +267,7 @@ def _machine_findings(machine: MachineType) -> list[Finding]:
     for pattern, what in _ACCELERATORS:
         if not machine.gpus and re.match(pattern, machine.family):
             return [
-                _error(
+                Finding.error(
                     "type.accelerator",
                     f"{machine.name} computes with {what}; Horovod needs NVIDIA GPUs",
                     "choose another, for example --instance-type g5.12xlarge",
@@ -275,12 +275,11 @@ def _machine_findings(machine: MachineType) -> list[Finding]:
             ]
     if machine.gpu_name and not machine.gpus:
         return [
-            Finding(
+            Finding.warning(
                 "type.fractional",
-                Severity.WARNING,
                 f"{machine.name} has a part of one {machine.gpu_name} and no whole GPU: "
                 "it gets no slot for a rank, and its driver is not the Deep Learning AMI's",
-                hint="choose a whole GPU: --instance-type " + _whole(machine),
+                "choose a whole GPU: --instance-type " + _whole(machine),
             )
         ]
     return []
@@ -313,18 +312,20 @@ def _no_image(machine: MachineType, wanted: str | None) -> Finding:
                 "give an image of your own with a driver up to R580: --image AMI; "
                 "or a newer type, for example --instance-type g5.12xlarge"
             )
-    return _error("image.none", message, hint)
+    return Finding.error("image.none", message, hint)
 
 
 def _fit(image: Image, machine: MachineType) -> list[Finding]:
     if image.platform.lower().startswith("windows"):
         return [
-            _error("image.platform", f"image {_called(image)} is Windows", "give a Linux --image")
+            Finding.error(
+                "image.platform", f"image {_called(image)} is Windows", "give a Linux --image"
+            )
         ]
     known = machine.architectures
     if known and image.architecture and image.architecture not in known:
         return [
-            _error(
+            Finding.error(
                 "image.architecture",
                 f"image {_called(image)} is for {image.architecture}, "
                 f"{machine.name} is {' or '.join(known)}",
@@ -339,7 +340,7 @@ def _driver(image: Image, machine: MachineType) -> list[Finding]:
     blackwell = _BLACKWELL_FAMILY.match(machine.family)
     if needs_proprietary_driver(machine) and image.driver == "oss":
         return [
-            _error(
+            Finding.error(
                 "image.driver",
                 f"image {_called(image)} has NVIDIA's open kernel modules, "
                 f"which do not know {gpus}: they need Turing or newer",
@@ -348,7 +349,7 @@ def _driver(image: Image, machine: MachineType) -> list[Finding]:
         ]
     if blackwell and image.driver == "proprietary":
         return [
-            _error(
+            Finding.error(
                 "image.driver",
                 f"image {_called(image)} has NVIDIA's proprietary driver, "
                 f"which does not know {gpus}: Blackwell needs the open kernel modules",
@@ -367,7 +368,7 @@ def _driver(image: Image, machine: MachineType) -> list[Finding]:
     else:
         return []
     hint = "leave --image out for the Deep Learning AMI that fits"
-    return [Finding("image.driver", Severity.WARNING, message, hint=hint)]
+    return [Finding.warning("image.driver", message, hint)]
 
 
 def _supports(description: str, family: str) -> bool:
@@ -385,7 +386,7 @@ def _supports(description: str, family: str) -> bool:
 def _age(image: Image, today: date) -> list[Finding]:
     if image.state != "available":
         return [
-            _error(
+            Finding.error(
                 "image.state",
                 f"image {_called(image)} is {image.state}",
                 "wait until it is available, or choose another with --image",
@@ -395,11 +396,10 @@ def _age(image: Image, today: date) -> list[Finding]:
     if not image.deprecated or image.deprecated[:10] > today.isoformat():
         return []
     return [
-        Finding(
+        Finding.info(
             "image.deprecated",
-            Severity.INFO,
             f"image {_called(image)} is deprecated since {image.deprecated[:10]}",
-            hint="its owner may withdraw it: copy it (aws ec2 copy-image), "
+            "its owner may withdraw it: copy it (aws ec2 copy-image), "
             "or choose another with --image",
         )
     ]
@@ -410,22 +410,20 @@ def _horovod(image: Image, machine: MachineType) -> list[Finding]:
         return []
     if _BLACKWELL_FAMILY.match(machine.family):
         return [
-            Finding(
+            Finding.warning(
                 "image.horovod",
-                Severity.WARNING,
                 "no TensorFlow that Horovod works with has kernels for Blackwell GPUs",
-                hint="for Horovod choose an older GPU: --instance-type p4d.24xlarge, or "
+                "for Horovod choose an older GPU: --instance-type p4d.24xlarge, or "
                 "p5.48xlarge with `clusterctl env install NAME --tensorflow NEWEST`",
             )
         ]
     if not image.name.startswith(_DLAMI) or _HAS_FRAMEWORK.search(image.name):
         return []
     return [
-        Finding(
+        Finding.info(
             "image.horovod",
-            Severity.INFO,
             "no supported Deep Learning AMI has TensorFlow or Horovod on it",
-            hint="put them on the nodes before you train: clusterctl env install NAME",
+            "put them on the nodes before you train: clusterctl env install NAME",
         )
     ]
 
@@ -435,19 +433,14 @@ def _kernels(machine: MachineType) -> list[Finding]:
     if not machine.gpus or not _HOPPER_FAMILY.match(machine.family):
         return []
     return [
-        Finding(
+        Finding.info(
             "type.kernels",
-            Severity.INFO,
             f"TensorFlow 2.15 has no kernels for the {machine.gpu_name}: `env install` lets the "
             "driver compile them, for up to half an hour",
-            hint="a newer one has them: clusterctl env install NAME --tensorflow NEWEST",
+            "a newer one has them: clusterctl env install NAME --tensorflow NEWEST",
         )
     ]
 
 
 def _called(image: Image) -> str:
     return f"{image.image_id} ({image.name})" if image.name else image.image_id
-
-
-def _error(check_id: str, message: str, hint: str) -> Finding:
-    return Finding(check_id, Severity.ERROR, message, hint=hint)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.policy import reading_policy
 from clusterctl.ec2.session import Clients
@@ -60,9 +60,8 @@ def lend_keys(clients: Clients, buckets: Sequence[str]) -> Lent:
 
 
 def _warning(what: str, instead: str) -> Finding:
-    return Finding(
+    return Finding.warning(
         "s3.lent",
-        Severity.WARNING,
         f"the nodes are lent {what}: root on each of them may do all that you may",
-        hint=f"let the nodes read by a role of their own, `up --instance-profile`; or {instead}",
+        f"let the nodes read by a role of their own, `up --instance-profile`; or {instead}",
     )

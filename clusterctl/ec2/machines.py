@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.units import count
 from clusterctl.ec2.errors import translated
 
@@ -145,9 +145,9 @@ def retired_finding(instance_type: str, known: bool, region: str) -> Finding | N
         return None
     if known:
         message = f"{instance_type} is of a retired family; few regions still launch it"
-        return Finding("type.retired", Severity.INFO, message, hint=_hint(instance_type, region))
+        return Finding.info("type.retired", message, _hint(instance_type, region))
     message = f"AWS no longer launches {instance_type} in {region}: the family {family} is retired"
-    return Finding("type.retired", Severity.ERROR, message, hint=_hint(instance_type, region))
+    return Finding.error("type.retired", message, _hint(instance_type, region))
 
 
 def _hint(instance_type: str, region: str) -> str:

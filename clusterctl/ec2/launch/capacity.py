@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import Market
 from clusterctl.domain.errors import AwsError
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.units import count
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import PAGE
@@ -256,19 +256,17 @@ def quota_finding(use: QuotaUse, machine: MachineType, nodes: int, region: str) 
     need = nodes * machine.vcpus
     wanted = f"{count(nodes, 'more node')} ({machine.name}) {'needs' if nodes == 1 else 'need'}"
     if not use.code:
-        return Finding(
+        return Finding.info(
             "quota.vcpus",
-            Severity.INFO,
             f"{wanted} {need} vCPUs; AWS lists no quota for {machine.name} as {use.title}, "
             "so only the launch tells whether there is one",
         )
     title = f"{use.title} ({use.code})"
     if use.limit is None:
-        return Finding(
+        return Finding.info(
             "quota.vcpus",
-            Severity.INFO,
             f"{wanted} {need} vCPUs; the quota {title} cannot be read",
-            hint="to have it checked, allow servicequotas:GetServiceQuota",
+            "to have it checked, allow servicequotas:GetServiceQuota",
         )
     if need <= 0:
         return None
@@ -284,12 +282,11 @@ def full_finding(
     """
     if use.limit is None or use.used + need <= use.limit:
         return None
-    return Finding(
+    return Finding.error(
         check_id,
-        Severity.ERROR,
         f"{wanted}, {use.used} are in use, "
         f"and the quota {use.title} ({use.code}) is {use.limit:g} in {region}",
-        hint=f"ask for more: {use.request(use.used + need, region)}",
+        f"ask for more: {use.request(use.used + need, region)}",
     )
 
 

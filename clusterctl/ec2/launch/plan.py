@@ -25,7 +25,6 @@ from clusterctl.ec2.launch.preflight import (
     check_request,
     check_settled,
     cluster_estimate,
-    error,
     estimate_of,
     kept,
     limit_findings,
@@ -437,11 +436,10 @@ def _tags_kept(seen: Observed) -> Iterator[Finding]:
     head = standing(seen.instances)[:1]
     lacking = [key for key, value in seen.spec.tags for one in head if one.tags.get(key) != value]
     if lacking:
-        yield Finding(
+        yield Finding.warning(
             "tags.kept",
-            Severity.WARNING,
             f"--tag {', '.join(sorted(lacking))}: only new nodes get it",
-            hint="tag the others yourself: aws ec2 create-tags",
+            "tag the others yourself: aws ec2 create-tags",
         )
 
 
@@ -452,11 +450,10 @@ def unfinished_findings(name: str, instances: Sequence[Instance]) -> Iterator[Fi
     if leaving:
         told += ("; " if told else "") + f"{fold_hosts(leaving)}: to be terminated"
     if told:
-        yield Finding(
+        yield Finding.info(
             "cluster.unfinished",
-            Severity.INFO,
             f"asked for before and not finished: {told}",
-            hint=f"finish it, with nothing done twice: clusterctl up {name}",
+            f"finish it, with nothing done twice: clusterctl up {name}",
         )
 
 
@@ -508,7 +505,7 @@ def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
 
 
 def _no_place(spec: ClusterSpec, nodes: int) -> Finding:
-    return error(
+    return Finding.error(
         "place.none",
         f"no zone that offers {' or '.join(spec.types)} has a subnet with {nodes} free addresses",
         "choose a larger subnet with --subnet, or make a network: clusterctl network up NAME",

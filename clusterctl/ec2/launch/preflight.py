@@ -111,11 +111,6 @@ class LaunchContext:
         return self.seen.catalogue
 
 
-def error(check_id: str, message: str, hint: str) -> Finding:
-    """Return a finding that prevents the launch."""
-    return Finding(check_id, Severity.ERROR, message, hint=hint)
-
-
 # States of a reservation that will become active.
 TO_COME = ("pending", "payment-pending", "scheduled", "assessing", "delayed")
 
@@ -125,19 +120,19 @@ def offered(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     zones = {subnet.zone for subnet in context.catalogue.subnets}
     offered = context.catalogue.offers.get(machine.name, frozenset())
     if not offered:
-        yield error(
+        yield Finding.error(
             "type.offered",
             f"no zone of {context.seen.region} offers {machine.name}",
             "choose another --region or --instance-type",
         )
     elif context.spec.zone and context.spec.zone not in offered:
-        yield error(
+        yield Finding.error(
             "type.offered",
             f"{machine.name} is not offered in {context.spec.zone}",
             f"it is in {', '.join(sorted(offered))}: choose another --zone",
         )
     elif zones and not offered & zones:
-        yield error(
+        yield Finding.error(
             "type.offered",
             f"{machine.name} is offered in {', '.join(sorted(offered))}; "
             f"the subnets are in {', '.join(sorted(zones))}",
@@ -151,7 +146,7 @@ def reservation(context: LaunchContext) -> Iterator[Finding]:
     if spec.capacity_reservation is None:
         return
     if found is None:
-        yield error(
+        yield Finding.error(
             "reservation.none",
             f"there is no capacity reservation {spec.capacity_reservation} "
             f"in {context.seen.region}",
@@ -162,23 +157,23 @@ def reservation(context: LaunchContext) -> Iterator[Finding]:
     if found.state != "active":
         yield _not_active(found)
     elif found.free < context.missing:
-        yield error(
+        yield Finding.error(
             "reservation.free",
             f"{name} has {count(found.free, 'machine')} left of {context.missing} that are needed",
             "ask for fewer --nodes; a terminated instance frees its place within minutes",
         )
     if spec.types != (found.instance_type,):
-        yield error(
+        yield Finding.error(
             "reservation.type",
             f"{name} is for {found.instance_type}",
             f"give --instance-type {found.instance_type}, and no --or-type",
         )
     if spec.zone and spec.zone != found.zone:
-        yield error("reservation.zone", f"{name} is in {found.zone}", "leave --zone out")
+        yield Finding.error("reservation.zone", f"{name} is in {found.zone}", "leave --zone out")
     if spec.market is Market.SPOT:
-        yield error("reservation.spot", f"{name} is no spot capacity", "leave --spot out")
+        yield Finding.error("reservation.spot", f"{name} is no spot capacity", "leave --spot out")
     if found.placement_group:
-        yield error(
+        yield Finding.error(
             "reservation.placement",
             f"{name} is for a placement group of its own, which clusterctl does not launch into",
             "make a reservation without a placement group",
@@ -190,7 +185,7 @@ def reservation(context: LaunchContext) -> Iterator[Finding]:
 def _not_active(found: Reservation) -> Finding:
     to_come = found.state in TO_COME
     when = f", from {found.starts_at:%Y-%m-%d %H:%M %Z}" if to_come and found.starts_at else ""
-    return error(
+    return Finding.error(
         "reservation.state",
         f"{found.reservation_id} is {found.state}, not active{when}",
         "wait for its start" if to_come else "choose another: --capacity-reservation",
@@ -200,30 +195,28 @@ def _not_active(found: Reservation) -> Finding:
 def _block(context: LaunchContext) -> Iterator[Finding]:
     found = context.catalogue.reservation
     if context.spec.min_nodes is not None:
-        yield error(
+        yield Finding.error(
             "reservation.min",
             "a Capacity Block launches all nodes or none",
             "leave --min-nodes out",
         )
     if found and found.ends_at:
-        yield Finding(
+        yield Finding.warning(
             "reservation.end",
-            Severity.WARNING,
             f"EC2 begins to terminate the nodes 30 minutes before the block ends: "
             f"{found.ends_at:%Y-%m-%d %H:%M %Z}",
-            hint="let the last checkpoint be written by then",
+            "let the last checkpoint be written by then",
         )
 
 
 def spot(context: LaunchContext) -> Iterator[Finding]:
     """Warn that EC2 may terminate spot nodes."""
     if context.spec.market is Market.SPOT:
-        yield Finding(
+        yield Finding.warning(
             "market.spot",
-            Severity.WARNING,
             "EC2 may take spot nodes away with two minutes' notice, and one lost node ends an "
             "MPI job",
-            hint="write checkpoints; each node notes the warning in /run/clusterctl",
+            "write checkpoints; each node notes the warning in /run/clusterctl",
         )
 
 
@@ -242,19 +235,18 @@ def limit_findings(seen: Observed) -> Iterator[Finding]:
     if not spec.limits.idle_minutes:
         return
     if spec.market is Market.SPOT:
-        yield error(
+        yield Finding.error(
             "market.idle",
             "spot nodes cannot be stopped, only terminated",
             "leave --idle-stop out, or limit the time with --max-hours",
         )
     elif spec.limits.ends:
         after = f"{spec.limits.stopped_days:g} days" if spec.limits.stopped_days else "N days"
-        yield Finding(
+        yield Finding.warning(
             "limits.both",
-            Severity.WARNING,
             "with --idle-stop the end of the time only stops the nodes, too: EC2 has one answer "
             "for every power-off. The machines cost nothing from then on, their disks do",
-            hint=f"clusterctl down {spec.name} ends that; so does, after --stopped-days "
+            f"clusterctl down {spec.name} ends that; so does, after --stopped-days "
             f"({after}), clusterctl gc --delete; without --idle-stop the nodes are terminated",
         )
 
@@ -266,19 +258,18 @@ def _dropped(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
     gone = [one for one in held if one.partition("=")[0] not in keys]
     if gone:
         ends = before.at_power_off == "stop" and spec.limits.at_power_off == "terminate"
-        yield Finding(
+        yield Finding.warning(
             "limits.dropped",
-            Severity.WARNING,
             f"the limits of this `up` replace the earlier ones: {', '.join(gone)} is gone"
             + (", and at the end the nodes are terminated now, with their disks" if ends else ""),
-            hint=f"give all that are to hold in one: clusterctl up {spec.name}, with each of them",
+            f"give all that are to hold in one: clusterctl up {spec.name}, with each of them",
         )
 
 
 def sold(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     """Check that EC2 sells the type in the launch's market."""
     if machine.usage_classes and context.spec.market.value not in machine.usage_classes:
-        yield error(
+        yield Finding.error(
             "type.market",
             f"{machine.name} is not to be had as {context.spec.market.value}",
             f"EC2 has it as {', '.join(machine.usage_classes)}",
@@ -347,12 +338,11 @@ def kept(seen: Observed) -> Iterator[Finding]:
         if getattr(spec.disk, name) != getattr(head, name)
     ]
     if asked:
-        yield Finding(
+        yield Finding.warning(
             "disk.kept",
-            Severity.WARNING,
             f"{', '.join(asked)}: the nodes that are there keep their disks, new ones are launched "
             "with it",
-            hint=f"another disk for all of them takes a new cluster: clusterctl down {spec.name}",
+            f"another disk for all of them takes a new cluster: clusterctl down {spec.name}",
         )
 
 
@@ -368,7 +358,7 @@ def disk(context: LaunchContext) -> Iterator[Finding]:
         ("MiB/s", disk.throughput_mib_s, GP3_MIB_S, "--disk-throughput"),
     ):
         if value is not None and not least <= value <= most:
-            yield error(
+            yield Finding.error(
                 "disk.limits",
                 f"a gp3 volume has {least} to {most} {what}, not {value}",
                 f"choose another {option}",
@@ -383,14 +373,14 @@ def performance(context: LaunchContext, machine: MachineType) -> Iterator[Findin
     if not GP3_IOPS[0] <= iops <= GP3_IOPS[1] or not GP3_MIB_S[0] <= mib_s <= GP3_MIB_S[1]:
         return
     if disk.size_gib and 0 < disk.size_gib * IOPS_PER_GIB < iops:
-        yield error(
+        yield Finding.error(
             "disk.iops",
             f"{iops} IOPS need a volume of {-(-iops // IOPS_PER_GIB)} GiB, not {disk.size_gib}",
             "raise --disk-gib, or lower --disk-iops",
         )
     if mib_s > MIB_S_PER_IOPS * iops:
         needed = math.ceil(mib_s / MIB_S_PER_IOPS)
-        yield error(
+        yield Finding.error(
             "disk.throughput", f"{mib_s} MiB/s need {needed} IOPS", f"give --disk-iops {needed}"
         )
 
@@ -402,7 +392,7 @@ def _key(key: str, region: str) -> Iterator[Finding]:
     """
     there = key.split(":")[3] if key.startswith("arn:") else region
     if there != region:
-        yield error(
+        yield Finding.error(
             "disk.key",
             f"the KMS key {key} is in {there}, the cluster would be in {region}",
             "choose another --kms-key: volumes are encrypted with keys of their own region",
@@ -412,7 +402,7 @@ def _key(key: str, region: str) -> Iterator[Finding]:
 def _snapshot(size_gib: int | None, images: set[Image]) -> Iterator[Finding]:
     for image in sorted(images, key=lambda one: one.image_id):
         if size_gib is not None and size_gib < image.root_gib:
-            yield error(
+            yield Finding.error(
                 "disk.size",
                 f"a root volume of {size_gib} GiB is smaller than the image's snapshot: "
                 f"{image.image_id} has {image.root_gib} GiB",
@@ -432,7 +422,7 @@ def addresses(context: LaunchContext) -> Iterator[Finding]:
         yield _no_subnet(context)
     elif all(subnet.free_addresses < context.missing for subnet in subnets):
         most = max(subnets, key=lambda subnet: subnet.free_addresses)
-        yield error(
+        yield Finding.error(
             "subnet.addresses",
             f"{count(context.missing, 'node')} need as many addresses; the roomiest subnet, "
             f"{most.subnet_id} in {most.zone}, has {most.free_addresses} left",
@@ -456,11 +446,10 @@ def ssh_findings(ssh_from: str) -> Iterator[Finding]:
     if allowed.prefixlen >= NARROW_PREFIX[allowed.version]:
         return
     whole = "the whole internet" if not allowed.prefixlen else f"much of the internet: {allowed}"
-    yield Finding(
+    yield Finding.warning(
         "network.ssh",
-        Severity.WARNING,
         f"SSH is open to {whole}",
-        hint="say from where you log in: --ssh-from 203.0.113.7/32",
+        "say from where you log in: --ssh-from 203.0.113.7/32",
     )
 
 
@@ -469,25 +458,25 @@ def _no_subnet(context: LaunchContext) -> Finding:
     zones = sorted({subnet.zone for subnet in context.catalogue.subnets})
     if spec.zone and zones and (spec.subnet_id or spec.network):
         what = f"subnet {spec.subnet_id}" if spec.subnet_id else f"network {spec.network}"
-        return error(
+        return Finding.error(
             "subnet.zone",
             f"{what} is in {', '.join(zones)}, not in {spec.zone}",
             f"leave --zone out, or give --zone {zones[0]}",
         )
     if spec.network:
-        return error(
+        return Finding.error(
             "subnet.none",
             f"there is no network {spec.network} in {context.seen.region}",
             f"make it: clusterctl network up {spec.network}",
         )
     if spec.subnet_id:
-        return error(
+        return Finding.error(
             "subnet.none",
             f"there is no subnet {spec.subnet_id} in {context.seen.region}",
             "subnet ids are regional: check --subnet and --region, or leave --subnet out",
         )
     where = f" in {spec.zone}" if spec.zone else ""
-    return error(
+    return Finding.error(
         "subnet.none",
         f"the default VPC has no subnet{where}",
         "run `aws ec2 create-default-subnet`, or choose a --subnet or --network",
@@ -497,15 +486,14 @@ def _no_subnet(context: LaunchContext) -> Finding:
 def interfaces(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     """Check that the type has EFA if it was asked for; report nodes without a public address."""
     if context.spec.efa and not machine.efa_interfaces:
-        yield error(
+        yield Finding.error(
             "network.efa",
             f"{machine.name} has no EFA",
             "leave --efa out, or take a larger type",
         )
     if without_address(context.spec, machine) and not context.spec.private:
-        yield Finding(
+        yield Finding.info(
             "network.public",
-            Severity.INFO,
             f"{machine.name} gets several network interfaces, with which EC2 gives no public "
             "address: the head node gets an elastic one, the others are reached through it",
         )
@@ -535,13 +523,12 @@ def way_out(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
             f"node, to {there}"
         )
         if "S3" not in names:
-            yield Finding("network.way_out", Severity.INFO, text)
+            yield Finding.info("network.way_out", text)
             continue
-        yield Finding(
+        yield Finding.warning(
             "network.way_out",
-            Severity.WARNING,
             text,
-            hint=f"a gateway endpoint for S3 is free: clusterctl network s3{option}; or launch in "
+            f"a gateway endpoint for S3 is free: clusterctl network s3{option}; or launch in "
             "a network that has one: clusterctl network up NAME, and --network NAME. The rest "
             "takes a NAT gateway",
         )
@@ -550,7 +537,7 @@ def way_out(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 def placement(context: LaunchContext) -> Iterator[Finding]:
     """Check that a Capacity Block is not combined with a placement group."""
     if context.spec.placement_group and context.spec.market is Market.CAPACITY_BLOCK:
-        yield error(
+        yield Finding.error(
             "placement.block",
             "a Capacity Block and a placement group exclude each other",
             "leave --placement-group out: a block's machines are close to each other anyway",
@@ -560,7 +547,7 @@ def placement(context: LaunchContext) -> Iterator[Finding]:
 def placed(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     """Check that the type can be in a placement group if one was asked for."""
     if context.spec.placement_group and "cluster" not in machine.placement_strategies:
-        yield error(
+        yield Finding.error(
             "placement.type",
             f"{machine.name} takes no cluster placement group",
             "give --no-placement-group",
@@ -583,12 +570,11 @@ def grown(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     if lacking and not spec.capacity_reservation:
         names = " and ".join(what for what, _ in lacking)
         options = " ".join(option for _, option in lacking)
-        yield Finding(
+        yield Finding.warning(
             "network.grown",
-            Severity.WARNING,
             f"{there[0].node.name} was launched without {names}, so the new nodes are too: "
             "traffic between them will be slower",
-            hint=f"for full speed launch all nodes at once: clusterctl down {spec.name}; "
+            f"for full speed launch all nodes at once: clusterctl down {spec.name}; "
             f"a single node that is to grow is launched with {options}",
         )
 
@@ -646,7 +632,7 @@ def _not_tried(name: str, finding: Finding) -> Finding:
 
 
 def _unknown(context: LaunchContext, name: str) -> Finding:
-    return error(
+    return Finding.error(
         "type.unknown",
         f"EC2 has no instance type {name} in {context.seen.region}",
         "see `aws ec2 describe-instance-types`, or choose another --region",

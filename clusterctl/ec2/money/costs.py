@@ -12,7 +12,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Limits, Market, NodeState
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.instances import Instance, stopped_since
@@ -197,12 +197,11 @@ def budget_findings(
     found = []
     if limits.max_hourly_usd is not None and hourly > limits.max_hourly_usd:
         found.append(
-            Finding(
+            Finding.error(
                 "cost.hourly",
-                Severity.ERROR,
                 f"this costs {format_usd(hourly)} an hour; "
                 f"--max-hourly allows {format_usd(limits.max_hourly_usd)}",
-                hint="ask for fewer nodes or a smaller type, or raise --max-hourly",
+                "ask for fewer nodes or a smaller type, or raise --max-hourly",
             )
         )
     if limits.budget_usd is not None:
@@ -214,7 +213,7 @@ def _budget(limits: Limits, budget: float, hourly: float, spent: float) -> list[
     hint = "raise --budget, or ask for fewer nodes or a smaller type"
     if spent >= budget:
         text = f"the budget of {format_usd(budget)} is spent: {format_usd(spent)} so far"
-        return [Finding("cost.budget", Severity.ERROR, text, hint=hint)]
+        return [Finding.error("cost.budget", text, hint)]
     if hourly <= 0:
         return []
     hours = (budget - spent) / hourly
@@ -224,12 +223,12 @@ def _budget(limits: Limits, budget: float, hourly: float, spent: float) -> list[
             f"the budget of {format_usd(budget)} lasts {lasts} at {format_usd(hourly)} an hour; "
             "an hour is the least"
         )
-        return [Finding("cost.budget", Severity.ERROR, text, hint=hint)]
+        return [Finding.error("cost.budget", text, hint)]
     if limits.max_hours is not None and limits.max_hours <= hours:
         return []
     before = "" if limits.max_hours is None else f", before --max-hours {limits.max_hours:g}"
     text = f"the budget of {format_usd(budget)} ends the cluster after {lasts}{before}"
-    return [Finding("cost.budget", Severity.INFO, text)]
+    return [Finding.info("cost.budget", text)]
 
 
 def _unpriced(limits: Limits, estimate: CostEstimate) -> Finding:
@@ -244,12 +243,11 @@ def _unpriced(limits: Limits, estimate: CostEstimate) -> Finding:
     ]
     text = f"the price of {count(unknown.count, 'node')} ({unknown.what}) is not known"
     if not kept:
-        return Finding("cost.price", Severity.WARNING, text, hint="look it up before you launch")
-    return Finding(
+        return Finding.warning("cost.price", text, "look it up before you launch")
+    return Finding.error(
         "cost.price",
-        Severity.ERROR,
         f"{text}: {' and '.join(kept)} cannot be kept",
-        hint="allow pricing:GetProducts, or limit the time instead: --max-hours",
+        "allow pricing:GetProducts, or limit the time instead: --max-hours",
     )
 
 
@@ -471,16 +469,18 @@ def _endings(
             f"it costs {format_usd(hourly)} an hour now, "
             f"more than --max-hourly {format_usd(limits.max_hourly_usd)}"
         )
-        found.append(_warning("cost.hourly", text, "remove nodes, or the cluster"))
+        found.append(Finding.warning("cost.hourly", text, "remove nodes, or the cluster"))
     if limits.budget_usd is not None and spent >= limits.budget_usd:
         text = f"the budget of {format_usd(limits.budget_usd)} is spent: {format_usd(spent)}"
-        found.append(_warning("cost.budget", text, "remove the cluster: clusterctl down"))
+        found.append(Finding.warning("cost.budget", text, "remove the cluster: clusterctl down"))
     elif limits.budget_usd is not None and hourly is None:
         text = "the price is not known: nobody can say how long the budget lasts"
-        found.append(_warning("cost.price", text, "allow pricing:GetProducts"))
+        found.append(Finding.warning("cost.price", text, "allow pricing:GetProducts"))
     if ends is not None and ends < WARN_BELOW_H:
         text = f"the nodes end in {format_duration(ends * 3600)} by {by}"
-        found.append(_warning("cost.ending", text, "let the last checkpoint be written by then"))
+        found.append(
+            Finding.warning("cost.ending", text, "let the last checkpoint be written by then")
+        )
     return found
 
 
@@ -493,7 +493,11 @@ def _overdue(instances: Sequence[Instance], limits: Limits, now: datetime) -> li
     if days < limits.stopped_days:
         return []
     text = f"stopped for {days:.1f} days, {limits.stopped_days:g} were allowed: its disks cost"
-    return [_warning("cost.stopped", text, "remove it: clusterctl down, or clusterctl gc --delete")]
+    return [
+        Finding.warning(
+            "cost.stopped", text, "remove it: clusterctl down, or clusterctl gc --delete"
+        )
+    ]
 
 
 def _incomplete(instances: Sequence[Instance], costs: Sequence[NodeCost]) -> list[Finding]:
@@ -502,11 +506,10 @@ def _incomplete(instances: Sequence[Instance], costs: Sequence[NodeCost]) -> lis
         for why in cost.missing:
             nodes.setdefault(why, []).append(one.node.name)
     return [
-        Finding(
+        Finding.info(
             "cost.incomplete",
-            Severity.INFO,
             f"{fold_hosts(names)} cost more than that: {why}",
-            hint="all of it is on AWS's bill: see Cost Explorer",
+            "all of it is on AWS's bill: see Cost Explorer",
         )
         for why, names in nodes.items()
     ]
@@ -517,10 +520,6 @@ def _sources(
 ) -> str:
     used = [prices.get(price_key(one)) for one in instances]
     return "; ".join(dict.fromkeys(f"{price.source}, {price.as_of}" for price in used if price))
-
-
-def _warning(check_id: str, message: str, hint: str) -> Finding:
-    return Finding(check_id, Severity.WARNING, message, hint=hint)
 
 
 def _hours(start: datetime, end: datetime) -> float:
