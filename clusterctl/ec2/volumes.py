@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import AwsError
 from clusterctl.ec2.errors import gaps, translated
+from clusterctl.ec2.machines import find_machine_type
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -20,10 +21,11 @@ MODIFIED_WITHIN_S = 900.0
 
 @dataclass(frozen=True)
 class Volume:
-    """An EBS volume."""
+    """An EBS volume. `mib_s` is its throughput; 0 where EC2 lists none."""
 
     id: str
     size_gib: int
+    mib_s: int = 0
 
 
 def root_volumes(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, Volume]:
@@ -44,7 +46,22 @@ def root_volumes(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, Vo
             if mapping["DeviceName"] == machine["RootDeviceName"]
         }
         described = client.describe_volumes(VolumeIds=list(ids))["Volumes"] if ids else []
-    return {ids[one["VolumeId"]]: Volume(one["VolumeId"], one["Size"]) for one in described}
+    return {
+        ids[one["VolumeId"]]: Volume(one["VolumeId"], one["Size"], one.get("Throughput", 0))
+        for one in described
+    }
+
+
+def root_rate(client: EC2Client, instance_id: str, instance_type: str) -> float | None:
+    """Return the bytes a second that can be written to an instance's root volume.
+
+    The lower one of the throughput of the volume (a gp3) and of the instance's connection to EBS;
+    None where EC2 lists neither. Raises AwsError.
+    """
+    volumes = root_volumes(client, [instance_id]).values()
+    ebs_mb_s = find_machine_type(client, instance_type).ebs_mb_s
+    rates = [ebs_mb_s * 1e6, *(volume.mib_s * 2.0**20 for volume in volumes)]
+    return min((rate for rate in rates if rate), default=None)
 
 
 def enlarge(client: EC2Client, volume: Volume, gib: int) -> None:

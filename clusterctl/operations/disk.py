@@ -16,8 +16,7 @@ from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, r
 from clusterctl.domain.units import format_bytes, format_duration, format_rate
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances, tag
-from clusterctl.ec2.launch.request import root_rate
-from clusterctl.ec2.volumes import enlarge, root_volumes
+from clusterctl.ec2.volumes import enlarge, root_rate, root_volumes
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.transport.fanout import fan_out
@@ -259,7 +258,7 @@ def find_slow_disk(access: Access, client: EC2Client, index: int, word: str) -> 
     if STORE not in mounts or not mounts.keys() & set(ON_ROOT):
         return None
     node = next(node for node in access.cluster.nodes if node.index == index)
-    rate = root_rate(client, node.instance_id)
+    rate = root_rate(client, node.instance_id, node.instance_type)
     return SlowDisk(target.host, rate, mounts[STORE].free_bytes) if rate else None
 
 

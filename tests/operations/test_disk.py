@@ -13,7 +13,7 @@ import pytest
 
 from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
-from clusterctl.ec2.launch.request import root_rate
+from clusterctl.ec2.volumes import root_rate
 from clusterctl.operations.disk import GROW, SlowDisk, find_slow_disk
 from tests.pair import LabCluster
 
@@ -258,7 +258,7 @@ def test_a_destination_on_ebs_beside_local_nvme(lab, pair):
                 assert find_slow_disk(access, app.ec2, 0, other) is None
         with pair.access() as access:
             assert find_slow_disk(access, app.ec2, 0, '"$HOME"') is None
-            instance = access.cluster.nodes[0].instance_id
-        assert root_rate(app.ec2, instance) == 125 << 20
+            node = access.cluster.nodes[0]
+        assert root_rate(app.ec2, node.instance_id, node.instance_type) == 125 << 20
     finally:
         stored.ctl("down", "--yes")

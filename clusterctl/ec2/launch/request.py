@@ -10,14 +10,13 @@ from clusterctl.domain.cluster import ClusterSpec, Disk, Market
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
-from clusterctl.ec2.errors import translated
 from clusterctl.ec2.images import Image
 from clusterctl.ec2.launch.capacity import Place
-from clusterctl.ec2.machines import MachineType, find_machine_type
+from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.money.costs import format_limits
 
 if TYPE_CHECKING:
-    from mypy_boto3_ec2 import EC2Client
+    pass
 
 
 @dataclass(frozen=True)
@@ -186,26 +185,6 @@ def root_disk(asked: Disk, machine: MachineType, image_gib: int) -> Disk:
         asked.throughput_mib_s or (LARGE_MIB_S if large else None),
         asked.kms_key,
     )
-
-
-def root_rate(client: EC2Client, instance_id: str) -> float | None:
-    """Return the bytes a second that can be written to an instance's root volume.
-
-    The lower one of the throughput of the volume (a gp3) and of the instance's connection to EBS;
-    None where EC2 lists neither. Raises AwsError.
-    """
-    with translated():
-        found = client.describe_instances(InstanceIds=[instance_id])
-        machine = found["Reservations"][0]["Instances"][0]
-        ids = [
-            one["Ebs"]["VolumeId"]
-            for one in machine["BlockDeviceMappings"]
-            if one["DeviceName"] == machine["RootDeviceName"]
-        ]
-        volumes = client.describe_volumes(VolumeIds=ids)["Volumes"] if ids else []
-    ebs_mb_s = find_machine_type(client, machine["InstanceType"]).ebs_mb_s
-    rates = [ebs_mb_s * 1e6, *(one.get("Throughput", 0) * 2.0**20 for one in volumes)]
-    return min((rate for rate in rates if rate), default=None)
 
 
 # The login user where neither the user nor the image tells one.
