@@ -139,10 +139,24 @@ def find_price(
     known = PriceCache(cache)
     place = f"{clients.account.endpoint_url or 'aws'} {_region(clients)} {instance_type}"
     if market is Market.SPOT:
-        found = _spot(clients, instance_type, zone, known, f"{place} spot {zone or '*'}")
+        found = _cached(
+            known,
+            f"{place} spot {zone or '*'}",
+            SPOT_FOR_S,
+            f"the spot price in {zone or 'the dearest zone'}",
+            lambda: _ask_spot(clients, instance_type, zone),
+        )
         if found:
             return found
-    listed = _listed(clients, instance_type, known, f"{place} on-demand")
+    listed, where = None, price_list_region(_region(clients))
+    if where:
+        listed = _cached(
+            known,
+            f"{place} on-demand",
+            LISTED_FOR_S,
+            "AWS's price list",
+            lambda: _ask_list(clients, where, instance_type),
+        )
     price = listed or table_price(instance_type, _region(clients))
     if price and market is Market.SPOT:
         return Price(price.usd_per_hour, f"{price.source}, on demand: spot is less", price.as_of)
@@ -189,16 +203,18 @@ def price_list_region(region: str) -> str | None:
     return _PRICE_LISTS.get(region.partition("-")[0], _NEAREST)
 
 
-def _listed(clients: Clients, instance_type: str, known: PriceCache, key: str) -> Price | None:
-    found = known.find(key, LISTED_FOR_S)
-    where = price_list_region(_region(clients))
-    if found or where is None or known.failed(key, FAILED_FOR_S):
+def _cached(
+    known: PriceCache, key: str, max_age_s: float, source: str, query: Callable[[], float | None]
+) -> Price | None:
+    """Return the price from the cache, or else from AWS; None if the query fails, or has failed."""
+    found = known.find(key, max_age_s)
+    if found or known.failed(key, FAILED_FOR_S):
         return found
     try:
-        usd = _ask_list(clients, where, instance_type)
+        usd = query()
     except AwsError:
         usd = None
-    price = Price(usd, "AWS's price list", _today()) if usd else None
+    price = Price(usd, source, _today()) if usd else None
     known.put(key, price)
     return price
 
@@ -250,21 +266,6 @@ def _prices(listed: Iterable[Any], wanted: dict[str, str]) -> Iterator[float]:
                         yield usd
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
-
-
-def _spot(
-    clients: Clients, instance_type: str, zone: str | None, known: PriceCache, key: str
-) -> Price | None:
-    found = known.find(key, SPOT_FOR_S)
-    if found or known.failed(key, FAILED_FOR_S):
-        return found
-    try:
-        usd = _ask_spot(clients, instance_type, zone)
-    except AwsError:
-        usd = None
-    price = Price(usd, f"the spot price in {zone or 'the dearest zone'}", _today()) if usd else None
-    known.put(key, price)
-    return price
 
 
 def _ask_spot(clients: Clients, instance_type: str, zone: str | None) -> float | None:
