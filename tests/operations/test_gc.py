@@ -347,7 +347,7 @@ def test_the_command_removes_nothing_of_a_cluster_whose_instances_it_cannot_see(
 def test_what_has_no_date_is_an_orphan_once_it_was_seen_for_a_while(places, home):
     """The key pair of a lone group is gone already: nothing tells how old the group is. Straight
     after `up` was killed nothing is an orphan yet; a quarter of an hour later it is."""
-    assert timedelta(minutes=15) == verdicts.YOUNG
+    assert verdicts.YOUNG_S == 15 * 60
     ec2 = places["us-east-1"].ec2
     made = leave_behind(ec2, "demo")
     ec2.delete_key_pair(KeyName=made["placement group"])

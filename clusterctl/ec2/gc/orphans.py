@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum
 from typing import Optional
 
@@ -13,7 +13,7 @@ from clusterctl.ec2.gc.resources import Resource, ResourceKind, limits_of, stopp
 
 # Anything younger is kept: a launch creates its key pair and security group minutes before its
 # instances. Limits get the same grace, because the nodes' own timers need time to act.
-YOUNG = timedelta(minutes=15)
+YOUNG_S = 900.0
 
 # Region and cluster name. The same name in two regions is two clusters.
 ClusterId = tuple[str, str]
@@ -97,7 +97,7 @@ def judge_network(one: Resource, everything: Sequence[Resource], rules: Rules) -
     if not inside and not one.state.startswith(("ROLLBACK", "CREATE_FAILED", "DELETE_FAILED")):
         return Judged(one, Verdict.KEPT, "it does not say which VPC is its own")
     age = age_s(one, rules.now)
-    if age is not None and age < YOUNG.total_seconds():
+    if age is not None and age < YOUNG_S:
         return Judged(one, Verdict.KEPT, "no cluster is in it, but it was made just now")
     if not rules.networks:
         return Judged(one, Verdict.KEPT, "no cluster is in it; --networks removes it")
@@ -107,7 +107,6 @@ def judge_network(one: Resource, everything: Sequence[Resource], rules: Rules) -
 _Answer = Optional[tuple[Verdict, str]]
 _Way = Callable[[Resource], tuple[Verdict, str]]
 _ATTACHABLE = (ResourceKind.VOLUME, ResourceKind.ADDRESS, ResourceKind.INTERFACE)
-_YOUNG_S = YOUNG.total_seconds()
 # The kinds whose creation dates bound the age of a cluster's resources without one.
 _DATED = (ResourceKind.VOLUME, ResourceKind.KEY_PAIR)
 
@@ -213,7 +212,7 @@ class _ClusterResources:
         if hours is None or one.state not in ("pending", "running"):
             return None
         late_s = self._age_s(one) - hours * 3600
-        if late_s <= YOUNG.total_seconds():
+        if late_s <= YOUNG_S:
             return None
         return Verdict.ORPHAN, f"its {hours:g} h ended {format_duration(late_s)} ago"
 
@@ -288,16 +287,16 @@ class _ClusterResources:
             return Verdict.ORPHAN, why
         since = self._rules.alone_since.get(thing_id(one), self._rules.now)
         seen_s = max(0.0, (self._rules.now - since).total_seconds())
-        if seen_s >= YOUNG.total_seconds():
+        if seen_s >= YOUNG_S:
             return Verdict.ORPHAN, f"{why}, seen so for {format_duration(seen_s)}"
         seen = f"seen so for {format_duration(seen_s)}" if seen_s else "seen so for the first time"
-        return Verdict.KEPT, f"{why}, but {seen}; an orphan after {format_duration(_YOUNG_S)}"
+        return Verdict.KEPT, f"{why}, but {seen}; an orphan after {format_duration(YOUNG_S)}"
 
     def _is_blind(self, kind: ResourceKind) -> bool:
         return (self._identity[0], kind) in self._rules.blind
 
     def _is_young(self, one: Resource) -> bool:
-        return self._age_s(one) < YOUNG.total_seconds()
+        return self._age_s(one) < YOUNG_S
 
     def _ago(self, one: Resource) -> str:
         return f"{format_duration(max(0.0, self._age_s(one)))} ago"
