@@ -82,8 +82,6 @@ TABLE: dict[str, tuple[str, str]] = {
         "a security group of that name is not this cluster's: delete it, or choose another name",
     ),
     "InvalidBlockDeviceMapping": ("", "the image needs a larger disk than clusterctl gives it"),
-    "VPCIdNotSpecified": ("the region has no default VPC", "run `aws ec2 create-default-vpc`"),
-    "MissingInput": ("", "the default VPC has no subnet: run `aws ec2 create-default-subnet`"),
     "IdempotentParameterMismatch": (
         "an earlier launch with other settings has not been settled",
         "run the earlier `up` again, or remove the cluster: clusterctl down",
