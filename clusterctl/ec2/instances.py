@@ -54,7 +54,6 @@ class Instance:
     subnet_id: str = ""
     interface_id: str = ""
     several_interfaces: bool = False
-    efa: bool = False
     efa_interfaces: int = 0
     placement_group: str = ""
     market: Market = Market.ON_DEMAND
@@ -67,6 +66,11 @@ class Instance:
     made_at: datetime | None = None
     owner_id: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def efa(self) -> bool:
+        """Whether it has an EFA."""
+        return self.efa_interfaces > 0
 
 
 def list_clusters(client: EC2Client) -> tuple[Cluster, ...]:
@@ -268,7 +272,6 @@ def read_instance(described: Any) -> Instance:
         subnet_id=described.get("SubnetId", ""),
         interface_id=str(_primary_interface(described).get("NetworkInterfaceId", "")),
         several_interfaces=len(described.get("NetworkInterfaces", ())) > 1,
-        efa=_efa_interfaces(described) > 0,
         efa_interfaces=_efa_interfaces(described),
         placement_group=(described.get("Placement") or {}).get("GroupName", ""),
         market=_market(described.get("InstanceLifecycle", "")),

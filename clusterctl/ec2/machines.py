@@ -60,9 +60,7 @@ def find_machine_types(client: EC2Client, names: Sequence[str]) -> dict[str, Mac
 
 def find_machine_type(client: EC2Client, name: str) -> MachineType:
     """Return one type. Raises AwsError, also for a type that the region does not have."""
-    with translated():
-        answer: Any = client.describe_instance_types(InstanceTypes=[name])  # type: ignore[list-item]
-    return read_machine_type(answer["InstanceTypes"][0])
+    return read_machine_type(_described(client, [name])[0])
 
 
 def _known(client: EC2Client, name: str) -> list[Any]:

@@ -19,7 +19,7 @@ HEAD = instance(
     market=Market.SPOT,
     reservation_id="cr-1",
     instance_profile="nodes",
-    efa=True,
+    efa_interfaces=4,
     private=True,
     disk=Disk(300, 6000, 500, "alias/mine"),
     limits_text="max-hours=8 idle-minutes=30",

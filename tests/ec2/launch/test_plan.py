@@ -496,8 +496,8 @@ def test_the_head_node_gets_its_address_even_where_nothing_is_launched(
 
 @pytest.mark.parametrize("machine", [MACHINE, replace(MACHINE, efa_interfaces=0)])
 def test_a_new_head_node_takes_the_address_over(machine):
-    workers = [instance(index, several_interfaces=True, efa=True) for index in (1, 2, 3)]
-    old = instance(0, retired=True, several_interfaces=True, efa=True)
+    workers = [instance(index, several_interfaces=True, efa_interfaces=4) for index in (1, 2, 3)]
+    old = instance(0, retired=True, several_interfaces=True, efa_interfaces=4)
     seen = cluster(old, *workers, address=ADDRESS, catalogue=offering(machine).catalogue)
     made = plan(seen)
     assert made.missing == (0,)

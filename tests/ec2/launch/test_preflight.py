@@ -330,7 +330,7 @@ def single(**changes):
     ("seen", "lacks"),
     [
         (single(), "without a placement group and EFA"),
-        (single(efa=True), "without a placement group,"),
+        (single(efa_interfaces=4), "without a placement group,"),
         (with_nodes(0, 1), ""),
     ],
 )
