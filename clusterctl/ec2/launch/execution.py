@@ -25,7 +25,7 @@ from clusterctl.ec2.launch.attempt import (
     write_launches,
 )
 from clusterctl.ec2.launch.capacity import Move, Place, move_for, next_place, out_of_capacity
-from clusterctl.ec2.launch.plan import LaunchPlan
+from clusterctl.ec2.launch.plan import LaunchPlan, place_of
 from clusterctl.ec2.launch.request import Step
 from clusterctl.ec2.network.vpcs import release_addresses
 from clusterctl.ec2.session import without_retries
@@ -72,7 +72,8 @@ def search(
     `timeout` is up.
     """
     indices = attempt.indices_of(step)
-    place = _place_of(plan, step)
+    place = place_of(step.arguments, plan.seen)
+    assert place, "the plan is for places that EC2 has"
     tried: list[Place] = []
     for number in itertools.count(1):
         try:
@@ -96,16 +97,6 @@ def search(
         step = plan.step_at(place, indices, f"{plan.launch_id}-{indices[0]}-{number}")
         on_step(f"{failure.code}; {step.describe()}")
     raise AssertionError("unreachable")
-
-
-def _place_of(plan: LaunchPlan, step: Step) -> Place:
-    subnet = step.arguments["NetworkInterfaces"][0].get("SubnetId")
-    instance_type = step.arguments["InstanceType"]
-    return next(
-        place
-        for place in plan.places
-        if (place.instance_type, place.subnet_id) == (instance_type, subnet)
-    )
 
 
 # Tries of a call that EC2 throttles, or that names a resource which EC2 does not know yet.

@@ -239,6 +239,12 @@ class Observed:
     address: ElasticAddress | None = None
     unsettled: tuple[SentLaunch, ...] = ()
 
+    @property
+    def launch_catalogue(self) -> Catalogue:
+        """The catalogue. Only for a cluster that lacks nodes."""
+        assert self.catalogue is not None, "observe fills it in when a node is missing"
+        return self.catalogue
+
     @cached_property
     def members(self) -> tuple[Instance, ...]:
         """The instances without those that are being replaced or removed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,19 +18,17 @@ from clusterctl.ec2.instances import (
     unfinished_of,
     wanted_of,
 )
-from clusterctl.ec2.launch.attempt import SentLaunch
 from clusterctl.ec2.launch.capacity import Place, places
 from clusterctl.ec2.launch.observe import Observed
 from clusterctl.ec2.launch.preflight import (
     check_request,
     check_settled,
     cluster_estimate,
+    cluster_findings,
     estimate_of,
     kept,
-    limit_findings,
     preflight,
     settling,
-    ssh_findings,
 )
 from clusterctl.ec2.launch.request import (
     Launch,
@@ -341,8 +339,7 @@ class LaunchPlan:
 
     def launch_at(self, place: Place, indices: tuple[int, ...]) -> Launch:
         """Return the launch of the nodes with these indices at a place."""
-        spec, catalogue = self.spec, self.seen.catalogue
-        assert catalogue is not None, "observe fills it in when a node is missing"
+        spec, catalogue = self.spec, self.seen.launch_catalogue
         machine = catalogue.machines[place.instance_type]
         image = catalogue.images[place.instance_type]
         assert image is not None, "a place is of a type that has an image"
@@ -402,10 +399,9 @@ def plan_launch(seen: Observed, public_key: str, launch_id: str) -> LaunchPlan:
     else:
         # No node is missing: only repair the existing resources, and start stopped nodes.
         steps = [*group_steps(seen), *tag_steps(seen, plan.wanted), *start_steps(seen)]
-        said = (*limit_findings(seen), *ssh_findings(seen.ssh_from))
         if needs_address(seen):
             steps += [*allocate_steps(seen), *associate_steps(seen)]
-        plan = replace(plan, steps=tuple(steps), findings=said)
+        plan = replace(plan, steps=tuple(steps), findings=tuple(cluster_findings(seen)))
     said = (*kept(seen), *_tags_kept(seen), *unfinished_findings(seen.spec.name, seen.instances))
     plan = replace(plan, findings=(*plan.findings, *said))
     tokens = [step.arguments.get("ClientToken", "") for step in plan.steps]
@@ -466,7 +462,8 @@ def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
     # Errors about a launch that was sent before become warnings: they may be caused by that very
     # launch, for example a used-up quota.
     findings = settling(verdict.findings) if len(resent) == len(groups) else verdict.findings
-    # The execution looks up each step's place among these, so those of resent launches belong in.
+    # The other steps are planned for the first of these places, so those of resent launches come
+    # first.
     first = [place for place, _, _ in resent.values()]
     found = tuple(dict.fromkeys((*first, *found)))
     plan = replace(plan, findings=findings, places=found)
@@ -513,8 +510,7 @@ def _no_place(spec: ClusterSpec, nodes: int) -> Finding:
 
 
 def _places(seen: Observed, types: Sequence[str], nodes: int) -> tuple[Place, ...]:
-    spec, catalogue = seen.spec, seen.catalogue
-    assert catalogue is not None, "observe fills it in when a node is missing"
+    spec, catalogue = seen.spec, seen.launch_catalogue
     reservation = catalogue.reservation
     zone = spec.zone or (reservation.zone if reservation else None)
     return places(types, catalogue.offers, catalogue.subnets, zone, nodes)
@@ -531,18 +527,17 @@ def _resent(
     found = {}
     for run in groups:
         for sent in plan.seen.unsettled:
-            place = _place_of(sent, plan.seen)
+            place = place_of(sent.request, plan.seen)
             if place and sent.asks_for(run_request(plan.launch_at(place, run), sent.token)):
                 found[run] = (place, sent.token, dict(sent.request))
     return found
 
 
-def _place_of(sent: SentLaunch, seen: Observed) -> Place | None:
-    """Return the place that a launch was sent to; None if its type, image or subnet is unknown."""
-    catalogue = seen.catalogue
-    assert catalogue is not None
-    kind = str(sent.request.get("InstanceType"))
-    interfaces = sent.request.get("NetworkInterfaces") or [{}]
+def place_of(request: Mapping[str, Any], seen: Observed) -> Place | None:
+    """Return the place of a RunInstances request; None if its type, image or subnet is unknown."""
+    catalogue = seen.launch_catalogue
+    kind = str(request.get("InstanceType"))
+    interfaces = request.get("NetworkInterfaces") or [{}]
     if kind not in catalogue.machines or catalogue.images.get(kind) is None:
         return None
     for subnet in catalogue.subnets:

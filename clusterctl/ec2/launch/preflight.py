@@ -107,8 +107,7 @@ class LaunchContext:
 
     @property
     def catalogue(self) -> Catalogue:
-        assert self.seen.catalogue is not None, "observe fills it in when a node is missing"
-        return self.seen.catalogue
+        return self.seen.launch_catalogue
 
 
 # States of a reservation that will become active.
@@ -220,16 +219,8 @@ def spot(context: LaunchContext) -> Iterator[Finding]:
         )
 
 
-def limits(context: LaunchContext) -> Iterator[Finding]:
-    """Check the cluster's limits."""
-    yield from limit_findings(context.seen)
-
-
 def limit_findings(seen: Observed) -> Iterator[Finding]:
-    """Check the cluster's limits: combinations that do not work, and earlier limits that are gone.
-
-    Also used for an existing cluster that launches no node.
-    """
+    """Check the cluster's limits: combinations that do not work, and earlier ones that are gone."""
     spec = seen.spec
     yield from _dropped(spec, seen.instances)
     if not spec.limits.idle_minutes:
@@ -430,19 +421,14 @@ def addresses(context: LaunchContext) -> Iterator[Finding]:
         )
 
 
-def ssh(context: LaunchContext) -> Iterator[Finding]:
-    """Check from where SSH is allowed."""
-    yield from ssh_findings(context.seen.ssh_from)
-
-
-def ssh_findings(ssh_from: str) -> Iterator[Finding]:
-    """Warn if SSH is allowed from much of the internet. Nothing for an empty `ssh_from`.
+def ssh_findings(seen: Observed) -> Iterator[Finding]:
+    """Warn if SSH is allowed from much of the internet.
 
     `network up` refuses that instead, see network/plan.py.
     """
-    if not ssh_from:
+    if not seen.ssh_from:
         return
-    allowed = ipaddress.ip_network(ssh_from, strict=False)
+    allowed = ipaddress.ip_network(seen.ssh_from, strict=False)
     if allowed.prefixlen >= NARROW_PREFIX[allowed.version]:
         return
     whole = "the whole internet" if not allowed.prefixlen else f"much of the internet: {allowed}"
@@ -594,7 +580,7 @@ def preflight(seen: Observed, missing: int) -> PreflightResult:
     and that type is not tried.
     """
     context, spec = LaunchContext(seen, missing), seen.spec
-    common = [finding for check in CHECKS for finding in check(context)]
+    common = [*cluster_findings(seen), *(said for check in CHECKS for said in check(context))]
     by_type = {name: _of_type(context, name) for name in spec.types}
     usable = tuple(name for name, found in by_type.items() if not any(map(_is_error, found)))
     for name, found in by_type.items():
@@ -603,6 +589,12 @@ def preflight(seen: Observed, missing: int) -> PreflightResult:
     # Several types may give the same finding: show it once.
     ordered = sorted(dict.fromkeys(common), key=lambda finding: order.index(finding.severity))
     return PreflightResult(tuple(ordered), usable)
+
+
+def cluster_findings(seen: Observed) -> Iterator[Finding]:
+    """Run the checks that also concern a cluster that lacks no node."""
+    yield from limit_findings(seen)
+    yield from ssh_findings(seen)
 
 
 def settling(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -647,8 +639,7 @@ def _images(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 
 def estimate_of(seen: Observed, machine: MachineType, nodes: int, addresses: int) -> CostEstimate:
     """Return what so many nodes of this type with so many public addresses cost."""
-    spec, catalogue = seen.spec, seen.catalogue
-    assert catalogue is not None, "observe fills it in when a node is missing"
+    spec, catalogue = seen.spec, seen.launch_catalogue
     image = catalogue.images.get(machine.name)
     disk = root_disk(spec.disk, machine, image.root_gib if image else 0)
     return estimate(
@@ -677,12 +668,10 @@ def _money(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 
 CHECKS: tuple[Callable[[LaunchContext], Iterator[Finding]], ...] = (
     addresses,
-    ssh,
     disk,
     placement,
     reservation,
     spot,
-    limits,
 )
 TYPE_CHECKS: tuple[Callable[[LaunchContext, MachineType], Iterator[Finding]], ...] = (
     offered,
