@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any
 
 from clusterctl.domain.cluster import Limits
-from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import Instance, read_instance, stopped_since
 from clusterctl.ec2.money.costs import parse_limits
-from clusterctl.ec2.network.vpcs import NETWORK
 
 # The tag with the time at which `gc` first saw a stopped instance. For instances that shut down by
 # themselves: EC2 does not record when.
@@ -36,16 +33,17 @@ class ResourceKind(Enum):
 class Resource:
     """A resource with clusterctl's tags. `cluster` is None for a network and its parts.
 
-    `made_at` is the creation date, for an instance the start of its last run; None where EC2 has
-    none. `attached_to` is the id of the instance or other resource that holds this one. `vpc_ids`
-    has the VPC that an instance or security group is in, or that a network consists of. `iops` and
-    `throughput` (MiB/s) are those of a gp3 volume.
+    The sweep fills in `region`, and `cluster` and `network` from the tags. `made_at` is the
+    creation date, for an instance the start of its last run; None where EC2 has none. `attached_to`
+    is the id of the instance or other resource that holds this one. `vpc_ids` has the VPC that an
+    instance or security group is in, or that a network consists of. `iops` and `throughput` (MiB/s)
+    are those of a gp3 volume.
     """
 
     kind: ResourceKind
     id: str
-    region: str
-    cluster: str | None
+    region: str = ""
+    cluster: str | None = None
     network: str | None = None
     state: str = ""
     name: str = ""
@@ -58,15 +56,12 @@ class Resource:
     instance: Instance | None = None
 
 
-# The readers of one entry of a Describe call's answer. `tagged` are the entry's tags.
-def read_machine(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+# The readers of one entry of a Describe call's answer.
+def read_machine(entry: Any) -> Resource:
     instance = read_instance(entry)
     return Resource(
         ResourceKind.INSTANCE,
         entry["InstanceId"],
-        region,
-        tagged.get(tags.CLUSTER),
-        tagged.get(NETWORK),
         state=instance.node.state.value,
         made_at=entry["LaunchTime"],
         vpc_ids=_some(entry.get("VpcId")),
@@ -74,15 +69,12 @@ def read_machine(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource
     )
 
 
-def read_volume(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+def read_volume(entry: Any) -> Resource:
     holders = [one.get("InstanceId", "") for one in entry.get("Attachments", ())]
     gp3 = entry.get("VolumeType") == "gp3"
     return Resource(
         ResourceKind.VOLUME,
         entry["VolumeId"],
-        region,
-        tagged.get(tags.CLUSTER),
-        tagged.get(NETWORK),
         state=entry.get("State", ""),
         made_at=entry.get("CreateTime"),
         attached_to=holders[0] if holders else "",
@@ -92,21 +84,18 @@ def read_volume(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
     )
 
 
-def read_address(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+def read_address(entry: Any) -> Resource:
     holder = entry.get("InstanceId") or entry.get("NetworkInterfaceId") or ""
     return Resource(
         ResourceKind.ADDRESS,
         entry.get("AllocationId") or entry.get("PublicIp", ""),
-        region,
-        tagged.get(tags.CLUSTER),
-        tagged.get(NETWORK),
         state="associated" if holder else "not associated",
         name=entry.get("PublicIp", ""),
         attached_to=holder,
     )
 
 
-def read_interface(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+def read_interface(entry: Any) -> Resource:
     attachment = entry.get("Attachment") or {}
     # An interface that an AWS service attached has no InstanceId, only an owner such as amazon-elb.
     owner = attachment.get("InstanceOwnerId", "")
@@ -114,58 +103,43 @@ def read_interface(entry: Any, region: str, tagged: Mapping[str, str]) -> Resour
     return Resource(
         ResourceKind.INTERFACE,
         entry["NetworkInterfaceId"],
-        region,
-        tagged.get(tags.CLUSTER),
-        tagged.get(NETWORK),
         state=entry.get("Status", ""),
         attached_to=holder,
     )
 
 
-def read_placement_group(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+def read_placement_group(entry: Any) -> Resource:
     return Resource(
         ResourceKind.PLACEMENT_GROUP,
         entry.get("GroupId") or entry["GroupName"],
-        region,
-        tagged.get(tags.CLUSTER),
-        tagged.get(NETWORK),
         state=entry.get("State", ""),
         name=entry["GroupName"],
     )
 
 
-def read_security_group(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+def read_security_group(entry: Any) -> Resource:
     return Resource(
         ResourceKind.SECURITY_GROUP,
         entry["GroupId"],
-        region,
-        tagged.get(tags.CLUSTER),
-        tagged.get(NETWORK),
         name=entry.get("GroupName", ""),
         vpc_ids=_some(entry.get("VpcId")),
     )
 
 
-def read_key_pair(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+def read_key_pair(entry: Any) -> Resource:
     return Resource(
         ResourceKind.KEY_PAIR,
         entry["KeyPairId"],
-        region,
-        tagged.get(tags.CLUSTER),
-        tagged.get(NETWORK),
         name=entry.get("KeyName", ""),
         made_at=entry.get("CreateTime"),
     )
 
 
-def read_network(entry: Any, region: str, tagged: Mapping[str, str]) -> Resource:
+def read_network(entry: Any) -> Resource:
     outputs = [str(one.get("OutputValue", "")) for one in entry.get("Outputs", ())]
     return Resource(
         ResourceKind.NETWORK,
         entry["StackName"],
-        region,
-        None,
-        tagged.get(NETWORK),
         state=entry.get("StackStatus", ""),
         name=entry["StackName"],
         made_at=entry.get("CreationTime"),

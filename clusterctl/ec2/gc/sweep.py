@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
@@ -90,12 +90,16 @@ def look_at(clients: Clients, region: str, kind: ResourceKind) -> list[Resource]
     way = _WAYS[kind]
     with translated():
         described = list(_described(clients, way))
-    found = (way.read(entry, region, tags.tag_dict(entry.get(way.tags))) for entry in described)
-    return [
-        one
-        for one in found
-        if one.state not in _GONE and (one.cluster is not None or one.network is not None)
-    ]
+    found = []
+    for entry in described:
+        tagged = tags.tag_dict(entry.get(way.tags))
+        # A network is no cluster's, whatever tags its stack has.
+        cluster = None if kind is ResourceKind.NETWORK else tagged.get(tags.CLUSTER)
+        network = tagged.get(NETWORK)
+        one = replace(way.read(entry), region=region, cluster=cluster, network=network)
+        if one.state not in _GONE and (cluster is not None or network is not None):
+            found.append(one)
+    return found
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class _Way:
 
     operation: str
     answer: str
-    read: Callable[[Any, str, Mapping[str, str]], Resource]
+    read: Callable[[Any], Resource]
     tags: str = "Tags"
 
 

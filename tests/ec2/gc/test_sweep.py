@@ -56,7 +56,7 @@ def machine(
             }
         ),
     }
-    return read_machine(described, REGION, tags.tag_dict(described["Tags"]))
+    return replace(read_machine(described), region=REGION, cluster=cluster)
 
 
 def thing(kind: ResourceKind, **fields) -> Resource:
