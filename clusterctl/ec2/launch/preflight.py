@@ -18,8 +18,9 @@ from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.units import count
 from clusterctl.ec2.images import Image, image_findings
 from clusterctl.ec2.instances import Instance, standing
-from clusterctl.ec2.launch.capacity import Reservation, full_finding, quota_finding
+from clusterctl.ec2.launch.capacity import Reservation
 from clusterctl.ec2.launch.observe import Catalogue, Observed
+from clusterctl.ec2.launch.quotas import full_finding, quota_finding
 from clusterctl.ec2.launch.request import interfaces_needed, root_disk, without_address
 from clusterctl.ec2.machines import MachineType, retired_finding
 from clusterctl.ec2.money.costs import (

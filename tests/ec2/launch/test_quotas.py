@@ -6,7 +6,9 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from clusterctl.domain.cluster import ClusterSpec, Market
 from clusterctl.domain.findings import Severity
-from clusterctl.ec2.launch.capacity import (
+from clusterctl.ec2.launch.observe import exactly, observe
+from clusterctl.ec2.launch.plan import plan_launch
+from clusterctl.ec2.launch.quotas import (
     QuotaUse,
     bucket_of,
     find_interface_use,
@@ -16,8 +18,6 @@ from clusterctl.ec2.launch.capacity import (
     quota_finding,
     used_vcpus,
 )
-from clusterctl.ec2.launch.observe import exactly, observe
-from clusterctl.ec2.launch.plan import plan_launch
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.session import Account, Clients
 from clusterctl.lab.ec2.quotas import quota_of

@@ -1,0 +1,280 @@
+"""The account's quotas of vCPUs, elastic addresses and network interfaces, and their use."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.domain.cluster import Market
+from clusterctl.domain.errors import AwsError
+from clusterctl.domain.findings import Finding
+from clusterctl.domain.units import count
+from clusterctl.ec2.errors import translated
+from clusterctl.ec2.instances import PAGE
+from clusterctl.ec2.machines import MachineType
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.session import Clients
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Instance families that share a quota, and the quota's code for each market.
+
+    An empty code means that AWS lists no such quota.
+    """
+
+    name: str
+    on_demand: str
+    spot: str
+
+    def code(self, market: Market) -> str:
+        """Return the quota's code; empty where AWS counts nothing, as for Capacity Blocks."""
+        codes = {Market.ON_DEMAND: self.on_demand, Market.SPOT: self.spot}
+        return codes.get(market, "")
+
+    def title(self, market: Market) -> str:
+        """Return the quota's name, nearly as the Service Quotas console shows it."""
+        if market is Market.SPOT:
+            return f"All {self.name} Spot Instance Requests"
+        return f"Running On-Demand {self.name} instances"
+
+
+STANDARD = Bucket("Standard (A, C, D, H, I, M, R, T, Z)", "L-1216C47A", "L-34B43A08")
+# Letters that the families' names begin with -> quota. The codes are the same in all regions.
+BUCKETS = {
+    ("p",): Bucket("P", "L-417A185B", ""),
+    ("g", "gr", "vt"): Bucket("G and VT", "L-DB2E81BA", "L-3819A6DF"),
+    ("trn",): Bucket("Trn", "L-2C3B7624", "L-6B0D517C"),
+    ("inf",): Bucket("Inf", "L-1945791B", "L-B5D1601B"),
+    ("dl",): Bucket("DL", "L-6E869C2A", "L-85EED4F7"),
+    ("f",): Bucket("F", "L-74FC7D96", "L-88CF9481"),
+    ("x",): Bucket("X", "L-7295265B", "L-E3A00192"),
+    ("hpc",): Bucket("HPC", "L-F7808C92", ""),
+    ("u",): Bucket("High Memory", "L-43DA4232", ""),
+    ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"): STANDARD,
+}
+_BUCKET_OF = {letters: bucket for family, bucket in BUCKETS.items() for letters in family}
+# For spot the generations of P have quotas of their own. AWS lists none for P6 (EC2 user guide,
+# "Spot Instance quotas", 2026).
+_OLD_P = Bucket("P4, P3 and P2", "", "L-7212CCBC")
+SPOT_P = {"2": _OLD_P, "3": _OLD_P, "4": _OLD_P, "5": Bucket("P5", "", "L-C4BD4855")}
+
+# The states in which an instance counts against a quota.
+COUNTED = ("pending", "running")
+# DescribeInstances' InstanceLifecycle -> market.
+_MARKET_OF = {"": Market.ON_DEMAND, "spot": Market.SPOT, "capacity-block": Market.CAPACITY_BLOCK}
+
+
+def bucket_of(instance_type: str, market: Market = Market.ON_DEMAND) -> Bucket | None:
+    """Return the quota that a type such as `p4d.24xlarge` counts against.
+
+    None for an unknown family.
+    """
+    letters, generation = _family(instance_type)
+    spot_p = SPOT_P.get(generation) if market is Market.SPOT and letters == "p" else None
+    return spot_p or _BUCKET_OF.get(letters)
+
+
+def _family(instance_type: str) -> tuple[str, str]:
+    """Return the family's letters and generation: `("p", "5")` for `p5en.48xlarge`."""
+    match = re.match(r"([a-z]*)(\d*)", instance_type)
+    return (match[1], match[2]) if match else ("", "")
+
+
+def quota_code(instance_type: str, market: Market) -> str | None:
+    """Return the code of the type's vCPU quota, such as `L-417A185B`; None without a known one."""
+    bucket = bucket_of(instance_type, market)
+    return (bucket.code(market) or None) if bucket else None
+
+
+def find_quota(clients: Clients, code: str, service: str = "ec2") -> float | None:
+    """Return the account's quota; None if it cannot be read. Raises no AwsError.
+
+    AWS's default is used only where the account has no value of its own. If the account's value
+    may not be read, the default could be too low and refuse a launch that the account is allowed.
+    """
+    try:
+        with translated():
+            answer: Any = clients.quotas.get_service_quota(ServiceCode=service, QuotaCode=code)
+    except AwsError as error:
+        absent = error.code.startswith("NoSuchResource")
+        return _default_quota(clients, code, service) if absent else None
+    return _value(answer)
+
+
+def _default_quota(clients: Clients, code: str, service: str) -> float | None:
+    try:
+        with translated():
+            answer: Any = clients.quotas.get_aws_default_service_quota(
+                ServiceCode=service, QuotaCode=code
+            )
+    except AwsError:
+        return None
+    return _value(answer)
+
+
+def _value(answer: Any) -> float | None:
+    value = (answer.get("Quota") or {}).get("Value")
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class QuotaUse:
+    """A quota and how much of it is in use.
+
+    `limit` is None where it cannot be read. An empty `code` means that AWS lists no quota.
+    """
+
+    title: str
+    code: str
+    used: int
+    limit: float | None
+    service: str = "ec2"
+
+    def request(self, wanted: int, region: str) -> str:
+        """Return the command that asks AWS to raise the quota to `wanted` in all.
+
+        AWS takes hours to days to answer.
+        """
+        return (
+            f"aws service-quotas request-service-quota-increase --service-code {self.service} "
+            f"--quota-code {self.code} --desired-value {wanted} --region {region}"
+        )
+
+
+def find_quota_uses(
+    clients: Clients, machines: Iterable[MachineType], market: Market
+) -> dict[str, QuotaUse]:
+    """Return the use of the vCPU quota of each type, by instance type. Raises AwsError.
+
+    Empty for Capacity Blocks, which AWS does not count. Lists the running instances of these
+    families once, and reads each quota once.
+    """
+    sizes = {machine.name: machine.vcpus for machine in machines}
+    if market is Market.CAPACITY_BLOCK or not sizes:
+        return {}
+    codes = {name: quota_code(name, market) for name in sizes}
+    buckets = {name: bucket_of(name, market) for name, code in codes.items() if code}
+    described = _running(clients, buckets.values()) if buckets else []
+    limits = {code: find_quota(clients, code) for code in dict.fromkeys(codes.values()) if code}
+    uses = {}
+    for name, code in codes.items():
+        bucket = buckets.get(name)
+        if not bucket or not code:
+            uses[name] = QuotaUse(market.value, "", 0, None)
+            continue
+        used = used_vcpus(described, bucket, market, sizes)
+        uses[name] = QuotaUse(bucket.title(market), code, used, limits[code])
+    return uses
+
+
+def find_address_use(clients: Clients) -> QuotaUse:
+    """Return the use of the region's quota of elastic addresses. Raises AwsError."""
+    with translated():
+        used = len(clients.ec2.describe_addresses()["Addresses"])
+    code = "L-0263D0A3"
+    return QuotaUse("EC2-VPC Elastic IPs", code, used, find_quota(clients, code))
+
+
+def find_interface_use(clients: Clients) -> QuotaUse:
+    """Return the use of the region's quota of network interfaces. Raises AwsError.
+
+    Lists all of them, because EC2 has no call that counts.
+    """
+    with translated():
+        pages = clients.ec2.get_paginator("describe_network_interfaces")
+        used = sum(len(page["NetworkInterfaces"]) for page in pages.paginate(PaginationConfig=PAGE))
+    code = "L-DF5E4CA3"
+    limit = find_quota(clients, code, "vpc")
+    return QuotaUse("Network interfaces per Region", code, used, limit, "vpc")
+
+
+def _running(clients: Clients, buckets: Iterable[Bucket | None]) -> list[Any]:
+    # The patterns match more than these families (`m*` matches mac1.metal); `used_vcpus` does not.
+    letters = [one for one, bucket in _BUCKET_OF.items() if bucket in buckets]
+    if any(bucket in SPOT_P.values() for bucket in buckets):
+        letters.append("p")
+    filters: Any = [
+        {"Name": "instance-state-name", "Values": list(COUNTED)},
+        {"Name": "instance-type", "Values": [f"{one}*" for one in letters]},
+    ]
+    with translated():
+        pages = clients.ec2.get_paginator("describe_instances")
+        return [
+            instance
+            for page in pages.paginate(Filters=filters, PaginationConfig=PAGE)
+            for reservation in page["Reservations"]
+            for instance in reservation["Instances"]
+        ]
+
+
+def used_vcpus(
+    described: Iterable[Any],
+    bucket: Bucket,
+    market: Market,
+    vcpus: Mapping[str, int] | None = None,
+) -> int:
+    """Return how many vCPUs of these instances count against the quota.
+
+    `described` is from DescribeInstances. `vcpus`, by type, is used for instances whose description
+    has no CpuOptions.
+    """
+    return sum(
+        _vcpus(instance, vcpus or {})
+        for instance in described
+        if instance["State"]["Name"] in COUNTED
+        and bucket_of(instance["InstanceType"], market) == bucket
+        and _MARKET_OF.get(instance.get("InstanceLifecycle") or "") is market
+    )
+
+
+def _vcpus(instance: Any, by_type: Mapping[str, int]) -> int:
+    options = instance.get("CpuOptions") or {}
+    cores, threads = options.get("CoreCount"), options.get("ThreadsPerCore")
+    return int(cores * threads) if cores and threads else by_type.get(instance["InstanceType"], 0)
+
+
+def quota_finding(use: QuotaUse, machine: MachineType, nodes: int, region: str) -> Finding | None:
+    """Return a finding if `nodes` more machines exceed the vCPU quota; None if they fit.
+
+    It is information where AWS lists no quota, or it cannot be read.
+    """
+    need = nodes * machine.vcpus
+    wanted = f"{count(nodes, 'more node')} ({machine.name}) {'needs' if nodes == 1 else 'need'}"
+    if not use.code:
+        return Finding.info(
+            "quota.vcpus",
+            f"{wanted} {need} vCPUs; AWS lists no quota for {machine.name} as {use.title}, "
+            "so only the launch tells whether there is one",
+        )
+    title = f"{use.title} ({use.code})"
+    if use.limit is None:
+        return Finding.info(
+            "quota.vcpus",
+            f"{wanted} {need} vCPUs; the quota {title} cannot be read",
+            "to have it checked, allow servicequotas:GetServiceQuota",
+        )
+    if need <= 0:
+        return None
+    return full_finding("quota.vcpus", use, need, f"{wanted} {need} vCPUs", region)
+
+
+def full_finding(
+    check_id: str, use: QuotaUse, need: int, wanted: str, region: str
+) -> Finding | None:
+    """Return an error if `need` more exceed the quota; None if they fit or the limit is unknown.
+
+    `wanted` is the beginning of the message.
+    """
+    if use.limit is None or use.used + need <= use.limit:
+        return None
+    return Finding.error(
+        check_id,
+        f"{wanted}, {use.used} are in use, "
+        f"and the quota {use.title} ({use.code}) is {use.limit:g} in {region}",
+        f"ask for more: {use.request(use.used + need, region)}",
+    )
