@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import NodeState
-from clusterctl.domain.errors import AwsError
+from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import await_available
@@ -156,9 +156,9 @@ def carry_out(
     write_launches(launch_record, _sent_again(plan, launch_record))
     try:
         _carry_out(client, plan, work, attempt, CapacityTimeout(capacity_timeout_s), before_start)
-    except BaseException:
-        # An elastic address costs money without nodes, too, and Ctrl-C is likely during a long wait
-        # for capacity. The address is kept where a launch may have taken place.
+    except ClusterctlError:
+        # An elastic address costs money without nodes, too. It is kept where a launch may have
+        # taken place, and after Ctrl-C: then the command line names it, and `up` goes on with it.
         if "AllocationId" in work.results and not read_launches(launch_record):
             _give_back(client, plan.spec.name, on_step)
         raise

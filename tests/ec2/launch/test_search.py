@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.domain.cluster import ClusterSpec, Disk
-from clusterctl.domain.errors import AwsError
+from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.ec2 import cluster_resources
 from clusterctl.ec2.instances import find_instances, wanted_of
 from clusterctl.ec2.launch.attempt import read_launches
 from clusterctl.ec2.network.vpcs import find_addresses
@@ -120,16 +121,13 @@ def test_waiting_ends(launches, faults):
     assert "tried p4d.24xlarge in us-east-1a, " in error.message
 
 
-def test_an_interrupted_wait_gives_the_address_back(launches, faults):
-    scarce(faults)
-
-    def after(waits):
-        assert len(find_addresses(launches.client, "demo")) == 1
-        raise KeyboardInterrupt
-
-    launches.clock.after = after
-    with pytest.raises(KeyboardInterrupt):
-        launches.up(SPEC, capacity_timeout_s=3600)
+def test_a_placement_group_that_never_comes_gives_the_address_back(launches, monkeypatch):
+    plan = launches.plan(SPEC)
+    monkeypatch.setattr(cluster_resources, "AVAILABLE_WITHIN_S", 0.0)
+    monkeypatch.setattr(cluster_resources, "find_placement_groups", lambda *_: ())
+    with pytest.raises(ClusterctlError, match="does not become available"):
+        launches.carry_out(plan)
+    assert any(line.startswith("AllocateAddress") for line in launches.told)
     assert find_addresses(launches.client, "demo") == ()
 
 
