@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from clusterctl.diagnosis.tree import (
     Activity,
     collective_of,
     is_user,
+    label,
     main_thread,
     place_of,
     sample_path,
@@ -33,6 +35,7 @@ from clusterctl.domain.units import format_duration
 from clusterctl.explain.engine import Explanation, explain
 from clusterctl.explain.stalls import Stall, place_in_model, stalls
 
+ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 # A job is called stuck if it wrote no new step or line for this many seconds, and for this many of
 # its usual intervals between steps. Before that it may be in a long step.
 STUCK_AFTER_S = 10.0
@@ -41,7 +44,7 @@ STUCK_AFTER_STEPS = 4
 ADVANCED_WITHIN_S = 2.0
 # In the first seconds of a job, some ranks may not have been started yet.
 STARTED_AFTER_S = 5.0
-RUNNING = "running"
+RUNNING, QUEUED = "running", "queued"
 # With less free space than this a file system is full: writes of any size fail.
 FULL_BYTES = 64 << 10
 _STEP = re.compile(r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)\b\W*\d|images?/s")
@@ -180,6 +183,86 @@ def who(ranks: Sequence[Rank]) -> str:
     gpus = ranks[0].process.gpus if ranks[0].host.facts.get("gpus") else ()
     gpu = f" GPU {format_indices(gpus)}" if gpus else ""
     return f"rank {numbers[0]} on {where}{gpu}"
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Return the numbers of ranks as `rank 5` or `ranks 8-15`."""
+    listed = list(ranks)
+    return f"{'ranks' if len(listed) > 1 else 'rank'} {format_indices(listed)}"
+
+
+def process_line(process: ProcessEvidence) -> str:
+    """Return a line of evidence about a process: its pid, its states, and what it waits in."""
+    last = process.samples[-1] if process.samples else Sample()
+    parts = [f"pid {process.pid}", f"state {''.join(one.state for one in process.samples)}"]
+    parts += [f"in {last.syscall}"] if last.syscall and last.syscall != "running" else []
+    parts += [f"wchan {last.wait_channel}"] if last.wait_channel else []
+    return ", ".join(parts)
+
+
+def rank_lines(rank: Rank) -> tuple[str, ...]:
+    """Return the evidence of where a rank is: its process, and the innermost calls of its stack."""
+    frames = main_thread(rank.last)
+    stack = " > ".join(label(frame) for frame in frames[-4:])
+    line = f"rank {rank.number}: {process_line(rank.process)}"
+    return (line, f"rank {rank.number}: {stack}") if stack else (line,)
+
+
+def syscall_path(syscall: str) -> str:
+    """Return the path in a system call such as `read /data/train-00017`; else empty."""
+    found = re.match(r"\w+ (/.*)", syscall)
+    return found[1] if found else ""
+
+
+def is_saving(rank: Rank) -> bool:
+    """Return whether a rank was in a function that saves or evaluates, judged by its name."""
+    return any(
+        re.search(r"(?i)save|checkpoint|export|evaluat", frame.function)
+        for sample in rank.samples
+        for frame in main_thread(sample)
+    )
+
+
+def saves_with_progress(rank: Rank) -> bool:
+    """Return whether a rank is in a checkpoint or an evaluation, and reads or writes meanwhile."""
+    return is_saving(rank) and (rank.grown("written_bytes") > 0 or rank.grown("read_bytes") > 0)
+
+
+def gpus_of(host: HostEvidence) -> list[dict[str, Any]]:
+    """Return what nvidia-smi reports about each GPU of a host."""
+    listed = host.facts.get("gpus")
+    gpus = listed.get("gpus") if isinstance(listed, dict) else None
+    return [gpu for gpu in (gpus if isinstance(gpus, list) else ()) if isinstance(gpu, dict)]
+
+
+def is_full(system: dict[str, Any]) -> bool:
+    """Return whether a file system has no space, or no inode, for another file."""
+    size, free = system.get("size_bytes") or 0, system.get("free_bytes") or 0
+    inodes, left = system.get("inodes") or 0, system.get("inodes_free") or 0
+    return bool((size and free < FULL_BYTES) or (inodes and not left))
+
+
+def full_disk_of(rank: Rank) -> str:
+    """Return the full file system on which a rank has files or its working folder; else empty."""
+    systems = rank.host.facts.get("filesystems")
+    full = {
+        str(one["path"])
+        for one in (systems if isinstance(systems, list) else ())
+        if isinstance(one, dict) and is_full(one)
+    } - {"/dev/shm"}  # noqa: S108
+    every = {str(one.get("path")) for one in systems or () if isinstance(one, dict)}
+    used = {rank.process.cwd, *(file.path for one in rank.samples for file in one.files)}
+    used |= {syscall_path(sample.syscall) for sample in rank.samples}
+    for path in sorted(filter(None, used)):
+        mounts = [one for one in every if _is_below(path, one)]
+        mount = max(mounts, key=len, default="")
+        if mount in full:
+            return mount
+    return ""
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return folder == "/" or path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 class Scene:
@@ -470,6 +553,33 @@ class Scene:
         if places == {Activity.INIT}:
             return "hvd.init"
         return "a compiled step" if Activity.GRAPH in places else "Horovod"
+
+
+def run_command(scene: Scene, host: HostEvidence, command: str) -> str:
+    """Return the `clusterctl run` line that runs a shell command on one host."""
+    return f"clusterctl run {scene.cluster} --nodes {host.index} {shlex.quote(command)}"
+
+
+def full_filesystems(scene: Scene) -> list[tuple[HostEvidence, str]]:
+    """Return the full file systems of all hosts."""
+    return [
+        (host, str(system.get("path")))
+        for host in scene.evidence.hosts
+        for system in host.facts.get("filesystems") or ()
+        if isinstance(system, dict) and is_full(system)
+    ]
+
+
+def full_disk_finding(
+    scene: Scene, rank: Rank, disk: str, where: str, shown: tuple[str, ...]
+) -> tuple[str, Severity, Rank, str, tuple[str, ...], str]:
+    """Return the finding about a rank on a full disk, as input of `combine`."""
+    hint = (
+        f"clusterctl disk {scene.cluster} says what fills it; "
+        f"clusterctl clean-logs {scene.cluster} makes room"
+    )
+    what = f"get{{s}} no further{where}: {disk} on that host is full"
+    return ("disk.full", ERROR, rank, what, shown, hint)
 
 
 def combine(found: Iterable[tuple[str, Severity, Rank, str, tuple[str, ...], str]]) -> list[Cause]:

@@ -53,10 +53,10 @@ details > summary { cursor: pointer } details { margin: .25rem 0 }
 
 def page(evidence: Evidence, found: Diagnosis) -> str:
     """Return a whole HTML document. All text from hosts, logs and stacks is escaped."""
-    case = Scene(evidence)
+    scene = Scene(evidence)
     bad = {rank for one in found.findings if one.severity.value != "info" for rank in one.ranks}
     title = f"{evidence.cluster}: {found.check_id}"
-    job = f"job {case.job.job_id}, " if case.job.job_id else ""
+    job = f"job {scene.job.job_id}, " if scene.job.job_id else ""
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -66,10 +66,10 @@ def page(evidence: Evidence, found: Diagnosis) -> str:
         f"for {evidence.took_s:.1f} s</p>",
         f'<div class="lead {found.severity.value}"><h1>{_text(found.verdict)}</h1></div>',
         *_findings(found),
-        *_grid(case, bad),
-        *_tree(case, bad),
-        *_details(case, bad),
-        *_log(case),
+        *_grid(scene, bad),
+        *_tree(scene, bad),
+        *_details(scene, bad),
+        *_log(scene),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
@@ -98,9 +98,9 @@ def _findings(found: Diagnosis) -> Iterable[str]:
         yield f'<h2>Looked at, and well</h2><p class="dim">{_text("; ".join(found.clean))}</p>'
 
 
-def _grid(case: Scene, bad: set[int]) -> Iterable[str]:
+def _grid(scene: Scene, bad: set[int]) -> Iterable[str]:
     """Show all hosts and their ranks, as cells. A rank that was not seen has a cell, too."""
-    if not case.host_of and not case.evidence.hosts:
+    if not scene.host_of and not scene.evidence.hosts:
         return
     yield "<h2>Hosts and ranks</h2>"
     yield (
@@ -109,17 +109,17 @@ def _grid(case: Scene, bad: set[int]) -> Iterable[str]:
         '<span><span class="cell away">3</span> not seen</span>'
         '<span><span class="cell bad">3</span> in a finding</span></div><div class="grid">'
     )
-    for host in case.evidence.hosts:
-        numbers = sorted(rank for rank, at in case.host_of.items() if at.host == host.host)
-        cells = "".join(_cell(case, number, number in bad) for number in numbers)
+    for host in scene.evidence.hosts:
+        numbers = sorted(rank for rank, at in scene.host_of.items() if at.host == host.host)
+        cells = "".join(_cell(scene, number, number in bad) for number in numbers)
         why = f' <span class="dim">{_text(host.error[:80])}</span>' if host.error else ""
         name = _text(called(host))
         yield f'<div class="host" title="{name}">{name}</div><div class="cells">{cells}{why}</div>'
     yield "</div>"
 
 
-def _cell(case: Scene, number: int, is_bad: bool) -> str:
-    rank = case.by_number.get(number)
+def _cell(scene: Scene, number: int, is_bad: bool) -> str:
+    rank = scene.by_number.get(number)
     kind, says = "away", "not seen"
     if rank:
         kind = "" if rank.waits else "own"
@@ -128,8 +128,8 @@ def _cell(case: Scene, number: int, is_bad: bool) -> str:
     return f'<span class="cell {kind}" title="rank {number}: {_text(says)}">{number}</span>'
 
 
-def _tree(case: Scene, bad: set[int]) -> Iterable[str]:
-    root = merge(rank.process for rank in case.ranks)
+def _tree(scene: Scene, bad: set[int]) -> Iterable[str]:
+    root = merge(rank.process for rank in scene.ranks)
     if root.ranks:
         yield "<h2>Stacks of all ranks</h2>"
         yield '<p class="dim">Ranks that did the same at all looks share a branch.</p>'
@@ -162,10 +162,10 @@ def _branches(branch: Branch, above: set[int], bad: set[int]) -> str:
     return "".join(items)
 
 
-def _details(case: Scene, bad: set[int]) -> Iterable[str]:
+def _details(scene: Scene, bad: set[int]) -> Iterable[str]:
     """Show the evidence of the ranks in findings, and of one other rank for comparison."""
-    listed = [rank for rank in case.ranks if rank.number in bad][:MOST_DETAILS]
-    rest = [rank for rank in case.ranks if rank.number not in bad][:1]
+    listed = [rank for rank in scene.ranks if rank.number in bad][:MOST_DETAILS]
+    rest = [rank for rank in scene.ranks if rank.number not in bad][:1]
     if not listed and not rest:
         return
     yield "<h2>Evidence</h2>"
@@ -174,7 +174,7 @@ def _details(case: Scene, bad: set[int]) -> Iterable[str]:
         lines = "\n".join(_rank_lines(rank))
         yield f"<details><summary>rank {rank.number} on {_text(called(rank.host))}{more}</summary>"
         yield f"<pre>{_text(lines)}</pre></details>"
-    for host in case.evidence.hosts:
+    for host in scene.evidence.hosts:
         if host.problems:
             lines = "\n".join(host.problems)
             yield f"<details><summary>not seen on {_text(host.host)}</summary><pre>"
@@ -199,9 +199,9 @@ def _rank_lines(rank: Rank) -> Iterable[str]:
         yield f"{one.local} - {one.peer} {one.state} {queued}{timer}"
 
 
-def _log(case: Scene) -> Iterable[str]:
-    if case.job.log:
-        lines = "\n".join(case.job.log[-60:])
+def _log(scene: Scene) -> Iterable[str]:
+    if scene.job.log:
+        lines = "\n".join(scene.job.log[-60:])
         yield "<h2>The log's last lines</h2>"
-        yield f"<details open><summary>{count(len(case.job.log[-60:]), 'line')}</summary>"
+        yield f"<details open><summary>{count(len(scene.job.log[-60:]), 'line')}</summary>"
         yield f"<pre>{_text(lines)}</pre></details>"

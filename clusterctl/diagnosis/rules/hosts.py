@@ -1,0 +1,174 @@
+"""Rules on the state of each host: disks, mounts, GPUs, limits, clock, hostname, quarantine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from clusterctl.diagnosis.case import (
+    ERROR,
+    FULL_BYTES,
+    WARNING,
+    Cause,
+    Scene,
+    called,
+    combine,
+    gpus_of,
+    is_full,
+    run_command,
+)
+from clusterctl.diagnosis.evidence import HostEvidence
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.units import format_bytes, format_duration
+
+# From this difference between clocks on, logs are hard to compare. (TLS and S3 fail at 15 min.)
+SKEW_S = 2.0
+FEW_DESCRIPTORS = 64  # that a rank has left
+
+
+def host_facts(scene: Scene) -> Iterator[Cause]:
+    """Full disks, full shared memory, dead mounts and broken GPUs of the hosts that answered."""
+    for host in scene.evidence.hosts:
+        facts = host.facts
+        blocks = scene.is_running and not scene.advances
+        for system in facts.get("filesystems") or ():
+            if isinstance(system, dict) and is_full(system):
+                yield _full(scene, host, str(system.get("path")), system, blocks)
+        errors = facts.get("errors")
+        for name, why in errors.items() if isinstance(errors, dict) else ():
+            if name.startswith("mount "):
+                yield Cause(
+                    "mount.dead",
+                    ERROR if blocks else WARNING,
+                    f"{name[6:]} on {called(host)} does not answer ({why})",
+                    host.host,
+                    f"see to its server; clusterctl reboot {scene.cluster} {host.index} lets go",
+                    blocks=blocks,
+                )
+        yield from _gpus(scene, host)
+
+
+def _full(
+    scene: Scene, host: HostEvidence, path: str, system: dict[str, Any], blocks: bool
+) -> Cause:
+    no_inodes = (system.get("free_bytes") or 0) >= FULL_BYTES
+    what = "has no inode left" if no_inodes else "is full"
+    shared = path == "/dev/shm"  # noqa: S108
+    hint = f"clusterctl disk {scene.cluster}; clusterctl clean-logs {scene.cluster} makes room"
+    if shared:
+        hint = f"{run_command(scene, host, 'ls -lS /dev/shm')}: what dead jobs left there can go"
+    return Cause(
+        "shm.full" if shared else "disk.full",
+        ERROR if blocks else WARNING,
+        f"{path} on {called(host)} {what}",
+        host.host,
+        hint,
+        evidence=(f"{path}: {format_bytes(system.get('free_bytes') or 0)} free",),
+        blocks=blocks,
+    )
+
+
+def _gpus(scene: Scene, host: HostEvidence) -> Iterator[Cause]:
+    for index, gpu in enumerate(gpus_of(host)):
+        action = gpu.get("recovery_action") or "None"
+        if action not in ("None", "N/A") or gpu.get("remap_failed"):
+            needs = action if action not in ("None", "N/A") else "a replacement: row remap failed"
+            yield Cause(
+                "gpu.broken",
+                ERROR,
+                f"GPU {index} on {called(host)} needs {needs}",
+                host.host,
+                f"clusterctl replace {scene.cluster} {host.index}",
+                blocks=scene.is_running and not scene.advances,
+            )
+        slowed = [one for one in gpu.get("throttled") or () if re.search(r"hw_|thermal|brake", one)]
+        if slowed:
+            clock = gpu.get("clock_mhz")
+            yield Cause(
+                "gpu.throttled",
+                WARNING,
+                f"GPU {index} on {called(host)} is slowed down by {', '.join(slowed)}"
+                + (f", to {clock:.0f} MHz" if clock else ""),
+                host.host,
+                f"if it stays so: clusterctl replace {scene.cluster} {host.index}",
+                blocks=False,
+            )
+
+
+def descriptors(scene: Scene) -> Iterator[Cause]:
+    """Ranks that have nearly as many open files as their limit allows."""
+    found = []
+    for rank in scene.ranks:
+        limit = rank.host.facts.get("limits")
+        most = limit.get("nofile") if isinstance(limit, dict) else None
+        held = max((file.fd for file in rank.last.files), default=0)
+        if isinstance(most, int) and most - held <= FEW_DESCRIPTORS and held > most // 2:
+            what = f"{{has}} {held} files open of the {most} that the limit allows"
+            hint = "raise the limit: nofile in limits.conf"
+            found.append(("rank.descriptors", WARNING, rank, what, (), hint))
+    yield from (replace(one, blocks=False) for one in combine(found))
+
+
+def clocks(scene: Scene) -> Iterator[Cause]:
+    """Hosts whose clock differs from the others' by more than SKEW_S."""
+    known = [
+        (host.clock_offset_s, host)
+        for host in scene.evidence.hosts
+        if host.clock_offset_s is not None
+    ]
+    if not known:
+        return
+    # Offsets are to this machine's clock, which may be wrong itself: so compare with the median.
+    middle = sorted(offset for offset, _ in known)[len(known) // 2] if len(known) > 2 else 0.0
+    for offset, host in known:
+        apart = offset - middle
+        if abs(apart) > SKEW_S + (host.clock_error_s or 0.0):
+            way = "ahead" if apart > 0 else "behind"
+            yield Cause(
+                "clock.skew",
+                WARNING,
+                f"the clock of {called(host)} is {format_duration(abs(apart))} {way}",
+                host.host,
+                run_command(scene, host, "sudo chronyc makestep"),
+                blocks=False,
+            )
+
+
+def hostnames(scene: Scene) -> Iterator[Cause]:
+    """Hosts of the same name: Horovod and NCCL take their ranks for those of one machine."""
+    named: dict[str, list[HostEvidence]] = {}
+    for host in scene.evidence.hosts:
+        system = host.facts.get("system")
+        name = system.get("hostname") if isinstance(system, dict) else None
+        if isinstance(name, str) and name:
+            named.setdefault(name, []).append(host)
+    for name, hosts in named.items():
+        if len(hosts) > 1:
+            yield Cause(
+                "host.name",
+                ERROR if scene.is_running and not scene.advances else WARNING,
+                f"{fold_hosts([one.host for one in hosts])} all call themselves {name}: NCCL and "
+                "Horovod take their ranks for those of one machine",
+                hosts[-1].host,
+                run_command(scene, hosts[-1], f"sudo hostnamectl set-hostname {hosts[-1].host}"),
+                blocks=scene.is_running and not scene.advances,
+            )
+
+
+def quarantined(scene: Scene) -> Iterator[Cause]:
+    """Hosts in quarantine that the job uses, or may use because they do not answer."""
+    used = {rank.host.host for rank in scene.ranks}
+    for host in scene.evidence.hosts:
+        if host.quarantined and (host.host in used or (host.error and scene.is_running)):
+            since, _, why = host.quarantined.partition(" ")
+            yield Cause(
+                "host.quarantined",
+                WARNING,
+                f"{called(host)} is in quarantine since {since}{why and f' ({why})'}, and the job "
+                "uses it",
+                host.host,
+                f"clusterctl release {scene.cluster} {host.index} brings it back",
+                blocks=False,
+            )

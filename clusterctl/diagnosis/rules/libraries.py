@@ -1,0 +1,123 @@
+"""Rules on what the libraries report about ranks: Horovod's stall lines and NCCL's RAS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clusterctl.diagnosis import nccl
+from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Rank, Scene, called, format_ranks
+from clusterctl.diagnosis.tree import Activity, label
+from clusterctl.domain.ranges import fold_hosts
+
+
+def stalled(scene: Scene) -> Iterator[Cause]:
+    """Ranks that, by Horovod's stall report, are missing from tensors that others submitted."""
+    stall = scene.stall
+    if stall is None or not scene.is_running:
+        return
+    absent = stall.absent(scene.size)
+    lines = scene.job.log[stall.at : stall.last + 1]
+    shown = tuple(line.strip()[-200:] for line in lines if len(lines) == 1 or "[" in line[:40])[-8:]
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for rank, tensors in absent.items():
+        groups.setdefault(tensors, []).append(rank)
+    if not groups:
+        return
+    hint = (
+        "all ranks have to run the same code on as many batches: compare the scripts and the data "
+        f"of these nodes; then clusterctl cancel {scene.cluster}"
+    )
+    if len(groups) == 1:
+        [(tensors, ranks)] = groups.items()
+        hosts = {scene.host_of[rank].host for rank in ranks if rank in scene.host_of}
+        where = f" on {fold_hosts(sorted(hosts))}" if hosts else ""
+        if len(hosts) == 1:
+            where = f" on {called(scene.host_of[ranks[0]])}"
+        here = [scene.by_number[rank] for rank in ranks if rank in scene.by_number]
+        do = "; ".join(sorted({_doing(one) for one in here} - {""}))
+        verb = "have" if len(ranks) > 1 else "has"
+        yield Cause(
+            "rank.missed" if len(ranks) > 1 else "rank.skipped",
+            ERROR,
+            f"{format_ranks(ranks)}{where} {verb} not entered {scene.waited_for(ranks)}"
+            + scene.since
+            + (f": {'they are' if len(ranks) > 1 else 'it is'} {do}" if do else ""),
+            next(iter(hosts)) if len(hosts) == 1 else None,
+            hint,
+            tuple(ranks),
+            shown,
+        )
+        return
+    # Several groups of ranks are missing from different tensors: they wait for each other.
+    listed = sorted(groups.items(), key=lambda item: (len(item[1]), item[1]))
+    fewest, few = listed[0]
+    odd = len(few) * 2 < scene.size and len(few) < len(listed[1][1])
+    hosts = {scene.host_of[rank].host for rank in few if rank in scene.host_of}
+    says = "; ".join(
+        f"{format_ranks(ranks)} {'have' if len(ranks) > 1 else 'has'} not submitted "
+        f"{_tensors(tensors)}"
+        for tensors, ranks in listed[:4]
+    )
+    s = "" if len(few) > 1 else "s"
+    probably = f": probably {format_ranks(few)} skip{s} `{fewest[0]}`, or submit{s} it later"
+    yield Cause(
+        "rank.skipped" if odd else "ranks.order",
+        ERROR,
+        "ranks wait for each other, since they do not submit the same tensors in the same order: "
+        f"{says}{probably if odd else ''}",
+        next(iter(hosts)) if odd and len(hosts) == 1 else None,
+        hint,
+        tuple(few) if odd else (),
+        shown,
+    )
+
+
+def _tensors(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(f"`{name}`" for name in names[:3]) + more
+
+
+def _doing(rank: Rank) -> str:
+    call = rank.user_call
+    if rank.place is Activity.UNKNOWN:
+        return f"in {label(call)}" if call else ""
+    return f"{rank.place.value}" + (f", {label(call)}" if call else "")
+
+
+def ras(scene: Scene) -> Iterator[Cause]:
+    """Ranks that, by NCCL's RAS, lag in a communicator or do not answer, in a job without steps."""
+    if scene.advances or not scene.is_running:
+        return
+    seen: set[str] = set()
+    for host in scene.evidence.hosts:
+        for one in nccl.read_ras(host.ras):
+            if one.name in seen:
+                continue
+            seen.add(one.name)
+            lost = (*one.dead, *one.silent)
+            if lost:
+                word = "considers dead" if one.dead else "gets no answer from"
+                yield _of_ras(scene, "nccl.silent", lost, f"NCCL {word} {{who}}")
+            elif one.behind and len(one.behind) * 2 < max(one.size, len(one.counts)):
+                most = max(one.counts.values())
+                least = min(one.counts.values())
+                yield _of_ras(
+                    scene,
+                    "nccl.behind",
+                    one.behind,
+                    f"{{who}} lag{'' if len(one.behind) > 1 else 's'} in NCCL: {least} collectives "
+                    f"launched, the others {most}",
+                )
+
+
+def _of_ras(scene: Scene, check: str, ranks: tuple[int, ...], message: str) -> Cause:
+    hosts = {scene.host_of[rank].host for rank in ranks if rank in scene.host_of}
+    where = f" on {fold_hosts(sorted(hosts))}" if hosts else ""
+    return Cause(
+        check,
+        ERROR if scene.is_quiet else WARNING,
+        message.format(who=f"{format_ranks(ranks)}{where}"),
+        next(iter(hosts)) if len(hosts) == 1 else None,
+        f"clusterctl diagnose {scene.cluster} --tree shows where they are",
+        ranks,
+    )

@@ -1,0 +1,320 @@
+"""Rules on silent hosts, and on daemons and ranks that are stopped, dead, missing or left over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sized
+
+from clusterctl.diagnosis.case import (
+    ERROR,
+    STARTED_AFTER_S,
+    WARNING,
+    Cause,
+    Rank,
+    Scene,
+    called,
+    combine,
+    format_ranks,
+    full_disk_finding,
+    full_disk_of,
+    gpus_of,
+    process_line,
+    rank_lines,
+    run_command,
+    saves_with_progress,
+    syscall_path,
+)
+from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence
+from clusterctl.diagnosis.rules.logs import failure, has_failed, root_error
+from clusterctl.diagnosis.rules.slowness import slow_links
+from clusterctl.diagnosis.tree import Activity
+from clusterctl.domain.findings import Severity
+from clusterctl.domain.units import count, format_bytes, format_duration
+
+
+def silent_hosts(scene: Scene) -> Iterator[Cause]:
+    """Hosts that did not answer: off, frozen, cut off, or with another host key."""
+    used = {host.host for host in scene.hosts}
+    slow = {cause.host for cause in slow_links(scene)} if scene.silent else set()
+    for host in scene.silent:
+        if host.host in slow:
+            continue  # it did not answer in time because of its link, which slow_links reports
+        matters = scene.is_running and (host.host in used or bool(host.quarantined))
+        ranks = tuple(sorted(one for one, at in scene.host_of.items() if at.host == host.host))
+        what, shown = _silence(scene, host)
+        there = f"; {format_ranks(ranks)} {_are(ranks)} there" if ranks else ""
+        check = "host.key" if re.search(r"host key", host.error) else "host.silent"
+        if "off" in what:
+            check = "host.off"
+        # A host that is off is the cause of the job's end, unless the log shows another one.
+        ended = has_failed(scene) and check == "host.off" and host.host in used
+        root = root_error(scene)
+        if (
+            ended
+            and not scene.explained.unknown
+            and (not root or may_follow_lost_host(failure(scene, root)))
+        ):
+            matters = True
+        severity = ERROR if matters and not (scene.advances and check == "host.silent") else WARNING
+        again = "the job has to be started again"
+        if scene.is_running and scene.job.retries_left:
+            again = "the job is started again by itself when its nodes answer"
+        hints = {
+            "host.off": f"clusterctl start {scene.cluster}, or replace it: clusterctl replace "
+            f"{scene.cluster} {host.index}; {again}",
+            "host.key": "another machine may answer at its address: see "
+            f"`clusterctl status {scene.cluster}` before you trust it",
+            "host.silent": f"clusterctl reboot {scene.cluster} {host.index}; if that does not "
+            f"help: clusterctl replace {scene.cluster} {host.index}",
+        }
+        message = f"{called(host)} {what}{there}"
+        if matters and not scene.is_running:
+            message += f": job {scene.job.job_id} {scene.job.state} without it"
+        elif matters:
+            message += scene.since and f", and the job has made no step{scene.since}"
+        # A changed host key does not stop the job.
+        blocks = matters and check != "host.key"
+        yield Cause(check, severity, message, host.host, hints[check], ranks, shown, blocks)
+
+
+def may_follow_lost_host(one: Cause) -> bool:
+    """Return whether the finding may be a consequence of a host that went down."""
+    return one.check_id.startswith(("ssh.", "mpi.", "prrte.", "net", "job.failed"))
+
+
+def _are(ranks: Sized) -> str:
+    return "are" if len(ranks) > 1 else "is"
+
+
+def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
+    """Return why a host did not answer, and the evidence: EC2's state, SSH's error, sockets."""
+    shown = [f"SSH: {host.error}"] + ([host.ec2] if host.ec2 else [])
+    said = f"{host.error} {host.ec2}"
+    retransmits = persist = queued = 0
+    for other in scene.evidence.hosts:
+        for process in other.processes:
+            for socket in process.samples[-1].sockets if process.samples else ():
+                if host.address and socket.peer.rpartition(":")[0] == host.address:
+                    retransmits = max(retransmits, socket.retransmits)
+                    persist += socket.timer == "persist"
+                    queued += socket.send_queue_bytes
+    if retransmits or persist or queued:
+        shown.append(
+            f"sockets to it: {format_bytes(queued)} unsent, {retransmits} retransmissions, "
+            f"{persist} with a closed window"
+        )
+    if re.search(r"\b(stopped|stopping|terminated|shutting-down)\b|no such instance", said):
+        state = re.search(r"stopped|stopping|terminated|shutting-down", said)
+        return f"is off: EC2 has it as {state[0] if state else 'gone'}", tuple(shown)
+    if "host key" in host.error:
+        return "shows another host key than the one that is pinned", tuple(shown)
+    if "refused every key" in host.error:
+        return "refuses the cluster's key", tuple(shown)
+    if "answers none in time" in host.error or "did not end" in host.error:
+        return "takes connections and answers none: it is frozen, or far too busy", tuple(shown)
+    if persist and not retransmits:
+        return "answers no longer, and its kernel still takes packets: frozen", tuple(shown)
+    if retransmits or "did not answer in time" in host.error or "no route" in host.error:
+        more = ", and its peers' packets to it are not acknowledged" if retransmits else ""
+        return f"cannot be reached: its link is cut, or it is down{more}", tuple(shown)
+    return f"gives no answer: {host.error}", tuple(shown)
+
+
+def daemons(scene: Scene) -> Iterator[Cause]:
+    """Processes of mpirun, and of its daemons on the nodes, that are stopped or have ended."""
+    if not scene.is_running:
+        return
+    for host in scene.hosts:
+        at_host = [
+            one
+            for one in host.processes
+            if one.role in ("launcher", "daemon") and one.samples
+            if (one.job_id or "") == scene.job.job_id
+        ]
+        for process in at_host:
+            # prted may have a parent of the same role, which only waits for it: they are one.
+            if any(process.parent == one.pid and one.role == process.role for one in at_host):
+                continue
+            states = {sample.state for sample in process.samples}
+            family = [process, *(one for one in at_host if one.parent == process.pid)]
+            pids = " ".join(str(one.pid) for one in family if _is_stopped(one))
+            shown = tuple(process_line(one) for one in family if _is_stopped(one))
+            states = {"T"} if pids else states
+            name = "mpirun" if process.role == "launcher" else "mpirun's daemon (prted)"
+            if states == {"T"}:
+                yield Cause(
+                    f"{process.role}.stopped",
+                    ERROR,
+                    f"{name} on {called(host)} is stopped (state T): ranks' output and the job's "
+                    "end stay with it",
+                    host.host,
+                    run_command(scene, host, f"kill -CONT {pids}"),
+                    evidence=shown,
+                )
+            elif any({sample.state for sample in one.samples} == {"Z"} for one in family):
+                yield Cause(
+                    f"{process.role}.ended",
+                    ERROR,
+                    f"{name} on {called(host)} has ended",
+                    host.host,
+                    f"clusterctl cancel {scene.cluster}, and start the job again",
+                    evidence=(process_line(process),),
+                )
+
+
+def _is_stopped(process: ProcessEvidence) -> bool:
+    states = {sample.state for sample in process.samples}
+    return len(states) == 1 and states <= {"T", "t"} and process.role in ("launcher", "daemon")
+
+
+def processes(scene: Scene) -> Iterator[Cause]:
+    """Ranks whose process state is the cause: stopped, traced, ended, blocked in the kernel."""
+    found = []
+    for rank in scene.ranks:
+        shown = rank_lines(rank)
+        if rank.was("T"):
+            hint = run_command(scene, rank.host, f"kill -CONT {rank.process.pid}")
+            found.append(("rank.stopped", ERROR, rank, "{is} stopped (state T)", shown, hint))
+        elif rank.was("t"):
+            what = "{is} held by a debugger (state t)"
+            found.append(
+                ("rank.traced", ERROR, rank, what, shown, "detach the debugger, or let it go on")
+            )
+        elif rank.was("Z"):
+            hint = f"clusterctl logs {scene.cluster}"
+            found.append(("rank.exited", ERROR, rank, "{has} ended (state Z)", shown, hint))
+        elif rank.was("D") and not rank.moved and not scene.advances:
+            full = full_disk_of(rank)
+            at_full = full_disk_finding(scene, rank, full, "", shown)
+            found.append(at_full if full else _in_kernel(scene, rank, shown))
+    yield from combine(found)
+
+
+def _in_kernel(
+    scene: Scene, rank: Rank, shown: tuple[str, ...]
+) -> tuple[str, Severity, Rank, str, tuple[str, ...], str]:
+    """Return the finding about a rank in state D, as input of `combine`."""
+    path = syscall_path(rank.last.syscall)
+    where = f" on {path}" if path else ""
+    call = rank.last.syscall.partition(" ")[0]
+    what = f"{{is}} blocked in the kernel (state D){where}"
+    if call and call != "running":
+        what += f", in {call}"
+    channel = rank.last.wait_channel
+    if re.search(r"nfs|rpc_|fuse|request_wait|ceph|cifs", channel):
+        what += f" ({channel}: a remote file system does not answer)"
+    elif re.search(r"nvidia|nv_|os_acquire", channel):
+        what += f" ({channel}: the GPU's driver does not answer)"
+    elif channel:
+        what += f" ({channel})"
+    hint = (
+        "no signal ends such a process but what it waits for: look at that file system or device; "
+        f"clusterctl reboot {scene.cluster} {rank.host.index} ends it"
+    )
+    stuck = (scene.others_wait([rank.number]) or scene.is_quiet) and not saves_with_progress(rank)
+    severity = ERROR if stuck else WARNING
+    return ("rank.uninterruptible", severity, rank, what, shown, hint)
+
+
+def missing_ranks(scene: Scene) -> Iterator[Cause]:
+    """Ranks that run nowhere, although the job's size includes them.
+
+    Ranks on hosts that could not be observed are not counted as missing.
+    """
+    if not scene.is_running or not scene.size:
+        return
+    silent = {host.host for host in scene.silent}
+    blind = {host.host for host in scene.hosts if not host.error and _sees_nothing(host)}
+    unseen = [
+        rank
+        for rank in range(scene.size)
+        if rank not in scene.by_number
+        and (rank not in scene.host_of or scene.host_of[rank].host not in silent | blind)
+    ]
+    if not unseen or (silent and any(rank not in scene.host_of for rank in unseen)):
+        return
+    if any(one.place is Activity.ENDED for one in scene.ranks) and scene.advances:
+        return
+    ages = [one.process.age_s for one in scene.ranks]
+    if not ages:
+        if scene.job.age_s > 30 and not (scene.job.retries_left and scene.silent):
+            yield Cause(
+                "ranks.none",
+                ERROR,
+                f"no rank runs anywhere, {format_duration(scene.job.age_s)} after the start",
+                hint=f"clusterctl logs {scene.cluster} says how far mpirun got; end it: clusterctl "
+                f"cancel {scene.cluster}",
+            )
+        return
+    if max(ages) < STARTED_AFTER_S:
+        return
+    by_host: dict[str, list[int]] = {}
+    for rank in unseen:
+        by_host.setdefault(called(scene.host_of[rank]) if rank in scene.host_of else "", []).append(
+            rank
+        )
+    for where, ranks in by_host.items():
+        first = scene.host_of.get(ranks[0])
+        place = f" on {where}" if where else ""
+        yield Cause(
+            "rank.missing",
+            ERROR,
+            f"{format_ranks(ranks)}{place} {_are(ranks)} gone: of the job's {scene.size} ranks "
+            f"{len(scene.ranks)} run",
+            first.host if first else None,
+            f"clusterctl logs {scene.cluster} may say why it ended; then clusterctl cancel "
+            f"{scene.cluster}",
+            tuple(ranks),
+            tuple(_gone_line(scene, rank) for rank in ranks[:6]),
+        )
+
+
+def _sees_nothing(host: HostEvidence) -> bool:
+    """Return whether the processes of a host that answered could not be read."""
+    return any(text.startswith("processes:") for text in host.problems)
+
+
+def _gone_line(scene: Scene, number: int) -> str:
+    ended = [one for one in scene.gone if one.number == number]
+    if ended:
+        return f"rank {number}: pid {ended[0].process.pid} ended while it was looked at"
+    where = f" on {scene.host_of[number].host}" if number in scene.host_of else ""
+    return f"rank {number}: no process{where}"
+
+
+def left_over(scene: Scene) -> Iterator[Cause]:
+    """Ranks of jobs that have ended, or that are unknown, and the memory that they hold."""
+    others_now = set(scene.job.others)
+    by_host: dict[str, list[Rank]] = {}
+    for rank in scene.left_over:
+        if (rank.process.job_id or "") not in others_now:
+            by_host.setdefault(rank.host.host, []).append(rank)
+    for ranks in by_host.values():
+        host = ranks[0].host
+        held = sum(one.last.rss_bytes for one in ranks)
+        pids = {one.process.pid for one in ranks}
+        gpu = _gpu_memory(host, pids)
+        also = f" and {format_bytes(gpu)} of GPU memory" if gpu else ""
+        jobs = sorted({one.process.job_id or "an mpirun typed by hand" for one in ranks})
+        # Ranks of the diagnosed job that outlived it. Nothing will end them, so it is an error.
+        own = not scene.is_running and any(one.process.job_id == scene.job.job_id for one in ranks)
+        yield Cause(
+            "ranks.leftover",
+            ERROR if own else WARNING,
+            f"left over on {called(host)}: {count(len(ranks), 'rank')} of {', '.join(jobs[:2])}, "
+            f"with {format_bytes(held)} of memory{also}",
+            host.host,
+            f"clusterctl kill {scene.cluster} --nodes {host.index}",
+            tuple(sorted({one.number for one in ranks})) if own else (),
+            evidence=tuple(process_line(one.process) for one in ranks[:4]),
+            blocks=not scene.is_running,
+        )
+
+
+def _gpu_memory(host: HostEvidence, pids: set[int]) -> int:
+    held = 0.0
+    for gpu in gpus_of(host):
+        for one in gpu.get("processes") or ():
+            if one.get("pid") in pids:
+                held += one.get("memory_mib") or 0
+    return int(held) << 20

@@ -1,0 +1,194 @@
+"""Rules on known errors in the job's log and in the kernel messages of its hosts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from clusterctl.diagnosis.case import (
+    ERROR,
+    INFO,
+    QUEUED,
+    WARNING,
+    Cause,
+    Scene,
+    called,
+    format_ranks,
+    full_filesystems,
+    gpus_of,
+)
+from clusterctl.diagnosis.evidence import HostEvidence
+from clusterctl.domain.findings import Severity
+from clusterctl.explain.engine import Explanation, LogFinding, explain
+from clusterctl.explain.signature import Role
+
+# Ids of known log lines that a full disk or a full /dev/shm can cause.
+NO_ROOM = {"system.no-space", "mpi.backing-file", "nccl.shm-full", "torch.shm", "system.bus-error"}
+
+
+def first_error(scene: Scene) -> str:
+    """Return the log's first exception, or else its known error that is a cause; else empty."""
+    if scene.explained.unknown:
+        return scene.explained.unknown[0].text
+    root = root_error(scene)
+    return f"{root.text.strip()[:200]} ({root.cause})" if root else ""
+
+
+def root_error(scene: Scene) -> LogFinding | None:
+    """Return the known error in the log that is a cause, not a consequence; None without one."""
+    lead = scene.explained.lead
+    is_cause = lead and lead.signature.role is Role.ROOT and lead.signature.severity is ERROR
+    return lead if is_cause else None
+
+
+def kernels(scene: Scene) -> Iterator[Cause]:
+    """Known errors in the kernel messages of the hosts since the job began: memory, GPUs, disks."""
+    if scene.evidence.job is None or scene.job.state == "succeeded":
+        return
+    blocks = not scene.advances and scene.job.state != "cancelled"
+    for host in scene.hosts:
+        lines = scene.kernel_lines(host)
+        said = explain(["\n".join(lines)]) if lines else Explanation()
+        for role in (Role.ROOT, Role.SYMPTOM):
+            for one in said.of(role):
+                severe = blocks and role is Role.ROOT and one.signature.severity is ERROR
+                yield _of_kernel(scene, host, one, ERROR if severe else WARNING, severe)
+
+
+def _of_kernel(
+    scene: Scene, host: HostEvidence, one: LogFinding, severity: Severity, blocks: bool
+) -> Cause:
+    """Return the cause of a known error in the kernel log, with the ranks that it hit."""
+    check = one.signature.id
+    ranks: tuple[int, ...] = ()
+    message = f"the kernel of {called(host)}: {one.cause}"
+    if "oom" in check:
+        pids = re.findall(
+            r"Killed process (\d+)|[, ]pid=(\d+)", "\n".join(scene.kernel_lines(host))
+        )
+        numbers = {scene.rank_of_pid(host, int(first or second)) for first, second in pids} - {None}
+        if numbers:
+            ranks = tuple(sorted(number for number in numbers if number is not None))
+            check = "rank.oom"
+            was = "were" if len(ranks) > 1 else "was"
+            message = f"{format_ranks(ranks)} on {called(host)} {was} killed: {one.cause}"
+    gpu = one.values.get("gpu", "")
+    index = _gpu_index(host, gpu)
+    if index is not None:
+        using = [r.number for r in scene.ranks if r.host is host and index in r.process.gpus]
+        ranks = tuple(sorted(using))
+        message += f" (GPU {index}{f', {format_ranks(ranks)}' if ranks else ''})"
+    hint = one.remedy.replace("NAME NODE", f"{scene.cluster} {host.index}")
+    return Cause(check, severity, message, host.host, hint, ranks, (one.text[:300],), blocks)
+
+
+def _gpu_index(host: HostEvidence, bus: str) -> int | None:
+    """Return the index of a GPU by its PCI address in kernel messages; None if unknown.
+
+    The kernel's `0000:00:1e` is nvidia-smi's `00000000:00:1e.0`.
+    """
+    for index, gpu in enumerate(gpus_of(host)):
+        known = str(gpu.get("bus") or "").lower().rpartition(".")[0]
+        if bus and known and known.endswith(bus.lower().removeprefix("pci:")):
+            return index
+    return None
+
+
+def ended_by_cause(scene: Scene) -> Iterator[Cause]:
+    """Why a job failed, if its log has the cause; also a job that had nothing left to train."""
+    job = scene.job
+    if job.state == "succeeded":
+        for line in job.log[-40:]:
+            found = re.search(r"Nothing to train: (\S+) has all (\d+) steps", line)
+            if found:
+                yield Cause(
+                    "log.nothing_left",
+                    WARNING,
+                    f"job {job.job_id} ended at once: the checkpoint {found[1]} has all "
+                    f"{found[2]} steps, so that nothing was left to train",
+                    hint="train longer (--epochs), or anew (--clear)",
+                    evidence=(line.strip()[:300],),
+                )
+    root = root_error(scene)
+    if not has_failed(scene) or not (root or scene.explained.unknown):
+        return
+    yield failure(scene, root)
+
+
+def ended_unexplained(scene: Scene) -> Iterator[Cause]:
+    """A job that failed, if its log has only consequences, or nothing that is known."""
+    if has_failed(scene) and not (root_error(scene) or scene.explained.unknown):
+        yield failure(scene, scene.explained.lead)
+
+
+def has_failed(scene: Scene) -> bool:
+    ended = scene.evidence.job is not None and not scene.is_running
+    return ended and scene.job.state not in ("succeeded", "cancelled", QUEUED)
+
+
+def failure(scene: Scene, one: LogFinding | None) -> Cause:
+    """Return the cause of a job that failed; `one` is the known error in its log, if any."""
+    job = scene.job
+    status = f" with exit status {job.exit_status}" if job.exit_status is not None else ""
+    begin = f"job {job.job_id} {job.state}{status}"
+    hint = f"clusterctl logs {scene.cluster}{f' --job {job.job_id}' if job.job_id else ''}"
+    ranks = scene.first_to_end
+    at = scene.host_of.get(ranks[0]) if ranks else None
+    by = ""
+    if ranks:
+        by = f"; mpirun saw rank {ranks[0]} end first" + (f", on {called(at)}" if at else "")
+    if one is None:
+        unknown = scene.explained.unknown
+        if unknown:
+            text = f"{begin}: {unknown[0].text[:300]}{by}"
+            shown = (f"line {unknown[0].line}: {unknown[0].text[:300]}",)
+            if unknown[0].rank.isdigit():
+                ranks = (int(unknown[0].rank),)
+                at = scene.host_of.get(ranks[0])
+            host = at.host if at else None
+            return Cause("log.exception", ERROR, text, host, hint, ranks, shown)
+        text = f"{begin}, and its log does not say why{by}"
+        return Cause("job.failed", ERROR, text, at.host if at else None, hint, ranks)
+    if one.ranks:
+        ranks, by = tuple(sorted(one.ranks)), ""
+        at = scene.host_of.get(ranks[0])
+    named = [host for host in scene.evidence.hosts if one.values.get("host") in host.names]
+    at = named[0] if named else at
+    full = full_filesystems(scene) if one.signature.id in NO_ROOM else []
+    if full:
+        [(at, path), *_] = full
+        check = "shm.full" if path == "/dev/shm" else "disk.full"  # noqa: S108
+        text = f"{begin}: {path} on {called(at)} is full"
+        return Cause(check, ERROR, text, at.host, one.remedy, ranks, (one.text[:300],))
+    only = ""
+    if one.signature.role is Role.SYMPTOM:
+        only = ", and its log has no cause of that"
+    elif one.signature.role is Role.CONSEQUENCE:
+        only = ", which is a consequence: its log does not have the cause"
+    text = f"{begin}: {one.cause}{only}{by}"
+    shown = (f"line {one.line}: {one.text[:300]}",)
+    return Cause(one.signature.id, ERROR, text, at.host if at else None, one.remedy, ranks, shown)
+
+
+def logged(scene: Scene) -> Iterator[Cause]:
+    """Errors in the log of a running job that makes no steps."""
+    if not scene.is_running or scene.advances or not scene.is_quiet:
+        return
+    root = root_error(scene)
+    if root and not root.signature.id.startswith("horovod.stall"):
+        ranks = tuple(sorted(root.ranks))
+        at = scene.host_of.get(ranks[0]) if ranks else None
+        text = f"the log says: {root.cause}"
+        shown = (f"line {root.line}: {root.text[:300]}",)
+        host = at.host if at else None
+        yield Cause(root.signature.id, ERROR, text, host, root.remedy, ranks, shown)
+    lead = scene.whole_log.lead
+    stall = lead and lead.signature.id.startswith("horovod.stall")
+    if lead and not root and not stall and lead.signature.severity is ERROR:
+        text = f"earlier in the log, and the job went on: {lead.cause}"
+        shown = (f"line {lead.line}: {lead.text[:300]}",)
+        yield Cause(lead.signature.id, INFO, text, None, lead.remedy, (), shown, blocks=False)
+    for one in () if root else scene.explained.unknown[:1]:
+        text = f"the log has an exception: {one.text[:300]}"
+        hint = f"clusterctl logs {scene.cluster}"
+        yield Cause("log.exception", ERROR, text, hint=hint, evidence=(f"line {one.line}",))

@@ -1,0 +1,198 @@
+"""Rules on jobs that make steps, but slow ones: stragglers, slow links, a falling speed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from clusterctl.diagnosis.case import (
+    WARNING,
+    Cause,
+    Rank,
+    Scene,
+    called,
+    combine,
+    is_saving,
+    rank_lines,
+    syscall_path,
+)
+from clusterctl.diagnosis.tree import Activity, label
+from clusterctl.domain.units import format_bytes, format_duration
+
+# A link is slow if at least MOVED_BYTES were sent over it, for SENDING_SHARE of the time, if its
+# round trip is ROUND_TRIP_S or more, and if both speed and round trip are TIMES_SLOWER times worse
+# than on another link. Shorter round trips prove nothing: Linux delays acknowledgements by 40 ms.
+MOVED_BYTES, SENDING_SHARE, ROUND_TRIP_S, TIMES_SLOWER = 64 << 10, 0.25, 0.05, 8
+# With at least GLANCES glances: a straggler works in WORKS_SHARE of them, the other ranks on
+# average in RESTS_SHARE at most.
+GLANCES, WORKS_SHARE, RESTS_SHARE = 15, 0.6, 0.3
+# The same for samples: a straggler is at its own work in BUSY_SHARE of them, and the other ranks
+# wait in WAIT_SHARE of theirs.
+BUSY_SHARE, WAIT_SHARE = 0.75, 0.5
+SLOWED = 1.5  # how many times slower the last steps of a job have to be
+
+
+def stragglers(scene: Scene) -> Iterator[Cause]:
+    """Slow ranks in a job that makes steps: they are at their own work while the others wait."""
+    if not scene.advances or len(scene.ranks) < 2:
+        return
+    own = {one.number: _own_share(one) for one in scene.ranks if len(one.samples) > 1}
+    works = {
+        one.number: sum(letter in "RD" for letter in one.process.glances) / len(one.process.glances)
+        for one in scene.ranks
+        if len(one.process.glances) >= GLANCES
+    }
+    numbers = _apart(own, BUSY_SHARE, 1 - WAIT_SHARE) or _apart(works, WORKS_SHARE, RESTS_SHARE)
+    # A rank that saves or evaluates keeps the others waiting only for a while.
+    slow = [one for one in scene.ranks if one.number in numbers and not is_saving(one)]
+    found = []
+    for rank in slow:
+        what = f"{{is}} slower than the others, which wait for it: it is {_slow_at(rank)}"
+        hint = f"clusterctl diagnose {scene.cluster} --tree shows where it spends its time"
+        found.append(("rank.straggler", WARNING, rank, what, rank_lines(rank), hint))
+    yield from combine(found)
+
+
+def _apart(shares: dict[int, float], most: float, least: float) -> set[int]:
+    """Return the ranks with a share of `most` or more, if they are few and stand out.
+
+    They are at most half of all, and the mean share of the others is `least` or less. Otherwise the
+    result is empty.
+    """
+    slow = {number for number, share in shares.items() if share >= most}
+    rest = [share for number, share in shares.items() if number not in slow]
+    few = rest and len(slow) * 2 <= len(shares)
+    return slow if few and sum(rest) / len(rest) <= least else set()
+
+
+def _own_share(rank: Rank) -> float:
+    """Return the share of a rank's samples in which it was at its own work."""
+    work = (Activity.USER, Activity.LIBRARY, Activity.DATA)
+    own = [
+        place in work or sample.state in "DT" for place, sample in zip(rank.places, rank.samples)
+    ]
+    return sum(own) / len(own) if own else 0.0
+
+
+def _slow_at(rank: Rank) -> str:
+    """Return, in words, what a slow rank spends its time on."""
+    span = rank.span_s or 1.0
+    if rank.grown("run_wait_s") / span > 1.0:
+        return "waiting for a processor: too much else runs on that host"
+    if rank.place is Activity.DATA or all(one is Activity.DATA for one in rank.places):
+        return "waiting for its data"
+    path = syscall_path(rank.last.syscall)
+    if path:
+        return f"in {rank.last.syscall}"
+    call = rank.user_call
+    return f"in {label(call)}" if call else "at work of its own"
+
+
+@dataclass(frozen=True)
+class SentData:
+    """What a rank sent to another host between its first and its last sample.
+
+    It was sending for `share` of the time, at `bytes_s` during that time. `rtt_s` is the mean round
+    trip.
+    """
+
+    share: float
+    bytes_s: float
+    rtt_s: float
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{format_bytes(int(self.bytes_s))}/s for {self.share:.0%} of the time, round trip "
+            f"{format_duration(self.rtt_s)}"
+        )
+
+
+def _traffic(scene: Scene) -> dict[tuple[str, str], SentData]:
+    """Return the busiest connection between each two hosts, by (sender's address, receiver's)."""
+    hosts = {host.address for host in scene.evidence.hosts if host.address}
+    found: dict[tuple[str, str], SentData] = {}
+    for rank in scene.ranks:
+        looks = [{(one.local, one.peer): one for one in look.sockets} for look in rank.samples]
+        for ends, last in looks[-1].items() if looks and rank.span_s else ():
+            first, peer = looks[0].get(ends), last.peer.rpartition(":")[0]
+            moved = last.acked_bytes - first.acked_bytes if first else 0
+            if not first or moved < MOVED_BYTES or peer not in hosts - {rank.host.address}:
+                continue
+            sending_s = max(last.sending_s - first.sending_s, 1e-3)
+            rtts = [look[ends].rtt_s for look in looks if ends in look]
+            one = SentData(sending_s / rank.span_s, moved / sending_s, sum(rtts) / len(rtts))
+            pair = (rank.host.address, peer)
+            found[pair] = max(one, found.get(pair, one), key=lambda traffic: traffic.share)
+    return found
+
+
+def slow_links(scene: Scene) -> Iterator[Cause]:
+    """Hosts whose links are much slower than those between others.
+
+    A slow link between two hosts is assigned to the one that has more slow links. If that does not
+    decide, both hosts are named.
+    """
+    traffic = _traffic(scene) if scene.is_running else {}
+    quickest = max((one.bytes_s for one in traffic.values()), default=0.0)
+    nearest_s = min((one.rtt_s for one in traffic.values()), default=0.0)
+    pairs = {frozenset(ends) for ends in traffic}
+    slow = {
+        frozenset(ends): one
+        for ends, one in traffic.items()
+        if one.share >= SENDING_SHARE and one.rtt_s >= ROUND_TRIP_S
+        # With only one pair of hosts there is no other link to compare with.
+        if len(pairs) == 1
+        or (one.bytes_s * TIMES_SLOWER <= quickest and one.rtt_s >= TIMES_SLOWER * nearest_s)
+    }
+    well = {end for pair in pairs - slow.keys() for end in pair}
+    crawling = sorted(slow, key=sorted)
+    hosts = {host.address: host for host in scene.evidence.hosts}
+    while crawling:
+        every = Counter(end for pair in crawling for end in sorted(pair))
+        counted = Counter({end: n for end, n in every.items() if end not in well}) or every
+        most = max(counted.values())
+        ends = [hosts[end] for end in counted if counted[end] == most]
+        named = ends[0] if len(ends) == 1 or len(crawling) > 1 else None
+        of = [pair for pair in crawling if not named or named.address in pair]
+        crawling = [pair for pair in crawling if pair not in of]
+        shown = tuple(f"{' - '.join(sorted(pair))}: {slow[pair].text}" for pair in of[:4])
+        if pairs - slow.keys():
+            shown += (f"the quickest other: {format_bytes(int(quickest))}/s",)
+        host = named or ends[-1]
+        yield Cause(
+            "link.slow",
+            WARNING,
+            f"the link of {called(host)} is slow: data crawl between it and other hosts"
+            if named
+            else f"the link between {' and '.join(map(called, ends))} is slow: data crawl over it",
+            named.host if named else None,
+            f"see its traffic beside the others': clusterctl watch {scene.cluster}; or replace it: "
+            f"clusterctl replace {scene.cluster} {host.index}",
+            evidence=(*shown, *((f"SSH: {host.error}",) if host.error else ())),
+        )
+
+
+def slowed_down(scene: Scene) -> Iterator[Cause]:
+    """A training whose last steps make far fewer images/s than those before."""
+    speeds = [
+        float(row["images_per_s"])
+        for row in scene.rows
+        if row.get("kind") == "train"
+        and isinstance(row.get("images_per_s"), (int, float))
+        and row["images_per_s"] > 0
+    ]
+    # The first rows include the start-up.
+    past, now = sorted(speeds[2:-3]), sorted(speeds[-3:])
+    if not scene.advances or len(past) < 5:
+        return
+    usual, last = past[len(past) // 2], now[1]
+    if usual > SLOWED * last:
+        yield Cause(
+            "job.slower",
+            WARNING,
+            f"the last steps made {last:.1f} images/s, those before {usual:.1f}",
+            hint=f"clusterctl watch {scene.cluster} shows processors, disks and links as they are",
+            evidence=("images/s of the last rows: " + ", ".join(f"{x:.1f}" for x in speeds[-5:]),),
+        )
