@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -101,9 +102,66 @@ JSON = {
 }
 
 
-def test_nccls_view_as_text_and_as_json():
-    [text] = nccl.read_ras(TEXT)
-    assert (text.name, text.behind) == ("27a079b828ff1a75", (0, 2))
+# What the text says on a communicator -> the ranks that lag, those that are silent, the size.
+AT = "GPU 0 managed by process 9 on node n"
+LATE = f"""\
+Communicator ranks have different AllReduce operation counts
+  7 ranks have launched up to operation 64
+  Rank 7 has launched up to operation 60 -- {AT}
+"""
+BROADCAST = f"""
+  Communicator ranks have different Broadcast operation counts
+  6 ranks have launched up to operation 3
+  2 ranks have not launched any operations
+  Rank 6 -- {AT}
+  Rank 7 -- {AT}
+"""
+STATUS = f"""\
+Communicator ranks have different status
+  7 ranks have status RUNNING
+  Rank 3 has status INIT -- {AT}
+"""
+PARTS = {
+    "several": (TEXT, (0, 2), (), 32),
+    "one": (f"#0-0 (a) MISMATCH\n  {LATE}", (7,), (), 8),
+    "two collectives": (f"#0-0 (a) MISMATCH\n  {LATE}{BROADCAST}", (6, 7), (), 8),
+    "after an error": (
+        f"#0-0 (a) ERROR\n  Rank 3 reported x -- {AT}\n\n#0-0 (a) MISMATCH\n  {STATUS}  {LATE}",
+        (7,),
+        (),
+        8,
+    ),
+    "one is ahead": (
+        f"#0-0 (a) MISMATCH\n  {LATE}".replace("operation 60", "operation 70"),
+        (),
+        (),
+        8,
+    ),
+    "missing, in 2.24": (
+        "#0-0 (a) INCOMPLETE\n  Missing communicator data from 2 ranks\n  The missing ranks: 3,5\n",
+        (),
+        (3, 5),
+        2,
+    ),
+    "missing, in 2.27": (
+        f"#0-0 (a) INCOMPLETE\n  Missing communicator data from 1 rank\n  Rank 3 -- {AT}\n",
+        (),
+        (3,),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_nccls_view_as_text(name):
+    said, behind, silent, size = PARTS[name]
+    [text] = nccl.read_ras(said)
+    assert (text.behind, text.silent, text.size) == (behind, silent, size)
+
+
+def test_nccls_view_as_json():
     [told] = nccl.read_ras(f"SERVER\n{json.dumps(JSON)}\n")
     assert (told.behind, told.silent, told.size) == ((2,), (3,), 4)
+    odd = {"communicators": [{**JSON["communicators"][0], "size": "four"}]}
+    assert nccl.read_ras(json.dumps(odd)) == (replace(told, size=4),)
     assert nccl.read_ras("") == nccl.read_ras("{ torn") == ()

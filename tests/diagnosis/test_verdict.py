@@ -90,6 +90,12 @@ NO_ROOM = "OSError: [Errno 28] No space left on device: '/dev/shm/x'"
 FULL_SHM = {"path": "/dev/shm", "size_bytes": GIB, "free_bytes": 0}
 XID = [{"age_s": 9.0, "text": "NVRM: Xid (PCI:0000:00:1e): 79, GPU has fallen off the bus."}]
 GPUS = {"gpus": [{"bus": "00000000:00:1d.0"}, {"bus": "00000000:00:1e.0"}]}
+RAS = """\
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different collective operation counts
+  7 ranks have launched up to operation 6650
+  Rank 5 has launched up to operation 6649 -- GPU 1 managed by process 1005 on node 10.0.0.7
+"""
 SPINS = (own("spin", 3), own("spin", 4), own("spin", 3))
 
 
@@ -164,6 +170,7 @@ SICK_RANK = {
         ),
         "ranks.leftover",
     ),
+    "behind, NCCL says": (with_host(STUCK, 0, ras=RAS), "nccl.behind"),
     "a GPU fell off": (on_host_2(kernel_log=XID, gpus=GPUS), "xid.79"),
 }
 # Of others: the evidence, the check, its host, its ranks.

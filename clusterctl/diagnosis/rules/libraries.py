@@ -98,7 +98,7 @@ def ras(scene: Scene) -> Iterator[Cause]:
             if lost:
                 word = "considers dead" if one.dead else "gets no answer from"
                 yield _of_ras(scene, "nccl.silent", lost, f"NCCL {word} {{who}}")
-            elif one.behind and len(one.behind) * 2 < max(one.size, len(one.counts)):
+            elif one.behind and len(one.behind) * 2 < one.size:
                 most = max(one.counts.values())
                 least = min(one.counts.values())
                 yield _of_ras(
