@@ -13,6 +13,7 @@ from typing import Any
 
 from clusterctl.diagnosis.evidence import (
     Evidence,
+    FileSystemFacts,
     Frame,
     HostEvidence,
     JobEvidence,
@@ -180,7 +181,7 @@ def who(ranks: Sequence[Rank]) -> str:
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
     if len(ranks) > 1:
         return f"ranks {format_indices(numbers)} on {where}"
-    gpus = ranks[0].process.gpus if ranks[0].host.facts.get("gpus") else ()
+    gpus = ranks[0].process.gpus if ranks[0].host.gpus else ()
     gpu = f" GPU {format_indices(gpus)}" if gpus else ""
     return f"rank {numbers[0]} on {where}{gpu}"
 
@@ -228,35 +229,21 @@ def saves_with_progress(rank: Rank) -> bool:
     return is_saving(rank) and (rank.grown("written_bytes") > 0 or rank.grown("read_bytes") > 0)
 
 
-def gpus_of(host: HostEvidence) -> list[dict[str, Any]]:
-    """Return what nvidia-smi reports about each GPU of a host."""
-    listed = host.facts.get("gpus")
-    gpus = listed.get("gpus") if isinstance(listed, dict) else None
-    return [gpu for gpu in (gpus if isinstance(gpus, list) else ()) if isinstance(gpu, dict)]
-
-
-def is_full(system: dict[str, Any]) -> bool:
+def is_full(system: FileSystemFacts) -> bool:
     """Return whether a file system has no space, or no inode, for another file."""
-    size, free = system.get("size_bytes") or 0, system.get("free_bytes") or 0
-    inodes, left = system.get("inodes") or 0, system.get("inodes_free") or 0
-    return bool((size and free < FULL_BYTES) or (inodes and not left))
+    no_space = system.free_bytes is not None and system.free_bytes < FULL_BYTES
+    # A pseudo file system has a size of 0, and some file systems make inodes as they need them.
+    return bool((system.size_bytes and no_space) or (system.inodes and system.inodes_free == 0))
 
 
 def full_disk_of(rank: Rank) -> str:
     """Return the full file system on which a rank has files or its working folder; else empty."""
-    systems = rank.host.facts.get("filesystems")
-    full = {
-        str(one["path"])
-        for one in (systems if isinstance(systems, list) else ())
-        if isinstance(one, dict) and is_full(one)
-    } - {"/dev/shm"}  # noqa: S108
-    every = {str(one.get("path")) for one in systems or () if isinstance(one, dict)}
+    mounts = {one.path: is_full(one) for one in rank.host.filesystems}
     used = {rank.process.cwd, *(file.path for one in rank.samples for file in one.files)}
     used |= {syscall_path(sample.syscall) for sample in rank.samples}
     for path in sorted(filter(None, used)):
-        mounts = [one for one in every if _is_below(path, one)]
-        mount = max(mounts, key=len, default="")
-        if mount in full:
+        mount = max((one for one in mounts if _is_below(path, one)), key=len, default="")
+        if mounts.get(mount) and mount != "/dev/shm":  # noqa: S108
             return mount
     return ""
 
@@ -407,14 +394,10 @@ class Scene:
     def kernel_lines(self, host: HostEvidence) -> list[str]:
         """Return the kernel messages of a host since the start of the job."""
         since_s = self.since_start_s
-        listed = host.facts.get("kernel_log")
+        if since_s is None:
+            return []
         return [
-            str(one.get("text"))
-            for one in (listed if isinstance(listed, list) else ())
-            if isinstance(one, dict)
-            and isinstance(one.get("age_s"), (int, float))
-            and since_s is not None
-            and one["age_s"] <= since_s
+            one.text for one in host.kernel_log if one.age_s is not None and one.age_s <= since_s
         ]
 
     @functools.cached_property
@@ -563,10 +546,10 @@ def run_command(scene: Scene, host: HostEvidence, command: str) -> str:
 def full_filesystems(scene: Scene) -> list[tuple[HostEvidence, str]]:
     """Return the full file systems of all hosts."""
     return [
-        (host, str(system.get("path")))
+        (host, system.path)
         for host in scene.evidence.hosts
-        for system in host.facts.get("filesystems") or ()
-        if isinstance(system, dict) and is_full(system)
+        for system in host.filesystems
+        if is_full(system)
     ]
 
 

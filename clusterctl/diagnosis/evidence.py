@@ -9,6 +9,7 @@ own clock.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import typing
 from dataclasses import dataclass, field
@@ -132,11 +133,55 @@ class ProcessEvidence:
 
 
 @dataclass(frozen=True)
+class FileSystemFacts:
+    """A mounted file system of a host. None: unknown."""
+
+    path: str = ""
+    size_bytes: int = 0
+    free_bytes: Optional[int] = None
+    inodes: int = 0
+    inodes_free: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that uses a GPU, with its memory on it."""
+
+    pid: float = 0.0
+    memory_mib: float = 0.0
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What nvidia-smi reports about a GPU. `bus` is its PCI address, such as 00000000:00:1e.0.
+
+    `throttled` are the active reasons for a lower clock. `recovery_action` is what the driver
+    recommends for a broken GPU.
+    """
+
+    bus: str = ""
+    recovery_action: str = ""
+    remap_failed: bool = False
+    throttled: tuple[str, ...] = ()
+    clock_mhz: Optional[float] = None
+    processes: tuple[GpuProcess, ...] = ()
+
+
+@dataclass(frozen=True)
+class KernelMessage:
+    """A line of the kernel log, `age_s` old; None if that is unknown."""
+
+    age_s: Optional[float] = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class HostEvidence:
     """The evidence of one host. If it did not answer, `error` is why and `ec2` its state in EC2.
 
     `quarantined` is the time and the reason, if the host is in quarantine. `facts` is the answer of
-    `node/diagnosis/host.py`: disks, memory, kernel messages, GPUs and more. `ras` is the answer of
+    `node/diagnosis/host.py`: disks, memory, kernel messages, GPUs and more. The properties have
+    those of its values that are of the right type. `ras` is the answer of
     NCCL's RAS as JSON or text; empty if it is not running. `clock_offset_s` is this host's clock
     minus that of the machine that runs `diagnose`, with an error of up to `clock_error_s`.
     `network_bytes_s` is the rate at which it sent and received data meanwhile. `problems` list what
@@ -162,13 +207,46 @@ class HostEvidence:
     @property
     def names(self) -> set[str]:
         """The names by which logs may call the host."""
-        system = self.facts.get("system")
-        own = system.get("hostname") if isinstance(system, dict) else ""
-        return {self.host, self.address, str(own)} - {""}
+        return {self.host, self.address, self.hostname} - {""}
 
     @property
     def ranks(self) -> tuple[ProcessEvidence, ...]:
         return tuple(process for process in self.processes if process.role == "rank")
+
+    @functools.cached_property
+    def filesystems(self) -> tuple[FileSystemFacts, ...]:
+        return self._fact(tuple[FileSystemFacts, ...], "filesystems")
+
+    @functools.cached_property
+    def gpus(self) -> tuple[GpuFacts, ...]:
+        return self._fact(tuple[GpuFacts, ...], "gpus", "gpus")
+
+    @functools.cached_property
+    def kernel_log(self) -> tuple[KernelMessage, ...]:
+        return self._fact(tuple[KernelMessage, ...], "kernel_log")
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Why facts are missing, by the name of the fact."""
+        return self._fact(dict[str, str], "errors") or {}
+
+    @property
+    def hostname(self) -> str:
+        """The name by which the host calls itself; empty if unknown."""
+        return self._fact(str, "system", "hostname") or ""
+
+    @property
+    def most_files(self) -> Optional[int]:
+        """The limit of open files of a process; None without a limit."""
+        return self._fact(int, "limits", "nofile")
+
+    def _fact(self, wanted: Any, *path: str) -> Any:
+        """Return a fact as a value of type `wanted`; None if it is missing or of another type."""
+        found: Any = self.facts
+        for name in path:
+            found = found.get(name) if isinstance(found, dict) else None
+        value = _decoded(wanted, found)
+        return None if value is _WRONG else value
 
 
 @dataclass(frozen=True)

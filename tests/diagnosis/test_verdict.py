@@ -448,6 +448,27 @@ def test_a_host_that_is_off_is_why_the_job_has_failed():
     assert diagnose(own_reason).check_id == "tf.data-loss"
 
 
+ODD = [5, "x", None, [1], {"gpus": {"gpus": [3]}}]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_facts_of_a_wrong_type_are_ignored(odd):
+    names = ("filesystems", "kernel_log", "gpus", "limits", "system", "errors")
+    inner = {
+        "filesystems": [{"path": odd, "size_bytes": odd, "free_bytes": odd, "inodes": odd}],
+        "kernel_log": [{"text": odd, "age_s": odd}],
+        "gpus": {"gpus": [{"throttled": odd, "processes": odd, "bus": odd, "clock_mhz": odd}]},
+        "limits": {"nofile": odd},
+        "system": {"hostname": odd},
+        "errors": {"mount /data": odd},
+    }
+    ended = with_job(STUCK, state="failed", log=(NO_ROOM,))
+    for facts_of in (dict.fromkeys(names, odd), inner):
+        assert diagnose(on_host_2(rank_5(own("save"), evidence=ended), **facts_of)).findings
+        found = diagnose(on_host_2(rank_5((), state="T"), **facts_of))
+        assert (found.check_id, found.findings[0].ranks) == ("rank.stopped", (5,))
+
+
 def test_a_daemon_and_its_parent_are_one_finding():
     daemon = replace(STUCK.hosts[1].processes[0], samples=samples((), state="T"))
     child = replace(daemon, pid=901, parent=900)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from clusterctl.diagnosis.case import (
     ERROR,
@@ -15,11 +14,10 @@ from clusterctl.diagnosis.case import (
     Scene,
     called,
     combine,
-    gpus_of,
     is_full,
     run_command,
 )
-from clusterctl.diagnosis.evidence import HostEvidence
+from clusterctl.diagnosis.evidence import FileSystemFacts, HostEvidence
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_bytes, format_duration
 
@@ -31,13 +29,11 @@ FEW_DESCRIPTORS = 64  # that a rank has left
 def host_facts(scene: Scene) -> Iterator[Cause]:
     """Full disks, full shared memory, dead mounts and broken GPUs of the hosts that answered."""
     for host in scene.evidence.hosts:
-        facts = host.facts
         blocks = scene.is_running and not scene.advances
-        for system in facts.get("filesystems") or ():
-            if isinstance(system, dict) and is_full(system):
-                yield _full(scene, host, str(system.get("path")), system, blocks)
-        errors = facts.get("errors")
-        for name, why in errors.items() if isinstance(errors, dict) else ():
+        for system in host.filesystems:
+            if is_full(system):
+                yield _full(scene, host, system, blocks)
+        for name, why in host.errors.items():
             if name.startswith("mount "):
                 yield Cause(
                     "mount.dead",
@@ -50,11 +46,9 @@ def host_facts(scene: Scene) -> Iterator[Cause]:
         yield from _gpus(scene, host)
 
 
-def _full(
-    scene: Scene, host: HostEvidence, path: str, system: dict[str, Any], blocks: bool
-) -> Cause:
-    no_inodes = (system.get("free_bytes") or 0) >= FULL_BYTES
-    what = "has no inode left" if no_inodes else "is full"
+def _full(scene: Scene, host: HostEvidence, system: FileSystemFacts, blocks: bool) -> Cause:
+    path, free = system.path, system.free_bytes or 0
+    what = "is full" if free < FULL_BYTES else "has no inode left"
     shared = path == "/dev/shm"  # noqa: S108
     hint = f"clusterctl disk {scene.cluster}; clusterctl clean-logs {scene.cluster} makes room"
     if shared:
@@ -65,16 +59,16 @@ def _full(
         f"{path} on {called(host)} {what}",
         host.host,
         hint,
-        evidence=(f"{path}: {format_bytes(system.get('free_bytes') or 0)} free",),
+        evidence=(f"{path}: {format_bytes(free)} free",),
         blocks=blocks,
     )
 
 
 def _gpus(scene: Scene, host: HostEvidence) -> Iterator[Cause]:
-    for index, gpu in enumerate(gpus_of(host)):
-        action = gpu.get("recovery_action") or "None"
-        if action not in ("None", "N/A") or gpu.get("remap_failed"):
-            needs = action if action not in ("None", "N/A") else "a replacement: row remap failed"
+    for index, gpu in enumerate(host.gpus):
+        action = "" if gpu.recovery_action in ("None", "N/A") else gpu.recovery_action
+        if action or gpu.remap_failed:
+            needs = action or "a replacement: row remap failed"
             yield Cause(
                 "gpu.broken",
                 ERROR,
@@ -83,14 +77,13 @@ def _gpus(scene: Scene, host: HostEvidence) -> Iterator[Cause]:
                 f"clusterctl replace {scene.cluster} {host.index}",
                 blocks=scene.is_running and not scene.advances,
             )
-        slowed = [one for one in gpu.get("throttled") or () if re.search(r"hw_|thermal|brake", one)]
+        slowed = [one for one in gpu.throttled if re.search(r"hw_|thermal|brake", one)]
         if slowed:
-            clock = gpu.get("clock_mhz")
             yield Cause(
                 "gpu.throttled",
                 WARNING,
                 f"GPU {index} on {called(host)} is slowed down by {', '.join(slowed)}"
-                + (f", to {clock:.0f} MHz" if clock else ""),
+                + (f", to {gpu.clock_mhz:.0f} MHz" if gpu.clock_mhz else ""),
                 host.host,
                 f"if it stays so: clusterctl replace {scene.cluster} {host.index}",
                 blocks=False,
@@ -101,10 +94,9 @@ def descriptors(scene: Scene) -> Iterator[Cause]:
     """Ranks that have nearly as many open files as their limit allows."""
     found = []
     for rank in scene.ranks:
-        limit = rank.host.facts.get("limits")
-        most = limit.get("nofile") if isinstance(limit, dict) else None
+        most = rank.host.most_files
         held = max((file.fd for file in rank.last.files), default=0)
-        if isinstance(most, int) and most - held <= FEW_DESCRIPTORS and held > most // 2:
+        if most is not None and most - held <= FEW_DESCRIPTORS and held > most // 2:
             what = f"{{has}} {held} files open of the {most} that the limit allows"
             hint = "raise the limit: nofile in limits.conf"
             found.append(("rank.descriptors", WARNING, rank, what, (), hint))
@@ -140,10 +132,8 @@ def hostnames(scene: Scene) -> Iterator[Cause]:
     """Hosts of the same name: Horovod and NCCL take their ranks for those of one machine."""
     named: dict[str, list[HostEvidence]] = {}
     for host in scene.evidence.hosts:
-        system = host.facts.get("system")
-        name = system.get("hostname") if isinstance(system, dict) else None
-        if isinstance(name, str) and name:
-            named.setdefault(name, []).append(host)
+        if host.hostname:
+            named.setdefault(host.hostname, []).append(host)
     for name, hosts in named.items():
         if len(hosts) > 1:
             yield Cause(

@@ -17,7 +17,6 @@ from clusterctl.diagnosis.case import (
     format_ranks,
     full_disk_finding,
     full_disk_of,
-    gpus_of,
     process_line,
     rank_lines,
     run_command,
@@ -312,9 +311,5 @@ def left_over(scene: Scene) -> Iterator[Cause]:
 
 
 def _gpu_memory(host: HostEvidence, pids: set[int]) -> int:
-    held = 0.0
-    for gpu in gpus_of(host):
-        for one in gpu.get("processes") or ():
-            if one.get("pid") in pids:
-                held += one.get("memory_mib") or 0
+    held = sum(one.memory_mib for gpu in host.gpus for one in gpu.processes if one.pid in pids)
     return int(held) << 20

@@ -15,7 +15,6 @@ from clusterctl.diagnosis.case import (
     called,
     format_ranks,
     full_filesystems,
-    gpus_of,
 )
 from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.domain.findings import Severity
@@ -87,8 +86,8 @@ def _gpu_index(host: HostEvidence, bus: str) -> int | None:
 
     The kernel's `0000:00:1e` is nvidia-smi's `00000000:00:1e.0`.
     """
-    for index, gpu in enumerate(gpus_of(host)):
-        known = str(gpu.get("bus") or "").lower().rpartition(".")[0]
+    for index, gpu in enumerate(host.gpus):
+        known = gpu.bus.lower().rpartition(".")[0]
         if bus and known and known.endswith(bus.lower().removeprefix("pci:")):
             return index
     return None
