@@ -116,8 +116,10 @@ def redacted(value: Any) -> Any:
     if isinstance(value, str):
         return redacted_text(value)
     if isinstance(value, dict):
+        # A number below such a name is a count, as in `tokens: 512`.
+        counts = (int, float, type(None))
         return {
-            key: GONE if isinstance(one, str) and _VARIABLE.fullmatch(key) else redacted(one)
+            key: GONE if _VARIABLE.fullmatch(key) and not isinstance(one, counts) else redacted(one)
             for key, one in value.items()
         }
     if isinstance(value, (list, tuple)):

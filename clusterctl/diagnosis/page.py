@@ -183,7 +183,9 @@ def _details(scene: Scene, bad: set[int]) -> Iterable[str]:
 
 def _rank_lines(rank: Rank) -> Iterable[str]:
     process = rank.process
-    yield f"pid {process.pid}, {format_duration(process.age_s)} old, GPUs {process.gpus}"
+    has_gpus = process.gpus and rank.host.gpus
+    gpus = f", GPUs {format_indices(process.gpus)}" if has_gpus else ""
+    yield f"pid {process.pid}, {format_duration(process.age_s)} old{gpus}"
     yield f"{' '.join(process.argv)}"
     for sample in rank.samples:
         yield (

@@ -44,6 +44,12 @@ def test_a_text_without_its_secrets(text):
         assert said == (TEXTS[text] or text)
 
 
+def test_a_secret_of_several_values_is_none_of_them():
+    said = {"password": [SECRET], "token": {"a": SECRET}, "tokens": 3, "secret": None}
+    gone = "[redacted]"
+    assert bundle.redacted(said) == {"password": gone, "token": gone, "tokens": 3, "secret": None}
+
+
 def test_there_and_back(tmp_path):
     key = ("-----BEGIN OPENSSH PRIVATE KEY-----", SECRET, "-----END OPENSSH PRIVATE KEY-----")
     evidence = with_rank(

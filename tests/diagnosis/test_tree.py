@@ -22,9 +22,11 @@ from tests.diagnosis.made_up import (
     NEXT,
     SHUTDOWN,
     STEP,
+    facts,
     job_of,
     own,
     samples,
+    with_host,
     with_processes,
     with_rank,
 )
@@ -156,7 +158,9 @@ class Tags(HTMLParser):
 def test_a_page_is_whole_and_says_hostile_names_harmlessly():
     evidence = job_of(3, 4, log=(HOSTILE,))
     stack = (*MAIN, Frame(HOSTILE, f"/{HOSTILE}", 3))
-    evidence = with_rank(evidence, 5, samples=samples(stack, state="R"), argv=(HOSTILE,))
+    looks = samples(stack, state="R")
+    evidence = with_rank(evidence, 5, samples=looks, argv=(HOSTILE,), gpus=(0, 1))
+    evidence = with_host(evidence, 1, facts=facts("demo-1", gpus={"gpus": [{}, {}]}))
     text = page(evidence, diagnose(evidence))
     tags = Tags()
     tags.feed(text)
@@ -164,3 +168,4 @@ def test_a_page_is_whole_and_says_hostile_names_harmlessly():
     assert not tags.seen & {"script", "link", "img", "iframe"}
     assert "\x1b" not in text
     assert text.count("&lt;script&gt;") >= 4
+    assert "10 min 00 s old, GPUs 0-1\n" in text
