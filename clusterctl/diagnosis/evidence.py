@@ -37,8 +37,6 @@ class ThreadStack:
     thread: str = ""
     os_thread_id: int = 0
     frames: tuple[Frame, ...] = ()
-    owns_gil: bool = False
-    active: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,9 +75,9 @@ class Sample:
     `state` is the kernel's letter (R S D T t Z X), `wait_channel` the kernel function that it waits
     in. `syscall` is the system call of the main thread; if the first argument is a file descriptor,
     its path follows, as in `read /data/train-00017`. `cpu_s` and `run_wait_s` (ready to run, but
-    without a processor) are totals since the process started. `threads_running` is the number of
-    threads in state R or D. `stacks` are from `stack_source` (py-spy, faulthandler, gdb); if there
-    are none, `stack_error` is the reason.
+    without a processor) are totals since the process started. `descriptors` is the number of open
+    descriptors, `files` are the first of those on files. `stacks` are from `stack_source` (py-spy,
+    faulthandler, gdb); if there are none, `stack_error` is the reason.
     """
 
     at_s: float = 0.0
@@ -91,9 +89,8 @@ class Sample:
     rss_bytes: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
-    context_switches: int = 0
-    threads_running: int = 0
     threads: int = 0
+    descriptors: int = 0
     files: tuple[OpenFile, ...] = ()
     sockets: tuple[Socket, ...] = ()
     stacks: tuple[ThreadStack, ...] = ()
@@ -184,8 +181,7 @@ class HostEvidence:
     those of its values that are of the right type. `ras` is the answer of
     NCCL's RAS as JSON or text; empty if it is not running. `clock_offset_s` is this host's clock
     minus that of the machine that runs `diagnose`, with an error of up to `clock_error_s`.
-    `network_bytes_s` is the rate at which it sent and received data meanwhile. `problems` list what
-    could not be observed.
+    `problems` list what could not be observed.
     """
 
     index: int = 0
@@ -197,8 +193,6 @@ class HostEvidence:
     quarantined: str = ""
     clock_offset_s: Optional[float] = None
     clock_error_s: Optional[float] = None
-    network_bytes_s: Optional[float] = None
-    asked_s: float = 0.0
     processes: tuple[ProcessEvidence, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     ras: str = ""

@@ -378,6 +378,11 @@ WARNED = {
         "host.quarantined",
         "demo-2",
     ),
+    "few descriptors left": (
+        with_rank(RUNS, 5, samples=samples(ALLREDUCE, descriptors=1000)),
+        "rank.descriptors",
+        "demo-2",
+    ),
     "a clock": (with_host(RUNS, 2, clock_offset_s=-90.0), "clock.skew", "demo-2"),
     "a mount": (
         with_host(RUNS, 2, facts=facts("demo-2", errors={"mount /nfs": "no answer"})),

@@ -91,11 +91,10 @@ def _gpus(scene: Scene, host: HostEvidence) -> Iterator[Cause]:
 
 
 def descriptors(scene: Scene) -> Iterator[Cause]:
-    """Ranks that have nearly as many open files as their limit allows."""
+    """Ranks that have nearly as many open descriptors as their limit allows."""
     found = []
     for rank in scene.ranks:
-        most = rank.host.most_files
-        held = max((file.fd for file in rank.last.files), default=0)
+        most, held = rank.host.most_files, rank.last.descriptors
         if most is not None and most - held <= FEW_DESCRIPTORS and held > most // 2:
             what = f"{{has}} {held} files open of the {most} that the limit allows"
             hint = "raise the limit: nofile in limits.conf"

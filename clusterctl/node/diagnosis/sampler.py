@@ -108,20 +108,9 @@ def main() -> None:
 
 def answer(question: dict[str, Any], spy: stacks.PySpy) -> dict[str, Any]:
     """Return the answer to a question. `problems` has the reason for each part that is missing."""
-    began = time.monotonic()
     within_s = question["within_s"]
-
-    def looks() -> dict[str, Any]:
-        before, at = network_bytes(), time.monotonic()
-        seen = look(question["samples"], question["spacing_s"], spy)
-        span_s = time.monotonic() - at
-        return {
-            "processes": seen,
-            "network_bytes_s": (sum(network_bytes()) - sum(before)) / span_s if seen else None,
-        }
-
     questions: dict[str, Any] = {
-        "processes": looks,
+        "processes": lambda: look(question["samples"], question["spacing_s"], spy),
         "facts": lambda: host.facts(within_s - 0.5),
         "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(), min(3.0, within_s - 0.5)),
     }
@@ -131,8 +120,7 @@ def answer(question: dict[str, Any], spy: stacks.PySpy) -> dict[str, Any]:
     return {
         "job": said.get("the job's record"),
         "host": {
-            "asked_s": round(time.monotonic() - began, 2),
-            **said.get("processes", {}),
+            "processes": said.get("processes", []),
             "facts": said.get("facts", {}),
             "ras": said.get("NCCL's RAS", ""),
             "problems": [f"{name}: {why}" for name, why in errors.items()],
@@ -325,9 +313,8 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
         # rchar counts reads from the page cache, too: progress, wherever the bytes come from.
         "read_bytes": int(moved.get("rchar", 0)),
         "written_bytes": int(moved.get("wchar", 0)),
-        "context_switches": sum(count[2] for count in counts if len(count) > 2),
-        "threads_running": sum(state_of(f"{folder}/task/{task}") in ("R", "D") for task in tasks),
         "threads": int(fields[17]),
+        "descriptors": len(paths),
         "files": files(one.pid, paths),
         "sockets": [
             tables[inode]

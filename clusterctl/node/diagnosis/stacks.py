@@ -184,8 +184,6 @@ def _read_py_spy(text: str) -> list[dict[str, Any]]:
             {
                 "thread": thread.get("thread_name") or "",
                 "os_thread_id": thread.get("os_thread_id") or 0,
-                "active": bool(thread.get("active")),
-                "owns_gil": bool(thread.get("owns_gil")),
                 "frames": [
                     {
                         "function": frame.get("name") or "",
@@ -252,8 +250,6 @@ def read_faulthandler(text: str) -> list[dict[str, Any]]:
                 {
                     "thread": head[2] or ("MainThread" if current else ""),
                     "os_thread_id": 0,
-                    "active": current,
-                    "owns_gil": False,
                     "frames": [],
                 }
             )

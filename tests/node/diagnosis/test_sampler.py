@@ -100,7 +100,8 @@ def test_a_process_that_ends_while_it_is_looked_at():
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe) as process:
         assert process.stdout.readline() == b"up\n"
         one = read_process(process.pid)
-        assert sampler.sample_of(one, 0.0, {})["rss_bytes"] > 0
+        sample = sampler.sample_of(one, 0.0, {})
+        assert (sample["rss_bytes"] > 0, sample["descriptors"]) == (True, 3)
         process.kill()
         process.wait()
         with pytest.raises(OSError):
