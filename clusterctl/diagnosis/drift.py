@@ -9,12 +9,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 from zlib import crc32
 
 from clusterctl.bootstrap.inspection import Asked, efa_findings
 from clusterctl.bootstrap.training import FOLDER
+from clusterctl.diagnosis.hostchecks import namesakes, slowdowns, usual_clock
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.plan import NO_CARDS
@@ -273,16 +273,10 @@ def _script_message(node: ExaminedNode, nodes: Sequence[ExaminedNode], table: Ta
 def _clocks(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
     """Compare the clocks of nodes and of this machine."""
     timed = [node for node in nodes if node.clock_error_s < float("inf")]
-    if not timed:
-        return
-    # If all nodes differ from this machine, this machine's clock is assumed to be wrong, and nodes
-    # are compared with their median.
-    middle_s = median(node.clock_offset_s for node in timed) if len(timed) > 2 else 0.0
-    here_off = len(timed) > 2 and all(
-        abs(node.clock_offset_s) - node.clock_error_s > SKEW_S for node in timed
-    )
+    # If more nodes agree with each other than with this machine, its own clock is wrong.
+    usual_s = usual_clock([(node.clock_offset_s, node.clock_error_s) for node in timed], SKEW_S)
     for node in timed:
-        off_s = node.clock_offset_s - (middle_s if here_off else 0.0)
+        off_s = node.clock_offset_s - usual_s
         if abs(off_s) - node.clock_error_s > SKEW_S:
             way = "ahead" if off_s > 0 else "behind"
             message = f"its clock is {format_duration(abs(off_s))} {way}"
@@ -291,23 +285,18 @@ def _clocks(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
                 f"from 5 min on: clusterctl run NAME --nodes {node.index} 'sudo chronyc makestep'"
             )
             yield Finding("clock.skew", WARNING, message, node.host, hint)
-    if here_off:
+    if usual_s:
         message = (
-            f"this machine's clock is {format_duration(abs(middle_s))} "
-            f"{'behind' if middle_s > 0 else 'ahead of'} that of the nodes"
+            f"this machine's clock is {format_duration(abs(usual_s))} "
+            f"{'behind' if usual_s > 0 else 'ahead of'} that of the nodes"
         )
         yield Finding("clock.here", WARNING, message, hint="set it: timedatectl set-ntp true")
 
 
 def _names(nodes: Sequence[ExaminedNode]) -> Iterator[Finding]:
     """Find nodes with the same hostname."""
-    by_name: dict[str, list[ExaminedNode]] = {}
-    for node in nodes:
-        name = (node.said.get("system") or {}).get("hostname")
-        if name:
-            by_name.setdefault(name, []).append(node)
-    for name, twins in by_name.items():
-        for node in twins if len(twins) > 1 else ():
+    for name, twins in namesakes(nodes, _text("system", "hostname")).items():
+        for node in twins:
             others = ", ".join(one.host for one in twins if one is not node)
             yield Finding(
                 "hostname.duplicate",
@@ -360,7 +349,7 @@ def _gpus(node: ExaminedNode) -> Iterator[Finding]:
             message = f"{which}: a bad memory row is remapped at the next reset"
             hint = f"clusterctl reboot NAME {node.index}"
             yield Finding("gpu.remap", WARNING, message, node.host, hint)
-        slowed = [name for name in card["throttled"] if name.startswith(("hw_", "sw_thermal"))]
+        slowed = slowdowns(card["throttled"])
         if slowed:
             message = f"{which} is slowed down: {', '.join(slowed).replace('_', ' ')}"
             hint = f"if it stays so: clusterctl replace NAME {node.index}"

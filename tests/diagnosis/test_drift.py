@@ -109,6 +109,8 @@ def test_of_two_that_differ_the_head_nodes_value_is_the_norm():
         ((0.0, 0.0, 90.0), [("clock.skew", "demo-2")]),
         ((90.0, 90.0, 90.1), [("clock.here", None)]),
         ((90.0, 90.0, -30.0), [("clock.skew", "demo-2"), ("clock.here", None)]),
+        ((90.0, 90.0, 0.0), [("clock.skew", "demo-0"), ("clock.skew", "demo-1")]),
+        ((90.0, 60.0, -30.0), [("clock.skew", f"demo-{index}") for index in range(3)]),
     ],
 )
 def test_clocks(offsets_s, found):

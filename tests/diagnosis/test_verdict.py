@@ -400,6 +400,22 @@ def test_a_job_that_goes_on_is_warned_of(name):
     assert [(one.check_id, one.host) for one in found.findings] == [(check, host)]
 
 
+@pytest.mark.parametrize(
+    ("offsets_s", "off"),
+    [
+        ((0, 0, 5, 5), [2, 3]),
+        ((90, 0, 90, 90), [1]),
+        ((90, 90, 90, 90), []),
+        ((5, 0, -5, 0), [0, 2]),
+    ],
+)
+def test_a_clock_is_compared_with_that_of_most(offsets_s, off):
+    evidence = RUNS
+    for index, offset_s in enumerate(offsets_s):
+        evidence = with_host(evidence, index, clock_offset_s=offset_s)
+    assert [one.host for one in diagnose(evidence).findings] == [f"demo-{one}" for one in off]
+
+
 FULL_DISK = with_job(
     with_host(STUCK, 2, facts=full("/data").hosts[2].facts),
     log=("step 7", "rank 5: cannot save, trying again: [Errno 28] No space left on device"),

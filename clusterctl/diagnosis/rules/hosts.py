@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from clusterctl.diagnosis.case import (
     run_command,
 )
 from clusterctl.diagnosis.evidence import FileSystemFacts, HostEvidence
+from clusterctl.diagnosis.hostchecks import namesakes, slowdowns, usual_clock
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_bytes, format_duration
 
@@ -77,7 +77,7 @@ def _gpus(scene: Scene, host: HostEvidence) -> Iterator[Cause]:
                 f"clusterctl replace {scene.cluster} {host.index}",
                 blocks=scene.is_running and not scene.advances,
             )
-        slowed = [one for one in gpu.throttled if re.search(r"hw_|thermal|brake", one)]
+        slowed = slowdowns(gpu.throttled)
         if slowed:
             yield Cause(
                 "gpu.throttled",
@@ -103,24 +103,21 @@ def descriptors(scene: Scene) -> Iterator[Cause]:
 
 
 def clocks(scene: Scene) -> Iterator[Cause]:
-    """Hosts whose clock differs from the others' by more than SKEW_S."""
+    """Hosts whose clock differs by more than SKEW_S from the clock that most agree with."""
     known = [
-        (host.clock_offset_s, host)
+        (host.clock_offset_s, host.clock_error_s or 0.0, host)
         for host in scene.evidence.hosts
         if host.clock_offset_s is not None
     ]
-    if not known:
-        return
-    # Offsets are to this machine's clock, which may be wrong itself: so compare with the median.
-    middle = sorted(offset for offset, _ in known)[len(known) // 2] if len(known) > 2 else 0.0
-    for offset, host in known:
-        apart = offset - middle
-        if abs(apart) > SKEW_S + (host.clock_error_s or 0.0):
-            way = "ahead" if apart > 0 else "behind"
+    usual_s = usual_clock([(offset_s, error_s) for offset_s, error_s, _ in known], SKEW_S)
+    for offset_s, error_s, host in known:
+        apart_s = offset_s - usual_s
+        if abs(apart_s) > SKEW_S + error_s:
+            way = "ahead" if apart_s > 0 else "behind"
             yield Cause(
                 "clock.skew",
                 WARNING,
-                f"the clock of {called(host)} is {format_duration(abs(apart))} {way}",
+                f"the clock of {called(host)} is {format_duration(abs(apart_s))} {way}",
                 host.host,
                 run_command(scene, host, "sudo chronyc makestep"),
                 blocks=False,
@@ -129,21 +126,16 @@ def clocks(scene: Scene) -> Iterator[Cause]:
 
 def hostnames(scene: Scene) -> Iterator[Cause]:
     """Hosts of the same name: Horovod and NCCL take their ranks for those of one machine."""
-    named: dict[str, list[HostEvidence]] = {}
-    for host in scene.evidence.hosts:
-        if host.hostname:
-            named.setdefault(host.hostname, []).append(host)
-    for name, hosts in named.items():
-        if len(hosts) > 1:
-            yield Cause(
-                "host.name",
-                ERROR if scene.is_running and not scene.advances else WARNING,
-                f"{fold_hosts([one.host for one in hosts])} all call themselves {name}: NCCL and "
-                "Horovod take their ranks for those of one machine",
-                hosts[-1].host,
-                run_command(scene, hosts[-1], f"sudo hostnamectl set-hostname {hosts[-1].host}"),
-                blocks=scene.is_running and not scene.advances,
-            )
+    for name, hosts in namesakes(scene.evidence.hosts, lambda host: host.hostname).items():
+        yield Cause(
+            "host.name",
+            ERROR if scene.is_running and not scene.advances else WARNING,
+            f"{fold_hosts([one.host for one in hosts])} all call themselves {name}: NCCL and "
+            "Horovod take their ranks for those of one machine",
+            hosts[-1].host,
+            run_command(scene, hosts[-1], f"sudo hostnamectl set-hostname {hosts[-1].host}"),
+            blocks=scene.is_running and not scene.advances,
+        )
 
 
 def quarantined(scene: Scene) -> Iterator[Cause]:
