@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterctl.diagnosis.evidence import (
     Evidence,
@@ -184,6 +184,21 @@ def who(ranks: Sequence[Rank]) -> str:
     gpus = ranks[0].process.gpus if ranks[0].host.gpus else ()
     gpu = f" GPU {format_indices(gpus)}" if gpus else ""
     return f"rank {numbers[0]} on {where}{gpu}"
+
+
+class RankFinding(NamedTuple):
+    """A finding about one rank, of which `combine` makes causes.
+
+    In `what`, {s}, {is} and {has} stand for the endings and verbs that depend on the number of
+    ranks.
+    """
+
+    check_id: str
+    severity: Severity
+    rank: Rank
+    what: str
+    evidence: tuple[str, ...]
+    hint: str
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
@@ -555,22 +570,18 @@ def full_filesystems(scene: Scene) -> list[tuple[HostEvidence, str]]:
 
 def full_disk_finding(
     scene: Scene, rank: Rank, disk: str, where: str, shown: tuple[str, ...]
-) -> tuple[str, Severity, Rank, str, tuple[str, ...], str]:
-    """Return the finding about a rank on a full disk, as input of `combine`."""
+) -> RankFinding:
+    """Return the finding about a rank on a full disk."""
     hint = (
         f"clusterctl disk {scene.cluster} says what fills it; "
         f"clusterctl clean-logs {scene.cluster} makes room"
     )
     what = f"get{{s}} no further{where}: {disk} on that host is full"
-    return ("disk.full", ERROR, rank, what, shown, hint)
+    return RankFinding("disk.full", ERROR, rank, what, shown, hint)
 
 
-def combine(found: Iterable[tuple[str, Severity, Rank, str, tuple[str, ...], str]]) -> list[Cause]:
-    """Make one cause of the same findings about several ranks of a host.
-
-    A finding is (check id, severity, rank, what, evidence, hint). In `what`, {s}, {is} and {has}
-    stand for the endings and verbs that depend on the number of ranks.
-    """
+def combine(found: Iterable[RankFinding]) -> list[Cause]:
+    """Make one cause of the same findings about several ranks of a host."""
     groups: dict[tuple[str, Severity, str, str, str], tuple[list[Rank], list[str]]] = {}
     for check, severity, rank, what, shown, hint in found:
         key = (check, severity, rank.host.host, what, hint)

@@ -49,8 +49,8 @@ def is_user(frame: Frame) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _user_file(path: str) -> bool:
-    installed = ("/site-packages/", "/dist-packages/", "/lib/python", "<")
-    return bool(path) and not any(part in path for part in installed[:3]) and path[0] != "<"
+    installed = ("/site-packages/", "/dist-packages/", "/lib/python")
+    return bool(path) and not any(part in path for part in installed) and path[0] != "<"
 
 
 def main_thread(sample: Sample) -> tuple[Frame, ...]:

@@ -11,6 +11,7 @@ from clusterctl.diagnosis.case import (
     WARNING,
     Cause,
     Rank,
+    RankFinding,
     Scene,
     combine,
     full_disk_finding,
@@ -24,7 +25,6 @@ from clusterctl.diagnosis.case import (
 )
 from clusterctl.diagnosis.rules.logs import NO_ROOM, first_error, root_error
 from clusterctl.diagnosis.tree import Activity, label, main_thread, others
-from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
 
@@ -48,7 +48,7 @@ def ended_ranks(scene: Scene) -> Iterator[Cause]:
             f"{scene.cluster}"
         )
         check = "rank.exception" if failed else "rank.left"
-        found.append((check, ERROR, rank, what, rank_lines(rank), hint))
+        found.append(RankFinding(check, ERROR, rank, what, rank_lines(rank), hint))
     yield from combine(found)
 
 
@@ -92,12 +92,12 @@ def odd_ranks(scene: Scene) -> Iterator[Cause]:
             what = f"{{is}} blocked {kind} {path}{pipe}{where}"
             ls = run_command(scene, rank.host, f"ls -l {shlex.quote(path)}")
             hint = f"see what is at {path}: {ls}"
-            found.append(("rank.io", ERROR, rank, what, shown, hint))
+            found.append(RankFinding("rank.io", ERROR, rank, what, shown, hint))
         elif rank.place is Activity.DATA:
             what = "{is} waiting for the next batch of data: its input is stuck, or slow"
             hint = f"clusterctl diagnose {scene.cluster} --tree shows its threads"
             severity = ERROR if scene.is_quiet else WARNING
-            found.append(("rank.data", severity, rank, what, shown, hint))
+            found.append(RankFinding("rank.data", severity, rank, what, shown, hint))
         elif rank.moved or "R" in rank.states or rank.place is Activity.USER:
             found.append(_busy(scene, rank, where, shown))
         elif scene.is_quiet:
@@ -105,14 +105,12 @@ def odd_ranks(scene: Scene) -> Iterator[Cause]:
             deep = f", {label(inner[0])}" if inner else ""
             what = f"{{is}} blocked{where}{deep}"
             hint = f"clusterctl diagnose {scene.cluster} --tree shows its whole stack"
-            found.append(("rank.blocked", ERROR, rank, what, shown, hint))
+            found.append(RankFinding("rank.blocked", ERROR, rank, what, shown, hint))
     yield from combine(found)
 
 
-def _busy(
-    scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]
-) -> tuple[str, Severity, Rank, str, tuple[str, ...], str]:
-    """Return the finding about a rank at its own work, as input of `combine`."""
+def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankFinding:
+    """Return the finding about a rank at its own work."""
     looks = f"{len(rank.samples)} looks in {format_duration(rank.span_s)}"
     cpu = rank.grown("cpu_s") / rank.span_s if rank.span_s else 0.0
     runs = "R" in rank.states
@@ -132,7 +130,7 @@ def _busy(
     stuck = scene.is_quiet and (seen or scene.stall) and not saves_with_progress(rank)
     severity = ERROR if stuck else WARNING
     shown = (*shown, f"rank {rank.number}: {cpu:.0%} of a processor")
-    return ("rank.busy", severity, rank, deed, shown, hint)
+    return RankFinding("rank.busy", severity, rank, deed, shown, hint)
 
 
 def _same_call(rank: Rank) -> bool:

@@ -10,6 +10,7 @@ from clusterctl.diagnosis.case import (
     FULL_BYTES,
     WARNING,
     Cause,
+    RankFinding,
     Scene,
     called,
     combine,
@@ -98,7 +99,7 @@ def descriptors(scene: Scene) -> Iterator[Cause]:
         if most is not None and most - held <= FEW_DESCRIPTORS and held > most // 2:
             what = f"{{has}} {held} files open of the {most} that the limit allows"
             hint = "raise the limit: nofile in limits.conf"
-            found.append(("rank.descriptors", WARNING, rank, what, (), hint))
+            found.append(RankFinding("rank.descriptors", WARNING, rank, what, (), hint))
     yield from (replace(one, blocks=False) for one in combine(found))
 
 

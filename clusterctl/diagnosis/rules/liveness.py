@@ -11,6 +11,7 @@ from clusterctl.diagnosis.case import (
     WARNING,
     Cause,
     Rank,
+    RankFinding,
     Scene,
     called,
     combine,
@@ -27,7 +28,6 @@ from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence
 from clusterctl.diagnosis.rules.logs import failure, has_failed, root_error
 from clusterctl.diagnosis.rules.slowness import slow_links
 from clusterctl.diagnosis.tree import Activity
-from clusterctl.domain.findings import Severity
 from clusterctl.domain.units import count, format_bytes, format_duration
 
 
@@ -172,27 +172,27 @@ def processes(scene: Scene) -> Iterator[Cause]:
     for rank in scene.ranks:
         shown = rank_lines(rank)
         if rank.was("T"):
+            check, what = "rank.stopped", "{is} stopped (state T)"
             hint = run_command(scene, rank.host, f"kill -CONT {rank.process.pid}")
-            found.append(("rank.stopped", ERROR, rank, "{is} stopped (state T)", shown, hint))
         elif rank.was("t"):
-            what = "{is} held by a debugger (state t)"
-            found.append(
-                ("rank.traced", ERROR, rank, what, shown, "detach the debugger, or let it go on")
-            )
+            check, what = "rank.traced", "{is} held by a debugger (state t)"
+            hint = "detach the debugger, or let it go on"
         elif rank.was("Z"):
+            check, what = "rank.exited", "{has} ended (state Z)"
             hint = f"clusterctl logs {scene.cluster}"
-            found.append(("rank.exited", ERROR, rank, "{has} ended (state Z)", shown, hint))
-        elif rank.was("D") and not rank.moved and not scene.advances:
-            full = full_disk_of(rank)
-            at_full = full_disk_finding(scene, rank, full, "", shown)
-            found.append(at_full if full else _in_kernel(scene, rank, shown))
+        else:
+            if rank.was("D") and not rank.moved and not scene.advances:
+                found.append(_in_kernel(scene, rank, shown))
+            continue
+        found.append(RankFinding(check, ERROR, rank, what, shown, hint))
     yield from combine(found)
 
 
-def _in_kernel(
-    scene: Scene, rank: Rank, shown: tuple[str, ...]
-) -> tuple[str, Severity, Rank, str, tuple[str, ...], str]:
-    """Return the finding about a rank in state D, as input of `combine`."""
+def _in_kernel(scene: Scene, rank: Rank, shown: tuple[str, ...]) -> RankFinding:
+    """Return the finding about a rank in state D."""
+    full = full_disk_of(rank)
+    if full:
+        return full_disk_finding(scene, rank, full, "", shown)
     path = syscall_path(rank.last.syscall)
     where = f" on {path}" if path else ""
     call = rank.last.syscall.partition(" ")[0]
@@ -212,7 +212,7 @@ def _in_kernel(
     )
     stuck = (scene.others_wait([rank.number]) or scene.is_quiet) and not saves_with_progress(rank)
     severity = ERROR if stuck else WARNING
-    return ("rank.uninterruptible", severity, rank, what, shown, hint)
+    return RankFinding("rank.uninterruptible", severity, rank, what, shown, hint)
 
 
 def missing_ranks(scene: Scene) -> Iterator[Cause]:

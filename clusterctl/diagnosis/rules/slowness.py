@@ -10,6 +10,7 @@ from clusterctl.diagnosis.case import (
     WARNING,
     Cause,
     Rank,
+    RankFinding,
     Scene,
     called,
     combine,
@@ -50,7 +51,7 @@ def stragglers(scene: Scene) -> Iterator[Cause]:
     for rank in slow:
         what = f"{{is}} slower than the others, which wait for it: it is {_slow_at(rank)}"
         hint = f"clusterctl diagnose {scene.cluster} --tree shows where it spends its time"
-        found.append(("rank.straggler", WARNING, rank, what, rank_lines(rank), hint))
+        found.append(RankFinding("rank.straggler", WARNING, rank, what, rank_lines(rank), hint))
     yield from combine(found)
 
 
