@@ -1,7 +1,7 @@
 """The evidence about a job: its record and log, and the state of its hosts and of its ranks.
 
-It has only observations; `verdict` draws the conclusions. A bundle stores it, so that another
-machine or a later version can draw the conclusions again: `decode` ignores unknown keys and gives
+It has only observations; `rules` and `verdict` draw the conclusions. A bundle stores it, so that
+another machine or a later version can draw them again: `decode` ignores unknown keys and gives
 missing ones their defaults. Durations are in seconds, sizes in bytes. Times of a host are by its
 own clock.
 """
