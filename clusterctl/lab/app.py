@@ -13,10 +13,9 @@ from typing import Any
 from moto.moto_server import werkzeug_app
 from werkzeug.serving import BaseWSGIServer, make_server
 
-from clusterctl.lab import gate
+from clusterctl.lab import gate, wsgi
 from clusterctl.lab.ec2 import objects, pricing
-from clusterctl.lab.faults import api, checks, page
-from clusterctl.lab.faults.interruptions import with_interruptions
+from clusterctl.lab.faults import api, checks, interruptions, page
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import instances
 from clusterctl.lab.hosts.tracker import TRACKER
@@ -40,14 +39,18 @@ def make_api(listening: socket.socket, secret: str) -> BaseWSGIServer:
     """Return the server of the lab's services, and of its pages for requests with `secret`."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     port = listening.getsockname()[1]
-    pages = page.with_fault_page(with_interruptions(_no_page), checks.admit, _settle)
+    pages = {
+        STATUS_PATH: lambda _: _instances(),
+        page.PATH: lambda environ: page.serve(environ, checks.admit, _settle),
+        interruptions.PATH: interruptions.serve,
+    }
     return _serve(
         listening,
         gate.with_gate(
             api.with_api_faults(objects.within_room(_dispatch), FAULTS),
             SERVICES,
             [f"127.0.0.1:{port}", f"localhost:{port}"],
-            (_with_status(pages), secret),
+            (wsgi.pages(pages), secret),
         ),
     )
 
@@ -65,7 +68,7 @@ class Handler(werkzeug_app.MotoRequestHandler):
     timeout = IDLE_S
 
 
-def _serve(listening: socket.socket, app: gate.Wsgi) -> BaseWSGIServer:
+def _serve(listening: socket.socket, app: wsgi.Wsgi) -> BaseWSGIServer:
     host, port = listening.getsockname()
     return make_server(
         host,
@@ -82,12 +85,12 @@ def _dispatch(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[by
 
     moto's own dispatcher is not used, because it would serve every service that moto has.
     """
-    answer: Iterable[bytes] = _backend(environ[gate.SERVICE])(environ, start)
+    answer: Iterable[bytes] = _backend(environ[wsgi.SERVICE])(environ, start)
     return answer
 
 
 @functools.cache
-def _backend(service: Any) -> gate.Wsgi:
+def _backend(service: Any) -> wsgi.Wsgi:
     # The environment variable for this has no effect here: moto reads it when it is imported.
     werkzeug_app.DISABLE_GLOBAL_CORS = True  # type: ignore[attr-defined]
     if service == "pricing":
@@ -98,12 +101,10 @@ def _backend(service: Any) -> gate.Wsgi:
 def _serve_prices(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
     """Answer a request to the price list, in the region that the request is signed for."""
     signed = SIGNED_FOR.search(environ.get("HTTP_AUTHORIZATION", ""))
-    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
     if permits(environ[gate.IN_ENVIRON], f"pricing:{action}"):
-        status, answer = pricing.respond(
-            signed[1] if signed else "", action, json.loads(body or b"{}")
-        )
+        asked = json.loads(wsgi.read_body(environ) or b"{}")
+        status, answer = pricing.respond(signed[1] if signed else "", action, asked)
     else:
         text = f"You are not authorized to perform: pricing:{action}"
         status, answer = pricing.refusal("AccessDeniedException", text)
@@ -111,24 +112,9 @@ def _serve_prices(environ: dict[str, Any], start: Callable[..., Any]) -> Iterabl
     return [json.dumps(answer).encode()]
 
 
-def _no_page(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-    start("404 Not Found", [("Content-Type", "application/json")])
-    return [b'{"error": "the lab has no such page", "hint": ""}']
-
-
 def _settle() -> bool:
     """Wait until the supervisor has looked at every host. Return False if that takes too long."""
     return TRACKER.wait(instances.LabInstance.changed.set, SETTLED_WITHIN_S)
-
-
-def _with_status(api: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
-    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        if environ["PATH_INFO"] != STATUS_PATH:
-            return api(environ, start)
-        start("200 OK", [("Content-Type", "application/json")])
-        return [json.dumps(_instances()).encode()]
-
-    return answer
 
 
 def _instances() -> list[dict[str, Any]]:

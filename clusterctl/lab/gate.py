@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import io
-import json
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -29,22 +27,17 @@ from moto.core.request import EnvironHeaders
 from moto.iam.access_control import PermissionResult
 from moto.s3.models import s3_backends
 
-from clusterctl.lab.accounts import KEYS, Keyring, LentKey
+from clusterctl.lab.accounts import KEYS, LentKey
 from clusterctl.lab.faults.answers import Call, error_answer, send
 from clusterctl.lab.record import AccessKey
+from clusterctl.lab.wsgi import BODY_LIMIT, SERVICE, Wsgi, is_form, read_body, send_json
 
-Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-
-# The WSGI variable that tells the API which service the request is signed for.
-SERVICE = "clusterctl.service"
 # The id of the key that signed the request, empty for none. It is passed on as a header, because
 # moto's handlers get nothing else from the WSGI environment.
 KEY_HEADER, IN_ENVIRON = "X-Clusterctl-Key", "HTTP_X_CLUSTERCTL_KEY"
 PAGES = "/_lab/"
 # The protocols, in the order of `Refusal.codes`.
 KINDS = ("ec2", "s3", "json", "query")
-# Of requests to all services but S3.
-BODY_LIMIT = 2**20
 # How long to wait for the rest of a request that is refused.
 DRAIN_S = 1.0
 # The format of X-Amz-Date.
@@ -140,7 +133,6 @@ def with_gate(
     services: Collection[str],
     hosts: Collection[str],
     pages: tuple[Wsgi, str] | None = None,
-    keys: Keyring = KEYS,
 ) -> Wsgi:
     """Return `api` behind a check: a request must be for one of `hosts` and signed with a key.
 
@@ -156,12 +148,12 @@ def with_gate(
         if pages and environ["PATH_INFO"].startswith(PAGES):
             return _ask_page(environ, start, *pages)
         try:
-            account, service, key = _admit(environ, keys)
+            account, service, key = _admit(environ)
         except Refused as refused:
             return _refuse(environ, start, refused)
         if service not in services:
             said = error_answer(
-                Call(service, "", json=not _is_form(environ)),
+                Call(service, "", json=not is_form(environ)),
                 "InvalidAction",
                 f"The lab has no service {service!r:.40}: it has {', '.join(services)}",
             )
@@ -182,17 +174,16 @@ def _ask_page(
     given = environ.get("HTTP_AUTHORIZATION", "")
     if hmac.compare_digest(given.encode(), f"Bearer {secret}".encode()):
         return pages(environ, start)
-    start("403 Forbidden", [("Content-Type", "application/json")])
     said = {"error": "the lab's own pages need its secret", "hint": "it is in lab.json"}
-    return [json.dumps(said).encode()]
+    return send_json(start, "403 Forbidden", said)
 
 
-def _admit(environ: dict[str, Any], keys: Keyring) -> tuple[str, str, str]:
+def _admit(environ: dict[str, Any]) -> tuple[str, str, str]:
     """Return the account, the service and the key's id (empty without a key). Raise Refused."""
     claim = read_claim(environ)
     if claim is None:
         return _owner_of_public(environ), "s3", ""
-    key = keys.find(claim.key)
+    key = KEYS.find(claim.key)
     if key is None:
         raise Refused(UNKNOWN_KEY)
     made = _signature(environ, claim, key)
@@ -275,13 +266,12 @@ def _signature(environ: dict[str, Any], claim: Claim, key: AccessKey) -> str:
         auth = S3SigV4Auth(credentials, claim.service, claim.region)
     else:
         auth = S3SigV4QueryAuth(credentials, claim.service, claim.region, claim.lasts_s)
-    request = AWSRequest(
-        method=environ["REQUEST_METHOD"],
-        url=f"http://lab{path}?{query}",
-        headers=headers,
-        # S3's requests have their body's hash in a header, so the body need not be read for this.
-        data=b"" if claim.service == "s3" else _read_body(environ),
-    )
+    # S3's requests have their body's hash in a header, so the body need not be read for this.
+    body = b"" if claim.service == "s3" else read_body(environ)
+    if body is None:
+        raise Refused(TOO_LARGE)
+    url = f"http://lab{path}?{query}"
+    request = AWSRequest(environ["REQUEST_METHOD"], url, headers, body)
     request.context["timestamp"] = claim.when
     return str(
         auth.signature(auth.string_to_sign(request, auth.canonical_request(request)), request)
@@ -303,16 +293,6 @@ def _canonical(environ: dict[str, Any]) -> tuple[str, str]:
 def _encode(text: str, safe: str = "") -> str:
     # REQUEST_URI holds the bytes of the request as latin-1 characters.
     return quote(unquote(text, "latin-1"), safe + "-_.~", "latin-1")
-
-
-def _read_body(environ: dict[str, Any]) -> bytes:
-    """Return the body, and put it back for the API to read. Raise Refused if it is too large."""
-    length = environ.get("CONTENT_LENGTH") or "0"
-    if not length.isdigit() or int(length) > BODY_LIMIT:
-        raise Refused(TOO_LARGE)
-    body: bytes = environ["wsgi.input"].read(int(length))
-    environ["wsgi.input"] = io.BytesIO(body)
-    return body
 
 
 def _check_time(claim: Claim) -> None:
@@ -360,7 +340,7 @@ def _refuse(
     """Answer with an error in the protocol of the service that the request seems to be for."""
     scope = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2].split("/")
     is_json = "HTTP_X_AMZ_TARGET" in environ
-    unsigned = "" if is_json else "ec2" if _is_form(environ) else "s3"
+    unsigned = "" if is_json else "ec2" if is_form(environ) else "s3"
     service = scope[3] if len(scope) > 3 else unsigned
     kind = service if service in ("ec2", "s3") else "json" if is_json else "query"
     status = {"ec2": 401, "json": 400}.get(kind, 403)
@@ -369,11 +349,7 @@ def _refuse(
     environ["werkzeug.socket"].settimeout(DRAIN_S)
     length = environ.get("CONTENT_LENGTH") or "0"
     with contextlib.suppress(OSError):
-        environ["wsgi.input"].read(min(int(length), BODY_LIMIT) if length.isdigit() else 0)
+        environ["wsgi.input"].read(min(int(length), BODY_LIMIT) if length.isdecimal() else 0)
     code = refused.refusal.codes[KINDS.index(kind)]
     said = error_answer(Call(service, "", is_json), code, refused.refusal.message, status)
     return send(said, start)
-
-
-def _is_form(environ: dict[str, Any]) -> bool:
-    return str(environ.get("CONTENT_TYPE", "")).startswith("application/x-www-form-urlencoded")

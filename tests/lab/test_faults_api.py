@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -99,6 +101,24 @@ def test_other_services_have_faults_too(lab, faults, service, method, action, co
     faults("throttle", action=action, rate=0, burst=1)
     call()
     assert refused(call)[::2] == (code, status)
+
+
+def test_a_signed_url_has_faults_in_its_services_words(lab, faults):
+    faults("error", action="GetCallerIdentity", code="ExpiredToken")
+    sts = once_client(lab, "sts")
+    url = sts.generate_presigned_url("get_caller_identity", HttpMethod="GET")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(url, timeout=60)
+    assert b"<ErrorResponse>" in refused.value.read()
+
+
+def test_s3_has_no_faults_whatever_its_objects_look_like(lab, faults):
+    s3, form = once_client(lab, "s3"), "application/x-www-form-urlencoded"
+    faults("error", action="*", code="Unavailable")
+    s3.create_bucket(Bucket="forms")
+    s3.put_object(Bucket="forms", Key="form", Body=b"Action=DescribeVpcs", ContentType=form)
+    s3.delete_object(Bucket="forms", Key="form")
+    s3.delete_bucket(Bucket="forms")
 
 
 def test_delayed_requests_wait_side_by_side(once, faults):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import logging
-import re
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -14,12 +12,9 @@ from urllib.parse import parse_qs
 from clusterctl.lab.faults.answers import Call, error_answer, send, throttled_answer
 from clusterctl.lab.faults.kinds import ApiError
 from clusterctl.lab.faults.store import Faults
-
-Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+from clusterctl.lab.wsgi import SERVICE, Wsgi, is_form, read_body
 
 log = logging.getLogger(__name__)
-
-_SCOPE = re.compile(r"Credential=[^/\s]+/\d+/[^/]*/([^/]+)/aws4_request")
 
 
 def with_api_faults(api: Wsgi, faults: Faults) -> Wsgi:
@@ -62,25 +57,16 @@ def _answered(
 
 
 def read_call(environ: dict[str, Any]) -> Call | None:
-    """Return the service and action that a request calls; None if it names no action, as in S3."""
-    scope = _SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
-    service = scope[1] if scope else ""
+    """Return the service and action that a request calls; None for S3, and if it names none."""
+    service = environ[SERVICE]
+    if service == "s3":
+        return None
     target = environ.get("HTTP_X_AMZ_TARGET", "")
     if target:
         return Call(service, target.rpartition(".")[2], json=True)
-    named = parse_qs(environ.get("QUERY_STRING", "")).get("Action") or _form(environ).get("Action")
-    return Call(service or "ec2", named[0]) if named else None
-
-
-def _form(environ: dict[str, Any]) -> dict[str, list[str]]:
-    """Return the fields of a posted form, and put the body back for the API to read."""
-    length = environ.get("CONTENT_LENGTH") or ""
-    form = environ.get("CONTENT_TYPE", "").startswith("application/x-www-form-urlencoded")
-    if not (form and length.isdigit()):
-        return {}
-    body = environ["wsgi.input"].read(int(length))
-    environ["wsgi.input"] = io.BytesIO(body)
-    return parse_qs(body.decode(errors="replace"))
+    form = (read_body(environ) or b"").decode(errors="replace") if is_form(environ) else ""
+    named = parse_qs(environ.get("QUERY_STRING", "")).get("Action") or parse_qs(form).get("Action")
+    return Call(service, named[0]) if named else None
 
 
 def _carry_out(api: Wsgi, environ: dict[str, Any]) -> None:

@@ -1,9 +1,10 @@
-"""Spot interruptions: the notice in a host's metadata, and the termination that follows."""
+"""Spot interruptions: the notice in a host's metadata, and the termination that follows.
+
+The page `/_lab/interruptions` takes POST with `{"instance_id": ..., "seconds": ...}`.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -12,9 +13,9 @@ from moto.ec2.models.instances import StateReason
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.lab.hosts.instances import LabInstance, all_lab_instances
+from clusterctl.lab.wsgi import read_json
 
 PATH = "/_lab/interruptions"
-BODY_LIMIT = 4096
 # AWS gives two minutes' notice.
 NOTICE_S = 120.0
 LONGEST_S = 86_400.0
@@ -73,32 +74,11 @@ def strike(instance: LabInstance) -> None:
             instance._reason = REASON
 
 
-def with_interruptions(
-    api: Callable[..., Iterable[bytes]],
-) -> Callable[..., Iterable[bytes]]:
-    """Return an application that answers requests for the page, and passes others to `api`.
-
-    The page takes POST with `{"instance_id": ..., "seconds": ...}`.
-    """
-
-    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        if environ["PATH_INFO"] != PATH:
-            return api(environ, start)
-        try:
-            notice = _serve(environ)
-            status, said = "200 OK", {"ends_at": notice.ends.isoformat(timespec="seconds")}
-        except UsageError as refused:
-            status, said = "400 Bad Request", {"error": refused.message, "hint": refused.hint}
-        start(status, [("Content-Type", "application/json")])
-        return [json.dumps(said).encode()]
-
-    return answer
-
-
-def _serve(environ: dict[str, Any]) -> Notice:
+def serve(environ: dict[str, Any]) -> dict[str, str]:
+    """Carry out a request for the page, and return its answer. Raise UsageError to refuse it."""
+    wanted = read_json(environ)
     try:
-        length = int(environ.get("CONTENT_LENGTH") or 0)
-        wanted = json.loads(environ["wsgi.input"].read(min(length, BODY_LIMIT)))
-        return interrupt(wanted["instance_id"], wanted.get("seconds", NOTICE_S))
-    except (ValueError, TypeError, KeyError, AttributeError):
+        notice = interrupt(wanted["instance_id"], wanted.get("seconds", NOTICE_S))
+    except (TypeError, KeyError, AttributeError):
         raise UsageError("an interruption is an object with an instance_id") from None
+    return {"ends_at": notice.ends.isoformat(timespec="seconds")}

@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import parse_qs
 
-from clusterctl.domain.errors import ClusterctlError
 from clusterctl.lab.faults.hosts import HostFault
 from clusterctl.lab.faults.kinds import (
     ANY,
@@ -29,33 +27,9 @@ from clusterctl.lab.faults.kinds import (
 )
 from clusterctl.lab.faults.store import FAULTS, Standing
 from clusterctl.lab.hosts.tracker import TRACKER
+from clusterctl.lab.wsgi import read_json
 
 PATH = "/_lab/faults"
-BODY_LIMIT = 65536
-
-Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-
-
-def with_fault_page(
-    api: Wsgi, admit: Callable[[Fault], Fault], settle: Callable[[], object]
-) -> Wsgi:
-    """Return an application that answers requests for the page, and passes others to `api`.
-
-    `admit` checks a fault against what the lab has, and completes it. `settle` waits until the
-    faults of hosts are applied.
-    """
-
-    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        if environ["PATH_INFO"] != PATH:
-            return api(environ, start)
-        try:
-            status, said = "200 OK", _serve(environ, admit, settle)
-        except ClusterctlError as refused:
-            status, said = "400 Bad Request", {"error": refused.message, "hint": refused.hint}
-        start(status, [("Content-Type", "application/json")])
-        return [json.dumps(said).encode()]
-
-    return answer
 
 
 def shown(one: Standing) -> dict[str, Any]:
@@ -71,13 +45,17 @@ def shown(one: Standing) -> dict[str, Any]:
     }
 
 
-def _serve(
+def serve(
     environ: dict[str, Any], admit: Callable[[Fault], Fault], settle: Callable[[], object]
 ) -> dict[str, Any]:
-    """Carry out a request for the page, and return its answer. Raise ClusterctlError to refuse."""
+    """Carry out a request for the page, and return its answer. Raise ClusterctlError to refuse.
+
+    `admit` checks a fault against what the lab has, and completes it. `settle` waits until the
+    faults of hosts are applied.
+    """
     method = environ["REQUEST_METHOD"]
     if method == "POST":
-        made = FAULTS.add(admit(read_fault(_body(environ))))
+        made = FAULTS.add(admit(read_fault(read_json(environ))))
         _settle([made], settle)
         return shown(made)
     if method == "DELETE":
@@ -96,17 +74,6 @@ def _settle(changed: list[Standing], settle: Callable[[], object]) -> None:
     """Wait for the hosts if a fault of a host has changed."""
     if any(isinstance(one.fault, HostFault) for one in changed):
         settle()
-
-
-def _body(environ: dict[str, Any]) -> object:
-    """Return the request's body, parsed; None if it is not JSON."""
-    length = environ.get("CONTENT_LENGTH") or "0"
-    content = environ["wsgi.input"].read(min(int(length), BODY_LIMIT)) if length.isdigit() else b""
-    try:
-        value: object = json.loads(content)
-    except ValueError:
-        return None
-    return value
 
 
 def describe(fault: Fault) -> str:
