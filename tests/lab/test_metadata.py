@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
+from datetime import datetime, timezone
 from ipaddress import IPv4Network
+from types import SimpleNamespace
 
 import pytest
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.lab import pages
+from clusterctl.lab.faults import interruptions
 from clusterctl.lab.hosts.daemon.network import hardware_address
 from clusterctl.lab.hosts.metadata import Tokens, lookup
 from tests.cli.running import CommandLine
@@ -57,6 +60,29 @@ def test_a_token_is_for_one_instance_and_a_while():
     assert not tokens.admits("", "i-1")
     now[0] = 10
     assert not tokens.admits(mine, "i-1")
+
+
+def test_two_tokens_made_at_the_same_time_are_good():
+    tokens, others = Tokens(lambda: 0.0), []
+
+    class Known(dict):
+        def items(self):
+            if not others:
+                others.append("")
+                others.append(tokens.make("i-2", 10))
+            return super().items()
+
+    tokens._known = Known()
+    assert tokens.admits(tokens.make("i-1", 10), "i-1")
+    assert tokens.admits(others[1], "i-2")
+
+
+def test_a_notice_that_runs_out_on_a_stopped_instance_is_void(monkeypatch):
+    now = datetime.now(timezone.utc)
+    monkeypatch.setitem(interruptions._notices, "i-1", interruptions.Notice(now, now))
+    one = SimpleNamespace(id="i-1", state="stopped")
+    interruptions.strike(one)
+    assert interruptions.notice_of("i-1") is None
 
 
 @pytest.fixture

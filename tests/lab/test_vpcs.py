@@ -229,8 +229,14 @@ def test_a_stack_that_fails_is_rolled_back(ec2, stacks):
             "Properties": {"VpcId": {"Ref": "Vpc"}, "CidrBlock": "10.99.0.0/24"},
         },
     }
-    stacks.create_stack(StackName="wrong", TemplateBody=json.dumps({"Resources": wanted}))
+    shown = {
+        "Vpc": {"Value": {"Ref": "Vpc"}, "Export": {"Name": "vpc"}},
+        "Subnet": {"Value": {"Ref": "Subnet"}},
+    }
+    template = json.dumps({"Resources": wanted, "Outputs": shown})
+    stacks.create_stack(StackName="wrong", TemplateBody=template)
     assert status_of(stacks, "wrong") == "ROLLBACK_COMPLETE"
+    assert stacks.list_exports()["Exports"] == []
     events = stacks.describe_stack_events(StackName="wrong")["StackEvents"]
     assert any("10.99.0.0/24" in one.get("ResourceStatusReason", "") for one in events)
     there = ec2.describe_vpcs(Filters=[{"Name": "cidr", "Values": ["10.31.0.0/16"]}])["Vpcs"]

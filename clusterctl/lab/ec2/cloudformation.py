@@ -110,12 +110,13 @@ def _keep_failures() -> None:
                 return make(backend, name, *args, **kwargs)
             except Exception as failed:
                 new = [stack for id, stack in backend.stacks.items() if id not in before]
+                for stack in new:
+                    _roll_back(backend, stack)
                 # An error in the template is the request's error, and leaves no stack.
                 if not new or isinstance(failed, ValidationError):
                     for stack in new:
                         del backend.stacks[stack.stack_id]
                     raise
-                new[0].resource_map.delete()
                 return _fail(new[0], "ROLLBACK_COMPLETE", failed)
 
     def delete_stack(backend: Any, name_or_stack_id: str) -> None:
@@ -133,6 +134,16 @@ def _keep_failures() -> None:
 
     override(CloudFormationBackend, create_stack)
     override(CloudFormationBackend, delete_stack)
+
+
+def _roll_back(backend: Any, stack: Any) -> None:
+    """Delete the resources of a stack, and what it exports."""
+    stack.resource_map.delete()
+    # Else moto would make the resources again for whoever reads them, or an output.
+    stack.resource_map._resource_json_map, stack.output_map._output_json_map = {}, {}
+    for name, export in list(backend.exports.items()):
+        if export.exporting_stack_id == stack.stack_id:
+            del backend.exports[name]
 
 
 def _fail(stack: Any, status: str, why: Exception) -> Any:

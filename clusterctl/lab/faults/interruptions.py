@@ -72,6 +72,9 @@ def strike(instance: LabInstance) -> None:
             # In the place of the reason for a user's request, which terminate() has set.
             instance.state_reason = StateReason(f"{REASON}: Spot instance termination", REASON)
             instance._reason = REASON
+        elif instance.state in ("stopping", "stopped"):
+            # The notice was for the machine that the instance has left.
+            _notices.pop(instance.id, None)
 
 
 def serve(environ: dict[str, Any]) -> dict[str, str]:

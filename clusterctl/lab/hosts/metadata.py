@@ -20,6 +20,7 @@ from werkzeug.serving import BaseWSGIServer, make_server
 from clusterctl.lab.accounts import KEYS
 from clusterctl.lab.faults.interruptions import notice_of
 from clusterctl.lab.hosts.instances import LabInstance, all_lab_instances
+from clusterctl.lab.wsgi import Wsgi
 
 Tree = dict[str, Union["Tree", str, bytes]]
 TIME = "%Y-%m-%dT%H:%M:%SZ"
@@ -201,8 +202,11 @@ class Tokens:
     def make(self, instance_id: str, ttl_s: int) -> str:
         """Return a new token, and drop the expired ones."""
         token, now = secrets.token_urlsafe(40), self._clock()
-        known = {one: entry for one, entry in list(self._known.items()) if entry[1] > now}
-        self._known = {**known, token: (instance_id, now + ttl_s)}
+        # Two requests may do this at the same time, so the dict is changed in place.
+        for one, (_, ends) in list(self._known.items()):
+            if ends <= now:
+                self._known.pop(one, None)
+        self._known[token] = (instance_id, now + ttl_s)
         return token
 
     def admits(self, token: str, instance_id: str) -> bool:
@@ -224,9 +228,7 @@ def instance_at(address: str) -> LabInstance | None:
     return next(found, None)
 
 
-def metadata_app(
-    tokens: Tokens, instance_at: Callable[[str], LabInstance | None]
-) -> Callable[..., Iterable[bytes]]:
+def metadata_app(tokens: Tokens, instance_at: Callable[[str], LabInstance | None]) -> Wsgi:
     """Return the metadata service. `instance_at` finds the instance of a request by its address."""
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
