@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import logging
 import os
@@ -44,11 +45,11 @@ DIAL = Path(__file__).parent / "hosts" / "dial.py"
 
 
 def main() -> None:
-    """Start the lab, report to the launcher, and serve."""
+    """Start the lab, report to the launcher, and serve. Exit with 1 if it cannot start."""
     options, report = record.LabOptions(**json.loads(sys.argv[1])), int(sys.argv[2])
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     problem: dict[str, str] = {}
-    serve: Callable[[], None] = sys.exit
+    serve: Callable[[], None] = functools.partial(sys.exit, 1)
     try:
         serve = _start(options)
     except ClusterctlError as failure:

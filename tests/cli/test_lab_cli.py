@@ -7,10 +7,11 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
-from clusterctl.lab.record import read_record
+from clusterctl.lab.record import LabOptions, read_record
 
 pytestmark = pytest.mark.lab
 
@@ -89,6 +90,15 @@ def test_a_port_that_is_taken(lab_home):
     assert f"error: cannot listen on 127.0.0.1:{port}: Address already in use\n" in refused.stderr
     assert "  hint: choose another --port" in refused.stderr
     assert read_record(lab_home.path) is None
+
+
+def test_a_server_that_cannot_start_fails(tmp_path):
+    (tmp_path / "lab").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        options = LabOptions(str(tmp_path), taken.getsockname()[1], "us-east-1")
+        argv = [sys.executable, "-m", "clusterctl.lab.server", json.dumps(asdict(options)), "1"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, "cannot listen" in done.stdout) == (1, True)
 
 
 def test_a_port_of_ones_own(lab_home):

@@ -7,7 +7,12 @@ import pytest
 from clusterctl.ec2 import tags
 from tests.operations.leaks import launch, leave_behind
 
-LABELS = {"clusterctl:cluster": "demo", "Name": "clusterctl-demo", "owner": "somebody"}
+LABELS = {
+    "clusterctl:cluster": "demo",
+    "Name": "clusterctl-demo",
+    "owner": "somebody",
+    "team": "a[1]",
+}
 KINDS = {
     "describe_key_pairs": ("KeyPairs", "KeyPairId", "key pair"),
     "describe_volumes": ("Volumes", "VolumeId", "volume"),
@@ -24,6 +29,8 @@ FILTERS = [
     ("tag-key", ["clusterctl:network", "no"], False),
     ("tag:owner", ["nobody", "somebody"], True),
     ("tag:owner", ["nobody", "else"], False),
+    ("tag:team", ["a[1]"], True),
+    ("tag:team", ["[a]*"], False),
 ]
 
 
@@ -47,9 +54,13 @@ def test_any_of_the_values_will_do(client, made, operation):
         assert [one[key] for one in found] == ([made[kind]] if passes else []), (name, values)
 
 
-def test_instances_by_several_keys(client):
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("tag-key", ["clusterctl:network", "owner"]), ("tag:team", ["a[1]*"])],
+)
+def test_instances_by_several_values(client, name, values):
     node = launch(client, "demo")
     client.create_tags(Resources=[node], Tags=tags.tag_list(LABELS))
-    wanted = [{"Name": "tag-key", "Values": ["clusterctl:network", "owner"]}]
+    wanted = [{"Name": name, "Values": values}]
     [found] = client.describe_instances(Filters=wanted)["Reservations"]
     assert [one["InstanceId"] for one in found["Instances"]] == [node]

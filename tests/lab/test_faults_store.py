@@ -136,6 +136,12 @@ def test_a_bucket_of_each_action_fills_with_time_and_no_further_than_its_brim():
         faults.add(Throttle("*", rate=0, burst=1))
         assert take("A", "B", "A", "B") == [True, True, False, False]
     assert len(faults.standing()) == 2
+    # A request that one bucket refuses takes nothing from another.
+    faults.add(Throttle("*", rate=0, burst=2))
+    faults.add(Throttle("A", rate=1, burst=1))
+    assert take("A", "A", "A") == [True, False, False]
+    clock.now += 1
+    assert take("A") == [True]
 
 
 def test_errors_strike_in_order_after_those_they_let_pass():

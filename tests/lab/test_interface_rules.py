@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from moto.ec2.exceptions import EC2ClientError
 
-from clusterctl.lab.ec2.interfaces import check_layout, read_wishes
+from clusterctl.lab.ec2.interfaces import InterfaceRule, check_layout, read_wishes
+from clusterctl.lab.ec2.launch import PendingLaunch
 
 
 def card(index, most, kinds=("interface", "efa", "efa-only")):
@@ -100,3 +102,27 @@ def test_layouts_that_are_refused(type_info, nics, code, text):
     with pytest.raises(EC2ClientError, match=re.escape(text)) as refused:
         check_layout(read_wishes(nics), "its.type", type_info)
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("nics", "free", "fits"),
+    [
+        ([], 0, False),
+        ([nic(0)], 1, True),
+        ([nic(0), nic(1)], 1, False),
+        ([nic(0, NetworkInterfaceId="eni-1")], 0, True),
+        ([nic(0, NetworkInterfaceId="eni-1"), nic(1)], 0, False),
+    ],
+)
+def test_the_addresses_that_an_instance_takes(nics, free, fits):
+    subnet = SimpleNamespace(
+        id="subnet-1", availability_zone="a", available_ip_address_count=free, vpc_id="vpc-1"
+    )
+    request = {"NetworkInterfaces": nics}
+    launch = PendingLaunch(request, SimpleNamespace(), 1, subnet)
+    if fits:
+        InterfaceRule().check_launch(launch)
+        return
+    with pytest.raises(EC2ClientError) as refused:
+        InterfaceRule().check_launch(launch)
+    assert refused.value.code == "InsufficientFreeAddressesInSubnet"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import subprocess
+import sys
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
 
 import clusterctl.lab
-from clusterctl.lab.hosts.daemon import boot, cgroups, mounts, network, template
+from clusterctl.lab.hosts.daemon import boot, cgroups, loop, mounts, network, template
 from clusterctl.lab.hosts.daemon.boot import HostSpec
 
 HOST_FILES = Path(clusterctl.lab.__file__).parent / "hosts" / "files"
@@ -147,3 +153,15 @@ OLD = """32 31 0:29 / /cg/cpu rw - cgroup cgroup rw,cpu
 )
 def test_where_a_labs_control_groups_are(mountinfo, own, places):
     assert cgroups.places(mountinfo, own) == [Path(place) for place in places]
+
+
+def test_why_a_set_up_fails_is_reported(monkeypatch):
+    monkeypatch.setattr(loop, "_make_private", lambda: None)
+    monkeypatch.setattr(network, "build", lambda *_: subprocess.run(["false"], check=True))
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    inside = IPv4Network("10.77.0.0/16")
+    launcher, control = socket.socketpair()
+    with launcher:
+        with control, pytest.raises(SystemExit):
+            loop.run(loop.Setup(control, inside, inside, {}, False, -1, ()))
+        assert "false" in json.loads(launcher.recv(4096) or b"{}").get("text", "")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
 
+import pytest
+from moto.core.utils import utcnow
+from moto.ec2.exceptions import EC2ClientError
+
+from clusterctl.lab.ec2 import capacity_blocks
 from tests.lab.refusals import fault, quota, refused
 
 pytestmark = pytest.mark.lab
@@ -168,6 +173,21 @@ def test_blocks_that_are_not_offered(once):
     no_such = {"CapacityBlockOfferingId": "cbo-0123456789abcdef0", "InstancePlatform": "Linux/UNIX"}
     code = refused(once.purchase_capacity_block, **no_such)[0]
     assert code == "InvalidCapacityBlockOfferingId.NotFound"
+
+
+def test_an_offering_is_bought_once_by_two_at_the_same_time(monkeypatch):
+    now = utcnow()
+    offering = capacity_blocks.Offering("cbo-1", BLOCK_KIND, ZONE, 1, 24, now, now)
+    backend = SimpleNamespace(capacity_block_offerings={"cbo-1": offering})
+    monkeypatch.setattr(capacity_blocks, "keep", lambda _, bought: bought)
+
+    def buy(meanwhile=lambda: None):
+        ask = {"CapacityBlockOfferingId": "cbo-1"}.get
+        response = SimpleNamespace(ec2_backend=backend, _get_param=ask, error_on_dryrun=meanwhile)
+        return capacity_blocks.purchase_capacity_block(response)
+
+    with pytest.raises(EC2ClientError, match="does not exist"):
+        buy(meanwhile=buy)
 
 
 def test_a_block_that_begins_tomorrow_takes_nobody_today(once, instances):

@@ -71,15 +71,14 @@ def describe_capacity_block_offerings(response: Any) -> ActionResult:
 
 def purchase_capacity_block(response: Any) -> ActionResult:
     """Make a reservation of an offering, which can be bought once."""
+    response.error_on_dryrun()
     wanted = response._get_param("CapacityBlockOfferingId")
-    offering = _offerings(response.ec2_backend).get(wanted)
+    offering = _offerings(response.ec2_backend).pop(wanted, None)
     if offering is None:
         raise refuse(
             "InvalidCapacityBlockOfferingId.NotFound",
             f"The Capacity Block offering ID '{wanted}' does not exist or has expired.",
         )
-    response.error_on_dryrun()
-    _offerings(response.ec2_backend).pop(wanted)
     bought = CapacityReservation(
         id=random_id("cr"),
         instance_type=offering.instance_type,

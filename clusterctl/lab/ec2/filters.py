@@ -25,19 +25,23 @@ from clusterctl.lab.ec2.launch import refuse
 
 def install() -> None:
     """Correct moto's filters, speed up its search for tags, and limit the length of tags."""
-    matches_one = utils.is_filter_matching
+    matches_one, to_regex = utils.is_filter_matching, utils.simple_aws_filter_to_re
 
     def is_filter_matching(obj: Any, _filter: str, filter_value: Any) -> bool:
         if not isinstance(filter_value, list):
             return bool(matches_one(obj, _filter, filter_value))
-        return any(matches_one(obj, _filter, [value]) for value in filter_value)
+        return any(matches_one(obj, _filter, [_for_fnmatch(value)]) for value in filter_value)
+
+    def simple_aws_filter_to_re(filter_string: str) -> str:
+        return to_regex(_for_fnmatch(filter_string))
 
     def instance_value_in_filter_values(value: Any, filter_values: Any) -> bool:
         texts = [str(one) for one in value] if isinstance(value, list) else [str(value)]
         shown = [text.lower() for text in texts] if isinstance(value, bool) else texts
-        return any(fnmatchcase(text, str(one)) for text in shown for one in filter_values)
+        return any(_like(text, str(one)) for text in shown for one in filter_values)
 
     override(utils, is_filter_matching)
+    override(utils, simple_aws_filter_to_re)
     override(utils, instance_value_in_filter_values)
 
     def get_tags(resource: Any) -> list[dict[str, str]]:
@@ -91,5 +95,9 @@ def _values(name: str, attributes: Mapping[str, Any], tags: Mapping[str, str]) -
 
 
 def _like(value: str, wanted: str) -> bool:
-    """Match with the wildcards `*` and `?`. fnmatch's brackets are no wildcards of AWS's."""
-    return fnmatchcase(value, wanted.replace("[", "[[]"))
+    return fnmatchcase(value, _for_fnmatch(wanted))
+
+
+def _for_fnmatch(wanted: str) -> str:
+    """Return a filter's value as a pattern for fnmatch, whose brackets are no wildcards on AWS."""
+    return wanted.replace("[", "[[]")

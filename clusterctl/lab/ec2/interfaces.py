@@ -87,8 +87,8 @@ class InterfaceRule(Rule):
     def check_launch(self, launch: PendingLaunch) -> None:
         wishes = read_wishes(launch.request.get("NetworkInterfaces", []))
         _check_networks(launch, wishes)
-        addresses = launch.count * (sum(one.takes_address for one in wishes) or 1)
-        if addresses > launch.subnet.available_ip_address_count:
+        each = sum(one.takes_address for one in wishes) if wishes else 1
+        if launch.count * each > launch.subnet.available_ip_address_count:
             raise refuse(
                 "InsufficientFreeAddressesInSubnet",
                 f"There are not enough free addresses in subnet '{launch.subnet.id}' to satisfy "

@@ -124,11 +124,16 @@ class Faults:
     def take_token(self, action: str) -> bool:
         """Take a token for a request. Return False if a bucket of the action is empty."""
         with self._lock:
-            return all(
-                self._take_from(one.id, one.fault, action)
+            now = self._clock()
+            left = {
+                (one.id, action): self._tokens(one.id, one.fault, action, now)
                 for one in self._standing.values()
                 if isinstance(one.fault, Throttle) and one.fault.action in (ANY, action)
-            )
+            }
+            # A refused request takes no token from any bucket.
+            passes = all(tokens >= 1 for tokens in left.values())
+            self._buckets.update({key: (tokens - passes, now) for key, tokens in left.items()})
+            return passes
 
     def take_answer(self, action: str) -> ApiError | LostAnswer | None:
         """Return the fault that strikes the answer to a request, or None."""
@@ -201,13 +206,9 @@ class Faults:
         elif one.left:
             self._standing[one.id] = replace(one, left=one.left - 1)
 
-    def _take_from(self, id: str, throttle: Throttle, action: str) -> bool:
-        now = self._clock()
+    def _tokens(self, id: str, throttle: Throttle, action: str, now: float) -> float:
         tokens, then = self._buckets.get((id, action), (float(throttle.burst), now))
-        tokens = min(float(throttle.burst), tokens + (now - then) * throttle.rate)
-        passes = tokens >= 1
-        self._buckets[id, action] = (tokens - passes, now)
-        return passes
+        return min(float(throttle.burst), tokens + (now - then) * throttle.rate)
 
 
 FAULTS = Faults()

@@ -134,16 +134,16 @@ class Daemon:
         self._check(key, answer)
 
     def _check(self, key: str, answer: dict[str, Any]) -> None:
+        see_log = "see lab.log in the lab's folder"
         if not answer:
-            raise LabError(
-                "the lab's namespaces could not be set up", "see lab.log in the lab's folder"
-            )
+            raise LabError("the lab's namespaces could not be set up", see_log)
         if key not in answer:
             # EBUSY: a file system is mounted below a folder that hosts need (`template.build`).
-            in_the_way = answer.get("errno") == errno.EBUSY
+            # None: a program failed, and its words are in the log.
+            hints = {errno.EBUSY: "start the lab as root", None: see_log}
             raise LabError(
                 f"the kernel refused the lab's {answer['refused']}: {answer['text']}",
-                "start the lab as root" if in_the_way else USER_NAMESPACES_HINT,
+                hints.get(answer.get("errno"), USER_NAMESPACES_HINT),
             )
 
     def _read(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +59,10 @@ def run(setup: Setup) -> NoReturn:
         _hand_over(setup)
         _serve(setup.control, hosts, dial_pid)
         status = 0
-    except OSError as refused:
-        told = {"refused": "set-up", "errno": refused.errno, "text": str(refused)}
+    except (OSError, subprocess.CalledProcessError) as refused:
+        number = getattr(refused, "errno", None)
+        told = {"refused": "set-up", "errno": number, "text": str(refused)}
         setup.control.sendall(json.dumps(told).encode() + b"\n")
-        raise
     finally:
         os._exit(status)
 
