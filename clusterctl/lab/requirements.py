@@ -22,7 +22,8 @@ PROGRAMS = {
 }
 # Where the lab's programs are looked up. A user's own PATH may lack the sbin folders.
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-USER_NAMESPACES_HINT = "allow them with: sudo sysctl -w user.max_user_namespaces=10000"
+ALLOW_USER_NAMESPACES = "sudo sysctl -w user.max_user_namespaces=10000"
+USER_NAMESPACES_HINT = f"allow them with: {ALLOW_USER_NAMESPACES}"
 
 # Kernel settings with which distributions forbid user namespaces -> (the value that forbids them,
 # the command that allows them).
@@ -32,7 +33,7 @@ SYSCTLS = {
         "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
     ),
     "kernel/unprivileged_userns_clone": ("0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
-    "user/max_user_namespaces": ("0", "sudo sysctl -w user.max_user_namespaces=10000"),
+    "user/max_user_namespaces": ("0", ALLOW_USER_NAMESPACES),
 }
 
 

@@ -16,7 +16,7 @@ from clusterctl.lab.ec2.completion import add
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import refuse
 from clusterctl.lab.ec2.pricing import ON_DEMAND_USD
-from clusterctl.lab.ec2.reservations import BLOCK, CapacityReservation, keep
+from clusterctl.lab.ec2.reservations import BLOCK, PLATFORM, CapacityReservation, keep
 
 # A block lasts whole days, up to DAYS_APART_UNTIL days, or whole weeks, up to LONGEST_D days.
 DAY_H, DAYS_APART_UNTIL, WEEK_D, LONGEST_D = 24, 14, 7, 182
@@ -25,7 +25,6 @@ MOST_INSTANCES = 64
 ENDS_AT = timedelta(hours=11, minutes=30)
 # Per hour, for a type that the price list lacks.
 UNLISTED_USD = 60.0
-PLATFORM = "Linux/UNIX"
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class SecurityGroupEgress(CloudFormationModel):
         return cls(rule)
 
 
-def install(served: tuple[str, ...] = ("AWS::",)) -> None:
+def install(served: tuple[str, ...]) -> None:
     """Complete CloudFormation. Stacks can only have types that begin with one of `served`."""
     _complete(VPC, _set_dns)
     _complete(Subnet, _set_public)

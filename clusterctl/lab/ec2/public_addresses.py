@@ -33,7 +33,7 @@ class Pool:
         self._free.append(address)
 
 
-def install(public: IPv4Network, changed: Callable[[], None] = lambda: None) -> None:
+def install(public: IPv4Network, changed: Callable[[], None]) -> None:
     """Take addresses from `public`. `changed` is called when an instance's address changes."""
     pool = Pool(public)
     allocate = EC2Backend.allocate_address

@@ -185,7 +185,7 @@ def vcpus_in_use(backend: Any, quota: Quota) -> int:
     return total
 
 
-def install(applied: Callable[[str], float | None] = lambda code: None) -> None:
+def install(applied: Callable[[str], float | None]) -> None:
     """Complete Service Quotas. `applied` returns the value for a code, None for the default."""
     _applied[:] = [applied]
     defaults = ServiceQuotasBackend.list_aws_default_service_quotas
@@ -213,22 +213,17 @@ def install(applied: Callable[[str], float | None] = lambda code: None) -> None:
 def get_aws_default_service_quota(response: Any) -> str:
     asked = json.loads(response.body)
     service, code = str(asked.get("ServiceCode")), asked.get("QuotaCode")
-    if service not in SERVICES:
-        quotas = response.backend.list_aws_default_service_quotas(service)
-        found = [one for one in quotas if one["QuotaCode"] == code]
-        return json.dumps({"Quota": (found or [_known(code, service)])[0]})
-    quota = _known(code, service)
-    return json.dumps({"Quota": _described(response.backend, quota, quota.default)})
+    quotas = response.backend.list_aws_default_service_quotas(service)
+    found = [one for one in quotas if one["QuotaCode"] == code]
+    return json.dumps({"Quota": (found or [_known(code, service)])[0]})
 
 
 def list_service_quotas(response: Any) -> str:
     asked = json.loads(response.body)
     service, code = str(asked.get("ServiceCode")), asked.get("QuotaCode")
-    if service not in SERVICES:
-        quotas = response.backend.list_aws_default_service_quotas(service)
-    else:
-        here = [one for one in QUOTAS if one.service == service]
-        quotas = [_described(response.backend, one, value_of(one)) for one in here]
+    quotas = response.backend.list_aws_default_service_quotas(service)
+    if service in SERVICES:
+        quotas = [{**one, "Value": value_of(_known(one["QuotaCode"], service))} for one in quotas]
     return json.dumps({"Quotas": [one for one in quotas if code in (None, one["QuotaCode"])]})
 
 

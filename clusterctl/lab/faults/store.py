@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.lab.faults.hosts import ALL, Cut, HostFault
@@ -28,6 +28,8 @@ from clusterctl.lab.hosts.daemon.host_faults import UNHARMED
 # EC2 is eventually consistent, so new instances are hidden for a moment even without any fault.
 USUAL_VISIBILITY_S = 0.3
 USUAL_CONSOLE_S = 0.0
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -90,19 +92,14 @@ class Faults:
 
     def capacity_left(self, instance_type: str, zone: str, used: int) -> int | None:
         """Return how many more machines a zone has if `used` run there; None without a limit."""
-        for one in self.standing():
-            fault = one.fault
-            if isinstance(fault, Capacity) and (fault.instance_type, fault.zone) == (
-                instance_type,
-                zone,
-            ):
+        for fault in self._of(Capacity):
+            if (fault.instance_type, fault.zone) == (instance_type, zone):
                 return max(0, fault.left + fault.used - used)
         return None
 
     def quota(self, code: str) -> float | None:
         """Return the value that is set for a service quota, or None."""
-        found = [one.fault for one in self.standing() if isinstance(one.fault, QuotaFault)]
-        return next((fault.value for fault in found if fault.code == code), None)
+        return next((one.value for one in self._of(QuotaFault) if one.code == code), None)
 
     @property
     def visibility_s(self) -> float:
@@ -118,8 +115,8 @@ class Faults:
 
     def delay_s(self, action: str) -> float:
         """Return the longest delay that is set for an action; 0 for none."""
-        found = [one.fault for one in self.standing() if isinstance(one.fault, Delay)]
-        return max((fault.seconds for fault in found if fault.action in (ANY, action)), default=0)
+        due = [one.seconds for one in self._of(Delay) if one.action in (ANY, action)]
+        return max(due, default=0)
 
     def take_token(self, action: str) -> bool:
         """Take a token for a request. Return False if a bucket of the action is empty."""
@@ -177,8 +174,7 @@ class Faults:
 
         A fault of the host itself overrides one of all hosts.
         """
-        found = [one.fault for one in self.standing() if isinstance(one.fault, HostFault)]
-        for_it = [one for one in found if one.instance_id in (ALL, instance_id)]
+        for_it = [one for one in self._of(HostFault) if one.instance_id in (ALL, instance_id)]
         degrees = dict(UNHARMED)
         for fault in sorted(for_it, key=lambda one: one.instance_id != ALL):
             degrees[fault.effect] = fault.degree
@@ -193,8 +189,11 @@ class Faults:
                     self._forget(one.id)
 
     def _lag(self) -> Lag:
-        found = [one.fault for one in self.standing() if isinstance(one.fault, Lag)]
-        return found[0] if found else Lag(USUAL_VISIBILITY_S, USUAL_CONSOLE_S)
+        return next(iter(self._of(Lag)), Lag(USUAL_VISIBILITY_S, USUAL_CONSOLE_S))
+
+    def _of(self, kind: type[Kind]) -> list[Kind]:
+        """Return the faults of a kind that are set."""
+        return [one.fault for one in self.standing() if isinstance(one.fault, kind)]
 
     def _forget(self, id: str) -> Standing:
         self._buckets = {key: left for key, left in self._buckets.items() if key[0] != id}

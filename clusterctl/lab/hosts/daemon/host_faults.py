@@ -26,6 +26,10 @@ UNHARMED: Mapping[str, Any] = {
 ENDED_WITH_THE_BOOT: Mapping[str, Any] = {"frozen": False, "cut": False, "readonly": False}
 
 
+# The number of the first GPU's PCI bus. The others follow.
+FIRST_GPU_BUS = 0x17
+
+
 @dataclass(frozen=True)
 class HostState:
     """A running host: its PID 1, the bridge's end of its link, and the volume of its /data."""
@@ -37,7 +41,16 @@ class HostState:
 
 def freeze(host: HostState, frozen: bool) -> None:
     """Stop all processes of a host, or let them go on."""
-    (_freeze if frozen else _thaw)(host.pid)
+    if not frozen:
+        for pid in _processes_of(host.pid):
+            _signal(pid, signal.SIGCONT)
+        return
+    stopped: set[int] = set()
+    # A process may fork before it is stopped. So repeat this until there is no new one.
+    while running := set(_processes_of(host.pid)) - stopped:
+        for pid in running:
+            _signal(pid, signal.SIGSTOP)
+        stopped |= running
 
 
 def cut(host: HostState, down: bool) -> None:
@@ -47,7 +60,9 @@ def cut(host: HostState, down: bool) -> None:
 
 def shape(host: HostState, rates: list[int] | None) -> None:
     """Limit the link's rates, in bits per second to the host and from it; None: no limits."""
-    _shape(host.link, host.pid, *(rates or (0, 0)))
+    down_bit, up_bit = rates or (0, 0)
+    _set_rate(host.link, down_bit)
+    _set_rate("eth0", up_bit, inside=host.pid)
 
 
 def fill(host: HostState, left: int | None) -> None:
@@ -72,7 +87,7 @@ else echo "$fault" >gpu-fault.new && mv gpu-fault.new gpu-fault.json; fi
 def break_gpu(host: HostState, wanted: dict[str, Any] | None) -> None:
     """Break a simulated GPU, or repair it (None). Raise ValueError if the host has no GPU."""
     broken = wanted or {"gpu": -1, "lost": False, "xid": 0}
-    bus = f"PCI:0000:00:{0x17 + broken['gpu']:02x}"
+    bus = f"PCI:0000:00:{FIRST_GPU_BUS + broken['gpu']:02x}"
     environment = {
         **os.environ,
         "fault": json.dumps(wanted),
@@ -94,23 +109,6 @@ APPLY_FAULT: Mapping[str, Callable[[HostState, Any], None]] = {
     "readonly": set_readonly,
     "gpu": break_gpu,
 }
-
-
-def _freeze(init: int) -> None:
-    """Stop every process of the host with this PID 1.
-
-    A process may fork before it is stopped. So repeat this until there is no new one.
-    """
-    stopped: set[int] = set()
-    while running := set(_processes_of(init)) - stopped:
-        for pid in running:
-            _signal(pid, signal.SIGSTOP)
-        stopped |= running
-
-
-def _thaw(init: int) -> None:
-    for pid in _processes_of(init):
-        _signal(pid, signal.SIGCONT)
 
 
 def _processes_of(init: int) -> Iterator[int]:
@@ -162,13 +160,8 @@ def shape_of(rate_bit: int) -> str:
     return f"tbf rate {rate_bit}bit burst {burst}b limit {burst + queued}b"
 
 
-def _shape(link: str, pid: int, down_bit: int, up_bit: int) -> None:
-    """Set the rates of a host's link; 0 means no limit. `pid` is the host's PID 1."""
-    _set_rate(link, down_bit)
-    _set_rate("eth0", up_bit, inside=pid)
-
-
 def _set_rate(link: str, rate_bit: int, inside: int = 0) -> None:
+    """Limit one end of a link; 0 removes the limit. `inside` is the PID 1 of the end's host."""
     enter = ["nsenter", f"--net=/proc/{inside}/ns/net"] if inside else []
     # `tc qdisc delete` fails on a link without a queue of its own. Setting the default does not.
     queue = shape_of(rate_bit) if rate_bit else "noqueue"

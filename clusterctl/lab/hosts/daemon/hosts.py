@@ -148,7 +148,7 @@ class Hosts:
         if host.state == "off":
             host.why = "off"
             return
-        _ip(["link", "set", host.link, "down"], check=False)
+        host_faults.cut(HostState(host.pid, host.link), True)
         host.why = "off"
         os.kill(host.pid, signal.SIGKILL)
 
@@ -183,7 +183,7 @@ class Hosts:
         for host in self._hosts.values():
             if host.pid == pid:
                 _look(host)  # reads the reason, if it could not boot
-                _ip(["link", "delete", host.link], check=False)
+                network.ip_batch([f"link delete {host.link}"], check=False)
                 host.why = host.why or boot.ended_by(status)
                 host.state, host.pid, host.ssh = "off", 0, False
                 host.faults.update(host_faults.ENDED_WITH_THE_BOOT)
@@ -294,10 +294,6 @@ def _plug(host: Host, pid: int) -> None:
         host_faults.shape(HostState(pid, host.link), host.faults["shape"])
 
 
-def _ip(arguments: list[str], check: bool = True) -> None:
-    subprocess.run(["ip", *arguments], check=check, stderr=None if check else subprocess.DEVNULL)
-
-
 # Replaces hosts/files/init on a silent host, which boots and then starts nothing.
 SILENT_INIT = b"""#!/bin/sh
 trap 'exit 81' USR1 # reboot
@@ -333,7 +329,12 @@ def _gpu_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
     """Return the files that the simulated nvidia-smi reads."""
     names = [f"{spec.hostname}/{index}" for index in range(spec.gpus)]
     uuids = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, name)}" for name in names]
-    gpus = {"count": spec.gpus, "name": spec.gpu_name, "memory_mib": spec.gpu_memory_mib}
+    gpus = {
+        "count": spec.gpus,
+        "name": spec.gpu_name,
+        "memory_mib": spec.gpu_memory_mib,
+        "first_bus": host_faults.FIRST_GPU_BUS,
+    }
     lines = (f"GPU {n}: {spec.gpu_name} (UUID: {number})\n" for n, number in enumerate(uuids))
     return [
         ("etc/clusterctl-lab/gpus.json", json.dumps({**gpus, "uuids": uuids}).encode(), 0o644),

@@ -22,14 +22,13 @@ def read_status() -> tuple[str, list[str]]:
 
 def report(status: str, errors: list[str], style: str) -> None:
     detail = "; ".join(errors) or "DataSourceEc2Local"
-    extended = status
     if style == "json":
-        keys = {"status": status, "extended_status": extended, "detail": detail}
+        keys = {"status": status, "extended_status": status, "detail": detail}
         print(json.dumps({**keys, "errors": errors, "recoverable_errors": {}}, indent=2))
         return
     print(f"status: {status}")
     if style == "long":
-        print(f"extended_status: {extended}\nboot_status_code: enabled-by-generator")
+        print(f"extended_status: {status}\nboot_status_code: enabled-by-generator")
         print(f"detail:\n{detail}")
         print("errors:" + ("".join(f"\n\t- {error}" for error in errors) or " []"))
         print("recoverable_errors: {}")

@@ -2,7 +2,8 @@
 """The lab's stand-in for nvidia-smi: the GPUs that the instance type has, all of them simulated.
 
 `-L` is answered by the shell script of the same name. What `clusterctl lab fault gpu` has set is in
-gpu-fault.json: {"gpu": INDEX, "lost": BOOLEAN, "ecc": COUNT, "remap": "pending" or "failed"}.
+gpu-fault.json: {"gpu": INDEX, "lost": BOOLEAN, "ecc": COUNT, "remap": "pending" or "failed",
+"memory": MIB, "xid": NUMBER}.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def gpus() -> list[dict[str, Any]]:
             "name": spec["name"],
             "gpu_name": spec["name"],
             "uuid": spec["uuids"][index],
-            "pci.bus_id": f"00000000:00:{0x17 + index:02X}.0",
+            "pci.bus_id": f"00000000:00:{spec['first_bus'] + index:02X}.0",
             "serial": "[N/A]",
             "driver_version": DRIVER,
             "pstate": "P0",
