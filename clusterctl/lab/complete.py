@@ -23,6 +23,7 @@ from clusterctl.lab.ec2 import (
     quotas,
     reservations,
     run_instances,
+    speed,
     spot,
     volumes,
 )
@@ -75,6 +76,7 @@ def installers(
         reservations.install,
         lambda: run_instances.install((vpcs.HostRule(inside), *RULES)),
         sessions.install,
+        speed.install,
         spot.install,
         volumes.install,
         lambda: vpcs.install(inside),
