@@ -58,7 +58,7 @@ class UrlSource:
 
 def parse_source(text: str) -> UrlSource:
     """Parse `s3://BUCKET/PREFIX` or `https://HOST/FILE`. Raises UsageError."""
-    if text.startswith("s3://"):
+    if text[:5].lower() == "s3://":
         bucket, _, key = text[5:].partition("/")
         if not BUCKET.fullmatch(bucket):
             raise UsageError(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.copy.request import CopyRequest, check_sources_here, is_url
+from clusterctl.copy.s3 import parse_source
 from clusterctl.domain.errors import UsageError
 
 
@@ -86,8 +87,8 @@ def test_requests_that_make_none(changes, says):
 @pytest.mark.parametrize(
     ("source", "url"),
     [
-        ("s3://b/k", True),
-        ("S3://b", True),
+        ("s3://bucket/k", True),
+        ("S3://bucket", True),
         ("http://h", True),
         ("s3:b", False),
         ("./s3://b", False),
@@ -95,6 +96,8 @@ def test_requests_that_make_none(changes, says):
 )
 def test_what_is_a_url(source, url):
     assert is_url(source) is url
+    if url:
+        assert parse_source(source).is_s3 is (source[0] in "sS")
 
 
 @pytest.fixture
