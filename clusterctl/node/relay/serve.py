@@ -6,6 +6,7 @@ import select
 import socket
 import ssl
 import threading
+import time
 from collections import Counter
 from typing import Any
 
@@ -29,6 +30,8 @@ MOST_CONNECTIONS = 512
 MOST_STRANGERS, MOST_FROM_ONE = 256, 48
 # Seconds between signs of life for peers that wait (wire.SILENCE_S).
 HEARTBEAT_S = 1.0
+# Seconds without accepting, after that failed.
+ACCEPT_AGAIN_S = 0.1
 
 
 class Server:
@@ -71,7 +74,10 @@ class Server:
             try:
                 plain, peer = listening.accept()
             except OSError:
-                return
+                # All descriptors are in use (EMFILE), or the new connection has an error
+                # (accept(2)). Both pass. The pause is for EMFILE, which comes again at once.
+                time.sleep(ACCEPT_AGAIN_S)
+                continue
             with self._lock:
                 crowded = (
                     sum(self._strangers.values()) >= MOST_STRANGERS

@@ -17,6 +17,7 @@ import pytest
 
 from clusterctl.copy.relay_config import ephemeral_pem
 from clusterctl.node.relay.manifest import digest_of
+from clusterctl.node.relay.serve import Server
 from clusterctl.node.relay.wire import (
     BLOCK,
     LENGTH,
@@ -58,6 +59,20 @@ def test_only_the_secret_opens(relays, data):
     with pytest.raises(PeerError) as refused:
         dial(source.address, source.port, b"x" * 32, None)
     assert refused.value.kind == "denied"
+
+
+def test_a_relay_out_of_descriptors_accepts_again(monkeypatch):
+    true_accept, errors = socket.socket.accept, [OSError(errno.EMFILE, "Too many open files")]
+
+    def accept(listening):
+        if errors:
+            raise errors.pop()
+        return true_accept(listening)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    address, port = Server(GOOD, None).listen("127.0.0.1", 0)
+    dial(address, port, GOOD, None).close()
+    assert not errors
 
 
 def test_a_relay_does_not_trust_what_answers(relays):
