@@ -202,7 +202,7 @@ def chain_order(facts: CopyFacts) -> tuple[str, ...]:
 
 
 def _order_reason(facts: CopyFacts) -> tuple[str, ...]:
-    zones = {node.zone for node in facts.nodes} | {facts.source_zone} - {""}
+    zones = {facts.source_zone, *(node.zone for node in facts.nodes)} - {""}
     if len(zones) < 2:
         return ()
     return (

@@ -144,6 +144,8 @@ def test_zone_by_zone_the_sources_first():
     plan = plan_copy(request(), CopyFacts(nodes, source_zone="a"))
     assert plan.order == ("demo-1", "demo-4", "demo-0", "demo-2", "demo-5", "demo-3")
     assert any("3 zones" in reason for reason in plan.why)
+    unknown = (NodeFacts("demo-0", "a"), NodeFacts("demo-1"))
+    assert not any("zones" in reason for reason in plan_copy(request(), CopyFacts(unknown)).why)
     elsewhere = plan_copy(request(), CopyFacts(nodes, source_zone=""))
     assert elsewhere.order == ("demo-0", "demo-2", "demo-5", "demo-1", "demo-4", "demo-3")
 
