@@ -18,6 +18,7 @@ from clusterctl.copy.plan import (
     SourceSummary,
     plan_copy,
     predict,
+    slowest_link,
 )
 from clusterctl.copy.report import (
     CopyProgress,
@@ -256,16 +257,18 @@ class _Copy:
             self._urls,
         )
         onward = passed.run(seen, max_workers, left)
+        # The others were compared with the first node: it is the same as those that passed.
+        same = (first.host, *onward.verified) if onward.verified else ()
         return replace(
             onward,
             nodes=(first, *onward.nodes),
+            verified=same,
             duration_s=time.monotonic() - began,
             one_copy_s=report.duration_s,
         )
 
     def _slowest_link(self) -> float | None:
-        links = [self._request.link_rate or facts.link_rate for facts in self._facts()]
-        return min((link for link in links if link), default=None)
+        return slowest_link(self._request, self._facts_of(0, 0))
 
     def _plan(self, summary: SourceSummary, there: Sequence[str]) -> CopyPlan:
         self._there = tuple(there)

@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,9 +22,10 @@ from clusterctl.copy.report import NodeStage
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.topology import Timeouts
 from clusterctl.domain.errors import CommandFailed, CommandTimeout, HostUnreachable, UsageError
-from clusterctl.operations.copy import copy_to_hosts
+from clusterctl.operations.copy import UrlAccess, copy_to_cluster, copy_to_hosts
 from tests.copy.ssh_hosts import ssh_hosts, tree
 from tests.lab.running import wait_until
+from tests.node.relay.webserver import serving
 
 pytestmark = pytest.mark.slow
 
@@ -117,6 +119,39 @@ def test_verify_finds_what_became_wrong(hosts, data, monkeypatch):
     report = copy(hosts, f"{data}/", "~/spoilt", 2, verify=True)
     assert [node.host for node in report.failed] == ["host2"]
     assert "big" in report.failed[0].error.message
+
+
+def test_a_verified_file_of_a_web_server_is_the_same_on_all_nodes(hosts, tmp_path):
+    with serving() as server, hosts.access(3) as access:
+        server.files["/file"] = b"public" * 1000
+        report = copy_to_hosts(
+            access,
+            CopyRequest((f"{server.url}/file",), "~/web/", verify=True),
+            watch=lambda progress: None,
+            urls=UrlAccess(tmp_path),
+        )
+    assert report.ok, report
+    assert {*report.verified} == {"host1", "host2", "host3"}
+
+
+def test_a_link_of_unknown_rate_leaves_the_slowest_one_unknown(hosts, data):
+    told = []
+    with hosts.access(2) as access:
+        nodes = [
+            SimpleNamespace(name=target.host, index=n, availability_zone="", instance_type=f"t{n}")
+            for n, target in enumerate(access.targets)
+        ]
+        cluster = SimpleNamespace(
+            connections=access.connections,
+            cluster=SimpleNamespace(nodes=nodes),
+            target=lambda node: access.targets[node.index],
+        )
+        request = CopyRequest((f"{data}/",), "~/links")
+        rates = {"t0": 1e9}
+        copy_to_cluster(
+            cluster, access.targets, request, watch=told.append, link_rates=lambda: rates
+        )
+    assert (told[-1].slowest_link, told[-1].plan["predicted_s"]) == (None, None)
 
 
 def test_from_a_node(hosts, data):
