@@ -20,24 +20,14 @@ from clusterctl.domain.results import last_line
 from clusterctl.node.relay.messages import Failed, printable
 
 AGAIN = "run the same copy again: it goes on where it stopped"
-# Kinds of failure that may not occur again: the advice is to repeat the copy. Failures of other
-# kinds need some action first.
-_PASSING = ("lost", "closed", "silent", "killed", "timeout")
-# What to do about a kind of failure, if the relay sent no hint of its own.
-_HINTS = {
-    "space": "make room there, and run the same copy again: it goes on where it stopped",
-    "read-only": "mount it writable, or choose another DST",
-    "permission": "choose a DST that the user may write to, or change its owner",
-    "busy": "wait for the other copy, then run this one again",
-}
 
 
 def failure_of(host: str, told: Failed) -> ClusterctlError:
     """Return the error for a relay's `Failed` event."""
-    why, kind, own = printable(told.why) or "it gave no reason", told.kind, printable(told.hint)
-    hint = own or _HINTS.get(kind, AGAIN if kind in _PASSING else "")
-    if host == SOURCE and kind in ("usage", "source"):
-        return UsageError(why, own or "name an existing file or folder")
+    why, hint = printable(told.why) or "it gave no reason", printable(told.hint)
+    if host == SOURCE and told.kind in ("usage", "source"):
+        return UsageError(why, hint or "name an existing file or folder")
+    hint = hint or AGAIN * (told.kind == "lost")
     if host == SOURCE:
         return ClusterctlError(why, hint)
     return CommandFailed(host, why, hint)

@@ -19,7 +19,6 @@ def said(kind: str, hint: str = "") -> Failed:
     ("event", "hint"),
     [
         (said("lost"), AGAIN),
-        (said("killed"), AGAIN),
         (said("bug"), ""),
         (said("disk"), ""),
         (said("usage"), ""),

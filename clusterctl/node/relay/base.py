@@ -32,7 +32,7 @@ from clusterctl.node.relay.wire import Waits, tls_contexts
 
 # System errors: their `kind` in a `Failed` event, and what the user can do.
 _KINDS = {
-    errno.ENOSPC: ("space", "make room there, or choose another destination"),
+    errno.ENOSPC: ("space", "make room there, and run this again: it goes on where it stopped"),
     errno.EDQUOT: ("space", "the user's quota is used up: make room there"),
     errno.EROFS: ("read-only", "mount it writable, or choose another destination"),
     errno.EACCES: ("permission", "choose a folder that the user may write to"),
