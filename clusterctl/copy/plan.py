@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusterctl.copy.request import CopyRequest
+from clusterctl.copy.request import MOST_STREAMS, CopyRequest
 
 # The rate of one TCP connection between EC2 instances outside of a cluster placement group:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-network-bandwidth.html
@@ -34,7 +34,6 @@ FILL_SHARE = 0.02
 
 # Connections per hop where the link's rate is not known: enough for 100 Gbit/s.
 STREAMS = 24
-MOST_STREAMS = 64
 LEAST_STREAMS = 4
 # A link up to this rate needs few connections: one connection's window grows to fill a slow link,
 # and each further connection adds to the time to fill the chain.

@@ -59,8 +59,8 @@ class Transfer:
     """One copy. `source` is the node that has the sources; None is this machine.
 
     `slowest_link` returns a rate in bytes a second for the progress, and is called once there is a
-    plan. `predict` returns a plan with the time for a number of files and of bytes. `report_s` is
-    the interval of the relays' Progress. `watch` is called with the progress of the copy.
+    plan. `predict` returns a plan with the time for a number of files and of bytes. `watch` is
+    called with the progress of the copy.
     """
 
     connections: Connections
@@ -72,7 +72,6 @@ class Transfer:
     predict: Callable[[CopyPlan, int, int], CopyPlan] | None = None
     max_logins: int = 64
     timeout_s: float | None = None
-    report_s: float = 0.25
     timeouts: Timeouts | None = None
     watch: Callable[[CopyProgress], None] = field(default=lambda progress: None)
 
@@ -105,10 +104,7 @@ class _Run:
         self._routes: Routes | None = None
         self._began = time.monotonic()
         self._watched_at = self._pinged_at = 0.0
-        self._common = {
-            **common_config(transfer.request),
-            "report_s": transfer.report_s,
-        }
+        self._common = common_config(transfer.request)
 
     def to_its_end(self) -> TransferReport:
         """See `Transfer.run`."""

@@ -26,10 +26,6 @@ class Ledger:
     def __contains__(self, block: int) -> bool:
         return bool(self._here[block])
 
-    @property
-    def complete(self) -> bool:
-        return self.count == self.blocks
-
     def add(self, block: int) -> None:
         """Record that a block is here."""
         with self.changed:

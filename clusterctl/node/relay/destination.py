@@ -15,12 +15,10 @@ from clusterctl.node.relay.base import Failure, host_identity
 from clusterctl.node.relay.compare import Plan, compare, destination, place, shown
 from clusterctl.node.relay.hashing import Crc32, Gmac
 from clusterctl.node.relay.manifest import FILE, Entry, bytes_of, text_of
-from clusterctl.node.relay.messages import Begin, Done, Gap
+from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Done, Gap
 from clusterctl.node.relay.publish import Publisher
 from clusterctl.node.relay.staging import Staging
 from clusterctl.node.relay.wire import Waits
-
-MOST_WARNINGS = 100
 
 
 class Destination:
@@ -160,11 +158,6 @@ class Destination:
 
     # End
 
-    @property
-    def problem(self) -> Exception | None:
-        """The error after which nothing can be published any more, if any."""
-        return self.publisher.error
-
     def finish(self) -> Done:
         """Publish the rest, delete, set modes and times. Raises OSError.
 
@@ -181,7 +174,7 @@ class Destination:
             deleted, kept = self.publisher.remove(self.plan.extra) if whole else (0, [])
             refused += kept
             refused += [f"{text_of(name)}: it cannot be listed" for name in self.plan.unlisted]
-            warnings = gone + refused + self.notes + self._retouch()
+            warnings = gone + refused + self.notes + self.publisher.settle(self.plan.retouch)
             self.complete = True
             if self.staging and not refused:
                 self.staging.release(clear=True)
@@ -191,16 +184,6 @@ class Destination:
             left_out=len(gone) + len(refused),
             warnings=tuple(warnings[:MOST_WARNINGS]),
         )
-
-    def _retouch(self) -> list[str]:
-        refused = []
-        for number in self.plan.retouch:
-            try:
-                self.publisher.retouch(number)
-            except OSError as error:
-                name = text_of(self.entries[number].path)
-                refused.append(f"{name}: mode and time not set: {error.strerror}")
-        return refused + self.publisher.settle_folders()
 
     def leave(self) -> bool:
         """Release the destination. Return whether nothing unpublished is left there."""

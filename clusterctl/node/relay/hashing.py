@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import mmap
 import os
 import threading
 import time
@@ -13,13 +12,14 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, Union
 
-PIECE = 1 << 20
+from clusterctl.node.relay.wire import thread_buffer
+
+PIECE = 1 << 20  # bytes that are read at once
 SHA256_BYTES = 32
 # Limits of the number of threads that read. Machines with few cores get more threads than cores,
 # since readers also wait for the disk.
 LEAST_READERS, MOST_READERS = 4, 32
 
-_own = threading.local()  # holds a buffer for each thread
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -31,11 +31,7 @@ def digest_of(path: bytes, read: Callable[[int], object] = int, kind: str = "sha
     not waited for: one may have replaced the file a moment ago.
     """
     digest = hashlib.new(kind)
-    view = getattr(_own, "view", None)
-    if view is None:
-        # Aligned to pages. Copies from the kernel to a bytearray, which is not, cost 3.3 times as
-        # much.
-        view = _own.view = memoryview(mmap.mmap(-1, PIECE))
+    view = thread_buffer(PIECE)
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     # With an opener: open() would not close a given descriptor that it finds to be a folder's.
     with open(path, "rb", buffering=0, opener=lambda path, _: os.open(path, flags)) as file:

@@ -12,6 +12,8 @@ import math
 from typing import Any, NamedTuple, Optional, TypeVar, Union
 
 LONGEST_TEXT = 2000
+# Warnings in one event. Further ones are only counted.
+MOST_WARNINGS = 100
 Kind = TypeVar("Kind")
 # `Progress.behind` where the relay does not know it.
 NOT_TOLD = -1

@@ -16,7 +16,7 @@ from clusterctl.node.relay.hashing import SHA256_BYTES, has_digest
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, UNKNOWN_MODE, Entry, text_of
 from clusterctl.node.relay.scan import STAGING
 from clusterctl.node.relay.staging import Removed, Staging
-from clusterctl.node.relay.wire import Waits, waited_s
+from clusterctl.node.relay.wire import Waits, libc, waited_s
 
 # More files than this at once are synced with one call for the whole file system.
 TOGETHER = 8
@@ -117,7 +117,7 @@ class Publisher(threading.Thread):
     def _in_folder(self, path: bytes, work: Callable[[bytes], None]) -> None:
         """Apply `work` to a path, and make its folder writable for that if need be, as rsync does.
 
-        `settle_folders` restores the folder's mode. Raises OSError.
+        `settle` restores the folder's mode. Raises OSError.
         """
         try:
             work(path)
@@ -223,11 +223,7 @@ class Publisher(threading.Thread):
             sync_file_system(self._staging.folder)
             return
         for part in parts:
-            descriptor = os.open(part, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            _sync_file(part)
 
     def _appear(self, number: int, part: bytes) -> bool:
         """Rename a part to its name; return whether that worked.
@@ -274,15 +270,18 @@ class Publisher(threading.Thread):
                 raise
             os.unlink(part)
 
-    def settle_folders(self) -> list[str]:
-        """Set the modes and times of folders, the deepest first. Return a line for each failure."""
+    def settle(self, files: Sequence[int]) -> list[str]:
+        """Set the modes and times of these files and then of all folders, the deepest first.
+
+        Return a line for each failure.
+        """
         refused = []
         folders = [
             number
             for number, entry in enumerate(self._entries)
             if entry.kind == FOLDER and entry.mode != UNKNOWN_MODE
         ]
-        for number in reversed(folders):
+        for number in (*files, *reversed(folders)):
             try:
                 self.retouch(number)
             except OSError as error:
@@ -334,18 +333,22 @@ def _copy_to_disk(part: bytes, copy: bytes) -> None:
         os.unlink(copy)
     shutil.copy2(part, copy, follow_symlinks=False)
     if not os.path.islink(copy):
-        descriptor = os.open(copy, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync_file(copy)
+
+
+def _sync_file(path: bytes) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_file_system(folder: bytes) -> None:
     """Write all data of the file system of `folder` to its disk (syncfs). Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+        if libc().syncfs(descriptor):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     finally:
         os.close(descriptor)

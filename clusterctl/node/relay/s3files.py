@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterctl.node.death_signal import die_with
 from clusterctl.node.metadata import has_role
 from clusterctl.node.relay.base import Failure
+from clusterctl.node.relay.compare import SECOND_NS
 from clusterctl.node.relay.destination import Destination
 from clusterctl.node.relay.manifest import (
     FILE,
@@ -40,7 +41,7 @@ from clusterctl.node.relay.manifest import (
     in_order,
     text_of,
 )
-from clusterctl.node.relay.messages import Begin, Done, Gap, Listed
+from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Done, Gap, Listed
 from clusterctl.node.relay.scan import STAGING
 from clusterctl.node.relay.wire import Waits
 
@@ -51,9 +52,7 @@ if TYPE_CHECKING:
 LONGEST_NAME, LONGEST_PATH = 255, 4000
 # S3 and web servers know no modes.
 FILE_MODE = 0o644
-SECOND_NS = 1_000_000_000
 CHANGED = "it has changed since it was listed"
-MOST_WARNINGS = 100
 # The prefix of the folders in the staging folder that the tools write to.
 PREFIX = b"s3-"
 # Seconds between two looks for files that have come.

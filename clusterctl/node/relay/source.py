@@ -13,7 +13,7 @@ from clusterctl.node.relay.blocks import Ledger
 from clusterctl.node.relay.hashing import Crc32, Gmac, Sum, digests_of_files
 from clusterctl.node.relay.layout import Extent, Layout
 from clusterctl.node.relay.manifest import FILE, Entry, bytes_of, digest_of, encode, text_of
-from clusterctl.node.relay.messages import Begin, Listed, Order
+from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Listed, Order
 from clusterctl.node.relay.scan import SourceError, scan
 from clusterctl.node.relay.wire import CHUNK, LENGTH, Link, Waits, thread_buffer, trailer, waited_s
 
@@ -189,7 +189,7 @@ class SourceRelay(Relay):
                 digest=digest_of(blob),
                 files=sum(entry.kind == FILE for entry in self._entries),
                 bytes=sum(length for entry in self._entries for _, length in entry.data),
-                warnings=tuple(warnings[:100]),
+                warnings=tuple(warnings[:MOST_WARNINGS]),
                 left_out=len(warnings),
                 single=single,
                 host=host_identity(),

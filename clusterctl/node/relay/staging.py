@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
-from clusterctl.node.relay.hashing import Crc32, Sum
+from clusterctl.node.relay.hashing import PIECE, Crc32, Sum
 from clusterctl.node.relay.manifest import Entry
 from clusterctl.node.relay.scan import STAGING
 from clusterctl.node.relay.wire import thread_buffer
@@ -24,8 +24,6 @@ JOURNALS = b".journal"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # The flags to open a journal with.
 JOURNAL = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-# Bytes that are read at once for a checksum.
-PIECE = 1 << 20
 
 
 class Busy(Exception):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from clusterctl.node.relay.blocks import Ledger, Wanted
 from clusterctl.node.relay.layout import Extent, Layout, left_over
-from clusterctl.node.relay.manifest import FILE, LEAST_RESUMED, Entry, text_of
+from clusterctl.node.relay.manifest import FILE, LEAST_RESUMED, LINK, Entry, text_of
 from clusterctl.node.relay.publish import Publisher
 from clusterctl.node.relay.source import Source
 from clusterctl.node.relay.staging import Removed, Staging, add_part
@@ -100,7 +100,7 @@ class Store:
         """Publish what needs no more bytes: links, empty files, and files that are complete."""
         for number in missing:
             entry = self._entries[number]
-            if entry.kind == "l" or (entry.kind == FILE and not self._left[number]):
+            if entry.kind == LINK or (entry.kind == FILE and not self._left[number]):
                 self._left.pop(number, None)
                 self._publisher.put([(number, self._staging.part(entry), False)])
 

@@ -141,8 +141,8 @@ class TargetRelay(Relay):
     def figures(self) -> Progress:
         if not self.target.compared:
             return super().figures()
-        if self.target.problem:
-            raise self.target.problem
+        if self.target.publisher.error:
+            raise self.target.publisher.error
         store = self.target.store
         behind = self.target.wanted.behind(self._upstream)
         return Progress(store.ledger.count, store.received, behind)

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from clusterctl.node.relay.base import Failure
-from clusterctl.node.relay.compare import destination
+from clusterctl.node.relay.compare import SECOND_NS, destination
 from clusterctl.node.relay.manifest import FILE, Entry, text_of
 from clusterctl.node.relay.messages import Listed
-from clusterctl.node.relay.s3files import FILE_MODE, SECOND_NS, Job
+from clusterctl.node.relay.s3files import FILE_MODE, Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

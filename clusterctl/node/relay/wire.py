@@ -17,6 +17,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import hashlib
 import hmac
 import mmap
@@ -86,12 +87,18 @@ def thread_buffer(size: int) -> memoryview:
     return buffer[:size]
 
 
+@functools.lru_cache(maxsize=None)
+def libc() -> Any:
+    """Return the C library, opened once: that takes longer than some of its functions."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _splice(source: int, sink: int, size: int, offset_dst: int | None = None) -> int:
     """Do what os.splice does, which Python has from 3.10 on."""
     at = None if offset_dst is None else ctypes.byref(ctypes.c_int64(offset_dst))
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.splice.restype = ctypes.c_ssize_t
-    moved: int = libc.splice(source, None, sink, at, ctypes.c_size_t(size), ctypes.c_uint(0))
+    splice = libc().splice
+    splice.restype = ctypes.c_ssize_t
+    moved: int = splice(source, None, sink, at, ctypes.c_size_t(size), ctypes.c_uint(0))
     if moved < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return moved
