@@ -67,12 +67,13 @@ def compare(
     stamps = array("q", bytes(8 * len(entries)))
     fresh = not os.path.lexists(root)
     folders: list[bytes] = []
+    known = {entry.path for entry in entries if entry.kind == FOLDER}
     anew = b"/"  # the prefix of all paths below the latest folder that has to be made
     for number in range(len(entries)) if among is None else among:
         entry = entries[number]
         status = None if fresh or entry.path.startswith(anew) else _look(_at(root, entry))
         if entry.kind == FOLDER:
-            if _is_folder(root, entries, entry, status):
+            if _is_folder(root, known, entry, status):
                 folders.append(entry.path)
             else:
                 missing.append(number)
@@ -103,21 +104,22 @@ def _at(root: bytes, entry: Entry) -> bytes:
     return root if entry.path == b"." else root + b"/" + entry.path
 
 
-def _is_folder(
-    root: bytes, entries: Sequence[Entry], entry: Entry, status: os.stat_result | None
-) -> bool:
+def _is_folder(root: bytes, known: set[bytes], entry: Entry, status: os.stat_result | None) -> bool:
     """Return whether a folder of the data set exists at its path.
 
     A link to a folder counts and is kept (rsync's --keep-dirlinks), since it may lead to another
     disk. A link to another folder of the data set does not: both would have the same files.
     """
     if status is not None and stat.S_ISLNK(status.st_mode):
-        return os.path.isdir(_at(root, entry)) and not _leads_to_another(root, entries, entry.path)
+        return os.path.isdir(_at(root, entry)) and not _leads_to_another(root, known, entry.path)
     return status is not None and stat.S_ISDIR(status.st_mode)
 
 
-def _leads_to_another(root: bytes, entries: Sequence[Entry], name: bytes) -> bool:
-    """Return whether the link `name` leads to the root or another folder of the data set."""
+def _leads_to_another(root: bytes, known: set[bytes], name: bytes) -> bool:
+    """Return whether the link `name` leads to the root or another folder of the data set.
+
+    `known` are the paths of all folders of the data set.
+    """
     if root == b"/":  # the node itself needs the links there
         return False
     target, parts = os.path.realpath(root + b"/" + name), name.split(b"/")[:-1]
@@ -126,8 +128,7 @@ def _leads_to_another(root: bytes, entries: Sequence[Entry], name: bytes) -> boo
         real = os.path.realpath(root + b"/" + above)
         if os.path.commonpath([target, real]) == real:
             others.add(os.path.normpath(os.path.join(above, os.path.relpath(target, real))))
-    known = (entry.path for entry in entries if entry.kind == FOLDER)
-    return b"." in others or (bool(others) and any(path in others for path in known))
+    return b"." in others or not others.isdisjoint(known)
 
 
 def _look(path: bytes) -> os.stat_result | None:
