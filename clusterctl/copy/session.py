@@ -12,9 +12,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Union
+from typing import IO, Any, Generic, TypeVar, Union
 
 from clusterctl.copy.failures import AGAIN, ended_early
 from clusterctl.domain.errors import (
@@ -23,7 +23,7 @@ from clusterctl.domain.errors import (
     ConnectionLost,
     HostUnreachable,
 )
-from clusterctl.node.packer import Program
+from clusterctl.node.packer import Program, program_of
 from clusterctl.node.relay.messages import (
     Event,
     Order,
@@ -49,6 +49,16 @@ KEPT_STDERR = 1 << 12
 MOST_UNREAD = 1 << 16
 # Seconds between SIGTERM and SIGKILL for the relay on this machine.
 END_WITHIN_S = 2.0
+# Of a group of relays: SSH logins at the same time; the longest wait for news; seconds between
+# pings; seconds without a ping after which a relay exits, so that none outlives a lost connection;
+# the longest wait for all relays to exit after the order to stop.
+MOST_LOGINS = 64
+TURN_S = 0.25
+PING_S = 5.0
+SILENCE_S = 60.0
+LEAVE_WITHIN_S = 5.0
+
+Why = TypeVar("Why")
 
 
 class Orders:
@@ -261,6 +271,53 @@ class RemoteRelay(RelaySession):
         self._exchange = exchange
         if self._told_to_end:
             exchange.end()
+
+
+class RelayGroup(Generic[Why]):
+    """Relays of one role, one on each of some nodes. Leaving the block stops them.
+
+    `failures` maps the hosts whose relays have failed to the reasons.
+    """
+
+    def __init__(
+        self, connections: Connections, targets: Sequence[Target], config: Mapping[str, Any]
+    ) -> None:
+        self.failures: dict[str, Why] = {}
+        self._inbox, self._pinged_at = Inbox(), time.monotonic()
+        logins = threading.Semaphore(MOST_LOGINS)
+        program = program_of("clusterctl.node.relay.relay")
+        config = {"report_s": 1.0, "silence_s": SILENCE_S, **config}
+        self._relays = {
+            target.host: RemoteRelay(
+                target.host, target, connections, self._inbox, logins, program, config
+            )
+            for target in targets
+        }
+
+    def __exit__(self, *error: object) -> None:
+        going = [relay for host, relay in self._relays.items() if host not in self.failures]
+        for relay in going:
+            relay.give(Stop())
+        deadline = time.monotonic() + LEAVE_WITHIN_S
+        for relay in going:
+            relay.join(max(0.0, deadline - time.monotonic()))
+            relay.end()
+
+    def fail(self, host: str, why: Why) -> Why:
+        """Stop a host's relay, and return why it failed: the first reason that was given."""
+        if host not in self.failures:
+            self.failures[host] = why
+            self._relays[host].end()
+        return self.failures[host]
+
+    def news(self) -> list[tuple[str, News]]:
+        """Return all news; empty if none come within TURN_S seconds. Pings the relays."""
+        news, now = self._inbox.take(TURN_S), time.monotonic()
+        if now - self._pinged_at >= PING_S:
+            self._pinged_at = now
+            for relay in self._relays.values():
+                relay.give(Ping())
+        return news
 
 
 class LocalRelay(RelaySession):

@@ -11,10 +11,9 @@ import math
 import re
 import secrets
 import shlex
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from clusterctl.bench.network import (
     outliers,
     rounds,
 )
-from clusterctl.copy.session import Ended, Inbox, News, RemoteRelay
+from clusterctl.copy.session import Ended, News, RelayGroup
 from clusterctl.domain.errors import HostError, UsageError
 from clusterctl.domain.results import CommandResult
 from clusterctl.jobs.mpirun import JOB_VARIABLE, Binding, MpiLaunch, mpirun_argv
@@ -43,35 +42,24 @@ from clusterctl.jobs.plan import (
 )
 from clusterctl.jobs.trainer import CPU, Preset, choose_preset
 from clusterctl.node.jobs import allreduce
-from clusterctl.node.packer import program_of
 from clusterctl.node.relay.messages import (
     Failed,
     Listening,
     Measure,
     Measured,
-    Ping,
-    Stop,
     printable,
 )
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import refuse_while_training
 from clusterctl.operations.train import head_facts, live_hosts
 
-# The longest wait for events before deadlines are checked.
-TURN_S = 0.25
-PING_S = 5.0
 # A relay sends an event every second. A measurement can delay these events on a node with few
 # CPUs, so the limit for a silent node is much longer.
 SILENT_AFTER_S = 10.0
-# A relay that receives nothing for this long exits, so none outlives a lost connection.
-ENDS_WITHIN_S = 60.0
 LOGIN_WITHIN_S = 30.0
 # Beyond the measuring time of a pair: for its connections and the timeouts of its two relays.
 SLACK_S = 25.0
-# The longest wait for all relays to exit after the order to stop.
-LEAVE_WITHIN_S = 5.0
 MPI_WITHIN_S = 180  # seconds for one mpirun
-MOST_LOGINS = 64  # SSH logins at the same time
 MOST_WRITTEN = 12  # the most nodes for which the picture shows numbers in its cells
 
 # Prints `osu=PATH` and `nccl=PATH` for the first osu_allreduce and all_reduce_perf found: on the
@@ -155,52 +143,30 @@ def measure_network(
     )
 
 
-@dataclass
-class _Probes:
-    """The measuring relays, one per node. Entering the block starts them, leaving it stops them.
+class _Probes(RelayGroup[str]):
+    """The measuring relays, one per node.
 
-    `failures` maps a node to the reason it failed, `broken` a pair to the reason it was not
-    measured, `figures` a measured pair to its figures (see the message Measured).
+    `broken` maps a pair to the reason it was not measured, `figures` a measured pair to its figures
+    (see the message Measured).
     """
 
-    access: Access
-    streams: int
-    seconds: float
-    watch: Callable[[NetworkProgress], None]
-    failures: dict[str, str] = field(default_factory=dict)
-    broken: dict[Pair, str] = field(default_factory=dict)
-    figures: dict[Pair, dict[str, float]] = field(default_factory=dict)
-
-    def __enter__(self) -> _Probes:
-        self._inbox = Inbox()
+    def __init__(
+        self,
+        access: Access,
+        streams: int,
+        seconds: float,
+        watch: Callable[[NetworkProgress], None],
+    ) -> None:
+        config = {"role": "probe", "secret": secrets.token_hex(32)}
+        super().__init__(access.connections, access.targets, config)
+        self.streams, self.seconds, self.watch = streams, seconds, watch
+        self.broken: dict[Pair, str] = {}
+        self.figures: dict[Pair, dict[str, float]] = {}
         self._heard: dict[str, float] = {}
         self._at: dict[str, Listening] = {}
-        self._pinged_at = time.monotonic()
-        program = program_of("clusterctl.node.relay.relay")
-        config = {
-            "role": "probe",
-            "secret": secrets.token_hex(32),
-            "report_s": 1.0,
-            "silence_s": ENDS_WITHIN_S,
-        }
-        logins = threading.Semaphore(MOST_LOGINS)
-        self._relays = {
-            target.host: RemoteRelay(
-                target.host, target, self.access.connections, self._inbox, logins, program, config
-            )
-            for target in self.access.targets
-        }
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        for name, relay in self._relays.items():
-            if name not in self.failures:
-                relay.give(Stop())
-        deadline = time.monotonic() + LEAVE_WITHIN_S
-        for name, relay in self._relays.items():
-            if name not in self.failures:
-                relay.join(max(0.0, deadline - time.monotonic()))
-            relay.end()
+    def __enter__(self) -> _Probes:
+        return self
 
     def report(self, names: Sequence[str]) -> NetworkFigures:
         """Return the results so far. Rates and times of a pair are entered for both directions."""
@@ -239,7 +205,7 @@ class _Probes:
             self._turn()
             if time.monotonic() > deadline:
                 for name in waiting:
-                    self._fail(name, f"no answer within {LOGIN_WITHIN_S:g} s")
+                    self.fail(name, f"no answer within {LOGIN_WITHIN_S:g} s")
 
     def play(self, plan: list[list[Pair]]) -> None:
         """Measure the pairs of each round at the same time, one round after the other.
@@ -283,30 +249,21 @@ class _Probes:
         }
 
     def _turn(self) -> list[tuple[str, News]]:
-        """Process and return the next events, fail silent nodes, and ping the relays."""
+        """Process and return the next events, and fail silent nodes."""
         now = time.monotonic()
-        news = self._inbox.take(TURN_S)
+        news = self.news()
         for name, told in news:
             self._heard[name] = now
             if isinstance(told, Listening):
                 self._at[name] = told
             elif isinstance(told, Ended):
-                self._fail(name, told.error.message if told.error else "its relay has ended")
+                self.fail(name, told.error.message if told.error else "its relay has ended")
             elif isinstance(told, Failed):
-                self._fail(name, printable(told.why))
+                self.fail(name, printable(told.why))
         for name in self._at:
             if now - self._heard[name] > SILENT_AFTER_S:
-                self._fail(name, f"it fell silent for {SILENT_AFTER_S:g} s")
-        if now - self._pinged_at > PING_S:
-            self._pinged_at = now
-            for relay in self._relays.values():
-                relay.give(Ping())
+                self.fail(name, f"it fell silent for {SILENT_AFTER_S:g} s")
         return news
-
-    def _fail(self, name: str, why: str) -> None:
-        if name not in self.failures:
-            self.failures[name] = why
-            self._relays[name].end()
 
 
 def _allreduces(

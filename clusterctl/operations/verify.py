@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any
 
 from clusterctl.copy.failures import died, failure_of
-from clusterctl.copy.session import Ended, Inbox, RemoteRelay
+from clusterctl.copy.session import Ended, RelayGroup
 from clusterctl.copy.verify import (
     Alike,
     Discrepancy,
@@ -31,18 +29,11 @@ from clusterctl.domain.errors import (
     UsageError,
 )
 from clusterctl.domain.results import HostOutcome
-from clusterctl.node.packer import program_of
 from clusterctl.node.relay.manifest import BadManifest, Entry, read
-from clusterctl.node.relay.messages import Event, Failed, GetPiece, Looked, Piece, Ping, Progress
+from clusterctl.node.relay.messages import Event, Failed, GetPiece, Looked, Piece, Progress
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
-MOST_LOGINS = 64  # SSH logins at the same time
-# The longest wait for events before deadlines are checked.
-TURN_S = 0.25
-PING_S = 5.0
-# A relay that receives nothing for this long exits.
-SILENCE_S = 60.0
 COUNTS = ("files", "folders", "links", "others", "bytes")  # fields of the message Looked
 
 # Called with a host and its progress: the files and bytes it has read, and its seconds (`wall`).
@@ -157,11 +148,8 @@ def _add_differences(relays: _Relays, right: Alike, other: Alike, findings: Find
         findings.add(Kind.UNKNOWN, "", f"has something else than {hosts[0]}", other.hosts)
 
 
-class _Relays:
-    """The relays that scan the path, one per node. Leaving the block stops them.
-
-    `failures` are the errors of hosts that failed, `absent` the hosts with nothing at the path.
-    """
+class _Relays(RelayGroup[ClusterctlError]):
+    """The relays that scan the path, one per node. `absent` are the hosts with nothing there."""
 
     def __init__(
         self,
@@ -171,44 +159,18 @@ class _Relays:
         watch: Watch | None,
         timeout_s: float | None,
     ) -> None:
-        self.failures: dict[str, ClusterctlError] = {}
+        super().__init__(
+            connections, targets, {"role": "verify", "later": True, "secret": "", **config}
+        )
         self.absent: list[str] = []
         self._ended: dict[str, ClusterctlError] = {}
-        self._inbox = Inbox()
         self._watch = watch
-        self._began = self._pinged_at = time.monotonic()
+        self._began = time.monotonic()
         self._timeout_s = timeout_s
-        logins = threading.Semaphore(MOST_LOGINS)
-        told = {
-            "role": "verify",
-            "later": True,
-            "secret": "",
-            "report_s": 1.0,
-            "silence_s": SILENCE_S,
-            **config,
-        }
-        program = program_of("clusterctl.node.relay.relay")
-        self._relays = {
-            target.host: RemoteRelay(
-                target.host, target, connections, self._inbox, logins, program, told
-            )
-            for target in targets
-        }
         self._waiting = set(self._relays)
 
     def __enter__(self) -> _Relays:
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for relay in self._relays.values():
-            relay.end()
-        for relay in self._relays.values():
-            relay.join(1.0)
 
     def totals(self) -> list[NodeTotal]:
         """Wait until all nodes have answered or failed; return the totals of those that answered,
@@ -259,13 +221,12 @@ class _Relays:
         if not isinstance(error, ClusterctlError):
             error = HostError(host, f"its answer cannot be read: {error}")
         self._waiting.discard(host)
-        self._relays[host].end()
-        return self.failures.setdefault(host, error)
+        return super().fail(host, error)
 
     def _turn(self) -> list[tuple[str, Event]]:
         """Process the next events, and return the answers of hosts whose answer is awaited."""
         found: list[tuple[str, Event]] = []
-        for host, news in self._inbox.take(TURN_S):
+        for host, news in self.news():
             if isinstance(news, Ended):
                 self._ended[host] = news.error or died(host)
             elif host not in self._waiting:
@@ -283,12 +244,7 @@ class _Relays:
         # The end of a relay matters only if its answer is awaited.
         for host in self._waiting & self._ended.keys():
             self.fail(host, self._ended[host])
-        now = time.monotonic()
-        if now - self._pinged_at >= PING_S:
-            self._pinged_at = now
-            for relay in self._relays.values():
-                relay.give(Ping())
-        if self._timeout_s is not None and now - self._began > self._timeout_s:
+        if self._timeout_s is not None and time.monotonic() - self._began > self._timeout_s:
             for host in list(self._waiting):
                 self.fail(
                     host, CommandTimeout(host, f"did not answer within {self._timeout_s:g} s")
