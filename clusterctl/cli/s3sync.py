@@ -10,7 +10,7 @@ import click
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.copy.options import credentials_of
 from clusterctl.cli.node_options import node_options, selected
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import UsageError, check_home
 
 if TYPE_CHECKING:
     from clusterctl.operations.s3sync import SyncRequest
@@ -117,11 +117,12 @@ def _request(
     places: tuple[str, ...], tool: str, endpoint: str | None, region: str | None
 ) -> SyncRequest:
     """Return the request of a sync. Raises UsageError."""
+    from clusterctl.copy.request import is_url
     from clusterctl.copy.s3 import check_endpoint, parse_source
     from clusterctl.operations.s3sync import SyncRequest
 
     *sources, destination = places
-    if not sources or destination.startswith(("s3://", "http://", "https://")):
+    if not sources or is_url(destination):
         raise UsageError(
             "SRC or DST is missing", "clusterctl s3sync NAME s3://BUCKET/PREFIX '~/data'"
         )
@@ -140,10 +141,5 @@ def _request(
 
 def check_destination(text: str) -> str:
     """Return the destination as a path on the nodes, absolute or below ~. Raises UsageError."""
-    if text in ("~", "") or text.startswith(("~/", "/")):
-        return text or "~"
-    if text.startswith("~"):
-        raise UsageError(
-            f"only your own home folder can be meant by ~, not {text!r}", "give the whole path"
-        )
-    return f"~/{text}"
+    check_home(text)
+    return text if text.startswith(("~", "/")) else f"~/{text}" if text else "~"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import UsageError, check_home
 from clusterctl.domain.units import format_bytes
 
 # Limits of --block-size, in bytes, and of --streams.
@@ -112,10 +112,7 @@ def _check_paths(request: CopyRequest) -> None:
     for path in (*request.sources, request.destination):
         if "\0" in path:
             raise UsageError(f"no path has a zero byte: {path!r}")
-        if path.startswith("~") and path[1:2] not in ("", "/"):
-            raise UsageError(
-                f"only your own home folder can be meant by ~, not {path!r}", "give the whole path"
-            )
+        check_home(path)
         scheme = _SCHEME.match(path)
         if scheme and not is_url(path):
             raise UsageError(

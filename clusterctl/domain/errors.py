@@ -115,3 +115,11 @@ def unquoted_home(path: str, home: str, option: str = "") -> str:
         f"{home} is your home on this machine: quote the ~, so that the nodes' is meant: "
         f"{option}{' ' if option else ''}{shlex.quote('~' + path[len(home) :])}"
     )
+
+
+def check_home(path: str) -> None:
+    """Raise UsageError for a path that begins with `~USER`: on a node, `~` is the own home only."""
+    if path.startswith("~") and path[1:2] not in ("", "/"):
+        raise UsageError(
+            f"only your own home folder can be meant by ~, not {path!r}", "give the whole path"
+        )

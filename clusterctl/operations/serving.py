@@ -35,6 +35,7 @@ from clusterctl.domain.errors import (
     HostError,
     MissingTool,
     UsageError,
+    check_home,
 )
 from clusterctl.domain.results import (
     CommandResult,
@@ -149,11 +150,7 @@ def start_serving(
     already, and CommandFailed if the model does not load.
     """
     (target,) = access.select((node,))
-    if model_dir.startswith("~") and model_dir[1:2] not in ("", "/"):
-        raise UsageError(
-            f"only the node's own home folder can be meant by ~, not {model_dir!r}",
-            "give the whole path",
-        )
+    check_home(model_dir)
     source = "" if is_on_nodes(model_dir) else _source(model_dir)
     facts = parse_facts(access.connections.run(target, PROBE, timeout_s=TIMEOUT_S).stdout)
     cluster = access.cluster.name

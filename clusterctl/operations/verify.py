@@ -27,6 +27,7 @@ from clusterctl.domain.errors import (
     CommandTimeout,
     HostError,
     UsageError,
+    check_home,
 )
 from clusterctl.domain.results import HostOutcome
 from clusterctl.node.relay.manifest import BadManifest, Entry, read
@@ -87,10 +88,7 @@ def verify(
 ) -> VerifyReport:
     """Compare the files that these nodes have at `path`. Raise UsageError if none has anything
     there. After `timeout_s` seconds, hosts that have not answered fail."""
-    if path.startswith("~") and path[1:2] not in ("", "/"):
-        raise UsageError(
-            f"only your own home folder can be meant by ~, not {path!r}", "give the whole path"
-        )
+    check_home(path)
     hosts = [target.host for target in targets]
     findings = Findings()
     with _Relays(connections, targets, {"path": path, **asdict(depth)}, watch, timeout_s) as relays:

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from clusterctl.cli.s3sync import _request
 from clusterctl.cli.s3sync_report import show_cancelled, show_records, show_started
 from clusterctl.copy.s3sync import SyncRecord, SyncState
+from clusterctl.domain.errors import UsageError
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.relay.messages import Gap, Listed
 from clusterctl.operations.s3sync import StartedSync, SyncFailed
@@ -71,3 +73,23 @@ def test_what_failed_at_once_is_not_said_to_run(capsys):
     started = StartedSync("ID", "s5cmd", FanoutResult((outcome,)))
     assert show_started(started, "demo", as_json=False) == 1
     assert capsys.readouterr().err == "demo-0: S3 refuses s3://b/a (hint: a hint)\n"
+
+
+@pytest.mark.parametrize(
+    ("destination", "told"),
+    [
+        ("s3://other/x", "SRC or DST is missing"),
+        ("S3://other/x", "SRC or DST is missing"),
+        ("~nobody/x", "only your own home folder"),
+    ],
+)
+def test_destinations_that_are_none(destination, told):
+    with pytest.raises(UsageError, match=told):
+        _request(("s3://bucket/x", destination), "auto", None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("", "~"), ("~", "~"), ("~/x", "~/x"), ("/x", "/x"), ("x/y", "~/x/y")]
+)
+def test_where_a_destination_is(given, meant):
+    assert _request(("s3://bucket/x", given), "auto", None, None).destination == meant
