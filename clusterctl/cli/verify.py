@@ -165,13 +165,12 @@ def shown(path: str) -> str:
 
 
 def _row(group: Alike) -> tuple[str, ...]:
-    counts = group.total.counts
     many = f" ({len(group.hosts)})" if len(group.hosts) > 1 else ""
     return (
         fold_hosts(group.hosts) + many,
-        str(counts["files"]),
-        str(counts["folders"]),
-        format_bytes(counts["bytes"]),
+        str(group.total.files),
+        str(group.total.folders),
+        format_bytes(group.total.bytes),
     )
 
 
@@ -188,9 +187,13 @@ def report_data(report: VerifyReport, depth: Depth) -> dict[str, Any]:
             {
                 "hosts": list(group.hosts),
                 "digest": group.total.digest,
-                **group.total.counts,
+                "files": group.total.files,
+                "folders": group.total.folders,
+                "links": group.total.links,
+                "others": group.total.others,
+                "bytes": group.total.bytes,
                 "read_bytes": group.total.read_bytes,
-                "duration_s": group.total.duration_s,
+                "duration_s": group.total.seconds,
             }
             for group in report.groups
         ],

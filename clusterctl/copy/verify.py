@@ -13,6 +13,7 @@ from enum import Enum
 
 from clusterctl.domain.units import count
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, Entry, bytes_of, text_of
+from clusterctl.node.relay.messages import Looked
 from clusterctl.node.relay.verify import NOT_READ, UNKNOWN, position
 
 # Findings that are kept, each with its path and hosts. Further ones are only counted.
@@ -43,35 +44,24 @@ class Discrepancy:
 
 
 @dataclass(frozen=True)
-class NodeTotal:
-    """The totals of one node. `problem_count` is the number of files that it could not read."""
-
-    host: str
-    digest: str
-    counts: Mapping[str, int]
-    problem_count: int = 0
-    read_bytes: int = 0
-    duration_s: float = 0.0
-
-
-@dataclass(frozen=True)
 class Alike:
     """Hosts with equal manifests. `total` is the first host's."""
 
     hosts: tuple[str, ...]
-    total: NodeTotal
+    total: Looked
 
 
-def grouped(totals: Sequence[NodeTotal]) -> tuple[Alike, ...]:
-    """Return the hosts grouped by digest. The others are compared with the first group.
+def grouped(totals: Mapping[str, Looked]) -> tuple[Alike, ...]:
+    """Return the hosts, with their totals, grouped by digest. The others are compared with the
+    first group.
 
     That is the largest one; of two equally large groups, the one with the first host.
     """
-    groups: dict[str, list[NodeTotal]] = {}
-    for total in totals:
-        groups.setdefault(total.digest, []).append(total)
+    groups: dict[str, list[str]] = {}
+    for host, total in totals.items():
+        groups.setdefault(total.digest, []).append(host)
     ordered = sorted(groups.values(), key=len, reverse=True)
-    return tuple(Alike(tuple(total.host for total in group), group[0]) for group in ordered)
+    return tuple(Alike(tuple(hosts), totals[hosts[0]]) for hosts in ordered)
 
 
 def compare(wanted: Iterable[Entry], there: Iterable[Entry]) -> Iterator[tuple[Kind, str, str]]:

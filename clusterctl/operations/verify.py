@@ -17,7 +17,6 @@ from clusterctl.copy.verify import (
     Discrepancy,
     Findings,
     Kind,
-    NodeTotal,
     compare,
     grouped,
 )
@@ -34,8 +33,6 @@ from clusterctl.node.relay.manifest import BadManifest, Entry, read
 from clusterctl.node.relay.messages import Event, Failed, GetPiece, Looked, Piece, Progress
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
-
-COUNTS = ("files", "folders", "links", "others", "bytes")  # fields of the message Looked
 
 # Called with a host and its progress: the files and bytes it has read, and its seconds (`wall`).
 Watch = Callable[[str, Progress], None]
@@ -63,7 +60,7 @@ class VerifyReport:
     groups: tuple[Alike, ...]
     findings: tuple[Discrepancy, ...]
     more: int = 0
-    failures: tuple[HostOutcome[NodeTotal], ...] = ()
+    failures: tuple[HostOutcome[Looked], ...] = ()
 
     @property
     def same(self) -> bool:
@@ -99,13 +96,13 @@ def verify(
             )
         for host in relays.absent:
             findings.add(Kind.MISSING, "", "there is nothing at the path", (host,))
-        for total in totals:
-            _add_problems(relays, total, findings)
+        for host, total in totals.items():
+            _add_problems(relays, host, total.problems, findings)
         groups = grouped(totals)
         for group in groups[1:]:
             _add_differences(relays, groups[0], group, findings)
     failed = [host for host in hosts if host in relays.failures]
-    failures = tuple(HostOutcome[NodeTotal](h, error=relays.failures[h]) for h in failed)
+    failures = tuple(HostOutcome[Looked](h, error=relays.failures[h]) for h in failed)
     return VerifyReport(path, groups, findings.in_order(hosts), findings.more, failures)
 
 
@@ -122,18 +119,18 @@ def errors_of(report: VerifyReport) -> dict[str, ClusterctlError]:
     return errors
 
 
-def _add_problems(relays: _Relays, total: NodeTotal, findings: Findings) -> None:
-    """Add a finding for each file that the host could not read."""
-    if not total.problem_count:
+def _add_problems(relays: _Relays, host: str, problems: int, findings: Findings) -> None:
+    """Add a finding for each of the `problems` files that the host could not read."""
+    if not problems:
         return
     try:
-        told = json.loads(zlib.decompress(b"".join(relays.blob(total.host, "problems"))))
+        told = json.loads(zlib.decompress(b"".join(relays.blob(host, "problems"))))
     except (ClusterctlError, ValueError, zlib.error) as error:
-        relays.fail(total.host, error)
+        relays.fail(host, error)
         return
     for path, kind, text in told:
-        findings.add(Kind(kind), path, text, (total.host,))
-    findings.more += total.problem_count - len(told)
+        findings.add(Kind(kind), path, text, (host,))
+    findings.more += problems - len(told)
 
 
 def _add_differences(relays: _Relays, right: Alike, other: Alike, findings: Findings) -> None:
@@ -170,24 +167,16 @@ class _Relays(RelayGroup[ClusterctlError]):
     def __enter__(self) -> _Relays:
         return self
 
-    def totals(self) -> list[NodeTotal]:
+    def totals(self) -> dict[str, Looked]:
         """Wait until all nodes have answered or failed; return the totals of those that answered,
         in the given order."""
-        totals: dict[str, NodeTotal] = {}
+        totals: dict[str, Looked] = {}
         while self._waiting:
             for host, told in self._turn():
-                if not isinstance(told, Looked):
-                    continue
-                self._waiting.discard(host)
-                totals[host] = NodeTotal(
-                    host=host,
-                    digest=told.digest,
-                    counts={name: getattr(told, name) for name in COUNTS},
-                    problem_count=told.problems,
-                    read_bytes=told.read_bytes,
-                    duration_s=told.seconds,
-                )
-        return [totals[host] for host in self._relays if host in totals]
+                if isinstance(told, Looked):
+                    self._waiting.discard(host)
+                    totals[host] = told
+        return {host: totals[host] for host in self._relays if host in totals}
 
     def entries(self, host: str) -> Iterator[Entry]:
         """Yield the host's manifest. Raise the host's error if it is incomplete, so that entries

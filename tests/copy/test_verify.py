@@ -10,9 +10,10 @@ import time
 
 import pytest
 
-from clusterctl.copy.verify import Findings, Kind, NodeTotal, compare, compare_entries, grouped
+from clusterctl.copy.verify import Findings, Kind, compare, compare_entries, grouped
 from clusterctl.domain.errors import HostUnreachable, UsageError
 from clusterctl.node.relay.manifest import Entry, encode, read
+from clusterctl.node.relay.messages import Looked
 from clusterctl.node.relay.verify import NOT_READ, UNKNOWN, position
 from clusterctl.operations import verify as operation
 from clusterctl.operations.verify import Depth, verify
@@ -31,7 +32,7 @@ def entry(path="f", kind="f", mode=0o644, size=5, **more) -> Entry:
     [("aaa", ["012"]), ("aba", ["02", "1"]), ("baa", ["12", "0"]), ("ab", ["0", "1"]), ("", [])],
 )
 def test_groups(digests, groups):
-    totals = [NodeTotal(str(number), digest, {}) for number, digest in enumerate(digests)]
+    totals = {str(number): Looked(digest) for number, digest in enumerate(digests)}
     assert ["".join(group.hosts) for group in grouped(totals)] == groups
 
 
@@ -160,14 +161,13 @@ def test_all_have_the_same(hosts, homes, path, depth):
     assert (report.exit_status, said(report)) == (0, [])
     [group] = report.groups
     assert group.hosts == ("host1", "host2", "host3")
-    assert group.total.counts == {
-        "files": 4,
-        "folders": 3,
-        "links": 2,
-        "others": 0,
-        "bytes": 9005,
-    }
-    assert group.total.read_bytes == (9005 if depth.content else 0)
+    total = Looked(
+        *(group.total.digest, 4, 3, 2),
+        bytes=9005,
+        read_bytes=9005 if depth.content else 0,
+        seconds=group.total.seconds,
+    )
+    assert group.total == total
 
 
 @pytest.mark.parametrize(("number", "depth"), [(2, Depth()), (0, CONTENT)])
@@ -242,7 +242,7 @@ def test_a_link_to_the_path_is_followed_and_what_copies_keep_is_no_part(hosts, h
     (homes[1] / ".clusterctl-copy").mkdir()
     (homes[1] / ".clusterctl-copy" / "part").write_text("x")
     report = check(hosts, "shortcut")
-    assert (report.exit_status, report.groups[0].total.counts["files"]) == (0, 4)
+    assert (report.exit_status, report.groups[0].total.files) == (0, 4)
 
 
 def test_nothing_there(hosts, homes):
@@ -348,4 +348,4 @@ def test_many_small_files(hosts, homes):
         ("differs", "7/0300", ("host3",), "has 1 byte instead of 0"),
         ("missing", "7/0301", ("host3",), "a file"),
     ]
-    assert report.groups[0].total.counts["files"] == 4_004
+    assert report.groups[0].total.files == 4_004
