@@ -109,21 +109,30 @@ def main() -> None:
 def answer(question: dict[str, Any], spy: stacks.PySpy) -> dict[str, Any]:
     """Return the answer to a question. `problems` has the reason for each part that is missing."""
     within_s = question["within_s"]
+
+    def looks() -> dict[str, Any]:
+        seen, problems = look(question["samples"], question["spacing_s"], spy)
+        return {"processes": seen, "problems": problems}
+
     questions: dict[str, Any] = {
-        "processes": lambda: look(question["samples"], question["spacing_s"], spy),
+        "processes": looks,
         "facts": lambda: host.facts(within_s - 0.5),
         "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(), min(3.0, within_s - 0.5)),
     }
     if question["head"]:
         questions["the job's record"] = lambda: job.look(question["job"], question["log_lines"])
     said, errors = host.ask(questions, within_s)
+    seen = said.get("processes", {})
     return {
         "job": said.get("the job's record"),
         "host": {
-            "processes": said.get("processes", []),
+            "processes": seen.get("processes", []),
             "facts": said.get("facts", {}),
             "ras": said.get("NCCL's RAS", ""),
-            "problems": [f"{name}: {why}" for name, why in errors.items()],
+            "problems": [
+                *(f"{name}: {why}" for name, why in errors.items()),
+                *seen.get("problems", ()),
+            ],
         },
     }
 
@@ -135,12 +144,15 @@ def ras_addresses() -> list[str]:
     return sorted(map(processes.text, told))
 
 
-def look(samples: int, spacing_s: float, spy: stacks.PySpy) -> list[dict[str, Any]]:
+def look(
+    samples: int, spacing_s: float, spy: stacks.PySpy
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Sample the processes of jobs, including those that come or go meanwhile. Return each process
-    with its samples."""
+    with its samples, and the reason if TCP connections cannot be read."""
     began = time.monotonic()
     parent = os.getppid()
     known: dict[tuple[int, int], dict[str, Any]] = {}
+    problems: list[str] = []
     for number in range(samples):
         if number and not known:
             break  # no job runs here
@@ -151,6 +163,11 @@ def look(samples: int, spacing_s: float, spy: stacks.PySpy) -> list[dict[str, An
         mark_jobs(found)
         mark_ranks(found)
         tables: dict[str, Any] = {}
+        if found and not problems:
+            try:
+                tables = tcp_sockets()
+            except OSError as error:  # some containers do not permit netlink
+                problems.append(f"TCP connections: {error}")
         taken = []
         for one in found:
             with contextlib.suppress(OSError, ValueError, IndexError):  # the process has ended
@@ -161,7 +178,7 @@ def look(samples: int, spacing_s: float, spy: stacks.PySpy) -> list[dict[str, An
                 if one.role == "rank":
                     taken.append((one, sample))
         stacks.fill(taken, spy)
-    return list(known.values())
+    return list(known.values()), problems
 
 
 def glance(known: dict[tuple[int, int], dict[str, Any]], until: float) -> None:
@@ -274,9 +291,7 @@ def describe(one: processes.Process) -> dict[str, Any]:
         "pid": one.pid,
         "parent": one.ppid,
         "role": told["role"],
-        "rank": number(*["RANK"] * own, "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "HOROVOD_RANK")
-        if one.role == "rank"
-        else None,
+        "rank": told["rank"] if one.role == "rank" else None,
         "local_rank": local if one.role == "rank" else None,
         "size": number(*["WORLD_SIZE"] * own, "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE"),
         "job_id": told["job"],
@@ -300,8 +315,6 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
     telling = telling_task(one.pid, tasks, paths)
     counts = [numbers(f"{folder}/task/{task}/schedstat") for task in tasks]
     moved = dict(line.split(": ") for line in text_of(f"{folder}/io").splitlines() if ": " in line)
-    if not tables:
-        tables.update(tcp_sockets())
     return {
         "at_s": at_s,
         "state": fields[0],
@@ -441,16 +454,16 @@ def tcp_sockets() -> dict[str, dict[str, Any]]:
     """Return this host's TCP connections by inode, as `ss -tinO` shows them.
 
     They come from the same source (sock_diag(7), linux/inet_diag.h, struct tcp_info of
-    linux/tcp.h), which any user may read.
+    linux/tcp.h), which any user may read. Raises OSError.
     """
-    # With an entry that no socket has, the result is never empty: it is read once per sample.
-    found: dict[str, dict[str, Any]] = {"": {}}
+    found: dict[str, dict[str, Any]] = {}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
         kernel.settimeout(1.0)
         for family in (socket.AF_INET, socket.AF_INET6):
             asked = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << INFO - 1, 0xFFF)
-            # A dump (NLM_F_REQUEST | NLM_F_ROOT | NLM_F_MATCH) of SOCK_DIAG_BY_FAMILY.
-            kernel.send(struct.pack("=IHHII", 16 + len(asked), 20, 0x301, 0, 0) + asked)
+            # A dump: NLM_F_REQUEST | NLM_F_ROOT | NLM_F_MATCH.
+            head = (16 + len(asked), SOCK_DIAG_BY_FAMILY, 0x301, 0, 0)
+            kernel.send(struct.pack("=IHHII", *head) + asked)
             is_last = False
             while not is_last:
                 said = kernel.recv(1 << 18)

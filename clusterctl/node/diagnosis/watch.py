@@ -68,9 +68,10 @@ def counters() -> dict[str, Any]:
     found = processes.find(None, False)
     sampler.mark_ranks(found)
     for one in found:
-        if one.role == "rank":
+        rank = processes.rank_of(one)
+        if one.role == "rank" and rank is not None:
             with contextlib.suppress(OSError, ValueError, IndexError):  # the process has ended
-                ranks[one.identity] = _rank(one)
+                ranks[one.identity] = _rank(one, rank)
     return {
         "at": time.monotonic(),
         "cpu": [sum(busy), sum(busy) - busy[3] - busy[4]],
@@ -80,12 +81,12 @@ def counters() -> dict[str, Any]:
     }
 
 
-def _rank(one: processes.Process) -> dict[str, Any]:
+def _rank(one: processes.Process, rank: int) -> dict[str, Any]:
     folder = f"/proc/{one.pid}"
     fields = sampler.stat_fields(folder)
     channel = sampler.text_of(f"{folder}/wchan")
     return {
-        "rank": int(one.environ[processes.RANK]),
+        "rank": rank,
         "pid": one.pid,
         "state": fields[0],
         "wait_channel": "" if channel == "0" else channel,

@@ -141,6 +141,12 @@ def is_of_torchrun(process: Process) -> bool:
     return b"TORCHELASTIC_RUN_ID" in process.environ
 
 
+def rank_of(process: Process) -> int | None:
+    """Return the process's rank; None if its environment has none."""
+    rank = process.environ.get(b"RANK" if is_of_torchrun(process) else RANK, b"")
+    return int(rank) if rank.isdigit() else None
+
+
 def is_train_sh(process: Process) -> bool:
     """Return whether this is train.sh or a script like it. They exec a Python program that runs
     before, between and after their mpirun lines."""
@@ -201,11 +207,10 @@ def is_python(process: Process) -> bool:
 
 def describe(process: Process, ended: str = "") -> dict[str, object]:
     """Return the JSON line about a process. `ended` is terminated, killed, or empty if it runs."""
-    rank = process.environ.get(b"RANK" if is_of_torchrun(process) else RANK, b"")
     uptime_s = float(Path("/proc/uptime").read_text().split()[0])
     return {
         "pid": process.pid,
-        "rank": int(rank) if rank.isdigit() else None,
+        "rank": rank_of(process),
         "role": process.role or "python",
         "job": text(process.environ[JOB]) if JOB in process.environ else None,
         "age_s": round(max(0.0, uptime_s - process.started_ticks / TICKS), 1),

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from clusterctl.node.diagnosis import job, ras, sampler
+from clusterctl.node.diagnosis import job, ras, sampler, stacks, watch
 from clusterctl.node.jobs import jobs
 from clusterctl.node.jobs.processes import Process, read_process
 
@@ -61,7 +61,7 @@ def test_ras(nccl):
     assert time.monotonic() - began < 2
 
 
-def test_which_process_is_the_rank():
+def test_which_process_is_the_rank(monkeypatch):
     """A script started the rank, and the rank its workers; another job has the same numbers. To
     mpirun a torchrun is one rank, and so are its two."""
 
@@ -92,6 +92,9 @@ def test_which_process_is_the_rank():
         (2, 0, [0]),
         (3, 1, [1]),
     ]
+    found[6].pid = os.getpid()
+    monkeypatch.setattr(sampler.processes, "find", lambda *of: found[6:7])
+    assert [one["rank"] for one in watch.counters()["ranks"].values()] == [2]
 
 
 def test_a_process_that_ends_while_it_is_looked_at():
@@ -107,6 +110,21 @@ def test_a_process_that_ends_while_it_is_looked_at():
         with pytest.raises(OSError):
             sampler.sample_of(one, 1.0, {})
         assert sampler.call_of(process.pid, "0 0x3 0x1", {3: "/a b"}) in ("read /a b", "call 0")
+
+
+def test_a_container_that_does_not_permit_netlink(monkeypatch):
+    def refused():
+        raise PermissionError("not permitted")
+
+    monkeypatch.setattr(sampler, "tcp_sockets", refused)
+    question = {"within_s": 240.0, "samples": 2, "spacing_s": 0.0, "head": False}
+    with subprocess.Popen(["sleep", "240"], env={**os.environ, "CLUSTERCTL_JOB": "j"}) as job_of:
+        one = {job_of.pid: read_process(job_of.pid)}
+        monkeypatch.setattr(sampler.processes, "all_processes", lambda: one)
+        found = sampler.answer(question, stacks.PySpy("", ""))["host"]
+        job_of.kill()
+    assert [len(one["samples"]) for one in found["processes"]] == [2]
+    assert found["problems"] == ["TCP connections: not permitted"]
 
 
 def test_a_socket_with_its_queues_and_what_has_passed():
