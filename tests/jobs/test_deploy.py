@@ -117,6 +117,9 @@ def test_a_file_the_user_changed_there_stays_but_the_hosts_file_follows_the_clus
     deployed(b"ours", b"a\n")
     assert deployed(b"ours 2", b"a\n") == DeployedFiles((TRAINER,), (HOSTS_PATH,), ())
     (weird_home / TRAINER).write_bytes(b"theirs")
+    (weird_home / UTIL).parent.mkdir()
+    (weird_home / UTIL).write_bytes(b"theirs, by a name that a later version ships")
+    assert deployed_files(unpack(weird_home, {UTIL: b"ours"})).kept == (UTIL,)
     (weird_home / HOSTS_PATH).write_bytes(b"by hand\n")
     for _ in range(2):
         assert deployed(b"ours 3", b"b\n").kept == (TRAINER,)

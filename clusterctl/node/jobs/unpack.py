@@ -1,8 +1,9 @@
 """Runs on a node: writes files into the home folder. stdin is JSON, compressed by zlib:
 {PATH: {"mode": 420, "content": BASE64}}.
 
-A file that the user has changed since it was written is left as it is, unless the arguments name
-it: those are generated files. Prints {"written": [...], "same": [...], "kept": [...]}.
+A file that the user has made, or changed since it was written, is left as it is, unless the
+arguments name it: those are generated files. Prints
+{"written": [...], "same": [...], "kept": [...]}.
 
 Every `up` runs this on every node, so it imports nothing that takes long. (tarfile and pathlib take
 longer than all of the rest.)
@@ -63,7 +64,8 @@ def unpack(files: dict[str, Any], generated: set[str]) -> dict[str, list[str]]:
     for path, file in files.items():
         content = base64.b64decode(file["content"])
         there = read(path)
-        is_changed = there is not None and digest(there) != before.get(path, digest(there))
+        # Without any record, an interrupted first deployment may have left incomplete files.
+        is_changed = there is not None and bool(before) and digest(there) != before.get(path)
         if there == content and os.stat(path).st_mode & 0o777 == file["mode"]:
             report["same"].append(path)
         elif is_changed and there != content and path not in generated:
