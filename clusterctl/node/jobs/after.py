@@ -217,22 +217,24 @@ def give_code(folder: Path, nodes: list[dict[str, Any]]) -> None:
     """Copy the program that was shipped with the job to those nodes that lack it: new instances."""
     code = CODE / folder.name
     files = jobs.json_in(folder / "code.json", {}).get("files", [])
+    # A script-mode program has another layout, and its data are not on a new instance either.
+    if not files or (code / "contract.json").exists():
+        return
     content = io.BytesIO()
     try:
         with tarfile.open(fileobj=content, mode="w:gz") as archive:
             for name in files:
                 archive.add(code / name, name, recursive=False)
-    except OSError:
-        # A script-mode program has another layout, and its data are not on a new instance either.
+    except OSError as error:
+        say(f"the job's program could not be packed for new nodes: {error}")
         return
     place = f".clusterctl/code/{folder.name}"
     unpack = f"mkdir -p {place}.new && tar -xzf - -C {place}.new && mv {place}.new {place}"
     script = f"umask 077; [ -e {place} ] || {{ {unpack}; }}"
-    if files:
-        answers = ask(nodes, ["sh", "-c", script], content.getvalue())
-        lacking = [node["name"] for node, said in zip(nodes, answers) if said is None]
-        if lacking:
-            say(f"the job's program could not be put on {', '.join(lacking)}: is its disk full?")
+    answers = ask(nodes, ["sh", "-c", script], content.getvalue())
+    lacking = [node["name"] for node, said in zip(nodes, answers) if said is None]
+    if lacking:
+        say(f"the job's program could not be put on {', '.join(lacking)}: is its disk full?")
 
 
 def read_hosts(path: Path) -> dict[str, int]:

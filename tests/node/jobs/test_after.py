@@ -112,3 +112,8 @@ def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_be
     (there / ".clusterctl").write_text("")
     after.give_code(tmp_path, nodes[1:])
     assert "the job's program could not be put on b" in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "code" / tmp_path.name / "lib")
+    after.give_code(tmp_path, nodes[1:])
+    said = capsys.readouterr().out
+    assert "could not be packed" in said
+    assert "it's.py" in said
