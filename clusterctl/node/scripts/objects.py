@@ -181,11 +181,13 @@ class ObjectReader:
         self, key: str, query: Mapping[str, str], headers: Mapping[str, str]
     ) -> http.client.HTTPResponse:
         base, path = self.endpoint.rstrip("/"), "/" + quote(key, safe="/-_.~")
+        china = ".cn" if self.region.startswith("cn-") else ""
+        host = f"s3.{self.region}.amazonaws.com{china}"
         if base or "." in self.name:  # S3's certificate does not cover a bucket name with dots
-            base = base or f"https://s3.{self.region}.amazonaws.com"
+            base = base or f"https://{host}"
             path = f"/{self.name}{path}"
         else:
-            base = f"https://{self.name}.s3.{self.region}.amazonaws.com"
+            base = f"https://{self.name}.{host}"
         parts = urlsplit(base)
         told = "&".join(
             f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}"

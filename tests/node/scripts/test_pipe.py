@@ -198,6 +198,24 @@ def test_a_listing_of_many_pages(monkeypatch):
             ObjectReader({"source": "s3://none-of-ours/x"}).list_all()
 
 
+@pytest.mark.parametrize(
+    ("region", "host"),
+    [
+        ("eu-west-1", "bucket.s3.eu-west-1.amazonaws.com"),
+        ("cn-north-1", "bucket.s3.cn-north-1.amazonaws.com.cn"),
+    ],
+)
+def test_the_host_of_a_region(region, host, monkeypatch):
+    def refused(where, **how):
+        raise NotStreamed(where)
+
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    monkeypatch.setattr(s3.http.client, "HTTPSConnection", refused)
+    with pytest.raises(NotStreamed) as raised:
+        ObjectReader({"source": "s3://bucket/x", "region": region, "unsigned": True}).list_all()
+    assert str(raised.value) == host
+
+
 def test_a_listing_that_is_no_xml(bucket):
     bucket.objects = {"x/\x01": b""}  # a character that XML does not have
     with pytest.raises(NotStreamed, match="what S3 lists of s3://bucket/x/ is no XML"):
