@@ -10,6 +10,7 @@ from clusterctl.diagnosis.drift import disk_findings
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import CommandResult
+from clusterctl.node.jobs.parts import remote_mounts
 from clusterctl.operations.disk import DiskUsage, parse_df
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -63,3 +64,8 @@ def test_findings(percent, found):
     for finding in findings:
         assert finding.message.startswith(f"/data is {percent} % full, ")
         assert "clusterctl clean-logs NAME" in finding.hint
+
+
+def test_remote_mounts_are_not_searched_for_staging_folders():
+    table = "server:/a /mnt/my\\040data nfs4 rw 0 0\n/dev/nvme0n1p1 / ext4 rw 0 0\n"
+    assert remote_mounts(table) == {"/mnt/my data"}

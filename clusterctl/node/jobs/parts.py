@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -30,7 +31,7 @@ REMOTE = ("nfs", "lustre", "fuse", "cifs", "ceph", "efs", "9p", "autofs")
 
 def stagings() -> Iterator[str]:
     """Yield the paths of staging folders."""
-    skipped = SYSTEM | remote_mounts()
+    skipped = SYSTEM | remote_mounts(Path("/proc/self/mounts").read_text())
     todo = [("/", 0)]
     while todo:
         folder, depth = todo.pop()
@@ -44,9 +45,15 @@ def stagings() -> Iterator[str]:
                     todo.append((entry.path, depth + 1))
 
 
-def remote_mounts() -> set:
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    return {mount[1] for mount in mounts if mount[2].startswith(REMOTE)}
+def remote_mounts(table: str) -> set:
+    """Return the mount points of remote file systems in `table`, /proc/self/mounts."""
+    mounts = [line.split() for line in table.splitlines()]
+    # The kernel writes a space in a path as \040.
+    return {
+        re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), mount[1])
+        for mount in mounts
+        if mount[2].startswith(REMOTE)
+    }
 
 
 def describe(staging: str, discard: bool) -> dict:
