@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import io
 import os
-import queue
 import re
 import shlex
 import sys
@@ -19,6 +18,7 @@ import sysconfig
 import tarfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, requires
 from pathlib import Path
@@ -97,7 +97,7 @@ def start_putting(
 ) -> Callable[[], str]:
     """Start to install the programs in the background. Return a function that waits for the end and
     returns the reason if they are not installed, else an empty text."""
-    said: queue.SimpleQueue[str] = queue.SimpleQueue()
+    said: Future[str] = Future()
 
     def work() -> None:
         reason = "it ended early"
@@ -109,11 +109,11 @@ def start_putting(
         except Exception as error:  # whatever it is: the cluster works without the programs
             reason = f"{type(error).__name__}: {error}"
         finally:
-            said.put(reason)
+            said.set_result(reason)
 
     # A daemon thread: after an interrupt this program must not wait for a silent host.
     threading.Thread(target=work, daemon=True).start()
-    return said.get
+    return said.result
 
 
 def put_programs(

@@ -141,6 +141,12 @@ def as_wheel(found, folder: Path) -> Path:
     return path
 
 
+def test_the_reason_can_be_asked_for_twice(tmp_path):
+    reason = head_programs.start_putting(None, None, HOSTS_PATH, tmp_path, offline=True)
+    assert reason() == reason()
+    assert "NoneType" in reason()
+
+
 def test_the_programs_import_nothing_that_is_not_there():
     """Of their own modules those of AWS and the lab (NOT_THERE) stay here."""
     code = (
