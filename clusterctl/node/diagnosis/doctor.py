@@ -13,7 +13,6 @@ it, else only their port 22. Prints the facts of `host`, and
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -22,6 +21,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from clusterctl.node.diagnosis import host
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 RECORD = ".clusterctl/shipped.json"  # see node/jobs/unpack.py
 PEER_S = 5.0  # timeout of a connection to a peer
+# Peers that are tested in parallel.
+AT_ONCE = 128
 DCGM_S = 30.0
 
 
@@ -86,38 +88,35 @@ def data(folder: str) -> list[object] | None:
 
 def unreached(peers: list[str], over_ssh: bool) -> dict[str, str]:
     """Return the peers that cannot be reached, with the reasons."""
-    if not over_ssh:
-        return {peer: why for peer in peers for why in [_greeting(peer)] if why}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        reasons = pool.map(_ssh if over_ssh else _greeting, peers)
+        return {peer: why for peer, why in zip(peers, reasons) if why}
+
+
+def _ssh(peer: str) -> str:
+    """Return why ssh does not reach the peer; empty if it does."""
     ssh = ("ssh", "-n", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={PEER_S:.0f}")
-    started = {
-        peer: subprocess.Popen(
-            [*ssh, peer, "true"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    try:
+        done = subprocess.run(
+            [*ssh, peer, "true"],
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=2 * PEER_S,
+            check=False,
         )
-        for peer in peers
-    }
-    deadline = time.monotonic() + 2 * PEER_S
-    failed = {}
-    for peer, process in started.items():
-        try:
-            _, said = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            failed[peer] = f"no answer within {2 * PEER_S:.0f} s"
-            continue
-        if process.returncode:
-            lines = said.strip().splitlines() or [f"exit status {process.returncode}"]
-            failed[peer] = lines[-1]
-    return failed
+    except subprocess.TimeoutExpired:
+        return f"no answer within {2 * PEER_S:.0f} s"
+    lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+    return lines[-1] if done.returncode else ""
 
 
 def _greeting(peer: str) -> str:
-    with contextlib.closing(socket.socket()) as there:
-        there.settimeout(PEER_S)
-        try:
-            there.connect((peer, 22))
+    """Return why the peer's port 22 does not answer as SSH; empty if it does."""
+    try:
+        with socket.create_connection((peer, 22), PEER_S) as there:
             return "" if there.recv(4) == b"SSH-" else "port 22 is not SSH's"
-        except OSError as error:
-            return error.strerror or str(error)
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def dcgm() -> list[str] | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
-from clusterctl.node.diagnosis import host
+from clusterctl.node.diagnosis import doctor, host
 
 
 def test_what_hangs_dies_or_fails_is_named_and_holds_nothing_up():
@@ -32,6 +33,14 @@ def test_what_hangs_dies_or_fails_is_named_and_holds_nothing_up():
         "dies": "its process died",
         "fails": "ZeroDivisionError: division by zero",
     }
+
+
+@pytest.mark.parametrize(("test", "over_ssh"), [("_greeting", False), ("_ssh", True)])
+def test_peers_are_tested_at_once(test, over_ssh, monkeypatch):
+    together = threading.Barrier(8, timeout=60)
+    monkeypatch.setattr(doctor, test, lambda peer: "dead" if together.wait() else "")
+    peers = [f"10.0.0.{n}" for n in range(8)]
+    assert list(doctor.unreached(peers, over_ssh).values()) == ["dead"] * 7
 
 
 def test_a_question_that_hangs_holds_no_output_open():
