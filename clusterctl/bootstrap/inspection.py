@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from clusterctl.bootstrap.training import FOLDER
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 
 # Where Deep Learning AMIs mount the instance store, the service that does it, and its timeout.
@@ -176,16 +175,7 @@ def _root(host: str, found: Equipment, asked: Asked) -> Iterator[Finding]:
         )
 
 
-def folded(findings: Sequence[Finding]) -> list[Finding]:
-    """Merge equal findings of several hosts into one."""
-    hosts: dict[Finding, list[str]] = {}
-    for finding in findings:
-        hosts.setdefault(replace(finding, host=None), []).append(finding.host or "")
-    return [replace(finding, host=fold_hosts(names)) for finding, names in hosts.items()]
-
-
 MPI_KEY = "clusterctl_mpi"  # mpirun's private key in ~/.ssh
-MPI_KEY_COMMENT = "clusterctl-mpi"
 LOG_LINES = 20  # of cloud-init's log
 
 # Each command gets a stdin of its own: that of the shell is the script itself.
@@ -222,7 +212,7 @@ fi
 _MPI_KEY = f"""
 mkdir -p -m 700 ~/.ssh
 if [ ! -s ~/.ssh/{MPI_KEY} ]; then
-    ssh-keygen -q -t ed25519 -N '' -C {MPI_KEY_COMMENT} -f ~/.ssh/{MPI_KEY} </dev/null
+    ssh-keygen -q -t ed25519 -N '' -C clusterctl-mpi -f ~/.ssh/{MPI_KEY} </dev/null
 fi
 printf 'mpi-key %s\\n' "$(ssh-keygen -y -f ~/.ssh/{MPI_KEY} </dev/null)"
 """

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from clusterctl.bootstrap.training import EnvState, NodeEnv
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_bytes
 
@@ -104,7 +104,7 @@ def obstacles(nodes: Sequence[NodeEnv], folder: str) -> list[Finding]:
             message = f"{folder} cannot be written to, and sudo asks for a password"
             found.append(_error(node, "env.folder", message, "see --prefix"))
         found += _room_findings(node)
-    return _folded(found)
+    return folded(found)
 
 
 def _room_findings(node: NodeEnv) -> list[Finding]:
@@ -137,7 +137,7 @@ def state_findings(nodes: Sequence[NodeEnv], folder: str, cluster: str) -> list[
         message = f"the nodes' environments are of {len(keys)} kinds: {', '.join(sorted(keys))}"
         hint = "mpirun needs the same on all: see --python and --preset of `env install`"
         found.append(Finding("env.alike", Severity.ERROR, message, hint=hint))
-    return _folded(found)
+    return folded(found)
 
 
 def _not_ready(node: NodeEnv, folder: str, cluster: str) -> Finding:
@@ -154,13 +154,3 @@ def _not_ready(node: NodeEnv, folder: str, cluster: str) -> Finding:
 
 def _error(node: NodeEnv, check: str, message: str, hint: str) -> Finding:
     return Finding(check, Severity.ERROR, message, node.host, hint)
-
-
-def _folded(found: Sequence[Finding]) -> list[Finding]:
-    hosts: dict[Finding, list[str]] = {}
-    for finding in found:
-        hosts.setdefault(replace(finding, host=None), []).append(finding.host or "")
-    return [
-        replace(finding, host=fold_hosts(names) if any(names) else None)
-        for finding, names in hosts.items()
-    ]

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterctl.bootstrap.inspection import MPI_KEY, MPI_KEY_COMMENT
+from clusterctl.bootstrap.inspection import MPI_KEY
 
 KNOWN_HOSTS = "clusterctl_known_hosts"
 
@@ -95,13 +95,10 @@ without_block() {{
 }}
 """
 # The block holds only the current head node's key: a head node that was replaced must not be able
-# to log in. Older versions added the key as a line of its own, which its comment identifies.
-_AUTHORIZE = f"""\
+# to log in.
+_AUTHORIZE = """\
 touch authorized_keys
-{{
-    without_block authorized_keys | sed '/ {MPI_KEY_COMMENT}$/d'
-    printf '%s' "$block"
-}} >keys.clusterctl
+{ without_block authorized_keys; printf '%s' "$block"; } >keys.clusterctl
 mv keys.clusterctl authorized_keys
 """
 # Without sudo there are no names in /etc/hosts. They are a convenience: addresses always work.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+
+from clusterctl.domain.ranges import fold_hosts
 
 
 class Severity(Enum):
@@ -42,3 +45,13 @@ class Finding:
     def info(cls, check_id: str, message: str, hint: str = "") -> Finding:
         """Return a finding that is good to know."""
         return cls(check_id, Severity.INFO, message, hint=hint)
+
+def folded(findings: Sequence[Finding]) -> list[Finding]:
+    """Merge equal findings of several hosts into one."""
+    hosts: dict[Finding, list[str]] = {}
+    for finding in findings:
+        hosts.setdefault(replace(finding, host=None), []).append(finding.host or "")
+    return [
+        replace(finding, host=fold_hosts(names) if any(names) else None)
+        for finding, names in hosts.items()
+    ]

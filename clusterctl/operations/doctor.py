@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterctl.bootstrap.inspection import folded
 from clusterctl.bootstrap.training import FOLDER
 from clusterctl.diagnosis.drift import ExaminedNode, Table, clock_of, drift, findings
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.results import FanoutResult, HostOutcome, json_lines, last_line
 from clusterctl.domain.units import count
 from clusterctl.ec2.instances import Instance

@@ -20,7 +20,6 @@ from clusterctl.bootstrap.inspection import (
     Inspection,
     check_equipment,
     check_inspection,
-    folded,
     inspection_script,
     parse_inspection,
 )
@@ -35,7 +34,7 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     KeyRefused,
 )
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.results import FanoutResult, read_each
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2.errors import gaps

@@ -9,11 +9,10 @@ from clusterctl.bootstrap.inspection import (
     Equipment,
     FileSystem,
     check_equipment,
-    folded,
     inspection_script,
     parse_inspection,
 )
-from clusterctl.domain.findings import Severity
+from clusterctl.domain.findings import Severity, folded
 
 HEADER = "Filesystem     1024-blocks      Used Available Capacity Mounted on"
 ROOT = "/dev/nvme0n1p1   507836416  52428800 455407616      11% /"

@@ -99,11 +99,6 @@ def test_the_users_keys_stay_and_those_of_earlier_head_nodes_go(node, own):
     for _ in range(2):
         join(node)
         assert files(node)["authorized_keys"].splitlines() == [*own.splitlines(), *block]
-    # As older versions wrote it.
-    authorized_keys.write_text(f"{own.rstrip()}\n{ED25519} clusterctl-mpi\nssh-rsa AAAA last\n")
-    join(node)
-    lines = [*own.rstrip().splitlines(), "ssh-rsa AAAA last", *block]
-    assert [line for line in files(node)["authorized_keys"].splitlines() if line] == lines
 
 
 OWN_CONFIGS = {

@@ -111,8 +111,7 @@ class Clock:
         self._before_s = before if is_this_boot else before + last
         self._boots = int(_seconds(kept.get("boots"))) + (not is_this_boot)
         began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        # A file of an older guard has no `since`: it is not known when its first boot began.
-        self._since = _seconds(kept.get("since")) if kept else began
+        self._since = _seconds(kept.get("since", began))
         self._kept_at = -KEEP_EVERY_S
         self._jumps = Jumps()
 
