@@ -223,10 +223,7 @@ def _prints(name: str, text: str) -> str:
 
 
 def _packed(content: bytes) -> str:
-    # gzip without a time stamp: the same bytes each time.
-    packer = zlib.compressobj(9, wbits=31)
-    packed = base64.b64encode(packer.compress(content) + packer.flush()).decode()
-    return textwrap.fill(packed, 76) + "\n"
+    return textwrap.fill(base64.b64encode(_gzip(content)).decode(), 76) + "\n"
 
 
 def _or_without_python(settings: GuardSettings) -> str:
@@ -316,6 +313,7 @@ def _fitting(content: bytes, user: bytes) -> bytes:
 
 
 def _gzip(content: bytes) -> bytes:
+    # Without a time stamp: the same bytes each time.
     packer = zlib.compressobj(9, wbits=31)
     return packer.compress(content) + packer.flush()
 

@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import tarfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, requires
@@ -251,9 +251,9 @@ def libraries() -> Mapping[str, Path]:
     }
 
 
-def installed(unused: Iterable[str] = UNUSED) -> Iterator[Distribution]:
+def installed() -> Iterator[Distribution]:
     """Yield LIBRARIES and their dependencies, as installed here."""
-    todo, seen = list(LIBRARIES), set(unused)
+    todo, seen = list(LIBRARIES), set(UNUSED)
     while todo:
         name = _name(todo.pop())
         if name in seen:

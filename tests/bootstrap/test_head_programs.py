@@ -89,7 +89,8 @@ def test_up_again_with_a_bashrc_of_ones_own(pair, hosts):
 def test_another_python_with_a_package_index(pair, hosts, tmp_path, monkeypatch):
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    for found in head_programs.installed(unused=()):
+    monkeypatch.setattr(head_programs, "UNUSED", ())
+    for found in head_programs.installed():
         wheel = as_wheel(found, wheels)
         pair.on(0, f"mkdir -p wheels; cat >wheels/{wheel.name}", wheel.read_bytes())
     monkeypatch.setattr(head_programs, "own_abi", lambda: "cpython-39-darwin")

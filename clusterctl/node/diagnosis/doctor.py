@@ -25,13 +25,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from clusterctl.node.diagnosis import host
-from clusterctl.node.jobs import preflight
+from clusterctl.node.jobs import preflight, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-RECORD = ".clusterctl/shipped.json"  # see node/jobs/unpack.py
 PEER_S = 5.0  # timeout of a connection to a peer
 # Peers that are tested in parallel.
 AT_ONCE = 128
@@ -66,7 +65,8 @@ def scripts() -> dict[str, str]:
     """Return hashes of the shipped examples as they are on this node, without the hosts file: that
     differs between clusters."""
     home = Path.home()
-    names = json.loads((home / RECORD).read_text()) if (home / RECORD).exists() else {}
+    record = home / unpack.SHIPPED
+    names = json.loads(record.read_text()) if record.exists() else {}
     found = {}
     for name in sorted(names):
         if not name.endswith("/hosts"):

@@ -39,7 +39,6 @@ LOST = re.compile(
     rb"lost communication with a remote daemon|A daemon failed to report back"
     rb"|Timeout, server \S+ not responding|client_loop: send disconnect"
 )
-CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --script`, on every node
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
 # Timeout of one command on another node.
 ANSWER_WITHIN_S = 45.0
@@ -87,16 +86,14 @@ def after(folder: Path, status: int, offset: int) -> bool:
         say(f"ended {number} process{plural} that the job had left on {name}")
     if lost:
         say(f"the job lost {where}")
-    if not plan.get("retries"):
-        why = ""
-    elif not lost:
-        why = "not started again: no node was lost, the failure is the job's own"
-    elif earlier >= plan["retries"]:
-        why = f"not started again: it was {earlier} times, as --retries says"
-    else:
-        why = ""
-        why = wait_for_nodes(plan, nodes, folder)
-    retried = bool(lost and plan.get("retries") and not why.startswith("not "))
+    retried, why = False, ""
+    if plan.get("retries"):
+        if not lost:
+            why = "not started again: no node was lost, the failure is the job's own"
+        elif earlier >= plan["retries"]:
+            why = f"not started again: it was {earlier} times, as --retries says"
+        else:
+            retried, why = wait_for_nodes(plan, nodes, folder)
     note(folder, {**attempt, "retried": retried, "why": why})
     if why:
         say(why)
@@ -176,11 +173,13 @@ def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes) -> list[str 
         return list(pool.map(one, nodes))
 
 
-def wait_for_nodes(plan: dict[str, Any], nodes: list[dict[str, Any]], folder: Path) -> str:
+def wait_for_nodes(
+    plan: dict[str, Any], nodes: list[dict[str, Any]], folder: Path
+) -> tuple[bool, str]:
     """Wait until enough nodes answer, then write the command line of the next attempt to `again`.
 
-    Return a message for the log. It begins with "not " if too few nodes were back in time. The
-    hosts file is read at each poll: `up` may add nodes meanwhile.
+    Return whether enough nodes were back in time, and a message for the log. The hosts file is read
+    at each poll: `up` may add nodes meanwhile.
     """
     names = {node["address"]: node["name"] for node in nodes}
     head = nodes[0]["address"] if nodes else ""
@@ -201,7 +200,7 @@ def wait_for_nodes(plan: dict[str, Any], nodes: list[dict[str, Any]], folder: Pa
         if ranks == plan["ranks"] or (enough_since and now - enough_since > LEFT_FOR_S):
             break
         if now > deadline:
-            return (
+            return False, (
                 f"not started again: within {WAIT_S / 60:.0f} minutes only {sum(slots.values())} "
                 f"of at least {plan['min_ranks']} GPUs were there"
             )
@@ -210,12 +209,12 @@ def wait_for_nodes(plan: dict[str, Any], nodes: list[dict[str, Any]], folder: Pa
     give_code(folder, [node for node in others if node["address"] in slots])
     line = line_of(plan, ranks, folder, slots)
     (folder / "again").write_text("set -- " + shlex.join(line) + "\n")
-    return f"starting again with {ranks} ranks on {', '.join(used)}"
+    return True, f"starting again with {ranks} ranks on {', '.join(used)}"
 
 
 def give_code(folder: Path, nodes: list[dict[str, Any]]) -> None:
     """Copy the program that was shipped with the job to those nodes that lack it: new instances."""
-    code = CODE / folder.name
+    code = jobs.CODE / folder.name
     files = jobs.json_in(folder / "code.json", {}).get("files", [])
     # A script-mode program has another layout, and its data are not on a new instance either.
     if not files or (code / "contract.json").exists():

@@ -25,9 +25,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from clusterctl.node.jobs.jobs import JOB_IDS, JOBS, METRICS, pid_of
+from clusterctl.node.jobs.jobs import CODE, JOB_IDS, JOBS, METRICS, pid_of
 
-CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --script`, on every node
 CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 OF_STEP = re.compile(r"model\.ckpt-(\d+)\..*")
 # Files of the trainer, and of the tutorial's trainer for TensorFlow 1.

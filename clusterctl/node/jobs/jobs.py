@@ -52,6 +52,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 JOBS = Path.home() / ".clusterctl" / "jobs"
+CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --script`, on every node
 JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
 ORDER_FILE = "job.json"  # written by `start` only, so its mtime is the time of submission
 # Size of the files whose space is reserved at the start.
@@ -223,9 +224,7 @@ def wait_until(reached: Callable[[], bool], timeout_s: float) -> bool:
 
 def start(job_id: str, how: str, files: dict) -> dict:
     """Create the job's folder with these files and start the job. Return what `start` prints."""
-    JOBS.mkdir(parents=True, exist_ok=True)
-    # Earlier versions created the folder with wider permissions.
-    JOBS.chmod(0o700)
+    JOBS.mkdir(mode=0o700, parents=True, exist_ok=True)
     # clean-logs takes the same lock, so that it removes no folder of a job that is being started.
     with (JOBS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -338,14 +337,10 @@ def cancel(job_id: str) -> dict:
 
 def mark_cancelled(folder: Path) -> None:
     """Mark the job as cancelled. Errors are ignored: the job is stopped even on a full disk."""
-    try:
+    with contextlib.suppress(OSError):
         (folder / "not_cancelled").replace(folder / "cancelled")
         # If the job has to be killed, this is the time of its end: its log may be hours old.
         os.utime(folder / "cancelled")
-    except OSError:
-        # Jobs started by earlier versions have no file `not_cancelled`.
-        with contextlib.suppress(OSError):
-            (folder / "cancelled").touch()
 
 
 def pack(folder: Path) -> None:

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from clusterctl.jobs.detached import AFTER
-from clusterctl.node.jobs import after
+from clusterctl.node.jobs import after, jobs
 from clusterctl.node.jobs.after import fitting, has_lost, line_of
 
 ARGV = ["mpirun", "-np", "8", "--hostfile", "hosts", "t.py", "-b", "96", "--clear_log"]
@@ -92,7 +92,7 @@ def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_be
     monkeypatch.setenv("PATH", f"{there}:{os.environ['PATH']}")
     (tmp_path / "after.py").write_text(AFTER.text)
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "after.py")])
-    monkeypatch.setattr(after, "CODE", tmp_path / "code")
+    monkeypatch.setattr(jobs, "CODE", tmp_path / "code")
     (tmp_path / "code" / tmp_path.name / "lib").mkdir(parents=True)
     (tmp_path / "code" / tmp_path.name / "lib" / "it's.py").write_text("print()")
     (tmp_path / "code.json").write_text(json.dumps({"files": ["lib/it's.py"]}))
@@ -100,10 +100,10 @@ def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_be
     environ = {**os.environ, "CLUSTERCTL_JOB": tmp_path.name}
     with subprocess.Popen(["sleep", "240"], env=environ) as left:
         nodes = [{"name": "a", "address": "10.0.0.4"}, {"name": "b", "address": "10.0.0.5"}]
-        said = after.wait_for_nodes(plan(tmp_path), nodes, tmp_path)
+        again, said = after.wait_for_nodes(plan(tmp_path), nodes, tmp_path)
         ended = left.poll()
         left.kill()
-    assert (said, ended) == ("starting again with 8 ranks on a, b", -15)
+    assert (again, said, ended) == (True, "starting again with 8 ranks on a, b", -15)
     shipped = there / ".clusterctl" / "code" / tmp_path.name / "lib" / "it's.py"
     assert shipped.read_text() == "print()"
     assert "could not be put" not in capsys.readouterr().out
