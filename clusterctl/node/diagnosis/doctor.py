@@ -26,6 +26,7 @@ from pathlib import Path
 
 from clusterctl.node.diagnosis import host
 from clusterctl.node.jobs import preflight, unpack
+from clusterctl.node.programs import output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
 def mpirun_on_path() -> list[str] | None:
     """Return path and version of the `mpirun` on PATH. A job may use another one."""
     path = shutil.which("mpirun")
-    said = host.output([path, "--version"]) if path else None
+    said = output([path, "--version"]) if path else None
     return [path, (said or "").split("\n")[0]] if path else None
 
 
@@ -124,7 +125,7 @@ def dcgm() -> list[str] | None:
     if not shutil.which("dcgmi"):
         return None
     # dcgmi exits with an error also if a test fails, which is a result.
-    said = host.output(["sh", "-c", "dcgmi diag -r 1 -j; :"], DCGM_S) or ""
+    said = output(["dcgmi", "diag", "-r", "1", "-j"], DCGM_S, check=False) or ""
     try:
         return failed_tests(json.loads(said))
     except ValueError:

@@ -18,10 +18,12 @@ import shutil
 import signal
 import socket
 import struct
-import subprocess
 import time
 from functools import partial
 from pathlib import Path
+
+from clusterctl.node.procfs import boot_id
+from clusterctl.node.programs import output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -152,30 +154,13 @@ def _take(name: str, said: bytes, answers: dict[str, Any], errors: dict[str, str
         answers[name] = answer["value"]
 
 
-def output(argv: list[str], timeout_s: float = WITHIN_S) -> str | None:
-    """Return what a program prints; None if it is missing, fails or takes too long."""
-    try:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-    except OSError:
-        return None
-    try:
-        out, _ = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        # No wait: a process that hangs in the kernel does not die.
-        process.kill()
-        return None
-    return out.decode(errors="replace") if process.returncode == 0 else None
-
-
 def system() -> dict[str, Any]:
     """Return the host's name, kernel, boot, uptime in seconds, processors and load."""
     name = os.uname()
     return {
         "hostname": name.nodename,
         "kernel": name.release,
-        "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "boot_id": boot_id(),
         "uptime_s": _uptime_s(),
         "cpus": len(os.sched_getaffinity(0)),
         "load": os.getloadavg()[0],
@@ -425,8 +410,4 @@ def fabric_manager() -> str | None:
     if not Path("/dev/nvidia-nvswitch0").exists():
         return None
     # systemctl exits with 3 if the service does not run, which is a result.
-    return (output(["sh", "-c", "systemctl is-active nvidia-fabricmanager || :"]) or "").strip()
-
-
-def main() -> None:
-    print(json.dumps(facts()))
+    return (output(["systemctl", "is-active", "nvidia-fabricmanager"], check=False) or "").strip()

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from clusterctl.node.diagnosis import host, job, ras, stacks
 from clusterctl.node.jobs import processes
+from clusterctl.node.procfs import TICKS, read_stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ MOST_SOURCES = 32
 MOST_FILES = 64
 MOST_SOCKETS = 256
 MOST_THREADS = 1024
-TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -309,7 +309,7 @@ def describe(one: processes.Process) -> dict[str, Any]:
 def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> dict[str, Any]:
     """Return one sample of a process, without stacks. Raises OSError if it has ended."""
     folder = f"/proc/{one.pid}"
-    fields = stat_fields(folder)
+    fields = read_stat(folder)[1]
     paths = descriptors(one.pid)
     tasks = tasks_of(one.pid)
     telling = telling_task(one.pid, tasks, paths)
@@ -353,16 +353,10 @@ def numbers(path: str) -> list[int]:
     return [int(word) for word in text_of(path).split() if word.isdigit()]
 
 
-def stat_fields(folder: str) -> list[str]:
-    """Return the fields of /proc/PID/stat after the name. Raises OSError."""
-    raw = Path(folder, "stat").read_bytes()
-    return raw.rpartition(b")")[2].decode().split()
-
-
 def state_of(folder: str) -> str:
     """Return the state of a process or thread, a letter; empty if it has ended."""
     try:
-        return stat_fields(folder)[0]
+        return read_stat(folder)[1][0]
     except (OSError, IndexError):
         return ""
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from clusterctl.node.diagnosis import host, job, sampler
 from clusterctl.node.jobs import processes
+from clusterctl.node.procfs import TICKS, read_stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def counters() -> dict[str, Any]:
 
 def _rank(one: processes.Process, rank: int) -> dict[str, Any]:
     folder = f"/proc/{one.pid}"
-    fields = sampler.stat_fields(folder)
+    fields = read_stat(folder)[1]
     channel = sampler.text_of(f"{folder}/wchan")
     return {
         "rank": rank,
@@ -91,7 +92,7 @@ def _rank(one: processes.Process, rank: int) -> dict[str, Any]:
         "state": fields[0],
         "wait_channel": "" if channel == "0" else channel,
         "rss_bytes": int(fields[21]) * sampler.PAGE,
-        "cpu_s": (int(fields[11]) + int(fields[12])) / sampler.TICKS,
+        "cpu_s": (int(fields[11]) + int(fields[12])) / TICKS,
     }
 
 

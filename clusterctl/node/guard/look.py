@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -69,34 +70,25 @@ def look() -> Look:
 
 def all_processes() -> dict[int, JobProcess]:
     """Return all users' processes by process ID, without zombies."""
+    # The guard does not share node/procfs.py: a module more is too large for its user data.
     found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                process = _process(entry)
-            except (OSError, ValueError, IndexError):
-                continue
-            if process:
-                found[process.pid] = process
+    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
+            folder = Path("/proc", pid)
+            # The name is in parentheses, and may contain parentheses itself.
+            name, _, rest = (folder / "stat").read_bytes().partition(b"(")[2].rpartition(b")")
+            fields = rest.split()
+            title = (folder / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
+            if fields[0] not in (b"Z", b"X"):
+                found[int(pid)] = JobProcess(
+                    int(pid),
+                    int(fields[1]),
+                    os.fsdecode(name),
+                    title.decode(errors="replace"),
+                    tuple((folder / "environ").read_bytes().split(b"\0")),
+                    sum(map(int, fields[11:15])) / TICKS,
+                )
     return found
-
-
-def _process(folder: Path) -> JobProcess | None:
-    # The name is in parentheses, and may contain parentheses itself.
-    name, _, rest = (folder / "stat").read_bytes().partition(b"(")[2].rpartition(b")")
-    fields = rest.split()
-    if fields[0] in (b"Z", b"X"):
-        return None
-    title = (folder / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
-    environ = (folder / "environ").read_bytes().split(b"\0")
-    return JobProcess(
-        int(folder.name),
-        int(fields[1]),
-        os.fsdecode(name),
-        title.decode(errors="replace"),
-        tuple(environ),
-        sum(map(int, fields[11:15])) / TICKS,
-    )
 
 
 def is_rank_or_job(process: JobProcess) -> bool:
@@ -167,11 +159,9 @@ def gpus() -> list[str]:
 def has_nvidia_card() -> bool:
     """Return whether a PCI device is NVIDIA's."""
     for vendor in Path("/sys/bus/pci/devices").glob("*/vendor"):
-        try:
+        with contextlib.suppress(OSError):
             if vendor.read_text().strip() == "0x10de":
                 return True
-        except OSError:
-            continue
     return False
 
 

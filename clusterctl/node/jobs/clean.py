@@ -25,7 +25,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from clusterctl.node.jobs.jobs import CODE, JOB_IDS, JOBS, METRICS, pid_of
+from clusterctl.node.jobs.jobs import CODE, JOB_IDS, JOBS, METRICS, is_of_job, pid_of
 
 CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 OF_STEP = re.compile(r"model\.ckpt-(\d+)\..*")
@@ -57,12 +57,7 @@ def submitted(job: Path) -> tuple:
 
 def has_processes(job: str) -> bool:
     """Return whether any process here has the job's variable: only the head node has a record."""
-    mark = b"CLUSTERCTL_JOB=" + os.fsencode(job)
-    for environ in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if mark in environ.read_bytes().split(b"\0"):
-                return True
-    return False
+    return any(is_of_job(folder, job) for folder in Path("/proc").glob("[0-9]*"))
 
 
 def main() -> None:

@@ -51,6 +51,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from clusterctl.node.procfs import boot_id, environ_of, read_stat
+
 JOBS = Path.home() / ".clusterctl" / "jobs"
 CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --script`, on every node
 JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
@@ -73,10 +75,14 @@ def pid_of(folder: Path) -> int:
     """Return the process ID of the job; 0 if it has ended."""
     try:
         pid = int((folder / "pid").read_text())
-        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except (OSError, ValueError):
         return 0
-    return pid if b"CLUSTERCTL_JOB=" + os.fsencode(folder.name) in environ else 0
+    return pid if is_of_job(f"/proc/{pid}", folder.name) else 0
+
+
+def is_of_job(process: str | Path, job_id: str) -> bool:
+    """Return whether the process of a folder in /proc has the job's ID in its environment."""
+    return environ_of(process).get(b"CLUSTERCTL_JOB") == os.fsencode(job_id)
 
 
 def exit_status_of(folder: Path) -> int | None:
@@ -111,11 +117,6 @@ def json_in(path: Path, empty: Any) -> Any:
     except ValueError:
         return empty
     return found if isinstance(found, type(empty)) else empty
-
-
-def boot_id() -> str:
-    """Return the kernel's random ID of this boot; empty if it cannot be read."""
-    return text_in(Path("/proc/sys/kernel/random/boot_id")).strip()
 
 
 def awaited_by(folder: Path) -> list:
@@ -291,10 +292,9 @@ def write_files(folder: Path, files: dict) -> None:
 def lives(pid: int) -> bool:
     """Return whether the process exists and is no zombie."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        return read_stat(f"/proc/{pid}")[1][0] not in "ZX"
     except OSError:
         return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def launch(folder: Path) -> tuple:

@@ -19,9 +19,10 @@ import json
 import os
 import re
 import stat
-import subprocess
 import sys
 from pathlib import Path
+
+from clusterctl.node.programs import output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -223,30 +224,15 @@ def versions(python: str, mpirun: str) -> dict[str, str]:
     with contextlib.suppress(OSError):
         driver = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", Path(DRIVER).read_text())
         found.update({"driver": driver[1]} if driver else {})
-    said = output([mpirun, "--version"])
+    said = (output([mpirun, "--version"], TIMEOUT_S, check=False) or "").strip()
     if said:
         found["mpirun"] = said.splitlines()[0]
     # A wrapper may print something before: only the last line counts.
-    for line in output([python, "-W", "ignore", "-c", VERSIONS]).splitlines()[-1:]:
+    told = output([python, "-W", "ignore", "-c", VERSIONS], TIMEOUT_S, check=False) or ""
+    for line in told.strip().splitlines()[-1:]:
         with contextlib.suppress(ValueError):
             found.update(json.loads(line))
     return found
-
-
-def output(argv: list[str]) -> str:
-    """Return what a program prints; empty if it does not start or takes too long."""
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode(errors="replace").strip()
 
 
 def main() -> None:

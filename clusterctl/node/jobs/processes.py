@@ -21,6 +21,8 @@ import sys
 import time
 from pathlib import Path
 
+from clusterctl.node.procfs import TICKS, environ_of, read_stat
+
 # Environment variables.
 JOB = b"CLUSTERCTL_JOB"
 RANK = b"OMPI_COMM_WORLD_RANK"
@@ -30,7 +32,6 @@ DAEMONS = ("orted", "prted", "ompi_prted")
 TRAIN_SH = "/.clusterctl/launch.pyz"
 TERM_GRACE_S = 5.0
 KILL_GRACE_S = 5.0
-TICKS = os.sysconf("SC_CLK_TCK")  # per second
 
 
 class Process:
@@ -70,10 +71,7 @@ def read_process(pid: int) -> Process:
     folder = Path(f"/proc/{pid}")
     if folder.stat().st_uid != os.geteuid():
         raise PermissionError
-    stat = (folder / "stat").read_bytes()
-    # The name is in parentheses, and may have spaces and parentheses itself.
-    name, _, rest = stat.partition(b"(")[2].rpartition(b")")
-    fields = rest.split()
+    name, fields = read_stat(folder)
     argv = [text(word) for word in (folder / "cmdline").read_bytes().split(b"\0")[:-1]]
     try:
         program = os.path.basename(os.readlink(folder / "exe"))  # noqa: PTH115, PTH119
@@ -82,25 +80,17 @@ def read_process(pid: int) -> Process:
     return Process(
         pid=pid,
         ppid=int(fields[1]),
-        name=os.fsdecode(name),
+        name=name,
         argv=argv,
         environ=environ_of(folder),
         program=program,
-        state=fields[0].decode(),
+        state=fields[0],
         started_ticks=int(fields[19]),
     )
 
 
 def text(raw: bytes) -> str:
     return raw.decode(errors="backslashreplace")
-
-
-def environ_of(folder: Path) -> dict[bytes, bytes]:
-    try:
-        pairs = (folder / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return {}
-    return {name: value for name, _, value in (pair.partition(b"=") for pair in pairs)}
 
 
 def all_processes() -> dict[int, Process]:

@@ -39,6 +39,7 @@ from itertools import islice
 from pathlib import Path
 
 from clusterctl.node.death_signal import die_with, set_death_signal
+from clusterctl.node.procfs import read_stat
 from clusterctl.node.scripts.objects import NotStreamed, ObjectReader
 
 TYPE_CHECKING = False
@@ -284,7 +285,7 @@ class RankProcess:
     def _stat(self) -> tuple[str, str]:
         """Return its state and start time (proc(5)); "X" if it is gone."""
         try:
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            fields = read_stat(f"/proc/{self.pid}")[1]
         except OSError:
             return "X", ""
         return fields[0], fields[19]

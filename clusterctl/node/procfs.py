@@ -1,0 +1,33 @@
+"""Facts about processes and the boot, read from /proc."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK")  # of processor time and start times, per second
+
+
+def read_stat(folder: str | Path) -> tuple[str, list[str]]:
+    """Return the name of a process or thread, and the fields of its `stat` after the name: state,
+    parent and so on (proc(5)). Raises OSError."""
+    # The name is in parentheses, and may have spaces and parentheses itself.
+    name, _, rest = Path(folder, "stat").read_bytes().partition(b"(")[2].rpartition(b")")
+    return os.fsdecode(name), rest.decode().split()
+
+
+def environ_of(folder: str | Path) -> dict[bytes, bytes]:
+    """Return a process's environment; empty if it is gone or another user's."""
+    try:
+        pairs = Path(folder, "environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    return {name: value for name, _, value in (pair.partition(b"=") for pair in pairs)}
+
+
+def boot_id() -> str:
+    """Return the kernel's random ID of this boot; empty if it cannot be read."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
