@@ -24,6 +24,7 @@ from typing import Any
 from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.cluster import Limits
 from clusterctl.domain.errors import UsageError
+from clusterctl.node.guard.clock import seconds
 from clusterctl.node.guard.settings import GuardSettings, Worker
 from clusterctl.node.packer import program_of
 
@@ -112,7 +113,7 @@ def parse_used_h(stdout: str, made_at: float) -> float | None:
     if kept is None:
         return None
     before, last, since, boots = (
-        _number(kept.get(key)) or 0.0 for key in ("before_s", "boot_s", "since", "boots")
+        seconds(kept.get(key)) for key in ("before_s", "boot_s", "since", "boots")
     )
     uptime = lines[2].partition(" ")[0]
     if abs(since - made_at) > FIRST_BOOT_WITHIN_S or not re.fullmatch(r"\d+(\.\d+)?", uptime):
@@ -129,10 +130,6 @@ def _object(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 GUARD = program_of("clusterctl.node.guard.guard")

@@ -106,12 +106,12 @@ class Clock:
         self._place = place
         self._boot_id = _boot_id()
         kept = read_object(place.used)
-        before, last = (_seconds(kept.get(key)) for key in ("before_s", "boot_s"))
+        before, last = (seconds(kept.get(key)) for key in ("before_s", "boot_s"))
         is_this_boot = kept.get("boot_id") == self._boot_id
         self._before_s = before if is_this_boot else before + last
-        self._boots = int(_seconds(kept.get("boots"))) + (not is_this_boot)
+        self._boots = int(seconds(kept.get("boots"))) + (not is_this_boot)
         began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._since = _seconds(kept.get("since", began))
+        self._since = seconds(kept.get("since", began))
         self._kept_at = -KEEP_EVERY_S
         self._jumps = Jumps()
 
@@ -159,6 +159,7 @@ def _boot_id() -> str:
         return ""
 
 
-def _seconds(value: object) -> float:
+def seconds(value: object) -> float:
+    """Return a number of a file that may be broken; 0 for what is no time."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value < 1e12 else 0.0  # type: ignore
