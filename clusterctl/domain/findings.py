@@ -46,6 +46,7 @@ class Finding:
         """Return a finding that is good to know."""
         return cls(check_id, Severity.INFO, message, hint=hint)
 
+
 def folded(findings: Sequence[Finding]) -> list[Finding]:
     """Merge equal findings of several hosts into one."""
     hosts: dict[Finding, list[str]] = {}
