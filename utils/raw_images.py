@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -96,15 +94,11 @@ def labels_of(synsets: Iterable[str]) -> dict[str, int]:
 
 def read_image(image: RawImage) -> bytes:
     """Return the bytes of an image file. Raise OSError."""
-    if image.offset:
-        return os.pread(open_tar(image.path), image.size, image.offset)
-    return Path(image.path).read_bytes()
-
-
-@functools.lru_cache(maxsize=64)
-def open_tar(path: str) -> int:
-    """Return a file descriptor that is kept open for the next images of the same tar file."""
-    return os.open(path, os.O_RDONLY)
+    # Tar files are not kept open: shuffled images may be in 1,000 of them, and the limit of open
+    # files is often 1,024.
+    with Path(image.path).open("rb") as file:
+        file.seek(image.offset)
+        return file.read(image.size if image.offset else -1)
 
 
 def images_of_synset(entry: Path) -> Iterator[RawImage]:

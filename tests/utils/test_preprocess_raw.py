@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+from pathlib import Path
 
 import pytest
 from raw_images import LABELS, RawError, labels_of, read_image, train_images, validation_images
@@ -64,6 +65,9 @@ def test_training_images_are_found_in_folders_and_tars_of_synsets(tmp_path):
     (folder / "n02.tar").write_bytes(tar_of(DOGS))
     put(folder, **{".DS_Store": b"", "n01__.hidden": b""})
     assert seen(train_images(tmp_path)) == ALL
+    # A tar file that stayed open would count towards the limit of open files (ulimit -n).
+    opened = [str(link.resolve()) for link in Path("/proc/self/fd").iterdir()]
+    assert str(folder / "n02.tar") not in opened
 
 
 def test_images_are_known_again_after_the_folder_moved(tmp_path):
