@@ -50,6 +50,8 @@ MOST_SHAPES = 1 << 13
 _ROLES = list(Role)
 _SEVERITIES = [Severity.ERROR, Severity.WARNING, Severity.INFO]
 _TRACEBACK = "Traceback (most recent call last)"
+# Python prints one of these between two tracebacks of a chain of exceptions.
+_CHAINED = ("During handling of the above exception", "was the direct cause of the following")
 # Marks of lines that programs themselves call errors. They are shown if no signature matches them.
 # The first two end the process, as a Python exception does.
 _FATAL = ("what():  ", "Check failed: ")
@@ -228,7 +230,8 @@ class _Table:
         self._entries: list[_Entry] = [
             (one, re.compile(one.pattern, re.ASCII)) for one in catalogue
         ]
-        self._of_text: dict[str, list[int]] = {text: [] for text in (_TRACEBACK, *_COMPLAINTS)}
+        marks = (_TRACEBACK, *_CHAINED, *_COMPLAINTS)
+        self._of_text: dict[str, list[int]] = {text: [] for text in marks}
         for number, one in enumerate(catalogue):
             for text in literals(one.pattern):
                 self._of_text.setdefault(text, []).append(number)
@@ -283,7 +286,10 @@ class _Reader:
         self._findings: dict[str, LogFinding] = {}
         self._unknown: list[Unknown] = []
         self._line = 0
-        self._traceback_ends = -1
+        # Tags whose last traceback's exception was read, and tags whose next traceback belongs to
+        # the same chain.
+        self._exceptions: set[str] = set()
+        self._chained: set[str] = set()
         self._shapes: dict[bytes, _Shape] = {}
         # By a signature's id, the number of lines that were counted without being matched.
         self._alike: dict[str, int] = {}
@@ -361,6 +367,9 @@ class _Reader:
         if _TRACEBACK in text:
             self._traceback(lines, number, text)
             return
+        if any(one in text for one in _CHAINED):
+            self._chained |= {_tag(text)} & self._exceptions
+            return
         for one, pattern in shape.signatures:
             block = _clean(text) if one.lines == 1 else _block(lines, number, one.lines)
             if self._matched(one, pattern, block, text):
@@ -406,9 +415,15 @@ class _Reader:
         return True
 
     def _traceback(self, lines: Sequence[bytes], number: int, text: str) -> None:
-        """Note the exception of a traceback, unless a signature explains it."""
-        if self._line < self._traceback_ends:
+        """Note the exception of a traceback, unless a signature explains it.
+
+        In a chain of exceptions the first one is the cause, and the others are left out.
+        """
+        tag = _tag(text)
+        if tag in self._chained:
+            self._chained.remove(tag)
             return
+        self._exceptions.discard(tag)
         said = _following(lines, number, FOLLOWING)
         indent = len(said[0]) - len(said[0].lstrip())
         # The exception's line is the first one after the traceback's frames that is not indented.
@@ -420,9 +435,7 @@ class _Reader:
         after = next(ends, 0)
         if not after:
             return
-        # In a chain of exceptions the first is the cause. A traceback that begins in the next three
-        # lines counts as a part of the chain and is left out.
-        self._traceback_ends = self._line + after + 4
+        self._exceptions.add(tag)
         message = said[after : after + 12]
         for at, line in enumerate(message):
             if _TRACEBACK in line:
@@ -450,6 +463,12 @@ def _clean(text: str) -> str:
     return text.rstrip()
 
 
+def _tag(raw: str) -> str:
+    """Return the rank in a line's tag, or "" if the line has no tag."""
+    tag = _TAG.search(raw)
+    return tag["rank"] or tag["torch"] if tag else ""
+
+
 def _following(lines: Sequence[bytes], number: int, count: int) -> list[str]:
     """Return a line and up to `count` - 1 lines after it with the same tag, without tags.
 
@@ -459,10 +478,9 @@ def _following(lines: Sequence[bytes], number: int, count: int) -> list[str]:
     own: str | None = None
     for line in lines[number : number + min(4 * count, FOLLOWING)]:
         raw = line[:LONGEST_LINE].decode(errors="replace")
-        tag = _TAG.search(raw)
-        mark = f"{tag['rank']},{tag['torch']}" if tag else ""
-        own = mark if own is None else own
-        if mark == own:
+        tag = _tag(raw)
+        own = tag if own is None else own
+        if tag == own:
             found.append(_clean(raw))
             if len(found) == count:
                 break
