@@ -5,6 +5,8 @@ Open MPI's launcher is ORTE up to 4.1 and PRRTE since 5.0.
 
 from __future__ import annotations
 
+import re
+
 from clusterctl.domain.findings import Severity
 from clusterctl.explain.signature import Role, Signature
 
@@ -38,8 +40,8 @@ _SIGNALS = {
 
 def _signal(text: str) -> dict[str, str]:
     """Return the meaning of the signal in mpirun's report of a killed rank."""
-    number = text.rpartition("on signal ")[2].split(" ")[0].strip(".")
-    return {"meaning": _SIGNALS.get(number, "see signal(7)")}
+    found = re.search(r"on\s+signal\s+(\d+)", text)
+    return {"meaning": _SIGNALS.get(found[1] if found else "", "see signal(7)")}
 
 
 def _field(block: str, *names: str) -> str:

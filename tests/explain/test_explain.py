@@ -154,6 +154,30 @@ def test_an_exception_that_nobody_knows_is_shown_and_sends_there():
     assert [(one.line, one.rank, one.text) for one in found.unknown] == [(4, "2", "KeyError: 'lr'")]
 
 
+def test_of_a_chain_of_exceptions_the_first_is_shown_and_of_separate_ones_each():
+    def traceback(rank, error):
+        lines = ["Traceback (most recent call last):", '  File "a.py", line 7, in f', error]
+        return [f"[1,{rank}]<stderr>:{line}" for line in lines]
+
+    between = "During handling of the above exception, another exception occurred:"
+    chain = [f"[1,2]<stderr>:{line}" for line in ("the message goes on", "", between, "")]
+    lines = [
+        *traceback(3, "OtherError: of another rank"),
+        *traceback(2, "FooError: first"),
+        *chain,
+        *traceback(2, "BarError: while the first was handled"),
+        *traceback(2, "LaterError: of another thread"),
+    ]
+    found = explain(["\n".join(lines)]).unknown
+    assert [one.text.split(":")[0] for one in found] == ["OtherError", "FooError", "LaterError"]
+
+
+def test_the_meaning_of_a_signal_is_told_wherever_the_line_is_broken():
+    log = "mpirun noticed that process rank 3 with PID 7 on node a exited on signal\n9 (Killed)."
+    lead = explain([log]).lead
+    assert lead and "killed from outside" in lead.cause
+
+
 def test_the_rebuild_of_horovod_is_a_command_for_the_environment_of_the_line():
     path = next(path for path in LOGS if "tf-symbol-registrar" in path.name)
     lead = explain([sample(path)[1]]).lead
