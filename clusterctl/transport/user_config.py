@@ -47,11 +47,11 @@ class UserConfig:
         canonical = any("canonicalizehostname" in block["config"] for block in self._blocks)
         for position, block in enumerate(self._blocks):
             names = block.get("host", "*")  # a Match block has none
-            if canonical or any(_PATTERN.search(name) for name in names):
+            plain = not any(_PATTERN.search(name) for name in names)
+            if canonical or not plain:
                 self._general.append(position)
-            else:
-                for name in names:
-                    self._named.setdefault(name, []).append(position)
+            for name in names if plain else ():
+                self._named.setdefault(name, []).append(position)
         self._found: dict[str, paramiko.SSHConfigDict] = {}
 
     def names_any(self, hosts: Sequence[str]) -> bool:

@@ -119,6 +119,9 @@ def test_every_host_is_as_ssh_has_it(tmp_path):
     # A Match block has no names.
     assert found.names_any(["x", "n12"])
     assert not found.names_any(["other"])
+    found = config(tmp_path, "CanonicalizeHostname no\nHost n1\n User me\nHost n*\n User rest\n")
+    assert found.names_any(["n1"])
+    assert not found.names_any(["n2"])
 
 
 def test_a_host_takes_no_look_at_the_others(tmp_path, monkeypatch):
