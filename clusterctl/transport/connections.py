@@ -64,7 +64,8 @@ class Connections:
         self.connect_timeout_s = connect_timeout_s
         self._sessions: dict[Target, Session] = {}
         self._opening: dict[Target, _Opening] = {}
-        self._exchanges: dict[int, Exchange] = {}
+        # The running commands of all views of these connections (`apart`), each with its view.
+        self._exchanges: dict[int, tuple[Connections, Exchange]] = {}
         self._failed: dict[Target, HostUnreachable] = {}
         self._lock = threading.Lock()
         self._ended = False
@@ -156,7 +157,7 @@ class Connections:
                     exchange.interrupted = True
                     raise ConnectionLost(target.host, "interrupted before the command ran")
                 started.append(exchange)
-                self._exchanges[id(exchange)] = exchange
+                self._exchanges[id(exchange)] = self, exchange
 
         def run(session: Session, open_timeout_s: float = 30.0) -> CommandResult:
             return session.run(
@@ -202,7 +203,7 @@ class Connections:
             # The host did not answer in time. It may only be slow, so the connection stays if a
             # command is running over it.
             with self._lock:
-                busy = any(one.host == target.host for one in self._exchanges.values())
+                busy = any(one.host == target.host for _, one in self._exchanges.values())
             if not self.doubt_after_s or busy:
                 return False
             if target.jump:
@@ -261,15 +262,13 @@ class Connections:
 
     def apart(self) -> Connections:
         """Return a view of the same connections whose commands are interrupted separately."""
-        other = copy.copy(self)
-        other._exchanges = {}
-        return other
+        return copy.copy(self)
 
     def interrupt(self, for_good: bool = False) -> None:
         """Stop every command that is running. With `for_good`, commands that start later fail."""
         with self._lock:
-            self._ended = for_good
-            running = list(self._exchanges.values())
+            self._ended = self._ended or for_good
+            running = [one for view, one in self._exchanges.values() if view is self]
         for exchange in running:
             exchange.end()
 

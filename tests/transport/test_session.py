@@ -7,10 +7,12 @@ import resource
 import socket
 import subprocess
 
+import paramiko
 import pytest
 
 from clusterctl.domain.errors import (
     CommandTimeout,
+    ConnectionLost,
     HostKeyChanged,
     HostKeyUnknown,
     HostUnreachable,
@@ -130,6 +132,35 @@ def test_a_server_that_refuses_another_command_keeps_its_connection(tmp_path):
             connections.run(server.target(), "true")
         assert connections.session(server.target()) is session
         channel.close()
+
+
+def test_a_slow_host_keeps_the_connection_that_another_view_uses(ssh_server, monkeypatch):
+    def open_no_session(timeout):
+        raise paramiko.SSHException("Timeout opening channel.")
+
+    def second_command(stream, chunk):
+        with monkeypatch.context() as patch, pytest.raises(HostUnreachable):
+            patch.setattr(session.client.get_transport(), "open_session", open_no_session)
+            connections.apart().run(target, "true")
+
+    with ssh_server.connections() as connections:
+        connections.doubt_after_s = 5
+        target = ssh_server.target()
+        session = connections.session(target)
+        connections.apart().run(target, "echo begun", sink=second_command)
+        assert connections.session(target) is session
+
+
+def test_interrupts_are_of_one_view_and_for_good_stays_so(ssh_server):
+    with ssh_server.connections() as connections:
+        other = connections.apart()
+        result = connections.run(
+            ssh_server.target(), "echo begun", sink=lambda *chunk: other.interrupt(for_good=True)
+        )
+        assert result.exit_status == 0
+        other.interrupt()
+        with pytest.raises(ConnectionLost, match="interrupted before"):
+            other.run(ssh_server.target(), "true")
 
 
 def test_more_hosts_than_files_may_be_open(ssh_server):
@@ -254,7 +285,6 @@ def test_keys_of_a_cluster_are_renewed_by_up(ssh_server, tmp_path):
 
 def test_what_comes_too_late_for_its_channel_does_not_end_the_connection(ssh_server):
     """OpenSSH disconnects whoever speaks on a channel that both sides have closed."""
-    import paramiko
     from paramiko.common import cMSG_CHANNEL_EOF
 
     with ssh_server.connections() as connections:
