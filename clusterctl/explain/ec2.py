@@ -101,7 +101,7 @@ SIGNATURES = (
         r"|The requested configuration is currently not supported|\(Unsupported\) when calling"
         r"|Your requested instance type \((?P<type>[\w.]+)\) is not supported in your requested"
         r" Availability Zone",
-        "EC2 refuses this combination: as a rule the type is not offered in that zone, or the "
+        "EC2 refuses this combination: usually the type is not offered in that zone, or the "
         "image is of another architecture",
         "another zone (the message lists those that have it); an image of the type's architecture",
         _ERRORS,
@@ -117,14 +117,14 @@ SIGNATURES = (
     Signature(
         "ec2.dependency",
         r"DependencyViolation|InvalidGroup\.InUse|resource \S+ has a dependent object",
-        "something still uses what is to be removed (an interface, as a rule)",
+        "something still uses what is to be removed (usually an interface)",
         "wait until the instances are gone; `clusterctl gc` finds what is left over",
         _ERRORS,
     ),
     Signature(
         "ec2.volume-limit",
         r"VolumeLimitExceeded|MaxIOPSLimitExceeded|AddressLimitExceeded|VpcLimitExceeded"
-        r"|SecurityGroupLimitExceeded|RulesPerSecurityGroupLimitExceeded",
+        r"|SecurityGroupLimitExceeded",
         "a quota of the account is reached",
         "Service Quotas; `clusterctl gc` removes what is left over",
         _ERRORS,
@@ -155,9 +155,9 @@ SIGNATURES = (
         r"Client\.(?P<reason>InternalError|VolumeLimitExceeded|InvalidSnapshot\.NotFound"
         r"|InstanceInitiatedShutdown|UserInitiatedShutdown|InvalidParameterValue)"
         r"|Server\.(?:InternalError|ScheduledStop)",
-        "the instance was ended by EC2: Client.InternalError of the client is as a "
-        "rule a volume whose "
-        "KMS key may not be used",
+        "this is EC2's reason why the instance stopped or did not start. Client.InternalError is "
+        "usually a volume whose KMS key may not be used. With InstanceInitiatedShutdown or "
+        "UserInitiatedShutdown a command stopped it, on the instance or from outside",
         "`clusterctl status NAME`; the permissions of the key; for Server.InternalError launch "
         "again",
         "docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html",
@@ -266,7 +266,7 @@ SIGNATURES = (
         r"Could not get lock (?P<path>/var/\S+?)[\.:]? |Could not get lock /var/lib/(?:dpkg|apt)"
         r"|Unable to (?:acquire|lock) the (?:dpkg frontend lock|administration directory)"
         r"|Waiting for cache lock",
-        "another package manager is at work: unattended-upgrades after a boot, as a rule",
+        "another package manager is at work: usually unattended-upgrades after a boot",
         "apt-get -o DPkg::Lock::Timeout=300; or wait for `cloud-init status --wait` and apt-daily",
         "bugs.launchpad.net; man apt-get",
     ),

@@ -91,9 +91,8 @@ _XIDS = (
     _xid("54", "the GPU lacks power", "take the node out, and " + _REPLACE),
     _xid(
         "13 31 32 69 126",
-        "the program did something that the GPU refuses (a bad address, a bad instruction): as a "
-        "rule "
-        "a fault of the program or its libraries",
+        "the program did something that the GPU refuses (a bad address, a bad instruction): "
+        "usually a fault of the program or its libraries",
         "restart the job; if it is always the same GPU, whatever runs, test it (dcgmi diag -r 3) "
         "and "
         "replace the node",
@@ -182,7 +181,7 @@ SIGNATURES = (
     *_SXIDS,
     Signature(
         "gpu.off-bus",
-        r"fallen off the bus(?: and is not responding)?|GPU is lost\. +Reboot the system"
+        r"fallen off the bus|GPU is lost\. +Reboot the system"
         r"|Unable to determine the device handle for GPU ?(?P<gpu>[0-9a-fA-F:.]*)"
         r"|nvidia-smi: GPU is lost|NVML: GPU is lost",
         "a GPU has fallen off the PCI bus",
@@ -232,8 +231,7 @@ SIGNATURES = (
     ),
     Signature(
         "gpu.no-driver",
-        r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
-        r"|modprobe: FATAL: Module nvidia(?:[-_]\w+)? not found"
+        r"modprobe: FATAL: Module nvidia(?:[-_]\w+)? not found"
         r"|couldn't communicate with the NVIDIA driver"
         r"|Failed to initialize NVML: (?:Driver Not Loaded|driver not loaded)",
         "no NVIDIA driver is loaded: the kernel was upgraded and the module not built for it, or "
@@ -359,7 +357,6 @@ SIGNATURES = (
         "the driver has lost them",
         "`nvidia-smi` on that host; CUDA_VISIBLE_DEVICES; docker run --gpus all",
         "docs.nvidia.com/cuda; tensorflow, pytorch",
-        severity=Severity.ERROR,
     ),
     Signature(
         "gpu.unknown-error",
@@ -399,7 +396,7 @@ SIGNATURES = (
     Signature(
         "gpu.device-assert",
         r"device-side assert triggered|Assertion `(?P<check>[^`]+)` failed",
-        "a check in a GPU kernel failed: as a rule an index or a label out of range ",
+        "a check in a GPU kernel failed: usually an index or a label is out of range",
         "the `Assertion` line says which; labels from 0 to classes-1; run it once on the CPU for "
         "the place",
         "pytorch/pytorch",

@@ -11,7 +11,7 @@ from clusterctl.explain.signature import Role, Signature
 from clusterctl.explain.stalls import Stall, read_stall
 
 _REBUILD = (
-    "build Horovod anew with the libraries that are there now. In clusterctl's environment: "
+    "build Horovod again with the installed libraries. In clusterctl's environment: "
     "`clusterctl env install NAME`. Elsewhere:\n"
     "{env}/bin/pip uninstall -y horovod\n"
     "{env}/bin/pip install wheel packaging 'cmake<4'\n"
@@ -155,8 +155,8 @@ SIGNATURES = (
     Signature(
         "horovod.local-rank",
         r"local_rank\(\)\][^\n]*\n(?:[ ~^]+\n)?IndexError: list index out of range",
-        "this rank's number on its host is as high as the GPUs that it sees, or higher: more ranks "
-        "than GPUs on the host, or GPUs that the framework does not find",
+        "the local rank is not below the number of GPUs that the rank sees: more ranks than GPUs "
+        "on the host, or GPUs that the framework does not find",
         "slots=GPUs for each host; `nvidia-smi -L` and CUDA_VISIBLE_DEVICES there; the framework's "
         "own lines above, if it found fewer",
         "horovod/horovod#1755",
@@ -168,7 +168,7 @@ SIGNATURES = (
         r"open shared object file",
         "a module was built against another PyTorch or TensorFlow than is installed: {library} is "
         "part of the framework",
-        "build that module anew; Horovod: `clusterctl env install NAME`, or pip uninstall horovod "
+        "build that module again; Horovod: `clusterctl env install NAME`, or pip uninstall horovod "
         "and pip install --no-cache-dir --no-binary horovod, on every node",
         "horovod/horovod#3476",
         mistaken_for="a wrong LD_LIBRARY_PATH",
@@ -279,7 +279,7 @@ SIGNATURES = (
     Signature(
         "horovod.device-mismatch",
         r"Mismatched \w+ CPU/GPU device selection",
-        "one rank has the tensor on a GPU and another on the CPU: as a rule the framework of one "
+        "one rank has the tensor on a GPU and another on the CPU: usually the framework of one "
         "node finds no GPU",
         "the log of the ranks without a GPU (libraries that it could not load, cuInit); the same "
         "GPU build, driver and CUDA_VISIBLE_DEVICES on all nodes",
@@ -344,7 +344,6 @@ SIGNATURES = (
         "or a checkpoint on one rank only. HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=600 ends such a job",
         _STALL_SOURCE + ", #403, #2420",
         role=Role.SYMPTOM,
-        severity=Severity.ERROR,
         mistaken_for="a fault of the ranks that are named in old reports: `ready ranks` have "
         "arrived",
         lines=200,
@@ -474,8 +473,8 @@ SIGNATURES = (
         "horovod.gloo-timeout",
         r"Gloo connectFullMesh failed|gloo/\S+:\d+\] (?:[Cc]onnect timeout|timed out connecting"
         r"|Connection timed out|Connection refused|no route)",
-        "a rank reached no other by Gloo in time: it did not start, or the interface is one that "
-        "the others cannot reach",
+        "a rank could not connect to the others by Gloo in time: it did not start, or the others "
+        "cannot reach its interface",
         "see whether all ranks started; HOROVOD_GLOO_IFACE (or --network-interfaces) names the "
         "interface; open all ports between the nodes; HOROVOD_GLOO_TIMEOUT_SECONDS",
         "horovod/horovod#2161, pytorch/pytorch#81060",
@@ -492,8 +491,7 @@ SIGNATURES = (
     ),
     Signature(
         "horovod.run-exit",
-        r"Horovod detected that one or more processes exited with non-zero status"
-        r"|Horovod detected that one or more processes exited",
+        r"Horovod detected that one or more processes exited",
         "a rank ended with an error; the first one that horovodrun saw may be a victim",
         "see `Process name` and that rank's log; then the first traceback of all",
         "horovod/horovod: horovod/runner/gloo_run.py; #3647",
@@ -502,7 +500,7 @@ SIGNATURES = (
     Signature(
         "horovod.background-loop",
         r"background loop uncaught exception",
-        "Horovod's thread failed, as a rule since NCCL or MPI lost a peer",
+        "Horovod's thread failed, usually because NCCL or MPI lost a peer",
         "see the text behind it, and the other ranks' last lines",
         "horovod/horovod: horovod/common/operations.cc",
         role=Role.CONSEQUENCE,

@@ -27,12 +27,12 @@ _INTERFACES = (
 _SIGNALS = {
     "4": "an instruction that this CPU does not have (a build for another CPU), or an abort",
     "6": "the program ended itself (abort): an assertion or an uncaught exception, told above",
-    "7": "a bus error: memory behind a file that could not be filled, as a rule /dev/shm or a disk "
+    "7": "a bus error: memory behind a file that could not be filled, usually /dev/shm or a disk "
     "that is full",
     "8": "an arithmetic error (a division by zero)",
     "9": "killed from outside: by the kernel for want of memory, by a scheduler, or by hand. "
     "Only a kernel line tells which",
-    "11": "a segmentation fault: libraries that do not fit each other, as a rule",
+    "11": "a segmentation fault: usually libraries that do not fit each other",
     "15": "ended from outside (SIGTERM): a scheduler, a shutdown of the host, or somebody's kill",
     "13": "a broken pipe: whoever read its output is gone",
 }
@@ -153,7 +153,7 @@ SIGNATURES = (
         r"|different (?:major )?versions? of (?:Open MPI|OMPI|PRRTE|PMIx)"
         r"|[Uu]nable to find the (?:requested )?PMIx (?:server|version)|unpack (?:past"
         r"|would read past) end of buffer"
-        r"|Data unpack (?:failed|would read past end of buffer)",
+        r"|Data unpack failed",
         "the nodes (or mpirun and the program) have different versions of Open MPI or PMIx",
         "the same Open MPI at the same path on all nodes; call mpirun by its whole path",
         "open-mpi/ompi#6853; https://www.open-mpi.org/faq/?category=running",
@@ -162,11 +162,10 @@ SIGNATURES = (
     ),
     Signature(
         "mpi.executable-not-found",
-        r"(?:mpirun|prterun|mpiexec"
-        r"|orterun)(?:\.real)? was unable to (?:find the specified executable file"
-        r"|launch the specified application)"
-        r"|was unable to find the specified executable|(?:mpirun|prterun|prun|PRTE|The launcher"
-        r"|PRRTE) was unable to find (?:the|an?) executable",
+        r"(?:mpirun|prterun|mpiexec|orterun)(?:\.real)? was unable to launch the specified"
+        r" application|was unable to find the specified executable"
+        r"|(?:mpirun|prterun|prun|PRTE|The launcher|PRRTE) was unable to find"
+        r" (?:the|an?) executable",
         "the program is not at that path on a node",
         "copy it to the same path on every node (`clusterctl copy`), or name an interpreter that "
         "all have",
@@ -184,7 +183,7 @@ SIGNATURES = (
     ),
     Signature(
         "mpi.as-root",
-        r"mpirun has detected an attempt to run as root|has detected an attempt to run as root",
+        r"has detected an attempt to run as root",
         "Open MPI refuses to run as root",
         "run it as another user; in a container --allow-run-as-root",
         _HELP4,
@@ -215,8 +214,7 @@ SIGNATURES = (
     ),
     Signature(
         "mpi.binding-cores",
-        r"[Aa] request was made to bind to that would result in binding more\s+processes than cpus"
-        r"|would result in binding more processes than cpus"
+        r"would result in binding more\s+processes than cpus"
         r"|bind more processes than there are (?:cpus|cores)",
         "there are fewer CPU cores on a host than ranks to bind there",
         "--bind-to none, or fewer slots on that host",
@@ -235,10 +233,9 @@ SIGNATURES = (
     ),
     Signature(
         "mpi.hostfile",
-        r"[Oo]pen RTE was unable to open the hostfile|(?:ORTE|PRTE|PRRTE|Open RTE"
+        r"(?:ORTE|PRTE|PRRTE|Open RTE"
         r"|The runtime) (?:was )?unable to (?:open|read) (?:the )?hostfile"
         r"|unable to open the hostfile|[Aa]n error was detected while parsing the hostfile"
-        r"|Open RTE detected a parse error in the hostfile"
         r"|parse error in (?:the )?hostfile",
         "the hosts file is missing or has a line that mpirun cannot read",
         "`clusterctl hosts NAME > hosts`: one line `ADDRESS slots=N` for each node",
@@ -289,7 +286,6 @@ SIGNATURES = (
         "--cap-add SYS_PTRACE",
         "open-mpi/ompi: opal/mca/btl/vader/help-btl-vader.txt; #4948",
         role=Role.HARMLESS,
-        lines=1,
     ),
     Signature(
         "mpi.openib",
@@ -348,7 +344,7 @@ SIGNATURES = (
     Signature(
         "mpi.no-pml",
         r"No (?:components were able to be opened in|available) (?:the )?pml"
-        r"|PML \w+ cannot be selected|PML (?P<pml>\w+) cannot be selected"
+        r"|PML (?P<pml>\w+) cannot be selected"
         r"|At least one pair of MPI processes are unable to reach each other",
         "ranks have no transport by which all can reach each other: the --mca options leave "
         "none, or "
@@ -374,7 +370,7 @@ SIGNATURES = (
         r"|WARNING: Open MPI failed to TCP connect"
         r"|btl_tcp_endpoint\.c:\d+:mca_btl_tcp_endpoint_\w*connect\w*\] connect\(\) to "
         r"(?P<address>\S+) failed: (?P<error>[^(\n]+)",
-        "ranks cannot connect to each other: as a rule Open MPI has chosen an interface that the "
+        "ranks cannot connect to each other: usually Open MPI has chosen an interface that the "
         "other "
         "host cannot reach (docker0, virbr0, 169.254…), or a firewall is between",
         _INTERFACES,
@@ -396,7 +392,7 @@ SIGNATURES = (
     Signature(
         "mpi.tcp-handshake",
         r"help-mpi-btl-tcp\.txt / (?:client handshake fail|client connect fail)",
-        "ranks connect to something that is no rank of this job: a wrong interface, or a port "
+        "ranks connect to something that is not a rank of this job: a wrong interface, or a port "
         "scanner",
         _INTERFACES,
         _TCP,
@@ -518,9 +514,7 @@ SIGNATURES = (
     ),
     Signature(
         "mpi.exit-code",
-        r"(?:mpirun|prterun|orterun"
-        r"|mpiexec)(?:\.real)? detected that one or more processes exited with non-zero status"
-        r"|detected that one or more processes exited with\s+non-zero status",
+        r"detected that one or more processes exited with\s+non-zero status",
         "a rank ended with an error of its own; " + _FIRST.partition(":")[0],
         "find the first traceback or crash among all ranks' lines, then the hosts' dmesg",
         _HELP4 + "; measured: rank 1 raised, and mpirun named rank 0",

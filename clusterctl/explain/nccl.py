@@ -22,8 +22,7 @@ SIGNATURES = (
         r"Failed to find nccl(?:CollNet|Net|Tuner|Profiler|Env)Plugin\w* symbol"
         r"|(?:NET|TUNER|PROFILER|ENV)/Plugin ?: (?:No plugin found|Could not find|Plugin load"
         r"|Plugin name)"
-        r"|TUNER/Plugin: Failed to find|No plugin found \(libnccl-net\.so\), using internal"
-        r"|NET/Plugin ?: No plugin found \(libnccl",
+        r"|TUNER/Plugin: Failed to find|No plugin found \(libnccl-net\.so\), using internal",
         "NCCL looks for optional plugins and older interfaces of them, and tells each that is "
         "not there",
         "nothing; on nodes with EFA, look for `Using network Socket` instead",
@@ -41,7 +40,7 @@ SIGNATURES = (
     ),
     Signature(
         "nccl.no-interface",
-        r"Bootstrap : no socket interface found|no device found matching"
+        r"no device found matching"
         r"|Socket creation failed : Address family not supported|no socket interface found"
         r"|NET/Socket : [Nn]o interface found|Bootstrap: no socket interface"
         r"|is neither AF_INET\(2\) nor AF_INET6\(10\)",
@@ -168,7 +167,7 @@ SIGNATURES = (
     ),
     Signature(
         "nccl.truncated",
-        r"Message truncated : received|Message truncated",
+        r"Message truncated",
         "two ranks have sent each other pieces of different size: their calls or NCCL_* "
         "variables differ",
         "the same program and the same NCCL_* (NCCL_ALGO, NCCL_PROTO) on all ranks; pass them "
@@ -223,9 +222,7 @@ SIGNATURES = (
     ),
     Signature(
         "nccl.memlock",
-        r"Call to ibv_(?:create_cq|reg_mr\w*|create_qp"
-        r"|alloc_pd)\w* failed with error Cannot allocate memory"
-        r"|Call to ibv_\w+ failed(?: with error)? Cannot allocate memory"
+        r"Call to ibv_\w+ failed(?: with error)? Cannot allocate memory"
         r"|Please set max locked memory \(ulimit -l\) to",
         "the limit of locked memory (ulimit -l) is too low for RDMA",
         "memlock unlimited in /etc/security/limits.conf (containers: --ulimit memlock=-1), for the "
@@ -244,7 +241,7 @@ SIGNATURES = (
     ),
     Signature(
         "nccl.ib-completion",
-        r"Got completion (?:from peer|with (?:error|status))|Got completion with error",
+        r"Got completion (?:from peer|with (?:error|status))",
         "an RDMA operation to a peer failed: the peer is gone, or the link",
         _PEER,
         "NVIDIA/nccl: src/transport/net_ib.cc",
@@ -253,7 +250,7 @@ SIGNATURES = (
     Signature(
         "nccl.ib-queue",
         r"Call to ibv_create_(?:cq|qp|srq) failed\s*$",
-        "the RDMA card gave NCCL no queue, and this version does not say why: as a rule the limit "
+        "the RDMA card gave NCCL no queue, and this version does not say why: usually the limit "
         "of locked memory (ulimit -l)",
         "`ulimit -l` in the job itself: unlimited in /etc/security/limits.conf (containers: "
         "--ulimit memlock=-1); NCCL_IB_DISABLE=1 to test",
@@ -286,7 +283,7 @@ SIGNATURES = (
         r"connect to (?P<peer>\S+?) (?:returned|failed ?:) ?(?P<error>[A-Z][\w ]+?)(?:, |\s*$| \()"
         r"|[Cc]onnect to (?P<to>[\w.:%-]+<\d+>) ?(?:returned|failed ?:) ?(?P<why>[A-Z][\w ]+)"
         r"|Call to connect (?:returned|timeout :|failed :) (?P<reason>[A-Z][\w ]+)",
-        "a rank reaches a peer's NCCL port not at all: its rank died or did not start, the "
+        "a rank cannot reach a peer's NCCL port: its rank died or did not start, the "
         "security group has no rule for the cluster itself, or the address is one of an interface "
         "that the others cannot reach (docker0, a second card)",
         "see whether the peer's rank runs; the security group's own rule, all ports; " + _IFNAME,
@@ -299,7 +296,7 @@ SIGNATURES = (
         r"|socketStartConnect: (?:Connect|exceeded)"
         r"|socketPollConnect: (?:Connect|connect|exceeded)|exceeded (?:error )?retry count"
         r"|Net : Connect to \S+ failed",
-        "a rank reaches a peer's NCCL port not at all",
+        "a rank cannot reach a peer's NCCL port",
         "see whether the peer's rank runs; the security group's own rule, all ports; " + _IFNAME,
         "NVIDIA/nccl: src/misc/socket.cc",
         role=Role.SYMPTOM,
@@ -310,7 +307,7 @@ SIGNATURES = (
         r"|Watchdog caught collective operation timeout",
         "PyTorch has waited for a collective for its whole time limit: another rank did not "
         "come, or "
-        "the network or a GPU hangs. The rank that says it is as a rule a victim",
+        "the network or a GPU hangs. The rank that says it is usually a victim",
         "compare SeqNum and OpType of all ranks: who has the lowest, or another operation, is "
         "where "
         "to look; TORCH_NCCL_TRACE_BUFFER_SIZE=2000 (flight recorder); longer timeouts only for "
@@ -364,7 +361,7 @@ SIGNATURES = (
         r"Call to (?:recv|send)(?: from \S+)? failed : |Socket recv failed while polling"
         r"|socketProgress(?:Opt)?: Call to recv"
         r"|Net : Call to recv from",
-        "a connection to another rank broke: that rank, as a rule, failed before",
+        "a connection to another rank broke: usually that rank failed before",
         _PEER,
         "NVIDIA/nccl: src/misc/socket.cc, src/proxy.cc",
         role=Role.CONSEQUENCE,
@@ -408,7 +405,7 @@ SIGNATURES = (
         "nccl.internal-error",
         r"ncclInternalError|internal error - please report this issue to the NCCL developers"
         r"|ncclCommInitRank failed: internal error|NCCL error[^\n]*internal error",
-        "NCCL failed in itself: as a rule after another line of it, or ranks with different NCCL",
+        "NCCL failed in itself: usually after another line of it, or ranks with different NCCL",
         "NCCL_DEBUG=WARN on all ranks, and see the first NCCL WARN",
         "NVIDIA/nccl: src/init.cc",
         role=Role.CONSEQUENCE,
@@ -443,7 +440,7 @@ SIGNATURES = (
     Signature(
         "efa.no-provider",
         r"NET/OFI Could(?:n't| not) find any optimal provider|provider efa output empty list"
-        r"|NET/OFI No eligible providers were found|No eligible providers were found"
+        r"|No eligible providers were found"
         r"|fi_getinfo: provider efa returned -61",
         "aws-ofi-nccl finds no EFA that it may use: the interfaces are not attached, the driver or "
         "libfabric is missing, or the container lacks /dev/infiniband",
@@ -478,7 +475,7 @@ SIGNATURES = (
     ),
     Signature(
         "efa.register",
-        r"Unable to register memory \(type = 2\)[^\n]*RC: -22|Unable to register memory",
+        r"Unable to register memory",
         "EFA could not register GPU memory: efa-installer before 1.29.1 with NCCL 2.19 or newer, "
         "or "
         "no GPUDirect in the driver",
@@ -493,7 +490,6 @@ SIGNATURES = (
         "the limit of locked memory (ulimit -l) is too low for RDMA",
         "memlock unlimited in /etc/security/limits.conf (containers: --ulimit memlock=-1)",
         "awslabs/awsome-distributed-ai#647",
-        lines=1,
     ),
     Signature(
         "efa.unreachable",
@@ -507,7 +503,7 @@ SIGNATURES = (
     Signature(
         "efa.insert-address",
         r"Unable to insert remote address",
-        "EFA cannot make its way to a peer: as a rule the security group's rule for itself is "
+        "EFA cannot make its way to a peer: usually the security group's rule for itself is "
         "missing",
         "the security group: all traffic from and to its own id (not 0.0.0.0/0 alone)",
         "aws/aws-ofi-nccl#663",
@@ -574,7 +570,7 @@ SIGNATURES = (
     ),
     Signature(
         "efa.request-error",
-        r"NET/OFI Request \S+ completed with error|NET/OFI .*completed with error",
+        r"NET/OFI .*completed with error",
         "an EFA operation failed: the text behind it says how",
         "look at the peer that it names",
         "aws/aws-ofi-nccl",

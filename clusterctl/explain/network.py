@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from clusterctl.domain.findings import Severity
 from clusterctl.explain.signature import Role, Signature
 
 _SSH = "openssh-portable: ssh.c, sshconnect.c, sshconnect2.c"
@@ -49,7 +48,7 @@ SIGNATURES = (
     Signature(
         "ssh.host-key-changed",
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending \w+ key in (?P<path>\S+)",
-        "the host shows another key than the pinned one: as a rule a new instance with an old "
+        "the host shows another key than the pinned one: usually a new instance with an old "
         "one's address, "
         "else someone in between",
         "`clusterctl up NAME` compares with EC2's console (docs/troubleshooting.md); do not just "
@@ -79,8 +78,7 @@ SIGNATURES = (
     Signature(
         "ssh.timeout",
         r"connect to host (?P<host>\S+) port (?P<port>\d+): (?:Connection timed out"
-        r"|Operation timed out|Connection timeout)"
-        r"",
+        r"|Operation timed out|Connection timeout)",
         "no answer from {host} on port {port}: the security group does not let this address in "
         "(it may have "
         "changed), there is no public address or route, or the instance is not up",
@@ -266,7 +264,7 @@ SIGNATURES = (
     ),
     Signature(
         "net.neighbour-table",
-        r"neighbou?r: arp_cache: neighbor table overflow|arp_cache: neighbor table overflow"
+        r"arp_cache: neighbor table overflow"
         r"|Neighbour table overflow",
         "the table of neighbours (ARP) is full: too many hosts in one subnet for the kernel's "
         "limit",
@@ -289,6 +287,5 @@ SIGNATURES = (
         "a proxy is in between",
         "`timedatectl`; install ca-certificates; the proxy's certificate",
         "openssl; curl",
-        severity=Severity.ERROR,
     ),
 )

@@ -49,15 +49,15 @@ SIGNATURES = (
         "python.permission",
         r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']+)'",
         "this user may not read or write {path}",
-        "its owner and mode on that host (`ls -ld`): made by root, as a rule",
+        "its owner and mode on that host (`ls -ld`): usually made by root",
         "docs.python.org",
     ),
     Signature(
         "clusterctl.stream",
         r"clusterctl: (?P<host>[\w.-]+): (?P<why>.+); the program (?:is killed|was not started)",
         "{host} could not be given all of a stream: {why}",
-        "start the job again when its channels are as they shall be: what changes or goes while "
-        "a job reads it ends that",
+        "start the job again when the input is complete: an object that changes or is removed "
+        "while a job reads it ends the job",
         "clusterctl: node/scripts/pipe.py",
         mistaken_for="a crash of the program, or too little memory",
     ),
@@ -82,7 +82,7 @@ SIGNATURES = (
         "python.address-in-use",
         r"Address already in use|EADDRINUSE|No address added out of total"
         r"|Could not start gRPC server",
-        "a port is taken: as a rule by a job that was left over",
+        "a port is taken: usually by a job that was left over",
         "`ss -ltnp` on that host; `clusterctl kill NAME`; another port (--master_port)",
         "man 2 bind",
     ),

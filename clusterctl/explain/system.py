@@ -146,17 +146,16 @@ SIGNATURES = (
     Signature(
         "kernel.segfault",
         r"(?P<process>[\w./-]+)\[(?P<pid>\d+)\]: segfault at (?P<address>\w+) ip \w+ sp \w+"
-        r" error \d+(?: in (?P<library>[\w.+-]+))?"
-        r"",
+        r" error \d+(?: in (?P<library>[\w.+-]+))?",
         "{process} (pid {pid}) crashed in {library}",
-        "libraries that do not fit each other, as a rule; in libnccl or libcuda first look for "
+        "usually libraries that do not fit each other; in libnccl or libcuda first look for "
         "Xid lines of the same minute",
         "linux: arch/x86/mm/fault.c; leptonai/gpud: nvidia/nccl",
         role=Role.SYMPTOM,
     ),
     Signature(
         "kernel.trap-opcode",
-        r"trap invalid opcode ip|SIGILL|[Ii]llegal instruction(?: \(core dumped\))?",
+        r"trap invalid opcode ip|SIGILL|[Ii]llegal instruction",
         "a program has instructions that this CPU lacks (AVX-512, AVX2): it was built on another "
         "family",
         "build it (Horovod, NumPy, TensorFlow) on the machine it runs on, or take the packaged "
@@ -165,8 +164,8 @@ SIGNATURES = (
     ),
     Signature(
         "kernel.ena",
-        r"ena \S+(?: \w+)?: (?:Keep alive watchdog timeout|Found a Tx that wasn't completed"
-        r"|TX hasn't completed)|Keep alive watchdog timeout|(?:TX|Tx) hasn't completed",
+        r"ena \S+(?: \w+)?: Found a Tx that wasn't completed|Keep alive watchdog timeout"
+        r"|(?:TX|Tx) hasn't completed",
         "the network card (ENA) stopped and was reset: the host was too busy to serve it, or the "
         "hardware fails",
         "once: nothing; again and again: a newer ENA driver, fewer busy CPUs, else replace the "
@@ -250,7 +249,7 @@ SIGNATURES = (
     ),
     Signature(
         "system.bus-error",
-        r"[Bb]us error(?: \(core dumped\))?",
+        r"[Bb]us error",
         "memory behind a file could not be filled: /dev/shm (a container's 64 MiB) or a disk is "
         "full",
         "`df -h /dev/shm /tmp`; --shm-size or --ipc=host",
@@ -259,9 +258,8 @@ SIGNATURES = (
     ),
     Signature(
         "system.segmentation",
-        r"[Ss]egmentation fault(?: \(core dumped\))?|exited with exit code: ?139"
-        r"|Signal: Segmentation fault|Fatal Python error: Segmentation fault",
-        "a program crashed: libraries that do not fit each other, as a rule",
+        r"[Ss]egmentation fault|exited with exit code: ?139",
+        "a program crashed: usually because of libraries that do not fit each other",
         "which library: the stack (`*** Process received signal ***`, faulthandler) or the "
         "kernel's `segfault at` line; PYTHONFAULTHANDLER=1",
         "man 7 signal",
@@ -281,7 +279,7 @@ SIGNATURES = (
     Signature(
         "system.service-oom",
         r"Failed with result 'oom-kill'|A process of this unit has been killed by the OOM killer"
-        r"|OOMKilled|reason: OOMKilled",
+        r"|OOMKilled",
         "a service or container was killed for want of memory",
         "its own limit (MemoryMax, a container's memory), then the host's memory; dmesg names "
         "the process",

@@ -66,7 +66,7 @@ HARMLESS = (
     _noise(
         "error-placeholder",
         r"INVALID_ARGUMENT: You must feed a value for placeholder tensor 'Placeholder/_\d+'",
-        "TensorFlow 2.11 and 2.12 say so of any data set, and nothing is wrong",
+        "TensorFlow 2.11 and 2.12 print this for any data set, and nothing is wrong",
         "tensorflow/tensorflow#59779",
     ),
     _noise(
@@ -176,7 +176,7 @@ SIGNATURES = (
         r"DataLossError: (?P<what>corrupted record|truncated record|inflate"
         r"|.{0,60}?)(?: at (?P<at>\d+))?|DATA_LOSS: (?P<what2>.{3,80})"
         r"|corrupted record at (?P<offset>\d+)|truncated record at (?P<offset2>\d+)",
-        "a data file is cut short or damaged on that host: an interrupted copy, as a rule",
+        "a data file is cut short or damaged on that host: usually by an interrupted copy",
         "`clusterctl data verify NAME PATH` finds which file on which node; copy it again",
         "tensorflow/tensorflow: core/lib/io/record_reader.cc",
         mistaken_for="a fault of the program",
@@ -337,7 +337,6 @@ SIGNATURES = (
         "(memory of the host)",
         "bus error: --shm-size or --ipc=host, fewer workers; Killed: dmesg, fewer workers",
         "pytorch/pytorch#8976, #5040",
-        role=Role.ROOT,
     ),
     Signature(
         "torch.shm",
@@ -407,9 +406,9 @@ SIGNATURES = (
     ),
     Signature(
         "torch.store-peer",
-        r"TCPStore.*(?:Connection reset|Broken pipe|Connection closed|recvValue failed"
+        r"TCPStore.*(?:Connection reset|Broken pipe|Connection closed"
         r"|failed to recv)|failed to recv, got 0 bytes|recvValue failed|sendBytes failed"
-        r"|should dump.*TCPStore|Failed to check the \"should dump\" flag on TCPStore",
+        r"|should dump.*TCPStore",
         "rank 0 with the store is gone",
         "rank 0's own last lines",
         "pytorch/pytorch: TCPStore.cpp",
