@@ -250,10 +250,6 @@ class _Table:
         numbers = sorted({number for text in texts for number in self._entries_of[text]})
         return [self._entries[number] for number in numbers]
 
-    def matching(self, text: str) -> list[_Entry]:
-        """Return the signatures with a plain text in the line. Their patterns may not match."""
-        return self.named(hit[0] for hit in self.hits(text.encode()))
-
 
 @functools.lru_cache(maxsize=1)
 def table() -> _Table:
@@ -371,7 +367,8 @@ class _Reader:
             self._chained |= {_tag(text)} & self._exceptions
             return
         for one, pattern in shape.signatures:
-            block = _clean(text) if one.lines == 1 else _block(lines, number, one.lines)
+            said = [_clean(text)] if one.lines == 1 else _following(lines, number, one.lines)
+            block = "\n".join(said)
             if self._matched(one, pattern, block, text):
                 shape.matched = one.id
                 return
@@ -440,7 +437,7 @@ class _Reader:
         for at, line in enumerate(message):
             if _TRACEBACK in line:
                 break
-            for one, pattern in table().matching(line):
+            for one, pattern in table().named(hit[0] for hit in table().hits(line.encode())):
                 if one.role is not Role.HARMLESS and pattern.search("\n".join(message[at:])):
                     return
         self._note_unknown(self._line + 1 + after, said[after], text, fatal=True)
@@ -485,10 +482,6 @@ def _following(lines: Sequence[bytes], number: int, count: int) -> list[str]:
             if len(found) == count:
                 break
     return found
-
-
-def _block(lines: Sequence[bytes], number: int, count: int) -> str:
-    return "\n".join(_following(lines, number, count))
 
 
 def _place(text: str) -> dict[str, str]:

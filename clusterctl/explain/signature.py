@@ -77,14 +77,14 @@ def _texts(branch: str) -> tuple[str, ...]:
 
 def branches(pattern: str) -> list[str]:
     """Return the alternatives on the outermost level of the pattern."""
-    branches, depth, start = [], 0, 0
+    found, depth, start = [], 0, 0
     for at, char in _syntax(pattern):
         if char in "()":
             depth += 1 if char == "(" else -1
         elif char == "|" and not depth:
-            branches.append(pattern[start:at])
+            found.append(pattern[start:at])
             start = at + 1
-    return [*branches, pattern[start:]]
+    return [*found, pattern[start:]]
 
 
 def _parts(branch: str) -> tuple[list[str], list[str]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import paramiko
@@ -20,6 +21,14 @@ from clusterctl.transport.target import Target
 # SSH_MSG_CHANNEL_FAILURE. All of them begin with the recipient's number of the channel.
 _FIRST, _CLOSE, _LAST = 93, 97, 100
 _HEAD = struct.Struct(">BI")
+
+
+@contextlib.contextmanager
+def _peeking(message: paramiko.Message) -> Iterator[None]:
+    """Go back to the message's current position after the block, for paramiko to read it again."""
+    position = message.packet.tell()
+    yield
+    message.packet.seek(position)
 
 
 class OrderedTransport(paramiko.Transport):
@@ -52,22 +61,16 @@ class OrderedTransport(paramiko.Transport):
     def _parse_channel_open(self, message: paramiko.Message) -> None:
         # The server opens a channel for a connection to a port that is forwarded to this machine.
         # It may use the number of a closed channel again.
-        position = message.packet.tell()
-        message.get_text()
-        number = message.get_int()
-        message.packet.seek(position)
-        with self._order:
-            self._closed_there.discard(number)
+        with _peeking(message), self._order:
+            message.get_text()
+            self._closed_there.discard(message.get_int())
         super()._parse_channel_open(message)  # type: ignore[misc]
 
     def _parse_channel_open_success(self, message: paramiko.Message) -> None:
         # The server may use the number of a closed channel again.
-        position = message.packet.tell()
-        message.get_int()
-        number = message.get_int()
-        message.packet.seek(position)
-        with self._order:
-            self._closed_there.discard(number)
+        with _peeking(message), self._order:
+            message.get_int()
+            self._closed_there.discard(message.get_int())
         super()._parse_channel_open_success(message)  # type: ignore[misc]
 
 
@@ -136,27 +139,19 @@ class TunnelTransport(OrderedTransport):
             channel.close()
 
     def _parse_channel_open_success(self, message: paramiko.Message) -> None:
-        channel_id = _peek(message)
+        with _peeking(message):
+            channel_id = message.get_int()
         super()._parse_channel_open_success(message)
         channel = self._given_up.pop(channel_id, None)
         if channel:
             channel.close()
 
     def _parse_channel_open_failure(self, message: paramiko.Message) -> None:
-        position = message.packet.tell()
-        channel_id, code, words = message.get_int(), message.get_int(), message.get_text()
-        message.packet.seek(position)
+        with _peeking(message):
+            channel_id, code, words = message.get_int(), message.get_int(), message.get_text()
         if self._given_up.pop(channel_id, None) is None:
             self._refusals[channel_id] = (code, words)
         super()._parse_channel_open_failure(message)  # type: ignore[misc]
-
-
-def _peek(message: paramiko.Message) -> int:
-    """Return the next integer of a message without consuming it."""
-    position = message.packet.tell()
-    number = message.get_int()
-    message.packet.seek(position)
-    return number
 
 
 def _as_os_error(code: int, words: str) -> OSError:
@@ -214,13 +209,12 @@ def _handle_request(channel: Any, message: paramiko.Message) -> None:
 
     The exit status becomes 128 + the signal's number, as in a shell.
     """
-    position = message.packet.tell()
-    if message.get_text() == "exit-signal":
-        message.get_boolean()
-        channel.exit_status = 128 + signal_number(message.get_text())
-        channel.status_event.set()
-        return
-    message.packet.seek(position)
+    with _peeking(message):
+        if message.get_text() == "exit-signal":
+            message.get_boolean()
+            channel.exit_status = 128 + signal_number(message.get_text())
+            channel.status_event.set()
+            return
     paramiko.Channel._handle_request(channel, message)  # type: ignore[attr-defined]
 
 
