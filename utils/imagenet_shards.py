@@ -18,7 +18,7 @@ from processes import Count
 from raw_images import RawImage, read_image
 from records import encode_example, write_record
 from shard_jobs import Job, Made, Summary, make_shards
-from shards import ShardError, fingerprint, shard_name, shards_in, share_out, writing
+from shards import ShardError, fingerprint, shard_name, shards_in, share_out, write_list
 
 FORMAT = "imagenet records, 1"  # part of every fingerprint: change it when the records change
 OVERHEAD_BYTES = 512  # estimate of a record's size without its image
@@ -156,16 +156,12 @@ def read_corrupt(path: Path) -> dict[tuple[str, tuple[str, int, int]], str]:
 
 def write_corrupt(path: Path, corrupt: Sequence[Corrupt]) -> None:
     """Write the list of corrupt images, or remove the file if there are none."""
-    if not corrupt:
-        path.unlink(missing_ok=True)
-        return
-    lines = ["# image\tbytes\tseconds since 1970\twhy it is left out\n"]
+    lines = ["# image\tbytes\tseconds since 1970\twhy it is left out"] if corrupt else []
     for one in corrupt:
         name, size, modified = one.stamp
         why = " ".join(one.why.split())
-        lines.append(f"{one.synset}/{name}\t{size}\t{modified}\t{why}\n")
-    with writing(path) as temporary:
-        temporary.write_text("".join(lines), encoding="utf-8")
+        lines.append(f"{one.synset}/{name}\t{size}\t{modified}\t{why}")
+    write_list(path, lines)
 
 
 def refuse_full_disk(subsets: Mapping[str, Sequence[RawImage]], folders: Sequence[Path]) -> None:

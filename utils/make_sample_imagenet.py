@@ -11,9 +11,9 @@ flags make the same files.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import tool
+from tool import number
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -24,7 +24,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add(
         "--output_dir",
         required=True,
-        type=lambda text: Path(text).expanduser(),
+        type=tool.folder,
         metavar="DIR",
         help="folder to make train/, validation/ and synset_labels.txt in",
     )
@@ -50,17 +50,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     if args.images < 4 * args.classes:
         parser.error(f"--images: {args.classes} classes need {4 * args.classes} or more")
     return args
-
-
-def number(least: int, most: int):  # type: ignore[no-untyped-def]
-    """Return a parser of integers from `least` to `most` for argparse."""
-
-    def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"{text!r} is not between {least} and {most}")
-        return int(text)
-
-    return parse
 
 
 def main() -> int:

@@ -18,13 +18,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 import tool
 from shards import SUBSETS, DataError, usable_cpus
-
-LEFT_OUT = 3
+from tool import folder, images_are, number
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -69,18 +67,18 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help="the validation images' synsets, a line each; else synset_labels.txt of the raw data",
     )
     flag(add, "check_download", True, "compare size and MD5 of downloaded tar files")
-    add("--train_shards", type=positive, default=1024, metavar="N", help="(1024)")
-    add("--validation_shards", type=positive, default=128, metavar="N", help="(128)")
+    add("--train_shards", type=number(1), default=1024, metavar="N", help="(1024)")
+    add("--validation_shards", type=number(1), default=128, metavar="N", help="(128)")
     add(
         "--num_processes",
-        type=positive,
+        type=number(1),
         default=usable_cpus(),
         metavar="N",
         help="(one for every core)",
     )
     add(
         "--allow_corrupt",
-        type=natural,
+        type=number(0),
         default=0,
         metavar="N",
         help="up to N images that cannot be decoded are no error (0)",
@@ -108,20 +106,6 @@ def flag(add, name: str, default: bool, text: str) -> None:  # type: ignore[no-u
     """Add a boolean option --name and its opposite --noname, which --help does not list."""
     add(f"--{name}", action="store_true", default=default, help=text)
     add(f"--no{name}", dest=name, action="store_false", help=argparse.SUPPRESS)
-
-
-def folder(text: str) -> Path:
-    return Path(text).expanduser()
-
-
-def positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more")
-    return int(text)
-
-
-def natural(text: str) -> int:
-    return 0 if text == "0" else positive(text)
 
 
 def output_folder(args: argparse.Namespace, subset: str) -> Path:
@@ -167,15 +151,7 @@ def make_all(args: argparse.Namespace) -> int:
         )
         report(built, subset, output_folder(args, subset))
         corrupt += len(built.corrupt)
-    if corrupt > args.allow_corrupt:
-        images_are = "image is" if corrupt == 1 else "images are"
-        print(
-            f"error: {corrupt} {images_are} left out; if that is all right, --allow_corrupt "
-            f"{corrupt} makes it so",
-            file=sys.stderr,
-        )
-        return LEFT_OUT
-    return 0
+    return tool.status_of(corrupt, args.allow_corrupt)
 
 
 def report(built, subset: str, where: Path) -> None:  # type: ignore[no-untyped-def]
@@ -185,8 +161,8 @@ def report(built, subset: str, where: Path) -> None:  # type: ignore[no-untyped-
     speed = f", {first.images_per_s:,.0f} images/s" if first.made else ""
     print(f"{subset}: {last.records:,} images in {len(last.lines)} files in {where}{before}{speed}")
     if built.corrupt:
-        images_are = "image is" if len(built.corrupt) == 1 else "images are"
-        print(f"{subset}: {len(built.corrupt)} {images_are} corrupt and left out: {built.listed}")
+        corrupt = images_are(len(built.corrupt))
+        print(f"{subset}: {corrupt} corrupt and left out: {built.listed}")
 
 
 def download(args: argparse.Namespace) -> Path:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 NAME = re.compile(r"(?P<subset>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})")
@@ -100,6 +100,15 @@ def writing(path: Path) -> Iterator[Path]:
         settle(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_list(path: Path, lines: Sequence[str]) -> None:
+    """Write a file of these lines, or remove it if there are none."""
+    if not lines:
+        path.unlink(missing_ok=True)
+        return
+    with writing(path) as temporary:
+        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 @contextlib.contextmanager

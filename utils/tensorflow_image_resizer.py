@@ -19,16 +19,16 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING
 
 import tool
-from shards import SUBSETS, ShardError, find_shards, usable_cpus, writing
+from shards import SUBSETS, ShardError, find_shards, usable_cpus, write_list
+from tool import folder, images_are, number
 
 if TYPE_CHECKING:
     from shard_jobs import Job, Summary
 
 DATASETS = {"imagenet": 1000, "flowers": 5}  # labels are 1 to this; 0 is the background
-LEFT_OUT = 3
 
 
 def main() -> int:
@@ -51,37 +51,37 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         choices=sorted(DATASETS),
         help="which labels --verify expects (guessed from the path of INPUT_DIR)",
     )
-    add("-r", "--size", type=at_least(1), default=480, help="pixels of the shorter side (480)")
+    add("-r", "--size", type=number(1), default=480, help="pixels of the shorter side (480)")
     add("-R", "--stretch", action="store_true", help="make squares of SIZE, whatever the shape")
-    add("-Q", "--quality", type=at_least(1, 100), default=85, help="JPEG quality, 1 to 100 (85)")
+    add("-Q", "--quality", type=number(1, 100), default=85, help="JPEG quality, 1 to 100 (85)")
     add("-f", "--force", action="store_true", help="replace shards that were made differently")
     add(
         "--start_offset",
-        type=at_least(0),
+        type=number(0),
         default=0,
         help="leave out that many shards at the beginning (0)",
     )
     add(
         "--num_preprocess_threads",
-        type=at_least(0),
+        type=number(0),
         default=0,
         help="processes, each with a shard of its own (0: one per CPU)",
     )
     add(
         "--num_inter_threads",
-        type=at_least(0),
+        type=number(0),
         default=0,
         help="images that a process resizes at a time (0: more than one where CPUs would idle)",
     )
     add(
         "--num_intra_threads",
-        type=at_least(0),
+        type=number(0),
         default=0,
         help="threads that scale one image together; the pixels are the same (0: one)",
     )
     add(
         "--allow_corrupt",
-        type=at_least(0),
+        type=number(0),
         default=0,
         metavar="N",
         help="up to N images that cannot be decoded are no error (0)",
@@ -97,23 +97,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     if flags.dataset_name is None:
         parser.error(f"cannot tell the data set from the path: say -d {' or -d '.join(DATASETS)}")
     return flags
-
-
-def folder(text: str) -> Path:
-    return Path(text).expanduser()
-
-
-def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return a parser of integers for argparse, whose name argparse prints in its errors."""
-
-    def number(text: str) -> int:
-        value = int(text)
-        if value < least or (most is not None and value > most):
-            raise ValueError(text)
-        return value
-
-    number.__name__ = f"number from {least} on" if most is None else f"number {least} to {most}"
-    return number
 
 
 def guess_dataset(path: Path) -> str | None:
@@ -147,25 +130,15 @@ def report(done: Summary, flags: argparse.Namespace) -> None:
 def corrupt_status(done: Summary, flags: argparse.Namespace) -> int:
     """Write the list of corrupt images, report them, and return the exit status."""
     listing = flags.output_dir / f"corrupt-images-{flags.subset_name}.txt"
-    if not done.left_out:
-        listing.unlink(missing_ok=True)
-        return 0
-    with writing(listing) as temporary:
-        lines = (f"{name}\t{why}\n" for name, why in done.left_out)
-        temporary.write_text("".join(lines), encoding="utf-8")
+    write_list(listing, [f"{name}\t{why}" for name, why in done.left_out])
     lost = [line.shard for line in done.lines if not line.size]
     corrupt = len(done.left_out) - len(lost)
     if corrupt:
-        print(f"{flags.subset_name}: {corrupt:,} images are corrupt and left out: {listing}")
+        print(f"{flags.subset_name}: {images_are(corrupt)} corrupt and left out: {listing}")
     if lost:
         print(f"error: {len(lost)} files of the input are damaged: {listing}", file=sys.stderr)
         return 1
-    if corrupt > flags.allow_corrupt:
-        what = f"{corrupt} images are left out, so that shards differ in length"
-        hint = f"if that is all right, --allow_corrupt {corrupt} makes it so"
-        print(f"error: {what}; {hint}", file=sys.stderr)
-        return LEFT_OUT
-    return 0
+    return tool.status_of(corrupt, flags.allow_corrupt)
 
 
 def verify(flags: argparse.Namespace) -> int:

@@ -1,17 +1,21 @@
-"""The end of the programs in this folder: a one-line message, and a documented exit status."""
+"""The command line of the programs in this folder: its values, messages and exit statuses."""
 
 from __future__ import annotations
 
+import argparse
 import errno
 import io
+import math
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from shards import DataError
 
+LEFT_OUT = 3  # done, but more images than allowed are left out
 INTERRUPTED = 130
 GOES_ON = "finished shards stay, the same command goes on"
 
@@ -59,6 +63,35 @@ def told(error: Exception) -> str:
     return (
         f"{what}: make room (df -h shows where), then run the same command again" if full else what
     )
+
+
+def folder(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def number(least: int, most: float = math.inf) -> Callable[[str], int]:
+    """Return a parser of integers from `least` to `most` for argparse."""
+    wanted = f"between {least} and {most}" if most < math.inf else f"{least} or more"
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+        return int(text)
+
+    return parse
+
+
+def images_are(count: int) -> str:
+    return f"{count:,} image is" if count == 1 else f"{count:,} images are"
+
+
+def status_of(left_out: int, allowed: int) -> int:
+    """Return the exit status of a run that left out images. Print an error for too many."""
+    if left_out <= allowed:
+        return 0
+    hint = f"if that is all right, --allow_corrupt {left_out} makes it so"
+    print(f"error: {images_are(left_out)} left out; {hint}", file=sys.stderr)
+    return LEFT_OUT
 
 
 def end(number: int, frame: FrameType | None) -> None:

@@ -44,7 +44,6 @@ def test_images_that_are_there_twice_are_named(facts):
 
 def test_a_whole_set_is_counted(facts):
     assert facts["whole"] == [59, 5, "59 images of 5 classes: all is well"]
-    assert facts["expected"] == ["60 images are expected, 59 are there"]
 
 
 def test_the_program_exits_with_1_where_something_is_wrong(tool, made, tmp_path):

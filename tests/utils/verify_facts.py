@@ -24,9 +24,8 @@ def main() -> None:
         damage(folder)
         facts[damage.__name__] = verify(folder, "train").problems
         shutil.rmtree(folder)
-    whole = verify(shards, "train", expected=59)
+    whole = verify(shards, "train")
     facts["whole"] = [whole.records, len(whole.labels), str(whole)]
-    facts["expected"] = verify(shards, "train", expected=60).problems
     print("FACTS " + json.dumps(facts))
 
 
