@@ -1,11 +1,13 @@
 # shellcheck shell=bash
-# Everything that the scripts share. Source it from the checkout's root.
+# Everything that the scripts share. CHECKOUT is the checkout's folder.
 
-# shellcheck source=scripts/lib/base.sh
-. scripts/lib/base.sh
-# shellcheck source=scripts/lib/apt.sh
-. scripts/lib/apt.sh
+CHECKOUT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+export CHECKOUT
+# shellcheck source=clusterctl/bootstrap/shell/base.sh
+. "$CHECKOUT/clusterctl/bootstrap/shell/base.sh"
+# shellcheck source=clusterctl/bootstrap/shell/packages.sh
+. "$CHECKOUT/clusterctl/bootstrap/shell/packages.sh"
 # shellcheck source=scripts/lib/venv.sh
-. scripts/lib/venv.sh
+. "$CHECKOUT/scripts/lib/venv.sh"
 # shellcheck source=scripts/lib/training.sh
-. scripts/lib/training.sh
+. "$CHECKOUT/scripts/lib/training.sh"
