@@ -2,10 +2,10 @@
 
     python make_sample_imagenet.py --output_dir raw --classes 10 --images 500
 
-Every class has a shape and a colour of its own, drawn at any place and size on a noisy ground, so
-that a network learns them in minutes. As in the real one, classes differ in how many images they
-have, and among the JPEGs are a CMYK one, a grey one and a PNG; one file is cut short. The same
-flags make the same files.
+Every class has its own shape and colour, drawn at a random place and size on a noisy background,
+so that a network learns them in minutes. As in the real data set, classes differ in their number of
+images, and among the JPEGs are a CMYK one, a grey one and a PNG. One file is cut short.
+The same flags make the same files.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@
 
 Each shard of INPUT_DIR, numbered from 0 or from 1, gives one of OUTPUT_DIR, numbered from 0, with
 the same records in the same order. Images whose shorter side is longer than SIZE shrink to it and
-keep their shape (-R: all become squares); all are coded again as JPEG. A run that was interrupted
-goes on with the shards that are not finished. --verify checks the result.
+keep their shape (-R: all become squares). All are coded again as JPEG, except those of the right
+size that would only grow. A run that was interrupted goes on with the shards that are not finished.
+--verify checks the result.
 
 Exit status: 0 done; 1 an error, or a shard of INPUT_DIR is damaged and has no result; 2 wrong
 usage; 3 done, but images could not be decoded and are left out (--allow_corrupt N makes up to N
