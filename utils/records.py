@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Union
 
-from crc32c import masked_crc32c
+from google_crc32c import value as crc32c
 from shards import DataError
 
 Values = Sequence[Union[bytes, int, float]]
@@ -32,6 +32,12 @@ VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 
 class RecordError(DataError):
     """A file that is not a complete TFRecord file, or a record that is not an Example."""
+
+
+def masked_crc32c(data: bytes) -> int:
+    """Return the masked CRC of TFRecord files: rotated right by 15 bits, plus a constant."""
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def write_record(file: BinaryIO, data: bytes) -> None:

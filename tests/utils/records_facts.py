@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parents[2] / "utils"))
 
 import numpy as np
 import tensorflow as tf
-from crc32c import crc32c
+from google_crc32c import value as crc32c
 from records import decode_example, encode_example, read_records, write_record
 
 SPEC = {

