@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -60,13 +61,15 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
 
 def _pieces(name: str) -> Iterator[bytes | str]:
     """Yield a log in pieces; gzip is unpacked, UTF-16 decoded. Raises UsageError."""
-    if name == "-":
-        yield from iter(lambda: sys.stdin.buffer.read(PIECE), b"")
-        return
     try:
-        with open(name, "rb") as raw:  # noqa: PTH123
-            head = raw.read(6)
-            raw.seek(0)
+        file = sys.stdin.fileno() if name == "-" else name
+        # The first write to a pipe may be shorter than the head. A buffer reads once for `peek`,
+        # but fills another buffer by as many reads as that takes.
+        with (
+            open(file, "rb", closefd=name != "-") as pipe,  # noqa: PTH123
+            io.BufferedReader(pipe) as raw,
+        ):
+            head = raw.peek(6)
             if head.startswith(_PACKED):
                 raise UsageError(f"{name} is compressed", "unpack it, or name a .gz file")
             packed = head.startswith(b"\x1f\x8b")

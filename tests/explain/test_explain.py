@@ -205,7 +205,7 @@ def test_memory_does_not_grow_with_the_log(tmp_path):
     assert peaks[1] < peaks[0] + (8 << 20), peaks
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command(tmp_path, capsys, monkeypatch):
     bad, healthy = tmp_path / "bad.log.gz", tmp_path / "healthy.log"
     bad.write_bytes(gzip.compress(b"kernel: NVRM: Xid (PCI:0000:10:1c): 79, pid=1, fallen off\n"))
     healthy.write_text(HEALTHY)
@@ -220,6 +220,10 @@ def test_the_command(tmp_path, capsys):
     wide.write_bytes("kernel: NVRM: Xid (PCI:0000:10:1c): 79, fallen off\r\n".encode("utf-16"))
     assert run_command(cli, ["explain", str(wide), "--json"]) == 2
     assert '"xid.79"' in capsys.readouterr().out
+    for log in (bad, wide):
+        with log.open() as stdin:
+            monkeypatch.setattr("sys.stdin", stdin)
+            assert run_command(cli, ["explain"]) == 2
     packed.write_bytes(b"\xfd7zXZ\0")
     assert run_command(cli, ["explain", str(packed)]) == 2
     assert "compressed" in capsys.readouterr().err
