@@ -26,7 +26,8 @@ import yaml
 from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
 from clusterctl.copy.s3 import parse_source
-from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
+from clusterctl.ec2.errors import translated
 from clusterctl.jobs.job_file import parse_job
 
 # The SDK's instance types for the machine that the notebook runs on: here, the local EC2.
@@ -63,7 +64,8 @@ class NotebookSession:
     def default_bucket(self) -> str:
         """Return the bucket `sagemaker-REGION-ACCOUNT`, created if missing.
 
-        Raises AwsError without valid credentials, and botocore's error if S3 refuses.
+        Raises AwsError without valid credentials or if S3 refuses, and ClusterctlError if the
+        bucket of that name is another account's, which would get what is uploaded.
         """
         name = f"sagemaker-{self.boto_region_name}-{self._app.clients.account_id}"
         s3 = self._app.clients.s3
@@ -71,15 +73,21 @@ class NotebookSession:
         # S3 refuses us-east-1 as a LocationConstraint; there it must be left out.
         more = {} if self.boto_region_name == "us-east-1" else {"CreateBucketConfiguration": where}
         try:
-            s3.create_bucket(Bucket=name, **more)
-        except (s3.exceptions.BucketAlreadyOwnedByYou, s3.exceptions.BucketAlreadyExists):
-            pass
+            with translated():
+                s3.create_bucket(Bucket=name, **more)
+        except AwsError as error:
+            if error.code == "BucketAlreadyExists":
+                raise ClusterctlError(
+                    f"the bucket {name} belongs to another account", "name a bucket of yours"
+                ) from error
+            if error.code != "BucketAlreadyOwnedByYou":
+                raise
         return name
 
     def upload(self, path: Path, uri: str) -> None:
         """Upload a file, or all files of a folder, below an s3:// URI.
 
-        Raises UsageError for a missing path or a wrong URI, OSError, and boto3's errors.
+        Raises UsageError for a missing path or a wrong URI, OSError, and AwsError if S3 refuses.
         """
         if not path.exists():
             raise UsageError(f"there is no {path} here", "give a file or a folder")
@@ -88,9 +96,10 @@ class NotebookSession:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file():
                 name = file.relative_to(path) if path.is_dir() else file.name
-                self._app.clients.s3.upload_file(
-                    str(file), to.bucket, f"{key}/{name}" if key else str(name)
-                )
+                target = f"{key}/{name}" if key else str(name)
+                # Not upload_file, which turns botocore's errors into one of boto3's own.
+                with file.open("rb") as content, translated():
+                    self._app.clients.s3.upload_fileobj(content, to.bucket, target)
 
 
 Session = NotebookSession  # the SDK's name for it

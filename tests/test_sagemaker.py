@@ -8,11 +8,15 @@ import sys
 import threading
 from array import array
 from datetime import date
+from types import SimpleNamespace
 
+import boto3
 import pytest
+from botocore.stub import Stubber
 
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.sagemaker import (
+    NotebookSession,
     Predictor,
     S3Uploader,
     TensorFlow,
@@ -75,3 +79,32 @@ time.sleep(60)
 def test_a_folder_that_is_not_there_is_not_uploaded(tmp_path):
     with pytest.raises(UsageError, match="there is no .*nothing here"):
         S3Uploader.upload(str(tmp_path / "nothing"), "s3://bucket/prefix")
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [
+        ("BucketAlreadyOwnedByYou", None),
+        ("BucketAlreadyExists", "belongs to another account"),
+        ("AccessDenied", "not allowed"),
+    ],
+)
+def test_what_s3_refuses(tmp_path, code, raised):
+    """A bucket of that name may be a stranger's, who would get the data."""
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    s3 = boto3.client("s3", region_name="eu-west-1", **keys)
+    session = NotebookSession()
+    session._app = SimpleNamespace(
+        ec2=SimpleNamespace(meta=s3.meta), clients=SimpleNamespace(s3=s3, account_id="1")
+    )
+    (tmp_path / "file").touch()
+    with Stubber(s3) as answers:
+        answers.add_client_error("create_bucket", code)
+        answers.add_client_error("put_object", code)
+        if raised is None:
+            assert session.default_bucket() == "sagemaker-eu-west-1-1"
+        else:
+            with pytest.raises(ClusterctlError, match=raised):
+                session.default_bucket()
+        with pytest.raises(AwsError):
+            session.upload(tmp_path, "s3://bucket/prefix")
