@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterctl.domain.errors import ClusterctlError, HostError
+from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
 from clusterctl.domain.findings import Finding
 
 # SGR colours, and erasing to the end of the line (K).
@@ -272,6 +272,21 @@ def can_ask() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
+def must_ask(yes: bool) -> bool:
+    """Return whether to ask before something is removed: not with `yes` (--yes) nor in a script.
+
+    Raises UsageError if stdin is a terminal and stderr is not: nobody would see the question.
+    """
+    if yes or not sys.stdin.isatty():
+        return False
+    if not can_ask():
+        raise UsageError(
+            "nothing was done: it has to be confirmed, and the question cannot be seen",
+            "leave stderr on the terminal, or give --yes",
+        )
+    return True
+
+
 def has_status_line() -> bool:
     """Return whether a status line can be drawn: stdout and stderr are terminals."""
     return sys.stdout.isatty() and sys.stderr.isatty()
@@ -280,8 +295,9 @@ def has_status_line() -> bool:
 def status_line(text: str) -> None:
     """Redraw the line that the cursor is in; an empty text clears it."""
     width = shutil.get_terminal_size().columns - 1
-    sys.stderr.write(f"\r\x1b[2K{_IN_LINES.sub(_visible, text)[:width]}")
-    sys.stderr.flush()
+    with writing_to("stderr"):
+        sys.stderr.write(f"\r\x1b[2K{_IN_LINES.sub(_visible, text)[:width]}")
+        sys.stderr.flush()
 
 
 def live(view: Any) -> Any:

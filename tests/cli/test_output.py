@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -104,6 +105,18 @@ def test_a_line_in_a_pipe_that_has_not_its_letters(encoding, shown):
         env={**os.environ, "PYTHONIOENCODING": encoding},
     )
     assert said.stdout.decode() == shown
+
+
+@pytest.mark.parametrize("kind", ["note", "status_line"])
+def test_work_goes_on_when_its_terminal_is_gone(kind):
+    with Path("/dev/full").open("w") as gone:
+        said = subprocess.run(
+            [sys.executable, "-c", f"{SAY}print('went on')", kind, b"text".hex()],
+            stdout=subprocess.PIPE,
+            stderr=gone,
+            check=False,
+        )
+    assert said.stdout == b"went on\n"
 
 
 LOST = "error: cannot write the output: {}\n  hint: what was asked for may be done"
