@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -430,7 +429,7 @@ def remove(
 
     chosen = indices_of(indices)
     check_nodes(app, name, chosen)
-    if not yes and sys.stdin.isatty():
+    if output.must_ask(yes):
         nodes = fold_hosts([f"{name}-{index}" for index in chosen])
         click.confirm(f"Terminate {nodes}?", abort=True, err=True)
     if not force:
@@ -483,7 +482,7 @@ def replace(
 
     chosen = indices_of(indices)
     check_nodes(app, name, chosen)
-    if not yes and sys.stdin.isatty():
+    if output.must_ask(yes):
         nodes = fold_hosts([f"{name}-{index}" for index in chosen])
         click.confirm(f"Replace {nodes}, and lose what is stored there?", abort=True, err=True)
     if not force:
@@ -615,7 +614,7 @@ def down(app: AppContext, name: str, yes: bool, as_json: bool) -> None:
     from clusterctl.operations.down import find_nodes
 
     folder = app.folder(name)
-    if not yes and sys.stdin.isatty():
+    if output.must_ask(yes):
         found = find_nodes(app.clients, name, folder)
         if found:
             nodes = count(len(found), "node")

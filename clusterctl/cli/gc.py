@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -97,7 +96,7 @@ def gc(
         if as_json and delete:
             output.data(removal_data(sweep, None))
         return 1 if sweep.unseen else 0
-    if not yes and sys.stdin.isatty():
+    if output.must_ask(yes):
         click.confirm(f"Remove {count(len(sweep.orphans), 'thing')}?", abort=True, err=True)
     removed = _remove(collector, sweep)
     if as_json:

@@ -10,6 +10,7 @@ import pty
 import re
 import select
 import subprocess
+import sys
 
 import pytest
 
@@ -162,15 +163,23 @@ def test_down(clusterctl, client):
     assert clusterctl("down", "demo").status == 0
 
 
-@pytest.mark.parametrize(("answer", "status", "left"), [("n\n", 130, 2), ("y\n", 0, 0)])
-def test_down_asks_on_a_terminal(clusterctl, client, monkeypatch, answer, status, left):
+@pytest.mark.parametrize(
+    ("answer", "seen", "status", "left", "said"),
+    [
+        ("n\n", True, 130, 2, "Terminate the 2 nodes of demo?"),
+        ("y\n", True, 0, 0, "Terminate the 2 nodes of demo?"),
+        ("y\n", False, 2, 2, "the question cannot be seen"),
+    ],
+)
+def test_down_asks_on_a_terminal(clusterctl, client, monkeypatch, answer, seen, status, left, said):
     launched(clusterctl)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: seen)
     terminal = io.StringIO(answer)
     terminal.isatty = lambda: True
     monkeypatch.setattr("sys.stdin", terminal)
     ran = clusterctl("down", "demo")
     assert ran.status == status
-    assert "Terminate the 2 nodes of demo?" in ran.err + ran.out
+    assert said in ran.err + ran.out
     assert len(find_instances(client, "demo")) == left
 
 
