@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -227,6 +226,7 @@ def clean_logs(
                 }
                 for node in result.values
             ]
+            + [hostlines.failure_data(failure) for failure in result.failures]
         )
     verb = "would free" if dry_run else "freed"
     for node in result.values:
@@ -245,14 +245,14 @@ def clean_logs(
 
 def _discard_copies(app: AppContext, name: str, dry_run: bool, as_json: bool) -> int:
     """Remove what interrupted copies have left; return the exit status."""
-    from clusterctl.cli.disk import show_copies
     from clusterctl.operations.disk import copy_parts
 
     with app.open(name) as access:
         result = copy_parts(access, discard=not dry_run)
     found = [one for parts in result.values for one in parts]
     if as_json:
-        output.data([one.as_data() for one in found])
+        failures = [hostlines.failure_data(failure) for failure in result.failures]
+        output.data([one.as_data() for one in found] + failures)
     else:
         show_copies(found)
         gone = [one for one in found if not (one.in_use or one.failed)]
@@ -283,12 +283,12 @@ def _show(found: FanoutResult[NodeLogs]) -> None:
 
 
 def _confirm(found: FanoutResult[NodeLogs], yes: bool) -> None:
-    """Ask before checkpoints are removed. Raises UsageError without a terminal to ask on."""
+    """Ask before checkpoints are removed. Raises UsageError if it cannot ask."""
     hosts = [node.host for node in found.values if node.checkpoints]
     if yes or not hosts:
         return
     checkpoints = count(sum(node.checkpoints for node in found.values), "checkpoint")
-    if not sys.stdin.isatty():
+    if not output.can_ask():
         raise UsageError(
             f"nothing is removed: {checkpoints} on {fold_hosts(hosts)} would go",
             "look at them first: --dry-run; remove them all the same: --yes",

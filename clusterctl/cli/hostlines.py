@@ -9,6 +9,7 @@ from typing import Any
 from clusterctl.cli import output
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.domain.units import format_bytes
 
 # Bytes. A line that does not end is printed in pieces of this size.
 LONGEST_LINE = 1 << 16
@@ -80,7 +81,10 @@ def show_trouble(result: FanoutResult[CommandResult]) -> None:
         output.note(f"{fold_hosts(hosts)}: exit status {status}")
     cut = [value.host for value in result.values if value.truncated]
     if cut:
-        output.note(f"{fold_hosts(cut)}: output cut after 16 MiB")
+        # Imported here: it takes paramiko, which commands over kept connections do without.
+        from clusterctl.transport.execute import KEPT_BYTES
+
+        output.note(f"{fold_hosts(cut)}: output cut after {format_bytes(KEPT_BYTES)}")
     show_failures(result.failures)
 
 

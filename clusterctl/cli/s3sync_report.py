@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from clusterctl.cli import hostlines, output
 from clusterctl.copy.s3sync import SyncRecord, SyncState
@@ -64,10 +65,7 @@ def show_records(listed: FanoutResult[list[SyncRecord]], as_json: bool) -> int:
     """Print one line per node; return 1 if one failed, 255 if one did not answer, else 0."""
     records = [record for records in listed.values for record in records]
     if as_json:
-        output.data(
-            [record.as_data() for record in records]
-            + [hostlines.failure_data(failure) for failure in listed.failures]
-        )
+        _print_json(records, listed)
     else:
         output.table(
             ("NODE", "STATE", "FILES", "BYTES", "RATE", "TIME", "BY", "DST"),
@@ -82,7 +80,7 @@ def show_cancelled(ended: FanoutResult[list[SyncRecord]], as_json: bool) -> int:
     """Print how the sync ended on each node; return 1 if one still runs, 255 if one is silent."""
     records = [record for records in ended.values for record in records]
     if as_json:
-        output.data([record.as_data() for record in records])
+        _print_json(records, ended)
     else:
         for text, same in _by_text(records, _end_of):
             output.line(f"{fold_hosts([record.host for record in same])}: {text}")
@@ -111,13 +109,18 @@ def follow(
         return INTERRUPTED
     records = result.values
     if as_json:
-        output.data([record.as_data() for record in records])
+        _print_json(records, result)
     for text, same in _by_text(records, lambda record: record.shown_state):
         took = format_duration(max(record.duration_s for record in same))
         output.note(f"{fold_hosts([record.host for record in same])}: {text} after {took}")
     _show_reasons(records)
     hostlines.show_failures(result.failures)
     return max(_status(records), _worst(result.failures))
+
+
+def _print_json(records: Sequence[SyncRecord], result: FanoutResult[Any]) -> None:
+    failures = [hostlines.failure_data(failure) for failure in result.failures]
+    output.data([record.as_data() for record in records] + failures)
 
 
 def _by_text(

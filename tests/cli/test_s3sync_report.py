@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
 from clusterctl.cli.s3sync import _request
-from clusterctl.cli.s3sync_report import show_cancelled, show_records, show_started
+from clusterctl.cli.s3sync_report import follow, show_cancelled, show_records, show_started
 from clusterctl.copy.s3sync import SyncRecord, SyncState
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import HostUnreachable, UsageError
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.relay.messages import Gap, Listed
 from clusterctl.operations.s3sync import StartedSync, SyncFailed
@@ -35,6 +36,13 @@ def nodes(*records):
     return FanoutResult(tuple(HostOutcome(one.host, value=[one]) for one in records))
 
 
+def followed(listed, as_json):
+    """`follow` of nodes that end at once."""
+    ends = tuple(replace(one, value=one.value and one.value[0]) for one in listed.outcomes)
+    with mock.patch("clusterctl.cli.s3sync_report.follow_sync", lambda *_: FanoutResult(ends)):
+        return follow(None, (), "demo", RECORD.sync_id, as_json)
+
+
 @pytest.mark.parametrize(
     ("more", "shown", "status"),
     [
@@ -54,10 +62,14 @@ def test_a_row_says_how_far_it_is_and_what_was_there(capsys, more, shown, status
     assert record.why in err
 
 
-def test_what_was_left_out_is_told_to_programs(capsys):
-    assert show_records(nodes(replace(RECORD, **LEFT_OUT)), as_json=True) == 1
-    [told] = json.loads(capsys.readouterr().out)
+@pytest.mark.parametrize("show", [show_records, show_cancelled, followed])
+def test_what_was_left_out_and_who_failed_is_told_to_programs(show, capsys):
+    failed = HostOutcome("demo-1", error=HostUnreachable("demo-1", "no route"))
+    records = nodes(replace(RECORD, **LEFT_OUT)).outcomes
+    assert show(FanoutResult((*records, failed)), as_json=True) == 255
+    told, lost = json.loads(capsys.readouterr().out)
     assert (told["state"], told["left_out"]) == ("incomplete", 1)
+    assert (lost["host"], lost["error"]) == ("demo-1", "HostUnreachable")
 
 
 def test_where_nothing_ran_nothing_is_said_to_have_ended(capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -137,14 +138,18 @@ def typed(pair, answer, *arguments):
         [sys.executable, "-m", "clusterctl", arguments[0], "pair", *arguments[1:]],
         env=pair.environ,
         stdin=terminal,
-        capture_output=True,
-        text=True,
+        stdout=subprocess.DEVNULL,
+        stderr=terminal,
         timeout=240,
         check=False,
     )
-    os.close(keyboard)
     os.close(terminal)
-    return done.returncode, done.stderr
+    said = b""
+    with contextlib.suppress(OSError):  # Linux raises it at the end
+        while more := os.read(keyboard, 4096):
+            said += more
+    os.close(keyboard)
+    return done.returncode, said.decode()
 
 
 def test_force_leaves_the_usual_folders_to_a_run_that_was_typed_by_hand(pair):

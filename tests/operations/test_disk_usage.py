@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from clusterctl.cli.app_context import AppContext
+from clusterctl.cli.main import cli, run_command
 from clusterctl.diagnosis.drift import disk_findings
-from clusterctl.domain.errors import CommandFailed
+from clusterctl.domain.errors import CommandFailed, HostUnreachable
 from clusterctl.domain.findings import Severity
-from clusterctl.domain.results import CommandResult
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.node.jobs.parts import remote_mounts
 from clusterctl.operations.disk import DiskUsage, parse_df
 
@@ -69,3 +73,18 @@ def test_findings(percent, found):
 def test_remote_mounts_are_not_searched_for_staging_folders():
     table = "server:/a /mnt/my\\040data nfs4 rw 0 0\n/dev/nvme0n1p1 / ext4 rw 0 0\n"
     assert remote_mounts(table) == {"/mnt/my data"}
+
+
+@pytest.mark.parametrize("options", [(), ("--copies",)])
+def test_the_json_of_clean_logs_names_hosts_that_failed(options, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
+    failed = HostOutcome("demo-1", error=HostUnreachable("demo-1", "no route"))
+    found = FanoutResult((failed,))
+    with (
+        mock.patch.object(AppContext, "open"),
+        mock.patch("clusterctl.operations.clean_logs.find_logs", lambda *_: (None, found)),
+        mock.patch("clusterctl.operations.disk.copy_parts", lambda *_, **__: found),
+    ):
+        assert run_command(cli, ["clean-logs", "demo", "--dry-run", "--json", *options]) == 255
+    [told] = json.loads(capsys.readouterr().out)
+    assert (told["host"], told["error"]) == ("demo-1", "HostUnreachable")
