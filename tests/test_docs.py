@@ -173,11 +173,20 @@ def test_every_command_of_the_labs_page(home, shell, tmp_path):
         elsewhere("clusterctl lab stop")
 
 
+def anchors_of(page: Path) -> set[str]:
+    """The anchors of its headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)[^)]*\)", page.read_text()):
         if "://" not in link:
-            assert (page.parent / link).exists(), link
+            to = page.parent / link if link else page
+            assert to.exists(), link
+            assert not anchor or anchor in anchors_of(to), f"{link}#{anchor}"
 
 
 def rows_of_the_map() -> list[str]:

@@ -26,7 +26,7 @@ from clusterctl.configuration.options import (
     misspelt,
 )
 from clusterctl.domain.cluster import MOST_NODES
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import UsageError, did_you_mean
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
@@ -87,8 +87,6 @@ def show(name: str | None, config: Path | None, as_json: bool) -> None:
 def _notes(file: SpecFile | None, name: str | None) -> None:
     """Print what is easily overlooked: a cluster that the file lacks, a misspelt variable."""
     if file and name and name not in file.clusters:
-        from clusterctl.configuration.specfile import did_you_mean
-
         near = did_you_mean(name, file.clusters)
         output.note(f"{file.path} has no cluster {name}: its defaults hold{near}")
     for text in misspelt(os.environ):

@@ -400,9 +400,9 @@ PAIRS = (
     ),
     Pair(
         "gpu",
-        "Have a GPU of a running host be broken, until `heal`: nvidia-smi and the kernel say so.",
+        "Break a GPU of a running host, until `heal`: nvidia-smi and the kernel say so.",
         "heal",
-        "Have the GPUs of a host be whole again. The kernel's line stays.",
+        "Make the GPUs of a host whole again. The kernel's line stays.",
         "has no broken GPU",
         (
             click.Option(["--gpu"], type=click.IntRange(0), default=0, help="Which one."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from clusterctl.configuration.options import (
 )
 from clusterctl.configuration.yaml_tree import Problem, Scalar, Sequence, Unreadable, read_tree
 from clusterctl.domain.cluster import check_cluster_name
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import UsageError, did_you_mean
 
 _SECTIONS = ("defaults", "clusters")
 
@@ -242,9 +241,3 @@ class _Reader:
 
     def _wrong(self, line: int, key: str, message: str) -> None:
         self.problems.append(Problem(line, key, message))
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean nodes?` for a word close to a known one, else an empty text."""
-    close = difflib.get_close_matches(word[:100].replace("_", "-"), list(known), 1)
-    return f"; did you mean {close[0]}?" if close else ""

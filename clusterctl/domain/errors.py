@@ -7,6 +7,7 @@ could not be reached (`ssh` and `clush` use 255 too), 130 interrupted.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 
 
 class ClusterctlError(Exception):
@@ -123,3 +124,12 @@ def check_home(path: str) -> None:
         raise UsageError(
             f"only your own home folder can be meant by ~, not {path!r}", "give the whole path"
         )
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `; did you mean nodes?` for a word close to a known one, else an empty text."""
+    # Imported here: most runs need no suggestion.
+    import difflib
+
+    close = difflib.get_close_matches(word[:100].replace("_", "-"), list(known), 1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -14,8 +14,7 @@ from typing import Any
 
 import yaml
 
-from clusterctl.configuration.specfile import did_you_mean
-from clusterctl.domain.errors import NotEnoughGpus, UsageError
+from clusterctl.domain.errors import NotEnoughGpus, UsageError, did_you_mean
 from clusterctl.domain.hostsfile import HostsFile
 from clusterctl.domain.units import count
 from clusterctl.jobs.metrics.logs import parse_definitions
