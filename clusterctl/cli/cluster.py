@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -102,11 +103,28 @@ trust_option = click.option(
 )
 
 
+class WaitingOptions(NamedTuple):
+    """How long a launch waits, and whether it trusts host keys that only the nodes show."""
+
+    timeout_s: float | None = None
+    capacity_timeout_s: float = 0.0
+    accept_new_host_keys: bool = False
+
+
+DEFAULT_WAITING = WaitingOptions()
+
+
 def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --timeout, --capacity-timeout and --accept-new-host-keys.
+    """Add --timeout, --capacity-timeout and --accept-new-host-keys; pass `waiting`.
 
     They are for commands that do not have `spec_options`, which include the first two.
     """
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        waiting = WaitingOptions(*(kwargs.pop(name) for name in WaitingOptions._fields))
+        return command(*args, waiting=waiting, **kwargs)
+
     for option in (
         trust_option,
         click.option(
@@ -124,17 +142,15 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "node on.",
         ),
     ):
-        command = option(command)
-    return command
+        wrapped = option(wrapped)
+    return wrapped
 
 
 @contextmanager
 def launcher_of(
     app: AppContext,
     name: str,
-    timeout_s: float | None = None,
-    capacity_timeout_s: float = 0.0,
-    accept_new_host_keys: bool = False,
+    waiting: WaitingOptions = DEFAULT_WAITING,
     agree: Callable[[LaunchPlan], None] = lambda plan: None,
 ) -> Iterator[Launcher]:
     """Yield a launcher that shows its progress.
@@ -148,16 +164,7 @@ def launcher_of(
     launcher = None
     try:
         with node_progress() as progress:
-            launcher = Launcher(
-                clients,
-                folder,
-                progress,
-                app.proxy_command,
-                timeout_s,
-                capacity_timeout_s,
-                accept_new_host_keys,
-                agree,
-            )
+            launcher = Launcher(clients, folder, progress, app.proxy_command, *waiting, agree)
             yield launcher
     except KeyboardInterrupt:
         if launcher and launcher.progress.done:
@@ -193,8 +200,6 @@ def agreement(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
 
 def _running_words(cost: RunningCost) -> str:
     """Return `4 nodes, $88.17 an hour, $2,116.08 a day, $2.76 per GPU-hour (SOURCE)`."""
-    from clusterctl.ec2.money.costs import format_usd
-
     nodes, hourly = count(cost.nodes, "node"), cost.usd_per_hour
     if hourly is None:
         each = "it costs" if cost.nodes == 1 else "they cost"
@@ -310,8 +315,8 @@ def up(
     if dry_run:
         show_plan(plan_up(Launcher(app.clients, app.folder(name)), request), as_json)
         return
-    waiting = (timeout_s, capacity_timeout_s, accept_new_host_keys)
-    with launcher_of(app, name, *waiting, agreement(app, yes)) as launcher:
+    waiting = WaitingOptions(timeout_s, capacity_timeout_s, accept_new_host_keys)
+    with launcher_of(app, name, waiting, agreement(app, yes)) as launcher:
         report = launch(launcher, request)
     show_report(app, report, as_json)
     _say_what_it_costs(app, name, report.instances)
@@ -319,7 +324,6 @@ def up(
 
 def _say_what_it_costs(app: AppContext, name: str, instances: Sequence[Instance]) -> None:
     """Warn of what a cluster costs a day, if it has no limit that ends it."""
-    from clusterctl.ec2.money.costs import format_usd
     from clusterctl.operations.costs import price_cache, spending_of
 
     money = spending_of(app.clients, instances, price_cache(app.settings.home))
@@ -363,7 +367,7 @@ def _request(draft: SpecDraft) -> Request:
 
 @click.command(cls=ClusterCommand)
 @click.argument("name")
-@click.argument("count", type=int, metavar="N")
+@click.argument("number", type=int, metavar="N")
 @account_options
 @waiting_options
 @yes_option
@@ -372,10 +376,8 @@ def _request(draft: SpecDraft) -> Request:
 def add(
     app: AppContext,
     name: str,
-    count: int,
-    timeout_s: float | None,
-    capacity_timeout_s: float,
-    accept_new_host_keys: bool,
+    number: int,
+    waiting: WaitingOptions,
     yes: bool,
     dry_run: bool,
     as_json: bool,
@@ -394,11 +396,10 @@ def add(
 
     if dry_run:
         launcher = Launcher(app.clients, app.folder(name))
-        show_plan(plan_add(launcher, name, count), as_json)
+        show_plan(plan_add(launcher, name, number), as_json)
         return
-    waiting = (timeout_s, capacity_timeout_s, accept_new_host_keys)
-    with launcher_of(app, name, *waiting, agreement(app, yes)) as launcher:
-        report = launch(launcher, name, count)
+    with launcher_of(app, name, waiting, agreement(app, yes)) as launcher:
+        report = launch(launcher, name, number)
     show_report(app, report, as_json)
 
 
@@ -460,9 +461,7 @@ def replace(
     app: AppContext,
     name: str,
     indices: tuple[tuple[int, ...], ...],
-    timeout_s: float | None,
-    capacity_timeout_s: float,
-    accept_new_host_keys: bool,
+    waiting: WaitingOptions,
     data: str | None,
     yes: bool,
     force: bool,
@@ -491,7 +490,7 @@ def replace(
         with app.open(name) as access:
             # Raises UsageError if no node can supply the data, before any is terminated.
             nearest_peer(access.cluster, chosen)
-    with launcher_of(app, name, timeout_s, capacity_timeout_s, accept_new_host_keys) as launcher:
+    with launcher_of(app, name, waiting) as launcher:
         report = replace_nodes(launcher, name, chosen)
     show_report(app, report, as_json)
     return _bring_data(app, name, chosen, data, as_json) if data else 0
@@ -529,9 +528,7 @@ def _bring_data(
 def start(
     app: AppContext,
     name: str,
-    timeout_s: float | None,
-    capacity_timeout_s: float,
-    accept_new_host_keys: bool,
+    waiting: WaitingOptions,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -546,8 +543,7 @@ def start(
     """
     from clusterctl.operations.power import start as power_on
 
-    waiting = (timeout_s, capacity_timeout_s, accept_new_host_keys)
-    with launcher_of(app, name, *waiting, agreement(app, yes)) as launcher:
+    with launcher_of(app, name, waiting, agreement(app, yes)) as launcher:
         report = power_on(launcher, name)
     show_report(app, report, as_json)
 
