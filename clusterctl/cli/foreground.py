@@ -8,13 +8,15 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+from clusterctl.domain.errors import MissingTool
+
 
 def run_in_foreground(argv: Sequence[str]) -> int:
     """Run a program as if it had replaced this one, and return its exit status.
 
     That is 128 + the number of a signal that killed it. Signals of the terminal (Ctrl-C) reach it
     directly; SIGTERM and SIGHUP to this process are passed on. When it is suspended, so is this
-    process. Raises FileNotFoundError.
+    process. Raises MissingTool if this machine lacks the program.
     """
     started: list[subprocess.Popen[bytes]] = []
     early: list[int] = []
@@ -37,6 +39,9 @@ def run_in_foreground(argv: Sequence[str]) -> int:
         for number in early:
             started[0].send_signal(number)
         return _wait(started[0].pid)
+    except FileNotFoundError:
+        hint = "install OpenSSH's client" if argv[0] == "ssh" else ""
+        raise MissingTool(f"there is no `{argv[0]}` here", hint) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -72,10 +72,7 @@ def ssh(ctx: click.Context, app: AppContext, name: str, index: int) -> Any:
     command = ctx.meta.get("command")
     if command:
         return _reach(app, name, index, " ".join(command))
-    try:
-        status = run_in_foreground(["ssh", "-F", str(folder.ssh_config), host])
-    except FileNotFoundError:
-        raise MissingTool("there is no `ssh` here", "install OpenSSH's client") from None
+    status = run_in_foreground(["ssh", "-F", str(folder.ssh_config), host])
     if status == UNREACHABLE:
         # Log in again to raise an error that explains it. If that works, the shell ended with 255.
         _reach(app, name, index, connect_timeout_s=ONCE_MORE_S)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.cli.foreground import run_in_foreground
+from clusterctl.domain.errors import MissingTool
 from tests.lab.running import wait_until
 
 PROGRAM = "import sys; from clusterctl.cli.foreground import run_in_foreground as run; "
@@ -24,7 +25,7 @@ def test_its_exit_status(script, status):
 
 
 def test_a_program_that_is_not_there():
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(MissingTool):
         run_in_foreground(["/no/such/program"])
 
 
