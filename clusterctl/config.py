@@ -57,13 +57,13 @@ def load_settings(
     file's entry that applies. boto3 reads AWS_* for what is left None. Raises UsageError.
     """
     # Imported here: runclust uses only `home_folder`, and starts faster without these.
-    from clusterctl.configuration.options import Value, account_values
+    from clusterctl.configuration.options import ACCOUNT, Value, environment_values
 
     file = load_spec_file(config, environ)
     flags = {"lab": lab, "region": region, "profile": profile}
     said = {
         **(file.values(cluster) if file else {}),
-        **account_values(environ),
+        **environment_values(environ, ACCOUNT),
         **{key: Value(value, "flag") for key, value in flags.items() if value is not None},
     }
     return Settings(

@@ -321,8 +321,8 @@ clusters: {demo: {<<: *all}}
         tags=(("a", "b"),),
         limits=Limits(8.0, 99.5, 90.0, 30.0, 3.0),
     )
-    assert draft.duration_s("capacity-timeout") == 7200
-    assert draft.duration_s("timeout") == 90
+    assert draft.values["capacity-timeout"] == 7200
+    assert draft.values["timeout"] == 90
 
 
 @pytest.mark.parametrize(

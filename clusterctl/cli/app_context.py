@@ -110,7 +110,7 @@ class AppContext:
         """Return the local folder of cluster NAME, existing or not. Raises UsageError."""
         from clusterctl.operations.folder import ClusterFolder
 
-        return ClusterFolder(Path(self.settings.home) / check_cluster_name(name))
+        return ClusterFolder(self.settings.home / check_cluster_name(name))
 
     def open(self, name: str) -> Access:
         """Return access to the running cluster NAME.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.params import preset_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count, format_duration
 
@@ -50,13 +52,7 @@ if TYPE_CHECKING:
 @click.option(
     "--compare", "compared", multiple=True, metavar="DIR...", help="Put kept benchmarks beside."
 )
-@click.option(
-    "--preset",
-    type=click.Choice(["auto", "gpu", "cpu"]),
-    default="auto",
-    show_default=True,
-    help="As of train.",
-)
+@preset_option("As of train.")
 @click.option("-x", "variables", multiple=True, metavar="NAME[=VALUE]", help="As of train.")
 @click.option("--mpi-arg", "mpi_args", multiple=True, metavar="OPTION", help="As of train.")
 @click.option("--network", is_flag=True, help="Measure the network between the nodes, no GPUs.")
@@ -272,19 +268,17 @@ def _show_plan(
 
 def _watch(runs: int) -> RunWatch:
     from clusterctl.bench.results import in_words
+    from clusterctl.cli.train import note_lost
     from clusterctl.operations.bench import RunWatch
 
-    begun = [0]
+    numbers = itertools.count(1)
 
     def starts(key: RunKey, job_id: str) -> None:
-        begun[0] += 1
-        output.note(f"run {begun[0]} of {runs}: {key} (job {job_id})")
+        output.note(f"run {next(numbers)} of {runs}: {key} (job {job_id})")
 
     return RunWatch(
         starts=starts,
-        lost=lambda why, delay_s: output.note(
-            f"{why.host}: {why.message}. Trying again in {format_duration(delay_s)}"
-        ),
+        lost=note_lost,
         ended=lambda run: output.note(f"  {in_words(run)}"),
     )
 

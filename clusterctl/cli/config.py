@@ -15,12 +15,12 @@ from clusterctl.cli.params import Group
 from clusterctl.config import FILE_NAME, find_file, home_folder, load_spec_file, read_spec_file
 from clusterctl.configuration.effective import SpecDraft, read_user_data, shown
 from clusterctl.configuration.options import (
+    ACCOUNT,
     OPTIONS,
     TAG,
     Option,
     ValueKind,
     Values,
-    account_values,
     environment_values,
     merged,
     misspelt,
@@ -61,7 +61,7 @@ def show(name: str | None, config: Path | None, as_json: bool) -> None:
     file = load_spec_file(config, os.environ)
     said = merged(
         file.values(name) if file else {},
-        account_values(os.environ),
+        environment_values(os.environ, ACCOUNT),
         environment_values(os.environ),
     )
     _notes(file, name)

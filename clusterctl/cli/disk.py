@@ -115,7 +115,7 @@ def _grow(
         for one in result.values:
             output.line(f"{one.host}: {one.before_gib} GiB, now {one.gib}; {one.said}")
     hostlines.show_failures(result.failures)
-    return max((one.error.exit_status for one in result.failures if one.error), default=0)
+    return result.failure_status
 
 
 def _show_fills(report: DiskReport) -> None:

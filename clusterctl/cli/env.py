@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import Group
+from clusterctl.cli.params import Group, preset_option
 
 if TYPE_CHECKING:
     from clusterctl.bootstrap.training import EnvRequest, NodeEnv
@@ -38,13 +38,7 @@ def _request_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "Default: that of the environment which is there, at first 2.15.",
         ),
         click.option("--python", metavar="PATH", default="", help="The nodes' interpreter."),
-        click.option(
-            "--preset",
-            type=click.Choice(["auto", "gpu", "cpu"]),
-            default="auto",
-            show_default=True,
-            help="For GPUs or CPUs; auto: by the NVIDIA driver.",
-        ),
+        preset_option("For GPUs or CPUs; auto: by the NVIDIA driver."),
         click.option(
             "--prefix",
             metavar="DIR",

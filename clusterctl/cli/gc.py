@@ -73,7 +73,7 @@ def gc(
         raise UsageError("--cluster needs a name", "clusterctl gc without it looks at all clusters")
     if cluster is not None and (networks or older_than_s is not None):
         raise UsageError("--cluster goes with neither --networks nor --older-than", "leave it out")
-    places = _places(app, regions, all_regions)
+    places = places_of(app, regions, all_regions)
     if len(places) > 1:
         output.note(f"looking at {len(places)} regions")
     collector = GarbageCollector(
@@ -106,7 +106,7 @@ def gc(
     return 1 if removed.left or removed.unseen or sweep.unseen else 0
 
 
-def _places(app: AppContext, regions: str | None, all_regions: bool) -> dict[str, Clients]:
+def places_of(app: AppContext, regions: str | None, all_regions: bool) -> dict[str, Clients]:
     """Return the clients of each region to look at. Raises UsageError, AwsError."""
     from clusterctl.ec2.gc.sweep import all_regions as enabled_regions
 

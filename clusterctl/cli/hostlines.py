@@ -90,11 +90,14 @@ def show_trouble(result: FanoutResult[CommandResult]) -> None:
 
 def show_failures(failures: Iterable[HostOutcome[Any]]) -> None:
     """Print one line per reason: its hosts, the message, the hint."""
+    show_reasons((one.host, (one.error.message, one.error.hint)) for one in failures if one.error)
+
+
+def show_reasons(reasons: Iterable[tuple[str, tuple[str, str]]]) -> None:
+    """Print the same of pairs of a host and its reason, a message and a hint."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for outcome in failures:
-        if outcome.error:
-            key = (outcome.error.message, outcome.error.hint)
-            groups.setdefault(key, []).append(outcome.host)
+    for host, reason in reasons:
+        groups.setdefault(reason, []).append(host)
     for (message, hint), hosts in groups.items():
         output.note(f"{fold_hosts(hosts)}: {message}" + (f" (hint: {hint})" if hint else ""))
 

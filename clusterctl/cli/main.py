@@ -63,8 +63,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "lab": ("clusterctl.cli.lab", "lab", "The local EC2: start, stop, status, env, fault."),
 }
 
-# Exit status after Ctrl-C: 128 + SIGINT, as shells report it.
-INTERRUPTED = 130
 # Python collects garbage whenever 700 more objects exist. A short command keeps what it creates,
 # modules and EC2's descriptions: 140,000 objects. The collections took a tenth of its time.
 OBJECTS_BETWEEN_LOOKS = 200_000
@@ -126,7 +124,7 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
         if sys.stdout is stdout:
             raise
         return output.UNHEARD
-    if status == INTERRUPTED:  # the command returned it: its JSON error was not printed
+    if status == output.INTERRUPTED:  # the command returned it: its JSON error was not printed
         _tell_interrupted("interrupted")
     return status or output.lost_status()
 
@@ -148,12 +146,12 @@ def _refused(refused: click.ClickException) -> int:
 def _interrupted(said: str = "interrupted") -> int:
     output.note(said)
     _tell_interrupted(said)
-    return INTERRUPTED
+    return output.INTERRUPTED
 
 
 def _tell_interrupted(said: str) -> None:
     told = {"error": "Interrupted", "message": said, "hint": ""}
-    output.error_object({**told, "exit_status": INTERRUPTED})
+    output.error_object({**told, "exit_status": output.INTERRUPTED})
 
 
 def _without_traceback(failure: OSError) -> ClusterctlError:

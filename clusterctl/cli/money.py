@@ -15,17 +15,15 @@ from clusterctl.cli.app_context import AppContext, ClusterName, account_options
 from clusterctl.domain.cluster import Limits, check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.units import count, format_duration, parse_duration_s
+from clusterctl.ec2.money.costs import format_usd
 
 if TYPE_CHECKING:
     from clusterctl.ec2.money.costs import Spending
-    from clusterctl.ec2.session import Clients
     from clusterctl.operations.costs import ClusterCosts, CostReport, PastCost
 
 
 def print_spending(money: Spending) -> None:
     """Print the cost an hour and so far; then the limits, and which ends the cluster when."""
-    from clusterctl.ec2.money.costs import format_usd
-
     source = f" ({money.price_source})" if money.price_source else ""
     hourly = "unknown" if money.usd_per_hour is None else format_usd(money.usd_per_hour)
     output.line(f"costs: {hourly} an hour, {spent_words(money)} so far{source}")
@@ -36,15 +34,11 @@ def print_spending(money: Spending) -> None:
 
 def spent_words(money: Spending) -> str:
     """Return `$40.32`, or `at least $40.32` where not all of it is known."""
-    from clusterctl.ec2.money.costs import format_usd
-
     return f"{'' if money.complete else 'at least '}{format_usd(money.spent_usd)}"
 
 
 def limits_words(limits: Limits) -> str:
     """Return `8 h, $100.00, $90.00 an hour, stops after 30 min idle, goes after 3 d stopped`."""
-    from clusterctl.ec2.money.costs import format_usd
-
     words = {
         "max_hours": lambda value: _length(value, "h", 3600),
         "budget_usd": format_usd,
@@ -115,8 +109,6 @@ COLUMNS = (
 
 def print_costs(report: CostReport) -> None:
     """Print a row per cluster and per removal, the total, and where prices come from."""
-    from clusterctl.ec2.money.costs import format_usd
-
     rows = [_row(one) for one in report.clusters] + [_ended_row(one) for one in report.ended]
     if not rows:
         return
@@ -135,8 +127,6 @@ def print_costs(report: CostReport) -> None:
 
 
 def _row(one: ClusterCosts) -> tuple[str, ...]:
-    from clusterctl.ec2.money.costs import format_usd
-
     money = one.spending
     return (
         _shown(one.name),
@@ -152,8 +142,6 @@ def _row(one: ClusterCosts) -> tuple[str, ...]:
 
 
 def _ended_row(one: PastCost) -> tuple[str, ...]:
-    from clusterctl.ec2.money.costs import format_usd
-
     return (
         one.name,
         one.region,
@@ -254,13 +242,14 @@ def costs(
     clusterctl costs --all-regions --since 2026-11-01
     clusterctl costs --since 30d --csv
     """
+    from clusterctl.cli.gc import places_of
     from clusterctl.operations.costs import cost_report
 
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other", "give one of them")
     start = None if since is None else _start(since)
     wanted = None if name is None else check_cluster_name(name)
-    places = _places(app, all_regions)
+    places = places_of(app, None, all_regions)
     report = cost_report(places, app.settings.home, wanted, start)
     if wanted and not (report.clusters or report.ended or report.unseen):
         raise NoSuchCluster(
@@ -284,14 +273,6 @@ def costs(
     for region, error in report.unseen:
         output.note(f"warning: not seen: {region}: {error.message}")
     return 1 if report.unseen else 0
-
-
-def _places(app: AppContext, all_regions: bool) -> dict[str, Clients]:
-    from clusterctl.ec2.gc.sweep import all_regions as enabled_regions
-
-    if not all_regions:
-        return {str(app.ec2.meta.region_name): app.clients}
-    return {region: app.clients.in_region(region) for region in enabled_regions(app.clients)}
 
 
 def _start(text: str) -> datetime:

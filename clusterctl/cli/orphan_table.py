@@ -34,23 +34,14 @@ def _row(one: Judged, hourly: float | None, now: datetime) -> tuple[object, ...]
     return (
         found.kind.value,
         found.id,
-        printable(found.cluster if found.cluster is not None else "-"),
+        "-" if found.cluster is None else output.one_line(found.cluster) or "''",
         found.region,
         "unknown" if age is None else format_duration(max(0.0, age)),
         found.state or "-",
         "-" if hourly == 0 else format_usd(hourly),
         one.verdict.value,
-        printable(one.why),
+        output.one_line(one.why),
     )
-
-
-def printable(text: str) -> str:
-    """Return a tag's value with control characters escaped: anybody may have written it."""
-    shown = "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
-    return shown or "''"
 
 
 def tell_total(sweep: Sweep, costs: HourlyCosts, delete: bool) -> None:
@@ -75,7 +66,7 @@ def tell_nothing_carries(cluster: str, regions: Sequence[str], sweep: Sweep) -> 
     where = regions[0] if len(regions) == 1 else f"{len(regions)} regions"
     seen = " that could be looked at" if sweep.unseen else ""
     output.note(
-        f"nothing to remove: nothing{seen} in {where} carries the name {printable(cluster)!r}"
+        f"nothing to remove: nothing{seen} in {where} carries the name {output.one_line(cluster)!r}"
     )
 
 

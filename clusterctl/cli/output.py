@@ -30,6 +30,8 @@ _IN_LINES = re.compile(rf"({_COLOUR})|[\b\r{_CONTROL}]")
 _IN_STREAMS = re.compile(rf"({_COLOUR})|[{_CONTROL}]")  # progress bars use \b and \r
 # Exit status if the reader of the output went away: 128 + SIGPIPE, as shells report it.
 UNHEARD = 141
+# Exit status after Ctrl-C: 128 + SIGINT.
+INTERRUPTED = 130
 # A colour that is cut at the end of a chunk.
 _UNFINISHED = re.compile(r"\x1b(\[[0-9;:]{0,40})?\Z")
 
@@ -171,6 +173,17 @@ def _visible(found: re.Match[str]) -> str:
         return found[1]
     number = ord(found[0])
     return f"^{chr(number ^ 0x40)}" if number < 0x80 else f"\\x{number & 0xFF:02x}"
+
+
+def one_line(text: str) -> str:
+    """Return text from elsewhere, such as a file's name, with control characters escaped.
+
+    It then fits on one line and cannot move the cursor.
+    """
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    )
 
 
 def raw(text: bytes, stream: str = "stdout") -> None:

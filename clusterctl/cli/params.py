@@ -32,6 +32,20 @@ COMPLETED_WITHIN_S = 3.0
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
+def credentials_option(text: str) -> Callable[[Any], Any]:
+    """Return the option --credentials, with `text` as its help."""
+    choice = click.Choice(["profile", "mine", "none"])
+    return click.option(
+        "--credentials", type=choice, default="profile", show_default=True, help=text
+    )
+
+
+def preset_option(text: str) -> Callable[[Any], Any]:
+    """Return the option --preset, with `text` as its help."""
+    choice = click.Choice(["auto", "gpu", "cpu"])
+    return click.option("--preset", type=choice, default="auto", show_default=True, help=text)
+
+
 class Group(click.Group):
     """A group that suggests the command that was meant, as click does from version 8.4 on."""
 

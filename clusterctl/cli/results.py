@@ -14,7 +14,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.params import JobId
-from clusterctl.cli.train import INTERRUPTED, exit_status, how_it_ended, note_lost
+from clusterctl.cli.train import exit_status, how_it_ended, note_lost
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import count, format_duration
 
@@ -125,7 +125,7 @@ def results(
         rows = _Rows(definitions, csv_file, as_json)
         job, status = _follow(app, name, job, rows, definitions, push)
         # Rows on stdout are the whole result: a summary would spoil the JSON or CSV.
-        if as_json or csv_file == "-" or status == INTERRUPTED:
+        if as_json or csv_file == "-" or status == output.INTERRUPTED:
             return status
         output.line()
     if files:
@@ -175,7 +175,7 @@ def _follow(
                     push(results_of_cluster(access, job_id, None, definitions))
         except KeyboardInterrupt:
             output.note(f"\nno longer following; that does not end job {job_id}")
-            return job_id, INTERRUPTED
+            return job_id, output.INTERRUPTED
     output.note(how_it_ended(ended))
     return job_id, exit_status(ended)
 

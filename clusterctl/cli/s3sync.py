@@ -10,12 +10,11 @@ import click
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.copy.options import credentials_of
 from clusterctl.cli.node_options import node_options, selected
+from clusterctl.cli.params import credentials_option
 from clusterctl.domain.errors import UsageError, check_home
 
 if TYPE_CHECKING:
     from clusterctl.operations.s3sync import SyncRequest
-
-CREDENTIALS = click.Choice(["profile", "mine", "none"])
 
 
 @click.command(cls=ClusterCommand)
@@ -25,13 +24,7 @@ CREDENTIALS = click.Choice(["profile", "mine", "none"])
 @click.option("--follow", "-f", is_flag=True, help="Show its log until it ends.")
 @click.option("--cancel", "end", is_flag=True, help="End the latest sync.")
 @click.option("--job", "sync_id", metavar="ID", help="This sync, not the latest.")
-@click.option(
-    "--credentials",
-    type=CREDENTIALS,
-    default="profile",
-    show_default=True,
-    help="The nodes' instance profile's; mine: this machine's; none: a public bucket.",
-)
+@credentials_option("The nodes' instance profile's; mine: this machine's; none: a public bucket.")
 @click.option(
     "--tool",
     type=click.Choice(["auto", "s5cmd", "aws"]),

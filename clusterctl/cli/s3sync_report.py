@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from clusterctl.cli import hostlines, output
@@ -14,9 +14,6 @@ from clusterctl.domain.units import format_bytes, format_duration
 from clusterctl.operations.s3sync import StartedSync, follow_sync, latest
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
-
-# Exit status after Ctrl-C.
-INTERRUPTED = 130
 
 
 def show_started(started: StartedSync, name: str, as_json: bool) -> int:
@@ -30,7 +27,7 @@ def show_started(started: StartedSync, name: str, as_json: bool) -> int:
     if as_json:
         output.data({"id": started.sync_id, "how": started.how, "hosts": hosts})
     hostlines.show_failures(started.nodes.failures)
-    return _worst(started.nodes.failures)
+    return started.nodes.failure_status
 
 
 def latest_or_raise(
@@ -71,9 +68,9 @@ def show_records(listed: FanoutResult[list[SyncRecord]], as_json: bool) -> int:
             ("NODE", "STATE", "FILES", "BYTES", "RATE", "TIME", "BY", "DST"),
             [_row(record) for record in records],
         )
-        _show_reasons(records)
+        hostlines.show_reasons(_reasons(records))
     hostlines.show_failures(listed.failures)
-    return max(_status(records), _worst(listed.failures))
+    return max(_status(records), listed.failure_status)
 
 
 def show_cancelled(ended: FanoutResult[list[SyncRecord]], as_json: bool) -> int:
@@ -86,7 +83,7 @@ def show_cancelled(ended: FanoutResult[list[SyncRecord]], as_json: bool) -> int:
             output.line(f"{fold_hosts([record.host for record in same])}: {text}")
     hostlines.show_failures(ended.failures)
     still = any(record.running for record in records)
-    return max(int(still), _worst(ended.failures))
+    return max(int(still), ended.failure_status)
 
 
 def follow(
@@ -106,16 +103,16 @@ def follow(
     except KeyboardInterrupt:
         output.note(f"\nno longer following: sync {sync_id} goes on")
         output.note(f"  follow it: clusterctl s3sync {name} --follow")
-        return INTERRUPTED
+        return output.INTERRUPTED
     records = result.values
     if as_json:
         _print_json(records, result)
     for text, same in _by_text(records, lambda record: record.shown_state):
         took = format_duration(max(record.duration_s for record in same))
         output.note(f"{fold_hosts([record.host for record in same])}: {text} after {took}")
-    _show_reasons(records)
+    hostlines.show_reasons(_reasons(records))
     hostlines.show_failures(result.failures)
-    return max(_status(records), _worst(result.failures))
+    return max(_status(records), result.failure_status)
 
 
 def _print_json(records: Sequence[SyncRecord], result: FanoutResult[Any]) -> None:
@@ -157,24 +154,16 @@ def _row(record: SyncRecord) -> tuple[object, ...]:
     )
 
 
-def _show_reasons(records: Sequence[SyncRecord]) -> None:
-    """Print one line per reason, as for hosts that fail."""
-    groups: dict[tuple[str, str], list[str]] = {}
+def _reasons(records: Sequence[SyncRecord]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield host, message and hint of each sync that failed."""
     for record in records:
         if record.state is SyncState.LOST:
-            gone = ("its process is gone: was the node rebooted?", "start it again")
-            groups.setdefault(gone, []).append(record.host)
+            gone = "its process is gone: was the node rebooted?"
+            yield record.host, (gone, "start it again")
         elif record.state in (SyncState.FAILED, SyncState.INCOMPLETE):
-            groups.setdefault((record.why, record.hint), []).append(record.host)
-    for (why, hint), hosts in groups.items():
-        output.note(f"{fold_hosts(hosts)}: {why}" + (f" (hint: {hint})" if hint else ""))
+            yield record.host, (record.why, record.hint)
 
 
 def _status(records: Sequence[SyncRecord]) -> int:
     over = (SyncState.RUNNING, SyncState.SUCCEEDED)
     return int(any(record.state not in over for record in records))
-
-
-def _worst(failures: Sequence[object]) -> int:
-    statuses = [getattr(getattr(one, "error", None), "exit_status", 1) for one in failures]
-    return max(statuses, default=0)

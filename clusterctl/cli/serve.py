@@ -15,8 +15,8 @@ import click
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.foreground import run_in_foreground
-from clusterctl.cli.params import Index
-from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
+from clusterctl.cli.params import Index, credentials_option
+from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import format_duration
 
 if TYPE_CHECKING:
@@ -52,12 +52,8 @@ model_option = click.option(
     metavar="PORT",
     help="Pass this port here on to it, until Ctrl-C.",
 )
-@click.option(
-    "--credentials",
-    type=click.Choice(["profile", "mine", "none"]),
-    default="profile",
-    show_default=True,
-    help="For s3://: the nodes' instance profile's; mine: this machine's; none: a public bucket.",
+@credentials_option(
+    "For s3://: the nodes' instance profile's; mine: this machine's; none: a public bucket."
 )
 @click.option("--json", "as_json", is_flag=True, help="The models as JSON.")
 @account_options
@@ -121,10 +117,7 @@ def serve(
         assert forward is not None
         output.note(f"http://127.0.0.1:{forward}/v1/models/{one.model} until Ctrl-C")
         argv = forward_argv(access, one, forward)
-    try:
-        return run_in_foreground(argv)
-    except FileNotFoundError:
-        raise MissingTool("there is no `ssh` here", "install OpenSSH's client") from None
+    return run_in_foreground(argv)
 
 
 def _start(
@@ -154,7 +147,7 @@ def _start(
         access,
         model_dir,
         model_name(model, model_dir),
-        cache=Path(app.settings.home) / "cache",
+        cache=app.settings.home / "cache",
         node=node,
         port=port,
         public=public,

@@ -97,8 +97,8 @@ def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
             app=app,
             name=name,
             draft=draft,
-            capacity_timeout_s=draft.duration_s("capacity-timeout") or 0.0,
-            timeout_s=draft.duration_s("timeout"),
+            capacity_timeout_s=draft.values.get("capacity-timeout", 0.0),
+            timeout_s=draft.values.get("timeout"),
             **kwargs,
         )
 
@@ -130,12 +130,11 @@ def _click_option(option: Option) -> Callable[..., Any]:
     if option.kind is ValueKind.FLAG:
         names = f"{option.flag}/--no-{option.key}"
         return click.option(names, option.parameter, default=None, help=text)
-    several = option.kind in (ValueKind.LIST, ValueKind.TAGS)
     return click.option(
         option.flag,
         option.parameter,
         type=Setting(option),
         metavar=option.metavar,
-        multiple=several,
+        multiple=option.several,
         help=text,
     )

@@ -13,7 +13,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import Duration, Size
+from clusterctl.cli.params import Duration, Size, credentials_option, preset_option
 from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from clusterctl.jobs.script_mode import ScriptMode
     from clusterctl.operations.access import Access
     from clusterctl.operations.train import StartedJob, TrainingPlan
-
-# Exit status after Ctrl-C.
-INTERRUPTED = 130
 
 
 def follow_to_end(
@@ -81,7 +78,7 @@ def follow_to_end(
     except KeyboardInterrupt:
         output.note(f"\nno longer following; that does not end job {job_id}")
         output.how_to_come_back(access.cluster.name, job_id)
-        return INTERRUPTED
+        return output.INTERRUPTED
     return tell_end(access, job, as_json)
 
 
@@ -241,20 +238,10 @@ class TrainCommand(ClusterCommand):
     metavar="DIR",
     help="Bring what the --script leaves in SM_MODEL_DIR there when it has ended: s3://, or here.",
 )
-@click.option(
-    "--credentials",
-    type=click.Choice(["profile", "mine", "none"]),
-    default="profile",
-    show_default=True,
-    help="s3:// channels: with the nodes' instance profile, this machine's keys, or none.",
+@credentials_option(
+    "s3:// channels: with the nodes' instance profile, this machine's keys, or none."
 )
-@click.option(
-    "--preset",
-    type=click.Choice(["auto", "gpu", "cpu"]),
-    default="auto",
-    show_default=True,
-    help="Settings for GPUs or CPUs; auto: by the NVIDIA driver.",
-)
+@preset_option("Settings for GPUs or CPUs; auto: by the NVIDIA driver.")
 @click.option(
     "-x",
     "variables",
@@ -493,8 +480,8 @@ def train(
         if watchdog_s:
             from clusterctl.operations.watchdog import prepare
 
-            cache, offline = app.settings.home, bool(app.settings.lab)
-            watchdog = prepare(access, watchdog_s, watchdog_cancel, cache, offline)
+            home, offline = app.settings.home, bool(app.settings.lab)
+            watchdog = prepare(access, watchdog_s, watchdog_cancel, home, offline)
         how = "queue" if queue else "force" if force else "refuse"
         prices = find_prices(app.clients, status.instances, price_cache(app.settings.home))
         machines = machines_of(status.instances, prices)
@@ -506,12 +493,14 @@ def train(
         _show_started(started)
         if not detach:
             ended = follow_to_end(access, started.job.job_id, started.job.preset, as_json)
-            if model_place and ended != INTERRUPTED:
+            if ended == output.INTERRUPTED:
+                return ended
+            if model_place:
                 from clusterctl.operations.logs import fetch
 
                 fetch(access, started.job.job_id, model_place)
                 output.note(f"its model, record and logs are in {model_place}")
-            if (autotune or timeline or trace_steps) and not as_json and ended != INTERRUPTED:
+            if (autotune or timeline or trace_steps) and not as_json:
                 _show_tuning(access, started.job.job_id)
             return ended
         if as_json:

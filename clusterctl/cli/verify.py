@@ -152,16 +152,8 @@ def compared(depth: Depth) -> str:
 
 
 def finding_line(finding: Discrepancy, asked: str) -> str:
-    hosts = fold_hosts(finding.hosts)
-    return f"{finding.kind.value} on {hosts}: {shown(finding.path or asked)}: {finding.message}"
-
-
-def shown(path: str) -> str:
-    """Return a path on one line, with unprintable characters escaped."""
-    if path.isprintable():
-        return path
-    text = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    hosts, path = fold_hosts(finding.hosts), output.one_line(finding.path or asked)
+    return f"{finding.kind.value} on {hosts}: {path}: {finding.message}"
 
 
 def _row(group: Alike) -> tuple[str, ...]:

@@ -70,11 +70,6 @@ class SpecDraft:
                 f"give {flags}, or write {keys} under `clusters: {self.name}:` in clusterctl.yaml",
             )
 
-    def duration_s(self, key: str) -> float | None:
-        """Return a duration that is not part of the spec, such as `timeout`; None if not given."""
-        value: float | None = self.values.get(key)
-        return value
-
 
 def read_user_data(path: Path) -> bytes:
     """Return the content of a user-data file. Raises UsageError if it cannot be read."""

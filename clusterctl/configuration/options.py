@@ -65,6 +65,11 @@ class Option:
         """Its name as a Python parameter."""
         return self.key.replace("-", "_")
 
+    @property
+    def several(self) -> bool:
+        """Whether it may be given several times."""
+        return self.kind in (ValueKind.LIST, ValueKind.TAGS)
+
 
 _TYPE = r"[a-z0-9-]+\.[a-z0-9-]+"
 
@@ -395,15 +400,10 @@ def environment_values(environ: Mapping[str, str], keys: tuple[Option, ...] = LA
             continue
         origin = f"env {option.variable}"
         try:
-            found.update(values_of(option, text.split() if _several(option) else text, origin))
+            found.update(values_of(option, text.split() if option.several else text, origin))
         except UsageError as error:
             raise UsageError(f"{option.variable}: {error.message}", error.hint) from None
     return found
-
-
-def account_values(environ: Mapping[str, str]) -> Values:
-    """Return the environment's values for region, profile and lab. Raises UsageError."""
-    return environment_values(environ, ACCOUNT)
 
 
 def values_of(option: Option, text: Any, origin: str) -> Values:
@@ -413,10 +413,6 @@ def values_of(option: Option, text: Any, origin: str) -> Values:
     if option.kind is ValueKind.LIST:
         return {option.key: Value(tuple(parse_value(option, one) for one in text), origin)}
     return {option.key: Value(parse_value(option, text), origin)}
-
-
-def _several(option: Option) -> bool:
-    return option.kind in (ValueKind.LIST, ValueKind.TAGS)
 
 
 def _flag(option: Option, text: str) -> bool:

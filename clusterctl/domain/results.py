@@ -60,6 +60,11 @@ class FanoutResult(Generic[T]):
     def failures(self) -> list[HostOutcome[T]]:
         return [outcome for outcome in self.outcomes if outcome.error is not None]
 
+    @property
+    def failure_status(self) -> int:
+        """The highest exit status of the errors, 0 without one."""
+        return max((one.error.exit_status for one in self.outcomes if one.error), default=0)
+
     def grouped(self, key: Callable[[T], K]) -> list[tuple[list[str], K]]:
         """Return groups of hosts whose values have the same key, each with that key.
 

@@ -13,7 +13,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.fanout_options import MOST_AT_ONCE
-from clusterctl.cli.params import Duration, Rate, Size
+from clusterctl.cli.params import Duration, Rate, Size, credentials_option
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,12 +39,8 @@ _WHAT = (
     click.option("--encrypt", is_flag=True, help="TLS between the nodes; costs twice the CPU."),
 )
 _HOW = (
-    click.option(
-        "--credentials",
-        type=click.Choice(["profile", "mine", "none"]),
-        default="profile",
-        show_default=True,
-        help="s3: the nodes' instance profile's; mine: this machine's; none: a public bucket.",
+    credentials_option(
+        "s3: the nodes' instance profile's; mine: this machine's; none: a public bucket."
     ),
     click.option("--s3-endpoint", metavar="URL", help="Another S3 than AWS's."),
     click.option("--s3-region", metavar="REGION", help="The bucket's, if it is not found out."),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from clusterctl.cli.output import one_line
 from clusterctl.copy.plan import PAYLOAD_SHARE
 from clusterctl.copy.report import (
     CopyProgress,
@@ -33,17 +34,6 @@ LASTS_S = 2.0
 NAMED = 20
 # Seconds that one copy has to take: for less, "times one copy" means nothing.
 TELLING_S = 1.0
-
-
-def one_line(text: str) -> str:
-    """Return text from elsewhere, such as a file's name, with control characters escaped.
-
-    It then fits on one line and cannot move the cursor.
-    """
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text.encode(errors="surrogateescape").decode(errors="backslashreplace")
-    )
 
 
 def rows(progress: CopyProgress) -> list[Row]:
