@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -430,9 +431,8 @@ def remove(
 
     chosen = indices_of(indices)
     check_nodes(app, name, chosen)
-    if output.must_ask(yes):
-        nodes = fold_hosts([f"{name}-{index}" for index in chosen])
-        click.confirm(f"Terminate {nodes}?", abort=True, err=True)
+    nodes = fold_hosts([f"{name}-{index}" for index in chosen])
+    output.confirm(f"Terminate {nodes}?", yes)
     if not force:
         unless_training(app, name, "it may run on the nodes to be removed")
     with launcher_of(app, name) as launcher:
@@ -481,9 +481,8 @@ def replace(
 
     chosen = indices_of(indices)
     check_nodes(app, name, chosen)
-    if output.must_ask(yes):
-        nodes = fold_hosts([f"{name}-{index}" for index in chosen])
-        click.confirm(f"Replace {nodes}, and lose what is stored there?", abort=True, err=True)
+    nodes = fold_hosts([f"{name}-{index}" for index in chosen])
+    output.confirm(f"Replace {nodes}, and lose what is stored there?", yes)
     if not force:
         unless_training(app, name, "it may run on the nodes to be replaced")
     if data:
@@ -610,11 +609,11 @@ def down(app: AppContext, name: str, yes: bool, as_json: bool) -> None:
     from clusterctl.operations.down import find_nodes
 
     folder = app.folder(name)
-    if output.must_ask(yes):
+    if not yes and sys.stdin.isatty():
         found = find_nodes(app.clients, name, folder)
         if found:
             nodes = count(len(found), "node")
-            click.confirm(f"Terminate the {nodes} of {name}?", abort=True, err=True)
+            output.confirm(f"Terminate the {nodes} of {name}?", yes)
     try:
         removed = remove(app.clients, name, folder, LineProgress())
     except KeyboardInterrupt:

@@ -96,8 +96,7 @@ def gc(
         if as_json and delete:
             output.data(removal_data(sweep, None))
         return 1 if sweep.unseen else 0
-    if output.must_ask(yes):
-        click.confirm(f"Remove {count(len(sweep.orphans), 'thing')}?", abort=True, err=True)
+    output.confirm(f"Remove {count(len(sweep.orphans), 'thing')}?", yes)
     removed = _remove(collector, sweep)
     if as_json:
         output.data(removal_data(sweep, removed))

@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import click
+
 from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
 from clusterctl.domain.findings import Finding
 
@@ -285,19 +287,20 @@ def can_ask() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
-def must_ask(yes: bool) -> bool:
-    """Return whether to ask before something is removed: not with `yes` (--yes) nor in a script.
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something is removed, but not with `yes` (--yes) nor in a script.
 
-    Raises UsageError if stdin is a terminal and stderr is not: nobody would see the question.
+    Answering no raises click.Abort. Raises UsageError if stdin is a terminal and stderr is not:
+    nobody would see the question.
     """
     if yes or not sys.stdin.isatty():
-        return False
+        return
     if not can_ask():
         raise UsageError(
-            "nothing was done: it has to be confirmed, and the question cannot be seen",
+            f"nothing was done: this question cannot be seen: {question}",
             "leave stderr on the terminal, or give --yes",
         )
-    return True
+    click.confirm(question, abort=True, err=True)
 
 
 def has_status_line() -> bool:

@@ -168,7 +168,7 @@ def test_down(clusterctl, client):
     [
         ("n\n", True, 130, 2, "Terminate the 2 nodes of demo?"),
         ("y\n", True, 0, 0, "Terminate the 2 nodes of demo?"),
-        ("y\n", False, 2, 2, "the question cannot be seen"),
+        ("y\n", False, 2, 2, "cannot be seen: Terminate the 2 nodes of demo?"),
     ],
 )
 def test_down_asks_on_a_terminal(clusterctl, client, monkeypatch, answer, seen, status, left, said):
