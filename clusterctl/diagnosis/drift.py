@@ -17,7 +17,7 @@ from clusterctl.bootstrap.training import FOLDER
 from clusterctl.diagnosis.hostchecks import namesakes, slowdowns, usual_clock
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes, format_duration
-from clusterctl.jobs.plan import NO_CARDS
+from clusterctl.jobs.head_facts import NO_CARDS
 from clusterctl.jobs.preflight import INSTALL, built_otherwise
 
 CROWDED, FULL = 0.90, 0.98  # shares of a file system

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from clusterctl.bootstrap.training import ranks_check
 from clusterctl.jobs import nccl
+from clusterctl.jobs.head_facts import HeadFacts, shared_network
 from clusterctl.jobs.mpirun import Binding, MpiLaunch, MpiRun, mpirun_argv
-from clusterctl.jobs.plan import EXAMPLES_FOLDER, HeadFacts, node_exports, shared_network
+from clusterctl.jobs.plan import EXAMPLES_FOLDER, node_exports
 from clusterctl.jobs.trainer import TRAINER, Preset
 
 TIMEOUT_S = 300

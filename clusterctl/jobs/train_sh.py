@@ -20,17 +20,15 @@ from typing import BinaryIO
 from clusterctl.domain.errors import ClusterctlError, ConnectionLost, MissingTool, UsageError
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.hostsfile import parse_hosts_file
+from clusterctl.jobs.head_facts import PROBE, head_slots, parse_facts
 from clusterctl.jobs.mpirun import JOB_VARIABLE, LOST_DAEMON
 from clusterctl.jobs.plan import (
-    PROBE,
     Contradiction,
     JobPlan,
     JobRequest,
     check_request,
     clears_or_resumes,
-    head_slots,
     new_job_id,
-    parse_facts,
     plan_job,
     settled,
 )

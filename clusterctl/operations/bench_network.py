@@ -32,14 +32,9 @@ from clusterctl.bench.network import (
 from clusterctl.copy.session import Ended, News, RelayGroup
 from clusterctl.domain.errors import HostError, UsageError
 from clusterctl.domain.results import CommandResult
+from clusterctl.jobs.head_facts import HeadFacts, choose_environment, shared_network
 from clusterctl.jobs.mpirun import JOB_VARIABLE, Binding, MpiLaunch, mpirun_argv
-from clusterctl.jobs.plan import (
-    HeadFacts,
-    choose_environment,
-    new_job_id,
-    node_exports,
-    shared_network,
-)
+from clusterctl.jobs.plan import new_job_id, node_exports
 from clusterctl.jobs.trainer import CPU, Preset, choose_preset
 from clusterctl.node.jobs import allreduce
 from clusterctl.node.relay.messages import (

@@ -15,7 +15,7 @@ from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.results import FanoutResult, HostOutcome, json_lines, last_line
 from clusterctl.domain.units import count
 from clusterctl.ec2.instances import Instance
-from clusterctl.jobs.plan import choose_environment
+from clusterctl.jobs.head_facts import choose_environment
 from clusterctl.jobs.preflight import in_order
 from clusterctl.jobs.processes import ProcessQuery
 from clusterctl.jobs.trainer import DATA_FOLDER

@@ -28,9 +28,9 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.jobs import smoke_test
 from clusterctl.jobs.deploy import deploy_files
+from clusterctl.jobs.head_facts import HeadFacts
 from clusterctl.jobs.mpirun import LOST_DAEMON
 from clusterctl.jobs.nccl import parse_transport, transport_finding
-from clusterctl.jobs.plan import HeadFacts
 from clusterctl.jobs.trainer import EFA, KERNELS, Preset, choose_preset
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import copy_to_cluster

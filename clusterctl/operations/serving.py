@@ -45,7 +45,8 @@ from clusterctl.domain.results import (
     read_each,
 )
 from clusterctl.jobs.detached import JOBS, JobRecord, JobRunning, end_job, parse_jobs, start_job
-from clusterctl.jobs.plan import PROBE, SERVE, JobPlan, is_on_nodes, new_job_id, parse_facts
+from clusterctl.jobs.head_facts import PROBE, parse_facts
+from clusterctl.jobs.plan import SERVE, JobPlan, is_on_nodes, new_job_id
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import DOWNLOAD_WITHIN_S
 from clusterctl.transport.target import Target

@@ -32,17 +32,15 @@ from clusterctl.jobs.deploy import (
     ship_code,
 )
 from clusterctl.jobs.detached import Started, in_the_way, start_job
+from clusterctl.jobs.head_facts import HeadFacts, parse_facts, probe
 from clusterctl.jobs.plan import (
     CODE_FOLDER,
-    HeadFacts,
     JobPlan,
     JobRequest,
     check_request,
     new_job_id,
-    parse_facts,
     plan_job,
     port_of,
-    probe,
     settled,
 )
 from clusterctl.jobs.preflight import (

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.jobs.head_facts import PROBE, Environment, parse_facts, probe
 from clusterctl.jobs.mpirun import MpiRun
-from clusterctl.jobs.plan import PROBE, Environment, parse_facts, probe
 
 
 def test_a_gpu_instance_whose_shell_greets():

@@ -11,6 +11,13 @@ import pytest
 from clusterctl.domain.errors import MissingTool, NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import parse_hosts_file
 from clusterctl.jobs.detached import job_files
+from clusterctl.jobs.head_facts import (
+    Environment,
+    HeadFacts,
+    head_slots,
+    parse_facts,
+    shared_network,
+)
 from clusterctl.jobs.horovod import Knobs
 from clusterctl.jobs.mpirun import (
     JOB_VARIABLE,
@@ -19,16 +26,7 @@ from clusterctl.jobs.mpirun import (
     parse_mpirun_version,
     parse_variable,
 )
-from clusterctl.jobs.plan import (
-    Environment,
-    HeadFacts,
-    JobRequest,
-    check_request,
-    head_slots,
-    parse_facts,
-    plan_job,
-    shared_network,
-)
+from clusterctl.jobs.plan import JobRequest, check_request, plan_job
 
 JOB = "20261120-154501-3f2a"
 HOSTS = parse_hosts_file("10.0.0.4 slots=8\n10.0.0.5 slots=8\n10.0.0.6 slots=8\n10.0.0.7 slots=8\n")

@@ -9,8 +9,9 @@ import pytest
 
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
 from clusterctl.jobs.deploy import deploy_files
+from clusterctl.jobs.head_facts import Environment
 from clusterctl.jobs.mpirun import MpiRun
-from clusterctl.jobs.plan import Environment, JobRequest, new_job_id, plan_job
+from clusterctl.jobs.plan import JobRequest, new_job_id, plan_job
 from clusterctl.operations.train import head_facts
 
 PLACE = """\
