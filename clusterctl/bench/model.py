@@ -31,14 +31,6 @@ from statistics import NormalDist
 
 from clusterctl.bench.statistics import t_quantile
 
-# Trainable parameters (torchvision's table of models): four bytes of gradient each.
-PARAMETERS = {
-    "resnet18": 11_689_512,
-    "resnet34": 21_797_672,
-    "resnet50": 25_557_032,
-    "resnet101": 44_549_160,
-    "resnet152": 60_192_808,
-}
 # A prediction beyond this many times the largest measured size is called a guess.
 FARTHEST = 2.0
 

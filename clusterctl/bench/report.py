@@ -18,13 +18,13 @@ from html import escape
 from importlib import resources
 from typing import Any, Union
 
-from clusterctl.bench.model import FARTHEST, PARAMETERS, Model
+from clusterctl.bench.model import FARTHEST, Model
 from clusterctl.bench.plan import REAL
-from clusterctl.bench.results import EPOCHS, Benchmark, SizeResult, by_size, model_of, versions
+from clusterctl.bench.results import Benchmark, SizeResult, by_size, model_of, versions
 from clusterctl.bench.statistics import LEVEL, Estimate
 from clusterctl.domain.cluster import Market
 from clusterctl.domain.units import count, format_duration
-from clusterctl.jobs.metrics.logs import IMAGENET_SAMPLES
+from clusterctl.jobs.trainer import EPOCHS, IMAGENET_IMAGES, PARAMETERS
 
 NONE = "–"
 # The model predicts powers of two up to this number of GPUs, that of the tutorial's largest run.
@@ -641,6 +641,6 @@ def as_data(benchmark: Benchmark, predicted: Sequence[int] = ()) -> dict[str, An
             }
             for kind, model in models.items()
         },
-        "imagenet_images": IMAGENET_SAMPLES,
+        "imagenet_images": IMAGENET_IMAGES,
         "runs": [asdict(run) for run in benchmark.runs],
     }

@@ -13,8 +13,7 @@ from clusterctl.bench.plan import REAL, START_UP_S, SYNTHETIC, BenchSettings, Ru
 from clusterctl.bench.statistics import LEVEL, Estimate, independent, mean, ratio, welch
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.metrics.runs import Run, throughput
-
-EPOCHS = 90  # of a whole training of ResNet-50
+from clusterctl.jobs.trainer import EPOCHS
 
 
 @dataclass(frozen=True)

@@ -530,7 +530,7 @@ def show_comparison(run: Run, comparison: Comparison, all_rows: bool) -> None:
 
     Losses and accuracies are not compared if the run was not trained on ImageNet.
     """
-    from clusterctl.jobs.metrics.logs import IMAGENET_SAMPLES
+    from clusterctl.jobs.trainer import IMAGENET_IMAGES
 
     reference = comparison.reference
     output.line(f"beside {reference.title}:")
@@ -543,7 +543,7 @@ def show_comparison(run: Run, comparison: Comparison, all_rows: bool) -> None:
     if run.facts.other_data:
         images = run.facts.training_samples
         data = "synthetic data" if run.facts.synthetic else count(images or 0, "image")
-        imagenet = f"ImageNet has {IMAGENET_SAMPLES} images"
+        imagenet = f"ImageNet has {IMAGENET_IMAGES} images"
         output.line(f"  losses and accuracies do not compare: {data}, {imagenet}")
     else:
         for line in _accuracy(run, comparison):

@@ -28,9 +28,9 @@ from clusterctl.domain.errors import (
     UsageError,
 )
 from clusterctl.domain.results import CommandResult, json_lines
-from clusterctl.jobs.mpirun import LOST_DAEMON
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.node.jobs.jobs import METRICS
+from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 from clusterctl.node.packer import program_of
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target

@@ -24,10 +24,6 @@ NO_DATA_INTERFACES = "lo,docker0,virbr0"
 SSH_ARGUMENTS = (
     "-o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=10 -o ServerAliveCountMax=5"
 )
-# What mpirun prints when it has lost a node's daemon: the node went down, or the daemon was killed.
-# Open MPI 5 then exits with status 0 (PRRTE 3.0, errmgr_dvm.c, proc_errors), or with 255 if it
-# notices the end of ssh first. The pattern works in `grep -E` and in Python.
-LOST_DAEMON = "lost communication with a remote daemon|A daemon failed to report back"
 # From this many hosts on, mpirun starts all daemons at once, as Horovod's launcher does. Open MPI's
 # default is 128 at a time.
 MANY_HOSTS = 64
@@ -131,12 +127,12 @@ def mpirun_argv(launch: MpiLaunch) -> list[str]:
 
     Ranks fill the slots host by host, in the order of the hosts file.
     """
-    spawn, binding, transport = _DIALECTS[launch.mpirun.dialect]
+    spawning, binding, transport = _DIALECTS[launch.mpirun.dialect]
     over = ("include", launch.network) if launch.network else ("exclude", NO_DATA_INTERFACES)
     interfaces = (f"btl_tcp_if_{over[0]}", over[1])
     # With a number of slots: otherwise Open MPI counts cores, and may find too few.
     here = ["--host", f"localhost:{launch.ranks}"]
-    where = [here] if launch.alone else [["--hostfile", "hosts"], *spawn(launch.hosts)]
+    where = [here] if launch.alone else [["--hostfile", "hosts"], *_spawn(*spawning, launch.hosts)]
     exports = (name if value is None else f"{name}={value}" for name, value in launch.exports)
     ours = [
         *where,
@@ -226,29 +222,24 @@ def _option_name(option: list[str]) -> str:
     return "-x " + option[1] if name == "x" else name
 
 
-# The daemons must not be started as a tree: only the head node has the key that logs in to the
-# others. (Open MPI 5.0.11 also cuts plm_ssh_args off at the first "=" on a tree's inner nodes.)
-def _spawn_4(hosts: int) -> list[list[str]]:
-    wide = [["--mca", "plm_rsh_num_concurrent", str(hosts)]] if hosts >= MANY_HOSTS else []
-    no_tree = ["--mca", "plm_rsh_no_tree_spawn", "1"]
-    return [no_tree, *wide, ["--mca", "plm_rsh_args", SSH_ARGUMENTS]]
-
-
-def _spawn_5(hosts: int) -> list[list[str]]:
-    wide = [["--prtemca", "plm_ssh_num_concurrent", str(hosts)]] if hosts >= MANY_HOSTS else []
-    no_tree = ["--prtemca", "plm_ssh_no_tree_spawn", "1"]
-    return [no_tree, *wide, ["--prtemca", "plm_ssh_args", SSH_ARGUMENTS]]
+def _spawn(option: str, launcher: str, hosts: int) -> list[list[str]]:
+    """Return the options for starting a daemon on each host over SSH."""
+    wide = [[option, f"{launcher}_num_concurrent", str(hosts)]] if hosts >= MANY_HOSTS else []
+    # The daemons must not be started as a tree: only the head node has the key that logs in to the
+    # others. (Open MPI 5.0.11 also cuts plm_ssh_args off at the first "=" on a tree's inner nodes.)
+    no_tree = [option, f"{launcher}_no_tree_spawn", "1"]
+    return [no_tree, *wide, [option, f"{launcher}_args", SSH_ARGUMENTS]]
 
 
 _DIALECTS = {
     Dialect.OPEN_MPI_4: (
-        _spawn_4,
+        ("--mca", "plm_rsh"),
         {Binding.SOCKET: "socket", Binding.NONE: "none"},
         (("pml", "ob1"), ("btl", "^openib")),
     ),
     # Open MPI 5 has no openib and no vader, and calls a socket a package.
     Dialect.OPEN_MPI_5: (
-        _spawn_5,
+        ("--prtemca", "plm_ssh"),
         {Binding.SOCKET: "package", Binding.NONE: "none"},
         (("pml", "ob1"), ("btl", "self,sm,tcp")),
     ),

@@ -17,7 +17,7 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.jobs.mpirun import parse_mpirun_version
 from clusterctl.jobs.plan import JobPlan
-from clusterctl.jobs.trainer import LARC_FROM, NEEDS_LARC_FROM, TRAINER, TrainerRun
+from clusterctl.jobs.trainer import LARC_FROM, NEEDS_LARC_FROM, PARAMETERS, TRAINER, TrainerRun
 
 
 @dataclass(frozen=True)
@@ -472,15 +472,7 @@ def _uneven(node: NodeLook) -> Iterable[Finding]:
     )
 
 
-# Millions of weights. A checkpoint has each weight and its momentum, 4 bytes each.
-MILLION_WEIGHTS = {
-    "resnet18": 11.7,
-    "resnet34": 21.8,
-    "resnet50": 25.6,
-    "resnet101": 44.6,
-    "resnet152": 60.2,
-}
-BYTES_PER_WEIGHT = 8
+BYTES_PER_WEIGHT = 8  # of a checkpoint: each weight and its momentum, 4 bytes each
 
 
 def log_findings(context: JobContext) -> list[Finding]:
@@ -578,7 +570,7 @@ def _disk(context: JobContext, records: int | None) -> list[Finding]:
     run = context.plan.run
     assert run
     savers = context.readers if run.local_ckpt else context.nodes[:1]
-    each = int(MILLION_WEIGHTS.get(run.model, 0) * 1e6) * BYTES_PER_WEIGHT
+    each = PARAMETERS.get(run.model, 0) * BYTES_PER_WEIGHT
     said = []
     for node in savers:
         kept = 0 if run.clears else len(node.checkpoints)

@@ -21,7 +21,7 @@ from clusterctl.domain.errors import ClusterctlError, ConnectionLost, MissingToo
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.hostsfile import parse_hosts_file
 from clusterctl.jobs.head_facts import PROBE, head_slots, parse_facts
-from clusterctl.jobs.mpirun import JOB_VARIABLE, LOST_DAEMON
+from clusterctl.jobs.mpirun import JOB_VARIABLE
 from clusterctl.jobs.plan import (
     Contradiction,
     JobPlan,
@@ -40,6 +40,7 @@ from clusterctl.jobs.preflight import (
     preflight,
     question,
 )
+from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 from clusterctl.node.jobs.preflight import look
 
 # The tutorial's scripts exit with 1 on a usage error. Only contradicting options, which those do

@@ -28,7 +28,7 @@ LARGE_GPU_MIB = 15_000
 LARC_FROM = 128
 # From this many GPUs on the tutorial has no run without LARC: a step takes 65,536 images.
 NEEDS_LARC_FROM = 256
-EPOCHS = 90
+EPOCHS = 90  # of a whole training of ResNet-50
 SYNTHETIC_EPOCHS = 5
 CHOICES = ("auto", "gpu", "cpu")
 # The NVIDIA driver's cache of compiled kernels, below the home folder. `env install` fills it if
@@ -134,14 +134,7 @@ def training_flags(
 ) -> list[str]:
     """Return the trainer's flags: on GPUs the tutorial's, on CPUs those of a run of a minute."""
     clear = ["--clear_log"] if options.clears else []
-    return [
-        *_data(options),
-        *_length(preset, options),
-        *("-b", _batch(preset, gpu_memory_mib)),
-        *preset.flags,
-        *_optimiser(preset, options),
-        *clear,
-    ]
+    return [*_common(preset, options, gpu_memory_mib), *_optimiser(preset, options), *clear]
 
 
 def evaluation_flags(
@@ -151,13 +144,13 @@ def evaluation_flags(
 
     From `--num_gpus`, the training's number of GPUs, the trainer computes a checkpoint's epoch.
     """
-    return [
-        *_data(options),
-        *_length(preset, options),
-        *("-b", _batch(preset, gpu_memory_mib)),
-        *preset.flags,
-        *("--eval", "--num_gpus", str(options.ranks)),
-    ]
+    common = _common(preset, options, gpu_memory_mib)
+    return [*common, "--eval", "--num_gpus", str(options.ranks)]
+
+
+def _common(preset: Preset, options: TrainerOptions, gpu_memory_mib: int | None) -> list[str]:
+    batch = _batch(preset, gpu_memory_mib)
+    return [*_data(options), *_length(preset, options), "-b", batch, *preset.flags]
 
 
 def _data(options: TrainerOptions) -> list[str]:
@@ -213,7 +206,15 @@ def _warm_up(preset: Preset, options: TrainerOptions, most: int) -> list[str]:
     return ["--warmup_epochs", str(min(most, epochs // 3))] if epochs >= 3 else []
 
 
-IMAGENET_IMAGES = 1_281_167  # the length of an epoch of synthetic data
+IMAGENET_IMAGES = 1_281_167  # also the length of an epoch of synthetic data
+# Trainable parameters of the models (torchvision's table of models).
+PARAMETERS = {
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "resnet152": 60_192_808,
+}
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ from clusterctl.domain.errors import (
 from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.costs import price_key
 from clusterctl.jobs.detached import JobRecord, JobState, list_jobs
-from clusterctl.jobs.metrics.logs import IMAGENET_SAMPLES
 from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, JobRequest
+from clusterctl.jobs.trainer import IMAGENET_IMAGES
 from clusterctl.operations.access import Access
 from clusterctl.operations.kill import cancel
 from clusterctl.operations.local_state import write_file
@@ -467,7 +467,7 @@ def _result(access: Access, settings: BenchSettings, going: _Going, job: JobReco
         rows=tuple((row.step, row.images_per_s) for row in rows),
         images_per_s=speed,
         batch=going.batch,
-        images=run.facts.training_samples or IMAGENET_SAMPLES,
+        images=run.facts.training_samples or IMAGENET_IMAGES,
         nodes=going.nodes,
         hourly_usd=going.hourly_usd,
         wall_s=job.duration_s,

@@ -29,9 +29,9 @@ from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.jobs import smoke_test
 from clusterctl.jobs.deploy import deploy_files
 from clusterctl.jobs.head_facts import HeadFacts
-from clusterctl.jobs.mpirun import LOST_DAEMON
 from clusterctl.jobs.nccl import parse_transport, transport_finding
 from clusterctl.jobs.trainer import EFA, KERNELS, Preset, choose_preset
+from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import copy_to_cluster
 from clusterctl.operations.logs import refuse_while_training

@@ -39,8 +39,9 @@ from clusterctl.jobs.detached import (
     start_job,
 )
 from clusterctl.jobs.horovod import STEPS
-from clusterctl.jobs.mpirun import LOST_DAEMON, Variable
+from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, check_job_id, new_job_id
+from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 from clusterctl.operations import logs
 from clusterctl.operations.clean_logs import CLEAN, Cleaning
 from clusterctl.operations.logs import Running

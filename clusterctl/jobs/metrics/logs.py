@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any, Union
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.jobs.trainer import IMAGENET_IMAGES
 
 # The trainer prints its first two rows after steps 0 and 1: their speed includes the start-up.
 LAST_STARTUP_STEP = 1
 # Largest rounding error of the epoch column, which has one decimal.
 EPOCH_ROUNDING = 0.05
-IMAGENET_SAMPLES = 1_281_167
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class RunFacts:
     @property
     def other_data(self) -> bool:
         """Whether it trained on other images than ImageNet's. 1 % may be missing, as corrupt."""
-        lacking = abs((self.training_samples or IMAGENET_SAMPLES) - IMAGENET_SAMPLES)
-        return self.synthetic or lacking > IMAGENET_SAMPLES / 100
+        lacking = abs((self.training_samples or IMAGENET_IMAGES) - IMAGENET_IMAGES)
+        return self.synthetic or lacking > IMAGENET_IMAGES / 100
 
 
 # Tags of mpirun --tag-output, of horovodrun, and of PRRTE, with or without job name and time:
@@ -420,12 +420,8 @@ def read_metrics(
     points: dict[str, list[MetricPoint]] = {each.name: [] for each in definitions}
     epochs = _Epochs()
     for number, line in enumerate(lines, 1):
-        epochs.read(line)
-        for definition in definitions:
-            value = definition.value(line)
-            if value is not None:
-                epoch = epochs.current if definition.of_epochs else None
-                points[definition.name].append(MetricPoint(number, epoch, value))
+        for name, point in _points(line, number, epochs, definitions):
+            points[name].append(point)
     return [MetricSeries(name, tuple(found)) for name, found in points.items()]
 
 
@@ -451,6 +447,18 @@ class _Epochs:
             self.current = None
         elif bar[1] == bar[2] and "ETA:" not in line:
             self._full = bar[0].strip()
+
+
+def _points(
+    line: str, number: int, epochs: _Epochs, definitions: Sequence[MetricDefinition]
+) -> Iterator[tuple[str, MetricPoint]]:
+    """Yield the metrics in a line, each with its name."""
+    epochs.read(line)
+    for definition in definitions:
+        value = definition.value(line)
+        if value is not None:
+            epoch = epochs.current if definition.of_epochs else None
+            yield definition.name, MetricPoint(number, epoch, value)
 
 
 # What a GrowingLog finds: rows of tables, or a metric's name and value.
@@ -486,10 +494,6 @@ class GrowingLog:
                     self._last = row
                     found.append(row)
             found.extend(_evaluation_rows(line))
-            self._epochs.read(line)
-            for definition in self._definitions if self._asked or not self._last else ():
-                value = definition.value(line)
-                if value is not None:
-                    epoch = self._epochs.current if definition.of_epochs else None
-                    found.append((definition.name, MetricPoint(self._lines, epoch, value)))
+            definitions = self._definitions if self._asked or not self._last else ()
+            found.extend(_points(line, self._lines, self._epochs, definitions))
         return found

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterctl.jobs.metrics.logs import IMAGENET_SAMPLES, TrainingRow
+from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.metrics.runs import Run, read_runs, usual_interval
+from clusterctl.jobs.trainer import IMAGENET_IMAGES
 
 FOLDER = Path(__file__).parent / "reference-runs"
 # Values are interpolated between two rows at most this many usual intervals apart: a wider gap
@@ -31,7 +32,7 @@ class Reference:
     def run(self) -> Run:
         """The run as it is read from the table."""
         [run] = read_runs([(FOLDER / f"{self.name}.txt").read_text()])
-        samples = None if self.synthetic else IMAGENET_SAMPLES
+        samples = None if self.synthetic else IMAGENET_IMAGES
         return replace(run, facts=replace(run.facts, gpus=self.gpus, training_samples=samples))
 
     @property
@@ -41,7 +42,7 @@ class Reference:
 
     def epoch(self, step: int) -> float:
         """Return the epoch at a step; the table has it only rounded to one decimal."""
-        return step * self.batch_size * self.gpus / IMAGENET_SAMPLES
+        return step * self.batch_size * self.gpus / IMAGENET_IMAGES
 
 
 REFERENCES = (

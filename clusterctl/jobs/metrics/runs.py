@@ -10,7 +10,6 @@ from functools import cached_property
 
 from clusterctl.jobs.metrics.logs import (
     EPOCH_ROUNDING,
-    IMAGENET_SAMPLES,
     LAST_STARTUP_STEP,
     EvaluationRow,
     RunFacts,
@@ -19,6 +18,7 @@ from clusterctl.jobs.metrics.logs import (
     clean_lines,
     read_sections,
 )
+from clusterctl.jobs.trainer import IMAGENET_IMAGES
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Run:
         if not (last and last.step and last.epoch):
             return None
         measured, rounding = last.epoch / last.step, EPOCH_ROUNDING / last.step
-        samples = self.facts.training_samples or IMAGENET_SAMPLES
+        samples = self.facts.training_samples or IMAGENET_IMAGES
         gpus = self.facts.gpus or 0
         if gpus and rounding * samples < gpus / 2:
             exact = round(measured * samples / gpus) * gpus / samples

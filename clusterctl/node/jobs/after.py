@@ -29,15 +29,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from clusterctl.node.jobs import jobs, processes
+from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Messages about a lost node: Open MPI's (the same as in jobs/mpirun.py) and those of its ssh.
+# Messages about a lost node: Open MPI's and those of its ssh.
 LOST = re.compile(
-    rb"lost communication with a remote daemon|A daemon failed to report back"
-    rb"|Timeout, server \S+ not responding|client_loop: send disconnect"
+    LOST_DAEMON.encode() + rb"|Timeout, server \S+ not responding|client_loop: send disconnect"
 )
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
 # Timeout of one command on another node.

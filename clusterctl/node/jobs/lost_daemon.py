@@ -1,0 +1,6 @@
+"""How mpirun reports that it has lost a node."""
+
+# What mpirun prints when it has lost a node's daemon: the node went down, or the daemon was killed.
+# Open MPI 5 then exits with status 0 (PRRTE 3.0, errmgr_dvm.c, proc_errors), or with 255 if it
+# notices the end of ssh first. The pattern works in `grep -E` and in Python.
+LOST_DAEMON = "lost communication with a remote daemon|A daemon failed to report back"
