@@ -13,7 +13,7 @@ from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.transport.dial import most_hosts
 from clusterctl.transport.errors import jump_failed
 from clusterctl.transport.execute import Exchange, Sink
-from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out
+from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out, in_thread
 from clusterctl.transport.keys import PinnedHostKeys
 from clusterctl.transport.session import Identity, Session, connect, shown_key
 from clusterctl.transport.stdin import Stdin
@@ -147,13 +147,15 @@ class Connections:
         """Run one command on one host; see Session.run. Raise HostError.
 
         If a kept connection turns out to be dead before the command started, the command runs over
-        a new connection.
+        a new connection. On KeyboardInterrupt the command is ended on its host. `sink` is called in
+        another thread.
         """
         started: list[Exchange] = []
+        interrupted = False
 
         def remember(exchange: Exchange) -> None:
             with self._lock:
-                if self._ended:
+                if self._ended or interrupted:
                     exchange.interrupted = True
                     raise ConnectionLost(target.host, "interrupted before the command ran")
                 started.append(exchange)
@@ -169,27 +171,45 @@ class Connections:
                 open_timeout_s=open_timeout_s,
             )
 
-        try:
-            kept = self._sessions.get(target)
-            session = self.session(target)
-            if session is not kept:
-                return run(session)
+        def connect_and_run() -> CommandResult:
             try:
-                return run(session, self.doubt_after_s or 30.0)
-            except HostError as error:
-                # If the command has not started, nothing ran on the host and a second try is safe.
-                # The kept connection may have died unnoticed.
-                if started or self._ended or not self._drop_dead(target, session, error):
+                kept = self._sessions.get(target)
+                session = self.session(target)
+                if session is not kept:
+                    return run(session)
+                try:
+                    return run(session, self.doubt_after_s or 30.0)
+                except HostError as error:
+                    # If the command has not started, nothing ran on the host and a second try is
+                    # safe. The kept connection may have died unnoticed.
+                    if started or self._ended or not self._drop_dead(target, session, error):
+                        raise
+                return run(self.session(target))
+            except ConnectionLost as error:
+                if self._ended or interrupted or any(exchange.interrupted for exchange in started):
                     raise
-            return run(self.session(target))
-        except ConnectionLost as error:
-            if self._ended or any(exchange.interrupted for exchange in started):
-                raise
-            raise self.explain(target, error) from error.__cause__
-        finally:
+                raise self.explain(target, error) from error.__cause__
+            finally:
+                with self._lock:
+                    for exchange in started:
+                        self._exchanges.pop(id(exchange), None)
+
+        def end() -> None:
+            for exchange in started:
+                exchange.end()
+
+        if threading.current_thread() is not threading.main_thread():
+            return connect_and_run()
+        # paramiko takes its locks by acquire() and then enters `try`. In the main thread a
+        # KeyboardInterrupt can come in between: the lock is never released, and every later command
+        # on this connection hangs.
+        try:
+            return in_thread(connect_and_run)
+        except KeyboardInterrupt:
             with self._lock:
-                for exchange in started:
-                    self._exchanges.pop(id(exchange), None)
+                interrupted = True
+            in_thread(end)
+            raise
 
     def _drop_dead(self, target: Target, session: Session, error: HostError) -> bool:
         """Close a kept connection that took no command. Return False if it must stay open.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.results import FanoutResult, HostOutcome
@@ -62,6 +62,26 @@ def fan_out(
     if bugs:
         raise bugs[0]
     return FanoutResult(tuple(outcome for outcome in outcomes if outcome is not None))
+
+
+def in_thread(work: Callable[[], T]) -> T:
+    """Run `work` in another thread, and return its value or raise its error.
+
+    A KeyboardInterrupt, which only the main thread gets, ends the wait and not the work.
+    """
+    ended: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def worker() -> None:
+        try:
+            ended.put((work(), None))
+        except BaseException as error:
+            ended.put((None, error))
+
+    threading.Thread(target=worker, daemon=True).start()
+    value, error = ended.get()
+    if error:
+        raise error
+    return cast("T", value)
 
 
 def _in_threads(one: Callable[[int], int], count: int, max_workers: int):  # type: ignore[no-untyped-def]

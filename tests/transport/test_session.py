@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import resource
+import signal
 import socket
 import subprocess
+import threading
 
 import paramiko
 import pytest
@@ -161,6 +163,36 @@ def test_interrupts_are_of_one_view_and_for_good_stays_so(ssh_server):
         other.interrupt()
         with pytest.raises(ConnectionLost, match="interrupted before"):
             other.run(ssh_server.target(), "true")
+
+
+def test_an_interrupt_at_the_worst_moment_leaves_the_connection_usable(ssh_server):
+    with ssh_server.connections() as connections:
+        target = ssh_server.target()
+        connections.run(target, "true")
+        packetizer = connections.session(target).client.get_transport().packetizer
+        lock = packetizer._Packetizer__write_lock
+
+        class Interrupting:
+            """Where SIGINT comes right after the lock was taken, before `try`."""
+
+            release = staticmethod(lock.release)
+
+            def acquire(self):
+                lock.acquire()
+                packetizer._Packetizer__write_lock = lock
+                signal.raise_signal(signal.SIGINT)
+
+        packetizer._Packetizer__write_lock = Interrupting()
+        with pytest.raises(KeyboardInterrupt):
+            connections.run(target, "sleep 1000")
+        # In another thread: it would hang.
+        said = []
+        again = threading.Thread(
+            target=lambda: said.append(connections.run(target, "echo here").stdout), daemon=True
+        )
+        again.start()
+        again.join(240)
+        assert said == ["here\n"]
 
 
 def test_more_hosts_than_files_may_be_open(ssh_server):
