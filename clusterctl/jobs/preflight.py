@@ -61,6 +61,12 @@ class JobContext:
     def head(self) -> NodeLook:
         return self.nodes[0]
 
+    @property
+    def run(self) -> TrainerRun:
+        """The trainer's run. Only for jobs that have one."""
+        assert self.plan.run
+        return self.plan.run
+
 
 class NotReady(ClusterctlError):
     """A job with findings that are errors. Nothing was started."""
@@ -240,8 +246,8 @@ def built_otherwise(versions: Mapping[str, str], is_trainer: bool) -> Iterable[s
 
 def data_findings(context: JobContext) -> list[Finding]:
     """Check the data on the nodes. Data in a store such as S3 are not checked."""
-    run = context.plan.run
-    if run is None or run.data_dir is None or is_remote(run.data_dir):
+    run = context.run
+    if run.data_dir is None or is_remote(run.data_dir):
         return []
     missing = [(node.host, text) for node in context.readers for text in _missing(node, run)]
     without = {host for host, _ in missing}
@@ -287,24 +293,21 @@ def _missing(node: NodeLook, run: TrainerRun) -> Iterable[str]:
 
 
 def _missing_hint(context: JobContext) -> str:
-    run = context.plan.run
-    assert run and run.data_dir
-    quote = quote_hint(context, "--data-dir", run.data_dir)
+    data_dir = context.run.data_dir or ""
+    quote = quote_hint(context, "--data-dir", data_dir)
     if quote or _complete(context):
         return quote or _copy_hint(context)
     return (
-        f"put ImageNet's TFRecord files into {run.data_dir} on every node, train-* and "
+        f"put ImageNet's TFRecord files into {data_dir} on every node, train-* and "
         "validation-* in one folder; or train with synthetic data: --synthetic (train_synthetic.sh)"
     )
 
 
 def _copy_hint(context: JobContext) -> str:
     """Return a hint to copy the data from the first node that has all of it, or else from here."""
-    complete, folder, elsewhere = (
-        _complete(context),
-        _quoted(context),
-        "or name another folder: --data-dir",
-    )
+    complete = _complete(context)
+    folder = _quoted(context)
+    elsewhere = "or name another folder: --data-dir"
     # `copy --from` takes a node's index in the cluster. For train.sh, hosts are addresses instead.
     if complete and context.callers_home:
         index = complete[0].rpartition("-")[2]
@@ -315,15 +318,14 @@ def _copy_hint(context: JobContext) -> str:
 
 def _complete(context: JobContext) -> list[str]:
     """Return the hosts that have all files of the set that the run reads."""
-    evaluates_only = context.plan.run is not None and context.plan.run.evaluates_only
-    sets = [(n, n.validation if evaluates_only else n.training) for n in context.nodes]
+    validation = context.run.evaluates_only
+    sets = [(n, n.validation if validation else n.training) for n in context.nodes]
     return [n.host for n, files in sets if files and not [*_incomplete(files), *_cut_short(n)]]
 
 
 def _quoted(context: JobContext) -> str:
     """Return the data folder, quoted for a shell, with a slash for the folder's content."""
-    run = context.plan.run
-    folder = f"{run.data_dir if run else ''}".rstrip("/") + "/"
+    folder = f"{context.run.data_dir}".rstrip("/") + "/"
     home = f"{context.plan.home}/"
     in_home = context.plan.home and folder.startswith(home)
     return shlex.quote(f"~/{folder[len(home) :]}" if in_home else folder)
@@ -388,8 +390,7 @@ def _difference(there: Mapping[str, int], wanted: Mapping[str, int], host: str) 
 
 def _evaluating(context: JobContext) -> Sequence[NodeLook]:
     """Return the nodes that evaluate: the head node after a training, or all nodes with ranks."""
-    run = context.plan.run
-    assert run
+    run = context.run
     if run.evaluates_only:
         return context.readers
     return [context.head] if context.plan.evaluation else []
@@ -397,8 +398,7 @@ def _evaluating(context: JobContext) -> Sequence[NodeLook]:
 
 def _validation(context: JobContext) -> list[Finding]:
     """Find the nodes that evaluate without validation files."""
-    run = context.plan.run
-    assert run
+    run = context.run
     without = [
         node.host
         for node in _evaluating(context)
@@ -481,8 +481,7 @@ def log_findings(context: JobContext) -> list[Finding]:
     Checkpoints are not deleted unless the user asks for it, and a finished run is not trained
     again without notice.
     """
-    run = context.plan.run
-    assert run
+    run = context.run
     if run.evaluates_only:
         return list(_nothing_to_evaluate(context))
     records = records_of(context.head.training, context.head.records)
@@ -496,8 +495,7 @@ def log_findings(context: JobContext) -> list[Finding]:
 
 def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
     """Check for the checkpoints of an earlier run, which this one resumes or deletes."""
-    run, folder = context.plan.run, context.plan.log_dir
-    assert run
+    run, folder = context.run, context.plan.log_dir
     # Nodes without ranks delete nothing. A synthetic run never resumes.
     holders = [node for node in context.readers if node.checkpoints]
     if run.data_dir is None and not run.clears:
@@ -567,8 +565,7 @@ def _nothing_to_evaluate(context: JobContext) -> Iterable[Finding]:
 
 def _disk(context: JobContext, records: int | None) -> list[Finding]:
     """Check that the disks have space for the checkpoints."""
-    run = context.plan.run
-    assert run
+    run = context.run
     savers = context.readers if run.local_ckpt else context.nodes[:1]
     each = PARAMETERS.get(run.model, 0) * BYTES_PER_WEIGHT
     said = []
@@ -652,10 +649,8 @@ def recipe_findings(context: JobContext) -> list[Finding]:
 
     The recipe for a few nodes does not converge with so large a batch.
     """
-    run = context.plan.run
-    if not run or not run.data_dir or run.evaluates_only or run.uses_larc:
-        return []
-    if run.ranks < LARC_FROM:
+    run = context.run
+    if not run.data_dir or run.evaluates_only or run.uses_larc or run.ranks < LARC_FROM:
         return []
     severity = Severity.INFO if run.ranks < NEEDS_LARC_FROM else Severity.WARNING
     message = f"from {LARC_FROM} GPUs on, the tutorial trains with LARC and more augmentation"

@@ -159,7 +159,6 @@ class ScriptMode:
                     "gpus": node["slots"] if plan.preset != "cpu" else 0,
                 }
                 for node in nodes
-                if node["ranks"]
             ],
             "processes_per_host": nodes[0]["ranks"],
             "hyperparameters": named,

@@ -300,8 +300,10 @@ def _check_brought(channel: str, report: TransferReport) -> None:
 def _node_records(
     access: Access, plan: TrainingPlan, machines: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the records of the head node and the other nodes with ranks, head first, for
-    nodes.json (see node/jobs/jobs.py)."""
+    """Return the records of the nodes with ranks, for nodes.json (see node/jobs/jobs.py).
+
+    The head node is the first, and always has ranks.
+    """
     ranks = plan.hosts.fill(plan.job.ranks, plan.job.per_host)
     filled = zip(access.cluster.in_service, plan.hosts.entries, ranks)
     return [
@@ -316,8 +318,7 @@ def _node_records(
             "versions": dict(plan.versions.get(node.name, {})),
         }
         for node, entry, ranks in filled
-        # The head node is always listed, because mpirun runs there.
-        if ranks or node == access.cluster.head
+        if ranks
     ]
 
 

@@ -79,7 +79,7 @@ def test_what_is_refused(wrong):
 def test_the_contract():
     job_id = "20261120-154501-3f2a"
     node = {"address": "10.0.0.4", "instance_type": "p3.2xlarge", "slots": 1, "ranks": 1}
-    nodes = [node, {**node, "address": "10.0.0.5", "ranks": 0}]
+    nodes = [node]
     code = {"code": "/base/code", "script_path": "/base/code/t.py"}
     plan = JobPlan(job_id, 1, "gpu", False, "/work", ("mpirun",), **code)
     mode = ScriptMode((Channel("train", "s3://bucket"),), {"k": 1}, framework="pytorch")
