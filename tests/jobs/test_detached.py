@@ -49,7 +49,8 @@ from clusterctl.operations.tuning import fetch_tuning
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
 
-JOB = "20261120-154501-3f2a"
+# Jobs run on this machine here: those of another test run at the same time are none of ours.
+JOB = f"20261120-154501-{os.getpid() % 65536:04x}"
 OTHER = "20261120-154502-3f2b"
 QUEUED = "20261120-154503-3f2c"
 
