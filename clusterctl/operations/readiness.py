@@ -275,16 +275,18 @@ class Readiness:
         if agents and has_agent:
             agents.expect(node.instance_id)
         began = time.monotonic()
-        for _ in self._ticks(node, gaps(0.3, 1.5, 10.0)):
-            # All nodes share one rate of GetConsoleOutput calls, which EC2 throttles.
-            self._sleep(node, self._host_keys.consoles.turn_s())
-            keys = self._host_keys.look(node, has_agent, time.monotonic() - began)
-            if keys:
-                break
-            self._alive(node)
-        if agents:
-            agents.done(node.instance_id)
-        return keys
+        try:
+            for _ in self._ticks(node, gaps(0.3, 1.5, 10.0)):
+                # All nodes share one rate of GetConsoleOutput calls, which EC2 throttles.
+                self._sleep(node, self._host_keys.consoles.turn_s())
+                keys = self._host_keys.look(node, has_agent, time.monotonic() - began)
+                if keys:
+                    return keys
+                self._alive(node)
+            raise AssertionError("unreachable")
+        finally:
+            if agents:
+                agents.done(node.instance_id)
 
     def _may_have_agent(self, node: Node) -> bool:
         """Return whether the node has an instance profile, which the SSM agent needs to answer."""

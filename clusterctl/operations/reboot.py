@@ -170,8 +170,9 @@ POLL_S = 0.5
 DEFAULT_TIMEOUT_S = 600.0
 # How long after SSH the mounts and drivers may take to be back.
 SETTLED_WITHIN_S = 60.0
-# The errors of a node that is not back yet. The last three come from hosts that shut down or boot.
-NOT_YET = (HostUnreachable, ConnectionLost, CommandTimeout, KeyRefused)
+# The errors of a node that is not back yet. All but the first come from hosts that shut down or
+# boot: they may kill a command, which then fails or prints half of its output.
+NOT_YET = (HostUnreachable, ConnectionLost, CommandTimeout, KeyRefused, CommandFailed)
 
 
 class NotBack(CommandFailed):

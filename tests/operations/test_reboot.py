@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from clusterctl.domain.errors import HostError
+from clusterctl.domain.results import CommandResult
 from clusterctl.operations import reboot as module
 from clusterctl.operations.reboot import batches
 from clusterctl.transport.target import Target
@@ -42,6 +44,46 @@ def test_who_is_rebooted_together(indices, at_once, private, together):
     ]
     found = batches(targets, HEAD, at_once)
     assert ["".join(one.host[-1] for one in batch) for batch in found] == together
+
+
+class Rebooting:
+    """Connections to a host that answers with the next of its list: output, or exit status."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def open_another(self, target, connect_timeout_s):
+        return self
+
+    def run(self, *words, **_):
+        answer = self.answers.pop(0)
+        status, output = (answer, "") if isinstance(answer, int) else (0, answer)
+        return CommandResult(HEAD.host, str(words[-1]), status, output, "", 0.1)
+
+    def close(self):
+        pass
+
+    def forget(self, target):
+        pass
+
+
+@pytest.mark.parametrize(
+    "while_it_boots",
+    [[143], ["new", "boot-id new\n"]],
+    ids=["the command is killed", "the output is cut"],
+)
+def test_a_command_that_fails_as_the_host_goes_down_is_tried_again(monkeypatch, while_it_boots):
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    said = "boot-id {}\ncomplete\n"
+    host = Rebooting(said.format("old"), "", *while_it_boots, "new", said.format("new"))
+    access = SimpleNamespace(
+        select=lambda indices: (HEAD,),
+        head=HEAD,
+        cluster=SimpleNamespace(name="demo", nodes=()),
+        connections=host,
+    )
+    assert module.reboot(access, force=True).values[0].back_after_s is not None
+    assert not host.answers
 
 
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"

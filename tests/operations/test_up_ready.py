@@ -310,6 +310,16 @@ def test_agents_that_come_late(world):
     assert len(world.wait().values) == 2
 
 
+def test_a_dead_instance_is_not_asked_for(world):
+    def ask(client, instance_ids):
+        return BOTH if instance_ids == ["i-0"] else HostKeyAnswers({}, {})
+
+    silent(world)
+    world.agents = AgentHostKeys(lambda: None, ask, every_s=0.0)
+    world.states["i-1"] = [NodeState.RUNNING, NodeState.TERMINATED]
+    assert "i-1 is terminated" in failure(world, timeout_s=10.0).message
+
+
 def test_a_console_that_speaks_later_than_the_agents(world):
     silent(world, HostKeyAnswers({}, {"i-0": "no agent", "i-1": "no agent"}))
     for found in world.nodes:
