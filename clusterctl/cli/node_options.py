@@ -9,7 +9,7 @@ import click
 
 from clusterctl.cli.params import Indices
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.ranges import format_indices
+from clusterctl.domain.ranges import check_indices
 
 if TYPE_CHECKING:
     from clusterctl.cli.app_context import AppContext
@@ -52,14 +52,9 @@ def check_nodes(app: AppContext, name: str, indices: tuple[int, ...]) -> None:
 
     instances = find_own(app.clients, app.folder(name))
     there = {found.node.index for found in instances} | set(wanted_of(instances))
-    # A node whose removal is not finished may be named again, to finish it.
-    known = there | set(unfinished_of(instances).remove)
-    missing = [index for index in indices if index not in known]
-    if there and missing:
-        raise UsageError(
-            f"cluster {name} has no node {format_indices(missing)}",
-            f"its nodes are {format_indices(there)}",
-        )
+    if there:
+        # A node whose removal is not finished may be named again, to finish it.
+        check_indices(name, there, set(indices).difference(unfinished_of(instances).remove))
 
 
 def unless_training(app: AppContext, name: str, because: str) -> None:

@@ -95,6 +95,14 @@ class NoSuchCluster(ClusterctlError):
     """No instance carries this cluster's tag."""
 
 
+def no_such_cluster(name: str, region: str = "") -> NoSuchCluster:
+    """Return the error for a cluster without instances, in `region` if it is given."""
+    return NoSuchCluster(
+        f"there is no cluster {name}" + (f" in {region}" if region else ""),
+        f"see `clusterctl list`, or launch it: clusterctl up {name}",
+    )
+
+
 class NotEnoughGpus(UsageError):
     """The user asked for more GPUs than the cluster has."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from clusterctl.domain.errors import UsageError
 
@@ -48,6 +48,16 @@ def parse_nodes(text: str) -> tuple[set[str], tuple[int, ...]]:
 def format_indices(indices: Iterable[int]) -> str:
     """Return `0-3,5` for 0, 1, 2, 3, 5."""
     return ",".join(_run_text(run, 0) for run in _runs(sorted(set(indices))))
+
+
+def check_indices(cluster: str, known: Collection[int], asked: Iterable[int]) -> None:
+    """Raise UsageError naming the indices in `asked` that no node of the cluster has."""
+    missing = [index for index in asked if index not in known]
+    if missing:
+        raise UsageError(
+            f"cluster {cluster} has no node {format_indices(missing)}",
+            f"its nodes are {format_indices(known)}",
+        )
 
 
 def fold_hosts(hosts: Sequence[str]) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
-from clusterctl.domain.errors import ClusterctlError, HostError, MissingTool, UsageError
-from clusterctl.domain.ranges import format_indices
+from clusterctl.domain.errors import ClusterctlError, HostError, MissingTool
+from clusterctl.domain.ranges import check_indices
 from clusterctl.domain.results import FanoutResult
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
@@ -61,12 +61,7 @@ class Access:
         if indices is None:
             return self.targets
         by_index = {node.index: node for node in self.cluster.nodes}
-        missing = [index for index in indices if index not in by_index]
-        if missing:
-            raise UsageError(
-                f"cluster {self.cluster.name} has no node {format_indices(missing)}",
-                f"its nodes are {format_indices(by_index)}",
-            )
+        check_indices(self.cluster.name, by_index, indices)
         return tuple(self.target(by_index[index]) for index in indices)
 
 

@@ -13,8 +13,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import ASLEEP, Cluster, ClusterSpec, Node, NodeState
-from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, UsageError
-from clusterctl.domain.ranges import fold_hosts, format_indices
+from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError, no_such_cluster
+from clusterctl.domain.ranges import check_indices, fold_hosts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import (
     Instance,
@@ -314,10 +314,7 @@ def _check_there(client: EC2Client, name: str, there: Sequence[Instance]) -> Non
                 f"all nodes of {name} are being replaced, and no new one is there",
                 f"finish that first: clusterctl up {name}",
             )
-        raise NoSuchCluster(
-            f"there is no cluster {name} in {client.meta.region_name}",
-            f"see `clusterctl list`, or launch it: clusterctl up {name}",
-        )
+        raise no_such_cluster(name, client.meta.region_name)
 
 
 def _chosen(name: str, nodes: Sequence[Instance], indices: Sequence[int]) -> tuple[Instance, ...]:
@@ -326,12 +323,7 @@ def _chosen(name: str, nodes: Sequence[Instance], indices: Sequence[int]) -> tup
     Raises UsageError for an index that no node has.
     """
     by_index = {found.node.index: found for found in nodes}
-    missing = [index for index in indices if index not in by_index]
-    if missing:
-        raise UsageError(
-            f"cluster {name} has no node {format_indices(missing)}",
-            f"its nodes are {format_indices(by_index)}",
-        )
+    check_indices(name, by_index, indices)
     return tuple(by_index[index] for index in sorted(set(indices)))
 
 

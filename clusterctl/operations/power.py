@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import Cluster, Market, NodeState
-from clusterctl.domain.errors import ClusterctlError, NoSuchCluster, UsageError
+from clusterctl.domain.errors import ClusterctlError, NoSuchCluster, UsageError, no_such_cluster
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2.errors import gaps, translated
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances
@@ -54,10 +54,7 @@ def stop(
         there = find_instances(client, name)
         cluster = as_cluster(client, name, there)
         if cluster is None:
-            raise NoSuchCluster(
-                f"there is no cluster {name} in {client.meta.region_name}",
-                "see `clusterctl list`",
-            )
+            raise no_such_cluster(name, client.meta.region_name)
         _check_stoppable(name, there)
         going = [one for one in there if one.node.state is NodeState.RUNNING]
         if going:

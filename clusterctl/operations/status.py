@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market, Node, NodeState
-from clusterctl.domain.errors import AwsError, HostError, NoSuchCluster
+from clusterctl.domain.errors import AwsError, HostError, no_such_cluster
 from clusterctl.ec2.instances import (
     Instance,
     as_cluster,
@@ -76,10 +76,7 @@ def cluster_status(clients: Clients, folder: ClusterFolder) -> ClusterStatus:
     instances = find_own(clients, folder)
     cluster = as_cluster(clients.ec2, name, instances)
     if cluster is None:
-        raise NoSuchCluster(
-            f"there is no cluster {name} in {clients.ec2.meta.region_name}",
-            f"see `clusterctl list`, or launch it: clusterctl up {name}",
-        )
+        raise no_such_cluster(name, clients.ec2.meta.region_name)
     return ClusterStatus(cluster, instances)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import MOST_TAGS, ClusterSpec, Disk, Limits, Market, is_free_tag
-from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, UsageError
+from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError, no_such_cluster
 from clusterctl.ec2.cluster_resources import (
     KeyPair,
     PlacementGroup,
@@ -107,10 +107,7 @@ def same_again(name: str, instances: Sequence[Instance]) -> ClusterSpec:
     """
     members = standing(instances)
     if not members:
-        raise NoSuchCluster(
-            f"there is no cluster {name}",
-            f"see `clusterctl list`, or launch it: clusterctl up {name}",
-        )
+        raise no_such_cluster(name)
     nodes = max(len(wanted_of(instances)), len(members))
     return ClusterSpec(name, nodes, members[0].node.instance_type)
 
