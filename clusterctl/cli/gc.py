@@ -66,6 +66,7 @@ def gc(
     clusterctl gc --all-regions --delete
     clusterctl gc --cluster demo --regions us-east-1,us-west-2 --delete --yes
     """
+    from clusterctl.operations.costs import price_cache
     from clusterctl.operations.gc import GarbageCollector, HourlyCosts, Wishes
 
     # An empty name, of a shell's unset variable, must not mean all clusters.
@@ -80,7 +81,7 @@ def gc(
         places, app.settings.home, Wishes(cluster, older_than_s, networks), output.note
     )
     sweep = collector.sweep()
-    costs = HourlyCosts(places, app.settings.home / "prices.json")
+    costs = HourlyCosts(places, price_cache(app.settings.home))
     tell_unseen(sweep.unseen)
     tell_forgetful(sweep)
     _note_stops(collector, sweep)

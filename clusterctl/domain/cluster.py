@@ -53,6 +53,11 @@ class Node:
     quarantined: str = ""
 
     @property
+    def host(self) -> str:
+        """The node's name, as fan-outs need it."""
+        return self.name
+
+    @property
     def address(self) -> str:
         """The address to reach the node from the user's machine: the public one if there is one."""
         return self.public_ip or self.private_ip

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from clusterctl.ec2.money.prices import find_prices
 from clusterctl.ec2.tags import SPENT, Spent, spent_text
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import check_account, parse_site, site_of
+from clusterctl.operations.status import states
 from clusterctl.transport.fanout import fan_out
 
 if TYPE_CHECKING:
@@ -175,8 +175,7 @@ class ClusterCosts:
     @property
     def states(self) -> str:
         """The nodes counted by state: `3 running, 1 stopped`."""
-        counts = Counter(one.node.state.value for one in self.instances)
-        return ", ".join(f"{count} {state}" for state, count in counts.most_common())
+        return states(one.node for one in self.instances)
 
 
 @dataclass(frozen=True)
@@ -300,8 +299,7 @@ def cost_report(
     refuses, and UsageError if the folder of cluster `name` says that it is in another account.
     """
     if name is not None:
-        for clients in list(places.values())[:1]:
-            check_account(ClusterFolder(home / name), clients)
+        check_account(ClusterFolder(home / name), next(iter(places.values())))
     looks = fan_out(
         lambda place: _look(place.clients, home, name),
         [Region(region, places[region]) for region in places],

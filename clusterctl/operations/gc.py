@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.cluster import Market, is_cluster_name
+from clusterctl.domain.cluster import AWAKE, Market, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import gaps, translated
@@ -34,8 +34,8 @@ from clusterctl.ec2.gc.resources import STOPPED_SEEN, Resource, ResourceKind
 from clusterctl.ec2.gc.sweep import RegionResources, Unseen, look, nothing_seen
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.launch.attempt import SETTLED_AFTER_S
-from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd
-from clusterctl.ec2.money.prices import find_price
+from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd, price_key
+from clusterctl.ec2.money.prices import find_prices
 from clusterctl.operations.costs import Region, note_end
 from clusterctl.operations.down import await_sent
 from clusterctl.operations.folder import ClusterFolder
@@ -199,22 +199,19 @@ def _is_locked(lock: Path) -> bool:
         os.close(file)
 
 
-# The states in which EC2 bills an instance by the hour.
-_COUNTED = ("pending", "running")
-
-
 class HourlyCosts:
     """The hourly costs of resources. Each price is looked up once."""
 
-    def __init__(self, clients: Mapping[str, Clients], cache: Path | None = None) -> None:
+    def __init__(self, clients: Mapping[str, Clients], cache: Path) -> None:
         self._clients = clients
         self._cache = cache
         self._machines: dict[tuple[str, str, Market, str], float | None] = {}
 
     def of(self, one: Resource) -> float | None:
         """Return US dollars per hour; 0 for what is free, None if the price is not known."""
-        if one.kind is ResourceKind.INSTANCE:
-            return self._machine(one) if one.state in _COUNTED else 0.0
+        if one.instance:
+            awake = one.instance.node.state in AWAKE
+            return self._machine(one.region, one.instance) if awake else 0.0
         if one.kind is ResourceKind.VOLUME:
             return disk_hourly_usd(one.size_gib, one.iops, one.throughput)
         return PUBLIC_IPV4_HOUR_USD if one.kind is ResourceKind.ADDRESS else 0.0
@@ -224,18 +221,10 @@ class HourlyCosts:
         costs = [self.of(one) for one in resources]
         return sum(cost or 0.0 for cost in costs), None not in costs
 
-    def _machine(self, one: Resource) -> float | None:
-        assert one.instance is not None
-        node, market = one.instance.node, one.instance.market
-        key = (one.region, node.instance_type, market, node.availability_zone)
+    def _machine(self, region: str, instance: Instance) -> float | None:
+        key = (region, *price_key(instance))
         if key not in self._machines:
-            price = find_price(
-                self._clients[one.region],
-                node.instance_type,
-                market,
-                node.availability_zone if market is Market.SPOT else None,
-                self._cache,
-            )
+            [price] = find_prices(self._clients[region], [instance], self._cache).values()
             self._machines[key] = price.usd_per_hour if price else None
         return self._machines[key]
 
@@ -294,12 +283,12 @@ class GarbageCollector:
         self,
         clients: Mapping[str, Clients],
         home: Path,
-        wishes: Wishes | None = None,
+        wishes: Wishes = Wishes(),
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._places = [Region(region, clients[region]) for region in clients]
         self._home = home
-        self._wishes = wishes or Wishes()
+        self._wishes = wishes
         self._tell = tell
         self._lock = threading.Lock()
         # What has been removed so far, for the report after an interrupt.
@@ -312,8 +301,8 @@ class GarbageCollector:
         chosen cluster says that it is in another account.
         """
         if self._wishes.cluster is not None:
-            for place in self._places[:1]:
-                check_account(ClusterFolder(self._home / self._wishes.cluster), place.clients)
+            clients = self._places[0].clients
+            check_account(ClusterFolder(self._home / self._wishes.cluster), clients)
         local = self._local()
         looks = fan_out(self._look, self._places).outcomes
         found = [one.value or nothing_seen(one.host, one.error) for one in looks]

@@ -308,16 +308,17 @@ def network_up(
 
 def _carry_out(work: StackWork, plan: NetworkPlan) -> Stack | None:
     """Carry the plan out. Return the stack, or None if the caller has to plan again."""
-    if plan.stack is not None and plan.action is Action.NOTHING:
-        return plan.stack
-    if plan.stack is not None and plan.action is Action.WAIT:
-        work.wait(plan.stack)
+    stack = plan.stack
+    if stack and plan.action is Action.NOTHING:
+        return stack
+    if stack and plan.action is Action.WAIT:
+        work.wait(stack)
         return None
     assert plan.settings
-    if plan.stack is not None and plan.action is Action.UPDATE:
-        return work.update(plan.stack, plan.settings)
-    if plan.stack is not None and plan.action is Action.REPLACE:
-        work.delete(plan.stack)
+    if stack and plan.action is Action.UPDATE:
+        return work.update(stack, plan.settings)
+    if stack and plan.action is Action.REPLACE:
+        work.delete(stack)
     return work.create(plan.settings)
 
 

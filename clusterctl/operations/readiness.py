@@ -180,21 +180,6 @@ class ReadyNode:
     found: Inspection
     findings: tuple[Finding, ...] = ()
 
-    @property
-    def host(self) -> str:
-        return self.node.name
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    """A node with the `host` attribute that `fan_out` needs."""
-
-    node: Node
-
-    @property
-    def host(self) -> str:
-        return self.node.name
-
 
 class Readiness:
     """Waits for the nodes of one cluster, all at once.
@@ -229,17 +214,16 @@ class Readiness:
     def wait(self, nodes: Sequence[Node]) -> FanoutResult[ReadyNode]:
         """Return one outcome per node, in order: its facts, or the error that it failed with."""
         self._nodes = nodes
-        waiting = [_Waiting(node) for node in nodes]
         try:
-            return fan_out(self._one, waiting, max_workers=len(waiting))
+            return fan_out(self._one, nodes, max_workers=len(nodes))
         finally:
             # After an interrupt, the threads must stop polling EC2.
             self._cancelled.set()
 
-    def _one(self, waiting: _Waiting) -> ReadyNode:
-        name = waiting.node.name
+    def _one(self, node: Node) -> ReadyNode:
+        name = node.name
         try:
-            node = self._running(waiting.node)
+            node = self._running(node)
             host_keys = self._learn(node)
             asked = self._asked(node)
             found = self._inspect(node, inspection_script(node.index == 0, asked.efa))
@@ -445,6 +429,7 @@ def _reach_and_join(
     client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
     timeout_s = launcher.timeout_s or ready_within_s(cluster)
     awaited = cluster.in_service
+    left_out = [node for node in cluster.nodes if node not in awaited]
     progress.nodes([node.name for node in awaited])
     host_keys = LearntHostKeys(folder.known_hosts)
     identity = Identity((load_key(folder.key),))
@@ -479,11 +464,11 @@ def _reach_and_join(
         finally:
             # Written even if a node failed, so that its owner can log in and see why.
             seen = replace(cluster, nodes=tuple(watch.latest(node) for node in cluster.nodes))
-            for node in seen.nodes:
-                if node.index not in {one.index for one in awaited} and host_keys.recall(node):
-                    # A node in quarantine. A stop and start may have changed its address, so its
-                    # old keys are pinned under the new one.
-                    host_keys.learn(node, host_keys.recall(node), host_keys.was_unseen(node))
+            for node in map(watch.latest, left_out):
+                if keys := host_keys.recall(node):
+                    # A stop and start may have changed its address, so its old keys are pinned
+                    # under the new one.
+                    host_keys.learn(node, keys, host_keys.was_unseen(node))
             write_file(folder.known_hosts, host_keys.text(cluster.nodes))
             write_file(folder.ssh_config, ssh_config_text(seen, folder, launcher.proxy_command))
         check_all(cluster, waited)
@@ -491,14 +476,13 @@ def _reach_and_join(
         targets = [target_of(fact.node) for fact in facts]
         away = [
             NodeIdentity(node.name, node.private_ip, node.public_ip, "", host_keys.recall(node))
-            for node in cluster.nodes
-            if node not in awaited
+            for node in left_out
         ]
         members = _join(connections, facts, targets, cluster, progress, away)
         limited = had_limits or any(found.limits_text for found in instances)
         if limited or any(found.market is Market.SPOT for found in instances):
-            left_out = [target_of(node) for node in cluster.nodes if node not in awaited]
-            update_guards(launcher, cluster, connections, targets, members, left_out)
+            resting = [target_of(node) for node in left_out]
+            update_guards(launcher, cluster, connections, targets, members, resting)
         findings = [finding for fact in facts for finding in fact.findings]
         if reason := why_no_programs[0]():
             findings.append(_no_programs(launcher, targets[0].host, reason))

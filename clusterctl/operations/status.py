@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,7 @@ class ClusterStatus:
     @property
     def summary(self) -> str:
         """The nodes counted by state: `4 running`, `3 running, 1 stopped, 1 missing`."""
-        return states(self.cluster, len(self.cluster.missing))
+        return states(self.cluster.nodes, len(self.cluster.missing))
 
 
 def find_own(clients: Clients, folder: ClusterFolder) -> tuple[Instance, ...]:
@@ -80,9 +80,9 @@ def cluster_status(clients: Clients, folder: ClusterFolder) -> ClusterStatus:
     return ClusterStatus(cluster, instances)
 
 
-def states(cluster: Cluster, missing: int = 0) -> str:
+def states(nodes: Iterable[Node], missing: int = 0) -> str:
     """Return the nodes counted by state, the most common state first: `3 running, 1 stopped`."""
-    counts = Counter(shown_state(node) for node in cluster.nodes)
+    counts = Counter(map(shown_state, nodes))
     parts = [f"{count} {state}" for state, count in counts.most_common()]
     return ", ".join([*parts, f"{missing} missing"] if missing else parts)
 

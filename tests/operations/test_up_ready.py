@@ -144,7 +144,7 @@ def world(tmp_path, monkeypatch):
 
 def test_all_well(world):
     facts = world.wait().values
-    assert [fact.host for fact in facts] == ["demo-0", "demo-1"]
+    assert [fact.node.name for fact in facts] == ["demo-0", "demo-1"]
     assert [fact.found.gpus for fact in facts] == [8, 8]
     assert facts[0].host_keys == (ED25519,)
     assert world.progress.seen["demo-1"] == [
@@ -172,7 +172,7 @@ def test_not_yet(world):
         refused(),
         READY,
     ]
-    assert [fact.host for fact in world.wait().values] == ["demo-0", "demo-1"]
+    assert [fact.node.name for fact in world.wait().values] == ["demo-0", "demo-1"]
 
 
 def test_ec2_takes_its_time(world):
@@ -183,7 +183,7 @@ def test_ec2_takes_its_time(world):
 
 def failure(world, **kwargs):
     result = world.wait(**kwargs)
-    assert [fact.host for fact in result.values] == ["demo-0"]
+    assert [fact.node.name for fact in result.values] == ["demo-0"]
     [failed] = result.failures
     assert failed.host == "demo-1"
     assert world.progress.seen["demo-1"][-1] is Stage.FAILED
@@ -450,7 +450,7 @@ def test_an_interrupt_ends_the_waiting_of_all(world, monkeypatch):
         def wait():
             with pytest.raises(NodeNotReady):
                 one(items[1])
-            ended.append(items[1].node.name)
+            ended.append(items[1].name)
 
         threads.append(threading.Thread(target=wait, daemon=True))
         threads[0].start()
