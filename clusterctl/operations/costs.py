@@ -31,7 +31,7 @@ from clusterctl.ec2.money.costs import (
 from clusterctl.ec2.money.prices import find_prices
 from clusterctl.ec2.tags import SPENT, Spent, spent_text
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.local_state import check_account, parse_site, site_of
+from clusterctl.operations.site import check_account, parse_site, site_of
 from clusterctl.operations.status import states
 from clusterctl.transport.fanout import fan_out
 
@@ -48,7 +48,7 @@ class PastCost:
     """The costs of nodes of one cluster that were removed together.
 
     `usd` has the US dollars that each instance cost, by instance id. If not `complete`, they cost
-    more than that. `account` is the text of the site (see local_state.Site), so that clusters of
+    more than that. `account` is the text of the site (see site.Site), so that clusters of
     the local EC2 are not taken for paid ones. `since` is the first launch of any of them.
     """
 

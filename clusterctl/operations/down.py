@@ -23,14 +23,8 @@ from clusterctl.ec2.network.vpcs import release_addresses
 from clusterctl.operations.costs import note_end
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import StepProgress
-from clusterctl.operations.local_state import (
-    check_site,
-    forget,
-    locked,
-    note_end_seen,
-    sent_launches,
-    site_of,
-)
+from clusterctl.operations.local_state import forget, locked, note_end_seen, sent_launches
+from clusterctl.operations.site import check_site, site_of
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

@@ -39,15 +39,8 @@ from clusterctl.ec2.money.prices import find_prices
 from clusterctl.operations.costs import Region, note_end
 from clusterctl.operations.down import await_sent
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.local_state import (
-    Site,
-    check_account,
-    kept_site,
-    locked,
-    sent_launches,
-    site_of,
-    write_file,
-)
+from clusterctl.operations.local_state import locked, sent_launches, write_file
+from clusterctl.operations.site import Site, check_account, kept_site, site_of
 from clusterctl.transport.fanout import fan_out
 
 if TYPE_CHECKING:

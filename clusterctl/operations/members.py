@@ -32,8 +32,9 @@ from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.down import await_sent
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.local_state import check_site, locked, sent_launches
+from clusterctl.operations.local_state import locked, sent_launches
 from clusterctl.operations.readiness import make_ready
+from clusterctl.operations.site import check_site
 from clusterctl.operations.up import UpReport, bring_up, conclude, dismiss, plan_up
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from clusterctl.ec2.instances import Instance, as_cluster, find_instances
 from clusterctl.ec2.launch.observe import same_again
 from clusterctl.operations.costs import note_spent
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.local_state import check_site, locked
+from clusterctl.operations.local_state import locked
+from clusterctl.operations.site import check_site
 from clusterctl.operations.up import UpReport, bring_up
 
 if TYPE_CHECKING:

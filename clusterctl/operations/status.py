@@ -25,7 +25,7 @@ from clusterctl.ec2.instances import (
     unfinished_of,
 )
 from clusterctl.ec2.tags import Unfinished
-from clusterctl.operations.local_state import check_site
+from clusterctl.operations.site import check_site
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients

@@ -20,16 +20,9 @@ from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.costs import note_end, note_spent
 from clusterctl.operations.guards import with_user_data
 from clusterctl.operations.launcher import Launcher, LaunchRefused
-from clusterctl.operations.local_state import (
-    LocalKey,
-    check_site,
-    keep_key,
-    keep_site,
-    local_key,
-    locked,
-    site_of,
-)
+from clusterctl.operations.local_state import LocalKey, keep_key, local_key, locked
 from clusterctl.operations.readiness import make_ready
+from clusterctl.operations.site import check_site, keep_site, site_of
 
 # How long `dismiss` waits until the terminated nodes are gone.
 DISMISSED_WITHIN_S = 600.0

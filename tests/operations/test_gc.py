@@ -24,7 +24,7 @@ from clusterctl.operations import gc as gc_module
 from clusterctl.operations.costs import read_ended
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector, Wishes
-from clusterctl.operations.local_state import keep_site, site_of
+from clusterctl.operations.site import keep_site, site_of
 from tests.cli.running import CommandLine
 from tests.lab import running
 from tests.moto_ec2 import KEY

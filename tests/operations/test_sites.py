@@ -18,7 +18,8 @@ from clusterctl.operations import down as down_module
 from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.local_state import keep_site, kept_site, local_key, sent_launches
+from clusterctl.operations.local_state import local_key, sent_launches
+from clusterctl.operations.site import keep_site, kept_site
 from tests.cli.running import CommandLine
 from tests.moto_ec2 import OTHER_KEY, REGION, clients_of, reset
 from tests.operations.commands import NAME, hasten

@@ -10,18 +10,8 @@ import pytest
 
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.local_state import (
-    Site,
-    check_site,
-    forget,
-    keep_key,
-    keep_site,
-    kept_site,
-    local_key,
-    locked,
-    parse_site,
-    site_of,
-)
+from clusterctl.operations.local_state import forget, keep_key, local_key, locked
+from clusterctl.operations.site import Site, check_site, keep_site, kept_site, parse_site, site_of
 from tests import moto_ec2
 
 

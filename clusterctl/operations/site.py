@@ -1,0 +1,148 @@
+"""Where a cluster is: region, endpoint and account, which its folder records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.domain.errors import UsageError
+from clusterctl.ec2.instances import Instance, find_instances
+from clusterctl.ec2.network.vpcs import is_local
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.local_state import local_key, write_file
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.session import Clients
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a cluster is: `REGION at ENDPOINT`, and the number of the AWS account.
+
+    `account` is empty in folders of older versions of clusterctl, which did not record it.
+    """
+
+    endpoint: str
+    account: str = ""
+
+    def __str__(self) -> str:
+        """Return the site as one line, which `parse_site` reads."""
+        return f"{self.endpoint}, account {self.account}" if self.account else self.endpoint
+
+    def may_be(self, other: Site) -> bool:
+        """Return whether the two can be the same site. An unknown account matches every account."""
+        known = self.account and other.account
+        return self.endpoint == other.endpoint and (not known or self.account == other.account)
+
+
+def parse_site(text: str) -> Site:
+    """Parse `REGION at ENDPOINT, account NUMBER`. Older versions wrote no account."""
+    match = re.fullmatch(r"(.*), account (\d{12})", text.strip(), re.ASCII)
+    return Site(match[1], match[2]) if match else Site(text.strip())
+
+
+def site_of(clients: Clients, instances: Sequence[Instance] = ()) -> Site:
+    """Return the site of these clients.
+
+    The account is the owner of `instances`, which these clients have found; without any, STS is
+    called. Raises AwsError.
+    """
+    account = next((one.owner_id for one in instances if one.owner_id), "")
+    return Site(_endpoint(clients), account or clients.account_id)
+
+
+def _endpoint(clients: Clients) -> str:
+    # The local EC2 takes any free port when it starts, so its URL is no part of the site.
+    meta = clients.ec2.meta
+    url = meta.endpoint_url
+    return f"{meta.region_name} at {'a local EC2' if is_local(url) else url}"
+
+
+def kept_site(folder: ClusterFolder) -> Site | None:
+    """Return where the folder's cluster is; None if the folder does not record it."""
+    try:
+        text = folder.site.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return parse_site(text) if text else None
+
+
+def keep_site(folder: ClusterFolder, site: Site) -> None:
+    """Record in the folder where its cluster is."""
+    write_file(folder.site, f"{site}\n")
+
+
+def check_site(
+    folder: ClusterFolder, clients: Clients, instances: Sequence[Instance] | None = None
+) -> None:
+    """Raise UsageError if the folder's cluster is in another region or account.
+
+    Without this check `down` with the wrong --profile would find nothing and report success, and
+    `up` would launch a second cluster. `instances` are the cluster's instances if the caller has
+    looked for them. Raises AwsError if the account cannot be determined.
+    """
+    kept = kept_site(folder)
+    if kept is None:
+        return
+    if kept.endpoint != _endpoint(clients):
+        raise _elsewhere(folder, kept, Site(_endpoint(clients)))
+    here = site_of(clients, instances or ())
+    if not kept.may_be(here):
+        raise _elsewhere(folder, kept, here)
+    if not kept.account:
+        _complete(folder, clients, here, instances)
+
+
+def check_account(folder: ClusterFolder, clients: Clients) -> None:
+    """Raise UsageError if the folder says that its cluster is in another account.
+
+    For commands that look in several regions: the region is not checked. Raises AwsError.
+    """
+    kept = kept_site(folder)
+    if kept and kept.account not in ("", clients.account_id):
+        raise _elsewhere(folder, kept, Site(kept.endpoint, clients.account_id))
+
+
+def _elsewhere(folder: ClusterFolder, kept: Site, here: Site) -> UsageError:
+    name = folder.path.name
+    if kept.endpoint == here.endpoint:
+        message = f"cluster {name} is in account {kept.account}, not in account {here.account}"
+    else:
+        message = f"cluster {name} is in {kept}, not in {here}"
+    return UsageError(
+        message,
+        "use the same --region, --profile, credentials and --lab as for `up`; "
+        f"if that cluster is gone for good, delete {folder.path}",
+    )
+
+
+def _complete(
+    folder: ClusterFolder, clients: Clients, here: Site, found: Sequence[Instance] | None
+) -> None:
+    """Add the account to a folder of an older version, if the cluster is proved to be in it.
+
+    Proof is an instance whose id known_hosts has, or a key pair with the folder's key. The name is
+    none: another account may have a cluster of the same name. Raises UsageError without proof,
+    AwsError.
+    """
+    from clusterctl.ec2.cluster_resources import find_key_pairs
+
+    name = folder.path.name
+    instances = find_instances(clients.ec2, name) if found is None else found
+    pins = folder.known_hosts
+    pinned = pins.read_text(errors="replace").split() if pins.exists() else ()
+    own = any(one.node.instance_id in pinned for one in instances)
+    if not own and folder.key.exists():
+        key = local_key(folder, name).public
+        own = any(pair.holds(key) for pair in find_key_pairs(clients.ec2, name))
+    if not own:
+        raise UsageError(
+            f"{folder.site}, which an older version of clusterctl wrote, does not say in which "
+            f"account cluster {name} is, and account {here.account} has no node and no key pair "
+            "that is known to be of it",
+            "use the same --profile or credentials as for `up`; "
+            f"if that cluster is gone for good, delete {folder.path}",
+        )
+    keep_site(folder, here)
