@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import os
 import re
 import shlex
 import sys
@@ -25,6 +24,7 @@ from pathlib import Path
 
 import clusterctl
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
+from clusterctl.domain.files import write_file
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
@@ -289,9 +289,7 @@ def _whole_archive(path: Path) -> bytes:
     with contextlib.suppress(OSError):
         for older in path.parent.glob("head-programs-*"):
             older.unlink()
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_bytes(content)
-        draft.replace(path)
+        write_file(path, content)
     return content
 
 

@@ -27,6 +27,7 @@ from clusterctl.domain.errors import (
     MissingTool,
     UsageError,
 )
+from clusterctl.domain.files import write_file
 from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.costs import price_key
 from clusterctl.jobs.detached import JobRecord, JobState, list_jobs
@@ -35,7 +36,6 @@ from clusterctl.jobs.plan import JobPlan, JobRequest
 from clusterctl.jobs.trainer import IMAGENET_IMAGES
 from clusterctl.operations.access import Access
 from clusterctl.operations.kill import cancel
-from clusterctl.operations.local_state import write_file
 from clusterctl.operations.logs import follow
 from clusterctl.operations.results import results_of_cluster, said_of, write_result
 from clusterctl.operations.results_plot import Curve, Panel, draw, picture_format

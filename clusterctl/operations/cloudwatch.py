@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.domain.files import write_file
 from clusterctl.ec2.cloudwatch import Point, Sorted, put, sort_out
 from clusterctl.jobs.metrics.logs import EvaluationRow, TrainingRow
-from clusterctl.operations.local_state import write_file
 from clusterctl.operations.results import Results
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import AWAKE, Market, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.files import write_file
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import gaps, translated
 from clusterctl.ec2.gc.orphans import (
@@ -39,7 +40,7 @@ from clusterctl.ec2.money.prices import find_prices
 from clusterctl.operations.costs import Region, note_end
 from clusterctl.operations.down import await_sent
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.local_state import locked, sent_launches, write_file
+from clusterctl.operations.local_state import locked, sent_launches
 from clusterctl.operations.site import Site, check_account, kept_site, site_of
 from clusterctl.transport.fanout import fan_out
 

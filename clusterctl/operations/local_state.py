@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from typing import IO, TYPE_CHECKING
 
 from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.files import write_file
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
 from clusterctl.operations.access import needs_jump
 from clusterctl.operations.folder import ClusterFolder
@@ -99,25 +99,6 @@ def _quoted(path: Path) -> str:
     if any(character in text for character in " \t\"'#\\"):
         text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return text
-
-
-def write_file(path: Path, content: str | bytes) -> None:
-    """Replace a file atomically. Only its owner can read it. Raises OSError with its path."""
-    data = content.encode() if isinstance(content, str) else content
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # mkstemp creates the file with mode 0600.
-    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(draft).replace(path)
-    except BaseException as failure:
-        Path(draft).unlink(missing_ok=True)
-        if isinstance(failure, OSError):
-            failure.filename = str(path)  # a write to a full disk raises OSError without a path
-        raise
 
 
 @dataclass(frozen=True)

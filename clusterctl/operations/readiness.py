@@ -34,6 +34,7 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     KeyRefused,
 )
+from clusterctl.domain.files import write_file
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.results import FanoutResult, read_each
 from clusterctl.domain.units import format_duration
@@ -51,7 +52,7 @@ from clusterctl.operations.known_hosts import (
     LearntHostKeys,
 )
 from clusterctl.operations.launcher import Launcher, Stage, StepProgress, check_all
-from clusterctl.operations.local_state import hosts_text, ssh_config_text, write_file
+from clusterctl.operations.local_state import hosts_text, ssh_config_text
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.keys import load_key

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.domain.files import write_file
 from clusterctl.ec2.instances import Instance, find_instances
 from clusterctl.ec2.network.vpcs import is_local
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.local_state import local_key, write_file
+from clusterctl.operations.local_state import local_key
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients

@@ -17,6 +17,7 @@ from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.s3 import parse_source
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
+from clusterctl.domain.files import write_file
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts
@@ -61,7 +62,7 @@ from clusterctl.node.scripts.parameter_servers import are_in, tf_config
 from clusterctl.node.scripts.pipe import files_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import sender
-from clusterctl.operations.local_state import hosts_text, write_file
+from clusterctl.operations.local_state import hosts_text
 from clusterctl.operations.logs import Running, refuse_beside_a_run, what_runs
 from clusterctl.operations.s3sync import SyncRequest, ready_tools
 

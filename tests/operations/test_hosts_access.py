@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.domain.files import write_file
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.hosts_access import open_hosts
-from clusterctl.operations.local_state import new_key_pair, ssh_config_text, write_file
+from clusterctl.operations.local_state import new_key_pair, ssh_config_text
 from clusterctl.transport.target import Target
 from tests.cli.programs import call
 from tests.operations.clusters import cluster, node

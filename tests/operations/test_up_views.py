@@ -8,6 +8,7 @@ import pytest
 
 from clusterctl.domain.cluster import ClusterSpec, NodeState
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.files import write_file
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.observe import exactly
@@ -16,7 +17,7 @@ from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.known_hosts import LearntHostKeys
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.local_state import hosts_text, ssh_config_text, write_file
+from clusterctl.operations.local_state import hosts_text, ssh_config_text
 from clusterctl.transport.keys import PinnedHostKeys
 from clusterctl.transport.target import Target
 from tests.moto_ec2 import clients_with

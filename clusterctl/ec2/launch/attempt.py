@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.files import write_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import terminate
@@ -84,13 +85,7 @@ def write_launches(path: Path, launches: Sequence[SentLaunch]) -> None:
     if not launches and not path.exists():
         return
     entries = [{"request": _plain(sent.request), "sent_at": sent.sent_at} for sent in launches]
-    text = json.dumps({"launches": entries}, indent=2)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Write a new file and rename it: an interruption leaves the old record or the new one.
-    draft = path.with_name(path.name + ".new")
-    draft.touch(0o600)
-    draft.write_text(text + "\n")
-    draft.replace(path)
+    write_file(path, json.dumps({"launches": entries}, indent=2) + "\n")
 
 
 def _plain(value: Any) -> Any:
