@@ -445,11 +445,16 @@ def _finish(
         )
         failed.exit_status = job.exit_status or 1
         raise failed
-    return _result(access, benchmark.settings, going, job)
+    return _result(access, benchmark.settings, folder, going, job)
 
 
-def _result(access: Access, settings: BenchSettings, going: _Going, job: JobRecord) -> MeasuredRun:
-    """Read a finished run's result. Raise ClusterctlError if it has no row after the warm-up."""
+def _result(
+    access: Access, settings: BenchSettings, folder: Path, going: _Going, job: JobRecord
+) -> MeasuredRun:
+    """Read a finished run's result.
+
+    Raise ClusterctlError if it has no row after the warm-up; the run is then made anew next time.
+    """
     found = results_of_cluster(access)
     if found.job is None or found.job.job_id != going.job_id:
         # Another training ran meanwhile. Without an id, the rows come from the trainer's log
@@ -458,6 +463,8 @@ def _result(access: Access, settings: BenchSettings, going: _Going, job: JobReco
     run = found.runs[-1] if found.runs else None
     rows, speed = measured(run.rows if run else (), settings.warmup)
     if run is None or not speed:
+        # Otherwise each later benchmark in this folder would resume this run, and fail again.
+        (folder / UNDER_WAY).unlink()
         raise ClusterctlError(
             f"the run of {going.key} has no row behind its warm-up",
             "were --num_batches or --display_every given to the trainer?",

@@ -7,12 +7,15 @@ import re
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.jobs.detached import JobState
+from clusterctl.operations import bench
 from tests.pair import eventually
-
-pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 # Prints the processes that are ranks.
 RANKS = "grep -l OMPI_COMM_WORLD_RANK= /proc/[0-9]*/environ 2>/dev/null; true"
@@ -41,6 +44,8 @@ def states(pair):
     return {job["id"]: job["state"] for job in json.loads(pair.ctl("jobs", "--json")[1])}
 
 
+@pytest.mark.lab
+@pytest.mark.train
 def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     out = tmp_path / "kept"
     short = ("--gpus", "1,2", "--repeats", "1", "--steps", "4", "--warmup", "2", "--out", str(out))
@@ -116,6 +121,8 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     assert taken == 2 * [("p3.2xlarge", 1), ("p3.2xlarge", 2)]
 
 
+@pytest.mark.lab
+@pytest.mark.train
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
@@ -131,3 +138,20 @@ def test_refused(pair, tmp_path, arguments, status, says):
     ended, _, err = pair.ctl("bench", "--out", str(tmp_path / "kept"), *arguments)
     assert (ended, says in err) == (status, True), err
     assert not (tmp_path / "kept").exists()
+
+
+def test_a_run_without_rows_is_not_resumed_again(tmp_path, monkeypatch):
+    run = {"job_id": "a", "gpus": 1, "data": "synthetic", "repeat": 1}
+    said = {**run, "batch": 32, "nodes": 1, "hourly_usd": None}
+    (tmp_path / "under-way.json").write_text(json.dumps(said))
+    (tmp_path / "logs").mkdir()
+    job = SimpleNamespace(job_id="a", state=JobState.SUCCEEDED)
+    monkeypatch.setattr(bench, "list_jobs", lambda *_: [job])
+    monkeypatch.setattr(bench, "follow", lambda *_: job)
+    found = SimpleNamespace(job=job, runs=())
+    monkeypatch.setattr(bench, "results_of_cluster", lambda *_: found)
+    benchmark = SimpleNamespace(runs=(), settings=SimpleNamespace(warmup=2))
+    work = Mock(), benchmark, tmp_path, [], Mock(), {}
+    with pytest.raises(ClusterctlError, match="no row behind its warm-up"):
+        bench.run_benchmark(*work)
+    assert bench.run_benchmark(*work) is benchmark
