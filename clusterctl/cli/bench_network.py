@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,10 +56,10 @@ def bench_network(
                 access,
                 streams=streams,
                 seconds=seconds,
-                link=link,
                 force=force,
                 watch=view.watch,
             )
+    report = replace(report, link=link)
     found = findings(report, name)
     if plot:
         write_result(Path(plot), heat_maps(report, ending))

@@ -193,10 +193,8 @@ def write_report(folder: Path, predicted: Sequence[int] = ()) -> list[str]:
     """
     benchmark = read_benchmark(folder)
     report = blocks(benchmark, predicted)
-    data, drawn = (
-        as_data(benchmark, predicted),
-        [each for each in report if isinstance(each, Chart)],
-    )
+    data = as_data(benchmark, predicted)
+    drawn = [each for each in report if isinstance(each, Chart)]
     files = {
         "report.html": html(report, data).encode(),
         "report.md": markdown(report, "scaling.svg").encode(),

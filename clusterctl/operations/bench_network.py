@@ -87,16 +87,13 @@ def measure_network(
     *,
     streams: int,
     seconds: float,
-    link: float = 0.0,
     force: bool = False,
     watch: Callable[[NetworkProgress], None] = lambda step: None,
 ) -> NetworkFigures:
     """Measure all pairs of nodes in service, then the allreduce over all of them.
 
     Each of a pair's four rates is measured for `seconds`, over one TCP connection and over
-    `streams`. `link` is the rate that the instance type always carries, in bytes per second, 0 if
-    unknown; it is copied into the result. A node that does not answer is in the result's
-    `failures`.
+    `streams`. A node that does not answer is in the result's `failures`. Its `link` is unknown.
 
     Raise UsageError with fewer than two nodes, JobRunning while a job runs unless `force`. On every
     exit, KeyboardInterrupt included, the relays on reachable nodes are stopped.
@@ -120,7 +117,6 @@ def measure_network(
     report = replace(
         report,
         instance_types=tuple(sorted({types[name] for name in names})),
-        link=link,
         measured_at=now.isoformat(timespec="seconds"),
     )
     tables, failures = [], dict(report.failures)

@@ -16,6 +16,7 @@ import time
 import zipfile
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, distribution
@@ -103,13 +104,22 @@ class PySpies:
                 self._found[machine] = self._find(machine)
             return self._found[machine]
 
-    def fits(self, greeting_s: float) -> bool:
-        """Return whether to send the program to a node whose greeting took `greeting_s`.
+    def for_node(
+        self, machine: str, kept: Sequence[str], greeting_s: float
+    ) -> tuple[PySpyFile | None, str, bytes]:
+        """Return the program for a node, the reason if there is none, and the bytes to send it.
 
-        Over a link that is far slower than the others', sending it would use up the whole time.
+        `kept` are the programs that the node has already. None is sent over a link that is far
+        slower than the others', where that would use up the whole time: the node's greeting took
+        `greeting_s`.
         """
         self._quickest_s = min(self._quickest_s, greeting_s)
-        return greeting_s < max(SLOW_GREETING_S, SLOW_GREETING * self._quickest_s)
+        spy, why = self.of(machine)
+        if spy is None or spy.name in kept:
+            return spy, why, b""
+        if greeting_s >= max(SLOW_GREETING_S, SLOW_GREETING * self._quickest_s):
+            return None, "its link is too slow to send py-spy over it", b""
+        return spy, "", spy.packed
 
     def _find(self, machine: str) -> tuple[PySpyFile | None, str]:
         own = installed_py_spy()
@@ -239,14 +249,7 @@ def ask(
     answered_at = time.time()
     # A login shell may print a greeting of its own first.
     words = [*result.stdout.rpartition("clusterctl ")[2].split(), "", ""]
-    machine, kept = words[1], words[2:]
-    spy, why = spies.of(machine)
-    fits = spies.fits(answered_at - asked_at)
-    send = b""
-    if spy and spy.name not in kept and fits:
-        send = spy.packed
-    elif spy and spy.name not in kept:
-        spy, why = None, "its link is too slow to send py-spy over it"
+    spy, why, send = spies.for_node(words[1], words[2:], answered_at - asked_at)
     question = {
         "py_spy": spy.name if spy else "",
         "py_spy_missing": why,

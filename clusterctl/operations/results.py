@@ -20,6 +20,7 @@ from clusterctl.jobs.metrics.logs import (
     KERAS,
     EvaluationRow,
     MetricDefinition,
+    MetricPoint,
     MetricSeries,
     Said,
     TrainingRow,
@@ -31,13 +32,13 @@ from clusterctl.jobs.metrics.reference import Comparison
 from clusterctl.jobs.metrics.runs import Run, holding, read_runs
 from clusterctl.jobs.plan import EXAMPLES_FOLDER, JOBS_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER, TRAINER
+from clusterctl.node.jobs.jobs import METRICS
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log
 
 # The trainer's default log folder, below its own folder, and the files in it.
 LOG_FOLDER = "imagenet_resnet"
-LOG_NAME = "hvd_train.log"
-METRICS = "metrics.jsonl"
+LOG_NAME = JobRecord.log_name
 # The exit status of our commands on the head node if a file or folder does not exist. It differs
 # from the statuses of cat, of the shell and of a failed command.
 ABSENT = 44
@@ -409,8 +410,7 @@ def said_csv(said: Said, metrics: bool) -> str:
     Return an empty string for a row in the table of metrics, and for a metric in the table of runs.
     """
     if isinstance(said, tuple):
-        name, point = said
-        return _csv_line((name, point.epoch, point.line, point.value)) if metrics else ""
+        return _csv_line(_metric_line(*said)) if metrics else ""
     if metrics:
         return ""
     if isinstance(said, TrainingRow):
@@ -435,17 +435,15 @@ def _csv_line(cells: Sequence[Any]) -> str:
 
 def as_csv(results: Results, metrics: bool) -> str:
     """Return a CSV table with a line per row of all runs or, if `metrics`, per metric value."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     if metrics:
-        writer.writerow(METRIC_COLUMNS)
-        writer.writerows(line for series in results.metrics for line in _metric_lines(series))
+        lines = [_metric_line(one.name, point) for one in results.metrics for point in one.points]
     else:
-        writer.writerow(TABLE_COLUMNS)
-        for number, run in enumerate(results.runs, 1):
-            writer.writerows((number, *_training_line(row)) for row in run.rows)
-            writer.writerows((number, *_evaluation_line(row)) for row in run.evaluations)
-    return text.getvalue()
+        lines = [
+            (number, *line)
+            for number, run in enumerate(results.runs, 1)
+            for line in (*map(_training_line, run.rows), *map(_evaluation_line, run.evaluations))
+        ]
+    return csv_header(metrics) + "".join(map(_csv_line, lines))
 
 
 def _training_line(row: TrainingRow) -> tuple[Any, ...]:
@@ -457,8 +455,8 @@ def _evaluation_line(row: EvaluationRow) -> tuple[Any, ...]:
     return ("eval", row.step, row.epoch, None, loss, None, None, row.top1, row.top5, when)
 
 
-def _metric_lines(series: MetricSeries) -> list[tuple[Any, ...]]:
-    return [(series.name, point.epoch, point.line, point.value) for point in series.points]
+def _metric_line(name: str, point: MetricPoint) -> tuple[Any, ...]:
+    return (name, point.epoch, point.line, point.value)
 
 
 def write_result(path: Path, content: bytes) -> None:

@@ -434,14 +434,10 @@ def copy_by_job(
     late = {target.host for target in watched.left}
     if late:
         cancel_sync(connections, watched.left, sync_id)
-    reports = []
-    for target in targets:
-        host = target.host
-        record = watched.known.get(host)
-        error = failed.get(host) or watched.result.outcomes[running.index(target)].error
-        if host in late:
-            error = out_of_time(host, timeout_s or 0.0)
-        reports.append(_report(host, record, error))
+    errors = {**{one.host: one.error for one in watched.result.outcomes}, **failed}
+    errors |= {host: out_of_time(host, timeout_s or 0.0) for host in late}
+    hosts = [target.host for target in targets]
+    reports = [_report(host, watched.known.get(host), errors[host]) for host in hosts]
     report = TransferReport(
         source=_summary(record.listed for record in watched.known.values()),
         nodes=tuple(reports),
