@@ -266,14 +266,13 @@ CONSOLE_ALONE_S = 60.0
 class HostKeySources:
     """The sources of host keys, in order: earlier pins, console, Systems Manager, the node itself.
 
-    `agents` is None where Systems Manager is not used. `shown_key` connects to a node and returns
-    the key that it shows; it is None unless the user accepts unseen keys. `tell` receives findings,
-    for example about a changed key.
+    `shown_key` connects to a node and returns the key that it shows; it is None unless the user
+    accepts unseen keys. `tell` receives findings, for example about a changed key.
     """
 
     consoles: Consoles
     pins: LearntHostKeys
-    agents: AgentHostKeys | None = None
+    agents: AgentHostKeys
     shown_key: Callable[[Node], paramiko.PKey] | None = None
     tell: Callable[[Finding], None] = lambda finding: None
     console_alone_s: float = CONSOLE_ALONE_S
@@ -336,7 +335,7 @@ class HostKeySources:
         """Pin the keys of the console or agent if they differ from the pins, and tell the user."""
         pinned = self.pins.recall(node)
         keys = self._console(node)
-        if not keys and self.agents:
+        if not keys:
             self.agents.expect(node.instance_id)
             keys = self.agents.look(node.instance_id)
         if not pinned or not keys or set(keys) <= set(pinned):

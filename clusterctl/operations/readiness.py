@@ -257,7 +257,7 @@ class Readiness:
             return keys
         self._enter(node, Stage.CONSOLE)
         agents, has_agent = self._host_keys.agents, self._may_have_agent(node)
-        if agents and has_agent:
+        if has_agent:
             agents.expect(node.instance_id)
         began = time.monotonic()
         try:
@@ -270,8 +270,7 @@ class Readiness:
                 self._alive(node)
             raise AssertionError("unreachable")
         finally:
-            if agents:
-                agents.done(node.instance_id)
+            agents.done(node.instance_id)
 
     def _may_have_agent(self, node: Node) -> bool:
         """Return whether the node has an instance profile, which the SSM agent needs to answer."""
@@ -378,9 +377,7 @@ class Readiness:
         stage = self._stages[node.name]
         with contextlib.suppress(HostError):
             self._connections.forget(self._target_of(node))
-        agents = self._host_keys.agents
-        asked = agents.reason(node.instance_id) if agents else ""
-        return late(node, stage, self._timeout_s, asked)
+        return late(node, stage, self._timeout_s, self._host_keys.agents.reason(node.instance_id))
 
 
 # A booting host may drop the first packets, so a short timeout and another try are faster.
@@ -464,14 +461,8 @@ def _reach_and_join(
             waited = readiness.wait(awaited)
         finally:
             # Written even if a node failed, so that its owner can log in and see why.
-            seen = replace(cluster, nodes=tuple(watch.latest(node) for node in cluster.nodes))
-            for node in map(watch.latest, left_out):
-                if keys := host_keys.recall(node):
-                    # A stop and start may have changed its address, so its old keys are pinned
-                    # under the new one.
-                    host_keys.learn(node, keys, host_keys.was_unseen(node))
-            write_file(folder.known_hosts, host_keys.text(cluster.nodes))
-            write_file(folder.ssh_config, ssh_config_text(seen, folder, launcher.proxy_command))
+            seen = replace(cluster, nodes=tuple(map(watch.latest, cluster.nodes)))
+            _write_views(launcher, seen, host_keys)
         check_all(cluster, waited)
         facts = waited.values
         targets = [target_of(fact.node) for fact in facts]
@@ -492,6 +483,18 @@ def _reach_and_join(
     for finding in folded(findings):
         progress.finding(finding)
     return facts
+
+
+def _write_views(launcher: Launcher, seen: Cluster, host_keys: LearntHostKeys) -> None:
+    """Write known_hosts and ssh_config for the nodes, as EC2 has last shown them."""
+    for node in seen.nodes:
+        if node not in seen.in_service and (keys := host_keys.recall(node)):
+            # A stop and start may have changed its address, so its old keys are pinned under the
+            # new one.
+            host_keys.learn(node, keys, host_keys.was_unseen(node))
+    folder = launcher.folder
+    write_file(folder.known_hosts, host_keys.text(seen.nodes))
+    write_file(folder.ssh_config, ssh_config_text(seen, folder, launcher.proxy_command))
 
 
 def _join(

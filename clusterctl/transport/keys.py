@@ -169,14 +169,9 @@ def add_line(keys: HostKeys, line: str) -> None:
         keys._entries.append(entry)  # type: ignore[attr-defined]
 
 
-def fingerprint(key: paramiko.PKey) -> str:
-    """Return the fingerprint as `ssh-keygen -l` prints it: `SHA256:...`."""
-    return str(key.fingerprint)
-
-
 def described(key: paramiko.PKey) -> str:
-    """Return the key's type and fingerprint."""
-    return f"{key.get_name()} {fingerprint(key)}"
+    """Return the key's type and its fingerprint as `ssh-keygen -l` prints it: `SHA256:...`."""
+    return f"{key.get_name()} {key.fingerprint}"
 
 
 class VerifyPinned(paramiko.MissingHostKeyPolicy):

@@ -65,7 +65,7 @@ class World:
         self.forgotten = []
         self.pins = LearntHostKeys(tmp_path / "known_hosts")
         self.progress = Stages()
-        self.agents = None
+        self.agents = AgentHostKeys(lambda: None, Agents(NONE).ask)
         self.shown_key = None
         self.console_alone_s = 60.0
         self.told = []
@@ -294,6 +294,7 @@ def silent(world, *answers, profile="nodes", alone_s=0.02):
 
 
 BOTH = HostKeyAnswers({"i-0": (ED25519,), "i-1": (OTHER,)})
+NONE = HostKeyAnswers({}, {})
 
 
 def test_where_the_consoles_are_silent_the_agents_are_asked_for_all_at_once(world):
@@ -312,7 +313,7 @@ def test_agents_that_come_late(world):
 
 def test_a_dead_instance_is_not_asked_for(world):
     def ask(client, instance_ids):
-        return BOTH if instance_ids == ["i-0"] else HostKeyAnswers({}, {})
+        return BOTH if instance_ids == ["i-0"] else NONE
 
     silent(world)
     world.agents = AgentHostKeys(lambda: None, ask, every_s=0.0)
