@@ -101,7 +101,7 @@ def load_spec_file(config: Path | None, environ: Mapping[str, str]) -> SpecFile 
         return None
     file, problems = read_spec_file(path)
     if problems:
-        raise UsageError(worded(path, problems))
+        raise UsageError(problems_message(path, problems))
     return file
 
 
@@ -146,7 +146,7 @@ def _read(path: Path) -> bytes:
         ) from None
 
 
-def worded(path: Path, problems: tuple[Problem, ...]) -> str:
+def problems_message(path: Path, problems: tuple[Problem, ...]) -> str:
     """Return all problems of a file as one message."""
     lines = [problem.at(str(path)) for problem in problems[:PROBLEMS_SHOWN]]
     if len(problems) == 1:

@@ -74,7 +74,7 @@ class LabCluster:
     def on(self, node: int, command: str, stdin: bytes = b"") -> str:
         """The output of a command on a node, which has to succeed."""
         with self.access() as access:
-            target = access.everyone[node]
+            target = access.all_targets[node]
             result = access.connections.run(target, command, stdin=stdin, timeout_s=240)
         assert result.ok, result
         return result.stdout
@@ -146,7 +146,7 @@ class LabCluster:
         with self.access() as access:
             access.connections.connect_timeout_s = 5.0
             try:
-                return access.connections.run(access.everyone[node], "true", timeout_s=5).ok
+                return access.connections.run(access.all_targets[node], "true", timeout_s=5).ok
             except ClusterctlError:
                 return False
 

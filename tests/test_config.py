@@ -398,4 +398,4 @@ def test_the_table_fits_the_spec():
     unreachable = set(ClusterSpec.__dataclass_fields__) - {
         option.field.partition(".")[0] for option in LAUNCH
     }
-    assert unreachable == {"name", "market", "adds"}  # `add` says so itself
+    assert unreachable == {"name", "market", "by_add"}  # `add` says so itself

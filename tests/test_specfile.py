@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.config import worded
+from clusterctl.config import problems_message
 from clusterctl.configuration.options import Value
 from clusterctl.configuration.specfile import parse_spec_file
 from clusterctl.configuration.yaml_tree import MAX_BYTES, MAX_DEPTH
@@ -86,6 +86,6 @@ def test_merging_again_and_again_costs_nothing():
 
 def test_a_thousand_problems_are_not_a_thousand_lines():
     text = "defaults:\n" + "".join(f"  key{number}: 1\n" for number in range(1000))
-    lines = worded(FILE, parse_spec_file(text.encode(), FILE)[1]).splitlines()
+    lines = problems_message(FILE, parse_spec_file(text.encode(), FILE)[1]).splitlines()
     assert lines[0] == "clusterctl.yaml has 1000 problems:"
     assert lines[-1] == "  and 960 more"

@@ -16,7 +16,7 @@ from typing import Optional
 
 from progress import Progress
 from raw_images import LABELS, TRAIN_TAR, VALIDATION_FOLDERS, VALIDATION_TAR
-from shards import DataError, settle
+from shards import DataError, commit_file
 
 BASE_URL = "https://image-net.org/data/ILSVRC/2012/"
 LABELS_URL = (
@@ -134,7 +134,7 @@ def fetch(file: Remote, folder: Path, login: Login | None = None) -> Path:
     finally:
         progress.close()
     check(file, part)
-    settle(part, path)
+    commit_file(part, path)
     part.with_name(part.name + ".etag").unlink(missing_ok=True)
     return path
 

@@ -19,7 +19,7 @@ from typing import Any, Callable
 
 from processes import Count, each_done
 from progress import Progress
-from shards import NAME, ShardError, naming, settle, shards_in, temporary_of
+from shards import NAME, ShardError, commit_file, naming, shards_in, temporary_of
 
 JOURNAL = ".shards.jsonl"
 
@@ -150,7 +150,7 @@ def keep(job: Job, made: Made, append: Callable[[Line], None]) -> Line:
     )
     append(line)
     if made.keep:
-        settle(temporary, job.shard)
+        commit_file(temporary, job.shard)
     return line
 
 

@@ -97,7 +97,7 @@ def writing(path: Path) -> Iterator[Path]:
     try:
         with naming(path):
             yield temporary
-        settle(temporary, path)
+        commit_file(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -127,7 +127,7 @@ def temporary_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.partial")
 
 
-def settle(temporary: Path, path: Path) -> None:
+def commit_file(temporary: Path, path: Path) -> None:
     """Rename a finished file. Return when the data and the new name are on the disk."""
     sync(temporary)
     temporary.replace(path)

@@ -358,7 +358,7 @@ def versions(runs: Iterable[MeasuredRun]) -> dict[str, list[str]]:
     return {name: list(values) for name, values in sorted(found.items())}
 
 
-def unlike(base: Benchmark, other: Benchmark) -> list[str]:
+def configuration_differences(base: Benchmark, other: Benchmark) -> list[str]:
     """Return what differs between two benchmarks beside speed: options, machines, versions.
 
     The result has a line for each difference.

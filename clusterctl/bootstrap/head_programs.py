@@ -92,7 +92,7 @@ class Interpreter:
     version: tuple[int, int]
 
 
-def start_putting(
+def start_installation(
     connections: Connections, head: Target, hosts_path: str, cache: Path, offline: bool
 ) -> Callable[[], str]:
     """Start to install the programs in the background. Return a function that waits for the end and

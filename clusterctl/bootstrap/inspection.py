@@ -21,7 +21,7 @@ LEAST_OF_ROOT = 0.85
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedEquipment:
     """What the launch requested: the number of EFA interfaces, GiB of the root volume. 0: none."""
 
     efa: int = 0
@@ -107,7 +107,7 @@ def parse_equipment(said: Mapping[str, Sequence[str]]) -> Equipment:
     )
 
 
-def check_equipment(host: str, found: Equipment, asked: Asked) -> tuple[Finding, ...]:
+def check_equipment(host: str, found: Equipment, asked: RequestedEquipment) -> tuple[Finding, ...]:
     """Return the findings about one node's disks and EFA devices."""
     return (*_store(host, found), *efa_findings(host, found.efa, asked), *_root(host, found, asked))
 
@@ -139,7 +139,7 @@ def _not_mounted(host: str, why: str) -> Finding:
     )
 
 
-def efa_findings(host: str, devices: int | None, asked: Asked) -> Iterator[Finding]:
+def efa_findings(host: str, devices: int | None, asked: RequestedEquipment) -> Iterator[Finding]:
     """Yield findings about EFA. `devices` is None without EFA's driver."""
     if not asked.efa:
         return
@@ -161,7 +161,7 @@ def efa_findings(host: str, devices: int | None, asked: Asked) -> Iterator[Findi
         )
 
 
-def _root(host: str, found: Equipment, asked: Asked) -> Iterator[Finding]:
+def _root(host: str, found: Equipment, asked: RequestedEquipment) -> Iterator[Finding]:
     root = found.file_systems.get("/")
     # Some root file systems have no device (an overlay, the lab's hosts), so no volume to compare.
     if root and root.source.startswith("/dev/") and root.size_gib < asked.root_gib * LEAST_OF_ROOT:

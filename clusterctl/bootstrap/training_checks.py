@@ -11,7 +11,7 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_bytes
 
 # Bytes that an environment and its wheels need, by flavor.
-ROOM = {"cpu": (1_900_000_000, 450_000_000), "gpu": (7_000_000_000, 3_500_000_000)}
+REQUIRED_BYTES = {"cpu": (1_900_000_000, 450_000_000), "gpu": (7_000_000_000, 3_500_000_000)}
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def obstacles(nodes: Sequence[NodeEnv], folder: str) -> list[Finding]:
 
 
 def _room_findings(node: NodeEnv) -> list[Finding]:
-    env, wheels = ROOM[node.flavor]
+    env, wheels = REQUIRED_BYTES[node.flavor]
     if node.state in (EnvState.OTHER, EnvState.PARTIAL):
         env = 0  # it replaces the existing environment
     if node.gathered:

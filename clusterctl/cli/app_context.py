@@ -14,11 +14,11 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.params import (
-    CLUSTERS,
+    NAMED_CLUSTERS_KEY,
     clusters_here,
     clusters_launched,
+    completions,
     launched_here,
-    proposed,
 )
 from clusterctl.config import Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
@@ -146,7 +146,7 @@ class ClusterName(click.ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        return proposed(lambda: clusters_here(ctx.params), incomplete)
+        return completions(lambda: clusters_here(ctx.params), incomplete)
 
 
 class ClusterCommand(click.Command):
@@ -267,7 +267,7 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         context = click.get_current_context()
         output.suggested = _complete_suggestions(context)
-        for other in context.meta.get(CLUSTERS, set()) - {kwargs.get("name")}:
+        for other in context.meta.get(NAMED_CLUSTERS_KEY, set()) - {kwargs.get("name")}:
             raise UsageError(
                 f"nodes of {other} are named, and the cluster is {kwargs.get('name')}",
                 "name nodes of one cluster, or give their indices: 0-3,5",

@@ -150,7 +150,7 @@ def bench(
         variables=tuple(v.name if v.private else f"{v.name}={v.value}" for v in parsed),
         mpi_arguments=mpirun_arguments(mpi_args),
     )
-    asked = _Asked(
+    asked = _BenchRequest(
         settings=settings,
         sizes=parse_sizes(gpus),
         predicted=parse_sizes(predict) if predict else (),
@@ -166,7 +166,7 @@ def bench(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _BenchRequest:
     """The options of one `bench` command, parsed."""
 
     settings: BenchSettings
@@ -181,7 +181,7 @@ class _Asked:
     as_json: bool
 
 
-def _bench(app: AppContext, asked: _Asked) -> int:
+def _bench(app: AppContext, asked: _BenchRequest) -> int:
     """Make the remaining runs, or with --dry-run show them; return the exit status."""
     from clusterctl.bench.plan import order
     from clusterctl.ec2.money.prices import find_prices
@@ -221,7 +221,7 @@ def _bench(app: AppContext, asked: _Asked) -> int:
             )
         except KeyboardInterrupt:
             output.note("the run that was under way is ended, those before it are kept")
-            output.note_way_on()
+            output.note_resume_command()
             raise
         finally:
             if (folder / "runs.jsonl").exists():
@@ -232,7 +232,7 @@ def _bench(app: AppContext, asked: _Asked) -> int:
 
 
 def _show_plan(
-    benchmark: Benchmark, keys: list[RunKey], plans: dict[str, TrainingPlan], asked: _Asked
+    benchmark: Benchmark, keys: list[RunKey], plans: dict[str, TrainingPlan], asked: _BenchRequest
 ) -> None:
     """Print how many runs are left, their time and price; for a dry run every run and line."""
     from clusterctl.bench.results import estimate_s
@@ -300,14 +300,17 @@ def _show(benchmark: Benchmark, predicted: tuple[int, ...], as_json: bool) -> No
 def _compare(folders: list[Path], as_json: bool) -> int:
     """Compare the first folder with each of the others, or show a single one; see tell_compared."""
     from clusterctl.bench.report import choice_table, machines_in_words
-    from clusterctl.bench.results import by_size, compare, unlike
+    from clusterctl.bench.results import by_size, compare, configuration_differences
     from clusterctl.operations.bench import read_benchmark
 
     base, *others = [read_benchmark(folder) for folder in folders]
     if not others:
         _show(base, (), as_json)
         return 0
-    found = [(other.name, compare(base, other), unlike(base, other)) for other in others]
+    found = [
+        (other.name, compare(base, other), configuration_differences(base, other))
+        for other in others
+    ]
     choices = [
         [
             {"machines": machines_in_words(each), **size.as_data()}
@@ -316,7 +319,7 @@ def _compare(folders: list[Path], as_json: bool) -> int:
         ]
         for other in others
     ]
-    status = tell_compared(base.name, found, as_json, choices)
+    status = print_comparison(base.name, found, as_json, choices)
     if not as_json:
         table = choice_table([base, *others])
         output.line()
@@ -324,7 +327,7 @@ def _compare(folders: list[Path], as_json: bool) -> int:
     return status
 
 
-def tell_compared(
+def print_comparison(
     base: str,
     found: list[tuple[str, list[Difference], list[str]]],
     as_json: bool,

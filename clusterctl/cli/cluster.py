@@ -13,7 +13,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.node_options import check_nodes, indices_of, unless_training
+from clusterctl.cli.node_options import check_nodes, indices_of, refuse_while_job_runs
 from clusterctl.cli.params import Duration, Indices, yes_option
 from clusterctl.cli.spec_options import spec_options
 from clusterctl.cli.status import cluster_data, print_nodes
@@ -172,11 +172,11 @@ def launcher_of(
             output.note("all that was asked for is done")
         else:
             output.note(_left_behind(app, name))
-            output.note_way_on()
+            output.note_resume_command()
         raise
 
 
-def agreement(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
+def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
     """Return a function that prints what a plan's cluster will cost, and asks for consent.
 
     It does not ask with `yes` or without a terminal, and does nothing in the lab, which costs
@@ -317,7 +317,7 @@ def up(
         show_plan(plan_up(Launcher(app.clients, app.folder(name)), request), as_json)
         return
     waiting = WaitingOptions(timeout_s, capacity_timeout_s, accept_new_host_keys)
-    with launcher_of(app, name, waiting, agreement(app, yes)) as launcher:
+    with launcher_of(app, name, waiting, price_consent(app, yes)) as launcher:
         report = launch(launcher, request)
     show_report(app, report, as_json)
     _say_what_it_costs(app, name, report.instances)
@@ -349,10 +349,10 @@ def _request(draft: SpecDraft) -> Request:
     If nodes or type are not given, they are taken from the existing cluster, once EC2 has described
     it.
     """
-    from clusterctl.ec2.launch.observe import exactly, same_again
+    from clusterctl.ec2.launch.observe import fixed_request, spec_of_existing
 
     try:
-        return exactly(draft.spec())
+        return fixed_request(draft.spec())
     except UsageError:
         if "nodes" in draft.values and "instance-type" in draft.values:
             raise
@@ -360,7 +360,7 @@ def _request(draft: SpecDraft) -> Request:
     def completed(there: Sequence[Instance]) -> ClusterSpec:
         if not there:
             return draft.spec()
-        same = same_again(draft.name, there)
+        same = spec_of_existing(draft.name, there)
         return draft.spec(nodes=same.nodes, instance_type=same.instance_type)
 
     return completed
@@ -399,7 +399,7 @@ def add(
         launcher = Launcher(app.clients, app.folder(name))
         show_plan(plan_add(launcher, name, number), as_json)
         return
-    with launcher_of(app, name, waiting, agreement(app, yes)) as launcher:
+    with launcher_of(app, name, waiting, price_consent(app, yes)) as launcher:
         report = launch(launcher, name, number)
     show_report(app, report, as_json)
 
@@ -434,7 +434,7 @@ def remove(
     nodes = fold_hosts([f"{name}-{index}" for index in chosen])
     output.confirm(f"Terminate {nodes}?", yes)
     if not force:
-        unless_training(app, name, "it may run on the nodes to be removed")
+        refuse_while_job_runs(app, name, "it may run on the nodes to be removed")
     with launcher_of(app, name) as launcher:
         removed = take_away(launcher, name, chosen)
     if as_json:
@@ -484,7 +484,7 @@ def replace(
     nodes = fold_hosts([f"{name}-{index}" for index in chosen])
     output.confirm(f"Replace {nodes}, and lose what is stored there?", yes)
     if not force:
-        unless_training(app, name, "it may run on the nodes to be replaced")
+        refuse_while_job_runs(app, name, "it may run on the nodes to be replaced")
     if data:
         with app.open(name) as access:
             # Raises UsageError if no node can supply the data, before any is terminated.
@@ -542,7 +542,7 @@ def start(
     """
     from clusterctl.operations.power import start as power_on
 
-    with launcher_of(app, name, waiting, agreement(app, yes)) as launcher:
+    with launcher_of(app, name, waiting, price_consent(app, yes)) as launcher:
         report = power_on(launcher, name)
     show_report(app, report, as_json)
 
@@ -580,7 +580,7 @@ def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
 def _check_jobs(app: AppContext, name: str) -> None:
     """Raise JobRunning if a job runs; without the cluster's key here, MissingTool with a hint."""
     try:
-        unless_training(app, name, "stopping the nodes ends it")
+        refuse_while_job_runs(app, name, "stopping the nodes ends it")
     except MissingTool as error:
         raise MissingTool(
             f"cannot ask whether a job runs: {error.message}",
@@ -618,7 +618,7 @@ def down(app: AppContext, name: str, yes: bool, as_json: bool) -> None:
         removed = remove(app.clients, name, folder, LineProgress())
     except KeyboardInterrupt:
         output.note("something may be left")
-        output.note_way_on()
+        output.note_resume_command()
         raise
     if as_json:
         output.data(

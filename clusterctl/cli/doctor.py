@@ -50,7 +50,7 @@ def doctor(
     from clusterctl.domain.errors import HostError
     from clusterctl.jobs.detached import JobRunning
     from clusterctl.operations.doctor import doctor as look
-    from clusterctl.operations.doctor import mend
+    from clusterctl.operations.doctor import repair
     from clusterctl.operations.logs import refuse_while_training
     from clusterctl.operations.status import cluster_status
 
@@ -63,7 +63,7 @@ def doctor(
                 refusal.hint = f"end it: clusterctl cancel {name}; or look without --fix"
                 raise
         report = look(access, found.instances, indices, data_dir, all_to_all)
-        if fix and mend(access, report, output.note):
+        if fix and repair(access, report, output.note):
             report = look(access, found.instances, indices, data_dir, all_to_all)
     if as_json:
         output.data(_as_data(report))

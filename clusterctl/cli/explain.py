@@ -46,12 +46,12 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
     The exit status is 2 if there is an error, 1 if there are warnings only, 0 otherwise.
     """
     from clusterctl.explain.engine import explain as explained
-    from clusterctl.explain.engine import joined
+    from clusterctl.explain.engine import merge
 
     if not files and sys.stdin.isatty():
         raise UsageError("no log was given", "name a file: clusterctl explain FILE")
     names = dict.fromkeys(files or ("-",))
-    found = joined([explained(_pieces(name), "" if len(names) == 1 else name) for name in names])
+    found = merge([explained(_pieces(name), "" if len(names) == 1 else name) for name in names])
     if as_json:
         output.data(_as_data(found))
     else:

@@ -9,14 +9,14 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, account_options
 from clusterctl.cli.orphan_table import (
+    note_unknown_cluster,
     print_orphans,
+    print_removal,
     removal_data,
     sweep_data,
-    tell_forgetful,
-    tell_left,
-    tell_nothing_carries,
     tell_total,
     tell_unseen,
+    warn_not_recorded,
 )
 from clusterctl.cli.params import Duration, yes_option
 from clusterctl.domain.errors import AwsError, UsageError
@@ -67,7 +67,7 @@ def gc(
     clusterctl gc --cluster demo --regions us-east-1,us-west-2 --delete --yes
     """
     from clusterctl.operations.costs import price_cache
-    from clusterctl.operations.gc import GarbageCollector, HourlyCosts, Wishes
+    from clusterctl.operations.gc import GarbageCollector, GcOptions, HourlyCosts
 
     # An empty name, of a shell's unset variable, must not mean all clusters.
     if cluster is not None and not cluster.strip():
@@ -78,12 +78,12 @@ def gc(
     if len(places) > 1:
         output.note(f"looking at {len(places)} regions")
     collector = GarbageCollector(
-        places, app.settings.home, Wishes(cluster, older_than_s, networks), output.note
+        places, app.settings.home, GcOptions(cluster, older_than_s, networks), output.note
     )
     sweep = collector.sweep()
     costs = HourlyCosts(places, price_cache(app.settings.home))
     tell_unseen(sweep.unseen)
-    tell_forgetful(sweep)
+    warn_not_recorded(sweep)
     _note_stops(collector, sweep)
     if as_json and not delete:
         output.data(sweep_data(sweep, costs, list(places)))
@@ -91,7 +91,7 @@ def gc(
         print_orphans(sweep, costs, everything)
     if not delete or not sweep.orphans:
         if cluster is not None and not sweep.judged:
-            tell_nothing_carries(cluster, list(places), sweep)
+            note_unknown_cluster(cluster, list(places), sweep)
         elif not as_json:
             tell_total(sweep, costs, delete)
         if as_json and delete:
@@ -102,7 +102,7 @@ def gc(
     if as_json:
         output.data(removal_data(sweep, removed))
     tell_unseen(removed.unseen)
-    tell_left(removed)
+    print_removal(removed)
     return 1 if removed.left or removed.unseen or sweep.unseen else 0
 
 

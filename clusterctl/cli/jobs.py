@@ -59,12 +59,12 @@ def jobs(app: AppContext, name: str, as_json: bool) -> int:
         ],
     )
     for job in found:
-        for text in told_of(job):
+        for text in job_remarks(job):
             output.note(f"job {job.job_id}{text}")
     return 0
 
 
-def told_of(job: JobRecord) -> list[str]:
+def job_remarks(job: JobRecord) -> list[str]:
     """Return what a job's row has no room for: watchdog, place in the queue, lost attempts."""
     told = [f", its watchdog at {text}" for text in job.watchdog]
     if not job.line:

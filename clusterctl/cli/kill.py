@@ -56,7 +56,7 @@ def show_left(processes: Sequence[NodeProcess]) -> None:
 
 
 @contextmanager
-def saying_what_is_left(name: str) -> Iterator[None]:
+def hint_after_interrupt(name: str) -> Iterator[None]:
     """After Ctrl-C, print the command that shows what is left: some processes have ended."""
     try:
         yield
@@ -107,7 +107,7 @@ def kill(
 
     # An empty JOB, of a shell's unset variable, is refused: it must not mean every job.
     query = ProcessQuery(None if job_id is None else check_job_id(job_id), all_python)
-    with app.open(name) as access, saying_what_is_left(name):
+    with app.open(name) as access, hint_after_interrupt(name):
         report = kill_processes(access, query, indices, dry_run, found)
     if as_json:
         output.data(report.as_data(hostlines.failure_data))
@@ -170,7 +170,7 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
     from clusterctl.operations.kill import cancel as cancel_job
 
     job_id = None if job_id is None else check_job_id(job_id)
-    with app.open(name) as access, saying_what_is_left(name):
+    with app.open(name) as access, hint_after_interrupt(name):
         cancelled = cancel_job(access, job_id)
     others = cancelled.others
     if as_json:

@@ -328,7 +328,7 @@ def _rates(rate: int | None, down: int | None, up: int | None) -> dict[str, int]
 
 
 @dataclass(frozen=True)
-class Pair:
+class FaultCommands:
     """Two commands: `kind` sets a fault of a running host, `undo` clears it.
 
     `does` and `undoes` are their help. `otherwise` ends the error for a host without that fault.
@@ -346,21 +346,21 @@ class Pair:
 
 
 PAIRS = (
-    Pair(
+    FaultCommands(
         "freeze",
         "Stop all processes of a running host where they are, until `thaw`.",
         "thaw",
         "Let a frozen host go on.",
         "is not frozen",
     ),
-    Pair(
+    FaultCommands(
         "cut",
         "Take a running host's network link down, until `mend`.",
         "mend",
         "Bring the link of a host that was cut off up again.",
         "is not cut off",
     ),
-    Pair(
+    FaultCommands(
         "shape",
         "Give a running host's link a rate, until `unshape`. The instance `all` is every host that "
         "runs or will run, and has no rate of its own.",
@@ -375,7 +375,7 @@ PAIRS = (
         _rates,
         "all --rate 160mbit",
     ),
-    Pair(
+    FaultCommands(
         "fill",
         "Have a running host's /data be full, until `drain`.",
         "drain",
@@ -391,14 +391,14 @@ PAIRS = (
         ),
         example=f"{SOME_NODE} --left 10MiB",
     ),
-    Pair(
+    FaultCommands(
         "readonly",
         "Make a running host's /data read-only, as a volume that failed is, until `writable`.",
         "writable",
         "Have a host's /data be written to again.",
         "is not read-only",
     ),
-    Pair(
+    FaultCommands(
         "gpu",
         "Break a GPU of a running host, until `heal`: nvidia-smi and the kernel say so.",
         "heal",
@@ -417,7 +417,7 @@ PAIRS = (
 )
 
 
-def _commands(pair: Pair) -> tuple[click.Command, click.Command]:
+def _commands(pair: FaultCommands) -> tuple[click.Command, click.Command]:
     def inflict(instance: str, **options: Any) -> None:
         set_fault(pair.kind, instance_id=instance, **pair.fields(**options))
 

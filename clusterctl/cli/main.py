@@ -65,7 +65,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 # Python collects garbage whenever 700 more objects exist. A short command keeps what it creates,
 # modules and EC2's descriptions: 140,000 objects. The collections took a tenth of its time.
-OBJECTS_BETWEEN_LOOKS = 200_000
+GC_THRESHOLD = 200_000
 
 
 class LazyGroup(Group):
@@ -123,10 +123,10 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
         # On a broken pipe Click replaces sys.stdout, and exits with status 1.
         if sys.stdout is stdout:
             raise
-        return output.UNHEARD
+        return output.BROKEN_PIPE_STATUS
     if status == output.INTERRUPTED:  # the command returned it: its JSON error was not printed
         _tell_interrupted("interrupted")
-    return status or output.lost_status()
+    return status or output.lost_output_status()
 
 
 def _failed(failure: ClusterctlError) -> int:
@@ -156,7 +156,7 @@ def _tell_interrupted(said: str) -> None:
 
 def _without_traceback(failure: OSError) -> ClusterctlError:
     """Return an OSError as an error with a hint: a full disk, no permission, a closed output."""
-    if output.was_lost(failure) or failure.errno == errno.EBADF:
+    if output.is_stdout_failure(failure) or failure.errno == errno.EBADF:
         why = "it is closed" if failure.errno == errno.EBADF else failure.strerror
         return ClusterctlError(
             f"cannot write the output: {why}",
@@ -174,7 +174,7 @@ def run_program(command: click.Command) -> NoReturn:
 
     SIGTERM acts like Ctrl-C, so that what the command runs on hosts is ended too.
     """
-    gc.set_threshold(OBJECTS_BETWEEN_LOOKS)
+    gc.set_threshold(GC_THRESHOLD)
     output.open_closed_streams()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     status = output.close_streams(run_command(command))

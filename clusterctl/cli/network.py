@@ -72,10 +72,10 @@ def up(
     clusterctl network up training --zones a,b --ssh-from 203.0.113.7/32
     clusterctl network up training --for-type p4d.24xlarge --dry-run
     """
-    from clusterctl.ec2.network.plan import Action, NetworkWish
+    from clusterctl.ec2.network.plan import Action, NetworkRequest
     from clusterctl.operations import network as operation
 
-    wish = NetworkWish(
+    wish = NetworkRequest(
         name=name,
         cidr=cidr,
         zones=tuple(zone.strip() for zone in zones.split(",")) if zones is not None else None,

@@ -57,7 +57,7 @@ def check_nodes(app: AppContext, name: str, indices: tuple[int, ...]) -> None:
         check_indices(name, there, set(indices).difference(unfinished_of(instances).remove))
 
 
-def unless_training(app: AppContext, name: str, because: str) -> None:
+def refuse_while_job_runs(app: AppContext, name: str, because: str) -> None:
     """Raise JobRunning while a job runs, HostError if the head node does not answer."""
     from clusterctl.operations.logs import refuse_while_training
 

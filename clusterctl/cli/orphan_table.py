@@ -58,7 +58,7 @@ def tell_total(sweep: Sweep, costs: HourlyCosts, delete: bool) -> None:
     )
 
 
-def tell_nothing_carries(cluster: str, regions: Sequence[str], sweep: Sweep) -> None:
+def note_unknown_cluster(cluster: str, regions: Sequence[str], sweep: Sweep) -> None:
     """Print that nothing has this cluster's name.
 
     The name or region may be mistyped: "no orphans" would sound like success.
@@ -70,11 +70,11 @@ def tell_nothing_carries(cluster: str, regions: Sequence[str], sweep: Sweep) -> 
     )
 
 
-def tell_forgetful(sweep: Sweep) -> None:
+def warn_not_recorded(sweep: Sweep) -> None:
     """Warn if this sweep could not be recorded for the next one."""
-    if sweep.forgetful:
-        output.note(f"warning: {sweep.forgetful.message}")
-        output.note(f"  hint: {sweep.forgetful.hint}")
+    if sweep.record_error:
+        output.note(f"warning: {sweep.record_error.message}")
+        output.note(f"  hint: {sweep.record_error.hint}")
 
 
 def tell_unseen(unseen: Sequence[Unseen]) -> None:
@@ -90,7 +90,7 @@ def tell_unseen(unseen: Sequence[Unseen]) -> None:
             output.note(f"  hint: {hint}")
 
 
-def tell_left(removed: GcReport) -> None:
+def print_removal(removed: GcReport) -> None:
     """Print how much was removed, and what was not, with the reason."""
     if removed.gone:
         output.note(f"removed {count(len(removed.gone), 'thing')}")

@@ -31,7 +31,7 @@ _CONTROL = r"\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff"
 _IN_LINES = re.compile(rf"({_COLOUR})|[\b\r{_CONTROL}]")
 _IN_STREAMS = re.compile(rf"({_COLOUR})|[{_CONTROL}]")  # progress bars use \b and \r
 # Exit status if the reader of the output went away: 128 + SIGPIPE, as shells report it.
-UNHEARD = 141
+BROKEN_PIPE_STATUS = 141
 # Exit status after Ctrl-C: 128 + SIGINT.
 INTERRUPTED = 130
 # A colour that is cut at the end of a chunk.
@@ -93,10 +93,10 @@ def close_streams(status: int) -> int:
         except OSError as failure:
             _outputs.lost.setdefault(name, failure)
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    return status or lost_status()
+    return status or lost_output_status()
 
 
-def lost_status() -> int:
+def lost_output_status() -> int:
     """Return the exit status for output that was lost.
 
     It is 141 if the reader went away, 1 for any other reason, 0 if nothing was lost.
@@ -104,10 +104,10 @@ def lost_status() -> int:
     causes = _outputs.lost.values()
     if not causes:
         return 0
-    return UNHEARD if all(isinstance(cause, BrokenPipeError) for cause in causes) else 1
+    return BROKEN_PIPE_STATUS if all(isinstance(cause, BrokenPipeError) for cause in causes) else 1
 
 
-def was_lost(failure: OSError) -> bool:
+def is_stdout_failure(failure: OSError) -> bool:
     """Return whether `failure` is that of writing the result.
 
     Once stdout has failed, later writes by any thread fail as well. An error of another file has
@@ -141,12 +141,12 @@ def note(text: str) -> None:
     _print(suggested(text), "stderr")
 
 
-def note_way_on() -> None:
+def note_resume_command() -> None:
     """Print that the same command line continues what an interrupt has cut off."""
     _print(f"to go on: {shlex.join(['clusterctl', *_outputs.typed])}", "stderr")
 
 
-def how_to_come_back(name: str, job_id: str) -> None:
+def print_job_commands(name: str, job_id: str) -> None:
     """Print the commands that follow and end a job of cluster NAME.
 
     They have its id: other jobs may run or wait beside it, and a `cancel` without an id ends all.

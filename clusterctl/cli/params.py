@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clusterctl.operations.folder import ClusterFolder
 
 # Key in a click context's meta: the set of clusters whose nodes were named.
-CLUSTERS = "clusterctl.clusters"
+NAMED_CLUSTERS_KEY = "clusterctl.clusters"
 
 # Shell completion gives up after this time: the user waits at each Tab.
 COMPLETED_WITHIN_S = 3.0
@@ -103,7 +103,7 @@ class Indices(click.ParamType):
         try:
             if isinstance(value, str):
                 clusters, value = parse_nodes(value) if self._named else ((), parse_indices(value))
-                ctx.meta.setdefault(CLUSTERS, set()).update(clusters)
+                ctx.meta.setdefault(NAMED_CLUSTERS_KEY, set()).update(clusters)
             return value
         except UsageError as error:
             self.fail(_sentence(error), param, ctx)
@@ -112,7 +112,7 @@ class Indices(click.ParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         before = incomplete[: incomplete.rfind(",") + 1]
-        return proposed(lambda: [before + index for index in _indices_here(ctx)], incomplete)
+        return completions(lambda: [before + index for index in _indices_here(ctx)], incomplete)
 
 
 class JobId(click.ParamType):
@@ -123,7 +123,7 @@ class JobId(click.ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        return proposed(lambda: _jobs_of(ctx), incomplete)
+        return completions(lambda: _jobs_of(ctx), incomplete)
 
 
 def launched_here(name: str) -> bool:
@@ -200,7 +200,7 @@ def _jobs_of(ctx: click.Context) -> list[str]:
     return list(filter(JOB_ID.fullmatch, listed.stdout.decode().splitlines()))
 
 
-def proposed(ask: Callable[[], Iterable[str]], incomplete: str) -> list[CompletionItem]:
+def completions(ask: Callable[[], Iterable[str]], incomplete: str) -> list[CompletionItem]:
     """Return those of `ask`'s words that begin with `incomplete`, for the shell.
 
     Empty if `ask` fails, or takes longer than COMPLETED_WITHIN_S.

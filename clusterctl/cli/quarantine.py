@@ -62,17 +62,17 @@ def _set(
     app: AppContext, name: str, chosen: tuple[int, ...], reason: str | None, as_json: bool
 ) -> int:
     """Put nodes into quarantine, or with no `reason` back in service; return the exit status."""
-    from clusterctl.operations.guards import regroup
+    from clusterctl.operations.guards import update_idle_groups
     from clusterctl.operations.members import set_quarantine
-    from clusterctl.operations.train import live_hosts, spread_hosts
+    from clusterctl.operations.train import live_hosts, write_hosts_files
 
     check_nodes(app, name, chosen)
     cluster = set_quarantine(app.clients, app.folder(name), chosen, reason)
     names = fold_hosts([f"{name}-{index}" for index in chosen])
     with app.access(cluster) as access:
-        told = spread_hosts(access)
+        told = write_hosts_files(access)
         access.connections.connect_timeout_s = LOGIN_WITHIN_S
-        guards = regroup(access, chosen)
+        guards = update_idle_groups(access, chosen)
         left = live_hosts(access).slots
         running = _running(access) if reason is not None else ""
     if as_json:

@@ -89,7 +89,7 @@ def reboot(
         raise UsageError("INDEX... and --nodes exclude each other", "give one of them")
     if at_once is not None and not wait:
         raise UsageError("--no-wait tells all nodes at once", "leave out --at-once")
-    course = _Course(as_json)
+    course = _RebootProgress(as_json)
     with app.open(name) as access, course.told():
         result = reboot_nodes(
             access,
@@ -109,7 +109,7 @@ def reboot(
     return exit_status_of(result)
 
 
-class _Course:
+class _RebootProgress:
     """Prints a line for each node whose reboot has ended; after an interrupt, which go on."""
 
     def __init__(self, quiet: bool) -> None:

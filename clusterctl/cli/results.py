@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from clusterctl.jobs.detached import JobRecord
     from clusterctl.jobs.metrics.logs import (
         EvaluationRow,
+        LogItem,
         MetricDefinition,
         MetricSeries,
         RunFacts,
-        Said,
         TrainingRow,
     )
     from clusterctl.jobs.metrics.reference import Comparison, Reference
@@ -267,7 +267,7 @@ class _Rows:
             except OSError as error:
                 raise UsageError(f"cannot write {self._csv_file}: {error.strerror}") from None
 
-    def _show(self, said: Said) -> None:
+    def _show(self, said: LogItem) -> None:
         from clusterctl.jobs.metrics.logs import EvaluationRow
 
         if isinstance(said, tuple):
@@ -309,7 +309,7 @@ def _compare_logs(files: list[str], as_json: bool) -> int:
     Return 1 if one is slower, else 0.
     """
     from clusterctl.bench.results import differences, speeds_of_logs
-    from clusterctl.cli.bench import tell_compared
+    from clusterctl.cli.bench import print_comparison
 
     if len(files) < 2:
         raise UsageError("--compare is for two logs or more", "--log ONE OTHER --compare")
@@ -325,7 +325,7 @@ def _compare_logs(files: list[str], as_json: bool) -> int:
         (name, differences(ours, speeds_of_logs(runs)), _unlike(base[1], runs))
         for name, runs in others
     ]
-    return tell_compared(base[0], found, as_json)
+    return print_comparison(base[0], found, as_json)
 
 
 def _beside(run: Run) -> tuple[object, ...]:
@@ -448,14 +448,14 @@ def show_results(
 def how_it_went(job: JobRecord) -> str:
     """Return `is running: ...`, `failed with exit status 1 after 2 min: ...`."""
     from clusterctl.jobs.detached import JobState
-    from clusterctl.operations.results import said_of
+    from clusterctl.operations.results import state_phrase
 
     if job.running:
-        return f"{said_of(job)}: this is what it has written so far"
+        return f"{state_phrase(job)}: this is what it has written so far"
     # It is not known when a lost job ended.
     after = "" if job.state is JobState.LOST else f" after {format_duration(job.duration_s)}"
     until = "" if job.state is JobState.SUCCEEDED else ": this is what it wrote until then"
-    return f"{said_of(job)}{after}{until}"
+    return f"{state_phrase(job)}{after}{until}"
 
 
 def show_run(run: Run, title: str, all_rows: bool) -> None:

@@ -12,7 +12,7 @@ from clusterctl.cli import hostlines, output
 from clusterctl.domain.results import CommandResult, HostOutcome, exit_status_of
 
 if TYPE_CHECKING:
-    from clusterctl.operations.persist import KeptConnections
+    from clusterctl.operations.persist import KeeperClient
     from clusterctl.transport.connections import Connections
     from clusterctl.transport.stdin import StdinSource
     from clusterctl.transport.target import Target
@@ -49,7 +49,7 @@ class QuotedCommand(click.Command):
 
 
 def run_on(
-    connections: Connections | KeptConnections,
+    connections: Connections | KeeperClient,
     targets: Sequence[Target],
     command: str,
     *,

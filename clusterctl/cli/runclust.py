@@ -87,11 +87,11 @@ def runclust(
     )
     # A later call reaches the keeper by a socket: it does not need the SSH library.
     if persist_s is not None:
-        from clusterctl.operations.persist import KeptConnections, login_of
+        from clusterctl.operations.persist import KeeperClient, login_of
 
         login = login_of(hosts, user, key, home_folder())
         stdin = 0 if stdin_is_piped(no_stdin) else None
-        return run(KeptConnections(login, persist_s, connect_timeout, stdin), (), stdin=b"")
+        return run(KeeperClient(login, persist_s, connect_timeout, stdin), (), stdin=b"")
 
     from clusterctl.operations.hosts_access import open_hosts
 

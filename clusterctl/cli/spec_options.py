@@ -11,7 +11,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext
-from clusterctl.cli.params import proposed
+from clusterctl.cli.params import completions
 from clusterctl.config import load_settings
 from clusterctl.configuration.effective import SpecDraft
 from clusterctl.configuration.options import (
@@ -53,9 +53,9 @@ class Setting(click.ParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         if self.option.metavar == "TYPE":
-            return proposed(_types, incomplete)
+            return completions(_types, incomplete)
         if self.option.key == "zone":
-            return proposed(lambda: _zones(ctx), incomplete)
+            return completions(lambda: _zones(ctx), incomplete)
         return super().shell_complete(ctx, param, incomplete)
 
 

@@ -77,7 +77,7 @@ def follow_to_end(
             line.clear()
     except KeyboardInterrupt:
         output.note(f"\nno longer following; that does not end job {job_id}")
-        output.how_to_come_back(access.cluster.name, job_id)
+        output.print_job_commands(access.cluster.name, job_id)
         return output.INTERRUPTED
     return tell_end(access, job, as_json)
 
@@ -505,7 +505,7 @@ def train(
             return ended
         if as_json:
             output.data({"id": started.job.job_id, **_lines(started.job)})
-        output.how_to_come_back(name, started.job.job_id)
+        output.print_job_commands(name, started.job.job_id)
         if model_place:
             output.note(f"  its model: clusterctl fetch {name} {started.job.job_id} {model_place}")
         return 0

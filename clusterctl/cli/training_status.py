@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.cli import output
 from clusterctl.domain.units import format_duration
-from clusterctl.jobs.metrics.logs import EvaluationRow, GrowingLog, Said, TrainingRow
+from clusterctl.jobs.metrics.logs import EvaluationRow, GrowingLog, LogItem, TrainingRow
 
 if TYPE_CHECKING:
     from clusterctl.jobs.detached import JobRecord
@@ -38,7 +38,7 @@ class TrainingStatus:
         for said in self._log.feed(chunk):
             self._learn(said)
 
-    def _learn(self, said: Said) -> None:
+    def _learn(self, said: LogItem) -> None:
         if isinstance(said, tuple):
             self._metrics[said[0]] = said[1].value
         elif isinstance(said, EvaluationRow):

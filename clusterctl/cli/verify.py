@@ -19,7 +19,7 @@ from clusterctl.domain.units import count, format_bytes
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clusterctl.copy.verify import Alike, Discrepancy
+    from clusterctl.copy.verify import Discrepancy, HostGroup
     from clusterctl.node.relay.messages import Progress
     from clusterctl.operations.verify import Depth, VerifyReport, Watch
 
@@ -156,7 +156,7 @@ def finding_line(finding: Discrepancy, asked: str) -> str:
     return f"{finding.kind.value} on {hosts}: {path}: {finding.message}"
 
 
-def _row(group: Alike) -> tuple[str, ...]:
+def _row(group: HostGroup) -> tuple[str, ...]:
     many = f" ({len(group.hosts)})" if len(group.hosts) > 1 else ""
     return (
         fold_hosts(group.hosts) + many,

@@ -54,7 +54,8 @@ Planner = Callable[[SourceSummary, Sequence[str]], Planned]
 
 
 class Coordinator:
-    """The state of one copy. `hear`, `started` and `ended` record events; `tick` returns orders.
+    """The state of one copy. `handle_event`, `started` and `ended` record events; `tick` returns
+    orders.
 
     `now` is the time of one monotonic clock in seconds, in all of them.
     """
@@ -93,7 +94,7 @@ class Coordinator:
             Failed: lambda peer, told: self._drop(peer, failures.failure_of(peer.name, told)),
         }
 
-    def hear(self, now: float, node: str, event: Event) -> None:
+    def handle_event(self, now: float, node: str, event: Event) -> None:
         """Process an event of a node's relay. Events that do not fit its state are ignored."""
         self._advance(now)
         peer = self.net.peers[node]
@@ -174,10 +175,10 @@ class Coordinator:
 
     def _has_gap(self, peer: Peer, told: Gap) -> None:
         if peer.gap is None and peer in self.net.order:
-            peer.gap, peer.grew_at = told, self.now
+            peer.gap, peer.data_at = told, self.now
             if peer.state is PeerState.COMPARING:
                 peer.state = PeerState.CHAIN
-            elif peer.state is PeerState.TAIL and not peer.avoid:
+            elif peer.state is PeerState.TAIL and not peer.unreachable:
                 # It went to the tail while it was comparing, not because it was slow.
                 self.net.to_chain(peer, self.now, "has compared")
             self._see_complete(peer)
@@ -224,10 +225,10 @@ class Coordinator:
                 limit = timeouts.last_dead_s  # the copy is only waiting for this node
             if peer.alive and peer.heard_at is not None and self.now - peer.heard_at >= limit:
                 begun = peer.state is not PeerState.CONNECTING
-                self._fail(peer, failures.too_late(peer.name, limit, begun))
+                self._fail(peer, failures.not_responding_error(peer.name, limit, begun))
         for peer in left:
             if peer.alive and self.health.is_stuck(peer, self.now):
-                self._fail(peer, failures.got_nothing(peer.name, timeouts.give_up_s))
+                self._fail(peer, failures.no_data_error(peer.name, timeouts.give_up_s))
 
     def _end_without_source(self) -> None:
         """Give up if the source is gone and no living target has every block.
@@ -269,7 +270,7 @@ class Coordinator:
     def _join(self, peer: Peer) -> None:
         self.net.order.append(peer)
         peer.state = PeerState.COMPARING
-        peer.joined_at = peer.linked_at = peer.grew_at = self.now
+        peer.joined_at = peer.linked_at = peer.data_at = self.now
         self._order(peer, self._begin_order)
 
     @property
@@ -291,7 +292,7 @@ class Coordinator:
     def _relink(self) -> None:
         for peer, wanted in list(self.net.wanted_links()):
             if wanted is None:
-                self._fail(peer, failures.no_way(peer.name, peer.avoid))
+                self._fail(peer, failures.unreachable_error(peer.name, peer.unreachable))
             elif wanted != peer.upstream:
                 self._link(peer, wanted)
 

@@ -51,7 +51,7 @@ def died(host: str) -> ClusterctlError:
     return ConnectionLost(host, "the relay on it ended without a word", AGAIN)
 
 
-def too_late(host: str, limit_s: float, begun: bool) -> ClusterctlError:
+def not_responding_error(host: str, limit_s: float, begun: bool) -> ClusterctlError:
     """Return the error for a relay that sent nothing for `limit_s` seconds.
 
     `begun`: it had reported before that it listens.
@@ -63,12 +63,12 @@ def too_late(host: str, limit_s: float, begun: bool) -> ClusterctlError:
     return ClusterctlError(what, hint) if host == SOURCE else _timeout(host, what, hint)
 
 
-def got_nothing(host: str, limit_s: float) -> ClusterctlError:
+def no_data_error(host: str, limit_s: float) -> ClusterctlError:
     """Return the error for a relay that responds but gets no data: its disk or network hangs."""
     return _timeout(host, f"got nothing for {limit_s:g} s, and others did")
 
 
-def no_way(host: str, tried: Mapping[str, str]) -> ClusterctlError:
+def unreachable_error(host: str, tried: Mapping[str, str]) -> ClusterctlError:
     """Return the error for a node that can pull from no relay. `tried` maps names to reasons."""
     names = [SOURCE, *[name for name in tried if name != SOURCE][:5]]
     why = tried.get(SOURCE) or next(iter(tried.values()), "")

@@ -72,7 +72,7 @@ class Health:
 
     def is_stuck(self, peer: Peer, now: float) -> bool:
         """Return whether a node has got nothing for `give_up_s`, though its upstream has more."""
-        for_s = now - max(peer.grew_at, peer.joined_at)
+        for_s = now - max(peer.data_at, peer.joined_at)
         return (
             peer.gap is not None
             and for_s >= self._timeouts.give_up_s
@@ -88,7 +88,7 @@ class Health:
         """
         timeouts, net = self._timeouts, self._net
         for child in net.order:
-            starved_s = now - max(child.grew_at, child.linked_at)
+            starved_s = now - max(child.data_at, child.linked_at)
             if starved_s < timeouts.idle_s or not child.upstream or self._is_silent(child, now):
                 continue
             if not child.alive or net.is_complete(child):
@@ -208,10 +208,10 @@ class Health:
         return (
             peer.state is PeerState.TAIL
             and bool(peer.upstream)
-            and not peer.avoid
+            and not peer.unreachable
             and not self._net.is_complete(peer)
             and now - peer.linked_at >= self._timeouts.return_s
-            and now - peer.grew_at < WINDOW_S
+            and now - peer.data_at < WINDOW_S
             and not self._is_silent(peer, now)
             and peer.rate(now) >= self._enough(peer, children)
         )
@@ -229,12 +229,12 @@ class Health:
                 pass
             elif now < settled_at:
                 continue
-            elif child.grew_at > settled_at:
+            elif child.data_at > settled_at:
                 pass  # the other connections work
             elif upstream.name == SOURCE:
                 child.source_losses += 1
                 if child.source_losses > SOURCE_RETRIES:
-                    child.avoid[SOURCE] = loss.why
+                    child.unreachable[SOURCE] = loss.why
                 child.upstream = ""  # the coordinator repeats the order to pull
             elif (upstream.heard_at or 0.0) > settled_at:
                 self._cannot_pull(child, upstream, loss, now)
@@ -251,14 +251,14 @@ class Health:
         If only one node cannot pull from it, the node is at fault; if two cannot, the upstream is.
         """
         net = self._net
-        others = [peer for peer in net.order if upstream.name in peer.avoid]
+        others = [peer for peer in net.order if upstream.name in peer.unreachable]
         if others and not upstream.in_tail:
             net.to_tail(upstream, now, "others cannot pull from it", PeerState.LAST)
             for other in others:
-                del other.avoid[upstream.name]
-                if other.in_tail and not other.avoid:
+                del other.unreachable[upstream.name]
+                if other.in_tail and not other.unreachable:
                     net.to_chain(other, now, f"back: {upstream.name} was cut off")
             child.upstream = ""
         else:
-            child.avoid[upstream.name] = loss.why
+            child.unreachable[upstream.name] = loss.why
             net.to_tail(child, now, f"cannot pull from {upstream.name}: {loss.why}")

@@ -230,7 +230,7 @@ def report_of(
         duration_s=duration_s,
         one_copy_s=first - coordinator.began_at if first is not None and moved else None,
         limited_by=limited_by(
-            Use.of(source, streams), [Use.of(peer, streams) for peer in coordinator.targets]
+            TimeUse.of(source, streams), [TimeUse.of(peer, streams) for peer in coordinator.targets]
         ),
         dry_run=coordinator.dry_run,
         error=source.error,
@@ -268,7 +268,7 @@ FULL = 0.85
 
 
 @dataclass(frozen=True)
-class Use:
+class TimeUse:
     """How one relay spent its time, in seconds.
 
     `waits` are those that all its threads waited, by kind; `cpu` is CPU time, `wall` clock time.
@@ -282,7 +282,7 @@ class Use:
     moved_bytes: int = 0
 
     @classmethod
-    def of(cls, peer: Peer, streams: int) -> Use:
+    def of(cls, peer: Peer, streams: int) -> TimeUse:
         told = peer.progress or Progress()
         wall = _duration_s(peer) or told.wall
         return cls(told.waits, told.cpu, wall, streams, max(1, peer.at.cores), peer.bytes)
@@ -305,7 +305,7 @@ class Use:
         return in_use >= FULL * self.cores or (in_use >= FULL and computing)
 
 
-def limited_by(source: Use, nodes: Sequence[Use]) -> str:
+def limited_by(source: TimeUse, nodes: Sequence[TimeUse]) -> str:
     """Return what limited the copy: `nothing`, `link`, `CPU`, `source disk` or `target disk`."""
     moved = [node for node in nodes if node.moved_bytes]
     if not moved:

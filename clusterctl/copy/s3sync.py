@@ -121,12 +121,12 @@ class LogPart:
 
 # Actions of node/relay/syncjobs.py that need the modules that list and fetch. The others are
 # called once a second, and get a smaller program.
-AT_WORK = ("probe", "look", "start")
+FULL_PROGRAM_ACTIONS = ("probe", "look", "start")
 
 
 def program(action: str) -> Program:
     """Return the program that carries out this action on a node."""
-    work = ["clusterctl.node.relay.webfile"] if action in AT_WORK else []
+    work = ["clusterctl.node.relay.webfile"] if action in FULL_PROGRAM_ACTIONS else []
     return program_of(*work, "clusterctl.node.relay.syncjobs")
 
 

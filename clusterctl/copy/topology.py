@@ -65,9 +65,9 @@ class Peer:
     """The state of one relay, from its events and the orders it got.
 
     Times are those of the coordinator's clock. `heard_at` is when its last event came, None until
-    its command runs. `grew_at` is when it last got data. `linked_at` is when it was last relinked,
+    its command runs. `data_at` is when it last got data. `linked_at` is when it was last relinked,
     or a node with the same upstream was. `slow_under` are the upstreams under which it was slow.
-    `avoid` maps upstreams that it could not pull from to the reason.
+    `unreachable` maps upstreams that it could not pull from to the reason.
     """
 
     name: str
@@ -80,11 +80,11 @@ class Peer:
     heard_at: float | None = None
     joined_at: float = 0.0
     linked_at: float = 0.0
-    grew_at: float = 0.0
+    data_at: float = 0.0
     ended_at: float = 0.0
     upstream: str = ""
     slow_under: set[str] = field(default_factory=set)
-    avoid: dict[str, str] = field(default_factory=dict)
+    unreachable: dict[str, str] = field(default_factory=dict)
     source_losses: int = 0
     moves: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -117,7 +117,7 @@ class Peer:
             blocks=min(told.blocks, most_blocks), bytes=max(told.bytes, self.bytes)
         )
         if told.bytes > self.bytes or told.blocks > self.blocks:
-            self.grew_at = now
+            self.data_at = now
         self.progress = told
         self._window.append((now, told.bytes))
 
@@ -232,7 +232,7 @@ class Topology:
         nobody: str | None = ""
         for one in itertools.chain(*map(reversed, groups), roots):
             if one is not peer:
-                if one.name not in peer.avoid:
+                if one.name not in peer.unreachable:
                     return one.name
                 nobody = None
         return nobody

@@ -81,7 +81,7 @@ class Transfer:
         A KeyboardInterrupt is raised again after all relays have ended. Data that has come is
         kept, and the same copy goes on from there.
         """
-        return _Run(self).to_its_end()
+        return _Run(self).run()
 
 
 class _Run:
@@ -106,7 +106,7 @@ class _Run:
         self._watched_at = self._pinged_at = 0.0
         self._common = common_config(transfer.request)
 
-    def to_its_end(self) -> TransferReport:
+    def run(self) -> TransferReport:
         """See `Transfer.run`."""
         try:
             self._start()
@@ -234,7 +234,7 @@ class _Run:
                 self._routes.source_listens(event)
             elif isinstance(event, Lost) and event.upstream == SOURCE:
                 self._routes.lost(node, event.kind)
-        self._coordinator.hear(now, node, event)
+        self._coordinator.handle_event(now, node, event)
 
     def _obey(self, node: str, order: Order) -> None:
         relay = self._relays[node]

@@ -14,7 +14,7 @@ from enum import Enum
 from clusterctl.domain.units import count
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, Entry, bytes_of, text_of
 from clusterctl.node.relay.messages import Looked
-from clusterctl.node.relay.verify import NOT_READ, UNKNOWN, position
+from clusterctl.node.relay.verify import NOT_READ, UNKNOWN, position_key
 
 # Findings that are kept, each with its path and hosts. Further ones are only counted.
 MOST_FINDINGS = 10_000
@@ -44,14 +44,14 @@ class Discrepancy:
 
 
 @dataclass(frozen=True)
-class Alike:
+class HostGroup:
     """Hosts with equal manifests. `total` is the first host's."""
 
     hosts: tuple[str, ...]
     total: Looked
 
 
-def grouped(totals: Mapping[str, Looked]) -> tuple[Alike, ...]:
+def group_by_digest(totals: Mapping[str, Looked]) -> tuple[HostGroup, ...]:
     """Return the hosts, with their totals, grouped by digest. The others are compared with the
     first group.
 
@@ -61,7 +61,7 @@ def grouped(totals: Mapping[str, Looked]) -> tuple[Alike, ...]:
     for host, total in totals.items():
         groups.setdefault(total.digest, []).append(host)
     ordered = sorted(groups.values(), key=len, reverse=True)
-    return tuple(Alike(tuple(hosts), totals[hosts[0]]) for hosts in ordered)
+    return tuple(HostGroup(tuple(hosts), totals[hosts[0]]) for hosts in ordered)
 
 
 def compare(wanted: Iterable[Entry], there: Iterable[Entry]) -> Iterator[tuple[Kind, str, str]]:
@@ -73,7 +73,7 @@ def compare(wanted: Iterable[Entry], there: Iterable[Entry]) -> Iterator[tuple[K
     for one, other in _paired(iter(wanted), iter(there)):
         entry = one or other
         assert entry
-        at = position(entry.path)
+        at = position_key(entry.path)
         if leave is not None and at.startswith(leave):
             continue
         path = "" if entry.path == b"." else text_of(entry.path)
@@ -89,10 +89,10 @@ def _paired(
 ) -> Iterator[tuple[Entry | None, Entry | None]]:
     one, other = next(ones, None), next(others, None)
     while one or other:
-        if not other or (one and position(one.path) < position(other.path)):
+        if not other or (one and position_key(one.path) < position_key(other.path)):
             yield one, None
             one = next(ones, None)
-        elif not one or position(other.path) < position(one.path):
+        elif not one or position_key(other.path) < position_key(one.path):
             yield None, other
             other = next(others, None)
         else:

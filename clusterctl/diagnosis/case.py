@@ -174,7 +174,7 @@ def called(host: HostEvidence) -> str:
     return f"{host.host} ({host.address})" if host.address else host.host
 
 
-def who(ranks: Sequence[Rank]) -> str:
+def ranks_in_words(ranks: Sequence[Rank]) -> str:
     """Return ranks in words: `rank 5 on demo-1 (10.0.3.7) GPU 1`, `ranks 8-15 on 2 hosts`."""
     numbers = [one.number for one in ranks]
     hosts = list(dict.fromkeys(called(one.host) for one in ranks))
@@ -598,7 +598,7 @@ def combine(found: Iterable[RankFinding]) -> list[Cause]:
             Cause(
                 check,
                 severity,
-                f"{who(ranks)} {verb}",
+                f"{ranks_in_words(ranks)} {verb}",
                 host,
                 hint,
                 ranks=numbers,

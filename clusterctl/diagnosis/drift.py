@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from clusterctl.bootstrap.inspection import Asked, efa_findings
+from clusterctl.bootstrap.inspection import RequestedEquipment, efa_findings
 from clusterctl.bootstrap.training import FOLDER
 from clusterctl.diagnosis.hostchecks import namesakes, slowdowns, usual_clock
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes, format_duration
-from clusterctl.jobs.head_facts import NO_CARDS
-from clusterctl.jobs.preflight import INSTALL, built_otherwise
+from clusterctl.jobs.head_facts import VIRTUAL_INTERFACES
+from clusterctl.jobs.preflight import INSTALL, version_mismatches
 
 CROWDED, FULL = 0.90, 0.98  # shares of a file system
 # From this difference on the logs of two nodes cannot be put in order. (Signatures and certificates
@@ -87,7 +87,7 @@ def nccl_interface(node: ExaminedNode) -> str:
         return f"EFA x {len(node.said['efa'])}"
     found = node.said.get("interfaces") or ()
     there = [one["name"] for one in found if one["address"] and one["state"] != "down"]
-    left = [name for name in there if not name.startswith((*NO_CARDS, "veth"))]
+    left = [name for name in there if not name.startswith((*VIRTUAL_INTERFACES, "veth"))]
     return next((name for name in left if name.startswith("ib")), left[0] if left else "")
 
 
@@ -415,7 +415,9 @@ def _xids(node: ExaminedNode) -> Iterator[Finding]:
 
 def _efa(node: ExaminedNode) -> Iterator[Finding]:
     if "efa" in node.said:
-        yield from efa_findings(node.host, len(node.said["efa"]) or None, Asked(efa=node.efa))
+        yield from efa_findings(
+            node.host, len(node.said["efa"]) or None, RequestedEquipment(efa=node.efa)
+        )
 
 
 def _network(node: ExaminedNode) -> Iterator[Finding]:
@@ -522,7 +524,7 @@ def _software(node: ExaminedNode) -> Iterator[Finding]:
         hint = "make it: clusterctl env install NAME"
         message = f"no {lacks} to train with (clusterctl's own is in {FOLDER})"
         yield Finding("env.missing", WARNING, message, node.host, hint)
-    for text in built_otherwise(node.versions, is_trainer=False):
+    for text in version_mismatches(node.versions, is_trainer=False):
         yield Finding("env.mismatch", ERROR, text, node.host, INSTALL)
     here, other = node.versions.get("mpirun"), node.said.get("mpirun_on_path")
     if here and other and other[1] and other[1] != here:

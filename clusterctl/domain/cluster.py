@@ -200,8 +200,8 @@ class ClusterSpec:
     accepts. `subnet_id` and `network` exclude each other; without either the default VPC is used.
     `image` is an AMI id, the name of an SSM parameter or a name pattern. With None for
     `placement_group` or `efa`, the plan uses it where it helps. With `private` only the head node
-    has a public address. `adds` is set if the missing nodes were asked for by `add`, which the tags
-    record. Raises UsageError for values that make no sense.
+    has a public address. `by_add` is set if the missing nodes were asked for by `add`, which the
+    tags record. Raises UsageError for values that make no sense.
     """
 
     name: str
@@ -225,7 +225,7 @@ class ClusterSpec:
     disk: Disk = field(default_factory=Disk)
     tags: tuple[tuple[str, str], ...] = ()
     limits: Limits = field(default_factory=Limits)
-    adds: bool = False
+    by_add: bool = False
 
     def __post_init__(self) -> None:
         check_cluster_name(self.name)

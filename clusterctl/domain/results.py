@@ -103,7 +103,7 @@ def json_lines(result: CommandResult, doing: str) -> list[dict[str, Any]]:
     return list(_objects(result.stdout))
 
 
-def read_each(
+def parse_outputs(
     result: FanoutResult[CommandResult], parse: Callable[[CommandResult], T]
 ) -> FanoutResult[T]:
     """Return the result with each host's output parsed.

@@ -42,7 +42,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Sorted:
+class AcceptablePoints:
     """The points that CloudWatch accepts, and how many it would reject for each reason."""
 
     points: tuple[Point, ...]
@@ -51,7 +51,7 @@ class Sorted:
     too_new: int = 0
 
 
-def sort_out(points: Iterable[Point], now: float) -> Sorted:
+def sort_out(points: Iterable[Point], now: float) -> AcceptablePoints:
     """Leave out the points for which CloudWatch would reject the whole request.
 
     `now` is in seconds since 1970.
@@ -67,7 +67,7 @@ def sort_out(points: Iterable[Point], now: float) -> Sorted:
             too_new += 1
         else:
             taken.append(point)
-    return Sorted(tuple(taken), no_numbers, too_old, too_new)
+    return AcceptablePoints(tuple(taken), no_numbers, too_old, too_new)
 
 
 def check_namespace(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2 import tags
-from clusterctl.ec2.errors import gaps, throttled, translated
+from clusterctl.ec2.errors import backoff_delays, throttled, translated
 from clusterctl.ec2.instances import Instance, batches, find_instances, launched_with
 from clusterctl.ec2.network.vpcs import find_groups
 
@@ -68,7 +68,7 @@ def await_available(client: EC2Client, name: str) -> None:
     Raises AwsError, and ClusterctlError if that takes more than AVAILABLE_WITHIN_S.
     """
     deadline = time.monotonic() + AVAILABLE_WITHIN_S
-    for gap_s in gaps(0.1):
+    for gap_s in backoff_delays(0.1):
         states = {group.state for group in find_placement_groups(client, name)}
         if states == {"available"}:
             return
@@ -125,7 +125,7 @@ def delete(
     a while after an instance is gone, and while EC2 is throttling. `on_wait` receives the error
     before each retry, and the seconds left. Raises AwsError.
     """
-    for gap_s in gaps(0.5):
+    for gap_s in backoff_delays(0.5):
         try:
             with translated():
                 getattr(client, deletion.operation)(**{deletion.argument: value})
@@ -172,7 +172,7 @@ def terminate(
     """
     deadline = time.monotonic() + timeout_s
     nodes: dict[str, None] = {}
-    for gap_s in gaps():
+    for gap_s in backoff_delays():
         found = find_instances(client, name, NOT_TERMINATED)
         left = [one for one in found if ids is None or one.node.instance_id in ids]
         on_look(left)
@@ -235,7 +235,7 @@ def await_launches(client: EC2Client, tokens: Sequence[str], until: float) -> No
 
     For launches of unknown outcome. Raises AwsError.
     """
-    for gap_s in gaps():
+    for gap_s in backoff_delays():
         if time.time() >= until or launched_with(client, tokens) >= set(tokens):
             return
         time.sleep(gap_s)

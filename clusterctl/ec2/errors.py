@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from clusterctl.domain.errors import AwsError
 
 
-def gaps(first_s: float = 0.2, growth: float = 1.4, limit_s: float = 5.0) -> Iterator[float]:
+def backoff_delays(
+    first_s: float = 0.2, growth: float = 1.4, limit_s: float = 5.0
+) -> Iterator[float]:
     """Yield delays in seconds without end, each `growth` times the one before, at most `limit_s`.
 
     Used by every poll and retry: short at first for what is quick, longer to spare the API.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.ec2.errors import gaps, throttled, translated
+from clusterctl.ec2.errors import backoff_delays, throttled, translated
 from clusterctl.ec2.instances import batches
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _await(client: SSMClient, command_id: str, count: int, within_s: float) -> d
     Returns early once all `count` have ended. Raises AwsError.
     """
     deadline = time.monotonic() + within_s
-    for gap_s in gaps(0.5, 1.4, 5.0):
+    for gap_s in backoff_delays(0.5, 1.4, 5.0):
         # Right after SendCommand the listing may still be empty.
         ended = {
             one["InstanceId"]: one

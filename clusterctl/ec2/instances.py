@@ -160,7 +160,7 @@ def as_cluster(client: EC2Client, name: str, instances: Sequence[Instance]) -> C
 
     Where all nodes are being replaced, these are the members.
     """
-    members = standing(instances)
+    members = members_or_all(instances)
     if not members:
         return None
     return Cluster(
@@ -213,7 +213,7 @@ def unfinished_of(instances: Sequence[Instance]) -> tags.Unfinished:
     )
 
 
-def standing(instances: Sequence[Instance]) -> tuple[Instance, ...]:
+def members_or_all(instances: Sequence[Instance]) -> tuple[Instance, ...]:
     """Return the members; where every node is being replaced, all nodes, which run until then."""
     return members_of(instances) or tuple(instances)
 

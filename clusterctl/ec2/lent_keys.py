@@ -19,7 +19,7 @@ USER = "use an IAM user's keys here, which AWS exchanges for some that may read 
 
 
 @dataclass(frozen=True)
-class Lent:
+class LentKeys:
     """Access key, secret key and session token; the token is empty for long-lived keys.
 
     `finding` is a warning for keys that may do more than read the buckets.
@@ -29,7 +29,7 @@ class Lent:
     finding: Finding | None = None
 
 
-def lend_keys(clients: Clients, buckets: Sequence[str]) -> Lent:
+def lend_keys(clients: Clients, buckets: Sequence[str]) -> LentKeys:
     """Return AWS keys with which nodes can read these buckets. Raises AwsError without credentials.
 
     Exchanges long-lived keys for those of a session that may only read the buckets. Temporary keys
@@ -37,7 +37,7 @@ def lend_keys(clients: Clients, buckets: Sequence[str]) -> Lent:
     """
     keys = clients.frozen_keys()
     if keys[2]:
-        return Lent(keys, _warning("your session's own keys, until it ends", USER))
+        return LentKeys(keys, _warning("your session's own keys, until it ends", USER))
     policy = reading_policy(clients.sts.meta.partition, buckets)
     try:
         with translated():
@@ -46,7 +46,7 @@ def lend_keys(clients: Clients, buckets: Sequence[str]) -> Lent:
                 Policy=json.dumps(policy, separators=(",", ":")),
                 DurationSeconds=LENT_S,
             )["Credentials"]
-        return Lent((given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"]))
+        return LentKeys((given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"]))
     except AwsError as error:
         instead = f"have sts:GetFederationToken allowed, which was refused: {error.message}"
     try:
@@ -54,9 +54,9 @@ def lend_keys(clients: Clients, buckets: Sequence[str]) -> Lent:
             given = clients.sts.get_session_token(DurationSeconds=LENT_S)["Credentials"]
     except AwsError:
         # These are keys for another S3 service, or those of the account's root user.
-        return Lent(keys, _warning("your long-lived keys", instead))
+        return LentKeys(keys, _warning("your long-lived keys", instead))
     keys = given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"]
-    return Lent(keys, _warning("keys of 12 hours with all your rights", instead))
+    return LentKeys(keys, _warning("keys of 12 hours with all your rights", instead))
 
 
 def _warning(what: str, instead: str) -> Finding:

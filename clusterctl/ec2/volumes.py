@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.ec2.errors import gaps, translated
+from clusterctl.ec2.errors import backoff_delays, translated
 from clusterctl.ec2.machines import find_machine_type
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def enlarge(client: EC2Client, volume: Volume, gib: int) -> None:
         with translated():
             client.modify_volume(VolumeId=volume.id, Size=gib)
     deadline = time.monotonic() + MODIFIED_WITHIN_S
-    for gap_s in gaps(0.5, 1.4, 10.0):
+    for gap_s in backoff_delays(0.5, 1.4, 10.0):
         change = _last_change(client, volume.id)
         # EC2 may still show the change before this one, or none.
         state = change["ModificationState"] if change and change["TargetSize"] == gib else ""

@@ -115,7 +115,7 @@ class LogFinding:
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnknownError:
     """An error in the log that is not in the catalogue.
 
     With `fatal` it ends its process: the last line of a Python traceback, or a line with one of
@@ -137,7 +137,7 @@ class Explanation:
     """
 
     findings: tuple[LogFinding, ...] = ()
-    unknown: tuple[Unknown, ...] = ()
+    unknown: tuple[UnknownError, ...] = ()
     lines: int = 0
 
     def of(self, role: Role) -> tuple[LogFinding, ...]:
@@ -189,7 +189,7 @@ def explain(pieces: Iterable[bytes | str], origin: str = "") -> Explanation:
     return reader.explanation()
 
 
-def joined(parts: Sequence[Explanation]) -> Explanation:
+def merge(parts: Sequence[Explanation]) -> Explanation:
     """Return one explanation of several logs, in the order given.
 
     The lines are not sorted by time, since the clocks of nodes may differ.
@@ -280,7 +280,7 @@ class _Reader:
     def __init__(self, origin: str) -> None:
         self._origin = origin
         self._findings: dict[str, LogFinding] = {}
-        self._unknown: list[Unknown] = []
+        self._unknown: list[UnknownError] = []
         self._line = 0
         # Tags whose last traceback's exception was read, and tags whose next traceback belongs to
         # the same chain.
@@ -380,7 +380,7 @@ class _Reader:
     def _note_unknown(self, line: int, said: str, raw: str, fatal: bool) -> None:
         rank = _place(raw).get("rank", "")
         if sum(one.fatal is fatal for one in self._unknown) < MOST_UNKNOWN:
-            self._unknown.append(Unknown(line, said.strip()[:600], rank, self._origin, fatal))
+            self._unknown.append(UnknownError(line, said.strip()[:600], rank, self._origin, fatal))
 
     def _matched(self, one: Signature, pattern: re.Pattern[str], block: str, raw: str) -> bool:
         """Add a finding and return True if the signature's pattern matches `block`.

@@ -243,7 +243,7 @@ def shipped_for(folder: Path, name: str) -> Path:
     return path if there.is_relative_to(folder) else there
 
 
-def code_of(script: str, source_dir: str | None = None) -> Code | None:
+def program_to_ship(script: str, source_dir: str | None = None) -> Code | None:
     """Return the program that --script names, with its folder; None for a program on the nodes.
 
     `source_dir` is a folder that contains the program's, shipped in its place. In a git work tree

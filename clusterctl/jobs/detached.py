@@ -438,11 +438,11 @@ def start_job(
         )
     [answer] = json_lines(result, "starting the job")
     if "busy" in answer:
-        raise in_the_way(str(answer["busy"]), cluster, plan.destination)
+        raise job_running_error(str(answer["busy"]), cluster, plan.destination)
     return Started(str(answer["with"]), tuple(answer.get("after", ())))
 
 
-def in_the_way(job_id: str, cluster: str, destination: str = "") -> JobRunning:
+def job_running_error(job_id: str, cluster: str, destination: str = "") -> JobRunning:
     """Return the error for a job that is in the way: for a copy, one to the same `destination`."""
     if destination:
         job = f"--job {job_id}"

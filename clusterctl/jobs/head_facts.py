@@ -16,7 +16,7 @@ from clusterctl.jobs.mpirun import MpiRun, parse_mpirun_version
 
 # Prefixes of the names of interfaces that are no network cards. Bridges and the loopback have the
 # same address on every host.
-NO_CARDS = ("lo", "docker", "br-", "virbr", "lxcbr", "lxdbr", "podman", "cni")
+VIRTUAL_INTERFACES = ("lo", "docker", "br-", "virbr", "lxcbr", "lxdbr", "podman", "cni")
 LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
 # Python interpreters that may have PyTorch, as a shell expands them: of the active environment, of
 # newer and older Deep Learning AMIs, of our training environment, of the system.
@@ -238,8 +238,8 @@ def shared_network(hosts: Iterable[str], facts: HeadFacts) -> str:
         there = [(name, ipaddress.IPv4Interface(address)) for name, address in facts.interfaces]
     except ValueError:
         return ""
-    others = [interface.network for name, interface in there if name.startswith(NO_CARDS)]
-    cards = [interface for name, interface in there if not name.startswith(NO_CARDS)]
+    others = [interface.network for name, interface in there if name.startswith(VIRTUAL_INTERFACES)]
+    cards = [interface for name, interface in there if not name.startswith(VIRTUAL_INTERFACES)]
     ours = [card for card in cards if card.ip in addresses]
     near = [card for card in cards if any(address in card.network for address in addresses)]
     for card in [*ours, *near, *cards][:1]:

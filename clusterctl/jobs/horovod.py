@@ -80,7 +80,7 @@ class Knobs:
 
 
 # Left out of an evaluation's variables: it would overwrite the files of the training.
-OF_TRAINING = ("HOROVOD_TIMELINE", "HOROVOD_AUTOTUNE", "HOROVOD_AUTOTUNE_LOG")
+TRAINING_ONLY_VARIABLES = ("HOROVOD_TIMELINE", "HOROVOD_AUTOTUNE", "HOROVOD_AUTOTUNE_LOG")
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ _CAUSES = (
 
 
 @dataclass(frozen=True)
-class Transport:
+class NcclNetwork:
     """NCCL's choice of network. `network` is NCCL's name: Socket, AWS Libfabric, Libfabric or IB.
 
     `plugin` (aws-ofi-nccl) and `libfabric` are versions, `cards` is the number of network cards
@@ -72,7 +72,7 @@ class Transport:
         return "Libfabric" in self.network and self.provider in ("", "efa")
 
 
-def parse_transport(text: str) -> Transport | None:
+def parse_transport(text: str) -> NcclNetwork | None:
     """Return NCCL's choice in a log, whatever other output is between; None if it is not there."""
     chosen = _NETWORK.search(text)
     if not chosen:
@@ -80,7 +80,7 @@ def parse_transport(text: str) -> Transport | None:
     before = text[: chosen.end()]
     cause, hint = _cause(before) if chosen[1] == "Socket" else ("", "")
     cards = _CARDS.search(before)
-    return Transport(
+    return NcclNetwork(
         network=chosen[1],
         plugin=_first(_PLUGIN, before),
         libfabric=_first(_LIBFABRIC, before),
@@ -104,7 +104,7 @@ def _cause(text: str) -> tuple[str, str]:
     return "NCCL does not say why", "look for NET/ in the log"
 
 
-def transport_finding(transport: Transport, efa: bool) -> Finding:
+def transport_finding(transport: NcclNetwork, efa: bool) -> Finding:
     """Return the finding about NCCL's network: a warning if the nodes have EFA, unused."""
     if transport.is_efa:
         details = [

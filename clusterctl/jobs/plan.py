@@ -25,7 +25,7 @@ from clusterctl.jobs.head_facts import (
     head_slots,
     shared_network,
 )
-from clusterctl.jobs.horovod import OF_TRAINING, Knobs
+from clusterctl.jobs.horovod import TRAINING_ONLY_VARIABLES, Knobs
 from clusterctl.jobs.mpirun import (
     JOB_VARIABLE,
     Binding,
@@ -43,10 +43,10 @@ from clusterctl.jobs.trainer import (
     Preset,
     TrainerOptions,
     TrainerRun,
-    ask_trainer,
     choose_preset,
     evaluation_flags,
     opposite,
+    parse_with_trainer,
     switch,
     training_flags,
 )
@@ -137,7 +137,7 @@ class JobRequest:
 SERVE = "serve"  # the preset of a job that serves a model
 
 
-def only_in(facts: HeadFacts, request: JobRequest) -> HeadFacts:
+def restrict_to_environment(facts: HeadFacts, request: JobRequest) -> HeadFacts:
     """Return the facts restricted to the requested environment.
 
     Raises MissingTool if the environment lacks what the job needs.
@@ -165,9 +165,9 @@ class JobPlan:
     `script_path` is the path of the user's program on the nodes; empty for the trainer. `code` is
     the folder there into which the program's folder is shipped; empty if it is on the nodes. `home`
     is the nodes' home folder. `run` is what the trainer will do, and `refused` its errors about its
-    flags, after `settled()`. `clears_on_purpose`: the user explicitly requested an empty log
-    folder. `destination` is that of a copy (preset `copy`), or the model that is served (SERVE).
-    `watchdog`: the settings of the watchdog (operations/watchdog.py). `tag_end`: see
+    flags, after `with_trainer_run()`. `clears_on_purpose`: the user explicitly requested an empty
+    log folder. `destination` is that of a copy (preset `copy`), or the model that is served
+    (SERVE). `watchdog`: the settings of the watchdog (operations/watchdog.py). `tag_end`: see
     mpirun.tag_end; empty if ranks have no logs of their own. `torchrun`: mpirun starts one process
     on each node. `per_host`, `environment`: see JobRequest. `contract` is what the nodes of a
     script-mode program receive (node/scripts/contract.py).
@@ -227,7 +227,7 @@ def is_on_nodes(script: str) -> bool:
 
 
 def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: str) -> JobPlan:
-    """Return the plan of a checked request, still without the trainer's answer (`settled`).
+    """Return the plan of a checked request, without the trainer's answer (`with_trainer_run`).
 
     Raises UsageError, MissingTool.
     """
@@ -235,7 +235,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     if request.script_mode:
         request = _of_this_job(request, posixpath.dirname(code))
     if request.environment:
-        facts = only_in(facts, request)
+        facts = restrict_to_environment(facts, request)
     environment = choose_environment(facts, needs_horovod=request.script is None)
     preset = choose_preset(request.preset, facts.nvidia_driver, facts.efa > 0)
     exports: dict[str, str | None] = {
@@ -247,7 +247,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     python = environment.python
     if request.torchrun:
         python = _torch_python(facts)
-    filled = fill(request, hosts)
+    filled = ranks_per_host(request, hosts)
     program = _program(request, script, python, preset, facts)
     if request.script_mode:
         program = (python, f"{posixpath.dirname(code)}/{RANK_PROGRAM}")
@@ -312,7 +312,7 @@ def _of_this_job(request: JobRequest, base: str) -> JobRequest:
     return replace(request, variables=variables)
 
 
-def fill(request: JobRequest, hosts: HostsFile) -> list[int]:
+def ranks_per_host(request: JobRequest, hosts: HostsFile) -> list[int]:
     """Return the number of ranks of each host that has any, in the order of the hosts file.
 
     Raises UsageError if the ranks do not fit, or, with torchrun, are not equally many on each.
@@ -343,12 +343,12 @@ def _torch_python(facts: HeadFacts) -> str:
     return facts.torch_python
 
 
-def settled(plan: JobPlan, folder: Path) -> JobPlan:
+def with_trainer_run(plan: JobPlan, folder: Path) -> JobPlan:
     """Add to the plan what the trainer in `folder` will do, according to its parser of flags."""
     if plan.script_path:
         return plan
     lines = [argv[argv.index(TRAINER) + 1 :] for argv in (plan.argv, plan.evaluation) if argv]
-    run, refused = ask_trainer(folder, plan.home, plan.ranks, lines)
+    run, refused = parse_with_trainer(folder, plan.home, plan.ranks, lines)
     return replace(plan, run=run, refused=refused)
 
 
@@ -525,7 +525,7 @@ def _evaluation(
         return ()
     flags = evaluation_flags(preset, _options(request, facts), facts.gpu_memory_mib)
     program = _trainer(environment.python, flags, request.arguments)
-    exports = tuple(one for one in launch.exports if one[0] not in OF_TRAINING)
+    exports = tuple(one for one in launch.exports if one[0] not in TRAINING_ONLY_VARIABLES)
     ranks = head_slots(facts, hosts)
     here = replace(launch, ranks=ranks, exports=exports, program=program, alone=True, per_host=0)
     return tuple(mpirun_argv(here))

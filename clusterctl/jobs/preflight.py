@@ -21,7 +21,7 @@ from clusterctl.jobs.trainer import LARC_FROM, NEEDS_LARC_FROM, PARAMETERS, TRAI
 
 
 @dataclass(frozen=True)
-class NodeLook:
+class NodeFacts:
     """What `node/jobs/preflight.py` found on one node.
 
     `training` and `validation` are the data files' sizes in bytes by name. `records` has the number
@@ -53,12 +53,12 @@ class JobContext:
     """
 
     plan: JobPlan
-    nodes: tuple[NodeLook, ...]
-    readers: tuple[NodeLook, ...]
+    nodes: tuple[NodeFacts, ...]
+    readers: tuple[NodeFacts, ...]
     callers_home: str = ""
 
     @property
-    def head(self) -> NodeLook:
+    def head(self) -> NodeFacts:
         return self.nodes[0]
 
     @property
@@ -83,7 +83,7 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.severity is Severity.ERROR]
 
 
-def question(plan: JobPlan) -> dict[str, Any]:
+def probe_input(plan: JobPlan) -> dict[str, Any]:
     """Return the input of `node/jobs/preflight.py`, which runs on every node of the job."""
     local = plan.run.data_dir if plan.run and not is_remote(plan.run.data_dir) else None
     return {
@@ -106,9 +106,9 @@ def quote_hint(context: JobContext, option: str, path: str) -> str:
     return "" if home == context.plan.home else unquoted_home(path, home, option)
 
 
-def parse_look(host: str, answer: Mapping[str, Any]) -> NodeLook:
+def parse_node_facts(host: str, answer: Mapping[str, Any]) -> NodeFacts:
     """Return the facts in a node's answer."""
-    return NodeLook(
+    return NodeFacts(
         host=host,
         training=answer["training"],
         validation=answer["validation"],
@@ -124,7 +124,7 @@ def parse_look(host: str, answer: Mapping[str, Any]) -> NodeLook:
     )
 
 
-def together(
+def findings_by_message(
     check_id: str,
     said: Iterable[tuple[str, str]],
     hint: str = "",
@@ -175,12 +175,12 @@ def environment_findings(context: JobContext) -> list[Finding]:
     built = [
         (node.host, text)
         for node in context.nodes
-        for text in built_otherwise(node.versions, not context.plan.script_path)
+        for text in version_mismatches(node.versions, not context.plan.script_path)
     ]
     return [
-        *together("env.missing", missing, hint),
-        *together("env.differs", other, hint),
-        *together("env.mismatch", built, hint),
+        *findings_by_message("env.missing", missing, hint),
+        *findings_by_message("env.differs", other, hint),
+        *findings_by_message("env.mismatch", built, hint),
     ]
 
 
@@ -192,7 +192,7 @@ def script_findings(context: JobContext) -> list[Finding]:
         for node in context.readers
         if node.script_error
     ]
-    return together("script.missing", said, _script_hint(context))
+    return findings_by_message("script.missing", said, _script_hint(context))
 
 
 def _script_hint(context: JobContext) -> str:
@@ -200,7 +200,7 @@ def _script_hint(context: JobContext) -> str:
     return quote or "put it there on every node (clusterctl copy NAME FILE DIR)"
 
 
-def _differences(node: NodeLook, head: NodeLook) -> Iterable[str]:
+def _differences(node: NodeFacts, head: NodeFacts) -> Iterable[str]:
     for key, name in _NAMES.items():
         wanted, there = (_comparable(key, one.versions.get(key)) for one in (head, node))
         if wanted and there != wanted:
@@ -226,7 +226,7 @@ def _series(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def built_otherwise(versions: Mapping[str, str], is_trainer: bool) -> Iterable[str]:
+def version_mismatches(versions: Mapping[str, str], is_trainer: bool) -> Iterable[str]:
     """Yield what does not fit together in one node's environment.
 
     `is_trainer`: the job runs the trainer, not a program of the user's.
@@ -264,10 +264,10 @@ def data_findings(context: JobContext) -> list[Finding]:
         f"compare the nodes: clusterctl data verify NAME {_quoted(context)}, and copy what differs"
     )
     return [
-        *together("data.missing", missing, _missing_hint(context)),
-        *together("data.incomplete", incomplete, _copy_hint(context)),
-        *together("data.cut_short", cut, hint),
-        *together("data.differs", _differing(readers), hint),
+        *findings_by_message("data.missing", missing, _missing_hint(context)),
+        *findings_by_message("data.incomplete", incomplete, _copy_hint(context)),
+        *findings_by_message("data.cut_short", cut, hint),
+        *findings_by_message("data.differs", _differing(readers), hint),
         *_validation(context),
         *(_shards(readers[0], run) if readers else ()),
     ]
@@ -285,7 +285,7 @@ def records_of(sizes: Mapping[str, int], records: Mapping[str, int]) -> int | No
     return None if first < 0 or last < 0 else first * (len(names) - 1) + last
 
 
-def _missing(node: NodeLook, run: TrainerRun) -> Iterable[str]:
+def _missing(node: NodeFacts, run: TrainerRun) -> Iterable[str]:
     if node.data_error:
         yield f"cannot read the training data: {node.data_error}"
     elif not node.training and not run.evaluates_only:
@@ -360,11 +360,11 @@ def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _cut_short(node: NodeLook) -> Iterable[str]:
+def _cut_short(node: NodeFacts) -> Iterable[str]:
     return (f"{name} ends within a record" for name, found in node.records.items() if found < 0)
 
 
-def _differing(nodes: Sequence[NodeLook]) -> Iterable[tuple[str, str]]:
+def _differing(nodes: Sequence[NodeFacts]) -> Iterable[tuple[str, str]]:
     for node in nodes[1:]:
         head = nodes[0]
         text = _difference(node.training, head.training, head.host)
@@ -388,7 +388,7 @@ def _difference(there: Mapping[str, int], wanted: Mapping[str, int], host: str) 
     return f"has other training data than {host}: {text}{more}"
 
 
-def _evaluating(context: JobContext) -> Sequence[NodeLook]:
+def _evaluating(context: JobContext) -> Sequence[NodeFacts]:
     """Return the nodes that evaluate: the head node after a training, or all nodes with ranks."""
     run = context.run
     if run.evaluates_only:
@@ -408,10 +408,10 @@ def _validation(context: JobContext) -> list[Finding]:
     hint = "put the validation files beside the training files, or train only: --no-eval"
     if run.evaluates_only:
         hint = _copy_hint(context)
-    return together("data.validation", [(host, text) for host in without], hint)
+    return findings_by_message("data.validation", [(host, text) for host in without], hint)
 
 
-def _shards(node: NodeLook, run: TrainerRun) -> Iterable[Finding]:
+def _shards(node: NodeFacts, run: TrainerRun) -> Iterable[Finding]:
     """Check that the training files can be divided among the ranks."""
     files, ranks = len(node.training), run.ranks
     if run.evaluates_only or not files:
@@ -436,7 +436,7 @@ def _shards(node: NodeLook, run: TrainerRun) -> Iterable[Finding]:
     yield from _too_few_images(node, run)
 
 
-def _too_few_images(node: NodeLook, run: TrainerRun) -> Iterable[Finding]:
+def _too_few_images(node: NodeFacts, run: TrainerRun) -> Iterable[Finding]:
     images = records_of(node.training, node.records)
     if images is not None and images < run.global_batch:
         yield Finding(
@@ -456,7 +456,7 @@ def _nearest(files: int, ranks: int) -> int:
     return max(number for number in range(1, ranks + 1) if files % number == 0)
 
 
-def _uneven(node: NodeLook) -> Iterable[Finding]:
+def _uneven(node: NodeFacts) -> Iterable[Finding]:
     """Check that all files but the last have equally many records, as the trainer assumes."""
     names = sorted(node.training)
     counted = {name: node.records[name] for name in names[:-1] if node.records.get(name, -1) >= 0}
@@ -521,7 +521,7 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
         hint = "" if context.plan.clears_on_purpose else _offer(is_final, run.data_dir is None)
         check_id = "log.finished" if is_final else "log.unfinished"
         said = [(node.host, _what_is_there(node, folder, steps)) for node in holders]
-        yield from together(check_id, said, hint, severity)
+        yield from findings_by_message(check_id, said, hint, severity)
     elif is_final:
         what = f"the final step, {last}" if last == steps else _longer(last, steps)
         text = f"{folder} holds {what}: nothing is left to train"
@@ -533,7 +533,7 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
         yield Finding("log.resumed", Severity.INFO, text, context.head.host)
 
 
-def _what_is_there(node: NodeLook, folder: str, steps: int | None) -> str:
+def _what_is_there(node: NodeFacts, folder: str, steps: int | None) -> str:
     last = node.checkpoints[-1]
     size = f"{count(len(node.checkpoints), 'checkpoint')}, {format_bytes(node.checkpoint_bytes)}"
     if steps is not None and last > steps:
@@ -582,12 +582,12 @@ def _disk(context: JobContext, records: int | None) -> list[Finding]:
         "save fewer (--save_checkpoints_steps), remove old ones (clusterctl clean-logs NAME), "
         "or write to a larger disk: --log_dir"
     )
-    return together("disk.checkpoints", said, hint)
+    return findings_by_message("disk.checkpoints", said, hint)
 
 
 def preflight(
     plan: JobPlan,
-    nodes: Sequence[NodeLook],
+    nodes: Sequence[NodeFacts],
     readers: Collection[str],
     force: bool = False,
     callers_home: str = "",
@@ -608,11 +608,13 @@ def preflight(
     ]
     if plan.run is not None:
         found += [*data_findings(context), *log_findings(context), *recipe_findings(context)]
-    never = {"log.finished", "log.unfinished"} | ({"flags.refused"} if blind(plan) else set())
-    return in_order(forced(one, never) for one in found) if force else in_order(found)
+    never = {"log.finished", "log.unfinished"} | (
+        {"flags.refused"} if clears_unchecked_folder(plan) else set()
+    )
+    return in_order(downgraded(one, never) for one in found) if force else in_order(found)
 
 
-def blind(plan: JobPlan) -> bool:
+def clears_unchecked_folder(plan: JobPlan) -> bool:
     """Return whether the job would empty an unknown log folder that the user did not ask to empty.
 
     It is unknown, and was not checked, if the trainer's parser gave no answer.
@@ -622,7 +624,7 @@ def blind(plan: JobPlan) -> bool:
 
 def flags_findings(plan: JobPlan) -> list[Finding]:
     """Return an error if the trainer's own parser refuses the flags."""
-    own = "--force, with --clear or --resume" if blind(plan) else "--force"
+    own = "--force, with --clear or --resume" if clears_unchecked_folder(plan) else "--force"
     hint = f"its flags: {TRAINER} --help; if the nodes' trainer is one of your own: {own}"
     said = f"the trainer: {plan.refused}"
     return [Finding("flags.refused", Severity.ERROR, said, hint=hint)] if plan.refused else []
@@ -634,7 +636,7 @@ def in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
 
 
-def forced(finding: Finding, never: Collection[str]) -> Finding:
+def downgraded(finding: Finding, never: Collection[str]) -> Finding:
     """Return the finding for `--force`: an error becomes a warning, unless its id is in `never`.
 
     Those protect data that could not be restored: --force does not override them, other options do.
@@ -657,7 +659,7 @@ def recipe_findings(context: JobContext) -> list[Finding]:
     return [Finding("recipe.larc", severity, message, hint="do so: --more-aug")]
 
 
-def crowding_findings(nodes: Sequence[NodeLook], ranks: Mapping[str, int]) -> list[Finding]:
+def crowding_findings(nodes: Sequence[NodeFacts], ranks: Mapping[str, int]) -> list[Finding]:
     """Check that no node has more ranks than processors. `ranks` is by host.
 
     The lab's hosts share the processors of one machine, so their ranks are added up. Elsewhere the
@@ -676,4 +678,4 @@ def crowding_findings(nodes: Sequence[NodeLook], ranks: Mapping[str, int]) -> li
         if node.cpus and ranks.get(node.host, 0) > node.cpus
     ]
     hint = "take another instance type, or fewer ranks a node: slots in the hosts file"
-    return together("cpus.crowded", said, hint, Severity.WARNING)
+    return findings_by_message("cpus.crowded", said, hint, Severity.WARNING)

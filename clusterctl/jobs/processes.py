@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, read_each
+from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, parse_outputs
 from clusterctl.node.packer import program_of
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
@@ -103,7 +103,7 @@ def _ask(
     result = connections.run_all(
         targets, PROCESSES.command(*arguments), stdin=PROCESSES.stdin(), timeout_s=TIMEOUT_S
     )
-    return read_each(result, parse_processes)
+    return parse_outputs(result, parse_processes)
 
 
 def all_of(result: FanoutResult[tuple[NodeProcess, ...]]) -> tuple[NodeProcess, ...]:

@@ -30,15 +30,15 @@ from clusterctl.jobs.plan import (
     clears_or_resumes,
     new_job_id,
     plan_job,
-    settled,
+    with_trainer_run,
 )
 from clusterctl.jobs.preflight import (
     NotReady,
     crowding_findings,
     errors,
-    parse_look,
+    parse_node_facts,
     preflight,
-    question,
+    probe_input,
 )
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 from clusterctl.node.jobs.preflight import look
@@ -102,8 +102,8 @@ def plan_here(
     )
     more_gpus = f"add nodes (clusterctl up NAME --nodes N), or correct {hosts_path.resolve()}"
     check_request(request, hosts.slots, more_gpus)
-    plan = settled(plan_job(request, facts, hosts, new_job_id()), Path.cwd())
-    here = parse_look(facts.hostname or "this node", look(question(plan)))
+    plan = with_trainer_run(plan_job(request, facts, hosts, new_job_id()), Path.cwd())
+    here = parse_node_facts(facts.hostname or "this node", look(probe_input(plan)))
     ranks = {here.host: min(plan.ranks, head_slots(facts, hosts))}
     crowded = crowding_findings([here], ranks)
     return plan, preflight(plan, [here], ranks, options.force, besides=crowded)

@@ -292,7 +292,7 @@ _NAMES = {
 }
 
 
-def ask_trainer(
+def parse_with_trainer(
     folder: Path, home: str, ranks: int, lines: Sequence[Sequence[str]]
 ) -> tuple[TrainerRun | None, str]:
     """Return what the trainer in `folder` makes of its flags, and its errors in one line.

@@ -89,7 +89,7 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
     started = replace(recorded, tcp=daemon.tcp, **_limits(daemon))
     record.write_record(started)
     if plan.mode == "root":
-        _be_nobody(plan)
+        _drop_privileges(plan)
     for server in (make_metadata_server(daemon.metadata), make_storage(daemon.storage)):
         threading.Thread(target=server.serve_forever, daemon=True).start()
     supervisor = Supervisor(daemon, network, options.volume_bytes, sys.stderr.fileno())
@@ -113,7 +113,7 @@ def _limits(daemon: Daemon) -> dict[str, Any]:
     return {"cgroups": tuple(map(str, daemon.cgroups)), "memory_bytes": memory}
 
 
-def _be_nobody(plan: DaemonPlan) -> None:
+def _drop_privileges(plan: DaemonPlan) -> None:
     """Give up root, so that requests are read by a uid that owns nothing on this machine.
 
     The uid is that of the hosts' root. With any other one this process could not kill the daemon,

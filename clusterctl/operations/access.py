@@ -49,7 +49,7 @@ class Access:
         return tuple(map(self.target, self.cluster.in_service))
 
     @property
-    def everyone(self) -> tuple[Target, ...]:
+    def all_targets(self) -> tuple[Target, ...]:
         """All nodes, including those in quarantine."""
         return tuple(map(self.target, self.cluster.nodes))
 
@@ -121,7 +121,7 @@ def log_in_everywhere(access: Access, within_s: float) -> FanoutResult[Session]:
     Each step of a login (TCP connection, SSH banner, authentication) may take `within_s` seconds.
     """
     access.connections.connect_timeout_s = within_s
-    return fan_out(access.connections.session, access.everyone)
+    return fan_out(access.connections.session, access.all_targets)
 
 
 def open_access(

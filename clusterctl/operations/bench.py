@@ -37,7 +37,7 @@ from clusterctl.jobs.trainer import IMAGENET_IMAGES
 from clusterctl.operations.access import Access
 from clusterctl.operations.kill import cancel
 from clusterctl.operations.logs import follow
-from clusterctl.operations.results import results_of_cluster, said_of, write_result
+from clusterctl.operations.results import results_of_cluster, state_phrase, write_result
 from clusterctl.operations.results_plot import Curve, Panel, draw, picture_format
 from clusterctl.operations.train import TrainingPlan, live_hosts, plan_training, start_training
 
@@ -293,7 +293,7 @@ def run_benchmark(
     Raise ClusterctlError when a run fails; the results before it are kept. Ctrl-C cancels the
     current run on all nodes.
     """
-    with alone(folder):
+    with locked_folder(folder):
         rest = list(keys)
         try:
             going = _under_way(access, folder, {run.key for run in benchmark.runs})
@@ -315,7 +315,7 @@ def run_benchmark(
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def locked_folder(folder: Path) -> Iterator[None]:
     """Lock a benchmark's folder for the block. Raise ClusterctlError if another process holds it.
 
     Two benchmarks in one folder would share `under-way.json`: each would follow, count and cancel
@@ -438,7 +438,7 @@ def _finish(
         job = follow(access, going.job_id, take, watch.lost)
     if job.state is not JobState.SUCCEEDED:
         failed = ClusterctlError(
-            f"the run of {going.key} {said_of(job)}",
+            f"the run of {going.key} {state_phrase(job)}",
             f"why: clusterctl explain {shlex.quote(str(log))}",
         )
         failed.exit_status = job.exit_status or 1

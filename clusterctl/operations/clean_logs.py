@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from clusterctl.domain.errors import HostError
-from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, read_each
+from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, parse_outputs
 from clusterctl.jobs.detached import JobRecord
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
-from clusterctl.operations.logs import job_running, jobs_of, refuse_beside_a_run, what_runs
+from clusterctl.operations.logs import job_running, jobs_of, refuse_while_running, running_work
 from clusterctl.operations.results import LOG_FOLDER, LOG_NAME
 from clusterctl.transport.target import Target
 
@@ -103,9 +103,9 @@ def find_logs(
     """
     # Several fan-outs follow: do not wait for an unreachable node in each of them.
     access.connections.ask_again = False
-    running = what_runs(access)
+    running = running_work(access)
     if not (force or dry_run):
-        refuse_beside_a_run(access, running, BECAUSE)
+        refuse_while_running(access, running, BECAUSE)
     records: list[JobRecord] = []
     # If the head node does not answer, it is among the failures of the fan-out below.
     with contextlib.suppress(HostError):
@@ -151,7 +151,7 @@ def _on(access: Access, targets: Sequence[Target], cleaning: Cleaning) -> Fanout
     result = access.connections.run_all(
         targets, CLEAN.command(), stdin=CLEAN.stdin(vars(cleaning)), timeout_s=TIMEOUT_S
     )
-    return read_each(result, parse_logs)
+    return parse_outputs(result, parse_logs)
 
 
 def parse_logs(result: CommandResult) -> NodeLogs:

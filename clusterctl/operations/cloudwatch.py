@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.files import write_file
-from clusterctl.ec2.cloudwatch import Point, Sorted, put, sort_out
+from clusterctl.ec2.cloudwatch import AcceptablePoints, Point, put, sort_out
 from clusterctl.jobs.metrics.logs import EvaluationRow, TrainingRow
 from clusterctl.operations.results import Results
 
@@ -49,7 +49,7 @@ class Pushed:
     metrics: int
     before: int
     untimed: int
-    left_out: Sorted
+    left_out: AcceptablePoints
 
 
 def push(clients: Clients, folder: ClusterFolder, found: Results, namespace: str) -> Pushed:

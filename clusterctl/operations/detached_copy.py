@@ -14,7 +14,7 @@ from clusterctl.bootstrap.head_programs import FOLDER, put_programs
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.jobs.deploy import HOSTS_PATH
-from clusterctl.jobs.detached import in_the_way, start_job
+from clusterctl.jobs.detached import job_running_error, start_job
 from clusterctl.jobs.plan import JobPlan, new_job_id
 from clusterctl.node.relay.manifest import FOLDER as A_FOLDER
 from clusterctl.node.relay.scan import SourceError, scan
@@ -80,7 +80,7 @@ def plan_detached_copy(
         copy = DetachedCopy(request, tuple(targets), origin, request.names or ())
     for job in running_jobs(access):
         if job.destination == copy.request.place:
-            raise in_the_way(job.job_id, access.cluster.name, job.destination)
+            raise job_running_error(job.job_id, access.cluster.name, job.destination)
     return copy
 
 

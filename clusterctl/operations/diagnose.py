@@ -60,7 +60,7 @@ DOWNLOAD_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True)
-class Looking:
+class SamplingPlan:
     """How many samples are taken of each process, and the seconds between them."""
 
     samples: int = 3
@@ -173,7 +173,7 @@ def download_py_spy(machine: str, path: Path) -> None:
 def collect(
     access: Access,
     job_id: str | None = None,
-    looking: Looking = Looking(),  # noqa: B008 - frozen
+    looking: SamplingPlan = SamplingPlan(),  # noqa: B008 - frozen
 ) -> Evidence:
     """Collect the evidence on job `job_id`. With None: on the running job, else one that was
     started by hand, else the latest.
@@ -190,7 +190,7 @@ def collect(
     def one(target: Target) -> tuple[HostEvidence, dict[str, Any] | None]:
         return ask(access, target, job_id, looking, spies)
 
-    outcomes = fan_out(one, access.everyone).outcomes
+    outcomes = fan_out(one, access.all_targets).outcomes
     nodes = {node.name: node for node in access.cluster.nodes}
     hosts, told = [], None
     for outcome in outcomes:
@@ -205,7 +205,7 @@ def collect(
         host = replace(host, index=node.index, host=node.name, address=address, slots=slots)
         hosts.append(replace(host, quarantined=node.quarantined))
     job = job_of(told, hosts, job_id)
-    hosts = without_strangers(job, hosts)
+    hosts = relevant_hosts(job, hosts)
     return Evidence(
         cluster=access.cluster.name,
         taken_at=taken_at.isoformat(timespec="seconds"),
@@ -216,7 +216,7 @@ def collect(
     )
 
 
-def without_strangers(job: JobEvidence | None, hosts: list[HostEvidence]) -> list[HostEvidence]:
+def relevant_hosts(job: JobEvidence | None, hosts: list[HostEvidence]) -> list[HostEvidence]:
     """Drop the hosts in quarantine, except those that have ranks of the job, and those that do not
     answer while ranks of the running job are missing."""
     ranks = {
@@ -236,7 +236,7 @@ def ask(
     access: Access,
     target: Target,
     job_id: str | None,
-    looking: Looking,
+    looking: SamplingPlan,
     spies: PySpies,
 ) -> tuple[HostEvidence, dict[str, Any] | None]:
     """Run the sampler on one node. Return the node's evidence and, from the head node, its record

@@ -12,7 +12,7 @@ from clusterctl.diagnosis.drift import CROWDED, disk_findings
 from clusterctl.domain.errors import AwsError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, read_each
+from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, parse_outputs
 from clusterctl.domain.units import format_bytes, format_duration, format_rate
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances, tag
@@ -307,7 +307,7 @@ def copy_parts(
     result = access.connections.run_all(
         access.select(indices), command, stdin=PARTS.stdin(), timeout_s=PARTS_TIMEOUT_S
     )
-    return read_each(result, parse)
+    return parse_outputs(result, parse)
 
 
 @dataclass(frozen=True)
@@ -335,7 +335,7 @@ def disk(access: Access, indices: Sequence[int] | None = None) -> DiskReport:
         stdin=DISK.stdin(asked),
         timeout_s=TIMEOUT_S,
     )
-    nodes = read_each(result, parse_disks)
+    nodes = parse_outputs(result, parse_disks)
     findings = [finding for node in nodes.values for finding in node.findings]
     copies = copy_parts(access, indices)
     answered = {outcome.host for outcome in nodes.outcomes if outcome.value}

@@ -22,7 +22,7 @@ from clusterctl.jobs.trainer import DATA_FOLDER
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.kill import kill
-from clusterctl.operations.logs import what_runs
+from clusterctl.operations.logs import running_work
 from clusterctl.operations.train import head_facts, leftovers
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
@@ -112,7 +112,7 @@ def doctor(
 
     looked: FanoutResult[ExaminedNode] = fan_out(one, targets)
     found = [*_unreachable(looked.failures), *findings(looked.values)]
-    running = what_runs(access).trainings
+    running = running_work(access).trainings
     found += leftovers(access.cluster.name, running)
     return DoctorReport(tuple(looked.values), tuple(looked.failures), in_order(folded(found)))
 
@@ -135,7 +135,7 @@ def _unreachable(failures: Sequence[HostOutcome[Any]]) -> list[Finding]:
     ]
 
 
-def mend(access: Access, report: DoctorReport, tell: Callable[[str], None]) -> int:
+def repair(access: Access, report: DoctorReport, tell: Callable[[str], None]) -> int:
     """Repair what is safe: end leftover ranks, and restore the hostnames of nodes that share one.
 
     `tell` receives a message for each repair. Return 0 if there was nothing to repair. The caller
@@ -154,7 +154,7 @@ def mend(access: Access, report: DoctorReport, tell: Callable[[str], None]) -> i
 
 def _end_leftovers(access: Access) -> int:
     """End the processes that jobs have left, and return how many ended. Raise HostError."""
-    running = what_runs(access)
+    running = running_work(access)
     queries = [ProcessQuery()]
     if any(process.serves for process in running.processes):
         # A query for all jobs would end the served models, too. Processes of an mpirun that was
@@ -174,7 +174,7 @@ def _rename(access: Access, report: DoctorReport, tell: Callable[[str], None]) -
     named = [(node, (node.said.get("system") or {}).get("hostname")) for node in report.nodes]
     shared = Counter(name for _, name in named if name)
     twins = [(node, name) for node, name in named if shared[name] > 1]
-    targets = {target.host: target for target in access.everyone}
+    targets = {target.host: target for target in access.all_targets}
     for node, name in twins:
         own = f"ip-{node.address.replace('.', '-')}"
         if name == own:

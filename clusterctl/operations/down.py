@@ -23,7 +23,7 @@ from clusterctl.ec2.network.vpcs import release_addresses
 from clusterctl.operations.costs import note_end
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import StepProgress
-from clusterctl.operations.local_state import forget, locked, note_end_seen, sent_launches
+from clusterctl.operations.local_state import delete_folder, locked, record_removed, sent_launches
 from clusterctl.operations.site import check_site, site_of
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def down(
     with locked(folder):
         # Existing nodes carry the account number, so `down` works even where STS is unreachable.
         find_nodes(clients, name, folder)
-        await_sent(clients.ec2, folder, progress.step)
+        await_unsettled_launches(clients.ec2, folder, progress.step)
         removed = _remove(clients, name, folder, progress)
         if removed.nothing and folder.launched:
             # Nodes may still run in another region or account, and only the key in this folder
@@ -95,11 +95,13 @@ def down(
                 "look with `clusterctl gc --all-regions` and with the account's other profiles; "
                 f"if the cluster is gone for good, delete the folder: rm -r {folder.path}",
             )
-        forget(folder)
+        delete_folder(folder)
     return replace(removed, folder=True)
 
 
-def await_sent(client: EC2Client, folder: ClusterFolder, tell: Callable[[str], None]) -> None:
+def await_unsettled_launches(
+    client: EC2Client, folder: ClusterFolder, tell: Callable[[str], None]
+) -> None:
     """Wait for launches of unknown outcome, until EC2 shows their instances or is overdue.
 
     `tell` receives a line of progress if there is something to wait for. Raises AwsError.
@@ -137,6 +139,6 @@ def _remove(
     if not removed.nothing:
         # The key pair is deleted last. A `down` that was interrupted earlier finds it when it is
         # run again, and so still deletes the folder.
-        note_end_seen(folder)
+        record_removed(folder)
     delete_key_pairs(client, removed.key_pairs)
     return removed

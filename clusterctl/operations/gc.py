@@ -19,26 +19,26 @@ from clusterctl.domain.cluster import AWAKE, Market, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.files import write_file
 from clusterctl.ec2 import tags
-from clusterctl.ec2.errors import gaps, translated
+from clusterctl.ec2.errors import backoff_delays, translated
 from clusterctl.ec2.gc.orphans import (
     Judged,
     Rules,
     ThingId,
     Verdict,
-    alone,
     judge,
     thing_id,
+    undated_orphans,
     without_stop_time,
 )
-from clusterctl.ec2.gc.removal import Left, remove, still_there
+from clusterctl.ec2.gc.removal import RemainingResource, remove, still_exists_error
 from clusterctl.ec2.gc.resources import STOPPED_SEEN, Resource, ResourceKind
-from clusterctl.ec2.gc.sweep import RegionResources, Unseen, look, nothing_seen
+from clusterctl.ec2.gc.sweep import RegionResources, Unseen, look, unreachable_region
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.launch.attempt import SETTLED_AFTER_S
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd, price_key
 from clusterctl.ec2.money.prices import find_prices
 from clusterctl.operations.costs import Region, note_end
-from clusterctl.operations.down import await_sent
+from clusterctl.operations.down import await_unsettled_launches
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import locked, sent_launches
 from clusterctl.operations.site import Site, check_account, kept_site, site_of
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 FILE = "gc.json"
 
 
-def note_alone(
+def record_unused(
     path: Path,
     accounts: Mapping[str, str],
     alone: Collection[ThingId],
@@ -151,7 +151,7 @@ def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
 
 
 @contextmanager
-def to_itself(
+def locked_and_settled(
     clients: Clients, folder: ClusterFolder, tell: Callable[[str], None]
 ) -> Iterator[None]:
     """Hold the cluster's lock, after waiting for its launches of unknown outcome.
@@ -159,7 +159,7 @@ def to_itself(
     Raises ClusterctlError if another command holds it, AwsError.
     """
     with locked(folder):
-        await_sent(clients.ec2, folder, tell)
+        await_unsettled_launches(clients.ec2, folder, tell)
         yield
 
 
@@ -224,11 +224,11 @@ class HourlyCosts:
 
 
 # How often to look again after a removal: EC2 may show deleted resources for a while.
-LOOKS_AFTER = 8
+MOST_SWEEPS_AFTER = 8
 
 
 @dataclass(frozen=True)
-class Wishes:
+class GcOptions:
     """The user's options that decide what is an orphan. See Rules for their meaning."""
 
     cluster: str | None = None
@@ -240,13 +240,13 @@ class Wishes:
 class Sweep:
     """The resources found, with a verdict on each.
 
-    `unseen` are the kinds that could not be read in a region. `forgetful` is the error if the
+    `unseen` are the kinds that could not be read in a region. `record_error` is the error if the
     first-seen times could not be recorded.
     """
 
     judged: tuple[Judged, ...] = ()
     unseen: tuple[Unseen, ...] = ()
-    forgetful: ClusterctlError | None = None
+    record_error: ClusterctlError | None = None
 
     @property
     def orphans(self) -> tuple[Judged, ...]:
@@ -262,7 +262,7 @@ class GcReport:
     """
 
     gone: tuple[Resource, ...]
-    left: tuple[Left, ...]
+    left: tuple[RemainingResource, ...]
     unseen: tuple[Unseen, ...]
 
 
@@ -277,7 +277,7 @@ class GarbageCollector:
         self,
         clients: Mapping[str, Clients],
         home: Path,
-        wishes: Wishes = Wishes(),
+        wishes: GcOptions = GcOptions(),
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._places = [Region(region, clients[region]) for region in clients]
@@ -299,19 +299,19 @@ class GarbageCollector:
             check_account(ClusterFolder(self._home / self._wishes.cluster), clients)
         local = self._local()
         looks = fan_out(self._look, self._places).outcomes
-        found = [one.value or nothing_seen(one.host, one.error) for one in looks]
+        found = [one.value or unreachable_region(one.host, one.error) for one in looks]
         resources = [one for region in found for one in region.resources]
         unseen = tuple(one for region in found for one in region.unseen)
         rules = self._rules(local, unseen)
         failure = None
         if self._wishes.cluster is None:
-            since, failure = note_alone(
+            since, failure = record_unused(
                 self._home / FILE,
                 {region: str(site) for region, site in self._sites().items()},
-                alone(resources, rules),
+                undated_orphans(resources, rules),
                 {one.region for one in unseen},
             )
-            rules = replace(rules, alone_since=since)
+            rules = replace(rules, first_seen_unused=since)
         return Sweep(judge(resources, rules), unseen, failure)
 
     def note_stops(self, sweep: Sweep) -> None:
@@ -349,11 +349,11 @@ class GarbageCollector:
         for key, one in asked.items():
             if (one.region, one.kind) in blind:
                 why = f"could not be looked at again: {blind[one.region, one.kind].message}"
-                left[key] = Left(one, ClusterctlError(why, "run it again"))
+                left[key] = RemainingResource(one, ClusterctlError(why, "run it again"))
             elif key in now and now[key].verdict is not Verdict.ORPHAN:
                 sure = (one.region, ResourceKind.INSTANCE) not in blind
                 why = f"{'no longer an orphan' if sure else 'not judged again'}: {now[key].why}"
-                left[key] = Left(one, ClusterctlError(why))
+                left[key] = RemainingResource(one, ClusterctlError(why))
         left |= self._remove_all([asked[key] for key in asked if key in now.keys() - left.keys()])
         after, shown = self._look_again(asked, patient=not left)
         if self._wishes.cluster is not None and shown.keys() - asked.keys():
@@ -366,12 +366,14 @@ class GarbageCollector:
         # A resource remains if the last sweep shows it, or if it could not be removed and the last
         # sweep could not read its kind.
         remaining = {
-            key: left.get(key) or Left(one, still_there(one))
+            key: left.get(key) or RemainingResource(one, still_exists_error(one))
             for key, one in asked.items()
             if key in shown or (key in left and (one.region, one.kind) in still_blind)
         }
         new = shown.keys() - asked.keys()
-        remaining |= {key: Left(shown[key], still_there(shown[key])) for key in new}
+        remaining |= {
+            key: RemainingResource(shown[key], still_exists_error(shown[key])) for key in new
+        }
         gone = tuple(one for key, one in asked.items() if key not in remaining)
         return GcReport(gone, tuple(remaining.values()), tuple(unseen.values()))
 
@@ -382,7 +384,10 @@ class GarbageCollector:
             if (place.host, name) in here:
                 folder = ClusterFolder(self._home / name)
                 # If another command holds the lock, `_remove` reports it.
-                with suppress(ClusterctlError), to_itself(place.clients, folder, self._tell):
+                with (
+                    suppress(ClusterctlError),
+                    locked_and_settled(place.clients, folder, self._tell),
+                ):
                     pass
 
     def _local(self) -> LocalClusters:
@@ -399,7 +404,7 @@ class GarbageCollector:
             busy=local.locked,
             # A chosen cluster is removed with what its launches of unknown outcome have made.
             unsettled=local.unsettled if wishes.cluster is None else frozenset(),
-            blind=frozenset((one.region, one.kind) for one in unseen),
+            unlisted_kinds=frozenset((one.region, one.kind) for one in unseen),
             cluster=wishes.cluster,
             older_than_s=wishes.older_than_s,
             networks=wishes.networks,
@@ -422,7 +427,7 @@ class GarbageCollector:
         Those are orphans and what was `asked` to be removed. With `patient`, the sweep is repeated
         until there are none, for some seconds at most.
         """
-        for gap_s in islice(gaps(0.2), LOOKS_AFTER):
+        for gap_s in islice(backoff_delays(0.2), MOST_SWEEPS_AFTER):
             after = self.sweep()
             shown = {
                 thing_id(one.resource): one.resource
@@ -434,21 +439,25 @@ class GarbageCollector:
             time.sleep(gap_s)
         return after, shown
 
-    def _remove_all(self, resources: Sequence[Resource]) -> dict[ThingId, Left]:
+    def _remove_all(self, resources: Sequence[Resource]) -> dict[ThingId, RemainingResource]:
         """Remove resources, all regions at the same time. Return what is left."""
         by_place = {
             place: [one for one in resources if one.region == place.host] for place in self._places
         }
         places = [place for place in self._places if by_place[place]]
         outcomes = fan_out(lambda place: self._remove(place, by_place[place]), places).outcomes
-        left: dict[ThingId, Left] = {}
+        left: dict[ThingId, RemainingResource] = {}
         for place, outcome in zip(places, outcomes):
             if outcome.error:
-                left |= {thing_id(one): Left(one, outcome.error) for one in by_place[place]}
+                left |= {
+                    thing_id(one): RemainingResource(one, outcome.error) for one in by_place[place]
+                }
             left |= {thing_id(one.resource): one for one in outcome.value or ()}
         return left
 
-    def _remove(self, place: Region, resources: Sequence[Resource]) -> tuple[Left, ...]:
+    def _remove(
+        self, place: Region, resources: Sequence[Resource]
+    ) -> tuple[RemainingResource, ...]:
         """Remove one region's resources, under the locks of their clusters. Return what is left."""
         here = self._local().here
         busy: dict[str, ClusterctlError] = {}
@@ -457,13 +466,15 @@ class GarbageCollector:
                 if (place.host, name) in here:
                     try:
                         folder = ClusterFolder(self._home / name)
-                        held.enter_context(to_itself(place.clients, folder, self._tell))
+                        held.enter_context(locked_and_settled(place.clients, folder, self._tell))
                     except ClusterctlError as failure:
                         busy[name] = failure
             free = [one for one in resources if one.cluster not in busy]
             self._note_end(place, free)
             left = remove(place.clients, place.host, free, self._told, self._tell)
-        taken = (Left(one, busy[one.cluster]) for one in resources if one.cluster in busy)
+        taken = (
+            RemainingResource(one, busy[one.cluster]) for one in resources if one.cluster in busy
+        )
         return (*left, *taken)
 
     def _note_end(self, place: Region, resources: Sequence[Resource]) -> None:

@@ -27,8 +27,8 @@ from clusterctl.ec2.instances import (
     Instance,
     find_instances,
     find_user_data,
+    members_or_all,
     set_at_power_off,
-    standing,
 )
 from clusterctl.ec2.launch.observe import Observed
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
@@ -51,7 +51,7 @@ SETTINGS_COMMAND = "sudo -n cat /var/lib/clusterctl/guard.json 2>/dev/null || :"
 LEAST_LEFT_S = 120.0
 
 
-def with_user_data(clients: Clients, seen: Observed) -> Observed:
+def with_complete_user_data(clients: Clients, seen: Observed) -> Observed:
     """Return `seen` with the complete user data for new nodes: the user's own and the guard.
 
     Nodes that join a cluster get the head node's user data, unless the user gives other. Nothing
@@ -61,7 +61,7 @@ def with_user_data(clients: Clients, seen: Observed) -> Observed:
     spec = seen.spec
     if seen.catalogue is None:
         return seen
-    there = standing(seen.instances)
+    there = members_or_all(seen.instances)
     if there and not spec.user_data:
         data = find_user_data(clients.ec2, there[0].node.instance_id)
     else:
@@ -150,7 +150,7 @@ def update_guards(
     )
 
 
-def regroup(access: Access, indices: Sequence[int]) -> FanoutResult[bool]:
+def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[bool]:
     """Adapt the guards after these nodes went into quarantine or came back from it.
 
     The head node's guard then asks only the nodes in service whether they idle, and a node in

@@ -92,7 +92,7 @@ def open_hosts(
         own = (folder.ssh_config, folder.key, folder.known_hosts)
         return replace(nodes, sources=(*sources, *own))
     targets = tuple(config.target(host, user) for host in hosts)
-    dial.begin(targets[:at_once])
+    dial.start_connecting(targets[:at_once])
 
     from clusterctl.transport.connections import Connections
     from clusterctl.transport.keys import PinnedHostKeys
@@ -119,7 +119,7 @@ def open_nodes(
     cluster's key cannot be read.
     """
     targets = _nodes(folder, hosts, user)
-    dial.begin(targets[:at_once])
+    dial.start_connecting(targets[:at_once])
 
     from clusterctl.transport.connections import Connections
     from clusterctl.transport.keys import PinnedHostKeys, load_key

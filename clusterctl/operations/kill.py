@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from clusterctl.domain.errors import CommandFailed, HostError
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, read_each
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, parse_outputs
 from clusterctl.jobs.detached import JobRecord, end_job, find_job
 from clusterctl.jobs.processes import (
     NodeProcess,
@@ -92,7 +92,7 @@ class KillReport:
             return 255
         return 1 if self.left or self.held else 0
 
-    def beside(self, other: KillReport) -> KillReport:
+    def merged_with(self, other: KillReport) -> KillReport:
         """Return this report joined with the part of `other` about nodes where it found processes.
 
         The other nodes of `other` are dropped, their failures too.
@@ -171,7 +171,7 @@ def _held(
     deadline = time.monotonic() + FREED_WITHIN_S
     while True:
         said = access.connections.run_all(targets, GPU_USE, timeout_s=GPU_TIMEOUT_S)
-        looked = read_each(said, parse_gpu_use)
+        looked = parse_outputs(said, parse_gpu_use)
         held = tuple(one for value in looked.values for one in value)
         if not held or time.monotonic() > deadline:
             break
@@ -183,14 +183,14 @@ def _held(
 
 
 @dataclass(frozen=True)
-class Cancelled:
+class CancelReport:
     """Each job's record before and after it was ended, and the report of `kill` on all else."""
 
     jobs: tuple[tuple[JobRecord, JobRecord], ...]
     others: KillReport
 
 
-def cancel(access: Access, job_id: str | None = None) -> Cancelled:
+def cancel(access: Access, job_id: str | None = None) -> CancelReport:
     """End the job `job_id`. With None: all jobs, runs started by hand, and leftover processes.
 
     It is no error if nothing runs. Raise UsageError for an unknown job, and HostError if the head
@@ -216,7 +216,7 @@ def cancel(access: Access, job_id: str | None = None) -> Cancelled:
     # is no failure.
     away = [node.index for node in access.cluster.nodes if node not in access.cluster.in_service]
     for job in jobs if away else ():
-        others = others.beside(kill(access, ProcessQuery(job_id=job.job_id), away))
+        others = others.merged_with(kill(access, ProcessQuery(job_id=job.job_id), away))
     if silent:
         known = [outcome for outcome in others.failures if outcome.host != silent.host]
         others = replace(
@@ -225,4 +225,4 @@ def cancel(access: Access, job_id: str | None = None) -> Cancelled:
             failures=(HostOutcome(silent.host, error=silent), *known),
         )
     now = [find_job(access.connections, access.head, job.job_id) for job in jobs]
-    return Cancelled(tuple(zip(jobs, now)), others)
+    return CancelReport(tuple(zip(jobs, now)), others)

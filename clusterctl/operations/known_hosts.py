@@ -172,7 +172,7 @@ def node_names(node: Node) -> tuple[str, ...]:
     return NodeIdentity(node.name, node.private_ip, node.public_ip, "", ()).names
 
 
-def text_fingerprint(host_key: str) -> str:
+def key_fingerprint(host_key: str) -> str:
     """Return `TYPE SHA256:...`, as `ssh-keygen -l` prints it, for a key `TYPE BASE64`."""
     kind, _, body = host_key.partition(" ")
     digest = hashlib.sha256(base64.b64decode(body)).digest()
@@ -372,7 +372,7 @@ def _accepted(node: Node, host_key: str) -> Finding:
         "hostkey.unseen",
         Severity.WARNING,
         f"its host key was ACCEPTED UNSEEN, as --accept-new-host-keys says: "
-        f"{text_fingerprint(host_key)}. If someone is in between, they hold your session",
+        f"{key_fingerprint(host_key)}. If someone is in between, they hold your session",
         node.name,
         "compare it with what the node has: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; "
         "a later `up` compares it with the console",
@@ -380,4 +380,4 @@ def _accepted(node: Node, host_key: str) -> Finding:
 
 
 def _listed(host_keys: tuple[str, ...]) -> str:
-    return ", ".join(map(text_fingerprint, host_keys))
+    return ", ".join(map(key_fingerprint, host_keys))

@@ -175,7 +175,7 @@ def sent_launches(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
         return ()
 
 
-def note_end_seen(folder: ClusterFolder) -> None:
+def record_removed(folder: ClusterFolder) -> None:
     """Record that nothing launched from this folder exists any more (see `ClusterFolder.launched`).
 
     Deletes the record of launches and ssh_config.
@@ -239,6 +239,6 @@ def _take(opened: IO[str], lock: Path) -> bool:
         return False
 
 
-def forget(folder: ClusterFolder) -> None:
+def delete_folder(folder: ClusterFolder) -> None:
     """Delete the folder with all its files."""
     shutil.rmtree(folder.path, ignore_errors=False)

@@ -55,7 +55,7 @@ def running_jobs(access: Access) -> list[JobRecord]:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningWork:
     """The head node's jobs that have not ended, and the processes of jobs on all nodes. `silent`
     has the outcomes of nodes that did not answer.
 
@@ -72,7 +72,7 @@ class Running:
         return tuple(process for process in self.processes if process.role == "launcher")
 
     @property
-    def trainings(self) -> Running:
+    def trainings(self) -> RunningWork:
         """This value without the jobs that copy data or serve a model: a training may run beside
         them."""
         others = {job.job_id for job in self.jobs if job.destination}
@@ -95,7 +95,7 @@ class Running:
         return tuple(process for process in self.processes if process.role != "daemon")
 
 
-def what_runs(access: Access) -> Running:
+def running_work(access: Access) -> RunningWork:
     """List the jobs and the processes of all nodes. A node that does not answer is in `silent`."""
     silent: dict[str, HostOutcome[Any]] = {}
     jobs: list[JobRecord] = []
@@ -107,7 +107,7 @@ def what_runs(access: Access) -> Running:
         silent[error.host] = HostOutcome(error.host, error=error)
     found = list_processes(access.connections, access.targets, ProcessQuery())
     silent.update({outcome.host: outcome for outcome in found.failures})
-    return Running(tuple(jobs), all_of(found), tuple(silent.values()))
+    return RunningWork(tuple(jobs), all_of(found), tuple(silent.values()))
 
 
 def refuse_while_training(access: Access, because: str) -> None:
@@ -116,10 +116,10 @@ def refuse_while_training(access: Access, because: str) -> None:
     `because` completes the message. Other nodes that do not answer, and leftover processes, do not
     count: the commands that call this are among those that repair such nodes.
     """
-    refuse_beside_a_run(access, what_runs(access), because)
+    refuse_while_running(access, running_work(access), because)
 
 
-def refuse_beside_a_run(access: Access, running: Running, because: str) -> None:
+def refuse_while_running(access: Access, running: RunningWork, because: str) -> None:
     """Do the same as refuse_while_training with `running`, an earlier result of what_runs."""
     name = access.cluster.name
     for outcome in running.silent:
@@ -236,7 +236,7 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
             holds = f"job {other}" if other else f"a {RECORD} that is no job's"
             raise UsageError(f"{place} holds {holds}", "name another folder")
         place.mkdir(parents=True, exist_ok=True)
-        with draft_folder(place, job_id) as (draft, is_ours):
+        with locked_staging_folder(place, job_id) as (draft, is_ours):
             if job.model_dir is not None and not job.running:
                 _collect(access, job_id)
             _unpack(access, job_id, draft)
@@ -272,7 +272,7 @@ def _publish(draft: Path, place: Path) -> None:
 
 
 @contextmanager
-def draft_folder(place: Path, job_id: str) -> Iterator[tuple[Path, bool]]:
+def locked_staging_folder(place: Path, job_id: str) -> Iterator[tuple[Path, bool]]:
     """Make a temporary folder in `place` for one fetch, and remove it after the block.
 
     Yield the folder, and whether an interrupted fetch of the same job left one behind: then files

@@ -21,21 +21,27 @@ from clusterctl.ec2.instances import (
     as_cluster,
     find_instances,
     members_of,
-    standing,
+    members_or_all,
     tag,
     unfinished_of,
     untag,
     wanted_of,
 )
-from clusterctl.ec2.launch.observe import Request, same_again
+from clusterctl.ec2.launch.observe import Request, spec_of_existing
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.tags import Unfinished
-from clusterctl.operations.down import await_sent
+from clusterctl.operations.down import await_unsettled_launches
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.local_state import locked, sent_launches
 from clusterctl.operations.readiness import make_ready
 from clusterctl.operations.site import check_site
-from clusterctl.operations.up import UpReport, bring_up, conclude, dismiss, plan_up
+from clusterctl.operations.up import (
+    UpReport,
+    bring_up,
+    clear_unfinished,
+    plan_up,
+    terminate_leaving,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -180,14 +186,14 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveRepor
         labels = {tags.NODES: tags.indices_text(left), tags.UNFINISHED: asked.text}
         _tag(client, rest, labels)
         # Otherwise an instance that `add` has launched, and EC2 does not show yet, would stay.
-        await_sent(client, launcher.folder, launcher.progress.step)
-        dismiss(launcher, name)
+        await_unsettled_launches(client, launcher.folder, launcher.progress.step)
+        terminate_leaving(launcher, name)
         cluster = as_cluster(client, name, rest)
         assert cluster is not None, "the head node is left"
         settled = all(node.state is NodeState.RUNNING for node in cluster.nodes)
         if settled:
             cluster, *_ = make_ready(launcher, name, rest)
-            conclude(launcher, name)
+            clear_unfinished(launcher, name)
         return RemoveReport(cluster, names, settled)
 
 
@@ -216,10 +222,10 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
         _tag(client, old, {tags.RETIRED: "yes"})
         if old:
             _tag(client, members_of(there), {tags.UNFINISHED: unfinished})
-        if standing(there)[0].reservation_id:
-            dismiss(launcher, name)
+        if members_or_all(there)[0].reservation_id:
+            terminate_leaving(launcher, name)
         try:
-            return bring_up(launcher, lambda there: same_again(name, there))
+            return bring_up(launcher, lambda there: spec_of_existing(name, there))
         except ClusterctlError as failure:
             # With a launch of unknown outcome, the new nodes may still appear; `up` handles that.
             if not sent_launches(launcher.folder):
@@ -288,7 +294,7 @@ def grown(name: str, there: Sequence[Instance], count: int, under_way: bool) -> 
             f"{fold_hosts(asleep)}: stopped; nodes join a cluster that runs",
             f"start it first{finishes}: clusterctl start {name}",
         )
-    spec = replace(same_again(name, there), adds=True)
+    spec = replace(spec_of_existing(name, there), by_add=True)
     if len(begun) == count:
         return spec
     if begun and (under_way or any(one.node.index in begun for one in members)):

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2 import tags
-from clusterctl.ec2.errors import gaps, translated
+from clusterctl.ec2.errors import backoff_delays, translated
 from clusterctl.ec2.instances import PAGE
 from clusterctl.ec2.launch.capacity import find_offers
 from clusterctl.ec2.launch.request import Step, tagged
 from clusterctl.ec2.network.plan import (
     DEFAULT_CIDR,
     Action,
+    NetworkRequest,
     NetworkSettings,
-    NetworkWish,
     Stack,
     check_network_name,
     check_ssh_from,
@@ -161,7 +161,7 @@ class StackWork:
         Raises ClusterctlError at the deadline.
         """
         stale_until = time.monotonic() + STALE_FOR_S
-        for gap_s in gaps(0.5, 1.3, 5.0):
+        for gap_s in backoff_delays(0.5, 1.3, 5.0):
             seen = find_stack(self._client, stack.stack_id)
             if seen is None:
                 return replace(stack, status="DELETE_COMPLETE")
@@ -243,7 +243,7 @@ class NetworkStatus:
     instances: Sequence[str]
 
 
-def plan_network(clients: Clients, wish: NetworkWish) -> NetworkPlan:
+def plan_network(clients: Clients, wish: NetworkRequest) -> NetworkPlan:
     """Return what `network up` would do. Changes nothing.
 
     Raises UsageError if the network exists with other settings, ClusterctlError if it is in a state
@@ -259,7 +259,7 @@ def plan_network(clients: Clients, wish: NetworkWish) -> NetworkPlan:
     return NetworkPlan(action, replace(given, ssh_from=wish.ssh_from or given.ssh_from), stack)
 
 
-def _new_settings(clients: Clients, wish: NetworkWish) -> NetworkSettings:
+def _new_settings(clients: Clients, wish: NetworkRequest) -> NetworkSettings:
     """Return the settings of a new network, with defaults for what the wish leaves open."""
     cidr = wish.cidr or DEFAULT_CIDR
     ssh_from = wish.ssh_from
@@ -288,7 +288,7 @@ def _zones(clients: Clients) -> list[str]:
 
 def network_up(
     clients: Clients,
-    wish: NetworkWish,
+    wish: NetworkRequest,
     *,
     progress: StepProgress | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,

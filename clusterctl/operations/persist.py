@@ -98,7 +98,7 @@ def login_of(hosts: Path, user: str | None, key: Path | None, home: Path) -> Log
     )
 
 
-class KeptConnections:
+class KeeperClient:
     """Runs commands through the keeper of a login, with the `run_all` of Connections.
 
     `persist_s` is how long the keeper stays after this call. `stdin` is the file descriptor whose
@@ -365,7 +365,7 @@ class _Keeper:
             return
         from clusterctl.transport.stdin import StdinSource
 
-        connections = access.connections.apart()
+        connections = access.connections.with_own_commands()
         connections.connect_timeout_s = call["connect_timeout_s"]
         _send(file, {"hosts": [target.host for target in access.targets]})
         ours, theirs = os.pipe()

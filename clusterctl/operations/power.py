@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from clusterctl.domain.cluster import Cluster, Market, NodeState
 from clusterctl.domain.errors import ClusterctlError, NoSuchCluster, UsageError, no_such_cluster
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.ec2.errors import gaps, translated
+from clusterctl.ec2.errors import backoff_delays, translated
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances
-from clusterctl.ec2.launch.observe import same_again
+from clusterctl.ec2.launch.observe import spec_of_existing
 from clusterctl.operations.costs import note_spent
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.local_state import locked
@@ -75,7 +75,7 @@ def start(launcher: Launcher, name: str) -> UpReport:
     """
     with locked(launcher.folder):
         check_site(launcher.folder, launcher.clients)
-        return bring_up(launcher, lambda there: same_again(name, there))
+        return bring_up(launcher, lambda there: spec_of_existing(name, there))
 
 
 def _check_stoppable(name: str, there: Sequence[Instance]) -> None:
@@ -96,7 +96,7 @@ def _check_stoppable(name: str, there: Sequence[Instance]) -> None:
 def _await_stopped(client: EC2Client, name: str) -> Cluster:
     """Wait until all instances are stopped. Return the cluster."""
     deadline = time.monotonic() + STOPPED_WITHIN_S
-    for gap_s in gaps():
+    for gap_s in backoff_delays():
         there = find_instances(client, name)
         cluster = as_cluster(client, name, there)
         if cluster is None:

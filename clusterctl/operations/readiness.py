@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.bootstrap.head_programs import start_putting
+from clusterctl.bootstrap.head_programs import start_installation
 from clusterctl.bootstrap.inspection import (
-    Asked,
     Inspection,
+    RequestedEquipment,
     check_equipment,
     check_inspection,
     inspection_script,
@@ -36,9 +36,9 @@ from clusterctl.domain.errors import (
 )
 from clusterctl.domain.files import write_file
 from clusterctl.domain.findings import Finding, Severity, folded
-from clusterctl.domain.results import FanoutResult, read_each
+from clusterctl.domain.results import FanoutResult, parse_outputs
 from clusterctl.domain.units import format_duration
-from clusterctl.ec2.errors import gaps
+from clusterctl.ec2.errors import backoff_delays
 from clusterctl.ec2.host_keys import Consoles
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances, find_states
 from clusterctl.ec2.network.vpcs import is_local
@@ -75,7 +75,7 @@ class InstanceWatch:
         self._client = client
         self._name = name
         self._lock = threading.Lock()
-        self._often, self._seldom = gaps(0.2, 1.1), gaps(1.0, 1.3)
+        self._often, self._seldom = backoff_delays(0.2, 1.1), backoff_delays(1.0, 1.3)
         self._seen = {instance.node.instance_id: instance for instance in seen}
         self._ids = tuple(self._seen)
         self._next_look = time.monotonic() + next(self._pace)
@@ -148,7 +148,9 @@ class NodeNotReady(HostError):
     exit_status = 1
 
 
-def late(node: Node, stage: Stage, timeout_s: float, agents_reason: str = "") -> NodeNotReady:
+def not_ready_error(
+    node: Node, stage: Stage, timeout_s: float, agents_reason: str = ""
+) -> NodeNotReady:
     """Return the error for a node that was still at `stage` after `timeout_s` seconds.
 
     `agents_reason` is why Systems Manager has no host key of it; empty if it was not called.
@@ -261,7 +263,7 @@ class Readiness:
             agents.expect(node.instance_id)
         began = time.monotonic()
         try:
-            for _ in self._ticks(node, gaps(0.3, 1.5, 10.0)):
+            for _ in self._ticks(node, backoff_delays(0.3, 1.5, 10.0)):
                 # All nodes share one rate of GetConsoleOutput calls, which EC2 throttles.
                 self._sleep(node, self._host_keys.consoles.turn_s())
                 keys = self._host_keys.look(node, has_agent, time.monotonic() - began)
@@ -277,17 +279,21 @@ class Readiness:
         seen = self._watch.look(node.instance_id)
         return bool(seen and seen.instance_profile)
 
-    def _asked(self, node: Node) -> Asked:
+    def _asked(self, node: Node) -> RequestedEquipment:
         """Return what the launch asked for, to compare the node with."""
         seen = self._watch.look(node.instance_id)
-        return Asked(seen.efa_interfaces, seen.disk.size_gib or 0) if seen else Asked()
+        return (
+            RequestedEquipment(seen.efa_interfaces, seen.disk.size_gib or 0)
+            if seen
+            else RequestedEquipment()
+        )
 
     def _inspect(self, node: Node, script: str) -> Inspection:
         """Run the inspection script as soon as the node can be logged in to. Return its report."""
         self._enter(node, Stage.LOGIN)
         compared = False
         refused_until = time.monotonic() + KEY_REFUSED_FOR_S
-        for _ in self._ticks(node, gaps(0.2, 1.5)):
+        for _ in self._ticks(node, backoff_delays(0.2, 1.5)):
             try:
                 return self._ask(node, script)
             except KeyRefused:
@@ -377,7 +383,9 @@ class Readiness:
         stage = self._stages[node.name]
         with contextlib.suppress(HostError):
             self._connections.forget(self._target_of(node))
-        return late(node, stage, self._timeout_s, self._host_keys.agents.reason(node.instance_id))
+        return not_ready_error(
+            node, stage, self._timeout_s, self._host_keys.agents.reason(node.instance_id)
+        )
 
 
 # A booting host may drop the first packets, so a short timeout and another try are faster.
@@ -453,7 +461,9 @@ def _reach_and_join(
                 # Work with the local EC2 must not need the internet, where pip would look.
                 offline = is_local(client.meta.endpoint_url)
                 why_no_programs.append(
-                    start_putting(connections, target_of(node), HOSTS_PATH, launcher.home, offline)
+                    start_installation(
+                        connections, target_of(node), HOSTS_PATH, launcher.home, offline
+                    )
                 )
 
         readiness = Readiness(watch, connections, sources, target_of, progress, timeout_s, checked)
@@ -531,7 +541,7 @@ def _join(
     }
     text = hosts_text(replace(cluster, nodes=tuple(fact.node for fact in facts)), gpus_of(facts))
     shipped = deploy_files(connections, targets, text, lambda target: scripts[target is head])
-    check_all(cluster, read_each(shipped, deployed_files))
+    check_all(cluster, parse_outputs(shipped, deployed_files))
     return members
 
 

@@ -19,17 +19,17 @@ from clusterctl.jobs.detached import JobRecord, JobState
 from clusterctl.jobs.metrics.logs import (
     KERAS,
     EvaluationRow,
+    LogItem,
     MetricDefinition,
     MetricPoint,
     MetricSeries,
-    Said,
     TrainingRow,
     clean_lines,
     parse_definitions,
     read_metrics,
 )
 from clusterctl.jobs.metrics.reference import Comparison
-from clusterctl.jobs.metrics.runs import Run, holding, read_runs
+from clusterctl.jobs.metrics.runs import Run, read_runs, runs_in_log
 from clusterctl.jobs.plan import EXAMPLES_FOLDER, JOBS_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER, TRAINER
 from clusterctl.node.jobs.jobs import METRICS
@@ -102,7 +102,7 @@ def results_of_cluster(
     name = access.cluster.name
     hint = f"see what it wrote: clusterctl logs {name}; other jobs: clusterctl jobs {name}"
     if job.state is not JobState.SUCCEEDED:
-        hint = f"that job {said_of(job)}; {hint}"
+        hint = f"that job {state_phrase(job)}; {hint}"
     own = LogText(f"the log of job {job.job_id}", _job_log(access, job))
     if job_id and not job.running:
         # The log folder may hold a later job's logs by now, but the job has a copy of its rows.
@@ -116,7 +116,7 @@ def results_of_cluster(
     return replace(found, job=job, runs=tuple(_sized(run, job) for run in found.runs))
 
 
-def said_of(job: JobRecord) -> str:
+def state_phrase(job: JobRecord) -> str:
     """Describe a job's state as a predicate: `was cancelled`, `failed with exit status 1`."""
     return {
         JobState.QUEUED: "has not begun",
@@ -154,7 +154,7 @@ def _with_folder(
     """Return the runs in the job's own log, with the parts of them from before they were resumed,
     which only the logs in the folder have."""
     runs = read_runs(log.text for log in (*folder, own))
-    runs = holding(runs, own.text) or runs
+    runs = runs_in_log(runs, own.text) or runs
     metrics = _metrics([own], definitions, keras=not runs)
     sources = tuple(log.name for log in (*folder, own))
     return _checked(Results(sources, tuple(runs), metrics), hint)
@@ -404,7 +404,7 @@ def csv_header(metrics: bool) -> str:
     return _csv_line(METRIC_COLUMNS if metrics else TABLE_COLUMNS)
 
 
-def said_csv(said: Said, metrics: bool) -> str:
+def said_csv(said: LogItem, metrics: bool) -> str:
     """Return the CSV line for a row or metric of a log that is followed.
 
     Return an empty string for a row in the table of metrics, and for a metric in the table of runs.
@@ -418,7 +418,7 @@ def said_csv(said: Said, metrics: bool) -> str:
     return _csv_line((1, *_evaluation_line(said)))
 
 
-def said_data(said: Said) -> dict[str, Any]:
+def said_data(said: LogItem) -> dict[str, Any]:
     """Return a row or metric of a log that is followed, for `--json`."""
     if isinstance(said, tuple):
         fields = {"kind": "metric", "metric": said[0], **asdict(said[1])}

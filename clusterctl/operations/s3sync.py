@@ -41,7 +41,7 @@ from clusterctl.domain.results import (
     FanoutResult,
     HostOutcome,
     json_lines,
-    read_each,
+    parse_outputs,
 )
 from clusterctl.jobs.plan import new_job_id
 from clusterctl.node.relay.messages import Done, Listed
@@ -263,7 +263,7 @@ def _ask(
         stdin=program(action).stdin(order or b""),
         timeout_s=timeout_s,
     )
-    return read_each(result, parse)
+    return parse_outputs(result, parse)
 
 
 def _one_answer(result: CommandResult) -> dict[str, Any]:
@@ -274,7 +274,7 @@ def _one_answer(result: CommandResult) -> dict[str, Any]:
 # Following
 
 
-class Watched:
+class SyncFollower:
     """Follows a sync on many nodes: call `look` until no node is `left`.
 
     A node that does not answer is polled again; after MOST_FAILURES times in a row, its error is
@@ -319,7 +319,7 @@ class Watched:
             stdin=asked.stdin(),
             timeout_s=TIMEOUT_S,
         )
-        for target, outcome in zip(left, read_each(result, _part).outcomes):
+        for target, outcome in zip(left, parse_outputs(result, _part).outcomes):
             if outcome.value is not None:
                 self._take(outcome.value)
             elif outcome.error is not None:
@@ -357,7 +357,7 @@ def follow_sync(
     sink: Callable[[str, bytes], None],
 ) -> FanoutResult[SyncRecord]:
     """Pass new parts of the logs to `sink` until the sync has ended on all nodes."""
-    watched = Watched(connections, targets, sync_id, sink)
+    watched = SyncFollower(connections, targets, sync_id, sink)
     while watched.left:
         watched.look()
         if watched.left:
@@ -419,7 +419,7 @@ def copy_by_job(
         failed = {one.host: one.error for one in started.nodes.failures}
         running = [target for target in targets if target.host not in failed]
         plan = _plan(started.how)
-        watched = Watched(connections, running, sync_id)
+        watched = SyncFollower(connections, running, sync_id)
         rates = _Rates()
         while watched.left and (timeout_s is None or time.monotonic() - began < timeout_s):
             watched.look()

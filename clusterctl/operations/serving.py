@@ -42,7 +42,7 @@ from clusterctl.domain.results import (
     FanoutResult,
     json_lines,
     last_line,
-    read_each,
+    parse_outputs,
 )
 from clusterctl.jobs.detached import JOBS, JobRecord, JobRunning, end_job, parse_jobs, start_job
 from clusterctl.jobs.head_facts import PROBE, parse_facts
@@ -312,7 +312,7 @@ def served(access: Access) -> FanoutResult[list[Served]]:
     found = access.connections.run_all(
         access.targets, JOBS.command("list"), stdin=JOBS.stdin(), timeout_s=TIMEOUT_S
     )
-    return read_each(found, parse)
+    return parse_outputs(found, parse)
 
 
 def _served(target: Target, job: JobRecord) -> Served:

@@ -93,7 +93,7 @@ def shown_state(node: Node) -> str:
     return "quarantined" if runs and node.quarantined else node.state.value
 
 
-def in_ec2s_words(instance: Instance, impaired: str = "") -> str:
+def describe_state(instance: Instance, impaired: str = "") -> str:
     """Return `running since 2026-11-22 14:06:57 UTC, its instance status check fails since …`.
 
     `impaired` is the part about the status check; empty if none fails.
@@ -110,7 +110,7 @@ def in_ec2s_words(instance: Instance, impaired: str = "") -> str:
     return node.state.value + since + reason
 
 
-def what_helps(instance: Instance, impaired: bool, timed_out: bool) -> str:
+def unreachable_hint(instance: Instance, impaired: bool, timed_out: bool) -> str:
     """Return a hint with the next command for a node that does not answer.
 
     `impaired` is true if a status check fails. `timed_out` is true if the node did not accept the
@@ -173,8 +173,8 @@ class Ec2Explanation:
             return _with(error, "EC2 has no such instance", hint)
         node = of_node[-1].node
         check = impaired.get(node.instance_id, "")
-        words = in_ec2s_words(of_node[-1], check)
-        hint = what_helps(of_node[-1], bool(check), isinstance(error.__cause__, TimeoutError))
+        words = describe_state(of_node[-1], check)
+        hint = unreachable_hint(of_node[-1], bool(check), isinstance(error.__cause__, TimeoutError))
         if target.down:
             # The message is already the state; this is the same with time and reason.
             more = type(error)(error.host, f"its instance is {words}", hint)

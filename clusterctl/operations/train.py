@@ -21,18 +21,18 @@ from clusterctl.domain.files import write_file
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, read_each
+from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, parse_outputs
 from clusterctl.domain.units import count
 from clusterctl.jobs.deploy import (
     EXAMPLES,
     Code,
-    code_of,
     deploy_files,
     deployed_files,
     example_files,
+    program_to_ship,
     ship_code,
 )
-from clusterctl.jobs.detached import Started, in_the_way, start_job
+from clusterctl.jobs.detached import Started, job_running_error, start_job
 from clusterctl.jobs.head_facts import HeadFacts, parse_facts, probe
 from clusterctl.jobs.plan import (
     CODE_FOLDER,
@@ -42,18 +42,18 @@ from clusterctl.jobs.plan import (
     new_job_id,
     plan_job,
     port_of,
-    settled,
+    with_trainer_run,
 )
 from clusterctl.jobs.preflight import (
-    NodeLook,
+    NodeFacts,
     NotReady,
     crowding_findings,
     errors,
+    findings_by_message,
     in_order,
-    parse_look,
+    parse_node_facts,
     preflight,
-    question,
-    together,
+    probe_input,
 )
 from clusterctl.jobs.processes import NodeProcess
 from clusterctl.jobs.script_mode import STREAMED, ScriptMode
@@ -63,7 +63,7 @@ from clusterctl.node.scripts.pipe import files_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import sender
 from clusterctl.operations.local_state import hosts_text
-from clusterctl.operations.logs import Running, refuse_beside_a_run, what_runs
+from clusterctl.operations.logs import RunningWork, refuse_while_running, running_work
 from clusterctl.operations.s3sync import SyncRequest, ready_tools
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class TrainingPlan:
 
     job: JobPlan
     hosts: HostsFile
-    running: Running
+    running: RunningWork
     findings: tuple[Finding, ...] = ()
     code: Code | None = None
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -132,12 +132,12 @@ def plan_training(
     more = _more_gpus(access.cluster, request.ranks)
     # Before any connection is made, so that an impossible request fails at once.
     check_request(request, hosts.slots, more)
-    code = code_of(request.script, request.source_dir) if request.script else None
+    code = program_to_ship(request.script, request.source_dir) if request.script else None
     job = plan_job(request, head_facts(access, request.environment), hosts, new_job_id())
-    job = settled(job, EXAMPLES / "tensorflow")
+    job = with_trainer_run(job, EXAMPLES / "tensorflow")
     brings = channel_copies(script_mode, job.job_id) if script_mode else {}
-    running = what_runs(access).trainings
-    findings, versions = look_before(access, job, hosts, running, force)
+    running = running_work(access).trainings
+    findings, versions = preflight_nodes(access, job, hosts, running, force)
     return TrainingPlan(job, hosts, running, findings, code, versions, script_mode, brings)
 
 
@@ -187,8 +187,8 @@ def start_training(
     plan.check()
     if how == "refuse":
         if plan.running.jobs:
-            raise in_the_way(plan.running.jobs[0].job_id, access.cluster.name)
-        refuse_beside_a_run(access, plan.running, "two would share its GPUs")
+            raise job_running_error(plan.running.jobs[0].job_id, access.cluster.name)
+        refuse_while_running(access, plan.running, "two would share its GPUs")
     text = format_hosts_file(plan.hosts)
     shipped = _on_all(access, deploy_files(access.connections, access.targets, text))
     nodes = _node_records(access, plan, machines)
@@ -355,8 +355,8 @@ def _on_all(access: Access, shipped: FanoutResult[CommandResult]) -> Sequence[Co
     return shipped.values
 
 
-def look_before(
-    access: Access, job: JobPlan, hosts: HostsFile, running: Running, force: bool = False
+def preflight_nodes(
+    access: Access, job: JobPlan, hosts: HostsFile, running: RunningWork, force: bool = False
 ) -> tuple[tuple[Finding, ...], dict[str, Mapping[str, str]]]:
     """Check all nodes before a job, with one command on each. Return the findings and the installed
     versions by node; the versions are empty if the head node did not answer.
@@ -364,7 +364,7 @@ def look_before(
     With `force`, errors become warnings except those about deleting an earlier run, and a node that
     did not answer in `running` is no error.
     """
-    asked = question(job)
+    asked = probe_input(job)
     path = posixpath.relpath(job.script_path or "/", job.home or "/")
     if job.code or path in example_files():
         asked["script"] = ""  # not there yet: start_training ships it
@@ -372,12 +372,12 @@ def look_before(
     answers = access.connections.run_all(
         access.targets, LOOK.command(), stdin=LOOK.stdin(payload), timeout_s=PROBE_TIMEOUT_S
     )
-    looks = read_each(answers, _look)
+    looks = parse_outputs(answers, _look)
     unsaid = () if force else running.silent
     failures = {one.host: one.error for one in (*unsaid, *looks.failures)}
     silent = [(host, error.message) for host, error in failures.items() if error]
     hint = f"mpirun needs all nodes; see `clusterctl status {access.cluster.name}`"
-    unreachable = together("node.unreachable", silent, hint)
+    unreachable = findings_by_message("node.unreachable", silent, hint)
     if not looks.values or looks.outcomes[0].error:
         return tuple(unreachable), {}
     per_host = zip(access.targets, hosts.fill(job.ranks, job.per_host))
@@ -391,7 +391,7 @@ def look_before(
     return in_order([*unreachable, *found]), {one.host: one.versions for one in looks.values}
 
 
-def leftovers(cluster: str, running: Running) -> list[Finding]:
+def leftovers(cluster: str, running: RunningWork) -> list[Finding]:
     """Return an error for each node with leftover processes of an earlier job, which would share
     the GPUs with a new one."""
     by_host: dict[str, list[NodeProcess]] = {}
@@ -406,12 +406,12 @@ def leftovers(cluster: str, running: Running) -> list[Finding]:
         )
         for host, (first, *more) in by_host.items()
     )
-    return together("job.leftovers", said, f"end it first: clusterctl kill {cluster}")
+    return findings_by_message("job.leftovers", said, f"end it first: clusterctl kill {cluster}")
 
 
-def _look(result: CommandResult) -> NodeLook:
+def _look(result: CommandResult) -> NodeFacts:
     [answer] = json_lines(result, "looking at it")
-    return parse_look(result.host, answer)
+    return parse_node_facts(result.host, answer)
 
 
 def head_facts(access: Access, environment: str | None = None) -> HeadFacts:
@@ -424,7 +424,7 @@ def head_facts(access: Access, environment: str | None = None) -> HeadFacts:
     return parse_facts(result.stdout)
 
 
-def spread_hosts(access: Access) -> FanoutResult[CommandResult]:
+def write_hosts_files(access: Access) -> FanoutResult[CommandResult]:
     """Write the hosts file on this machine and on every node in service. Return an outcome for each
     node."""
     text = format_hosts_file(live_hosts(access))

@@ -23,7 +23,7 @@ from clusterctl.jobs.horovod import (
 )
 from clusterctl.jobs.plan import JOBS_FOLDER
 from clusterctl.operations.access import Access
-from clusterctl.operations.logs import draft_folder
+from clusterctl.operations.logs import locked_staging_folder
 from clusterctl.operations.results import ABSENT
 
 CHUNK_BYTES = 1 << 20
@@ -88,7 +88,7 @@ def _fetch(access: Access, place: str, path: Path, job_id: str) -> Path | None:
     inflate, said = zlib.decompressobj(wbits=31), codecs.getincrementaldecoder("utf-8")("replace")
     errors: list[str] = []
     try:
-        with draft_folder(path.parent, job_id) as (folder, _):
+        with locked_staging_folder(path.parent, job_id) as (folder, _):
             draft = folder / path.name
             with draft.open("wb") as file:
 

@@ -18,13 +18,13 @@ from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
 from clusterctl.ec2.launch.preflight import check_twins
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.costs import note_end, note_spent
-from clusterctl.operations.guards import with_user_data
+from clusterctl.operations.guards import with_complete_user_data
 from clusterctl.operations.launcher import Launcher, LaunchRefused
 from clusterctl.operations.local_state import LocalKey, keep_key, local_key, locked
 from clusterctl.operations.readiness import make_ready
 from clusterctl.operations.site import check_site, keep_site, site_of
 
-# How long `dismiss` waits until the terminated nodes are gone.
+# How long `terminate_leaving` waits until the terminated nodes are gone.
 DISMISSED_WITHIN_S = 600.0
 
 
@@ -76,17 +76,17 @@ def bring_up(launcher: Launcher, request: Request) -> UpReport:
     had_limits = any(found.limits_text for found in plan.seen.instances)
     cluster, gpus, can_train = make_ready(launcher, plan.spec.name, instances, had_limits)
     if plan.seen.instances:
-        dismiss(launcher, cluster.name)
+        terminate_leaving(launcher, cluster.name)
     finished = unfinished_of(plan.seen.instances)
-    if finished or plan.spec.adds:
-        conclude(launcher, cluster.name)
+    if finished or plan.spec.by_add:
+        clear_unfinished(launcher, cluster.name)
     # With --min-nodes, EC2 may have launched fewer nodes than were missing.
     there = {node.index for node in cluster.nodes}
     launched = tuple(sorted({*plan.missing, *finished.add} & there))
     return UpReport(cluster, instances, launched, gpus, plan.stopped, can_train, finished)
 
 
-def conclude(launcher: Launcher, name: str) -> None:
+def clear_unfinished(launcher: Launcher, name: str) -> None:
     """Remove the tag that records unfinished work, from all nodes. Raises AwsError.
 
     Afterwards a repeated `add` adds more nodes. With the tag it would continue the first `add`.
@@ -107,7 +107,7 @@ def conclude(launcher: Launcher, name: str) -> None:
             raise
 
 
-def dismiss(launcher: Launcher, name: str) -> None:
+def terminate_leaving(launcher: Launcher, name: str) -> None:
     """Terminate the nodes that are no longer members: those that were replaced or removed.
 
     Waits until they are gone. Raises AwsError, ClusterctlError at the deadline.
@@ -167,4 +167,4 @@ def _plan(launcher: Launcher, request: Request, key: LocalKey) -> LaunchPlan:
             "copy the cluster's folder from the machine that ran `up`, "
             f"or begin anew: clusterctl down {name}",
         )
-    return plan_launch(with_user_data(clients, seen), key.public, uuid.uuid4().hex)
+    return plan_launch(with_complete_user_data(clients, seen), key.public, uuid.uuid4().hex)

@@ -13,12 +13,12 @@ from typing import Any
 from clusterctl.copy.failures import died, failure_of
 from clusterctl.copy.session import Ended, RelayGroup
 from clusterctl.copy.verify import (
-    Alike,
     Discrepancy,
     Findings,
+    HostGroup,
     Kind,
     compare,
-    grouped,
+    group_by_digest,
 )
 from clusterctl.domain.errors import (
     ClusterctlError,
@@ -57,7 +57,7 @@ class VerifyReport:
     """
 
     path: str
-    groups: tuple[Alike, ...]
+    groups: tuple[HostGroup, ...]
     findings: tuple[Discrepancy, ...]
     more: int = 0
     failures: tuple[HostOutcome[Looked], ...] = ()
@@ -98,7 +98,7 @@ def verify(
             findings.add(Kind.MISSING, "", "there is nothing at the path", (host,))
         for host, total in totals.items():
             _add_problems(relays, host, total.problems, findings)
-        groups = grouped(totals)
+        groups = group_by_digest(totals)
         for group in groups[1:]:
             _add_differences(relays, groups[0], group, findings)
     failed = [host for host in hosts if host in relays.failures]
@@ -133,7 +133,9 @@ def _add_problems(relays: _Relays, host: str, problems: int, findings: Findings)
     findings.more += problems - len(told)
 
 
-def _add_differences(relays: _Relays, right: Alike, other: Alike, findings: Findings) -> None:
+def _add_differences(
+    relays: _Relays, right: HostGroup, other: HostGroup, findings: Findings
+) -> None:
     """Add the differences between two groups, from the manifests of their first hosts."""
     hosts = (right.hosts[0], other.hosts[0])
     try:

@@ -30,7 +30,7 @@ from clusterctl.jobs.deploy import HOSTS_PATH
 from clusterctl.jobs.metrics.logs import TAG
 from clusterctl.node.jobs import jobs, processes
 from clusterctl.operations.access import Access
-from clusterctl.operations.diagnose import Looking, collect
+from clusterctl.operations.diagnose import SamplingPlan, collect
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.hosts_access import open_hosts
 from clusterctl.operations.kill import cancel
@@ -89,7 +89,7 @@ def prepare(access: Access, after_s: float, cancels: bool, cache: Path, offline:
             f"give it {LEAST_S:g}s or more, such as 5m",
         )
     put_programs(access.connections, access.head, HOSTS_PATH, cache, offline)
-    collect(access, looking=Looking(samples=1))
+    collect(access, looking=SamplingPlan(samples=1))
     hosts = tuple(
         WatchedHost(node.index, node.name, node.private_ip, node.gpus)
         for node in access.cluster.in_service
@@ -240,14 +240,14 @@ def head_access(settings: WatchdogSettings) -> Access:
     }
     nodes = tuple(
         Node(index=one.index, name=one.name, gpus=one.gpus, private_ip=one.address, **some)
-        for one in map(as_now, settings.hosts)
+        for one in map(with_current_address, settings.hosts)
     )
     cluster = Cluster(settings.cluster, "", settings.user, nodes)
     connections = open_hosts(Path.home() / HOSTS_PATH).connections
     return Access(cluster, ClusterFolder(Path.home() / ".clusterctl"), connections)
 
 
-def as_now(host: WatchedHost) -> WatchedHost:
+def with_current_address(host: WatchedHost) -> WatchedHost:
     """Return the node with its current address. The node may have been replaced while the job was
     queued or waited for it."""
     try:

@@ -15,7 +15,7 @@ from clusterctl.transport.errors import jump_failed
 from clusterctl.transport.execute import Exchange, Sink
 from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out, in_thread
 from clusterctl.transport.keys import PinnedHostKeys
-from clusterctl.transport.session import Identity, Session, connect, shown_key
+from clusterctl.transport.session import Identity, Session, connect, fetch_host_key
 from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.target import Target
 
@@ -64,7 +64,8 @@ class Connections:
         self.connect_timeout_s = connect_timeout_s
         self._sessions: dict[Target, Session] = {}
         self._opening: dict[Target, _Opening] = {}
-        # The running commands of all views of these connections (`apart`), each with its view.
+        # The running commands of all views of these connections (`with_own_commands`), each with
+        # its view.
         self._exchanges: dict[int, tuple[Connections, Exchange]] = {}
         self._failed: dict[Target, HostUnreachable] = {}
         self._lock = threading.Lock()
@@ -126,7 +127,7 @@ class Connections:
                 jump = self.session(target.jump)
             except HostError as error:
                 raise jump_failed(target, error) from error
-        return shown_key(target, self.connect_timeout_s, jump)
+        return fetch_host_key(target, self.connect_timeout_s, jump)
 
     def forget(self, target: Target) -> None:
         """Close the connection to one host, for example before it reboots."""
@@ -280,7 +281,7 @@ class Connections:
             self.interrupt()
             raise
 
-    def apart(self) -> Connections:
+    def with_own_commands(self) -> Connections:
         """Return a view of the same connections whose commands are interrupted separately."""
         return copy.copy(self)
 

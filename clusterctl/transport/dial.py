@@ -22,7 +22,7 @@ from clusterctl.transport.target import Target
 SILENCE_LIMIT_S = 30
 
 
-class HeardSocket:
+class KeepAliveSocket:
     """The connection below an SSH session, with a count of keep-alive requests without an answer.
 
     Received data resets the count. transport/session.py sends the requests.
@@ -51,7 +51,7 @@ class HeardSocket:
         return getattr(self.sock, name)
 
 
-class QuickAckSocket(HeardSocket):
+class QuickAckSocket(KeepAliveSocket):
     """A TCP socket that sends acknowledgements at once.
 
     Delayed acknowledgements cost an SSH login two stalls of 40 ms. Linux does not keep TCP_QUICKACK
@@ -74,7 +74,8 @@ class QuickAckSocket(HeardSocket):
         return unsent[0] > 0
 
 
-# Connections that `begin` has started, and when (time.monotonic). `dial` takes them from here.
+# Connections that `start_connecting` has started, and when (time.monotonic). `dial` takes them from
+# here.
 _begun: dict[tuple[str, int], tuple[socket.socket, float]] = {}
 # Age in seconds up to which a started connection is used, and the number of them. SSH servers close
 # connections on which the client sends nothing.
@@ -101,7 +102,7 @@ def most_hosts() -> int:
     return max(1, (soft - OTHER_FILES) // FILES_PER_HOST)
 
 
-def begin(targets: Iterable[Target]) -> None:
+def start_connecting(targets: Iterable[Target]) -> None:
     """Start TCP connections to hosts in the background; `dial` uses them later.
 
     The kernel connects and the servers start their SSH processes while this program still imports
@@ -144,7 +145,7 @@ def _connect(where: tuple[str, int], timeout_s: float) -> socket.socket:
     return sock
 
 
-def dial(target: Target, timeout_s: float) -> HeardSocket:
+def dial(target: Target, timeout_s: float) -> KeepAliveSocket:
     """Connect to the target's SSH port, by its proxy command if it has one. Raise OSError."""
     if not target.proxy_command:
         return _tuned(_connect((target.address, target.port), timeout_s))
@@ -155,7 +156,7 @@ def dial(target: Target, timeout_s: float) -> HeardSocket:
 
     from paramiko.proxy import ProxyCommand
 
-    return HeardSocket(ProxyCommand(shlex.join(argv)))
+    return KeepAliveSocket(ProxyCommand(shlex.join(argv)))
 
 
 def proxy_argv(target: Target) -> list[str]:

@@ -30,7 +30,7 @@ _HINT_BY_ERRNO = {
 }
 
 
-def translated(target: Target, error: Exception) -> ClusterctlError:
+def as_host_error(target: Target, error: Exception) -> ClusterctlError:
     """Return the HostError for an `error` that occurred while connecting to `target`.
 
     A ClusterctlError is returned as it is. An error of another kind is a bug and is raised again.
@@ -73,7 +73,7 @@ def translated(target: Target, error: Exception) -> ClusterctlError:
     if isinstance(error, (paramiko.SSHException, EOFError)):
         reason = str(error).strip() or "the connection was closed"
         what = f"no SSH session with {where}: {reason}"
-        if _is_silence(error):
+        if _is_banner_timeout(error):
             what = f"takes connections and answers none in time at {where}: frozen or too busy"
         return HostUnreachable(target.host, what)
     raise error
@@ -91,7 +91,7 @@ def jump_failed(target: Target, error: HostError) -> HostError:
     return kind(target.host, why, error.hint)
 
 
-def _is_silence(error: Exception) -> bool:
+def _is_banner_timeout(error: Exception) -> bool:
     """Return whether the error is a timeout while paramiko waited for the server's first messages.
 
     The kernel accepts connections even for a server that is frozen. In this phase two timers of
@@ -107,7 +107,9 @@ def worth_retrying(error: Exception) -> bool:
 
     sshd closes connections above MaxStartups (default 10:30:100) before it sends its banner.
     """
-    if isinstance(error, (HostError, paramiko.AuthenticationException)) or _is_silence(error):
+    if isinstance(error, (HostError, paramiko.AuthenticationException)) or _is_banner_timeout(
+        error
+    ):
         return False
     if isinstance(error, (ConnectionResetError, EOFError)):
         return True

@@ -25,7 +25,7 @@ KEPT_BYTES = 16 << 20
 
 
 @dataclass
-class _Kept:
+class _OutputBuffer:
     """The first KEPT_BYTES of a stream. The rest is read and dropped."""
 
     chunks: list[bytes] = field(default_factory=list)
@@ -51,8 +51,8 @@ class Exchange:
     command: str
     channel: paramiko.Channel
     sink: Sink | None = None
-    stdout: _Kept = field(default_factory=_Kept)
-    stderr: _Kept = field(default_factory=_Kept)
+    stdout: _OutputBuffer = field(default_factory=_OutputBuffer)
+    stderr: _OutputBuffer = field(default_factory=_OutputBuffer)
     interrupted: bool = False
     # The error of the sink, for example a closed pipe at this program's own stdout. It is not an
     # error of the host.

@@ -22,8 +22,8 @@ from clusterctl.domain.errors import (
 )
 from clusterctl.domain.results import CommandResult
 from clusterctl.transport import dial
-from clusterctl.transport.dial import HeardSocket
-from clusterctl.transport.errors import jump_failed, translated, worth_retrying
+from clusterctl.transport.dial import KeepAliveSocket
+from clusterctl.transport.errors import as_host_error, jump_failed, worth_retrying
 from clusterctl.transport.execute import Exchange, Sink, execute
 from clusterctl.transport.keys import PinnedHostKeys, VerifyPinned
 from clusterctl.transport.stdin import Stdin
@@ -32,7 +32,7 @@ from clusterctl.transport.wire import TunedTransport, open_tunnel
 
 LOGIN_ATTEMPTS = 4
 # Intervals into which dial.SILENCE_LIMIT_S is divided for keep-alive requests to a silent host.
-QUESTIONS = 4
+KEEPALIVE_INTERVALS = 4
 # Seconds after which paramiko's reading thread of an idle connection wakes up. paramiko uses 0.1 s,
 # which a login needs for its deadlines. With 128 idle connections that would take much of a core.
 IDLE_WAKE_S = 1.0
@@ -117,7 +117,7 @@ class Session:
                 raise ConnectionLost(
                     self.target.host, "the connection was lost while a command ran"
                 ) from error
-            raise translated(self.target, error) from error
+            raise as_host_error(self.target, error) from error
 
     def answers(self, within_s: float) -> bool:
         """Return whether the host answers a request for a channel, also if it refuses."""
@@ -182,7 +182,7 @@ def connect(
     raise AssertionError("unreachable")
 
 
-def shown_key(target: Target, timeout_s: float, jump: Session | None = None) -> paramiko.PKey:
+def fetch_host_key(target: Target, timeout_s: float, jump: Session | None = None) -> paramiko.PKey:
     """Return the host key that the target shows, without checking it and without a login.
 
     For trust on first use, where the user asks for it. Raises HostUnreachable.
@@ -197,7 +197,7 @@ def shown_key(target: Target, timeout_s: float, jump: Session | None = None) -> 
         finally:
             transport.close()
     except Exception as error:
-        raise translated(target, error) from error
+        raise as_host_error(target, error) from error
 
 
 def _log_in(
@@ -256,7 +256,7 @@ def _attempt(
     return Session(target, client, jump)
 
 
-def open_socket(target: Target, timeout_s: float, jump: Session | None = None) -> HeardSocket:
+def open_socket(target: Target, timeout_s: float, jump: Session | None = None) -> KeepAliveSocket:
     """Open the connection for an SSH session: from this machine, or from the jump host.
 
     Raises OSError, and over a jump host EOFError or paramiko.SSHException.
@@ -269,7 +269,7 @@ def open_socket(target: Target, timeout_s: float, jump: Session | None = None) -
     return open_tunnel(transport, target, timeout_s)
 
 
-def _keep_alive(transport: paramiko.Transport, sock: HeardSocket) -> None:
+def _keep_alive(transport: paramiko.Transport, sock: KeepAliveSocket) -> None:
     """Close the connection if the host vanishes or its sshd freezes.
 
     TCP's own keep-alive does not notice a frozen sshd, since the kernel acknowledges data that sshd
@@ -281,7 +281,7 @@ def _keep_alive(transport: paramiko.Transport, sock: HeardSocket) -> None:
     def ask() -> None:
         if sock.watched:
             return
-        if sock.unanswered == QUESTIONS - 1:
+        if sock.unanswered == KEEPALIVE_INTERVALS - 1:
             # Requests are counted, not seconds: after this program was suspended, a long time has
             # passed in which it read no answers.
             sock.close()
@@ -295,7 +295,7 @@ def _keep_alive(transport: paramiko.Transport, sock: HeardSocket) -> None:
             question.add_boolean(True)
             reference._send_user_message(question)
 
-    transport.packetizer.set_keepalive(dial.SILENCE_LIMIT_S / QUESTIONS, ask)
+    transport.packetizer.set_keepalive(dial.SILENCE_LIMIT_S / KEEPALIVE_INTERVALS, ask)
 
 
 def _login_error(target: Target, error: Exception) -> ClusterctlError:
@@ -305,4 +305,4 @@ def _login_error(target: Target, error: Exception) -> ClusterctlError:
     causes = [getattr(attempt, "result", None) for attempt in attempts]
     if causes and not any(isinstance(cause, paramiko.AuthenticationException) for cause in causes):
         error = next((cause for cause in causes if isinstance(cause, Exception)), error)
-    return translated(target, error)
+    return as_host_error(target, error)

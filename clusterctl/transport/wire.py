@@ -14,7 +14,7 @@ from typing import Any
 import paramiko
 from paramiko.common import MSG_CHANNEL_REQUEST, cMSG_CHANNEL_REQUEST
 
-from clusterctl.transport.dial import HeardSocket
+from clusterctl.transport.dial import KeepAliveSocket
 from clusterctl.transport.target import Target
 
 # Message numbers of RFC 4254, section 9, from SSH_MSG_CHANNEL_WINDOW_ADJUST to
@@ -160,7 +160,7 @@ def _as_os_error(code: int, words: str) -> OSError:
     return OSError(_ERRNO.get(words, 0), words or "it gave no reason")
 
 
-class TunnelSocket(HeardSocket):
+class TunnelSocket(KeepAliveSocket):
     """A channel through a jump host as the connection of an SSH session.
 
     TCP's own keep-alive only watches the connection to the jump host.

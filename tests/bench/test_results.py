@@ -27,15 +27,15 @@ from clusterctl.bench.results import (
     MeasuredRun,
     by_size,
     compare,
+    configuration_differences,
     estimate_s,
     measured,
     model_of,
-    unlike,
 )
 from clusterctl.bench.statistics import independent, mean, ratio, t_quantile, t_tails, welch
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.jobs.metrics.logs import TrainingRow
-from clusterctl.operations.bench import alone, open_benchmark, write_benchmark, write_report
+from clusterctl.operations.bench import locked_folder, open_benchmark, write_benchmark, write_report
 from tests.bench.machines import Machine
 
 MACHINE = Machine(8, 0.335, 51e6, 60e9, 1.6e9, 3e-4, 0.006, input_s=0.395)
@@ -240,8 +240,8 @@ def test_what_differs_beside_the_speed_names_versions():
 
     base = with_versions(benchmark(), tensorflow="2.15.1", driver="535")
     other = with_versions(benchmark(slower=1.1), tensorflow="2.15.1", driver="550")
-    assert unlike(base, base) == []
-    assert unlike(base, other) == ["driver: ['535'] and ['550']"]
+    assert configuration_differences(base, base) == []
+    assert configuration_differences(base, other) == ["driver: ['535'] and ['550']"]
 
 
 def test_the_time_that_is_left():
@@ -345,9 +345,9 @@ def test_a_report_of_a_folder_without_a_whole_run(tmp_path):
 
 def test_two_benchmarks_do_not_share_a_folder(tmp_path):
     refused = pytest.raises(ClusterctlError, match="another clusterctl bench is at work")
-    with alone(tmp_path), refused, alone(tmp_path):
+    with locked_folder(tmp_path), refused, locked_folder(tmp_path):
         pass
-    with alone(tmp_path):
+    with locked_folder(tmp_path):
         pass
 
 

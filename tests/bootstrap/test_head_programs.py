@@ -143,7 +143,7 @@ def as_wheel(found, folder: Path) -> Path:
 
 
 def test_the_reason_can_be_asked_for_twice(tmp_path):
-    reason = head_programs.start_putting(None, None, HOSTS_PATH, tmp_path, offline=True)
+    reason = head_programs.start_installation(None, None, HOSTS_PATH, tmp_path, offline=True)
     assert reason() == reason()
     assert "NoneType" in reason()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.bootstrap.inspection import (
-    Asked,
     Equipment,
     FileSystem,
+    RequestedEquipment,
     check_equipment,
     inspection_script,
     parse_inspection,
@@ -83,7 +83,7 @@ def test_a_node_with_all_of_it(world):
         "/opt/dlami/nvme": "/dev/mapper/vg.01-lv_ephemeral",
     }
     assert found.file_systems["/opt/dlami/nvme"].size_gib == 900.0
-    [store] = check_equipment("demo-0", found, Asked(4, 500))
+    [store] = check_equipment("demo-0", found, RequestedEquipment(4, 500))
     assert (store.severity, store.message) == (
         Severity.INFO,
         "instance store: 900 GiB at /opt/dlami/nvme",
@@ -147,30 +147,40 @@ def unit(**properties):
 @pytest.mark.parametrize(
     ("found", "asked", "check_id", "message"),
     [
-        (Equipment(root(29.0)), Asked(0, 500), "disk.size", "29 GiB of the 500 asked for"),
-        (Equipment(efa=3), Asked(4), "efa.count", "3 of 4 EFA devices there"),
-        (Equipment(efa=0), Asked(1), "efa.count", "0 of 1 EFA device there"),
-        (Equipment(efa=None), Asked(4), "efa.driver", "no EFA driver"),
+        (
+            Equipment(root(29.0)),
+            RequestedEquipment(0, 500),
+            "disk.size",
+            "29 GiB of the 500 asked for",
+        ),
+        (Equipment(efa=3), RequestedEquipment(4), "efa.count", "3 of 4 EFA devices there"),
+        (Equipment(efa=0), RequestedEquipment(1), "efa.count", "0 of 1 EFA device there"),
+        (Equipment(efa=None), RequestedEquipment(4), "efa.driver", "no EFA driver"),
         (
             Equipment(store_unit=unit(ActiveState="failed", Result="exit-code")),
-            Asked(),
+            RequestedEquipment(),
             "store.mount",
             "dlami-nvme has failed (exit-code)",
         ),
         (
             Equipment(store_unit=unit(ActiveState="activating")),
-            Asked(),
+            RequestedEquipment(),
             "store.mount",
             "still at it after 60 s",
         ),
-        (Equipment(store_unit=unit(Job="7")), Asked(), "store.mount", "still at it"),
+        (Equipment(store_unit=unit(Job="7")), RequestedEquipment(), "store.mount", "still at it"),
         (
             Equipment(store_unit=unit(ActiveState="active"), store_disks=True),
-            Asked(),
+            RequestedEquipment(),
             "store.mount",
             "dlami-nvme has done nothing",
         ),
-        (Equipment(store_disks=True), Asked(), "store.mount", "its image does not mount"),
+        (
+            Equipment(store_disks=True),
+            RequestedEquipment(),
+            "store.mount",
+            "its image does not mount",
+        ),
     ],
 )
 def test_what_is_said(found, asked, check_id, message):
@@ -182,15 +192,15 @@ def test_what_is_said(found, asked, check_id, message):
 @pytest.mark.parametrize(
     ("found", "asked"),
     [
-        (Equipment(), Asked()),
-        (Equipment(root(486.0)), Asked(0, 500)),
-        (Equipment(root(29.0)), Asked(0, 0)),
+        (Equipment(), RequestedEquipment()),
+        (Equipment(root(486.0)), RequestedEquipment(0, 500)),
+        (Equipment(root(29.0)), RequestedEquipment(0, 0)),
         # The lab: an overlay says nothing about a volume.
-        (Equipment(root(29.0, "overlay")), Asked(0, 500)),
-        (Equipment(root(29.0, "tmpfs")), Asked(0, 500)),
-        (Equipment(efa=5), Asked(4)),
-        (Equipment(store_unit=unit()), Asked()),
-        (Equipment(store_unit=unit(ActiveState="active")), Asked()),
+        (Equipment(root(29.0, "overlay")), RequestedEquipment(0, 500)),
+        (Equipment(root(29.0, "tmpfs")), RequestedEquipment(0, 500)),
+        (Equipment(efa=5), RequestedEquipment(4)),
+        (Equipment(store_unit=unit()), RequestedEquipment()),
+        (Equipment(store_unit=unit(ActiveState="active")), RequestedEquipment()),
     ],
 )
 def test_what_is_as_it_was_asked_for(found, asked):
@@ -201,7 +211,9 @@ def test_nodes_of_which_the_same_is_said_are_said_together():
     said = [
         finding
         for index, size in enumerate((29.0, 29.0, 30.0, 29.0))
-        for finding in check_equipment(f"demo-{index}", Equipment(root(size)), Asked(0, 500))
+        for finding in check_equipment(
+            f"demo-{index}", Equipment(root(size)), RequestedEquipment(0, 500)
+        )
     ]
     assert [(one.host, one.message[:28]) for one in folded(said)] == [
         ("demo-[0-1,3]", "its root file system has 29 "),

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from clusterctl.cli.verify import checking, show
-from clusterctl.copy.verify import Alike, Discrepancy, Kind
+from clusterctl.copy.verify import Discrepancy, HostGroup, Kind
 from clusterctl.domain.errors import CommandFailed, HostUnreachable
 from clusterctl.domain.results import HostOutcome
 from clusterctl.node.relay.messages import Looked
@@ -21,8 +21,8 @@ COUNTS = {
     "bytes": 3 << 30,
 }
 HOSTS = tuple(f"demo-{number}" for number in range(31))
-ALL = Alike(HOSTS, Looked("abc", **COUNTS))
-ONE = Alike(("demo-31",), Looked("def", **{**COUNTS, "files": 1151}))
+ALL = HostGroup(HOSTS, Looked("abc", **COUNTS))
+ONE = HostGroup(("demo-31",), Looked("def", **{**COUNTS, "files": 1151}))
 
 
 def finding(path="a", message="a file", kind=Kind.MISSING):

@@ -159,7 +159,7 @@ class World:
         return "\n".join(
             f"{n.name}: {count(n.have)}/{n.blocks} from {n.upstream!r} rate "
             f"{peers[n.name].rate(self.coordinator.now) / MIB:.1f} {peers[n.name].state} "
-            f"frozen {n.frozen} dead {n.dead} avoid {peers[n.name].avoid} "
+            f"frozen {n.frozen} dead {n.dead} avoid {peers[n.name].unreachable} "
             f"moves {peers[n.name].moves}"
             for n in self.nodes.values()
         )
@@ -177,7 +177,7 @@ class World:
             self._no_circle(node)
 
     def _say(self, node: Node, event: Event) -> None:
-        self.coordinator.hear(self.now, node.name, event)
+        self.coordinator.handle_event(self.now, node.name, event)
 
     def _speak(self) -> None:
         for number, node in enumerate(self.all.values()):

@@ -292,7 +292,7 @@ def test_a_fast_node_of_the_tail_that_lost_the_source_at_that_moment_ends_nothin
         peer.heard_at = now
         peer.take_progress(now, Progress(9, int(now)), 100)
     health = Health(net, Timeouts())
-    peer.grew_at = 99.0
+    peer.data_at = 99.0
     health.lost(peer, 99.0, Lost(SOURCE, "closed", "closed"))
     health.look(100.0)
     assert (peer.upstream, peer.state) == ("", PeerState.TAIL)
@@ -303,9 +303,9 @@ def test_blocks_are_summed_by_gmac_where_all_that_may_take_part_can(without):
     coordinator = Coordinator(["n0", "n1"], lambda *_: Plan(("n0", "n1")))
     orders = []
     for now, name in enumerate((SOURCE, "n0", "n1")):
-        coordinator.hear(0.5 * now, name, Listed("d", 1, 1 << 20))
+        coordinator.handle_event(0.5 * now, name, Listed("d", 1, 1 << 20))
         if without != "late" or name != "n1":
-            coordinator.hear(0.5 * now, name, Listening(name, 4000, gmac=name != without))
+            coordinator.handle_event(0.5 * now, name, Listening(name, 4000, gmac=name != without))
         orders += coordinator.tick(0.5 * now)
     for tenth in range(100):
         orders += coordinator.tick(1.0 + tenth / 10)
@@ -329,7 +329,7 @@ NONSENSE = [
 def test_what_a_node_says_may_be_nonsense(event):
     world = World(3)
     for when in (0.0, 0.3, 4.0):
-        world.at(when, lambda w: w.coordinator.hear(w.now, "n1", event))
+        world.at(when, lambda w: w.coordinator.handle_event(w.now, "n1", event))
     world.run()
     assert all(world.nodes[name].whole for name in ("n0", "n2"))
 

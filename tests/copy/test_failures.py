@@ -55,9 +55,9 @@ def test_a_tilde_that_the_users_shell_took_is_explained(monkeypatch, path, quote
     ("error", "may_have_passed"),
     [
         (failures.died("demo-1"), True),
-        (failures.too_late("demo-1", 15.0, begun=True), True),
-        (failures.too_late("demo-1", 60.0, begun=False), False),
-        (failures.got_nothing("demo-1", 120.0), True),
+        (failures.not_responding_error("demo-1", 15.0, begun=True), True),
+        (failures.not_responding_error("demo-1", 60.0, begun=False), False),
+        (failures.no_data_error("demo-1", 120.0), True),
         (failures.out_of_time("demo-1", 60.0), True),
         (failures.ended_early("demo-1", 137, "", spoke=True), True),
         (failures.ended_early("demo-1", 1, "MemoryError", spoke=True), False),

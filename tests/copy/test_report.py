@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.copy.report import NodeStage, Use, limited_by, progress_of
+from clusterctl.copy.report import NodeStage, TimeUse, limited_by, progress_of
 from tests.copy.simulated import World
 
 
@@ -68,7 +68,7 @@ def test_a_dry_run_does_not_copy():
 
 
 def use(cpu=1.0, moved=1, wall=10.0, threads=4, cores=1, **waits):
-    return Use(waits, cpu, wall, threads, cores, moved)
+    return TimeUse(waits, cpu, wall, threads, cores, moved)
 
 
 SENDING = use(send=36, read=1)
@@ -96,7 +96,7 @@ CASES = {
         [use(threads=1, cpu=5, receive=5, write=4)],
         "CPU",
     ),
-    "no time at all": (Use({}, 0, 0), [Use({}, 0, 0, 4, 1, 1)], "link"),
+    "no time at all": (TimeUse({}, 0, 0), [TimeUse({}, 0, 0, 4, 1, 1)], "link"),
 }
 
 

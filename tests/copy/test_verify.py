@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from clusterctl.copy.verify import Findings, Kind, compare, compare_entries, grouped
+from clusterctl.copy.verify import Findings, Kind, compare, compare_entries, group_by_digest
 from clusterctl.domain.errors import HostUnreachable, UsageError
 from clusterctl.node.relay.manifest import Entry, encode, read
 from clusterctl.node.relay.messages import Looked
-from clusterctl.node.relay.verify import NOT_READ, UNKNOWN, position
+from clusterctl.node.relay.verify import NOT_READ, UNKNOWN, position_key
 from clusterctl.operations import verify as operation
 from clusterctl.operations.verify import Depth, verify
 from clusterctl.transport.target import Target
@@ -33,7 +33,7 @@ def entry(path="f", kind="f", mode=0o644, size=5, **more) -> Entry:
 )
 def test_groups(digests, groups):
     totals = {str(number): Looked(digest) for number, digest in enumerate(digests)}
-    assert ["".join(group.hosts) for group in grouped(totals)] == groups
+    assert ["".join(group.hosts) for group in group_by_digest(totals)] == groups
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_any_two_trees():
     for seed in range(2000):
         trees = [a_tree(random.Random(seed)), a_tree(random.Random(-seed - 1))]
         said = {}
-        streams = [sorted(tree.values(), key=lambda e: position(e.path)) for tree in trees]
+        streams = [sorted(tree.values(), key=lambda e: position_key(e.path)) for tree in trees]
         # As they come: encoded, and in pieces.
         blobs = [encode(stream) for stream in streams]
         for kind, path, _ in compare(*(read([blob[:7], blob[7:]]) for blob in blobs)):
@@ -303,7 +303,7 @@ def test_a_host_that_cannot_be_reached(hosts, homes):
 def test_a_node_that_goes_away_before_it_is_asked_for_details(hosts, homes, monkeypatch):
     """Its difference is known, and is one finding."""
     (homes[2] / "notes.txt").unlink()
-    true_grouped = operation.grouped
+    true_grouped = operation.group_by_digest
 
     def end_one(totals):
         for relay in operation_relays:
@@ -319,7 +319,7 @@ def test_a_node_that_goes_away_before_it_is_asked_for_details(hosts, homes, monk
         operation_relays.append(self)
 
     monkeypatch.setattr(operation._Relays, "__init__", remember)
-    monkeypatch.setattr(operation, "grouped", end_one)
+    monkeypatch.setattr(operation, "group_by_digest", end_one)
     report = check(hosts)
     assert said(report) == [("unknown", "", ("host3",), "has something else than host1")]
     assert [failure.host for failure in report.failures] == ["host3"]

@@ -14,7 +14,7 @@ from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import execution
 from clusterctl.ec2.launch.attempt import read_launches
-from clusterctl.ec2.launch.observe import exactly, observe
+from clusterctl.ec2.launch.observe import fixed_request, observe
 from clusterctl.ec2.launch.plan import plan_launch
 from clusterctl.lab.faults.checks import admit
 from clusterctl.lab.faults.store import FAULTS
@@ -91,7 +91,7 @@ class Launches:
     def plan(self, spec: ClusterSpec, launch_id: str = "launch"):
         clients = clients_with(self.client)
         prices = self.record.with_name("prices.json")
-        seen = observe(clients, spec.name, exactly(spec), self.record, prices)
+        seen = observe(clients, spec.name, fixed_request(spec), self.record, prices)
         return plan_launch(seen, PUBLIC_KEY, launch_id)
 
     def up(self, spec: ClusterSpec, launch_id: str = "launch", capacity_timeout_s: float = 0.0):

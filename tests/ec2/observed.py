@@ -9,7 +9,7 @@ from clusterctl.domain.cluster import ClusterSpec, Node, NodeState
 from clusterctl.ec2.cluster_resources import KeyPair, PlacementGroup
 from clusterctl.ec2.images import Image
 from clusterctl.ec2.instances import Instance
-from clusterctl.ec2.launch.observe import Catalogue, Observed, in_its_market, inherited
+from clusterctl.ec2.launch.observe import Catalogue, Observed, inherited, with_reservation_market
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.money.costs import Price
 from clusterctl.ec2.network.vpcs import SecurityGroup, Subnet, Vpc
@@ -115,5 +115,6 @@ def settled(spec: ClusterSpec, seen: Observed) -> Observed:
     """What `observe` makes of this request where it sees that."""
     spec = inherited(spec, seen.instances)
     return replace(
-        seen, spec=in_its_market(spec, seen.catalogue.reservation if seen.catalogue else None)
+        seen,
+        spec=with_reservation_market(spec, seen.catalogue.reservation if seen.catalogue else None),
     )

@@ -26,7 +26,7 @@ def test_a_change_that_was_cut_off_is_waited_for_and_not_asked_for_again(
     volume = volumes.root_volumes(client, [id])[id]
     with monkeypatch.context() as interrupted:
         interrupted.setattr(lab_volumes, "MODIFYING_S", 1e6)
-        interrupted.setattr(volumes, "gaps", lambda *_: iter(()))
+        interrupted.setattr(volumes, "backoff_delays", lambda *_: iter(()))
         volumes.enlarge(client, volume, 20)
         assert changes_of(client, volume) == [(20, "modifying")]
         with pytest.raises(AwsError, match="still going on"):

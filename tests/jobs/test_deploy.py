@@ -18,11 +18,11 @@ from clusterctl.jobs.deploy import (
     UNPACK,
     DeployedFiles,
     archive,
-    code_of,
     deployed_files,
     example_files,
     first_archive,
     first_command,
+    program_to_ship,
     ship_code,
 )
 from tests.local_node import HEAD, LocalNode
@@ -180,7 +180,7 @@ def git(*arguments):
 
 def test_a_programs_folder_goes_with_it(project, weird_home):
     whole = ("mine.py", "lib/model.py", "link", "runs/big.bin", "é.txt")
-    plain = code_of("mine.py")
+    plain = program_to_ship("mine.py")
     assert (plain.files, plain.commit, str(plain)) == (
         whole, "", "mine.py and 4 other files from here (49 B)"
     )  # fmt: skip
@@ -196,7 +196,7 @@ def test_a_programs_folder_goes_with_it(project, weird_home):
 
     (project.parent / "shared.py").write_text("shared")
     (project / "lib/shared.py").symlink_to("../../shared.py")
-    linked = code_of("mine.py")
+    linked = program_to_ship("mine.py")
     assert linked.size_bytes == plain.size_bytes + len("shared")
     assert not ship_code(node, [HEAD], linked, "linked").failures
     there = weird_home / ".clusterctl/code/linked/lib"
@@ -211,11 +211,11 @@ def test_a_programs_folder_goes_with_it(project, weird_home):
     git("add", "mine.py", "lib/model.py")
     git("commit", "-qm", "first")
     (project / "lib/model.py").unlink()
-    of_git = code_of("../proj ect/mine.py")
+    of_git = program_to_ship("../proj ect/mine.py")
     assert of_git.files == ("mine.py", ".gitignore", "link", "é.txt")
     assert len(of_git.commit) == 40
     assert "D lib/model.py" in of_git.changed
-    assert code_of("runs/big.bin").files == ("big.bin",), "one that git ignores"
+    assert program_to_ship("runs/big.bin").files == ("big.bin",), "one that git ignores"
 
 
 @pytest.mark.parametrize(
@@ -234,11 +234,11 @@ def test_what_is_not_shipped(project, monkeypatch, script, says, hint):
     with (project / "runs/big.bin").open("wb") as file:
         file.truncate(64 << 20)
     with pytest.raises(UsageError) as raised:
-        code_of(script.format(here=project))
+        program_to_ship(script.format(here=project))
     assert says in raised.value.message
     assert hint in raised.value.hint
 
 
 @pytest.mark.parametrize("script", ["~/mine.py", "/opt/none/mine.py"])
 def test_a_program_of_the_nodes_is_not_shipped(project, script):
-    assert code_of(script) is None
+    assert program_to_ship(script) is None

@@ -44,7 +44,7 @@ from clusterctl.jobs.plan import JobPlan, check_job_id, new_job_id
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 from clusterctl.operations import logs
 from clusterctl.operations.clean_logs import CLEAN, Cleaning
-from clusterctl.operations.logs import Running
+from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.tuning import fetch_tuning
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
@@ -174,7 +174,7 @@ def test_copies_and_trainings_are_in_nobodys_way_but_their_own_kinds(node):
         start(4)
     jobs = list_jobs(node, HEAD)
     assert [job.destination for job in jobs] == ["~/set", "/data/set", ""]
-    assert Running(tuple(jobs), ()).trainings == Running((jobs[2],), ())
+    assert RunningWork(tuple(jobs), ()).trainings == RunningWork((jobs[2],), ())
     assert (folder(node, jobs[0].job_id) / "names").read_bytes() == b"a\0\xff"
     (node.home / "go").touch()
     for job in jobs:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.jobs.nccl import Transport, TransportWatch, parse_transport, transport_finding
+from clusterctl.jobs.nccl import NcclNetwork, TransportWatch, parse_transport, transport_finding
 
 SAMPLES = Path(__file__).parent / "samples"
 SOCKET = "node:1:2 [0] NCCL INFO Using network Socket\n"
@@ -27,12 +27,12 @@ def sample(name: str) -> str:
 @pytest.mark.parametrize(
     ("log", "transport"),
     [
-        (sample("p4d-2.9"), Transport("AWS Libfabric", provider="efa")),
+        (sample("p4d-2.9"), NcclNetwork("AWS Libfabric", provider="efa")),
         (
             sample("p4d-2.27"),
-            Transport("Libfabric", plugin="1.16.2", libfabric="2.1", provider="efa", cards=1),
+            NcclNetwork("Libfabric", plugin="1.16.2", libfabric="2.1", provider="efa", cards=1),
         ),
-        (sample("p5en"), Transport("Libfabric", provider="efa", cards=16)),
+        (sample("p5en"), NcclNetwork("Libfabric", provider="efa", cards=16)),
         ("no NCCL at all\n", None),
         (sample("no-efa-2.21"), None),
     ],

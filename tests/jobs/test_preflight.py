@@ -10,12 +10,12 @@ from clusterctl.domain.findings import Severity
 from clusterctl.domain.hostsfile import HostsFile, HostSlots
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.preflight import (
-    NodeLook,
+    NodeFacts,
     NotReady,
     crowding_findings,
     errors,
     preflight,
-    question,
+    probe_input,
 )
 from clusterctl.jobs.trainer import IMAGENET_IMAGES, TrainerRun
 
@@ -35,7 +35,7 @@ def shards(files, subset="train", size=1000, first=0):
 
 
 TRAINING = shards(16)
-NODE = NodeLook(
+NODE = NodeFacts(
     host="demo-0",
     training=TRAINING,
     validation=shards(2, "validation"),
@@ -76,7 +76,7 @@ def checkpoints(node, *steps):
 
 def test_nothing_speaks_against_it():
     assert found() == []
-    assert question(plan()) == {
+    assert probe_input(plan()) == {
         "python": "/opt/python",
         "mpirun": "/opt/mpirun",
         "data_dir": "/data",
@@ -285,7 +285,7 @@ def test_files_with_other_numbers_of_records():
 def test_data_elsewhere_is_not_looked_at():
     job = plan(replace(RUN, data_dir="s3://bucket/imagenet"))
     nodes = [replace(node, training={}, validation={}, records={}) for node in (NODE, SECOND)]
-    assert (found(nodes, job), question(job)["data_dir"]) == ([], None)
+    assert (found(nodes, job), probe_input(job)["data_dir"]) == ([], None)
 
 
 FINISHED = f"{LOG} holds a finished run: step 484 of 484 (2 checkpoints, 400.0 MiB)"
@@ -471,7 +471,7 @@ NONE = "No such file or directory"
 def test_a_program_of_the_users_own_is_on_every_node_with_ranks():
     nodes = [replace(NODE, host=f"demo-{n}", script_error=NONE if n else "") for n in range(4)]
     job = plan(**OWN, script_path="/home/ubuntu/it's mine.py")
-    assert question(job)["script"] == "/home/ubuntu/it's mine.py"
+    assert probe_input(job)["script"] == "/home/ubuntu/it's mine.py"
     readers = ["demo-0", "demo-1", "demo-2"]
     text = f"cannot run /home/ubuntu/it's mine.py: {NONE}"
     assert found(nodes, job, readers) == [("script.missing", "error", "demo-[1-2]", text)]

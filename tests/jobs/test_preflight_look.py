@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.jobs.preflight import parse_look
+from clusterctl.jobs.preflight import parse_node_facts
 from clusterctl.operations.train import LOOK
 from tests.pythons import python_or_skip
 
@@ -42,7 +42,7 @@ def asked(request, weird_home, tmp_path):
             capture_output=True,
             check=True,
         )
-        return parse_look("demo-0", json.loads(done.stdout))
+        return parse_node_facts("demo-0", json.loads(done.stdout))
 
     return ask
 

@@ -8,20 +8,20 @@ import shutil
 import pytest
 
 from clusterctl.jobs.deploy import EXAMPLES
-from clusterctl.jobs.plan import JobPlan, settled
-from clusterctl.jobs.preflight import NodeLook, preflight
+from clusterctl.jobs.plan import JobPlan, with_trainer_run
+from clusterctl.jobs.preflight import NodeFacts, preflight
 from clusterctl.jobs.trainer import TRAINER, TrainerRun, opposite, switch
 
 SHIPPED = EXAMPLES / "tensorflow"
 REAL = ("--data_dir", "/data of mine/", "--num_epochs", "90")
-NODE = NodeLook(host="demo-0", versions={"mpirun": "mpirun (Open MPI) 5.0.11", "python": "3.11.2"})
+NODE = NodeFacts(host="demo-0", versions={"mpirun": "mpirun (Open MPI) 5.0.11", "python": "3.11.2"})
 
 
 def plan(*words, evaluation=(), trainer=SHIPPED, **changes):
     argv = ("/opt/mpirun", "-np", "8", "/opt/python", TRAINER, *words)
     then = ("/opt/mpirun", "/opt/python", TRAINER, *evaluation) if evaluation else ()
     job = JobPlan("x", 8, "cpu", False, "/jobs", argv, then, home="/home/ubuntu", **changes)
-    return settled(job, trainer)
+    return with_trainer_run(job, trainer)
 
 
 def said(job, force=False):

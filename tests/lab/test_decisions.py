@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.lab.hosts.reconcile import WAIT, Decision, Seen, WantedInstance, decide
+from clusterctl.lab.hosts.reconcile import WAIT, Decision, HostStatus, WantedInstance, decide
 
-BOOTING, UP, OFF = Seen("booting"), Seen("up"), Seen("off", "off")
-POWERED_OFF, REBOOTED, DIED = Seen("off", "poweroff"), Seen("off", "reboot"), Seen("off", "died")
-FAILED = Seen("off", "failed: no space")
+BOOTING, UP, OFF = HostStatus("booting"), HostStatus("up"), HostStatus("off", "off")
+POWERED_OFF, REBOOTED, DIED = (
+    HostStatus("off", "poweroff"),
+    HostStatus("off", "reboot"),
+    HostStatus("off", "died"),
+)
+FAILED = HostStatus("off", "failed: no space")
 
 
 @pytest.mark.parametrize(

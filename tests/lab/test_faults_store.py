@@ -23,7 +23,7 @@ from clusterctl.lab.faults.kinds import (
 )
 from clusterctl.lab.faults.page import describe
 from clusterctl.lab.faults.store import USUAL_VISIBILITY_S, Faults
-from clusterctl.lab.hosts.daemon.host_faults import UNHARMED, shape_of
+from clusterctl.lab.hosts.daemon.host_faults import NO_FAULTS, shape_of
 
 
 class Clock:
@@ -231,13 +231,13 @@ def test_a_message_cannot_break_out_of_its_answer():
 
 def test_the_faults_of_a_host():
     faults = Faults()
-    assert faults.host_faults(ID) == UNHARMED
+    assert faults.host_faults(ID) == NO_FAULTS
     faults.add(Shape("all", down=10**7, up=10**8))
-    assert faults.host_faults(ID) == {**UNHARMED, "shape": [10**7, 10**8]}
+    assert faults.host_faults(ID) == {**NO_FAULTS, "shape": [10**7, 10**8]}
     own = faults.add(Shape(ID, up=10**9))
     faults.add(Shape("all", down=10**8))
     faults.add(Frozen(ID))
-    assert faults.host_faults(ID) == {**UNHARMED, "frozen": True, "shape": [0, 10**9]}
+    assert faults.host_faults(ID) == {**NO_FAULTS, "frozen": True, "shape": [0, 10**9]}
     faults.clear(own.id)
     assert faults.host_faults(ID)["shape"] == [10**8, 0]
     faults.forget_host(ID)

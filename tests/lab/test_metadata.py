@@ -81,7 +81,7 @@ def test_a_notice_that_runs_out_on_a_stopped_instance_is_void(monkeypatch):
     now = datetime.now(timezone.utc)
     monkeypatch.setitem(interruptions._notices, "i-1", interruptions.Notice(now, now))
     one = SimpleNamespace(id="i-1", state="stopped")
-    interruptions.strike(one)
+    interruptions.terminate_if_due(one)
     assert interruptions.notice_of("i-1") is None
 
 

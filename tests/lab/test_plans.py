@@ -76,7 +76,7 @@ def test_the_mounts_of_another_host():
 )
 def test_what_is_mounted_below_a_folder(points, covered):
     info = "\n".join(f"1 2 8:1 / {point} rw - ext4 /dev/a rw" for point in points)
-    assert mounts.covered(info) == covered
+    assert mounts.folders_with_mounts_below(info) == covered
 
 
 def test_what_ip_is_told_in_a_host():
@@ -152,7 +152,7 @@ OLD = """32 31 0:29 / /cg/cpu rw - cgroup cgroup rw,cpu
     ],
 )
 def test_where_a_labs_control_groups_are(mountinfo, own, places):
-    assert cgroups.places(mountinfo, own) == [Path(place) for place in places]
+    assert cgroups.parent_groups(mountinfo, own) == [Path(place) for place in places]
 
 
 def test_why_a_set_up_fails_is_reported(monkeypatch):

@@ -10,7 +10,7 @@ from typing import Any
 from clusterctl.domain.cluster import Cluster, ClusterSpec, NodeState
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances
-from clusterctl.ec2.launch.observe import exactly
+from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.operations import down as down_module
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
@@ -60,7 +60,7 @@ def hasten(put: Callable[[Any, str, Any], None] = setattr) -> None:
 
 
 def up(launcher: Launcher, nodes: int = SPEC.nodes) -> None:
-    up_module.up(launcher, exactly(replace(SPEC, nodes=nodes)))
+    up_module.up(launcher, fixed_request(replace(SPEC, nodes=nodes)))
 
 
 def down(launcher: Launcher) -> None:

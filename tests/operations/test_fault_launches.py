@@ -12,7 +12,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.gc import removal
 from clusterctl.ec2.instances import find_instances, list_clusters, tag
-from clusterctl.ec2.launch.observe import exactly
+from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.lab.faults.kinds import Boot, Capacity, Lag
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.operations import down as down_module
@@ -136,7 +136,7 @@ def test_too_few_machines_anywhere(world, faults, left, way):
 )
 def test_fewer_nodes_will_do(world, faults, fault, way):
     faults(*no_capacity_but(ZONES[0], 9), fault)
-    up_module.up(world.launcher, exactly(replace(SPEC, min_nodes=2)))
+    up_module.up(world.launcher, fixed_request(replace(SPEC, min_nodes=2)))
     world.check_whole(replace(COMMANDS["up"], indices=(0, 1)))
     faults(Capacity(SPEC.instance_type, ZONES[0], 9))
     come_to_an_end(world, way)
@@ -174,7 +174,7 @@ def test_no_machine_for_the_next_node(world, faults, name, fault, way):
 @pytest.mark.parametrize("indices", [(1,), (0, 1, 2)])
 def test_what_a_replacement_cut_off_has_left_is_shown_and_stopped(world, indices):
     limited = replace(SPEC, limits=Limits(max_hours=8))
-    up_module.up(world.launcher, exactly(limited))
+    up_module.up(world.launcher, fixed_request(limited))
     client = world.plain.ec2
     nodes = [one.node for one in find_instances(client, NAME)]
     ids = [node.instance_id for node in nodes if node.index in indices]

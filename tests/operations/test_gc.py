@@ -23,7 +23,7 @@ from clusterctl.ec2.session import Clients
 from clusterctl.operations import gc as gc_module
 from clusterctl.operations.costs import read_ended
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.gc import GarbageCollector, Wishes
+from clusterctl.operations.gc import GarbageCollector, GcOptions
 from clusterctl.operations.site import keep_site, site_of
 from tests.cli.running import CommandLine
 from tests.lab import running
@@ -113,7 +113,7 @@ def test_a_network_without_clusters_goes_when_asked_for(places, home, later):
             Tags=[{"Key": key, "Value": value} for key, value in tagged.items()],
         )
     assert GarbageCollector(places, home).sweep().orphans == ()
-    collector = GarbageCollector(places, home, Wishes(networks=True))
+    collector = GarbageCollector(places, home, GcOptions(networks=True))
     found = collector.sweep()
     assert orphan_ids(found) == {"clusterctl-network-big"}
     assert collector.remove(found.orphans).left == ()
@@ -127,7 +127,7 @@ def test_whatever_the_tag_says(places, home, later, name):
     before = everything(ec2)
     leaks = set(leave_behind(ec2, name).values())
     (home / "x").mkdir(parents=True)
-    collector = GarbageCollector(places, home, Wishes(cluster=name))
+    collector = GarbageCollector(places, home, GcOptions(cluster=name))
     found = collector.sweep()
     assert orphan_ids(found) == leaks
     assert collector.remove(found.orphans).left == ()
@@ -140,7 +140,7 @@ def test_a_cluster_by_name_with_its_instances_and_no_other(places, home):
     nodes = {launch(ec2, "demo"), launch(ec2, "demo")}
     gone = {*nodes, *leave_behind(ec2, "demo").values()}
     ec2.stop_instances(InstanceIds=[min(nodes)])
-    collector = GarbageCollector(places, home, Wishes(cluster="demo"))
+    collector = GarbageCollector(places, home, GcOptions(cluster="demo"))
     assert collector.remove(collector.sweep().orphans).left == ()
     assert everything(ec2) & (kept | gone) == kept
     [ended] = read_ended(home)
@@ -153,7 +153,7 @@ def test_what_runs_is_a_colleagues_until_it_is_too_old(places, home, later):
     running = launch(ec2, "demo")
     [shown] = GarbageCollector(places, home).sweep().judged
     assert (shown.resource.id, shown.verdict) == (running, Verdict.KEPT)
-    old = GarbageCollector(places, home, Wishes(older_than_s=1800.0)).sweep()
+    old = GarbageCollector(places, home, GcOptions(older_than_s=1800.0)).sweep()
     assert orphan_ids(old) == {running}
 
 
@@ -198,7 +198,7 @@ def test_what_is_kept_here_is_in_use_here_only(places, home, later, account, ver
         one.resource.region: one.verdict for one in GarbageCollector(places, home).sweep().judged
     }
     assert verdicts == {"us-east-1": verdict, "us-west-2": Verdict.KEPT}
-    collector = GarbageCollector(places, home, Wishes(cluster="demo"))
+    collector = GarbageCollector(places, home, GcOptions(cluster="demo"))
     if verdict is Verdict.IN_USE:
         assert len(collector.sweep().orphans) == len(places)
     else:
@@ -211,7 +211,7 @@ def test_a_cluster_that_is_worked_on_is_left_alone(places, home, later, cluster)
     ec2 = places["us-east-1"].ec2
     leave_behind(ec2, "demo")
     folder = keep_folder(home, site_of(places["us-east-1"]))
-    collector = GarbageCollector(places, home, Wishes(cluster=cluster))
+    collector = GarbageCollector(places, home, GcOptions(cluster=cluster))
     before_lock = collector.sweep().orphans
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -325,7 +325,7 @@ def test_nothing_is_an_orphan_where_instances_cannot_be_looked_at(places, home, 
     ec2 = places["us-east-1"].ec2
     leave_behind(ec2, "demo")
     elsewhere = set(leave_behind(places["us-west-2"].ec2, "demo").values())
-    collector = GarbageCollector(places, home, Wishes(cluster=cluster))
+    collector = GarbageCollector(places, home, GcOptions(cluster=cluster))
     with Refusing(ec2, "DescribeInstances", "InternalError"):
         found = collector.sweep()
     assert orphan_ids(found) == elsewhere
@@ -392,7 +392,7 @@ def test_a_memory_that_cannot_be_written(places, home):
     ec2.create_security_group(GroupName="x", Description="x", **labels("security-group", "demo"))
     found = GarbageCollector(places, home).sweep()
     assert found.orphans == ()
-    assert "gc.json" in found.forgetful.message
+    assert "gc.json" in found.record_error.message
 
 
 def test_what_is_in_use_is_waited_for_aloud(places, home, later, monkeypatch):
@@ -432,7 +432,7 @@ def test_an_instance_that_is_protected(places, home):
     ec2 = places["us-east-1"].ec2
     ended, protected = launch(ec2, "demo"), launch(ec2, "demo")
     ec2.modify_instance_attribute(InstanceId=protected, DisableApiTermination={"Value": True})
-    collector = GarbageCollector(places, home, Wishes(cluster="demo"))
+    collector = GarbageCollector(places, home, GcOptions(cluster="demo"))
     removed = collector.remove(collector.sweep().orphans)
     assert [
         one.resource.id for one in removed.left if one.resource.kind is ResourceKind.INSTANCE

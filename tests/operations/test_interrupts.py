@@ -12,7 +12,7 @@ import pytest
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.ec2.instances import find_instances, tag, unfinished_of
-from clusterctl.ec2.launch.observe import exactly
+from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.tags import RETIRED, UNFINISHED, Unfinished, read_unfinished
 from clusterctl.operations import members, power
 from clusterctl.operations.folder import ClusterFolder
@@ -86,7 +86,7 @@ def test_what_one_more_means(present, wanted, unfinished, count, under_way, node
         assert nodes in f"{caught.value.message} {caught.value.hint}"
     else:
         made = members.grown("demo", there, count, under_way)
-        assert (made.nodes, made.adds) == (nodes, True)
+        assert (made.nodes, made.by_add) == (nodes, True)
 
 
 def elsewhere(world: World) -> Launcher:
@@ -205,7 +205,7 @@ class Owner:
         assert not any(one.retired or one.unfinished for one in nodes), self.told
         if modes is INTERRUPTS:
             assert len(self.ever() - before) == wish.new, self.told
-        same = exactly(replace(SPEC, nodes=len(nodes)))
+        same = fixed_request(replace(SPEC, nodes=len(nodes)))
         assert plan_up(self.world.launcher, same).idle, self.told
         self.indices = wish.indices
 
@@ -231,8 +231,8 @@ class Owner:
         begun = bool(unfinished_of(there))
         spec = replace(SPEC, nodes=len({*there[0].wanted}))
         if begun:
-            assert not plan_up(launcher, exactly(spec)).idle, self.told
-        up(launcher, exactly(spec))
+            assert not plan_up(launcher, fixed_request(spec)).idle, self.told
+        up(launcher, fixed_request(spec))
         nodes = find_instances(self.world.plain.ec2, NAME)
         now = tuple(one.node.index for one in nodes)
         assert now in (wish.indices, self.indices), self.told

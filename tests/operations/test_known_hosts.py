@@ -9,7 +9,7 @@ from paramiko.hostkeys import HostKeyEntry
 
 from clusterctl.domain.errors import HostKeyChanged, HostKeyUnknown
 from clusterctl.operations.access import node_target
-from clusterctl.operations.known_hosts import ClusterHostKeys, LearntHostKeys, text_fingerprint
+from clusterctl.operations.known_hosts import ClusterHostKeys, LearntHostKeys, key_fingerprint
 from tests.operations.clusters import ED25519, OTHER, cluster, node
 
 ON_NO_CURVE = (
@@ -55,8 +55,8 @@ def test_the_pinned_key_is_taken(tmp_path, line):
 def test_the_same_instance_with_another_key(tmp_path):
     error = refusal(pins(tmp_path, f"10.0.0.5,demo-1 {ED25519} i-1\n"), OTHER)
     assert error.message.startswith("i-1 is the same instance as before and shows another host key")
-    assert f"it shows {text_fingerprint(OTHER)}" in error.message
-    assert f"pinned is {text_fingerprint(ED25519)}" in error.message
+    assert f"it shows {key_fingerprint(OTHER)}" in error.message
+    assert f"pinned is {key_fingerprint(ED25519)}" in error.message
     assert "Do not delete the pin" in error.hint
     assert "clusterctl up demo" in error.hint
 
@@ -67,7 +67,7 @@ def test_an_address_that_is_used_again(tmp_path, shown):
     error = refusal(pins(tmp_path, f"10.0.0.5,demo-7 {ED25519} i-7\n"), shown)
     assert isinstance(error, HostKeyChanged)
     assert "another instance, i-7; now i-1 has the address" in error.message
-    assert f"it shows {text_fingerprint(shown)}" in error.message
+    assert f"it shows {key_fingerprint(shown)}" in error.message
     assert "clusterctl up demo" in error.hint
 
 
@@ -98,4 +98,4 @@ def test_fingerprints_are_those_of_ssh_keygen(tmp_path):
     path = tmp_path / "key.pub"
     path.write_text(ED25519)
     said = subprocess.check_output(["ssh-keygen", "-lf", str(path)], text=True).split()[1]
-    assert text_fingerprint(ED25519) == f"ssh-ed25519 {said}"
+    assert key_fingerprint(ED25519) == f"ssh-ed25519 {said}"

@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.ec2 import tags
-from clusterctl.ec2.network.plan import Action, NetworkSettings, NetworkWish, stack_name
+from clusterctl.ec2.network.plan import Action, NetworkRequest, NetworkSettings, stack_name
 from clusterctl.ec2.network.stack import template_version
 from clusterctl.operations import network
 from clusterctl.operations.launcher import StepProgress
@@ -24,7 +24,7 @@ from tests.ec2.cloudformation import REASON, CloudFormation
 from tests.moto_ec2 import NEW_IMAGE, clients_of
 
 SETTINGS = NetworkSettings("net", "10.20.0.0/16", ("us-east-1a", "us-east-1b"), "203.0.113.7/32")
-WISH = NetworkWish("net", ssh_from="203.0.113.7/32")
+WISH = NetworkRequest("net", ssh_from="203.0.113.7/32")
 NAME = stack_name("net")
 
 
@@ -41,7 +41,7 @@ class Steps(StepProgress):
 @pytest.fixture
 def clients(client, moto_url, monkeypatch):
     """moto's EC2 with a CloudFormation that takes its time."""
-    monkeypatch.setattr(network, "gaps", lambda *_: itertools.repeat(0.0))
+    monkeypatch.setattr(network, "backoff_delays", lambda *_: itertools.repeat(0.0))
     clients = clients_of(moto_url)
     clients.__dict__["cloudformation"] = CloudFormation(client)
     return clients
@@ -79,11 +79,11 @@ def test_from_nothing_and_again_and_away(clients):
 def test_ssh_from_elsewhere_is_put_in_place_twice(clients):
     network_up(clients, WISH)
     for number in (1, 2):
-        wish = NetworkWish("net", ssh_from=f"198.51.100.{number}/32")
+        wish = NetworkRequest("net", ssh_from=f"198.51.100.{number}/32")
         assert network_up(clients, wish).done is Action.UPDATE
         assert network_status(clients, "net").ssh_from == f"198.51.100.{number}/32"
     # Who does not say from where changes nothing.
-    assert network_up(clients, NetworkWish("net")).done is Action.NOTHING
+    assert network_up(clients, NetworkRequest("net")).done is Action.NOTHING
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_an_update_that_fails_leaves_the_network(clients):
     before = network_up(clients, WISH).network
     clients.cloudformation.fails = "The rule already exists"
     with pytest.raises(StackFailed, match="UPDATE_ROLLBACK_COMPLETE(.|\n)*already exists"):
-        network_up(clients, NetworkWish("net", ssh_from="198.51.100.1/32"))
+        network_up(clients, NetworkRequest("net", ssh_from="198.51.100.1/32"))
     assert network_status(clients, "net").network == before
     assert network_status(clients, "net").ssh_from == "203.0.113.7/32"
 
@@ -211,7 +211,9 @@ def test_what_a_stack_left_behind_is_said(clients):
 
 
 def test_nothing_is_changed_by_a_plan(clients):
-    plan = plan_network(clients, NetworkWish("net", "10.30.0.0/16", ("c", "b"), "203.0.113.0/24"))
+    plan = plan_network(
+        clients, NetworkRequest("net", "10.30.0.0/16", ("c", "b"), "203.0.113.0/24")
+    )
     assert plan.action is Action.CREATE
     assert plan.settings == NetworkSettings(
         "net", "10.30.0.0/16", ("us-east-1c", "us-east-1b"), "203.0.113.0/24"
@@ -227,17 +229,17 @@ def test_a_plan_for_a_type(clients):
             Filters=[{"Name": "instance-type", "Values": ["p4d.24xlarge"]}],
         )["InstanceTypeOfferings"]
     }
-    settings = plan_network(clients, NetworkWish("net", for_type="p4d.24xlarge")).settings
+    settings = plan_network(clients, NetworkRequest("net", for_type="p4d.24xlarge")).settings
     assert settings is not None
     assert settings.zones[0] == min(offered)
     with pytest.raises(UsageError, match="no zone of us-east-1 offers"):
-        plan_network(clients, NetworkWish("net", for_type="p99.metal"))
+        plan_network(clients, NetworkRequest("net", for_type="p99.metal"))
 
 
 def test_a_caller_at_an_ipv6_address_has_to_say_from_where(clients, monkeypatch):
     monkeypatch.setattr(network, "caller_cidr", lambda *_: "2001:db8::7/128")
     with pytest.raises(UsageError, match="not an IPv4 network"):
-        network_up(clients, NetworkWish("net"))
+        network_up(clients, NetworkRequest("net"))
     assert clients.cloudformation.requests == []
 
 
@@ -263,7 +265,7 @@ def test_a_lost_answer_is_an_error_and_again_goes_on(clients, monkeypatch):
     monkeypatch.setattr(clients.cloudformation, "create_stack", lost)
     with pytest.raises(AwsError):
         network_up(clients, WISH)
-    monkeypatch.setattr(network, "gaps", lambda *_: itertools.repeat(0.0))
+    monkeypatch.setattr(network, "backoff_delays", lambda *_: itertools.repeat(0.0))
     assert network_up(clients, WISH).done is Action.NOTHING
     assert len(clients.cloudformation.stacks) == 1
 
@@ -287,5 +289,5 @@ def test_what_an_older_clusterctl_made_is_brought_up_to_date(clients):
     network_up(clients, WISH)
     [stack] = clients.cloudformation.stacks.values()
     stack["Tags"] = tags.tag_list({"clusterctl:template": "older"})
-    assert network_up(clients, NetworkWish("net")).done is Action.UPDATE
+    assert network_up(clients, NetworkRequest("net")).done is Action.UPDATE
     assert tags.tag_dict(stack["Tags"])["clusterctl:template"] == template_version()

@@ -12,7 +12,7 @@ import pytest
 from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2.instances import find_instances
-from clusterctl.ec2.launch.observe import exactly
+from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.session import Account, Clients
 from clusterctl.operations import down as down_module
 from clusterctl.operations import up as up_module
@@ -85,7 +85,7 @@ class Machine:
 
     def up(self) -> None:
         def command(place: Place) -> object:
-            return up_module.up(Launcher(place.clients, self.folder), exactly(SPEC))
+            return up_module.up(Launcher(place.clients, self.folder), fixed_request(SPEC))
 
         self._command("up", command)
 
@@ -185,7 +185,7 @@ def clusterctl(places, tmp_path, monkeypatch, capsys):
     ):
         monkeypatch.setenv(name, value)
     own = places[0]
-    up_module.up(Launcher(own.clients, ClusterFolder(tmp_path / NAME)), exactly(SPEC))
+    up_module.up(Launcher(own.clients, ClusterFolder(tmp_path / NAME)), fixed_request(SPEC))
     account = ["--endpoint-url", own.plain.account.endpoint_url, "--region", REGION]
     yield CommandLine(tmp_path, capsys, account)
     for place in places:
@@ -221,7 +221,7 @@ def test_every_command_with_the_wrong_credentials(clusterctl, places, monkeypatc
     namesake = ClusterFolder(clusterctl.home / "namesake" / NAME)
     for launched in (False, True):
         if launched:
-            up_module.up(Launcher(other.clients, namesake), exactly(SPEC))
+            up_module.up(Launcher(other.clients, namesake), fixed_request(SPEC))
         theirs = other.alive()
         for command in COMMANDS:
             ran = clusterctl(*command.split())

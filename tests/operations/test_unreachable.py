@@ -16,7 +16,7 @@ import pytest
 from clusterctl.domain.cluster import Market, NodeState
 from clusterctl.domain.errors import AwsError, HostUnreachable
 from clusterctl.ec2.instances import Instance
-from clusterctl.operations.status import Ec2Explanation, in_ec2s_words, what_helps
+from clusterctl.operations.status import Ec2Explanation, describe_state, unreachable_hint
 from clusterctl.transport import dial
 from clusterctl.transport.target import Target
 from tests.lab.running import client
@@ -61,7 +61,7 @@ def instance(index: int = 1, state: NodeState = RUNNING, **fields) -> Instance:
     ],
 )  # fmt: skip
 def test_the_words(found, impaired, words):
-    assert in_ec2s_words(found, impaired) == words
+    assert describe_state(found, impaired) == words
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_the_words(found, impaired, words):
     ],
 )
 def test_what_helps(index, state, impaired, timed_out, command):
-    assert command in what_helps(instance(index, state), impaired, timed_out)
+    assert command in unreachable_hint(instance(index, state), impaired, timed_out)
 
 
 def test_a_spot_head_node_which_cannot_be_stopped_is_replaced():
-    hint = what_helps(instance(0, market=Market.SPOT), True, True)
+    hint = unreachable_hint(instance(0, market=Market.SPOT), True, True)
     assert hint == "a new machine in its place: clusterctl replace demo 0"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.local_state import forget, keep_key, local_key, locked
+from clusterctl.operations.local_state import delete_folder, keep_key, local_key, locked
 from clusterctl.operations.site import Site, check_site, keep_site, kept_site, parse_site, site_of
 from tests import moto_ec2
 
@@ -124,5 +124,5 @@ def test_the_folder_stays_once_something_is_in_it(folder):
     assert folder.key.exists()
     assert folder.path.stat().st_mode & 0o777 == 0o700
     with locked(folder):
-        forget(folder)
+        delete_folder(folder)
     assert not folder.path.exists()

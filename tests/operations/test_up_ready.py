@@ -29,7 +29,7 @@ from clusterctl.operations.known_hosts import (
     AgentHostKeys,
     HostKeySources,
     LearntHostKeys,
-    text_fingerprint,
+    key_fingerprint,
 )
 from clusterctl.operations.launcher import Stage, StepProgress, check_all
 from clusterctl.operations.readiness import InstanceWatch, NodeNotReady, Readiness, ready_within_s
@@ -138,7 +138,7 @@ def test_large_machines_have_longer_to_get_ready(gpus, minutes):
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    monkeypatch.setattr(readiness, "gaps", lambda *_: itertools.repeat(0.001))
+    monkeypatch.setattr(readiness, "backoff_delays", lambda *_: itertools.repeat(0.001))
     return World(tmp_path)
 
 
@@ -365,7 +365,7 @@ def test_with_the_flag_what_the_node_shows_is_taken_and_said_loudly(world):
     assert len(world.told) == 2
     assert told["demo-1"].severity is Severity.WARNING
     assert "UNSEEN" in told["demo-1"].message
-    assert text_fingerprint(OTHER) in told["demo-1"].message
+    assert key_fingerprint(OTHER) in told["demo-1"].message
     assert world.pins.text(world.nodes).splitlines()[1].endswith(f"{OTHER} i-1 accepted-unseen")
 
 
@@ -399,8 +399,8 @@ def test_what_was_accepted_unseen_and_was_not_its_own(world):
     pinned(world, f"10.0.0.5,demo-1 {OTHER} i-1 accepted-unseen")
     error = failure(world)
     assert isinstance(error, HostKeyChanged)
-    assert text_fingerprint(OTHER) in error.message
-    assert text_fingerprint(ED25519) in error.message
+    assert key_fingerprint(OTHER) in error.message
+    assert key_fingerprint(ED25519) in error.message
     assert "clusterctl replace demo 1" in error.hint
 
 
@@ -413,8 +413,8 @@ def test_a_changed_key_that_the_console_knows_is_taken_with_a_warning(world):
     assert len(world.wait().values) == 2
     [told] = world.told
     assert (told.host, told.severity) == ("demo-1", Severity.WARNING)
-    assert text_fingerprint(OTHER) in told.message
-    assert text_fingerprint(ED25519) in told.message
+    assert key_fingerprint(OTHER) in told.message
+    assert key_fingerprint(ED25519) in told.message
     assert world.pins.text(world.nodes).splitlines()[1].endswith(f"{ED25519} i-1")
 
 

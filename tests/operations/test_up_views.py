@@ -11,7 +11,7 @@ from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.files import write_file
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
-from clusterctl.ec2.launch.observe import exactly
+from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
@@ -199,7 +199,9 @@ def test_a_known_hosts_file_that_somebody_edited(tmp_path, line):
 
 
 WRITERS = {
-    "up": lambda launcher: up_module.up(launcher, exactly(ClusterSpec("demo", 2, "g5.xlarge"))),
+    "up": lambda launcher: up_module.up(
+        launcher, fixed_request(ClusterSpec("demo", 2, "g5.xlarge"))
+    ),
     "add": lambda launcher: members.add(launcher, "demo", 1),
     "remove": lambda launcher: members.remove(launcher, "demo", [1]),
     "replace": lambda launcher: members.replace_nodes(launcher, "demo", [1]),

@@ -13,7 +13,7 @@ from clusterctl.ec2.launch.attempt import read_launches
 from clusterctl.operations import gc as gc_module
 from clusterctl.operations.costs import price_cache
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.gc import GarbageCollector, Wishes
+from clusterctl.operations.gc import GarbageCollector, GcOptions
 from clusterctl.operations.launcher import Launcher
 from tests.moto_ec2 import REGION, clients_of, reset
 from tests.operations.commands import NAME, Command, Deed, nothing
@@ -114,24 +114,24 @@ class World:
 
     def orphans(self) -> list[str]:
         """What `gc` would remove in an hour."""
-        found = self._collector(Wishes()).sweep()
+        found = self._collector(GcOptions()).sweep()
         assert found.unseen == ()
         return [f"{one.resource.kind.value}: {one.why}" for one in found.orphans]
 
     def collect(self) -> None:
         """`gc --cluster`, on a machine that has no folder of the cluster."""
         elsewhere = GarbageCollector(
-            {REGION: self.plain}, self._home / "elsewhere", Wishes(cluster=NAME)
+            {REGION: self.plain}, self._home / "elsewhere", GcOptions(cluster=NAME)
         )
         assert elsewhere.remove(elsewhere.sweep().orphans).left == ()
 
     def collect_here(self) -> None:
         """`gc --cluster` where its folder is."""
-        here = self._collector(Wishes(cluster=NAME))
+        here = self._collector(GcOptions(cluster=NAME))
         removed = here.remove(here.sweep().orphans)
         assert removed.left == ()
 
-    def _collector(self, wishes: Wishes) -> GarbageCollector:
+    def _collector(self, wishes: GcOptions) -> GarbageCollector:
         return GarbageCollector({REGION: self.plain}, self._home, wishes)
 
 

@@ -143,19 +143,19 @@ def test_a_slow_host_keeps_the_connection_that_another_view_uses(ssh_server, mon
     def second_command(stream, chunk):
         with monkeypatch.context() as patch, pytest.raises(HostUnreachable):
             patch.setattr(session.client.get_transport(), "open_session", open_no_session)
-            connections.apart().run(target, "true")
+            connections.with_own_commands().run(target, "true")
 
     with ssh_server.connections() as connections:
         connections.doubt_after_s = 5
         target = ssh_server.target()
         session = connections.session(target)
-        connections.apart().run(target, "echo begun", sink=second_command)
+        connections.with_own_commands().run(target, "echo begun", sink=second_command)
         assert connections.session(target) is session
 
 
 def test_interrupts_are_of_one_view_and_for_good_stays_so(ssh_server):
     with ssh_server.connections() as connections:
-        other = connections.apart()
+        other = connections.with_own_commands()
         result = connections.run(
             ssh_server.target(), "echo begun", sink=lambda *chunk: other.interrupt(for_good=True)
         )

@@ -38,7 +38,7 @@ POLL_S = 1.0  # how often new versions are looked for
 LOAD_WITHIN_S = 600.0
 GRACE_S = 5  # for requests in progress when the server stops
 DEFAULT = "serving_default"
-REAL = "tensorflow_model_server"
+TENSORFLOW_SERVING = "tensorflow_model_server"
 
 
 class HttpError(Exception):
@@ -498,7 +498,7 @@ def main():
     parser.add_argument("--public", action="store_true")
     args = parser.parse_args()
     # TensorFlow Serving cannot listen on the loopback address only.
-    if args.public and shutil.which(REAL):
+    if args.public and shutil.which(TENSORFLOW_SERVING):
         sys.exit(serve_with_the_real_one(args))
     serve_here(args)
 
@@ -561,7 +561,12 @@ def serve_with_the_real_one(args):
         (folder / "1").symlink_to(args.folder.resolve())
     elif Versions(folder)._found() == {}:
         sys.exit(f"error: {Versions(folder).no_model()}")
-    words = [REAL, "--port=0", f"--rest_api_port={args.port}", f"--model_name={args.model}"]
+    words = [
+        TENSORFLOW_SERVING,
+        "--port=0",
+        f"--rest_api_port={args.port}",
+        f"--model_name={args.model}",
+    ]
     server = subprocess.Popen([*words, f"--model_base_path={folder.resolve()}"])
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: server.terminate())
@@ -574,7 +579,7 @@ def serve_with_the_real_one(args):
         except (OSError, ValueError):
             newest = {"state": "START"}
         if newest["state"] == "AVAILABLE":
-            tell_ready(REAL, int(newest["version"]))
+            tell_ready(TENSORFLOW_SERVING, int(newest["version"]))
             return server.wait()
         why = newest.get("status", {}).get("error_message", "")
         if newest["state"] == "END" or time.monotonic() > deadline:
@@ -582,7 +587,7 @@ def serve_with_the_real_one(args):
             server.wait()
             sys.exit(f"error: the model does not load: {why or 'it takes too long'}")
         time.sleep(0.2)
-    return f"error: {REAL} ended with {server.returncode}"
+    return f"error: {TENSORFLOW_SERVING} ended with {server.returncode}"
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from clusterctl.cli.params import Index
 from clusterctl.domain.ranges import fold_hosts
 
 if TYPE_CHECKING:
-    from clusterctl.cli.copy.view import Shown
+    from clusterctl.cli.copy.view import CopyView
     from clusterctl.domain.cluster import Cluster
     from clusterctl.operations.access import Access
     from clusterctl.operations.detached_copy import DetachedCopy
@@ -126,7 +126,7 @@ def _start(
     output.note(
         f"job {plan.job_id} copies to {fold_hosts(hosts)} from now on, without this machine"
     )
-    output.how_to_come_back(access.cluster.name, plan.job_id)
+    output.print_job_commands(access.cluster.name, plan.job_id)
 
 
 def _missing(cluster: Cluster) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ def _missing(cluster: Cluster) -> tuple[str, ...]:
 
 
 def _look_at_disk(
-    app: AppContext, access: Access, targets: Sequence[Target], word: str, shown: Shown
+    app: AppContext, access: Access, targets: Sequence[Target], word: str, shown: CopyView
 ) -> threading.Thread:
     """Find out, in a thread beside the copy, whether DST is on a slow disk.
 

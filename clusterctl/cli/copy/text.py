@@ -33,7 +33,7 @@ LASTS_S = 2.0
 # Lines of the same kind that are printed; further ones are counted.
 NAMED = 20
 # Seconds that one copy has to take: for less, "times one copy" means nothing.
-TELLING_S = 1.0
+MIN_RATIO_S = 1.0
 
 
 def rows(progress: CopyProgress) -> list[Row]:
@@ -180,7 +180,8 @@ def _remaining(progress: CopyProgress) -> str:
 
 
 class Stages:
-    """Makes one line for each stage that lasts, with the nodes in it. `troubles` has failures."""
+    """Makes one line for each stage that lasts, with the nodes in it. `failure_and_relink_lines`
+    has failures."""
 
     def __init__(self) -> None:
         self._told: set[NodeStage] = set()
@@ -202,7 +203,7 @@ class Stages:
         return due
 
 
-def troubles(before: CopyProgress | None, now: CopyProgress) -> list[str]:
+def failure_and_relink_lines(before: CopyProgress | None, now: CopyProgress) -> list[str]:
     """Return a line for nodes that have just failed, and one for each relinked node.
 
     A relinked node pulls from another upstream. Reasons of failures are in the report; if no node
@@ -288,7 +289,7 @@ def summary(report: TransferReport) -> str:
         f"{format_bytes(moved)} to {count(len(good), 'node')} in {format_duration(took)}"
         + (f", {format_rate(moved / took)}" if took else "")
     ]
-    if len(good) > 1 and report.one_copy_s and report.one_copy_s >= TELLING_S:
+    if len(good) > 1 and report.one_copy_s and report.one_copy_s >= MIN_RATIO_S:
         ratio = max(node.duration_s for node in good) / report.one_copy_s
         parts.append(f"{ratio:.2f} times one copy")
     if report.limited_by and report.limited_by != "nothing":

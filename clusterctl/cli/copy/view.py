@@ -27,7 +27,7 @@ EVENT_S = 1.0
 BAR_FITS = 100
 
 
-class Shown:
+class CopyView:
     """Shows one copy; this base class shows no progress (--quiet).
 
     `watch` may be called from any thread.
@@ -98,7 +98,7 @@ class Shown:
             output.note(line)
 
 
-class Lines(Shown):
+class Lines(CopyView):
     """Prints a line for each lasting stage, failure and relink, and the total every LINE_S."""
 
     _next_s = LINE_S
@@ -108,14 +108,14 @@ class Lines(Shown):
         self._stages = text.Stages()
 
     def _show(self, before: CopyProgress | None, now: CopyProgress) -> None:
-        for line in (*self._stages.lines(now), *text.troubles(before, now)):
+        for line in (*self._stages.lines(now), *text.failure_and_relink_lines(before, now)):
             output.note(line)
         if now.elapsed_s >= self._next_s:
             self._next_s = now.elapsed_s + LINE_S
             output.note(text.total_line(now))
 
 
-class InPlace(Shown):
+class InPlace(CopyView):
     """Redraws a row per node and the total; lines on failures and relinks stay above."""
 
     def drawn(self) -> AbstractContextManager[Any]:
@@ -123,7 +123,7 @@ class InPlace(Shown):
         return live
 
     def _show(self, before: CopyProgress | None, now: CopyProgress) -> None:
-        for line in text.troubles(before, now):
+        for line in text.failure_and_relink_lines(before, now):
             output.note(line)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
@@ -150,7 +150,7 @@ class InPlace(Shown):
         yield Text(line, no_wrap=True, overflow="ellipsis")
 
 
-class Events(Shown):
+class Events(CopyView):
     """Prints JSON events, one object a line, on standard output."""
 
     _next_s = 0.0
@@ -176,7 +176,7 @@ class Events(Shown):
 
 
 @contextmanager
-def showing(options: CopyOptions) -> Iterator[Shown]:
+def showing(options: CopyOptions) -> Iterator[CopyView]:
     """Yield what shows a copy; it is drawn until the block ends."""
     shown = _kind(options)(options)
     try:
@@ -191,11 +191,11 @@ def showing(options: CopyOptions) -> Iterator[Shown]:
         raise
 
 
-def _kind(options: CopyOptions) -> type[Shown]:
+def _kind(options: CopyOptions) -> type[CopyView]:
     if options.as_json:
         return Events
     if options.quiet:
-        return Shown
+        return CopyView
     return InPlace if output.is_live() else Lines
 
 

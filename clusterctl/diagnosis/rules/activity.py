@@ -18,10 +18,10 @@ from clusterctl.diagnosis.case import (
     full_disk_of,
     full_filesystems,
     rank_lines,
+    ranks_in_words,
     run_command,
     saves_with_progress,
     syscall_path,
-    who,
 )
 from clusterctl.diagnosis.rules.logs import NO_ROOM, first_error, root_error
 from clusterctl.diagnosis.tree import Activity, label, main_thread, others
@@ -173,7 +173,8 @@ def scripts(scene: Scene) -> Iterator[Cause]:
         yield Cause(
             "script.differs",
             ERROR if blocks else WARNING,
-            f"{who(odd)} run{'' if len(odd) > 1 else 's'} another {name} than the other ranks",
+            f"{ranks_in_words(odd)} run{'' if len(odd) > 1 else 's'} another {name} "
+            "than the other ranks",
             hosts[0] if len(hosts) == 1 else None,
             f"copy it to all: clusterctl copy {scene.cluster} FILE DST; then start the job again",
             tuple(sorted(rank.number for rank in odd)),

@@ -34,9 +34,9 @@ class Rules:
     """The facts and options that the verdicts depend on.
 
     `here` are the clusters with a folder on this machine, `busy` those that another command has
-    locked, `unsettled` those with a launch of unknown outcome. `blind` are the kinds that could not
-    be listed in a region. `alone_since` is when `gc` first saw each unused resource for which EC2
-    has no creation date; None counts all of these as old.
+    locked, `unsettled` those with a launch of unknown outcome. `unlisted_kinds` are the kinds that
+    could not be listed in a region. `first_seen_unused` is when `gc` first saw each unused resource
+    for which EC2 has no creation date; None counts all of these as old.
 
     Options: `cluster` judges only the cluster of that name, and all of it is an orphan.
     `older_than_s` makes orphans of all instances that have been up longer. `networks` makes
@@ -47,8 +47,8 @@ class Rules:
     here: frozenset[ClusterId] = frozenset()
     busy: frozenset[ClusterId] = frozenset()
     unsettled: frozenset[ClusterId] = frozenset()
-    blind: frozenset[tuple[str, ResourceKind]] = frozenset()
-    alone_since: Mapping[ThingId, datetime] | None = None
+    unlisted_kinds: frozenset[tuple[str, ResourceKind]] = frozenset()
+    first_seen_unused: Mapping[ThingId, datetime] | None = None
     cluster: str | None = None
     older_than_s: float | None = None
     networks: bool = False
@@ -90,7 +90,7 @@ def judge_network(one: Resource, everything: Sequence[Resource], rules: Rules) -
     if users:
         return Judged(one, Verdict.IN_USE, f"used by {', '.join(sorted(users))}")
     # A kind that could not be listed may hide a cluster in the network.
-    if any(region == one.region for region, _ in rules.blind):
+    if any(region == one.region for region, _ in rules.unlisted_kinds):
         return Judged(one, Verdict.KEPT, "what may be in it could not be looked at")
     if one.state == "DELETE_IN_PROGRESS":
         return Judged(one, Verdict.KEPT, "it is being deleted")
@@ -283,9 +283,9 @@ class _ClusterResources:
 
         It may belong to a launch that is under way on another machine.
         """
-        if self._rules.alone_since is None:
+        if self._rules.first_seen_unused is None:
             return Verdict.ORPHAN, why
-        since = self._rules.alone_since.get(thing_id(one), self._rules.now)
+        since = self._rules.first_seen_unused.get(thing_id(one), self._rules.now)
         seen_s = max(0.0, (self._rules.now - since).total_seconds())
         if seen_s >= YOUNG_S:
             return Verdict.ORPHAN, f"{why}, seen so for {format_duration(seen_s)}"
@@ -293,7 +293,7 @@ class _ClusterResources:
         return Verdict.KEPT, f"{why}, but {seen}; an orphan after {format_duration(YOUNG_S)}"
 
     def _is_blind(self, kind: ResourceKind) -> bool:
-        return (self._identity[0], kind) in self._rules.blind
+        return (self._identity[0], kind) in self._rules.unlisted_kinds
 
     def _is_young(self, one: Resource) -> bool:
         return self._age_s(one) < YOUNG_S
@@ -305,12 +305,12 @@ class _ClusterResources:
         return age_s(one, self._rules.now) or 0.0
 
 
-def alone(resources: Iterable[Resource], rules: Rules) -> tuple[ThingId, ...]:
+def undated_orphans(resources: Iterable[Resource], rules: Rules) -> tuple[ThingId, ...]:
     """Return the resources without a creation date that would be orphans if they were old.
 
     `gc` notes when it first saw these (see `Rules.alone_since`).
     """
-    judged = judge(resources, replace(rules, alone_since=None))
+    judged = judge(resources, replace(rules, first_seen_unused=None))
     return tuple(
         thing_id(one.resource)
         for one in judged

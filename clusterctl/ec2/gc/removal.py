@@ -16,7 +16,7 @@ from clusterctl.ec2.cluster_resources import (
     Deletion,
     delete,
 )
-from clusterctl.ec2.errors import gaps, translated
+from clusterctl.ec2.errors import backoff_delays, translated
 from clusterctl.ec2.gc.resources import Resource, ResourceKind
 from clusterctl.ec2.gc.sweep import look_at
 from clusterctl.ec2.instances import batches
@@ -59,14 +59,14 @@ SAY_EVERY_S = 30.0
 
 
 @dataclass(frozen=True)
-class Left:
+class RemainingResource:
     """A resource that could not be removed, and why."""
 
     resource: Resource
     error: ClusterctlError
 
 
-class _Teller:
+class _WaitReporter:
     """Reports waits to the user: each new one at once, then every SAY_EVERY_S."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -87,7 +87,7 @@ def remove(
     resources: Sequence[Resource],
     on_gone: Callable[[Resource], None] = lambda resource: None,
     tell: Callable[[str], None] = lambda text: None,
-) -> tuple[Left, ...]:
+) -> tuple[RemainingResource, ...]:
     """Delete these resources of one region and return those that are left, with the reasons.
 
     A resource that does not exist counts as deleted. `on_gone` receives each resource as soon as
@@ -96,7 +96,7 @@ def remove(
     by_kind: dict[ResourceKind, list[Resource]] = {kind: [] for kind in ResourceKind}
     for resource in resources:
         by_kind[resource.kind].append(resource)
-    teller = _Teller(tell)
+    teller = _WaitReporter(tell)
     left = _terminate_and_wait(clients, region, by_kind[ResourceKind.INSTANCE], on_gone, teller)
     # What is attached to an instance that stays cannot be deleted, so do not try or wait.
     staying = {one.resource.id: one for one in left}
@@ -110,7 +110,7 @@ def remove(
                 else _delete(clients.ec2, deletion, resource, deadline, teller)
             )
             if error:
-                left.append(Left(resource, error))
+                left.append(RemainingResource(resource, error))
             else:
                 on_gone(resource)
     for resource in by_kind[ResourceKind.NETWORK]:
@@ -118,12 +118,12 @@ def remove(
             _delete_network(clients, region, resource, teller)
             on_gone(resource)
         except ClusterctlError as failure:
-            left.append(Left(resource, failure))
+            left.append(RemainingResource(resource, failure))
     return tuple(left)
 
 
 def _delete(
-    client: Any, deletion: Deletion, resource: Resource, deadline: float, teller: _Teller
+    client: Any, deletion: Deletion, resource: Resource, deadline: float, teller: _WaitReporter
 ) -> ClusterctlError | None:
     def on_wait(error: AwsError, left_s: float) -> None:
         why = "something still uses it" if error.code in deletion.in_use else "EC2 is throttling"
@@ -137,7 +137,7 @@ def _delete(
         return _still_used(resource, error) if error.code in deletion.in_use else error
 
 
-def still_there(one: Resource) -> ClusterctlError:
+def still_exists_error(one: Resource) -> ClusterctlError:
     """Return the error for a resource that a later listing still has."""
     return ClusterctlError(f"still there ({one.state})" if one.state else "still there")
 
@@ -161,8 +161,8 @@ def _terminate_and_wait(
     region: str,
     instances: Sequence[Resource],
     on_gone: Callable[[Resource], None],
-    teller: _Teller,
-) -> list[Left]:
+    teller: _WaitReporter,
+) -> list[RemainingResource]:
     by_id = {one.id: one for one in instances}
     refused: dict[str, ClusterctlError] = {}
     for batch in batches(list(by_id), BATCH):
@@ -171,10 +171,10 @@ def _terminate_and_wait(
     try:
         shown = _await_end(clients, region, waited_for, by_id, on_gone, teller)
     except AwsError as error:
-        return [Left(by_id[one], refused.get(one, error)) for one in by_id]
+        return [RemainingResource(by_id[one], refused.get(one, error)) for one in by_id]
     late = ClusterctlError("told to end, and still shutting down", "run it again later")
     refused.update(dict.fromkeys(shown, late))
-    return [Left(by_id[one], error) for one, error in refused.items()]
+    return [RemainingResource(by_id[one], error) for one, error in refused.items()]
 
 
 def _terminate(client: Any, ids: Sequence[str]) -> Mapping[str, AwsError]:
@@ -200,7 +200,7 @@ def _await_end(
     waited_for: Iterable[str],
     by_id: Mapping[str, Resource],
     on_gone: Callable[[Resource], None],
-    teller: _Teller,
+    teller: _WaitReporter,
 ) -> set[str]:
     """Wait until these instances are gone and return the ids of those that are not in time.
 
@@ -208,7 +208,7 @@ def _await_end(
     """
     left = set(waited_for)
     deadline = time.monotonic() + TERMINATED_WITHIN_S
-    for gap_s in gaps():
+    for gap_s in backoff_delays():
         if not left:
             break
         shown = {one.id for one in look_at(clients, region, ResourceKind.INSTANCE)}
@@ -223,7 +223,9 @@ def _await_end(
     return left
 
 
-def _delete_network(clients: Clients, region: str, network: Resource, teller: _Teller) -> None:
+def _delete_network(
+    clients: Clients, region: str, network: Resource, teller: _WaitReporter
+) -> None:
     """Delete a network's stack and wait until it is gone.
 
     Raises AwsError, and ClusterctlError where CloudFormation gives up or takes too long.
@@ -232,7 +234,7 @@ def _delete_network(clients: Clients, region: str, network: Resource, teller: _T
         # This only starts the deletion.
         clients.cloudformation.delete_stack(StackName=network.name)
     deadline = time.monotonic() + NETWORK_WITHIN_S
-    for gap_s in gaps():
+    for gap_s in backoff_delays():
         shown = [
             one for one in look_at(clients, region, ResourceKind.NETWORK) if one.id == network.id
         ]

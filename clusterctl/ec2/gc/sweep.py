@@ -78,7 +78,7 @@ def look(
     return RegionResources(tuple(found), tuple(unseen))
 
 
-def nothing_seen(region: str, error: ClusterctlError | None) -> RegionResources:
+def unreachable_region(region: str, error: ClusterctlError | None) -> RegionResources:
     """Return the result for a region where no call could be made: every kind is unseen."""
     assert error is not None
     failure = error if isinstance(error, AwsError) else AwsError("", error.message, error.hint)

@@ -17,7 +17,7 @@ from clusterctl.domain.files import write_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import terminate
-from clusterctl.ec2.errors import gaps, outcome_unknown, throttled, translated
+from clusterctl.ec2.errors import backoff_delays, outcome_unknown, throttled, translated
 from clusterctl.ec2.instances import PRESENT, Instance, find_instances, find_states
 from clusterctl.ec2.launch.request import Step
 
@@ -184,7 +184,7 @@ class Attempt:
         others = [sent for sent in read_launches(self.launch_record) if sent.token != token]
         write_launches(self.launch_record, [*others, SentLaunch(request, time.time())])
         known_by = time.monotonic() + KNOWN_WITHIN_S
-        tries = gaps(0.5, 2.0, 8.0)
+        tries = backoff_delays(0.5, 2.0, 8.0)
         vain, doubtful = 0, False
         for wait_s in tries:
             try:
@@ -226,7 +226,7 @@ class Attempt:
             seen = tuple(seen)
             return NodeState.PENDING not in seen or sum(one in AWAKE for one in seen) < least
 
-        for gap_s in gaps(0.2, 1.15):
+        for gap_s in backoff_delays(0.2, 1.15):
             # Merge: an instance that EC2 does not show for a moment keeps its last state.
             states |= find_states(self.client, ids)
             waited_s = time.monotonic() - start

@@ -31,7 +31,7 @@ class Place:
     subnet_id: str
 
 
-class Move(Enum):
+class RefusalAction(Enum):
     """What to do after EC2 has refused a launch."""
 
     NEXT_PLACE = "try elsewhere"
@@ -43,32 +43,32 @@ class Move(Enum):
 
 # By error code of RunInstances, or by the state reason of an instance that died while starting.
 MOVES = {
-    "InsufficientInstanceCapacity": Move.NEXT_PLACE,
-    "InsufficientHostCapacity": Move.NEXT_PLACE,
-    "InsufficientReservedInstanceCapacity": Move.NEXT_PLACE,
-    "InsufficientCapacity": Move.NEXT_PLACE,
-    "UnfulfillableCapacity": Move.NEXT_PLACE,
-    "Unsupported": Move.NEXT_PLACE,
-    "InsufficientFreeAddressesInSubnet": Move.NEXT_PLACE,
-    "SpotMaxPriceTooLow": Move.NEXT_PLACE,
-    "Server.InsufficientInstanceCapacity": Move.NEXT_PLACE,
-    "Server.SpotInstanceTermination": Move.NEXT_PLACE,
-    "Server.InternalError": Move.NEXT_PLACE,
-    "ReservationCapacityExceeded": Move.WAIT,
-    "InsufficientAddressCapacity": Move.WAIT,
-    "PendingVerification": Move.WAIT,
-    "VcpuLimitExceeded": Move.QUOTA,
-    "InstanceLimitExceeded": Move.QUOTA,
-    "NetworkInterfaceLimitExceeded": Move.QUOTA,
-    "MaxSpotInstanceCountExceeded": Move.QUOTA,
-    "MaxFleetCountExceeded": Move.QUOTA,
-    "VolumeLimitExceeded": Move.QUOTA,
-    "Client.VolumeLimitExceeded": Move.QUOTA,
-    "InvalidParameterValue": Move.FIX,
-    "InvalidParameterCombination": Move.FIX,
-    "InvalidBlockDeviceMapping": Move.FIX,
-    "Client.InternalError": Move.FIX,
-    "Client.InvalidSnapshot.NotFound": Move.FIX,
+    "InsufficientInstanceCapacity": RefusalAction.NEXT_PLACE,
+    "InsufficientHostCapacity": RefusalAction.NEXT_PLACE,
+    "InsufficientReservedInstanceCapacity": RefusalAction.NEXT_PLACE,
+    "InsufficientCapacity": RefusalAction.NEXT_PLACE,
+    "UnfulfillableCapacity": RefusalAction.NEXT_PLACE,
+    "Unsupported": RefusalAction.NEXT_PLACE,
+    "InsufficientFreeAddressesInSubnet": RefusalAction.NEXT_PLACE,
+    "SpotMaxPriceTooLow": RefusalAction.NEXT_PLACE,
+    "Server.InsufficientInstanceCapacity": RefusalAction.NEXT_PLACE,
+    "Server.SpotInstanceTermination": RefusalAction.NEXT_PLACE,
+    "Server.InternalError": RefusalAction.NEXT_PLACE,
+    "ReservationCapacityExceeded": RefusalAction.WAIT,
+    "InsufficientAddressCapacity": RefusalAction.WAIT,
+    "PendingVerification": RefusalAction.WAIT,
+    "VcpuLimitExceeded": RefusalAction.QUOTA,
+    "InstanceLimitExceeded": RefusalAction.QUOTA,
+    "NetworkInterfaceLimitExceeded": RefusalAction.QUOTA,
+    "MaxSpotInstanceCountExceeded": RefusalAction.QUOTA,
+    "MaxFleetCountExceeded": RefusalAction.QUOTA,
+    "VolumeLimitExceeded": RefusalAction.QUOTA,
+    "Client.VolumeLimitExceeded": RefusalAction.QUOTA,
+    "InvalidParameterValue": RefusalAction.FIX,
+    "InvalidParameterCombination": RefusalAction.FIX,
+    "InvalidBlockDeviceMapping": RefusalAction.FIX,
+    "Client.InternalError": RefusalAction.FIX,
+    "Client.InvalidSnapshot.NotFound": RefusalAction.FIX,
 }
 # A zone's name, including local zones such as us-west-2-lax-1a.
 _ZONE = re.compile(r"(?<![\w-])([a-z]{2,4}(?:-[a-z]+)+-\d+(?:-[a-z]+-\d+)?[a-z])(?![\w-])")
@@ -85,9 +85,9 @@ _BOUND = (
 _SENTENCE_END = re.compile(r"\.\s")
 
 
-def move_for(code: str) -> Move:
+def refusal_action(code: str) -> RefusalAction:
     """Return what an error code calls for: ABORT if the code has nothing to do with capacity."""
-    return MOVES.get(code, Move.ABORT)
+    return MOVES.get(code, RefusalAction.ABORT)
 
 
 def zones_offered(message: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import await_available
-from clusterctl.ec2.errors import gaps, throttled, translated
+from clusterctl.ec2.errors import backoff_delays, throttled, translated
 from clusterctl.ec2.instances import PRESENT, Instance, find_instances, members_of, tag
 from clusterctl.ec2.launch.attempt import (
     MADE_JUST_NOW,
@@ -24,7 +24,13 @@ from clusterctl.ec2.launch.attempt import (
     read_launches,
     write_launches,
 )
-from clusterctl.ec2.launch.capacity import Move, Place, move_for, next_place, out_of_capacity
+from clusterctl.ec2.launch.capacity import (
+    Place,
+    RefusalAction,
+    next_place,
+    out_of_capacity,
+    refusal_action,
+)
 from clusterctl.ec2.launch.plan import LaunchPlan, place_of
 from clusterctl.ec2.launch.request import Step
 from clusterctl.ec2.network.vpcs import release_addresses
@@ -43,7 +49,7 @@ class CapacityTimeout:
 
     def __init__(self, timeout_s: float) -> None:
         self._deadline = time.monotonic() + timeout_s
-        self._gaps = gaps(FIRST_WAIT_S, 2.0, LONGEST_WAIT_S)
+        self._gaps = backoff_delays(FIRST_WAIT_S, 2.0, LONGEST_WAIT_S)
 
     def wait(self, failure: AwsError, on_step: Callable[[str], None]) -> None:
         """Wait until the next try. Raises `failure` if the time is up."""
@@ -79,12 +85,12 @@ def search(
         try:
             return attempt.launch(step, results)
         except AwsError as error:
-            move, failure = move_for(error.code), error
-        if move not in (Move.NEXT_PLACE, Move.WAIT):
+            move, failure = refusal_action(error.code), error
+        if move not in (RefusalAction.NEXT_PLACE, RefusalAction.WAIT):
             raise failure
         tried.append(place)
         other = next_place(plan.places, tried, failure.message)
-        if move is Move.WAIT:
+        if move is RefusalAction.WAIT:
             # Another place would be refused for the same reason.
             timeout.wait(failure, on_step)
             tried, other = [], place
@@ -214,7 +220,7 @@ def _associate(client: EC2Client, name: str, step: Step, results: Mapping[str, A
     """Associate the elastic address, retrying while the head node is still starting."""
     deadline = time.monotonic() + STOPS_WITHIN_S
     arguments = step.resolved(results)
-    for gap_s in gaps(0.5):
+    for gap_s in backoff_delays(0.5):
         try:
             _repeated(client, step, arguments)
             return
@@ -238,7 +244,7 @@ def _launch(
     try:
         made = search(plan, step, work.results, attempt, timeout, attempt.on_step)
     except AwsError as failure:
-        scarce = move_for(failure.code) in (Move.NEXT_PLACE, Move.WAIT)
+        scarce = refusal_action(failure.code) in (RefusalAction.NEXT_PLACE, RefusalAction.WAIT)
         if not scarce or not plan.can_do_without(indices, len(work.launched)):
             raise
         attempt.on_step(failure.message)
@@ -294,7 +300,7 @@ def _members(found: Sequence[Instance], launched: list[str]) -> tuple[Instance, 
 
 
 def _repeated(client: EC2Client, step: Step, arguments: dict[str, Any]) -> Any:
-    for wait_s in itertools.islice(gaps(0.5, 2.0), ATTEMPTS):
+    for wait_s in itertools.islice(backoff_delays(0.5, 2.0), ATTEMPTS):
         try:
             with translated():
                 return getattr(client, step.operation)(**arguments)
@@ -319,7 +325,7 @@ def _start(
     deadline = time.monotonic() + STOPS_WITHIN_S
     once = without_retries(client)
     too_fast = iter(range(ATTEMPTS))
-    for gap_s in gaps(0.5):
+    for gap_s in backoff_delays(0.5):
         before()
         try:
             with translated():
@@ -329,7 +335,7 @@ def _start(
             stops = error.code == "IncorrectInstanceState" and time.monotonic() < deadline
             if stops or (throttled(error) and next(too_fast, None) is not None):
                 time.sleep(gap_s)
-            elif move_for(error.code) in (Move.NEXT_PLACE, Move.WAIT):
+            elif refusal_action(error.code) in (RefusalAction.NEXT_PLACE, RefusalAction.WAIT):
                 timeout.wait(_no_room_to_start(error), on_step)
             else:
                 raise

@@ -24,7 +24,7 @@ from clusterctl.ec2.instances import (
     find_instances,
     launched_with,
     members_of,
-    standing,
+    members_or_all,
     wanted_of,
 )
 from clusterctl.ec2.launch.attempt import SETTLED_AFTER_S, SentLaunch, read_launches
@@ -35,16 +35,16 @@ from clusterctl.ec2.launch.quotas import (
     find_interface_use,
     find_quota_uses,
 )
-from clusterctl.ec2.launch.request import interfaces_needed, without_address
+from clusterctl.ec2.launch.request import interfaces_needed, lacks_public_address
 from clusterctl.ec2.machines import MachineType, find_machine_types
 from clusterctl.ec2.money.costs import Price, node_cost, parse_limits, price_key
 from clusterctl.ec2.money.prices import find_price, find_prices
 from clusterctl.ec2.network.vpcs import (
+    Egress,
     ElasticAddress,
     SecurityGroup,
     Subnet,
     Vpc,
-    WayOut,
     caller_cidr,
     find_addresses,
     find_groups,
@@ -66,7 +66,7 @@ def inherited(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
     The zone, image, market and so on: new nodes are like the existing ones. Without existing nodes
     the spec is returned unchanged. Raises UsageError where it asks for something different.
     """
-    members = standing(instances)
+    members = members_or_all(instances)
     if not members:
         return spec
     head = members[0]
@@ -93,19 +93,19 @@ def inherited(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
     )
 
 
-def in_its_market(spec: ClusterSpec, reservation: Reservation | None) -> ClusterSpec:
+def with_reservation_market(spec: ClusterSpec, reservation: Reservation | None) -> ClusterSpec:
     """Return the spec with the Capacity Block market if the reservation is a Capacity Block."""
     if reservation and reservation.block and spec.market is not Market.SPOT:
         return replace(spec, market=Market.CAPACITY_BLOCK)
     return spec
 
 
-def same_again(name: str, instances: Sequence[Instance]) -> ClusterSpec:
+def spec_of_existing(name: str, instances: Sequence[Instance]) -> ClusterSpec:
     """Return a spec that asks for an existing cluster as it is.
 
     Raises NoSuchCluster for a cluster without nodes.
     """
-    members = standing(instances)
+    members = members_or_all(instances)
     if not members:
         raise no_such_cluster(name)
     nodes = max(len(wanted_of(instances)), len(members))
@@ -194,7 +194,7 @@ class Catalogue:
     reservation: Reservation | None = None
     prices: Mapping[str, Price | None] = field(default_factory=dict)
     quotas: Mapping[str, QuotaUse] = field(default_factory=dict)
-    ways_out: Mapping[str, WayOut] = field(default_factory=dict)
+    ways_out: Mapping[str, Egress] = field(default_factory=dict)
     addresses: QuotaUse | None = None
     interfaces: QuotaUse | None = None
     spent_usd: float = 0.0
@@ -204,7 +204,7 @@ class Catalogue:
 Request = Callable[[Sequence[Instance]], ClusterSpec]
 
 
-def exactly(spec: ClusterSpec) -> Request:
+def fixed_request(spec: ClusterSpec) -> Request:
     """Return a request for this spec that ignores the existing instances."""
     return lambda there: spec
 
@@ -274,7 +274,7 @@ def observe(
     reservation = None
     if lacking and spec.capacity_reservation:
         reservation = find_reservation(client, spec.capacity_reservation)
-        spec = in_its_market(spec, reservation)
+        spec = with_reservation_market(spec, reservation)
     subnets = _subnets(clients, spec)
     vpc = _vpc(client, spec, subnets)
     key_pairs = find_key_pairs(client, name)
@@ -346,7 +346,7 @@ def _catalogue(
 ) -> Catalogue:
     client, spec = clients.ec2, seen.spec
     machines = find_machine_types(client, spec.types)
-    without = any(without_address(spec, one) for one in machines.values())
+    without = any(lacks_public_address(spec, one) for one in machines.values())
     most = max((interfaces_needed(one, lacking, spec) for one in machines.values()), default=0)
     image = spec.image
     if image is None and seen.unsettled:

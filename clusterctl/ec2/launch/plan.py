@@ -14,7 +14,7 @@ from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import (
     Instance,
     leaving_of,
-    standing,
+    members_or_all,
     unfinished_of,
     wanted_of,
 )
@@ -25,10 +25,10 @@ from clusterctl.ec2.launch.preflight import (
     check_settled,
     cluster_estimate,
     cluster_findings,
+    errors_as_warnings,
     estimate_of,
     kept,
     preflight,
-    settling,
 )
 from clusterctl.ec2.launch.request import (
     Launch,
@@ -167,7 +167,7 @@ def tag_steps(seen: Observed, wanted: tuple[int, ...]) -> Iterator[Step]:
     """
     limits = format_limits(seen.spec.limits)
     labels = {tags.NODES: tags.indices_text(wanted), tags.LIMITS: limits}
-    added = _added(seen, wanted) if seen.spec.adds else None
+    added = _added(seen, wanted) if seen.spec.by_add else None
     if added:
         # An `add` that is cut off and run again finds this tag and does not add its nodes twice.
         labels[tags.UNFINISHED] = added.text
@@ -429,7 +429,7 @@ def wanted_indices(seen: Observed) -> tuple[int, ...]:
 
 def _tags_kept(seen: Observed) -> Iterator[Finding]:
     """Warn about tags of the spec that existing nodes do not have: only new nodes get them."""
-    head = standing(seen.instances)[:1]
+    head = members_or_all(seen.instances)[:1]
     lacking = [key for key, value in seen.spec.tags for one in head if one.tags.get(key) != value]
     if lacking:
         yield Finding.warning(
@@ -461,7 +461,9 @@ def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
     resent = _resent(plan, groups)
     # Errors about a launch that was sent before become warnings: they may be caused by that very
     # launch, for example a used-up quota.
-    findings = settling(verdict.findings) if len(resent) == len(groups) else verdict.findings
+    findings = (
+        errors_as_warnings(verdict.findings) if len(resent) == len(groups) else verdict.findings
+    )
     # The other steps are planned for the first of these places, so those of resent launches come
     # first.
     first = [place for place, _, _ in resent.values()]

@@ -17,11 +17,11 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.units import count
 from clusterctl.ec2.images import Image, image_findings
-from clusterctl.ec2.instances import Instance, standing
+from clusterctl.ec2.instances import Instance, members_or_all
 from clusterctl.ec2.launch.capacity import Reservation
 from clusterctl.ec2.launch.observe import Catalogue, Observed
-from clusterctl.ec2.launch.quotas import full_finding, quota_finding
-from clusterctl.ec2.launch.request import interfaces_needed, root_disk, without_address
+from clusterctl.ec2.launch.quotas import quota_exceeded_finding, quota_finding
+from clusterctl.ec2.launch.request import interfaces_needed, lacks_public_address, root_disk
 from clusterctl.ec2.machines import MachineType, retired_finding
 from clusterctl.ec2.money.costs import (
     CostEstimate,
@@ -244,7 +244,7 @@ def limit_findings(seen: Observed) -> Iterator[Finding]:
 
 
 def _dropped(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
-    before = parse_limits(standing(there)[0].limits_text) if there else Limits()
+    before = parse_limits(members_or_all(there)[0].limits_text) if there else Limits()
     held, hold = (format_limits(one).split() for one in (before, spec.limits))
     keys = {one.partition("=")[0] for one in hold}
     gone = [one for one in held if one.partition("=")[0] not in keys]
@@ -283,10 +283,10 @@ def quotas(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 
 def _address(context: LaunchContext, machine: MachineType) -> Finding | None:
     use = context.catalogue.addresses
-    if use is None or not without_address(context.spec, machine):
+    if use is None or not lacks_public_address(context.spec, machine):
         return None
     wanted = "the head node, through which the others are reached, needs an elastic address"
-    return full_finding("quota.addresses", use, 1, wanted, context.seen.region)
+    return quota_exceeded_finding("quota.addresses", use, 1, wanted, context.seen.region)
 
 
 def _interfaces(context: LaunchContext, machine: MachineType) -> Finding | None:
@@ -297,7 +297,7 @@ def _interfaces(context: LaunchContext, machine: MachineType) -> Finding | None:
         f"{count(context.missing, 'more node')} ({machine.name}) with {need} network interfaces"
     )
     use, region = context.catalogue.interfaces, context.seen.region
-    return full_finding("quota.interfaces", use, need, wanted, region)
+    return quota_exceeded_finding("quota.interfaces", use, need, wanted, region)
 
 
 # The least and most of a gp3 volume, and the most IOPS per GiB and MiB/s per IOPS (EBS user guide,
@@ -320,7 +320,7 @@ def kept(seen: Observed) -> Iterator[Finding]:
 
     Options that the user left open have the head node's values in the spec, so they do not differ.
     """
-    spec, members = seen.spec, standing(seen.instances)
+    spec, members = seen.spec, members_or_all(seen.instances)
     if not members:
         return
     head = members[0].disk
@@ -478,7 +478,7 @@ def interfaces(context: LaunchContext, machine: MachineType) -> Iterator[Finding
             f"{machine.name} has no EFA",
             "leave --efa out, or take a larger type",
         )
-    if without_address(context.spec, machine) and not context.spec.private:
+    if lacks_public_address(context.spec, machine) and not context.spec.private:
         yield Finding.info(
             "network.public",
             f"{machine.name} gets several network interfaces, with which EC2 gives no public "
@@ -489,7 +489,7 @@ def interfaces(context: LaunchContext, machine: MachineType) -> Iterator[Finding
 def way_out(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     """Warn about what nodes without a public address, all but the head node, cannot reach."""
     spec = context.spec
-    if spec.nodes < 2 or not without_address(spec, machine):
+    if spec.nodes < 2 or not lacks_public_address(spec, machine):
         return
     lacking: dict[str, list[str]] = {}
     for subnet in context.catalogue.subnets:
@@ -541,7 +541,7 @@ def placed(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
         )
 
 
-def grown(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
+def single_node_growth(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     """Warn if a single node without a placement group or EFA grows into a cluster.
 
     By default a single node gets neither, and it cannot get them later.
@@ -598,7 +598,7 @@ def cluster_findings(seen: Observed) -> Iterator[Finding]:
     yield from ssh_findings(seen)
 
 
-def settling(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def errors_as_warnings(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Turn errors into warnings, for a launch that was sent before and only its outcome is open."""
     return tuple(
         replace(finding, severity=Severity.WARNING) if _is_error(finding) else finding
@@ -659,7 +659,9 @@ def cluster_estimate(seen: Observed, machine: MachineType) -> CostEstimate:
     """Return what the whole cluster costs if all its nodes are of this type."""
     nodes = seen.spec.nodes
     # One address, the head node's elastic one, where EC2 gives nodes none.
-    return estimate_of(seen, machine, nodes, 1 if without_address(seen.spec, machine) else nodes)
+    return estimate_of(
+        seen, machine, nodes, 1 if lacks_public_address(seen.spec, machine) else nodes
+    )
 
 
 def _money(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
@@ -682,7 +684,7 @@ TYPE_CHECKS: tuple[Callable[[LaunchContext, MachineType], Iterator[Finding]], ..
     interfaces,
     way_out,
     placed,
-    grown,
+    single_node_growth,
     quotas,
     _money,
 )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Bucket:
+class QuotaFamily:
     """Instance families that share a quota, and the quota's code for each market.
 
     An empty code means that AWS lists no such quota.
@@ -43,25 +43,25 @@ class Bucket:
         return f"Running On-Demand {self.name} instances"
 
 
-STANDARD = Bucket("Standard (A, C, D, H, I, M, R, T, Z)", "L-1216C47A", "L-34B43A08")
+STANDARD = QuotaFamily("Standard (A, C, D, H, I, M, R, T, Z)", "L-1216C47A", "L-34B43A08")
 # Letters that the families' names begin with -> quota. The codes are the same in all regions.
 BUCKETS = {
-    ("p",): Bucket("P", "L-417A185B", ""),
-    ("g", "gr", "vt"): Bucket("G and VT", "L-DB2E81BA", "L-3819A6DF"),
-    ("trn",): Bucket("Trn", "L-2C3B7624", "L-6B0D517C"),
-    ("inf",): Bucket("Inf", "L-1945791B", "L-B5D1601B"),
-    ("dl",): Bucket("DL", "L-6E869C2A", "L-85EED4F7"),
-    ("f",): Bucket("F", "L-74FC7D96", "L-88CF9481"),
-    ("x",): Bucket("X", "L-7295265B", "L-E3A00192"),
-    ("hpc",): Bucket("HPC", "L-F7808C92", ""),
-    ("u",): Bucket("High Memory", "L-43DA4232", ""),
+    ("p",): QuotaFamily("P", "L-417A185B", ""),
+    ("g", "gr", "vt"): QuotaFamily("G and VT", "L-DB2E81BA", "L-3819A6DF"),
+    ("trn",): QuotaFamily("Trn", "L-2C3B7624", "L-6B0D517C"),
+    ("inf",): QuotaFamily("Inf", "L-1945791B", "L-B5D1601B"),
+    ("dl",): QuotaFamily("DL", "L-6E869C2A", "L-85EED4F7"),
+    ("f",): QuotaFamily("F", "L-74FC7D96", "L-88CF9481"),
+    ("x",): QuotaFamily("X", "L-7295265B", "L-E3A00192"),
+    ("hpc",): QuotaFamily("HPC", "L-F7808C92", ""),
+    ("u",): QuotaFamily("High Memory", "L-43DA4232", ""),
     ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"): STANDARD,
 }
 _BUCKET_OF = {letters: bucket for family, bucket in BUCKETS.items() for letters in family}
 # For spot the generations of P have quotas of their own. AWS lists none for P6 (EC2 user guide,
 # "Spot Instance quotas", 2026).
-_OLD_P = Bucket("P4, P3 and P2", "", "L-7212CCBC")
-SPOT_P = {"2": _OLD_P, "3": _OLD_P, "4": _OLD_P, "5": Bucket("P5", "", "L-C4BD4855")}
+_OLD_P = QuotaFamily("P4, P3 and P2", "", "L-7212CCBC")
+SPOT_P = {"2": _OLD_P, "3": _OLD_P, "4": _OLD_P, "5": QuotaFamily("P5", "", "L-C4BD4855")}
 
 # The states in which an instance counts against a quota.
 COUNTED = ("pending", "running")
@@ -69,7 +69,7 @@ COUNTED = ("pending", "running")
 _MARKET_OF = {"": Market.ON_DEMAND, "spot": Market.SPOT, "capacity-block": Market.CAPACITY_BLOCK}
 
 
-def bucket_of(instance_type: str, market: Market = Market.ON_DEMAND) -> Bucket | None:
+def bucket_of(instance_type: str, market: Market = Market.ON_DEMAND) -> QuotaFamily | None:
     """Return the quota that a type such as `p4d.24xlarge` counts against.
 
     None for an unknown family.
@@ -193,7 +193,7 @@ def find_interface_use(clients: Clients) -> QuotaUse:
     return QuotaUse("Network interfaces per Region", code, used, limit, "vpc")
 
 
-def _running(clients: Clients, buckets: Iterable[Bucket | None]) -> list[Any]:
+def _running(clients: Clients, buckets: Iterable[QuotaFamily | None]) -> list[Any]:
     # The patterns match more than these families (`m*` matches mac1.metal); `used_vcpus` does not.
     letters = [one for one, bucket in _BUCKET_OF.items() if bucket in buckets]
     if any(bucket in SPOT_P.values() for bucket in buckets):
@@ -214,7 +214,7 @@ def _running(clients: Clients, buckets: Iterable[Bucket | None]) -> list[Any]:
 
 def used_vcpus(
     described: Iterable[Any],
-    bucket: Bucket,
+    bucket: QuotaFamily,
     market: Market,
     vcpus: Mapping[str, int] | None = None,
 ) -> int:
@@ -260,10 +260,10 @@ def quota_finding(use: QuotaUse, machine: MachineType, nodes: int, region: str) 
         )
     if need <= 0:
         return None
-    return full_finding("quota.vcpus", use, need, f"{wanted} {need} vCPUs", region)
+    return quota_exceeded_finding("quota.vcpus", use, need, f"{wanted} {need} vCPUs", region)
 
 
-def full_finding(
+def quota_exceeded_finding(
     check_id: str, use: QuotaUse, need: int, wanted: str, region: str
 ) -> Finding | None:
     """Return an error if `need` more exceed the quota; None if they fit or the limit is unknown.

@@ -91,7 +91,7 @@ def efa_cards(machine: MachineType) -> tuple[int, ...]:
     return cards[: machine.efa_interfaces]
 
 
-def layout(
+def network_interfaces(
     machine: MachineType, efa: bool, subnet_id: str | None, group_id: Any, public: bool
 ) -> list[dict[str, Any]]:
     """Return the NetworkInterfaces of a RunInstances request.
@@ -118,10 +118,10 @@ def layout(
 
 def several(machine: MachineType, efa: bool) -> bool:
     """Return whether nodes have several network interfaces. EC2 gives these no public address."""
-    return len(layout(machine, efa, None, "", public=False)) > 1
+    return len(network_interfaces(machine, efa, None, "", public=False)) > 1
 
 
-def without_address(spec: ClusterSpec, machine: MachineType) -> bool:
+def lacks_public_address(spec: ClusterSpec, machine: MachineType) -> bool:
     """Return whether EC2 gives nodes no public address.
 
     Then the head node gets an elastic one, and the other nodes are reached through it.
@@ -132,7 +132,7 @@ def without_address(spec: ClusterSpec, machine: MachineType) -> bool:
 def interfaces_needed(machine: MachineType, nodes: int, spec: ClusterSpec) -> int:
     """Return how many network interfaces `nodes` more nodes of the cluster take."""
     efa = efa_wanted(machine, spec.nodes, spec.efa)
-    return nodes * len(layout(machine, efa, None, "", public=False))
+    return nodes * len(network_interfaces(machine, efa, None, "", public=False))
 
 
 def _takes_two(machine: MachineType) -> bool:
@@ -215,7 +215,7 @@ class Launch:
 
     @property
     def without_address(self) -> bool:
-        return without_address(self.spec, self.machine)
+        return lacks_public_address(self.spec, self.machine)
 
     @property
     def disk(self) -> Disk:
@@ -257,7 +257,7 @@ def run_request(launch: Launch, token: str) -> dict[str, Any]:
         "MinCount": launch.least,
         "MaxCount": len(launch.indices),
         "KeyName": tags.resource_name(spec.name),
-        "NetworkInterfaces": layout(
+        "NetworkInterfaces": network_interfaces(
             launch.machine, launch.efa, launch.place.subnet_id, launch.group_id, public
         ),
         "BlockDeviceMappings": [

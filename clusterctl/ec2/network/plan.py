@@ -64,7 +64,7 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class NetworkWish:
+class NetworkRequest:
     """The options of `network up`. None: keep the existing value, or the default for a new network.
 
     `for_type` is the instance type that the zones should offer. Raises UsageError for values that
@@ -137,7 +137,7 @@ def stack_name(name: str) -> str:
     return f"clusterctl-network-{name}"
 
 
-def decide(stack: Stack | None, wish: NetworkWish, template: str) -> Action:
+def decide(stack: Stack | None, wish: NetworkRequest, template: str) -> Action:
     """Decide what brings the network to the requested state.
 
     `template` is the present version of the template. Raises UsageError for a change that an
@@ -172,7 +172,7 @@ def decide(stack: Stack | None, wish: NetworkWish, template: str) -> Action:
     return Action.NOTHING
 
 
-def _check_same(given: NetworkSettings, wish: NetworkWish) -> None:
+def _check_same(given: NetworkSettings, wish: NetworkRequest) -> None:
     """Raise UsageError for other addresses or zones than the network has.
 
     A change of these would replace the subnets, with everything that runs in them.

@@ -190,7 +190,7 @@ class Subnet:
 
 
 @dataclass(frozen=True)
-class WayOut:
+class Egress:
     """What a node without a public address can reach from a subnet.
 
     `table_id` is the subnet's route table. `internet`: a NAT gateway or the like leads out; an
@@ -205,7 +205,7 @@ class WayOut:
     s3_gateway: bool = False
 
 
-def find_ways_out(client: EC2Client, subnets: Sequence[Subnet]) -> Mapping[str, WayOut]:
+def find_ways_out(client: EC2Client, subnets: Sequence[Subnet]) -> Mapping[str, Egress]:
     """Return what nodes can reach from each of these subnets, by subnet id. Raises AwsError.
 
     All subnets must be of one VPC.
@@ -224,7 +224,7 @@ def _all(client: Any, operation: str, key: str, filters: Any) -> Iterator[Any]:
         yield from page[key]
 
 
-def _way_out(subnet_id: str, tables: Sequence[Any], endpoints: Sequence[Any]) -> WayOut:
+def _way_out(subnet_id: str, tables: Sequence[Any], endpoints: Sequence[Any]) -> Egress:
     table = _table_of(subnet_id, tables)
     services, s3_gateway = set(), False
     for one in endpoints:
@@ -237,7 +237,7 @@ def _way_out(subnet_id: str, tables: Sequence[Any], endpoints: Sequence[Any]) ->
         if gateway or one.get("PrivateDnsEnabled"):
             services.add(service)
         s3_gateway |= gateway and service == "s3"
-    return WayOut(
+    return Egress(
         table.get("RouteTableId", ""),
         any(_leads_out(route) for route in table.get("Routes", ())),
         frozenset(services),

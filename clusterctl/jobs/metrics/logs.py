@@ -462,7 +462,7 @@ def _points(
 
 
 # What a GrowingLog finds: rows of tables, or a metric's name and value.
-Said = Union[TrainingRow, EvaluationRow, tuple[str, MetricPoint]]
+LogItem = Union[TrainingRow, EvaluationRow, tuple[str, MetricPoint]]
 
 
 class GrowingLog:
@@ -479,14 +479,14 @@ class GrowingLog:
         self._last: TrainingRow | None = None
         self._definitions, self._asked = definitions or KERAS, bool(definitions)
 
-    def feed(self, chunk: bytes) -> list[Said]:
+    def feed(self, chunk: bytes) -> list[LogItem]:
         """Return the rows and metrics of the lines that end in this chunk."""
         text = self._rest + self._decoder.decode(chunk)
         end = max(text.rfind("\n"), text.rfind("\r")) + 1
         # One character more than LONGEST is enough for clean_lines to leave the line out later, and
         # bounds the memory that an endless line takes.
         self._rest = text[end : end + LONGEST + 1]
-        found: list[Said] = []
+        found: list[LogItem] = []
         for line in clean_lines(text[:end]):
             self._lines += 1
             for row in _training_rows(line):

@@ -120,7 +120,7 @@ def read_runs(texts: Iterable[str]) -> list[Run]:
     return runs
 
 
-def holding(runs: Sequence[Run], text: str) -> list[Run]:
+def runs_in_log(runs: Sequence[Run], text: str) -> list[Run]:
     """Return those of the runs of which this log has a row or an evaluation."""
     pieces = read_sections(clean_lines(text))
     rows = {_seen(row) for piece in pieces for row in piece.rows}

@@ -26,7 +26,7 @@ KINDS = (INTERFACE, EFA, EFA_ONLY)
 
 
 @dataclass(frozen=True)
-class Wish:
+class RequestedInterface:
     """One network interface that a launch requests. `asked` is its entry in the request."""
 
     asked: Any
@@ -49,10 +49,10 @@ class Wish:
         return self.kind != EFA_ONLY and not self.asked.get("NetworkInterfaceId")
 
 
-def read_wishes(asked: Sequence[Mapping[str, Any]]) -> list[Wish]:
+def read_wishes(asked: Sequence[Mapping[str, Any]]) -> list[RequestedInterface]:
     """Return the interfaces of a request's NetworkInterfaces."""
     return [
-        Wish(
+        RequestedInterface(
             one,
             int(one.get("NetworkCardIndex") or 0),
             int(one.get("DeviceIndex") or 0),
@@ -147,14 +147,14 @@ def _show_own_groups() -> None:
     NetworkInterface.group_set = own  # type: ignore[method-assign,assignment]
 
 
-def _attach(instance: Any, wish: Wish) -> None:
+def _attach(instance: Any, wish: RequestedInterface) -> None:
     backend = instance.ec2_backend
     nic: Any = _existing_or_new(backend, instance, wish)
     instance.attach_eni(nic, wish.card * KEYS_PER_CARD + wish.device)
     nic.device_index, nic.network_card_index, nic.secondary = wish.device, wish.card, True
 
 
-def _existing_or_new(backend: Any, instance: Any, wish: Wish) -> NetworkInterface:
+def _existing_or_new(backend: Any, instance: Any, wish: RequestedInterface) -> NetworkInterface:
     asked = wish.asked
     if asked.get("NetworkInterfaceId"):
         found: NetworkInterface = backend.get_network_interface(asked["NetworkInterfaceId"])
@@ -176,14 +176,14 @@ def _existing_or_new(backend: Any, instance: Any, wish: Wish) -> NetworkInterfac
     return made
 
 
-def _check_groups(backend: Any, wishes: list[Wish]) -> None:
+def _check_groups(backend: Any, wishes: list[RequestedInterface]) -> None:
     for wish in wishes:
         for id in wish.asked.get("Groups") or []:
             if backend.get_security_group_from_id(id) is None:
                 raise refuse("InvalidGroup.NotFound", f"The security group '{id}' does not exist")
 
 
-def _check_networks(launch: PendingLaunch, wishes: list[Wish]) -> None:
+def _check_networks(launch: PendingLaunch, wishes: list[RequestedInterface]) -> None:
     """Check that interfaces are in the instance's zone, and groups in the VPC of their subnet."""
     named = launch.request.get("SecurityGroupIds", [])
     pairs = [(launch.subnet, id) for id in named]
@@ -205,7 +205,9 @@ def _check_networks(launch: PendingLaunch, wishes: list[Wish]) -> None:
             )
 
 
-def check_layout(wishes: Sequence[Wish], instance_type: str, info: Mapping[str, Any]) -> None:
+def check_layout(
+    wishes: Sequence[RequestedInterface], instance_type: str, info: Mapping[str, Any]
+) -> None:
     """Raise EC2's error for the first of its rules that the interfaces break.
 
     `info` is the type's entry in DescribeInstanceTypes; empty for an unknown type.
@@ -217,7 +219,7 @@ def check_layout(wishes: Sequence[Wish], instance_type: str, info: Mapping[str, 
         _check_fabric(wishes, instance_type, info["NetworkInfo"])
 
 
-def _check_each(wishes: Sequence[Wish]) -> None:
+def _check_each(wishes: Sequence[RequestedInterface]) -> None:
     for wish in wishes:
         if wish.kind not in KINDS:
             raise refuse("InvalidParameterValue", f"Invalid value '{wish.kind}' for InterfaceType.")
@@ -228,7 +230,7 @@ def _check_each(wishes: Sequence[Wish]) -> None:
             )
 
 
-def _check_together(wishes: Sequence[Wish]) -> None:
+def _check_together(wishes: Sequence[RequestedInterface]) -> None:
     if not any(wish.primary for wish in wishes):
         raise refuse(
             "InvalidParameterCombination",
@@ -246,7 +248,9 @@ def _check_together(wishes: Sequence[Wish]) -> None:
         )
 
 
-def _check_cards(wishes: Sequence[Wish], instance_type: str, network: Mapping[str, Any]) -> None:
+def _check_cards(
+    wishes: Sequence[RequestedInterface], instance_type: str, network: Mapping[str, Any]
+) -> None:
     room = {
         card["NetworkCardIndex"]: card["MaximumNetworkInterfaces"]
         for card in network["NetworkCards"]
@@ -265,7 +269,9 @@ def _check_cards(wishes: Sequence[Wish], instance_type: str, network: Mapping[st
             )
 
 
-def _check_fabric(wishes: Sequence[Wish], instance_type: str, network: Mapping[str, Any]) -> None:
+def _check_fabric(
+    wishes: Sequence[RequestedInterface], instance_type: str, network: Mapping[str, Any]
+) -> None:
     fabric = [wish for wish in wishes if wish.fabric]
     if fabric and not network.get("EfaSupported"):
         raise refuse(

@@ -49,7 +49,7 @@ ROOM = Room(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 KEY_BYTES = 4096
 
 
-class Forgetful(list[Any]):
+class NoTracking(list[Any]):
     """A list that stays empty, in place of moto's list of all objects that were ever made.
 
     That list would keep the objects in memory after they are deleted.
@@ -62,7 +62,7 @@ class Forgetful(list[Any]):
 def install() -> None:
     """Have moto's objects keep their content in ROOM, and be read without a copy."""
     key: Any = FakeKey
-    key.instances_tracked = Forgetful()
+    key.instances_tracked = NoTracking()
     key.value = property(_read, _write)
     dispose = FakeKey.dispose
 

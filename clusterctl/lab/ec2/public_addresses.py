@@ -97,9 +97,9 @@ def install(public: IPv4Network, changed: Callable[[], None]) -> None:
                     f"{there.association_id}",
                 )
         if elastic.association_id:
-            _part(elastic)
+            _disassociate(elastic)
         if _elastic_of(nic):
-            _part(_elastic_of(nic), for_another=True)
+            _disassociate(_elastic_of(nic), for_another=True)
         nic.stop()  # gives its own address back
         nic.public_ip = elastic.public_ip
         elastic.eni, elastic.instance = nic, nic.instance
@@ -114,7 +114,7 @@ def install(public: IPv4Network, changed: Callable[[], None]) -> None:
             elastic = backend.address_by_association([association_id])[0]
         else:
             elastic = _find(backend, address, None)
-        _part(elastic)
+        _disassociate(elastic)
         changed()
 
     # For an interface without a public address moto shows an empty association, EC2 none.
@@ -140,10 +140,10 @@ def forget(instance: Any) -> None:
     """Disassociate the elastic addresses of an instance that is about to be terminated."""
     for nic in instance.nics.values():
         if _elastic_of(nic):
-            _part(_elastic_of(nic))
+            _disassociate(_elastic_of(nic))
 
 
-def _part(elastic: Any, for_another: bool = False) -> None:
+def _disassociate(elastic: Any, for_another: bool = False) -> None:
     """End an association. A running instance that launched with its own address gets a new one.
 
     `for_another`: the instance is about to get another elastic address instead.

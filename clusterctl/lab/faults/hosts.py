@@ -23,7 +23,7 @@ _INSTANCE_OR_ALL = re.compile(rf"{ALL}|{_INSTANCE.pattern}")
 
 @dataclass(frozen=True)
 class HostFault:
-    """A fault of one host. `effect` is its key in the daemon's `UNHARMED`, `degree` the value.
+    """A fault of one host. `effect` is its key in the daemon's `NO_FAULTS`, `degree` the value.
 
     `instances` is the pattern of the instance ids that the kind takes.
     """

@@ -61,7 +61,7 @@ def interrupt(instance_id: object, seconds: object = NOTICE_S) -> Notice:
     return notice
 
 
-def strike(instance: LabInstance) -> None:
+def terminate_if_due(instance: LabInstance) -> None:
     """Terminate the instance if its notice has run out. The supervisor calls this at every step."""
     notice = _notices.get(instance.id)
     if notice is None or datetime.now(timezone.utc) < notice.ends:

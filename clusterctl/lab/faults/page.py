@@ -25,14 +25,14 @@ from clusterctl.lab.faults.kinds import (
     kind_of,
     read_fault,
 )
-from clusterctl.lab.faults.store import FAULTS, Standing
+from clusterctl.lab.faults.store import FAULTS, ActiveFault
 from clusterctl.lab.hosts.tracker import TRACKER
 from clusterctl.lab.wsgi import read_json
 
 PATH = "/_lab/faults"
 
 
-def shown(one: Standing) -> dict[str, Any]:
+def shown(one: ActiveFault) -> dict[str, Any]:
     """Return a fault as the page's JSON shows it."""
     return {
         "id": one.id,
@@ -70,7 +70,7 @@ def serve(
     }
 
 
-def _settle(changed: list[Standing], settle: Callable[[], object]) -> None:
+def _settle(changed: list[ActiveFault], settle: Callable[[], object]) -> None:
     """Wait for the hosts if a fault of a host has changed."""
     if any(isinstance(one.fault, HostFault) for one in changed):
         settle()

@@ -23,7 +23,7 @@ from clusterctl.lab.faults.kinds import (
     QuotaFault,
     Throttle,
 )
-from clusterctl.lab.hosts.daemon.host_faults import UNHARMED
+from clusterctl.lab.hosts.daemon.host_faults import NO_FAULTS
 
 # EC2 is eventually consistent, so new instances are hidden for a moment even without any fault.
 USUAL_VISIBILITY_S = 0.3
@@ -33,7 +33,7 @@ Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
-class Standing:
+class ActiveFault:
     """A fault that is set. `id` is its name for `clear`.
 
     `left` is how many more times it strikes (None: no limit), `skip` how many requests pass before.
@@ -55,12 +55,12 @@ class Faults:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._standing: dict[str, Standing] = {}
+        self._standing: dict[str, ActiveFault] = {}
         self._made = 0
         # (id of the throttle, action) -> tokens left, and the clock when they were counted.
         self._buckets: dict[tuple[str, str], tuple[float, float]] = {}
 
-    def add(self, fault: Fault) -> Standing:
+    def add(self, fault: Fault) -> ActiveFault:
         """Set a fault, and return it. It replaces an older one about the same subject.
 
         Such a subject is, for example, the capacity of one type in one zone.
@@ -74,18 +74,18 @@ class Faults:
                 fault = _merged(same[0].fault, fault)
             self._made += 1
             times, skip = getattr(fault, "times", 0), getattr(fault, "skip", 0)
-            made = Standing(f"f{self._made}", fault, times or None, skip)
+            made = ActiveFault(f"f{self._made}", fault, times or None, skip)
             self._standing[made.id] = made
             return made
 
-    def clear(self, id: str | None = None) -> list[Standing]:
+    def clear(self, id: str | None = None) -> list[ActiveFault]:
         """Clear one fault, or all, and return those cleared. Raise UsageError for an unknown id."""
         with self._lock:
             if id is not None and id not in self._standing:
                 raise UsageError(f"no fault {id!r:.80}", "see `clusterctl lab fault list`")
             return [self._forget(one) for one in ([id] if id else list(self._standing))]
 
-    def standing(self) -> list[Standing]:
+    def standing(self) -> list[ActiveFault]:
         """Return the faults that are set, in the order in which they were set."""
         with self._lock:
             return list(self._standing.values())
@@ -170,12 +170,12 @@ class Faults:
         return None
 
     def host_faults(self, instance_id: str) -> dict[str, Any]:
-        """Return a host's faults, with every key of `UNHARMED`.
+        """Return a host's faults, with every key of `NO_FAULTS`.
 
         A fault of the host itself overrides one of all hosts.
         """
         for_it = [one for one in self._of(HostFault) if one.instance_id in (ALL, instance_id)]
-        degrees = dict(UNHARMED)
+        degrees = dict(NO_FAULTS)
         for fault in sorted(for_it, key=lambda one: one.instance_id != ALL):
             degrees[fault.effect] = fault.degree
         return degrees
@@ -195,11 +195,11 @@ class Faults:
         """Return the faults of a kind that are set."""
         return [one.fault for one in self.standing() if isinstance(one.fault, kind)]
 
-    def _forget(self, id: str) -> Standing:
+    def _forget(self, id: str) -> ActiveFault:
         self._buckets = {key: left for key, left in self._buckets.items() if key[0] != id}
         return self._standing.pop(id)
 
-    def _strike(self, one: Standing) -> None:
+    def _strike(self, one: ActiveFault) -> None:
         if one.left == 1:
             self._forget(one.id)
         elif one.left:

@@ -24,7 +24,7 @@ ROOT_GIB = 75
 PARAMETERS = "/aws/service/deeplearning/ami"
 
 # Families of types in the images' descriptions. The open-source driver needs Turing GPUs or newer.
-TURING_ON = "G4dn, G5, G6, Gr6, G6e, G7e, P4d, P4de, P5, P5e, P5en, P6-B200, P6-B300"
+OSS_DRIVER_FAMILIES = "G4dn, G5, G6, Gr6, G6e, G7e, P4d, P4de, P5, P5e, P5en, P6-B200, P6-B300"
 PYTORCH_ON = "G4dn, G5, G6, Gr6, G6e, P4d, P4de, P5, P5e, P5en, P6-B200"
 
 
@@ -50,19 +50,19 @@ FAMILIES = (
         "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)",
         "base-oss-nvidia-driver-gpu-ubuntu-22.04",
         ("20260703", NEWEST),
-        TURING_ON,
+        OSS_DRIVER_FAMILIES,
     ),
     Family(
         "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04)",
         "base-oss-nvidia-driver-gpu-ubuntu-24.04",
         ("20260710", "20261030"),
-        TURING_ON,
+        OSS_DRIVER_FAMILIES,
     ),
     Family(
         "Deep Learning Base OSS Nvidia Driver GPU AMI (Amazon Linux 2023)",
         "base-oss-nvidia-driver-gpu-amazon-linux-2023",
         ("20261028",),
-        TURING_ON,
+        OSS_DRIVER_FAMILIES,
         root_device="/dev/xvda",
     ),
     Family(

@@ -30,7 +30,7 @@ from clusterctl.lab.ec2.launch import all_instances
 from clusterctl.lab.faults.kinds import Boot
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import userdata
-from clusterctl.lab.hosts.reconcile import Seen, WantedInstance
+from clusterctl.lab.hosts.reconcile import HostStatus, WantedInstance
 
 # EC2's number for each state.
 CODES = {
@@ -243,7 +243,7 @@ class LabInstance(Instance):
             self.reachable = False
         self.changed.set()
 
-    def seen(self, host: Seen | None, boots: int) -> None:
+    def seen(self, host: HostStatus | None, boots: int) -> None:
         """Take over what the daemon reports of the host; None if there is none."""
         self.boots = boots
         # EC2's status checks are about the machine and its network, so they pass without sshd.

@@ -20,7 +20,7 @@ class WantedInstance:
 
 
 @dataclass(frozen=True)
-class Seen:
+class HostStatus:
     """A host as the daemon reports it. `state` is booting, up or off, `why` the reason for off."""
 
     state: str
@@ -39,7 +39,7 @@ class Decision:
 WAIT = Decision()
 
 
-def decide(wanted: WantedInstance, seen: Seen | None) -> Decision:
+def decide(wanted: WantedInstance, seen: HostStatus | None) -> Decision:
     """Return the next step for an instance. `seen` is None if it has no host."""
     if wanted.state == "pending":
         return _pending(wanted, seen)
@@ -54,7 +54,7 @@ def decide(wanted: WantedInstance, seen: Seen | None) -> Decision:
     return WAIT
 
 
-def _pending(wanted: WantedInstance, seen: Seen | None) -> Decision:
+def _pending(wanted: WantedInstance, seen: HostStatus | None) -> Decision:
     if wanted.held:
         return WAIT
     if wanted.doomed:
@@ -70,7 +70,7 @@ def _pending(wanted: WantedInstance, seen: Seen | None) -> Decision:
     return WAIT
 
 
-def _running(wanted: WantedInstance, seen: Seen | None) -> Decision:
+def _running(wanted: WantedInstance, seen: HostStatus | None) -> Decision:
     if seen is None or seen.state == "booting":
         return WAIT
     if seen.state == "up":
@@ -80,7 +80,7 @@ def _running(wanted: WantedInstance, seen: Seen | None) -> Decision:
     return Decision(order="boot")
 
 
-def _off(seen: Seen | None, then: Decision) -> Decision:
+def _off(seen: HostStatus | None, then: Decision) -> Decision:
     """Power the host off first, if it is not off yet, and decide `then` after that."""
     if seen is not None and seen.state != "off":
         return Decision(order="power_off")

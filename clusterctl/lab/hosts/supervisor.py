@@ -27,7 +27,7 @@ from clusterctl.lab.hosts.instances import (
     simulated_gpus,
 )
 from clusterctl.lab.hosts.namespaces import Daemon
-from clusterctl.lab.hosts.reconcile import Decision, Seen, decide
+from clusterctl.lab.hosts.reconcile import Decision, HostStatus, decide
 from clusterctl.lab.hosts.tracker import TRACKER
 from clusterctl.lab.record import VOLUME_BYTES
 
@@ -109,8 +109,8 @@ class Supervisor:
 
     def _attend(self, instance: LabInstance, view: dict[str, Any] | None) -> None:
         """Make the next step for an instance. `view` is its host as the daemon lists it."""
-        seen = Seen(view["state"], view["why"], view["ssh"]) if view else None
-        interruptions.strike(instance)
+        seen = HostStatus(view["state"], view["why"], view["ssh"]) if view else None
+        interruptions.terminate_if_due(instance)
         if view:
             self._settle_address(instance, view)
             self._apply_faults(instance, view)

@@ -92,7 +92,7 @@ WAITS = ("futex", "poll", "ppoll", "select", "epoll_wait", "epoll_pwait")
 # Beginnings of the environment variables that are reported.
 VARIABLES = ("HOROVOD_", "NCCL_", "OMPI_MCA_", "PRTE_MCA_", "CUDA_VISIBLE_DEVICES", "FI_", "TF_")
 # Beginnings of paths of open files that tell nothing.
-DULL = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/pts/", "/proc/", "/sys/")
+UNINTERESTING_PATHS = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/pts/", "/proc/", "/sys/")
 
 
 def main() -> None:
@@ -159,7 +159,7 @@ def look(
         glance(known, began + number * spacing_s)
         if os.getppid() != parent:
             break  # the program that waits for this process has ended
-        found = processes.ours(processes.all_processes(), parent)
+        found = processes.job_processes(processes.all_processes(), parent)
         mark_jobs(found)
         mark_ranks(found)
         tables: dict[str, Any] = {}
@@ -177,7 +177,7 @@ def look(
                 entry["sources"] = entry["sources"] or sources(one, entry)
                 if one.role == "rank":
                     taken.append((one, sample))
-        stacks.fill(taken, spy)
+        stacks.add_stacks(taken, spy)
     return list(known.values()), problems
 
 
@@ -312,7 +312,7 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
     fields = read_stat(folder)[1]
     paths = descriptors(one.pid)
     tasks = tasks_of(one.pid)
-    telling = telling_task(one.pid, tasks, paths)
+    telling = most_relevant_thread(one.pid, tasks, paths)
     counts = [numbers(f"{folder}/task/{task}/schedstat") for task in tasks]
     moved = dict(line.split(": ") for line in text_of(f"{folder}/io").splitlines() if ": " in line)
     return {
@@ -386,14 +386,14 @@ def files(pid: int, paths: dict[int, str]) -> list[dict[str, Any]]:
     """Return the open files of a process that may tell something, with their positions."""
     found = []
     for fd, path in sorted(paths.items()):
-        if path.startswith("/") and not path.startswith(DULL):
+        if path.startswith("/") and not path.startswith(UNINTERESTING_PATHS):
             words = text_of(f"/proc/{pid}/fdinfo/{fd}").split()
             position = int(words[1]) if words[:1] == ["pos:"] else 0
             found.append({"fd": fd, "path": path, "position": position})
     return found[:MOST_FILES]
 
 
-def telling_task(pid: int, tasks: list[int], paths: dict[int, str]) -> tuple[int, str, str]:
+def most_relevant_thread(pid: int, tasks: list[int], paths: dict[int, str]) -> tuple[int, str, str]:
     """Return thread, wait channel and system call of the main thread, or of another thread that
     waits for a file while the main thread waits for threads."""
     first = ("", "")

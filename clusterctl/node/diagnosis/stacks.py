@@ -99,7 +99,7 @@ class PySpy:
             ) from None
 
 
-def fill(taken: list[tuple[processes.Process, dict[str, Any]]], spy: PySpy) -> None:
+def add_stacks(taken: list[tuple[processes.Process, dict[str, Any]]], spy: PySpy) -> None:
     """Add the stacks of these processes to their samples, or the reason why there are none."""
     todo = list(taken)
     lock = threading.Lock()

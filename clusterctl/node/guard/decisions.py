@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clusterctl.node.guard.clock import Moment
-from clusterctl.node.guard.look import Look
+from clusterctl.node.guard.look import NodeActivity
 from clusterctl.node.guard.settings import GuardSettings
 
 # A machine started after its time is up runs this long, so that its owner can set a new limit.
@@ -78,7 +78,9 @@ def interval_s(limit: float) -> float:
     return min(60.0, max(1.0, limit / 10))
 
 
-def after(before: Idleness | None, now_s: float, is_busy: bool, interval: float) -> Idleness:
+def next_idleness(
+    before: Idleness | None, now_s: float, is_busy: bool, interval: float
+) -> Idleness:
     """Return the idleness after a check. If the machine was suspended between two checks, the time
     of the suspension does not count as idle: the count starts again."""
     if is_busy:
@@ -88,7 +90,7 @@ def after(before: Idleness | None, now_s: float, is_busy: bool, interval: float)
     return Idleness(before.since, now_s)
 
 
-def reasons(name: str, before: Look | None, now: Look) -> list[str]:
+def reasons(name: str, before: NodeActivity | None, now: NodeActivity) -> list[str]:
     """Return why a node is busy; empty if it is idle. Its processor use needs two readings, so the
     first one counts as busy."""
     if now.busy:

@@ -21,7 +21,7 @@ from typing import Any
 
 from clusterctl.node.guard import decisions, workers
 from clusterctl.node.guard.clock import Clock, GuardFiles, Moment, put, read_text
-from clusterctl.node.guard.look import Look, look
+from clusterctl.node.guard.look import NodeActivity, look
 from clusterctl.node.guard.power import PowerOff, announce, off_soon
 from clusterctl.node.guard.settings import GuardSettings, parse_settings
 from clusterctl.node.guard.spot import SpotWatch
@@ -29,7 +29,7 @@ from clusterctl.node.guard.spot import SpotWatch
 TICK_S = 1.0
 STATE_EVERY_S = 5.0
 # How long the head node tries to switch the workers off, and the pause between two attempts.
-TELL_WORKERS_S = 300.0
+WORKERS_OFF_TIMEOUT_S = 300.0
 TELL_AGAIN_S = 10.0
 NOTHING = GuardSettings("")
 
@@ -82,7 +82,7 @@ class IdleWatch:
 
     def __init__(self, place: GuardFiles) -> None:
         self._place = place
-        self._before: dict[str, Look] = {}
+        self._before: dict[str, NodeActivity] = {}
         self._idleness: decisions.Idleness | None = None
         self.report: dict[str, Any] = {}
 
@@ -96,7 +96,7 @@ class IdleWatch:
         interval = decisions.interval_s(limit)
         busy = self._busy(settings)
         now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._idleness = decisions.after(self._idleness, now_s, bool(busy), interval)
+        self._idleness = decisions.next_idleness(self._idleness, now_s, bool(busy), interval)
         since = self._idleness.since
         for_s = 0.0 if since is None else now_s - since
         self.report = {"idle_for_s": round(for_s, 1), "busy": busy, "looked_at": time.time()}
@@ -108,7 +108,7 @@ class IdleWatch:
         found = self._compare(settings.name, look())
         if not found and settings.index == 0:
             for worker, answer in workers.ask(settings, settings.workers):
-                if isinstance(answer, Look):
+                if isinstance(answer, NodeActivity):
                     found += self._compare(worker.name, answer)
                 else:
                     # A worker that does not answer may be computing, so it counts as busy: the
@@ -116,7 +116,7 @@ class IdleWatch:
                     found.append(f"{worker.name}: {answer}")
         return found
 
-    def _compare(self, name: str, now: Look) -> list[str]:
+    def _compare(self, name: str, now: NodeActivity) -> list[str]:
         before = self._before.get(name)
         self._before[name] = now
         return decisions.reasons(name, before, now)
@@ -173,7 +173,7 @@ class Guard:
             return
         due = decisions.warning(left)
         if due is not None and (self._warned is None or due < self._warned):
-            fate = self._settings.value.fate
+            fate = self._settings.value.power_off_effect
             when = decisions.in_words(left)
             announce(self._place, f"this machine ends {when}, {fate}: save your work")
         self._warned = due
@@ -181,7 +181,7 @@ class Guard:
     def _end(self, why: str) -> None:
         self.ending = why
         self._state_at = float("-inf")
-        announce(self._place, f"this machine is {self._settings.value.fate} now: {why}")
+        announce(self._place, f"this machine is {self._settings.value.power_off_effect} now: {why}")
 
     def _state(self, settings: GuardSettings, now: Moment, left: float | None) -> dict[str, Any]:
         return {
@@ -209,7 +209,7 @@ class Guard:
         """Switch the workers off before the head node. The attempts for one that cannot be reached
         end after a few minutes, because the head node costs money meanwhile."""
         untold = list(settings.workers) if settings.index == 0 else []
-        deadline_s = time.monotonic() + TELL_WORKERS_S
+        deadline_s = time.monotonic() + WORKERS_OFF_TIMEOUT_S
         while untold:
             untold = workers.power_off(settings, untold, why)
             if untold and time.monotonic() > deadline_s:

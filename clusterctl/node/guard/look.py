@@ -37,7 +37,7 @@ class JobProcess:
 
 
 @dataclass(frozen=True)
-class Look:
+class NodeActivity:
     """A node's activity: why it is busy, and the processor seconds of its processes, at `at_s` of
     the boot clock."""
 
@@ -49,15 +49,17 @@ class Look:
         return asdict(self)
 
 
-def read_look(data: dict[str, Any]) -> Look:
+def parse_activity(data: dict[str, Any]) -> NodeActivity:
     """Parse the activity of another node. Raises ValueError."""
     try:
-        return Look(tuple(map(str, data["busy"])), float(data["cpu_s"]), float(data["at_s"]))
+        return NodeActivity(
+            tuple(map(str, data["busy"])), float(data["cpu_s"]), float(data["at_s"])
+        )
     except (KeyError, TypeError) as wrong:
         raise ValueError(f"not what a guard prints: {wrong}") from None
 
 
-def look() -> Look:
+def look() -> NodeActivity:
     """Return the activity of this node. nvidia-smi is slow, so it runs only if all else is idle."""
     processes = all_processes()
     busy = [*jobs(processes), *logins(processes, os.getpid())]
@@ -65,7 +67,7 @@ def look() -> Look:
         busy = gpus()
     # The time of a process that has ended is in its parent's.
     cpu_s = sum(process.cpu_s for process in processes.values())
-    return Look(tuple(busy), round(cpu_s, 2), time.clock_gettime(time.CLOCK_BOOTTIME))
+    return NodeActivity(tuple(busy), round(cpu_s, 2), time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 def all_processes() -> dict[int, JobProcess]:

@@ -69,7 +69,7 @@ class GuardSettings:
         return any((self.lifetime_s, self.ends_at, self.idle_s, self.spot))
 
     @property
-    def fate(self) -> str:
+    def power_off_effect(self) -> str:
         """What happens to the machine, in words for logged-in users."""
         kept = {"stop": "stopped (its disk stays)", "terminate": "terminated (with its disk)"}
         return kept.get(self.at_power_off, "switched off")

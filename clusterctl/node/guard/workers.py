@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from clusterctl.node.guard.commands import StartedProgram
-from clusterctl.node.guard.look import Look, read_look
+from clusterctl.node.guard.look import NodeActivity, parse_activity
 from clusterctl.node.guard.settings import GuardSettings, Worker
 
 # The guard on every node.
@@ -33,13 +33,15 @@ def ssh_argv(home: str, user: str, worker: Worker, *command: str) -> list[str]:
     return ["ssh", "-F", "/dev/null", "-i", key, *options, f"{user}@{worker.address}", far]
 
 
-def ask(settings: GuardSettings, workers: Sequence[Worker]) -> Iterator[tuple[Worker, Look | str]]:
+def ask(
+    settings: GuardSettings, workers: Sequence[Worker]
+) -> Iterator[tuple[Worker, NodeActivity | str]]:
     """Yield for each worker its activity, or the reason why there is none."""
     for worker, status, said in _on_each(settings, workers, "look"):
         try:
             if status:
                 raise ValueError((said.strip().splitlines() or [f"exit status {status}"])[-1])
-            yield worker, read_look(json.loads(said.strip().splitlines()[-1]))
+            yield worker, parse_activity(json.loads(said.strip().splitlines()[-1]))
         except (ValueError, IndexError) as wrong:
             yield worker, f"does not answer: {str(wrong)[:200]}"
 

@@ -44,7 +44,7 @@ SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAli
 ANSWER_WITHIN_S = 45.0
 # How long enough nodes have to answer before the job starts without the others. A node that reboots
 # is back within minutes; a spot node that EC2 took never is.
-LEFT_FOR_S = 60.0
+START_WITH_FEWER_AFTER_S = 60.0
 # How long to wait for enough nodes.
 WAIT_S = 900.0
 LOOK_EVERY_S = 5.0
@@ -132,7 +132,7 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
     """Stop the job's processes on all its nodes. Return the names of the nodes that did not answer,
     the names of those that booted after `began`, and the number of stopped processes by node."""
     here, *others = nodes or [{"name": "the head node"}]
-    killed = {here["name"]: len(processes.end(job, False))}
+    killed = {here["name"]: len(processes.stop_processes(job, False))}
     silent, rebooted = [], []
     age_s = time.time() - began
     for node, said in zip(others, end_on(others, job)):
@@ -194,10 +194,12 @@ def wait_for_nodes(
         said = end_on(others, folder.name)
         up = {head} | {one["address"] for one, text in zip(others, said) if text is not None}
         slots = {host: hosts[host] for host in hosts if host in up}
-        ranks = fitting(plan, sum(slots.values()))
+        ranks = ranks_that_fit(plan, sum(slots.values()))
         now = time.monotonic()
         enough_since = (enough_since or now) if ranks else None
-        if ranks == plan["ranks"] or (enough_since and now - enough_since > LEFT_FOR_S):
+        if ranks == plan["ranks"] or (
+            enough_since and now - enough_since > START_WITH_FEWER_AFTER_S
+        ):
             break
         if now > deadline:
             return False, (
@@ -207,7 +209,7 @@ def wait_for_nodes(
         time.sleep(LOOK_EVERY_S)
     used = [names.get(host, host) for host in slots]
     give_code(folder, [node for node in others if node["address"] in slots])
-    line = line_of(plan, ranks, folder, slots)
+    line = retry_command(plan, ranks, folder, slots)
     (folder / "again").write_text("set -- " + shlex.join(line) + "\n")
     return True, f"starting again with {ranks} ranks on {', '.join(used)}"
 
@@ -246,7 +248,7 @@ def read_hosts(path: Path) -> dict[str, int]:
     return found
 
 
-def fitting(plan: dict[str, Any], slots: int) -> int:
+def ranks_that_fit(plan: dict[str, Any], slots: int) -> int:
     """Return the largest number of ranks that fits into `slots` and suits the job; 0 if none does.
 
     The trainer goes on from a checkpoint with as many images per step as before, so the number of
@@ -271,7 +273,9 @@ def batch_at(argv: list[str]) -> int | None:
     return places[-1] if places else None
 
 
-def line_of(plan: dict[str, Any], ranks: int, folder: Path, slots: dict[str, int]) -> list[str]:
+def retry_command(
+    plan: dict[str, Any], ranks: int, folder: Path, slots: dict[str, int]
+) -> list[str]:
     """Return the job's command line for these hosts. It continues from the trainer's checkpoint."""
     argv = list(plan["argv"])
     if ranks < plan["ranks"]:

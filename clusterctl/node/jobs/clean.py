@@ -140,7 +140,7 @@ def look(path: str, logs: set, keep_last: int = 0) -> tuple:
     with os.scandir(path) as entries:
         there = list(entries)
     if keep_last:
-        return older(path, there, keep_last)
+        return old_checkpoints(path, there, keep_last)
     checkpoints = sum(bool(CHECKPOINT.fullmatch(entry.name)) for entry in there)
     names = logs | BESIDE_CHECKPOINTS if checkpoints else logs
     ours = [
@@ -156,7 +156,7 @@ def look(path: str, logs: set, keep_last: int = 0) -> tuple:
     return {"path": path, "checkpoints": checkpoints, "others": others}, ours
 
 
-def older(path: str, there: list, keep_last: int) -> tuple:
+def old_checkpoints(path: str, there: list, keep_last: int) -> tuple:
     """Like `look`, for all checkpoints of a log folder but the last ones, and nothing else."""
     whole = {step_of(entry.name) for entry in there if CHECKPOINT.fullmatch(entry.name)}
     going = set(sorted(whole)[:-keep_last])

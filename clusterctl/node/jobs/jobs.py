@@ -56,7 +56,7 @@ from clusterctl.node.procfs import boot_id, environ_of, read_stat
 JOBS = Path.home() / ".clusterctl" / "jobs"
 CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --script`, on every node
 JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
-ORDER_FILE = "job.json"  # written by `start` only, so its mtime is the time of submission
+REQUEST_FILE = "job.json"  # written by `start` only, so its mtime is the time of submission
 # Size of the files whose space is reserved at the start.
 RESERVED_BYTES = 32
 CANCEL_TIMEOUT_S = 15.0
@@ -119,7 +119,7 @@ def json_in(path: Path, empty: Any) -> Any:
     return found if isinstance(found, type(empty)) else empty
 
 
-def awaited_by(folder: Path) -> list:
+def unfinished_predecessors(folder: Path) -> list:
     """Return the jobs that a queued job waits for and that have not ended; empty at its turn."""
     return [name for name in text_in(folder / "after").split() if pid_of(JOBS / name)]
 
@@ -134,7 +134,7 @@ def metrics_of(folder: Path, plan: dict) -> Path | None:
     if log_dir and pid_of(folder) and not (folder / "after").exists():
         path = Path(plan.get("workdir", ""), log_dir, METRICS)
     # An older file belongs to an earlier job.
-    began = mtime_of(folder / "waited") or mtime_of(folder / ORDER_FILE) or 0
+    began = mtime_of(folder / "waited") or mtime_of(folder / REQUEST_FILE) or 0
     return path if path and (mtime_of(path) or 0) >= began else None
 
 
@@ -182,7 +182,7 @@ def describe(folder: Path) -> dict:
     # The process is checked before the exit status. In the other order a job that ends between the
     # two would look lost.
     running = bool(pid_of(folder))
-    plan = json_in(folder / ORDER_FILE, {})
+    plan = json_in(folder / REQUEST_FILE, {})
     log = folder / "log"
     exit_status = exit_status_of(folder)
     boot = text_in(folder / "boot_id").strip()
@@ -193,11 +193,11 @@ def describe(folder: Path) -> dict:
         "exit_status": exit_status,
         "cancelled": (folder / "cancelled").exists(),
         "queued": running and (folder / "after").exists(),
-        "waits_for": awaited_by(folder) if running else [],
+        "waits_for": unfinished_predecessors(folder) if running else [],
         "rebooted": bool(boot) and boot != boot_id(),
         "attempts": attempts_of(folder),
         "row": last_row(metrics_of(folder, plan)),
-        "started_at": mtime_of(folder / "waited") or mtime_of(folder / ORDER_FILE),
+        "started_at": mtime_of(folder / "waited") or mtime_of(folder / REQUEST_FILE),
         "ended_at": ended_at(folder, exit_status),
         "now": time.time(),
         "log_bytes": log.stat().st_size if log.exists() else 0,
@@ -210,7 +210,7 @@ def folders() -> list:
     """Return the jobs' folders by time of submission. The IDs do not tell: their times are those of
     users' clocks."""
     found = [path for path in JOBS.glob(JOB_IDS) if path.is_dir()]
-    return sorted(found, key=lambda path: (mtime_of(path / ORDER_FILE) or 0, path.name))
+    return sorted(found, key=lambda path: (mtime_of(path / REQUEST_FILE) or 0, path.name))
 
 
 def wait_until(reached: Callable[[], bool], timeout_s: float) -> bool:
@@ -229,11 +229,12 @@ def start(job_id: str, how: str, files: dict) -> dict:
     # clean-logs takes the same lock, so that it removes no folder of a job that is being started.
     with (JOBS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        wanted = json.loads(files[ORDER_FILE]).get("destination", "")
+        wanted = json.loads(files[REQUEST_FILE]).get("destination", "")
         busy = [
             folder.name
             for folder in folders()
-            if pid_of(folder) and json_in(folder / ORDER_FILE, {}).get("destination", "") == wanted
+            if pid_of(folder)
+            and json_in(folder / REQUEST_FILE, {}).get("destination", "") == wanted
         ]
         if busy and how == "refuse":
             return {"busy": busy[0]}  # the oldest: the others may be queued behind it

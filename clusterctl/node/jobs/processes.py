@@ -105,7 +105,7 @@ def all_processes() -> dict[int, Process]:
     return found
 
 
-def own_line(processes: dict[int, Process], own: int) -> set[int]:
+def ancestors(processes: dict[int, Process], own: int) -> set[int]:
     """Return process `own` and its ancestors."""
     line, pid = set(), own
     while pid in processes and pid not in line:
@@ -143,7 +143,7 @@ def is_train_sh(process: Process) -> bool:
     return is_python(process) and process.argv[1:2] != [] and process.argv[1].endswith(TRAIN_SH)
 
 
-def ours(
+def job_processes(
     processes: dict[int, Process], own: int, job: str | None = None, all_python: bool = False
 ) -> list[Process]:
     """Return those of one user's processes on a node that belong to MPI jobs, with their roles.
@@ -160,12 +160,12 @@ def ours(
         processes[pid].role = processes[pid].role or "child"
     if all_python:
         wanted |= {pid for pid, process in processes.items() if is_python(process)}
-    return [processes[pid] for pid in sorted(wanted - own_line(processes, own))]
+    return [processes[pid] for pid in sorted(wanted - ancestors(processes, own))]
 
 
 def find(job: str | None, all_python: bool) -> list[Process]:
-    """Return this user's processes of MPI jobs on this node. The parameters are those of `ours`."""
-    return ours(all_processes(), os.getpid(), job, all_python)
+    """Return this user's processes of MPI jobs on this node; see `job_processes`."""
+    return job_processes(all_processes(), os.getpid(), job, all_python)
 
 
 def of_job(job: bytes, processes: dict[int, Process], wanted: set[int]) -> set[int]:
@@ -223,7 +223,7 @@ def send(processes: list[Process], number: signal.Signals, grace_s: float) -> li
     return left
 
 
-def end(job: str | None, all_python: bool) -> list[dict[str, object]]:
+def stop_processes(job: str | None, all_python: bool) -> list[dict[str, object]]:
     """Stop the processes with TERM, then KILL. Return a description of each."""
     processes = find(job, all_python)
     stubborn = send(processes, signal.SIGTERM, TERM_GRACE_S)
@@ -246,7 +246,7 @@ def main() -> None:
     parser.add_argument("--job")
     args = parser.parse_args(sys.argv[1:])
     if args.action == "end":
-        answers = end(args.job, args.all_python)
+        answers = stop_processes(args.job, args.all_python)
     else:
         answers = [describe(process) for process in find(args.job, args.all_python)]
     for answer in answers:

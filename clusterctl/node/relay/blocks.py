@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 
-class Ledger:
+class BlockSet:
     """Which of the blocks 0 to `blocks` - 1 are here.
 
     `present` has a byte for each block, 1 if it is here from the start.
@@ -78,7 +78,7 @@ def _ranges(here: bytearray) -> list[tuple[int, int]]:
 HERE, WANTED, CLAIMED, ARRIVED = 0, 1, 2, 3
 
 
-class Wanted:
+class MissingBlocks:
     """The blocks that are missing. Each is requested from one upstream that offers it, in `order`.
 
     An upstream (`who`) is identified by any hashable value. A new order to pull is a new upstream.

@@ -108,7 +108,7 @@ class LeftOver(NamedTuple):
     resumed: set[int]
 
 
-def left_over(
+def missing_content(
     entries: Sequence[Entry],
     layout: Layout,
     missing: Iterable[int],

@@ -139,7 +139,7 @@ def _inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
         raise BadManifest("it is cut short")
 
 
-def in_order(path: bytes) -> bytes:
+def sort_key(path: bytes) -> bytes:
     """Return the sort key of a path, by which each folder is followed by all that is below it."""
     return path.replace(b"/", b"\0")
 
@@ -153,7 +153,7 @@ def _check_order(entries: Sequence[Entry]) -> None:
     for entry in entries:
         if entry.path == b".":
             continue
-        key = in_order(entry.path)
+        key = sort_key(entry.path)
         if key <= before or (leaf and key.startswith(leaf)):
             raise BadManifest(f"twice, or below what is no folder: {entry.path[:80]!r}")
         before = key

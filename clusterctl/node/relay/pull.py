@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from clusterctl.node.relay.blocks import Wanted
+from clusterctl.node.relay.blocks import MissingBlocks
 from clusterctl.node.relay.layout import Layout
 from clusterctl.node.relay.manifest import digest_of
 from clusterctl.node.relay.store import Store
@@ -115,7 +115,7 @@ class Puller:
         caller: Caller,
         store: Store,
         layout: Layout,
-        wanted: Wanted,
+        wanted: MissingBlocks,
         streams: int,
         lost: Callable[[Upstream, PeerError], None],
         broken: Callable[[BaseException], None],

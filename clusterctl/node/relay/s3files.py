@@ -38,7 +38,7 @@ from clusterctl.node.relay.manifest import (
     UNKNOWN_MODE,
     Entry,
     bytes_of,
-    in_order,
+    sort_key,
     text_of,
 )
 from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Done, Gap, Listed
@@ -247,7 +247,7 @@ class Tree:
         ]
         folders = {b".", *self.folders} if with_folders else set()
         found += [Entry(path, FOLDER, UNKNOWN_MODE, 0) for path in folders]
-        return sorted(found, key=lambda entry: in_order(entry.path))
+        return sorted(found, key=lambda entry: sort_key(entry.path))
 
 
 def _md5_of(etag: str) -> bytes:
@@ -337,7 +337,7 @@ class Tool:
         return [self.path, *words, *options]
 
     def run(self, argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-        """Run a command to its end, with `patiently`, and return what it printed."""
+        """Run a command to its end, with `retry_without_credentials`. Return its output."""
         done: list[subprocess.CompletedProcess[bytes]] = []
 
         def attempt() -> str:
@@ -347,7 +347,7 @@ class Tool:
             done.append(last)
             return last.stderr.decode("utf-8", "replace") if last.returncode else ""
 
-        patiently(attempt)
+        retry_without_credentials(attempt)
         return done[-1]
 
     def list_all(self) -> list[list[Object]]:
@@ -515,7 +515,7 @@ NO_KEYS = r"NoCredentialProviders|Unable to locate credentials|no EC2 IMDS role"
 ASK_AGAIN_AFTER_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 
 
-def patiently(attempt: Callable[[], str]) -> None:
+def retry_without_credentials(attempt: Callable[[], str]) -> None:
     """Call `attempt`, and repeat it while it returns that credentials are lacking.
 
     It is repeated only on a node that has a role. The tools query the metadata service once, for a
@@ -648,7 +648,7 @@ class Sync(Job):
             return "" if self._put else "\n".join(self._tool.errors)
 
         try:
-            patiently(attempt)
+            retry_without_credentials(attempt)
             self._say_what_lacks()
             self.target.publisher.finish()
         finally:

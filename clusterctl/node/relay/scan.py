@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, MODES, Entry, in_order, text_of
+from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, MODES, Entry, sort_key, text_of
 
 # The name of the folder for files that are not whole yet. It never belongs to a data set.
 STAGING = b".clusterctl-copy"
@@ -85,7 +85,7 @@ class _Gathering:
         left out: it would be written through the link, outside of the destination.
         """
         kept, leaf = [], Entry(b"", FOLDER, 0, 0)
-        for entry, path in sorted(self.found.values(), key=lambda row: in_order(row[0].path)):
+        for entry, path in sorted(self.found.values(), key=lambda row: sort_key(row[0].path)):
             if leaf.path and entry.path.startswith(leaf.path + b"/"):
                 kind = "link" if leaf.kind == LINK else "file"
                 self.leave_out(path, f"another source has a {kind} at {text_of(leaf.path)}")

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from clusterctl.node.relay.blocks import Ledger
+from clusterctl.node.relay.blocks import BlockSet
 from clusterctl.node.relay.wire import (
     BLOCK,
     CONFIRM,
@@ -48,7 +48,7 @@ class Server:
         self._friends = 0
         self._manifest = b""
         self._has_manifest, self._has_content = threading.Event(), threading.Event()
-        self._ledger: Ledger | None = None
+        self._ledger: BlockSet | None = None
         self._content: Any = None
 
     def listen(self, bind: str, port: int) -> tuple[str, int]:
@@ -64,7 +64,7 @@ class Server:
         self._manifest = blob
         self._has_manifest.set()
 
-    def have_content(self, ledger: Ledger, content: Any) -> None:
+    def have_content(self, ledger: BlockSet, content: Any) -> None:
         """Serve the blocks of this ledger from here on. `content` is a Source or a Store."""
         self._ledger, self._content = ledger, content
         self._has_content.set()

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from clusterctl.node.relay.base import Relay, host_identity
-from clusterctl.node.relay.blocks import Ledger
+from clusterctl.node.relay.blocks import BlockSet
 from clusterctl.node.relay.hashing import Crc32, Gmac, Sum, digests_of_files
 from clusterctl.node.relay.layout import Extent, Layout
 from clusterctl.node.relay.manifest import FILE, Entry, bytes_of, digest_of, encode, text_of
@@ -226,4 +226,4 @@ class SourceRelay(Relay):
             self.waits,
             Gmac if order.gmac else Crc32,
         )
-        self.server.have_content(Ledger(layout.blocks, b"\1" * layout.blocks), content)
+        self.server.have_content(BlockSet(layout.blocks, b"\1" * layout.blocks), content)

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from clusterctl.node.relay.blocks import Ledger, Wanted
-from clusterctl.node.relay.layout import Extent, Layout, left_over
+from clusterctl.node.relay.blocks import BlockSet, MissingBlocks
+from clusterctl.node.relay.layout import Extent, Layout, missing_content
 from clusterctl.node.relay.manifest import FILE, LEAST_RESUMED, LINK, Entry, text_of
 from clusterctl.node.relay.publish import Publisher
 from clusterctl.node.relay.source import Source
@@ -77,14 +77,14 @@ class Store:
         self._cached = 0
         self._sums = array("Q", bytes(8 * layout.blocks))  # checksum + 1 by block; 0: not known
         self.bad: set[int] = set()
-        state = left_over(entries, layout, missing, staging.pieces)
+        state = missing_content(entries, layout, missing, staging.pieces)
         self._left, self._resumed = state.left, state.resumed
         self._begun = set(state.resumed)  # files that have a part
         self._here = Source(
             entries, publisher.path, publisher.stamp, layout, waits, staging.new_sum
         )
-        self.ledger = Ledger(layout.blocks, state.here)
-        self.wanted = Wanted(
+        self.ledger = BlockSet(layout.blocks, state.here)
+        self.wanted = MissingBlocks(
             layout.in_turns(-(-streams // STREAMS_OF_A_FILE)), self.ledger.missing()
         )
         self._waiting: dict[int, Waiting] = {}

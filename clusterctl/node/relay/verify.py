@@ -15,7 +15,7 @@ from typing import Any
 from clusterctl.node.relay import hashing
 from clusterctl.node.relay.base import Failure, Relay
 from clusterctl.node.relay.compare import destination
-from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, Entry, digest_of, encode, in_order
+from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, Entry, digest_of, encode, sort_key
 from clusterctl.node.relay.manifest import text_of as text
 from clusterctl.node.relay.messages import GetPiece, Looked, Order, Piece, Progress
 from clusterctl.node.relay.scan import LeftOut, scan
@@ -32,9 +32,9 @@ MOST_PROBLEMS = 10_000
 PIECE = 256 << 10
 
 
-def position(path: bytes) -> bytes:
+def position_key(path: bytes) -> bytes:
     """Return the sort key of a path, by which the verified path itself comes first."""
-    return b"" if path == b"." else in_order(path)
+    return b"" if path == b"." else sort_key(path)
 
 
 class VerifyRelay(Relay):
@@ -115,7 +115,7 @@ class VerifyRelay(Relay):
             problems.append((text(name), *trouble))
             if trouble[0] != "vanished":
                 entries.append(Entry(name, UNKNOWN, 0, 0, NOT_READ))
-        entries.sort(key=lambda entry: position(entry.path))
+        entries.sort(key=lambda entry: position_key(entry.path))
         return counts, entries, sorted(problems)
 
     def _checked(self, item: tuple[Entry, bytes]) -> tuple[Entry, tuple[str, str] | None]:

@@ -71,7 +71,7 @@ def tf_config(
     }
 
 
-def become(python: str, argv: list[str]) -> NoReturn:
+def exec_watcher(python: str, argv: list[str]) -> NoReturn:
     """Replace this process by one that calls `run` for the program `argv`. It gets no rank
     variable: the rank is the program, not the process that watches it."""
     environ = {name: value for name, value in os.environ.items() if name != RANK}

@@ -39,7 +39,7 @@ REQUIREMENTS = "requirements.txt"
 def main() -> None:
     base = Path(sys.argv[0]).resolve().parent
     contract = json.loads((base / CONTRACT).read_text())
-    if sys.argv[1:]:  # started by parameter_servers.become
+    if sys.argv[1:]:  # started by parameter_servers.exec_watcher
         python, *argv = sys.argv[1:]
         sys.exit(parameter_servers.run(contract, os.environ["SM_CURRENT_HOST"], python, argv))
     rank, ranks = this_rank()
@@ -55,7 +55,7 @@ def main() -> None:
     except (NotStreamed, OSError) as error:
         sys.exit(f"clusterctl: {socket.gethostname()}: {error}; the program was not started")
     if parameter_servers.are_in(contract["distribution"], contract["hosts"]):
-        parameter_servers.become(python, argv)
+        parameter_servers.exec_watcher(python, argv)
     os.execv(argv[0], argv)
 
 

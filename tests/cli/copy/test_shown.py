@@ -273,15 +273,15 @@ def test_a_short_copy_has_no_stages_and_a_stage_that_lasts_one_line():
 def test_failures_and_relinks_are_told_while_others_go_on():
     before = progress(node(0), node(1), node(2, FAILED), node(3))
     now = progress(*(node(index, FAILED, note=f"full {index}") for index in range(3)), node(3))
-    assert text.troubles(before, now) == ["demo-[0-1]: failed"]
-    assert text.troubles(now, now) == []
+    assert text.failure_and_relink_lines(before, now) == ["demo-[0-1]: failed"]
+    assert text.failure_and_relink_lines(now, now) == []
     over = progress(*(node(index, FAILED) for index in range(3)), node(3, DONE))
-    assert text.troubles(before, over) == []
+    assert text.failure_and_relink_lines(before, over) == []
     before = progress(node(0, upstream=""), node(1, upstream="demo-0"), node(2, upstream="demo-1"))
     now = progress(
         node(0, upstream="head"), node(1, DONE), node(2, upstream="demo-0", note="demo-1 is slow")
     )
-    assert text.troubles(before, now) == [
+    assert text.failure_and_relink_lines(before, now) == [
         "demo-2: pulls from demo-0 now, not from demo-1 (demo-1 is slow)"
     ]
 

@@ -75,13 +75,13 @@ NETWORK = thing(
     ResourceKind.NETWORK, cluster=None, network="big", state="CREATE_COMPLETE", vpc_ids=("vpc-1",)
 )
 ORPHAN, KEPT, IN_USE = Verdict.ORPHAN, Verdict.KEPT, Verdict.IN_USE
-BLIND = {"blind": frozenset({(REGION, ResourceKind.INSTANCE)})}
+BLIND = {"unlisted_kinds": frozenset({(REGION, ResourceKind.INSTANCE)})}
 OLD = {"older_than_s": 3600.0}
 
 
 def seen(**span) -> dict:
     """The rules of a `gc` that has seen these for so long."""
-    return {"alone_since": {thing_id(one): ago(**span) for one in (GROUP, ADDRESS)}}
+    return {"first_seen_unused": {thing_id(one): ago(**span) for one in (GROUP, ADDRESS)}}
 
 
 def halted(since: str, limits: str = "idle-minutes=30 stopped-days=3", seen: str = "") -> Resource:
@@ -179,22 +179,22 @@ VERDICTS = {
     "none seen, asked for": ([GROUP], {**BLIND, "cluster": "demo"}, [KEPT]),
     "no key pairs seen": (
         [GROUP, VOLUME],
-        {"blind": frozenset({(REGION, ResourceKind.KEY_PAIR)})},
+        {"unlisted_kinds": frozenset({(REGION, ResourceKind.KEY_PAIR)})},
         [ORPHAN, KEPT],
     ),
     "no instances seen elsewhere": (
         [GROUP],
-        {"blind": frozenset({("us-west-2", ResourceKind.INSTANCE)})},
+        {"unlisted_kinds": frozenset({("us-west-2", ResourceKind.INSTANCE)})},
         [ORPHAN],
     ),
     "a network in which nothing was seen": ([NETWORK], {**BLIND, "networks": True}, [KEPT]),
     # No date
-    "seen for the first time": ([GROUP, KEY], {"alone_since": {}}, [KEPT, ORPHAN]),
+    "seen for the first time": ([GROUP, KEY], {"first_seen_unused": {}}, [KEPT, ORPHAN]),
     "seen for a while": ([GROUP, ADDRESS], seen(minutes=14), [KEPT] * 2),
     "seen for long enough": ([GROUP, ADDRESS], seen(minutes=15), [ORPHAN] * 2),
     "seen for long, beside a new key": ([GROUP, NEW_KEY], seen(days=9), [KEPT] * 2),
     "seen in the future": ([GROUP], seen(minutes=-5), [KEPT]),
-    "first seen, asked for": ([GROUP], {"alone_since": {}, "cluster": "demo"}, [ORPHAN]),
+    "first seen, asked for": ([GROUP], {"first_seen_unused": {}, "cluster": "demo"}, [ORPHAN]),
     # Networks
     "an empty network": ([NETWORK], {}, [KEPT]),
     "an empty network, asked for": ([NETWORK], {"networks": True}, [ORPHAN]),

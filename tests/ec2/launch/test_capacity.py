@@ -6,11 +6,11 @@ import pytest
 
 from clusterctl.domain.errors import AwsError
 from clusterctl.ec2.launch.capacity import (
-    Move,
     Place,
-    move_for,
+    RefusalAction,
     next_place,
     out_of_capacity,
+    refusal_action,
     zones_offered,
 )
 
@@ -32,30 +32,30 @@ REFUSAL = (
 @pytest.mark.parametrize(
     ("code", "move"),
     [
-        ("InsufficientInstanceCapacity", Move.NEXT_PLACE),
-        ("Server.InsufficientInstanceCapacity", Move.NEXT_PLACE),
-        ("UnfulfillableCapacity", Move.NEXT_PLACE),
-        ("Unsupported", Move.NEXT_PLACE),
-        ("InsufficientFreeAddressesInSubnet", Move.NEXT_PLACE),
-        ("SpotMaxPriceTooLow", Move.NEXT_PLACE),
-        ("Server.SpotInstanceTermination", Move.NEXT_PLACE),
-        ("ReservationCapacityExceeded", Move.WAIT),
-        ("PendingVerification", Move.WAIT),
-        ("VcpuLimitExceeded", Move.QUOTA),
-        ("MaxSpotInstanceCountExceeded", Move.QUOTA),
-        ("Client.VolumeLimitExceeded", Move.QUOTA),
-        ("InvalidParameterCombination", Move.FIX),
-        ("Client.InternalError", Move.FIX),
-        ("UnauthorizedOperation", Move.ABORT),
-        ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", Move.ABORT),
-        ("IdempotentParameterMismatch", Move.ABORT),
-        ("RequestLimitExceeded", Move.ABORT),
-        ("insufficientinstancecapacity", Move.ABORT),
-        ("", Move.ABORT),
+        ("InsufficientInstanceCapacity", RefusalAction.NEXT_PLACE),
+        ("Server.InsufficientInstanceCapacity", RefusalAction.NEXT_PLACE),
+        ("UnfulfillableCapacity", RefusalAction.NEXT_PLACE),
+        ("Unsupported", RefusalAction.NEXT_PLACE),
+        ("InsufficientFreeAddressesInSubnet", RefusalAction.NEXT_PLACE),
+        ("SpotMaxPriceTooLow", RefusalAction.NEXT_PLACE),
+        ("Server.SpotInstanceTermination", RefusalAction.NEXT_PLACE),
+        ("ReservationCapacityExceeded", RefusalAction.WAIT),
+        ("PendingVerification", RefusalAction.WAIT),
+        ("VcpuLimitExceeded", RefusalAction.QUOTA),
+        ("MaxSpotInstanceCountExceeded", RefusalAction.QUOTA),
+        ("Client.VolumeLimitExceeded", RefusalAction.QUOTA),
+        ("InvalidParameterCombination", RefusalAction.FIX),
+        ("Client.InternalError", RefusalAction.FIX),
+        ("UnauthorizedOperation", RefusalAction.ABORT),
+        ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", RefusalAction.ABORT),
+        ("IdempotentParameterMismatch", RefusalAction.ABORT),
+        ("RequestLimitExceeded", RefusalAction.ABORT),
+        ("insufficientinstancecapacity", RefusalAction.ABORT),
+        ("", RefusalAction.ABORT),
     ],
 )
 def test_one_table_decides(code, move):
-    assert move_for(code) is move
+    assert refusal_action(code) is move
 
 
 @pytest.mark.parametrize(

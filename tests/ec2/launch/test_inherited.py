@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.domain.cluster import MOST_TAGS, ClusterSpec, Disk, Limits, Market
 from clusterctl.domain.errors import NoSuchCluster, UsageError
-from clusterctl.ec2.launch.observe import inherited, same_again
+from clusterctl.ec2.launch.observe import inherited, spec_of_existing
 from tests.ec2.observed import instance
 
 ASKED = ClusterSpec("demo", 6, "p4d.24xlarge")
@@ -53,7 +53,7 @@ SAME = ClusterSpec(
 
 def test_every_field_that_is_left_open_is_the_head_nodes():
     assert inherited(ASKED, [HEAD, instance(1)]) == SAME
-    assert inherited(same_again("demo", [HEAD]), [HEAD]) == replace(SAME, nodes=4)
+    assert inherited(spec_of_existing("demo", [HEAD]), [HEAD]) == replace(SAME, nodes=4)
 
 
 def test_what_was_taken_over_is_accepted_again():
@@ -78,7 +78,7 @@ def test_where_all_are_being_replaced_the_new_ones_are_like_them():
 def test_without_members_nothing_changes():
     assert inherited(ASKED, []) == ASKED
     with pytest.raises(NoSuchCluster) as caught:
-        same_again("demo", [])
+        spec_of_existing("demo", [])
     assert "clusterctl up demo" in caught.value.hint
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from clusterctl.ec2.launch.request import efa_cards, efa_wanted, layout, several
+from clusterctl.ec2.launch.request import efa_cards, efa_wanted, network_interfaces, several
 from clusterctl.ec2.machines import MachineType, read_machine_type
 from clusterctl.lab.ec2.interfaces import check_layout, read_wishes
 from tests.ec2.observed import MACHINE, PLAIN
@@ -34,7 +34,7 @@ def efa_only(card, **more):
 
 
 def laid_out(machine, efa=True, subnet_id=None, public=True):
-    return layout(machine, efa, subnet_id, "sg-1", public)
+    return network_interfaces(machine, efa, subnet_id, "sg-1", public)
 
 
 @pytest.mark.parametrize(

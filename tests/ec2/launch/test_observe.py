@@ -10,7 +10,7 @@ from clusterctl.domain.cluster import ClusterSpec, Limits
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.findings import Severity
 from clusterctl.ec2.launch.request import tagged
-from clusterctl.ec2.network.vpcs import NETWORK, WayOut, find_subnets, find_ways_out
+from clusterctl.ec2.network.vpcs import NETWORK, Egress, find_subnets, find_ways_out
 from clusterctl.operations.network import make_s3_endpoint, plan_s3_endpoint
 from tests.ec2.launching import launches
 from tests.moto_ec2 import clients_with
@@ -84,7 +84,7 @@ def test_where_routes_lead_and_an_endpoint_for_s3(launches, client, vpc):
     to = {"RouteTableId": own, "DestinationCidrBlock": "0.0.0.0/0"}
     client.create_route(NatGatewayId=nat["NatGatewayId"], **to)
     second = find_subnets(client)[1].subnet_id
-    assert ways(client, first, second) == {first: WayOut(own, True), second: WayOut(table)}
+    assert ways(client, first, second) == {first: Egress(own, True), second: Egress(table)}
 
     spec = replace(SPEC, nodes=2, private=True, zone="us-east-1b")
     [found] = [one for one in launches.plan(spec).findings if one.check_id == "network.way_out"]
@@ -113,8 +113,8 @@ def test_where_routes_lead_and_an_endpoint_for_s3(launches, client, vpc):
     )
     services = frozenset({"s3", "ssm"})
     assert ways(client, first, second) == {
-        first: WayOut(own, True, services, True),
-        second: WayOut(table, False, services, True),
+        first: Egress(own, True, services, True),
+        second: Egress(table, False, services, True),
     }
     assert plan_s3_endpoint(clients, None) is None
     [found] = [one for one in launches.plan(spec).findings if one.check_id == "network.way_out"]

@@ -334,7 +334,7 @@ def test_which_nodes_are_wanted(present, wanted, nodes, expected):
 def test_what_add_asks_for_is_kept_in_the_tags(present, wanted, before, nodes, written, told):
     said = {"wanted": read_indices(wanted), "unfinished": read_unfinished(before)}
     seen = cluster(*(instance(index, **said) for index in present), catalogue=CATALOGUE)
-    made = plan(seen, replace(SPEC, nodes=nodes, adds=True))
+    made = plan(seen, replace(SPEC, nodes=nodes, by_add=True))
     labels = [
         tag["Value"]
         for step in made.steps

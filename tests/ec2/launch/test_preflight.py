@@ -14,7 +14,7 @@ from clusterctl.ec2.launch.capacity import Reservation
 from clusterctl.ec2.launch.plan import plan_launch
 from clusterctl.ec2.launch.quotas import QuotaUse
 from clusterctl.ec2.money.costs import Price
-from clusterctl.ec2.network.vpcs import WayOut
+from clusterctl.ec2.network.vpcs import Egress
 from tests.ec2.observed import (
     CATALOGUE,
     IMAGE,
@@ -125,15 +125,15 @@ FOUND = {
     "network.efa": (NOTHING, asked(efa=True)),
     "network.public": (offering(MACHINE), SPEC),
     "network.way_out": (
-        account(ways_out=dict.fromkeys(SUBNET_IDS, WayOut("rtb-1"))),
+        account(ways_out=dict.fromkeys(SUBNET_IDS, Egress("rtb-1"))),
         asked(private=True),
     ),
     "network.way_out, several interfaces in one subnet": (
-        offering(MACHINE, ways_out={"subnet-b": WayOut("rtb-1", services=frozenset({"ssm"}))}),
+        offering(MACHINE, ways_out={"subnet-b": Egress("rtb-1", services=frozenset({"ssm"}))}),
         asked(subnet_id="subnet-b"),
     ),
     "network.way_out, S3 alone": (
-        offering(MACHINE, ways_out={"subnet-b": WayOut("rtb-1", services=frozenset({"s3"}))}),
+        offering(MACHINE, ways_out={"subnet-b": Egress("rtb-1", services=frozenset({"s3"}))}),
         SPEC,
     ),
     "placement.type": (
@@ -184,10 +184,10 @@ def test_nothing_speaks_against_a_plain_launch(ssh_from):
 @pytest.mark.parametrize(
     ("spec", "way"),
     [
-        (asked(), WayOut("rtb-1")),
-        (asked(private=True, nodes=1), WayOut("rtb-1")),
-        (asked(private=True), WayOut("rtb-1", internet=True)),
-        (asked(private=True, zone="us-east-1b"), WayOut("rtb-1")),
+        (asked(), Egress("rtb-1")),
+        (asked(private=True, nodes=1), Egress("rtb-1")),
+        (asked(private=True), Egress("rtb-1", internet=True)),
+        (asked(private=True, zone="us-east-1b"), Egress("rtb-1")),
     ],
     ids=["public addresses", "a head node alone", "a NAT gateway", "another zone"],
 )

@@ -7,8 +7,8 @@ import pytest
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.ec2.network.plan import (
     Action,
+    NetworkRequest,
     NetworkSettings,
-    NetworkWish,
     Stack,
     choose_zones,
     decide,
@@ -48,7 +48,7 @@ def stack(status: str, **outputs: str) -> Stack:
 )
 def test_wishes_that_make_no_sense(given, says):
     with pytest.raises(UsageError, match=says) as caught:
-        NetworkWish(**{"name": "net", **given})
+        NetworkRequest(**{"name": "net", **given})
     assert caught.value.hint
 
 
@@ -61,7 +61,7 @@ def test_wishes_that_make_no_sense(given, says):
     ],
 )
 def test_subnets_are_quarters(cidr, subnets):
-    assert subnet_cidrs(NetworkWish("net", cidr=cidr).cidr) == subnets
+    assert subnet_cidrs(NetworkRequest("net", cidr=cidr).cidr) == subnets
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_subnets_are_quarters(cidr, subnets):
 )
 def test_what_is_done_about_what_is_there(found, wish, action):
     there = None if found is None else stack(found)
-    assert decide(there, NetworkWish("net", **wish), TEMPLATE) is action
+    assert decide(there, NetworkRequest("net", **wish), TEMPLATE) is action
     if action is Action.NOTHING:
         # A newer template is put in place.
-        assert decide(there, NetworkWish("net", **wish), "newer") is Action.UPDATE
+        assert decide(there, NetworkRequest("net", **wish), "newer") is Action.UPDATE
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_is_done_about_what_is_there(found, wish, action):
 )
 def test_what_only_the_user_can_decide(status, wish, says, hint):
     with pytest.raises(ClusterctlError, match=says) as caught:
-        decide(stack(status), NetworkWish("net", **wish), TEMPLATE)
+        decide(stack(status), NetworkRequest("net", **wish), TEMPLATE)
     assert hint in caught.value.hint
 
 

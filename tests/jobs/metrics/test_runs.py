@@ -8,7 +8,7 @@ import math
 import pytest
 
 from clusterctl.jobs.metrics.logs import TrainingRow
-from clusterctl.jobs.metrics.runs import holding, read_runs, throughput
+from clusterctl.jobs.metrics.runs import read_runs, runs_in_log, throughput
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 
 FIRST = banner() + HEADER + rows([0, 1, *range(50, 5001, 50)])
@@ -101,9 +101,9 @@ def test_the_runs_that_a_log_shows():
     another = banner(8) + rows([0, 1, 50], per_step=2048 / 1_281_167, speed=5000.0)
     runs = read_runs([another, FIRST, LATER])
     assert len(runs) == 2
-    assert holding(runs, LATER) == runs[1:]
-    assert holding(runs, another) == runs[:1]
-    assert holding(runs, "nothing") == []
+    assert runs_in_log(runs, LATER) == runs[1:]
+    assert runs_in_log(runs, another) == runs[:1]
+    assert runs_in_log(runs, "nothing") == []
 
 
 def made(*speeds_at):

@@ -8,15 +8,15 @@ from clusterctl.node.guard.clock import Jumps, Moment
 from clusterctl.node.guard.decisions import (
     GRACE_S,
     Idleness,
-    after,
     in_words,
     interval_s,
     left_s,
     limit_s,
+    next_idleness,
     reasons,
     warning,
 )
-from clusterctl.node.guard.look import JobProcess, Look, jobs, logins, read_look
+from clusterctl.node.guard.look import JobProcess, NodeActivity, jobs, logins, parse_activity
 from clusterctl.node.guard.settings import GuardSettings, Worker
 from clusterctl.node.guard.workers import ssh_argv
 
@@ -116,11 +116,11 @@ def test_how_often(limit, expected):
     ],
 )
 def test_idle_since(before, now_s, is_busy, since):
-    assert after(before, now_s, is_busy, 10) == Idleness(since, now_s)
+    assert next_idleness(before, now_s, is_busy, 10) == Idleness(since, now_s)
 
 
-def quiet(cpu_s: float, at_s: float) -> Look:
-    return Look((), cpu_s, at_s)
+def quiet(cpu_s: float, at_s: float) -> NodeActivity:
+    return NodeActivity((), cpu_s, at_s)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def quiet(cpu_s: float, at_s: float) -> Look:
         (None, quiet(5, 100), ["n: looked at for the first time"]),
         (quiet(5, 90), quiet(6, 100), []),
         (quiet(5, 90), quiet(15, 100), ["n: 1.0 cores are used"]),
-        (quiet(5, 90), Look(("a", "b"), 5, 100), ["n: a", "n: b"]),
+        (quiet(5, 90), NodeActivity(("a", "b"), 5, 100), ["n: a", "n: b"]),
         # It has booted again.
         (quiet(5, 9000), quiet(6, 100), ["n: looked at for the first time"]),
         (quiet(500, 90), quiet(6, 100), ["n: looked at for the first time"]),
@@ -144,7 +144,7 @@ def test_reasons(before, now, expected):
 )
 def test_what_is_no_look(data):
     with pytest.raises(ValueError):
-        read_look(data)
+        parse_activity(data)
 
 
 def table(*rows) -> dict[int, JobProcess]:

@@ -12,7 +12,7 @@ import pytest
 
 from clusterctl.jobs.detached import AFTER
 from clusterctl.node.jobs import after, jobs
-from clusterctl.node.jobs.after import fitting, has_lost, line_of
+from clusterctl.node.jobs.after import has_lost, ranks_that_fit, retry_command
 
 ARGV = ["mpirun", "-np", "8", "--hostfile", "hosts", "t.py", "-b", "96", "--clear_log"]
 
@@ -36,7 +36,7 @@ def plan(tmp_path, **more):
     ],
 )
 def test_how_many_ranks_fit(tmp_path, slots, more, ranks):
-    assert fitting(plan(tmp_path, **more), slots) == ranks
+    assert ranks_that_fit(plan(tmp_path, **more), slots) == ranks
 
 
 def test_a_restart_is_a_new_beginning_for_boots_and_none_for_what_the_job_has_written(
@@ -64,7 +64,7 @@ def test_the_line_for_fewer_hosts(tmp_path, has_begun):
     (tmp_path / "job.json").touch()
     (tmp_path / "logs" / "l").touch()
     os.utime(tmp_path / "logs" / "l", (9e9, 9e9) if has_begun else (1, 1))
-    line = line_of(plan(tmp_path), 6, tmp_path, {"10.0.0.4": 4, "10.0.0.6": 2})
+    line = retry_command(plan(tmp_path), 6, tmp_path, {"10.0.0.4": 4, "10.0.0.6": 2})
     clear = [] if has_begun else ["--clear_log"]
     hosts = str(tmp_path / "hosts")
     assert line == ["mpirun", "-np", "6", "--hostfile", hosts, "t.py", "-b", "128", *clear]

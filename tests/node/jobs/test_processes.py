@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.cli import output
-from clusterctl.cli.kill import saying_what_is_left, show_left
+from clusterctl.cli.kill import hint_after_interrupt, show_left
 from clusterctl.domain.errors import CommandFailed, HostUnreachable
 from clusterctl.domain.results import CommandResult
 from clusterctl.jobs.deploy import LAUNCHER_PATH
@@ -25,7 +25,7 @@ from clusterctl.jobs.processes import (
     list_processes,
     parse_processes,
 )
-from clusterctl.node.jobs.processes import Process, ours
+from clusterctl.node.jobs.processes import Process, job_processes
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
 
@@ -145,7 +145,7 @@ def test_what_is_ours(role, name, argv, environ):
         Process(4, 1, "bash", ["-bash"], {}),
         Process(5, 4, "python3", ["python3", "-c", "the one that asks"], JOB),
     ]
-    found = ours({process.pid: process for process in processes}, own=5)
+    found = job_processes({process.pid: process for process in processes}, own=5)
     wanted = [(2, role), (3, "child")] if role else []
     assert [(process.pid, process.role) for process in found] == wanted
 
@@ -160,8 +160,13 @@ def test_which_are_of_one_job():
         Process(5, 4, "python3", [], {**RANK, b"CLUSTERCTL_JOB": b"other"}),
     ]
     by_pid = {process.pid: process for process in processes}
-    assert [process.pid for process in ours(by_pid, 9, "j")] == [1, 2, 3]
-    assert [process.pid for process in ours(by_pid, 9, "j", all_python=True)] == [1, 2, 3, 5]
+    assert [process.pid for process in job_processes(by_pid, 9, "j")] == [1, 2, 3]
+    assert [process.pid for process in job_processes(by_pid, 9, "j", all_python=True)] == [
+        1,
+        2,
+        3,
+        5,
+    ]
 
 
 @pytest.fixture
@@ -266,7 +271,7 @@ def test_what_is_left_is_said_with_what_helps(capsys, role, ending):
     two = [NodeProcess(f"d-e-{index}", 7, None, role, None, 1.0, ("x",)) for index in (3, 0)]
     output.begin((), False)  # a test before this one may have typed options that suggestions repeat
     show_left(two)
-    with pytest.raises(KeyboardInterrupt), saying_what_is_left("d-e"):
+    with pytest.raises(KeyboardInterrupt), hint_after_interrupt("d-e"):
         raise KeyboardInterrupt
     *_, hint, after = capsys.readouterr().err.splitlines()
     assert hint.endswith(f": clusterctl reboot d-e 3 0{ending}")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.cli.jobs import told_of
+from clusterctl.cli.jobs import job_remarks
 from clusterctl.domain.errors import UsageError
 from clusterctl.jobs.detached import JobState, read_record
 from clusterctl.node.jobs import jobs
@@ -40,7 +40,7 @@ def test_a_record_that_a_crash_has_cut_short_is_said_and_hides_no_job(cut, tmp_p
         [described] = jobs.answers("list", arguments)
         job = read_record(json.loads(json.dumps(described)))
         assert (job.state, job.ranks, job.nodes) == (JobState.LOST, 0, ())
-        assert any("its job.json was cut short" in text for text in told_of(job))
+        assert any("its job.json was cut short" in text for text in job_remarks(job))
 
 
 @pytest.mark.parametrize("foreign", [b"", b"[1]", b'{"a": 1}', b"\xff\xfe"])

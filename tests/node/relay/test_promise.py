@@ -22,7 +22,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.node.relay.blocks import Ledger
+from clusterctl.node.relay.blocks import BlockSet
 from clusterctl.node.relay.hashing import Crc32, Gmac, digests_of_files
 from clusterctl.node.relay.layout import Layout
 from clusterctl.node.relay.manifest import Entry, decode, encode
@@ -212,7 +212,7 @@ class World:
             except Busy:
                 raise AssertionError("the one before still holds it") from None
             targets.append(target)
-        ledgers = [Ledger(layout.blocks, b"\1" * layout.blocks), targets[0].store.ledger]
+        ledgers = [BlockSet(layout.blocks, b"\1" * layout.blocks), targets[0].store.ledger]
         self.copy = SimpleNamespace(
             origin=[origin, targets[0].store],
             targets=targets,

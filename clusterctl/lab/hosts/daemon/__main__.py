@@ -52,7 +52,8 @@ def main() -> None:
 def _show_folders_bare() -> None:
     """Mount the copy-on-write folders over themselves, without the file systems mounted below them.
 
-    With those the kernel refuses them as lower layers (`mounts.covered`). Only root can do this.
+    With those the kernel refuses them as lower layers (`mounts.folders_with_mounts_below`). Only
+    root can do this.
     """
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE, "")

@@ -66,7 +66,7 @@ class Booted:
 
 
 @dataclass(frozen=True)
-class Base:
+class HostBase:
     """What all hosts of the lab have in common.
 
     `template` is the folder that `template.build` writes. Of the folders in `alone`, hosts see the
@@ -81,7 +81,7 @@ class Base:
     cgroups: tuple[Path, ...]
 
 
-def boot(spec: HostSpec, folder: Path, base: Base, plug: Callable[[int], None]) -> Booted:
+def boot(spec: HostSpec, folder: Path, base: HostBase, plug: Callable[[int], None]) -> Booted:
     """Start the host's PID 1. `plug` gets its pid and puts `eth0` into its network namespace.
 
     Raise OSError if the host's namespaces cannot be made, and what `plug` raises.
@@ -176,7 +176,7 @@ def _run(start: Callable[[], None], report_write: int) -> NoReturn:
         os._exit(EXIT_BOOT_FAILED)
 
 
-def _start(spec: HostSpec, folder: Path, base: Base, go: int) -> None:
+def _start(spec: HostSpec, folder: Path, base: HostBase, go: int) -> None:
     """Turn this process into the host's PID 1: console, limits, network, root, init."""
     os.setsid()
     _to_console(console_of(folder))
@@ -185,7 +185,7 @@ def _start(spec: HostSpec, folder: Path, base: Base, go: int) -> None:
     if not os.read(go, 1):
         raise OSError("the network of the host could not be made")
     network.ip_batch(address_lines(spec))
-    network.be_as_images_are()
+    network.set_congestion_control()
     if base.single_uid:
         # sshd runs as `ubuntu`, and has to listen on port 22.
         Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")

@@ -23,7 +23,7 @@ MOST_PROCESSES = 16384
 MEMORY_FILES = ("memory.max", "memory.limit_in_bytes")
 
 
-def places(mountinfo: str, own: str) -> list[Path]:
+def parent_groups(mountinfo: str, own: str) -> list[Path]:
     """Return the groups in which the lab's folders are to be made.
 
     `own` is /proc/self/cgroup. The limits of this process's group go on holding where they can: the
@@ -54,17 +54,17 @@ def prepare(owner: int, memory_bytes: int) -> list[Path]:
     folders = []
     try:
         mounted, own = (Path("/proc/self", name).read_text() for name in ("mountinfo", "cgroup"))
-        for top in places(mounted, own):
+        for top in parent_groups(mounted, own):
             _remove_dead(top)
             folder = top / f"{PREFIX}{os.getpid()}"
-            _pass_on(top)
+            _enable_controllers(top)
             folder.mkdir()
             folders.append(folder)
             folder.chmod(0o755)  # the owner has to pass it, even with a strict umask
-            _pass_on(folder)
+            _enable_controllers(folder)
             for name in ("daemon", "hosts"):
                 (folder / name).mkdir()
-            _pass_on(folder / "hosts")
+            _enable_controllers(folder / "hosts")
             for name in MEMORY_FILES:
                 if (folder / "hosts" / name).exists():
                     (folder / "hosts" / name).write_text(str(memory_bytes))
@@ -122,7 +122,7 @@ def _remove_dead(top: Path) -> None:
             remove([folder])
 
 
-def _pass_on(group: Path) -> None:
+def _enable_controllers(group: Path) -> None:
     """Allow limits in the groups below this one. In version 1 they are always allowed."""
     file = group / "cgroup.subtree_control"
     if file.exists():

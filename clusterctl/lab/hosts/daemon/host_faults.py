@@ -14,7 +14,7 @@ from typing import Any
 from clusterctl.lab.hosts.daemon import network, volumes
 
 # Fault -> its value for a host without it.
-UNHARMED: Mapping[str, Any] = {
+NO_FAULTS: Mapping[str, Any] = {
     "frozen": False,
     "cut": False,
     "shape": None,  # or bits a second down and up, 0 for no limit
@@ -23,7 +23,7 @@ UNHARMED: Mapping[str, Any] = {
     "gpu": None,  # or what the simulated nvidia-smi reads, and an Xid error for the kernel's log
 }
 # A host loses these when it goes off, with its processes, its link and its mounts. It keeps others.
-ENDED_WITH_THE_BOOT: Mapping[str, Any] = {"frozen": False, "cut": False, "readonly": False}
+CLEARED_AT_POWER_OFF: Mapping[str, Any] = {"frozen": False, "cut": False, "readonly": False}
 
 
 # The number of the first GPU's PCI bus. The others follow.

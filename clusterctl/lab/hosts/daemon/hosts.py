@@ -24,8 +24,8 @@ from clusterctl.lab.hosts.daemon import (
     template,
     volumes,
 )
-from clusterctl.lab.hosts.daemon.boot import UBUNTU_UID, Base, HostSpec
-from clusterctl.lab.hosts.daemon.host_faults import UNHARMED, HostState
+from clusterctl.lab.hosts.daemon.boot import UBUNTU_UID, HostBase, HostSpec
+from clusterctl.lab.hosts.daemon.host_faults import NO_FAULTS, HostState
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Host:
     report: int = -1
     boots: int = 0
     ssh: bool = False
-    faults: dict[str, Any] = field(default_factory=lambda: dict(UNHARMED))
+    faults: dict[str, Any] = field(default_factory=lambda: dict(NO_FAULTS))
 
     @property
     def view(self) -> dict[str, Any]:
@@ -63,7 +63,9 @@ class Hosts:
     the package's files for hosts, by name.
     """
 
-    def __init__(self, folder: Path, base: Base, files: Mapping[str, bytes], gateway: str) -> None:
+    def __init__(
+        self, folder: Path, base: HostBase, files: Mapping[str, bytes], gateway: str
+    ) -> None:
         self._folder, self._base = folder, base
         self._hosts: dict[str, Host] = {}
         self._own_gateway, self._gateways = gateway, {gateway}
@@ -186,7 +188,7 @@ class Hosts:
                 network.ip_batch([f"link delete {host.link}"], check=False)
                 host.why = host.why or boot.ended_by(status)
                 host.state, host.pid, host.ssh = "off", 0, False
-                host.faults.update(host_faults.ENDED_WITH_THE_BOOT)
+                host.faults.update(host_faults.CLEARED_AT_POWER_OFF)
 
     def _open_subnets(self) -> None:
         """Make the bridge the gateway of every subnet that has a host, and of no other."""
@@ -289,7 +291,7 @@ def _plug(host: Host, pid: int) -> None:
             *network.public_lines("", spec.public_address, spec.address),
         ]
     )
-    network.know(host.link, spec.address)
+    network.pin_to_link(host.link, spec.address)
     if host.faults["shape"]:
         host_faults.shape(HostState(pid, host.link), host.faults["shape"])
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from clusterctl.lab.hosts.daemon import dialer, mounts, network, syscalls
-from clusterctl.lab.hosts.daemon.boot import Base
+from clusterctl.lab.hosts.daemon.boot import HostBase
 from clusterctl.lab.hosts.daemon.hosts import Hosts
 
 FOLDER = Path("/run/lab")
@@ -50,9 +50,9 @@ def run(setup: Setup) -> NoReturn:
         network.build(setup.network, setup.public)
         gateway = f"{setup.network[1]}/{setup.network.prefixlen}"
         environment = network.storage_environment(setup.network)
-        alone = mounts.unshown(Path("/proc/self/mountinfo").read_text())
+        alone = mounts.template_only_folders(Path("/proc/self/mountinfo").read_text())
         template = FOLDER / "template"
-        base = Base(template, setup.single_uid, alone, environment, setup.cgroups)
+        base = HostBase(template, setup.single_uid, alone, environment, setup.cgroups)
         hosts = Hosts(FOLDER, base, setup.files, gateway)
         dialled = (setup.network, setup.public)
         dial_pid = dialer.start(setup.dial, dialled, setup.control) if setup.dial >= 0 else 0

@@ -15,7 +15,7 @@ COPY_ON_WRITE = ("usr", "etc", "var", "opt")
 PACKAGES = "var/lib/dpkg"
 # Folders whose content on the machine hosts see. The rest of /var is private: mail, spools,
 # databases and logs.
-SHOWN = ("usr", "etc", "opt", PACKAGES)
+SHARED_FOLDERS = ("usr", "etc", "opt", PACKAGES)
 # Where Deep Learning AMIs mount the instance store.
 INSTANCE_STORE = "opt/dlami/nvme"
 SHM_SIZE, RUN_SIZE = "2g", "64m"
@@ -44,7 +44,7 @@ class Mount:
     data: str = ""
 
 
-def covered(mountinfo: str) -> set[str]:
+def folders_with_mounts_below(mountinfo: str) -> set[str]:
     """Return the folders of SHOWN below which something is mounted.
 
     In a user namespace the kernel refuses such a folder as the lower layer of an overlay.
@@ -52,17 +52,17 @@ def covered(mountinfo: str) -> set[str]:
     points = [line.split()[4] for line in mountinfo.splitlines()]
     # A later mount over the folder itself hides what was mounted below it before.
     found = set()
-    for name in SHOWN:
+    for name in SHARED_FOLDERS:
         last = max((i for i, point in enumerate(points) if point == f"/{name}"), default=-1)
         if any(point.startswith(f"/{name}/") for point in points[last + 1 :]):
             found.add(name)
     return found
 
 
-def unshown(mountinfo: str) -> frozenset[str]:
+def template_only_folders(mountinfo: str) -> frozenset[str]:
     """Return the copy-on-write folders of which hosts see the template's content only."""
     packages = set() if Path("/", PACKAGES).is_dir() else {PACKAGES}
-    return frozenset({"var"} | packages | covered(mountinfo))
+    return frozenset({"var"} | packages | folders_with_mounts_below(mountinfo))
 
 
 def overlay(name: str, folder: str, template: str, alone: bool) -> Mount:

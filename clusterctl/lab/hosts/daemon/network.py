@@ -62,7 +62,7 @@ def tcp_of_hosts() -> str:
     return "cubic" if "cubic" in allowed else _tcp_setting().read_text().strip()
 
 
-def be_as_images_are() -> None:
+def set_congestion_control() -> None:
     """Set the congestion control of this network namespace, a host's, to `tcp_of_hosts`."""
     _tcp_setting().write_text(tcp_of_hosts())
 
@@ -135,7 +135,7 @@ def plug_lines(link: str, address: str, pid: int) -> list[str]:
     ]
 
 
-def know(link: str, address: str) -> None:
+def pin_to_link(link: str, address: str) -> None:
     """Have the bridge send a host's packets into this link only.
 
     If the bridge learned links from the packets that hosts send, a host could take the address of
