@@ -1,10 +1,12 @@
 """CIFAR-10 as it is published, and as TFRecords.
 
-Published: cifar-10-python.tar.gz with five training batches and a test batch, each a pickled
-dictionary of `data` (n x 3072 bytes: red, green, blue, row by row) and `labels`; see
-https://www.cs.toronto.edu/~kriz/cifar.html. As TFRecords: train/train.tfrecords (batches 1 to 4),
-validation/validation.tfrecords (batch 5) and eval/eval.tfrecords (the test batch), in whose records
-`image` has those 3072 bytes and `label` a number from 0 to 9.
+The published cifar-10-python.tar.gz has five training batches and a test batch. A batch is a
+pickled dictionary of `data` (n x 3072 bytes: red, green, blue, each row by row) and `labels`; see
+https://www.cs.toronto.edu/~kriz/cifar.html.
+
+The TFRecord files are train/train.tfrecords (batches 1 to 4), validation/validation.tfrecords
+(batch 5) and eval/eval.tfrecords (the test batch). In a record, `image` has those 3072 bytes and
+`label` is a number from 0 to 9.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ SUBSETS = {
 
 
 class DataError(Exception):
-    """A file that is missing or not what it should be. The text names it."""
+    """A file is missing or invalid. The text names it."""
 
 
 # ---------------------------------------------------------------------------------------------
@@ -45,7 +47,7 @@ class DataError(Exception):
 
 
 class ArraysOnly(pickle.Unpickler):
-    """Reads a batch and nothing else: a pickle can name any function, and have it called."""
+    """Unpickles NumPy arrays and nothing else: a pickle can call any function that it names."""
 
     ALLOWED = {
         ("numpy", "ndarray"),
@@ -61,12 +63,12 @@ class ArraysOnly(pickle.Unpickler):
 
 
 def read_batch(pickled: bytes, name: str) -> tuple[Any, Any]:
-    """Images (n, 3072) as bytes and labels (n,). Raises DataError."""
+    """Return images (n, 3072) as bytes and labels (n,) of a pickled batch. Raise DataError."""
     try:
-        # Python 2 wrote these: its strings are bytes here.
+        # Python 2 wrote the batches. Its strings, such as the keys, become bytes.
         batch = ArraysOnly(io.BytesIO(pickled), encoding="bytes").load()
         images, labels = batch[b"data"], np.asarray(batch[b"labels"])
-    except Exception as error:  # bytes that are no pickle raise almost anything
+    except Exception as error:  # invalid pickles raise almost any exception
         raise DataError(f"{name} is no batch of CIFAR-10: {error!r}") from error
     if getattr(images, "dtype", None) != np.uint8 or images.shape[1:] != (IMAGE_BYTES,):
         raise DataError(f"{name}: its images are not bytes (n, {IMAGE_BYTES})")
@@ -78,7 +80,7 @@ def read_batch(pickled: bytes, name: str) -> tuple[Any, Any]:
 
 
 def read_archive(path: Path) -> dict[str, tuple[Any, Any]]:
-    """Subset -> images and labels, from the .tar.gz or its extracted folder. Raises DataError."""
+    """Return {subset: (images, labels)} of the .tar.gz or its extracted folder. Raise DataError."""
     names = [name for batches in SUBSETS.values() for name in batches]
     pickles = folder_files(path, names) if path.is_dir() else archive_files(path, names)
     missing = [name for name in names if name not in pickles]
@@ -102,7 +104,7 @@ def archive_files(path: Path, names: list[str]) -> dict[str, bytes]:
                     found[name] = content.read()
             return found
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        why = str(error).partition("\n")[0]  # tarfile has a line for each kind of archive
+        why = str(error).partition("\n")[0]  # tarfile adds a line for each compression
         raise DataError(f"{path} cannot be read: {why}") from error
 
 
@@ -115,7 +117,7 @@ def folder_files(path: Path, names: list[str]) -> dict[str, bytes]:
 
 
 def record_file(folder: str | Path, subset: str) -> Path:
-    """SUBSET.tfrecords in the folder, or in its sub-folder SUBSET. Raises DataError."""
+    """Return SUBSET.tfrecords of the folder, or of its subfolder SUBSET. Raise DataError."""
     folder = Path(folder).expanduser()
     name = f"{subset}.tfrecords"
     for path in (folder / name, folder / subset / name):
@@ -125,8 +127,8 @@ def record_file(folder: str | Path, subset: str) -> Path:
 
 
 def count_records(path: Path) -> int:
-    """How many records a TFRecord file has. Reads their lengths only. Raises DataError."""
-    # Each: its length (8 bytes), a CRC (4), the data, a CRC (4).
+    """Return the number of records in a TFRecord file, from their lengths. Raise DataError."""
+    # A record is its length (8 bytes), a CRC (4 bytes), the data, and another CRC (4 bytes).
     size, position, count = path.stat().st_size, 0, 0
     with path.open("rb") as file:
         while position < size:
@@ -142,8 +144,11 @@ def count_records(path: Path) -> int:
 
 
 def streamed_records(channel: str) -> Any:
-    """The records of a channel in Pipe Mode, whose FIFOs are CHANNEL_0, CHANNEL_1, …: each iterator
-    over the data set reads the next one. TFRecordDataset seeks, which a FIFO cannot."""
+    """Return the records of a channel in Pipe Mode as a data set.
+
+    Its FIFOs are CHANNEL_0, CHANNEL_1, …. Each iterator over the data set reads the next FIFO.
+    TFRecordDataset cannot read them, because it seeks.
+    """
     import tensorflow as tf
 
     epochs = itertools.count()
@@ -164,7 +169,7 @@ def streamed_records(channel: str) -> Any:
 
 
 def parse_record(record: Any) -> tuple[Any, Any]:
-    """A record's image (32, 32, 3) as bytes and its label, as tensors."""
+    """Return a record's image (32, 32, 3) as bytes and its label, as tensors."""
     import tensorflow as tf
 
     features = tf.io.parse_single_example(
@@ -179,7 +184,7 @@ def parse_record(record: Any) -> tuple[Any, Any]:
 
 
 def load_records(path: Path) -> tuple[Any, Any]:
-    """Images (n, 32, 32, 3) as bytes and labels (n,) of a file. Raises DataError."""
+    """Return images (n, 32, 32, 3) as bytes and labels (n,) of a file. Raise DataError."""
     import tensorflow as tf
 
     records = tf.data.TFRecordDataset(str(path)).map(parse_record).batch(count_records(path))
@@ -191,5 +196,5 @@ def load_records(path: Path) -> tuple[Any, Any]:
 
 
 def first_line(error: Any) -> str:
-    """What TensorFlow says is wrong, without where in its graph."""
+    """Return the first line of TensorFlow's message, without the names of graph nodes."""
     return re.sub(r"{{[^}]*}}|\[Op:.*", "", error.message).strip().splitlines()[0]

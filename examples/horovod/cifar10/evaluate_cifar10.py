@@ -1,11 +1,11 @@
-"""Look at a trained CIFAR-10 model: accuracy, and which classes it takes for which.
+"""Evaluate a trained CIFAR-10 model: its accuracy, and which classes it confuses.
 
     python evaluate_cifar10.py --model-dir ~/models/cifar10 --data-dir ~/data/cifar10
 
     python evaluate_cifar10.py --endpoint http://127.0.0.1:8501/v1/models/cifar10
 
-The newest model in --model-dir is taken, or the one that is served at --endpoint. Its confusion
-matrix goes into --model-dir as a picture.
+This evaluates the newest model in --model-dir, or the one that is served at --endpoint. It saves
+the confusion matrix in --model-dir as a picture.
 """
 
 from __future__ import annotations

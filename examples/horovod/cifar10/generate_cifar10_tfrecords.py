@@ -2,9 +2,9 @@
 
     python generate_cifar10_tfrecords.py --data-dir ~/data/cifar10
 
-cifar-10-python.tar.gz is taken from that folder, or downloaded into it (163 MiB). What comes of it:
-train/train.tfrecords with 40,000 images, validation/validation.tfrecords with 10,000, and
-eval/eval.tfrecords with the 10,000 of the test.
+This reads cifar-10-python.tar.gz in that folder, and first downloads it (163 MiB) if it is missing.
+It writes train/train.tfrecords with 40,000 images, validation/validation.tfrecords with 10,000, and
+eval/eval.tfrecords with the 10,000 test images.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cifar10_data import DataError, read_archive, record_file
 
 ARCHIVE = "cifar-10-python.tar.gz"
 URL = f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}"
-MD5 = "c58f30108f718f92721af3b95e74349a"  # as its page has it
+MD5 = "c58f30108f718f92721af3b95e74349a"  # from CIFAR-10's web page
 BLOCK_BYTES = 1 << 20
 TIMEOUT_S = 60.0
 
@@ -42,7 +42,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def download(url: str, md5: str, path: Path) -> None:
-    """Get the file; it has its name when it is whole. Raises OSError, ValueError."""
+    """Download a file. It gets its name when it is complete. Raise OSError or ValueError."""
     digest, done = hashlib.md5(), 0
     temporary = path.with_name(path.name + ".part")
     with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer, temporary.open("wb") as file:
@@ -58,7 +58,7 @@ def download(url: str, md5: str, path: Path) -> None:
 
 
 def write_records(path: Path, images: Any, labels: Any) -> None:
-    """A TFRecord file; it has its name when it is whole. Raises OSError."""
+    """Write a TFRecord file. It gets its name when it is complete. Raise OSError."""
     import tensorflow as tf
 
     path.parent.mkdir(parents=True, exist_ok=True)

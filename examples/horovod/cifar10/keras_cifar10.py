@@ -1,19 +1,19 @@
 """Train a convolutional network on CIFAR-10 with Keras and Horovod, from TFRecords.
 
-One GPU, or none:
+On one GPU, or on CPUs:
 
     python generate_cifar10_tfrecords.py --data-dir ~/data/cifar10
     python keras_cifar10.py --data-dir ~/data/cifar10
 
-Two GPUs of a cluster:
+On two GPUs of a cluster:
 
     clusterctl train demo 2 --script '~/examples/horovod/cifar10/keras_cifar10.py' -- --epochs 10
 
-The model is that of the Keras examples: two convolutions, pooling, twice over, then two dense
-layers. It is saved as a SavedModel that takes images of 0 to 255; evaluate_cifar10.py looks at it.
+The model is that of the Keras examples: twice two convolutions and a pooling, then two dense
+layers. It is saved as a SavedModel that takes images of 0 to 255. evaluate_cifar10.py evaluates it.
 
-Every line marked `Horovod:` is there because more than one process trains; without those lines
-this is a program for one GPU.
+Comments that start with `Horovod:` mark the lines that are needed only because several processes
+train. Without those lines, this is a program for one GPU.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from epoch_log import Diverged, EpochLog, offer_stacks
 from flag_types import add_flag, local_folder, positive
 from saved_model import save
 
-# Imported by start(), so that --help and a missing file need not wait for them.
+# TensorFlow and Horovod, which start() imports: --help and a missing file are reported at once.
 tf: Any = None
 hvd: Any = None
 
@@ -83,13 +83,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def start(seed: int) -> None:
-    """Import TensorFlow and Horovod, take a device."""
+    """Import TensorFlow, start Horovod, and select this process's GPU."""
     global tf, hvd
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import keras
     import tensorflow
 
-    # Horovod: it averages no gradients under Keras 3, and says nothing about it.
+    # Horovod: with Keras 3, it averages no gradients and reports no error.
     if int(keras.__version__.partition(".")[0]) >= 3:
         sys.exit(
             f"error: Keras {keras.__version__} (TensorFlow {tensorflow.__version__}): every rank "
@@ -99,7 +99,7 @@ def start(seed: int) -> None:
 
     tf, hvd = tensorflow, horovod.tensorflow.keras
     offer_stacks()
-    hvd.init()  # Horovod: meet the other processes; from here on each knows its rank.
+    hvd.init()  # Horovod: connect to the other processes; from here on each knows its rank.
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
@@ -108,7 +108,7 @@ def start(seed: int) -> None:
         if hvd.local_rank() >= len(gpus):
             sys.exit(f"error: {hvd.local_size()} ranks on a host with {len(gpus)} GPUs")
         tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
-    # Horovod: ranks shuffle and drop out differently; the weights are rank 0's, see callbacks().
+    # Horovod: each rank shuffles and drops out differently; callbacks() copies rank 0's weights.
     tf.keras.utils.set_random_seed(seed + hvd.rank())
 
 
@@ -117,10 +117,10 @@ def start(seed: int) -> None:
 
 
 def same_everywhere(**images: int) -> None:
-    """End the program on all ranks if nodes have different data."""
+    """Exit on all ranks if nodes have different numbers of images."""
     from horovod.tensorflow import allgather_object
 
-    # Horovod: a rank with more steps than the others would wait for them without end.
+    # Horovod: a rank with more steps than the others would wait for them forever.
     if len(set(allgather_object(tuple(images.values())))) > 1:
         here = ", ".join(f"{count} {name}" for name, count in images.items())
         sys.exit(
@@ -130,11 +130,11 @@ def same_everywhere(**images: int) -> None:
 
 
 def training_batches(path: Path, count: int, args: argparse.Namespace) -> Any:
-    """Batches of this rank without end: shuffled, moved about, mirrored."""
+    """Return endless batches of this rank: shuffled, and randomly moved and mirrored."""
     images = own_records(path).map(parse_record)
     if path.is_file():
         images = images.cache()
-    else:  # A stream is read anew, and training begins before all of it is there.
+    else:  # Each epoch reads the stream again. Training starts before all images have arrived.
         count = min(count, 10 * args.batch_size)
     images = images.shuffle(count, args.seed + hvd.rank()).repeat()
     images = images.map(augmented, num_parallel_calls=tf.data.AUTOTUNE)
@@ -142,7 +142,7 @@ def training_batches(path: Path, count: int, args: argparse.Namespace) -> Any:
 
 
 def own_records(path: Path) -> Any:
-    # Horovod: no two ranks have a record in common.
+    # Horovod: ranks have no record in common.
     return records_of(path).shard(hvd.size(), hvd.rank())
 
 
@@ -165,7 +165,7 @@ def test_batches(records: Any, args: argparse.Namespace) -> Any:
 
 
 def build_model() -> Any:
-    """From images of 0 to 255 (32, 32, 3) to the probabilities of ten classes."""
+    """Return a model from images (32, 32, 3) of 0 to 255 to the probabilities of ten classes."""
     layers = tf.keras.layers
     model = tf.keras.Sequential([layers.Input((32, 32, 3)), layers.Rescaling(1 / 255)])
     for filters in (32, 64):
@@ -181,10 +181,11 @@ def build_model() -> Any:
 
 
 def rate_of_all(args: argparse.Namespace, size: int) -> float:
-    """The learning rate of `size` GPUs from that of one.
+    """Return the learning rate of `size` GPUs, given that of one GPU.
 
-    Steps of adam and rmsprop do not shrink as gradients do, so that their rate has a limit however
-    many images a step sees; that of sgd grows with them, https://arxiv.org/abs/1706.02677.
+    The rate of sgd grows with the images of a step, see https://arxiv.org/abs/1706.02677. That of
+    adam and rmsprop grows up to four times: their steps do not shrink with the gradients, so the
+    rate has a limit, however many images a step has.
     """
     return args.learning_rate * (size if args.optimizer == "sgd" else min(size, 4))
 
@@ -196,7 +197,7 @@ def compiled(model: Any, args: argparse.Namespace, rate: float) -> Any:
         "rmsprop": lambda: optimizers.RMSprop(rate),
         "sgd": lambda: optimizers.SGD(rate, args.momentum, nesterov=True),
     }[args.optimizer]()
-    # Horovod: a step follows the mean of all ranks' gradients.
+    # Horovod: each step uses the mean of all ranks' gradients.
     optimizer = hvd.DistributedOptimizer(optimizer)
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
@@ -204,12 +205,13 @@ def compiled(model: Any, args: argparse.Namespace, rate: float) -> Any:
 
 def callbacks(args: argparse.Namespace, rate: float, steps: int) -> list[Any]:
     warmup = max(args.warmup_epochs, 0)
-    log = EpochLog(args.epochs, steps, speaks=hvd.rank() == 0)  # Horovod: one of all speaks.
+    log = EpochLog(args.epochs, steps, speaks=hvd.rank() == 0)  # Horovod: only rank 0 prints.
     listed = [
-        # Horovod: all begin with the weights of rank 0.
+        # Horovod: all ranks start with the weights of rank 0.
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        # Horovod: metrics are means over all ranks. Before what reads them.
+        # Horovod: average the metrics over all ranks, before other callbacks read them.
         hvd.callbacks.MetricAverageCallback(),
+        # After the warm-up the rate falls, as in the Keras example that called it weight decay.
         hvd.callbacks.LearningRateScheduleCallback(
             rate,
             lambda epoch: 1 / (1 + args.weight_decay * (epoch - warmup) * steps),
@@ -220,7 +222,7 @@ def callbacks(args: argparse.Namespace, rate: float, steps: int) -> list[Any]:
         ),
     ]
     if warmup:
-        # Horovod: up to the rate of all from one of their number, https://arxiv.org/abs/1706.02677.
+        # Horovod: raise the rate from that of one GPU, see https://arxiv.org/abs/1706.02677.
         up = hvd.callbacks.LearningRateWarmupCallback(
             rate, warmup, momentum_correction=False, steps_per_epoch=steps
         )
@@ -231,12 +233,12 @@ def callbacks(args: argparse.Namespace, rate: float, steps: int) -> list[Any]:
 
 def train(args: argparse.Namespace, files: dict[str, Path], counts: dict[str, int]) -> None:
     start(args.seed)
-    if hvd.rank() == 0:  # Horovod: one process of all speaks, and saves.
+    if hvd.rank() == 0:  # Horovod: only rank 0 prints and saves.
         print(f"Horovod size: {hvd.size()}", flush=True)
-        # Now rather than when all is trained.
+        # Create the folder before the training, so that an error shows before it.
         Path(args.model_dir).expanduser().mkdir(parents=True, exist_ok=True)
     same_everywhere(**counts)
-    # Horovod: as many for every rank, or some would wait for steps that others do not make.
+    # Horovod: every rank has the same number, since one with more steps would wait forever.
     count = counts["train"] // hvd.size()
     checks = counts["validation"] // hvd.size()
     if not count or not checks:
@@ -245,7 +247,7 @@ def train(args: argparse.Namespace, files: dict[str, Path], counts: dict[str, in
             f"and {counts['validation']} to validate"
         )
     steps = -(-count // args.batch_size)
-    rate = rate_of_all(args, hvd.size())  # Horovod: a step sees as many more images.
+    rate = rate_of_all(args, hvd.size())  # Horovod: a step has the images of all ranks.
     model = compiled(build_model(), args, rate)
     try:
         model.fit(

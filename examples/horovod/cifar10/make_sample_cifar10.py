@@ -2,7 +2,7 @@
 
     python make_sample_cifar10.py --data-dir ~/data/cifar10
 
-The same seed makes the same images. What is learned from them says nothing about CIFAR-10.
+The same seed makes the same images. The accuracy on them says nothing about CIFAR-10.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ACROSS, DOWN = np.meshgrid(np.arange(SIDE), np.arange(SIDE))
 
 
 class AsPython2(pickle._Pickler):
-    """Writes strings and bytes alike as Python 2 wrote its strings, as the real files have them."""
+    """Writes str and bytes as Python 2 wrote its strings: Python 2 wrote the published files."""
 
     dispatch = dict(pickle._Pickler.dispatch)
 
@@ -38,7 +38,7 @@ class AsPython2(pickle._Pickler):
 
 
 def sample(count: int, random: np.random.Generator) -> tuple[Any, Any]:
-    """Images (count, 3072) as bytes and labels: five colours, each as a disc and as a cross."""
+    """Return images (count, 3072) as bytes, and labels: five colours, each as disc and as cross."""
     labels = random.permutation(np.arange(count) % len(NAMES))
     noise = random.uniform(0, 90, (count, 3, SIDE, SIDE))
     shapes = [one_shape(label, random) for label in labels]
@@ -46,7 +46,7 @@ def sample(count: int, random: np.random.Generator) -> tuple[Any, Any]:
 
 
 def one_shape(label: int, random: np.random.Generator) -> Any:
-    """Its colour where it is, zero elsewhere: (3, 32, 32)."""
+    """Return the shape of a label as (3, 32, 32): its colour inside, zero elsewhere."""
     x, y = ACROSS - random.uniform(10, 22), DOWN - random.uniform(10, 22)
     radius = random.uniform(6, 9)
     disc = np.hypot(x, y) < radius

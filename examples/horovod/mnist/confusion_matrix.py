@@ -1,4 +1,4 @@
-"""What a classifier takes for what: counted, as text, and as a picture."""
+"""The confusion matrix of a classifier: counts, a text and a picture."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 
 
 def confusion_matrix(truth: Any, predicted: Any, classes: int) -> Any:
-    """Counts (classes, classes): row = what it is, column = what it was taken for."""
+    """Return counts (classes, classes). The row is the true class, the column the predicted one."""
     cells = np.bincount(np.asarray(truth) * classes + predicted, minlength=classes * classes)
     return cells.reshape(classes, classes)
 
 
 def shares(matrix: Any) -> Any:
-    """Each row divided by its sum; a class without images has zeros."""
+    """Divide each row by its sum. The row of a class without images is zero."""
     return matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
 
 
 def as_text(matrix: Any, names: Sequence[str]) -> str:
-    """A line for each class: its images, the share that is right, and the counts."""
+    """Return a line for each class: its images, the share predicted correctly, and the counts."""
     rows = [("", "images", "right", *(name[:5] for name in names))]
     for name, counts, part in zip(names, matrix, np.diag(shares(matrix))):
         rows.append((name, str(counts.sum()), f"{part:.1%}", *map(str, counts)))
@@ -32,11 +32,12 @@ def as_text(matrix: Any, names: Sequence[str]) -> str:
 
 
 def draw(matrix: Any, names: Sequence[str], path: str | Path) -> None:
-    """Save a picture in which colour and figure are the share of a row.
+    """Save a picture of the matrix. Each cell shows its share of the row as a colour and a number.
 
-    The end of `path` names the format (.png, .pdf, .svg). Raises ImportError, OSError, ValueError.
+    The suffix of `path` selects the format (.png, .pdf, .svg). Raise ImportError, OSError or
+    ValueError.
     """
-    # Not the user's backend, which may want a screen.
+    # The backend that the user has configured may need a screen.
     os.environ["MPLBACKEND"] = "Agg"
     from matplotlib.figure import Figure
 

@@ -1,8 +1,8 @@
-"""Look at a trained MNIST model: accuracy, and which digits it takes for which.
+"""Evaluate a trained MNIST model: its accuracy, and which digits it confuses.
 
     python evaluate_mnist.py --model_dir ~/models/mnist --data_dir ~/data/mnist
 
-The newest model in --model_dir is taken. Its confusion matrix goes beside it as a picture.
+This evaluates the newest model in --model_dir, and saves its confusion matrix there as a picture.
 """
 
 from __future__ import annotations

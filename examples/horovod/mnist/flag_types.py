@@ -1,4 +1,4 @@
-"""Flags of both spellings, and what their values have to be, as argparse asks for it."""
+"""Flags that can be spelled in two ways, and types that make argparse check their values."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 def add_flag(parser: argparse.ArgumentParser, name: str, **settings: Any) -> None:
-    """--model_dir and --model-dir alike."""
+    """Add a flag that can be written both as --model_dir and as --model-dir."""
     other = name[2:].translate(str.maketrans("-_", "_-"))
     parser.add_argument(*dict.fromkeys((name, f"--{other}")), **settings)
 
 
 def positive(kind: type) -> Any:
-    """For a number of that kind (int, float) above zero."""
+    """Return an argparse type for numbers above zero. `kind` is int or float."""
 
     def number(text: str) -> Any:
         value = kind(text)
@@ -25,7 +25,7 @@ def positive(kind: type) -> Any:
 
 
 def local_folder(text: str) -> str:
-    """For a path: models are not saved to a URL."""
+    """Return the path. As an argparse type, it refuses a URL: models are not saved to URLs."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
             f"{text} is no folder: save into one, and copy it there afterwards (aws s3 sync)"

@@ -2,7 +2,7 @@
 
     python make_sample_mnist.py --data_dir ~/data/mnist
 
-The same seed makes the same files. What is learned from them says nothing about MNIST.
+The same seed makes the same files. The accuracy on them says nothing about MNIST.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-# Five columns and seven rows for each digit, row by row.
+# Each digit as seven rows of five pixels.
 GLYPHS = (
     "01110 10001 10011 10101 11001 10001 01110",
     "00100 01100 00100 00100 00100 00100 01110",
@@ -32,7 +32,7 @@ GLYPHS = (
 
 
 def sample(count: int, random: np.random.Generator) -> tuple[Any, Any]:
-    """Images (count, 28, 28) as bytes and their labels, as many of each digit or one more."""
+    """Return images (count, 28, 28) as bytes, and labels. Each digit is equally frequent."""
     glyphs = [
         np.kron([[int(bit) for bit in row] for row in glyph.split()], np.ones((3, 3)))
         for glyph in GLYPHS
@@ -52,8 +52,10 @@ def write_npz(folder: Path, subset: str, images: Any, labels: Any) -> None:
 
 
 def write_idx(folder: Path, subset: str, images: Any, labels: Any) -> None:
+    """Write a subset in MNIST's own format; mnist_data.py describes it."""
     name = {"train": "train", "test": "t10k"}[subset]
     for kind, array in (("images-idx3", images), ("labels-idx1", labels.astype(np.uint8))):
+        # 0x08: the elements are unsigned bytes. mtime=0: the same seed makes the same files.
         header = struct.pack(f">2xBB{array.ndim}I", 0x08, array.ndim, *array.shape)
         packed = gzip.compress(header + array.tobytes(), mtime=0)
         (folder / f"{name}-{kind}-ubyte.gz").write_bytes(packed)

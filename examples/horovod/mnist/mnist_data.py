@@ -1,11 +1,12 @@
-"""MNIST from its files: train.npz and test.npz, or the four IDX files it is published as.
+"""Reads MNIST from train.npz and test.npz, or from the four IDX files of its publication.
 
-The .npz files hold two arrays, `data` (n x 28 x 28, bytes) and `labels` (n). The IDX files are
+The .npz files have two arrays, `data` (n x 28 x 28, bytes) and `labels` (n). The IDX files are
 
     train-images-idx3-ubyte.gz  train-labels-idx1-ubyte.gz
     t10k-images-idx3-ubyte.gz   t10k-labels-idx1-ubyte.gz
 
-with or without .gz; their format: http://yann.lecun.com/exdb/mnist/. NumPy alone is needed here.
+with or without .gz. Their format is described at http://yann.lecun.com/exdb/mnist/. This module
+needs NumPy only.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ import numpy as np
 CLASSES = 10
 SIDE = 28
 IDX_NAMES = {"train": "train", "test": "t10k"}
-IDX_BYTES = 0x08  # the third byte of an IDX file: its elements are unsigned bytes
+IDX_BYTES = 0x08  # the third byte of an IDX file whose elements are unsigned bytes
 
 
 class DataError(Exception):
-    """A file that is missing or not what it should be. The text names it."""
+    """A file is missing or invalid. The text names it."""
 
 
 def load(folder: str | Path, subset: str) -> tuple[Any, Any]:
-    """Images (n, 28, 28) as bytes and labels (n,) of "train" or "test". Raises DataError."""
+    """Return images (n, 28, 28) as bytes and labels (n,) of "train" or "test". Raise DataError."""
     folder = Path(folder).expanduser()
     npz = folder / f"{subset}.npz"
     if npz.exists():
@@ -52,20 +53,21 @@ def find_idx(folder: Path, name: str) -> Path | None:
 
 
 def read_npz(path: Path) -> tuple[Any, Any]:
-    """The arrays `data` and `labels` of a file. Raises DataError."""
+    """Return the arrays `data` and `labels` of a file. Raise DataError."""
     try:
-        # Arrays of Python objects are refused: reading them runs whatever the file says.
+        # Arrays of Python objects are refused: loading them can run any code that the file names.
         with np.load(path, allow_pickle=False) as arrays:
             return arrays["data"], arrays["labels"]
     except KeyError as error:
         raise DataError(f"{path}: {str(error.args[0]).splitlines()[0]}") from error
-    # np.load returns a bare array, which is no context, for a file that is no archive.
+    # TypeError: for a file that is not an archive, np.load returns a bare array, which `with`
+    # refuses.
     except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} cannot be read as .npz: {error}") from error
 
 
 def read_idx(path: Path) -> Any:
-    """The array of an IDX file of bytes. Raises DataError."""
+    """Return the array of an IDX file of bytes. Raise DataError."""
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
@@ -82,7 +84,7 @@ def read_idx(path: Path) -> Any:
 
 
 def checked(images: Any, labels: Any, name: str) -> tuple[Any, Any]:
-    """The arrays, if they are MNIST's. Raises DataError."""
+    """Return the arrays. Raise DataError if their types, shapes or labels are not MNIST's."""
     if images.ndim == 4 and images.shape[3] == 1:
         images = images[..., 0]
     if images.dtype != np.uint8 or images.shape[1:] != (SIDE, SIDE):

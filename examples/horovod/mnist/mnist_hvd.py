@@ -1,19 +1,19 @@
 """Train a small convolutional network on MNIST with Keras and Horovod.
 
-One GPU, or none:
+On one GPU, or on CPUs:
 
     python mnist_hvd.py --data_dir ~/data/mnist
 
-Two GPUs of a cluster:
+On two GPUs of a cluster:
 
     clusterctl train demo 2 --script '~/examples/horovod/mnist/mnist_hvd.py' -- --epochs 12
 
-The data are train.npz and test.npz, or MNIST's four IDX files, in --data_dir or in one folder each
-(--train, --test; SageMaker names them in SM_CHANNEL_TRAIN and SM_CHANNEL_TEST). The model is saved
-as a SavedModel that takes images as they are in the files; evaluate_mnist.py looks at it.
+The data are train.npz and test.npz, or MNIST's four IDX files. They are in --data_dir, or in two
+folders --train and --test, which SageMaker names in SM_CHANNEL_TRAIN and SM_CHANNEL_TEST. The model
+is saved as a SavedModel that takes images as they are in the files. evaluate_mnist.py evaluates it.
 
-Every line marked `Horovod:` is there because more than one process trains; without those lines
-this is a program for one GPU.
+Comments that start with `Horovod:` mark the lines that are needed only because several processes
+train. Without those lines, this is a program for one GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mnist_data import DataError, load
 from mnist_model import build_model
 from saved_model import save
 
-# Imported by start(), so that --help and a missing file need not wait for them.
+# TensorFlow and Horovod, which start() imports: --help and a missing file are reported at once.
 tf: Any = None
 hvd: Any = None
 
@@ -70,13 +70,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def start(seed: int) -> None:
-    """Import TensorFlow and Horovod, take a device."""
+    """Import TensorFlow, start Horovod, and select this process's GPU."""
     global tf, hvd
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import keras
     import tensorflow
 
-    # Horovod: it averages no gradients under Keras 3, and says nothing about it.
+    # Horovod: with Keras 3, it averages no gradients and reports no error.
     if int(keras.__version__.partition(".")[0]) >= 3:
         sys.exit(
             f"error: Keras {keras.__version__} (TensorFlow {tensorflow.__version__}): every rank "
@@ -86,7 +86,7 @@ def start(seed: int) -> None:
 
     tf, hvd = tensorflow, horovod.tensorflow.keras
     offer_stacks()
-    hvd.init()  # Horovod: meet the other processes; from here on each knows its rank.
+    hvd.init()  # Horovod: connect to the other processes; from here on each knows its rank.
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
@@ -95,15 +95,15 @@ def start(seed: int) -> None:
         if hvd.local_rank() >= len(gpus):
             sys.exit(f"error: {hvd.local_size()} ranks on a host with {len(gpus)} GPUs")
         tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
-    # Horovod: ranks shuffle and drop out differently; the weights are rank 0's, see callbacks().
+    # Horovod: each rank shuffles and drops out differently; callbacks() copies rank 0's weights.
     tf.keras.utils.set_random_seed(seed + hvd.rank())
 
 
 def same_everywhere(**images: int) -> None:
-    """End the program on all ranks if nodes have different data."""
+    """Exit on all ranks if nodes have different numbers of images."""
     from horovod.tensorflow import allgather_object
 
-    # Horovod: a rank with more steps than the others would wait for them without end.
+    # Horovod: a rank with more steps than the others would wait for them forever.
     if len(set(allgather_object(tuple(images.values())))) > 1:
         here = ", ".join(f"{count} {name}" for name, count in images.items())
         sys.exit(
@@ -113,8 +113,8 @@ def same_everywhere(**images: int) -> None:
 
 
 def own_part(images: Any, labels: Any, name: str) -> tuple[Any, Any]:
-    """The images of this rank: no two ranks have one in common."""
-    # Horovod: as many for every rank, or some would wait for steps that others do not make.
+    """Return this rank's images and labels. Ranks have no image in common."""
+    # Horovod: every rank has the same number, since one with more steps would wait forever.
     count = len(images) // hvd.size()
     if not count:
         sys.exit(f"error: {len(images)} {name} images for {hvd.size()} ranks")
@@ -122,32 +122,32 @@ def own_part(images: Any, labels: Any, name: str) -> tuple[Any, Any]:
 
 
 def rate_of_all(rate: float, size: int) -> float:
-    """The learning rate of `size` GPUs from that of one.
+    """Return the learning rate of `size` GPUs, given that of one GPU.
 
-    Adam's steps do not shrink as gradients do, so that its rate has a limit however many images a
-    step sees: this model learned at 0.004, and nothing at 0.008.
+    It grows up to four times. Adam's steps do not shrink with the gradients, so its rate has a
+    limit, however many images a step has: this model learned at 0.004, and nothing at 0.008.
     """
     return rate * min(size, 4)
 
 
 def compiled(model: Any, rate: float) -> Any:
     optimizer = tf.keras.optimizers.Adam(rate)
-    # Horovod: a step follows the mean of all ranks' gradients.
+    # Horovod: each step uses the mean of all ranks' gradients.
     optimizer = hvd.DistributedOptimizer(optimizer)
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
 
 def callbacks(args: argparse.Namespace, rate: float, steps: int) -> list[Any]:
-    log = EpochLog(args.epochs, steps, speaks=hvd.rank() == 0)  # Horovod: one of all speaks.
+    log = EpochLog(args.epochs, steps, speaks=hvd.rank() == 0)  # Horovod: only rank 0 prints.
     listed = [
-        # Horovod: all begin with the weights of rank 0.
+        # Horovod: all ranks start with the weights of rank 0.
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        # Horovod: metrics are means over all ranks. Before what reads them.
+        # Horovod: average the metrics over all ranks, before other callbacks read them.
         hvd.callbacks.MetricAverageCallback(),
     ]
     if args.warmup_epochs > 0:
-        # Horovod: up to the rate of all from one of their number, https://arxiv.org/abs/1706.02677.
+        # Horovod: raise the rate from that of one GPU, see https://arxiv.org/abs/1706.02677.
         warmup = hvd.callbacks.LearningRateWarmupCallback(
             rate, args.warmup_epochs, momentum_correction=False, steps_per_epoch=steps
         )
@@ -158,14 +158,14 @@ def callbacks(args: argparse.Namespace, rate: float, steps: int) -> list[Any]:
 
 def train(args: argparse.Namespace, training: Any, test: Any) -> None:
     start(args.seed)
-    if hvd.rank() == 0:  # Horovod: one process of all speaks, and saves.
+    if hvd.rank() == 0:  # Horovod: only rank 0 prints and saves.
         print(f"Horovod size: {hvd.size()}", flush=True)
-        # Now rather than when all is trained.
+        # Create the folder before the training, so that an error shows before it.
         Path(args.model_dir).expanduser().mkdir(parents=True, exist_ok=True)
     same_everywhere(training=len(training[0]), test=len(test[0]))
     images, labels = own_part(*training, "training")
     steps = -(-len(images) // args.batch_size)
-    rate = rate_of_all(args.lr, hvd.size())  # Horovod: a step sees as many more images.
+    rate = rate_of_all(args.lr, hvd.size())  # Horovod: a step has the images of all ranks.
     model = compiled(build_model(), rate)
     model.fit(
         images,

@@ -1,4 +1,4 @@
-"""The network of the MNIST examples, whichever way its gradients are gathered."""
+"""The network of the MNIST examples, with Horovod and with parameter servers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def build_model() -> Any:
-    """From bytes (28, 28) to the probabilities of ten digits."""
+    """Return a model from images (28, 28) as bytes to the probabilities of ten digits."""
     import tensorflow as tf
 
     layers = tf.keras.layers

@@ -1,6 +1,6 @@
 """Train the network of mnist_hvd.py with TensorFlow's parameter servers.
 
-By itself:
+On one machine:
 
     python mnist_ps.py --data_dir ~/data/mnist
 
@@ -8,9 +8,11 @@ On the nodes of a cluster, with mnist_ps.yaml beside this file:
 
     clusterctl train demo --job-file mnist_ps.yaml
 
-TF_CONFIG says which part a process has. The chief gives out the steps; the workers make them, each
-by itself: they take the weights from the parameter servers and bring gradients there, and nobody
-waits for anybody. What other programs for one GPU do not have is marked `Parameter servers:`.
+The variable TF_CONFIG makes a process the chief, a worker or a parameter server. The chief assigns
+steps to the workers. For a step, a worker reads the weights from the parameter servers and sends
+its gradients to them. Workers do not wait for each other.
+
+Comments that start with `Parameter servers:` mark what a program for one GPU does not need.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from mnist_data import DataError, load
 from mnist_model import build_model
 from saved_model import save
 
-# Imported by start(), so that --help need not wait for it.
+# TensorFlow, which start() imports, so that --help is answered at once.
 tf: Any = None
 
 
@@ -57,10 +59,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def start(seed: int) -> Any:
-    """Import TensorFlow and be what TF_CONFIG says. Returns the chief's strategy."""
+    """Import TensorFlow and take the role that TF_CONFIG gives. Return the chief's strategy.
+
+    On a worker or a parameter server, serve the chief and never return.
+    """
     global tf
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # Parameter servers: a call to a worker that is not there yet fails, and is made again.
+    # Parameter servers: a call to a worker that has not started yet fails and is repeated.
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     import keras
     import tensorflow
@@ -75,7 +80,7 @@ def start(seed: int) -> Any:
     tf.keras.utils.set_random_seed(seed)
     if "TF_CONFIG" not in os.environ:
         return tf.distribute.get_strategy()
-    # Parameter servers: all but the chief does what that asks for, and is ended from outside.
+    # Parameter servers: all processes but the chief serve it until they are killed from outside.
     here = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if here.task_type in ("worker", "ps"):
         tf.distribute.Server(here.cluster_spec(), here.task_type, here.task_id).join()
@@ -84,15 +89,18 @@ def start(seed: int) -> Any:
 
 
 def train(args: argparse.Namespace, strategy: Any, training: Any, test: Any) -> None:
-    # Now rather than when all is trained.
+    # Create the folder before the training, so that an error shows before it.
     Path(args.model_dir).expanduser().mkdir(parents=True, exist_ok=True)
-    with strategy.scope():  # Parameter servers: the variables are there.
+    with strategy.scope():  # Parameter servers: the variables are created on them.
         model = build_model()
         optimizer = tf.keras.optimizers.Adam(args.lr)
         model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
 
     def dataset(context: Any) -> Any:
-        """Parameter servers: run by each worker, which has all images in an order of its own."""
+        """Return endless batches.
+
+        Parameter servers: each worker runs this, and has all images in an order of its own.
+        """
         images = tf.data.Dataset.from_tensor_slices(training)
         return images.shuffle(len(training[0])).repeat().batch(args.batch_size).prefetch(2)
 
@@ -107,7 +115,7 @@ def train(args: argparse.Namespace, strategy: Any, training: Any, test: Any) -> 
         ],
         verbose=0,
     )
-    # Parameter servers: a model of the chief's own, which needs none of the others any more.
+    # Parameter servers: copy the weights into a model of the chief's own. It works without them.
     own = build_model()
     own.set_weights(model.get_weights())
     own.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -120,7 +128,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     try:
         strategy = start(args.seed)
-        # Parameter servers: the chief alone needs the data, and hands them to the workers.
+        # Parameter servers: only the chief reads the data. It sends them to the workers.
         training = load(args.train or args.data_dir, "train")
         test = load(args.test or args.data_dir, "test")
         train(args, strategy, training, test)

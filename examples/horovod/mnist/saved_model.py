@@ -1,4 +1,4 @@
-"""Where a trained model is kept: MODEL_DIR/1, /2, ..., each whole, as TensorFlow Serving has it."""
+"""The versions of a trained model: folders MODEL_DIR/1, /2, ..., as for TensorFlow Serving."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import numpy as np
 
 
 def save(model: Any, model_dir: str | Path) -> Path:
-    """Save a Keras model as the next version; the folder appears when it is whole.
+    """Save a Keras model as the next version. Its folder appears when it is complete.
 
-    The optimizer stays behind: it is Horovod's, and who loads the model need not have that.
-    Raises OSError.
+    The optimizer is not saved: it is Horovod's, and programs that load the model need not have
+    Horovod. Raise OSError.
     """
     folder = Path(model_dir).expanduser()
     temporary = folder / f".saving-{os.getpid()}"
@@ -31,7 +31,7 @@ def save(model: Any, model_dir: str | Path) -> Path:
 
 
 def latest(model_dir: str | Path) -> Path | None:
-    """The newest version in a folder, or the folder if it holds a model itself; else None."""
+    """Return the folder itself if it is a model, otherwise its newest version, otherwise None."""
     folder = Path(model_dir).expanduser()
     if (folder / "saved_model.pb").exists():
         return folder
@@ -44,7 +44,7 @@ def latest(model_dir: str | Path) -> Path | None:
 
 
 def predict(model: Path, images: Any) -> Any:
-    """The most probable class of each image."""
+    """Return the most probable class of each image."""
     import tensorflow as tf
 
     loaded = tf.keras.models.load_model(model, compile=False)
@@ -52,8 +52,11 @@ def predict(model: Path, images: Any) -> Any:
 
 
 def predict_at(endpoint: str, images: Any, batch: int = 128) -> Any:
-    """The same, asked of a server: `endpoint` is http://HOST:PORT/v1/models/NAME. Raises OSError,
-    ValueError with what the server says."""
+    """Return the most probable class of each image, as predicted by a model server.
+
+    `endpoint` is http://HOST:PORT/v1/models/NAME. Raise OSError, or ValueError with the server's
+    message.
+    """
     classes: list[Any] = []
     for start in range(0, len(images), batch):
         body = json.dumps({"instances": images[start : start + batch].tolist()}).encode()
@@ -67,6 +70,7 @@ def predict_at(endpoint: str, images: Any, batch: int = 128) -> Any:
 
 
 def versions(folder: Path) -> list[int]:
+    """Return the numbers of all versions in a folder, in any order."""
     if not folder.is_dir():
         return []
     names = [path.name for path in folder.iterdir()]

@@ -1,11 +1,11 @@
-"""Find a coloured rectangle in an image of noise: the smallest object detection on several ranks.
+"""Train a minimal object detector on several ranks: find a coloured rectangle in noise.
 
     clusterctl train demo 2 --launcher torchrun --script detection.py --hyperparameter epochs=8
 
-It is a script-mode program, as for SageMaker. Without a cluster: `python detection.py`,
-or `torchrun --nproc_per_node 2 detection.py`. torchrun's ranks use DistributedDataParallel. Those
-of mpirun use Horovod, which has to be built with PyTorch. The images are made up: a model that
-finds these rectangles says that training on several ranks works, and nothing of other images.
+It is a script-mode program, as for SageMaker. Without a cluster, run `python detection.py` or
+`torchrun --nproc_per_node 2 detection.py`. torchrun's ranks use DistributedDataParallel. Those of
+mpirun use Horovod, which has to be built with PyTorch. The images are generated: a model that finds
+these rectangles shows that training on several ranks works, and nothing about real images.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 SIDE = 32  # pixels of an image
-COLOURS = ("red", "green", "blue")  # the classes, by the channel that is brighter
-SHORTEST, LONGEST = 8, 20  # pixels of a rectangle's sides
+COLOURS = ("red", "green", "blue")  # the classes: the channel that is brighter in the rectangle
+SHORTEST, LONGEST = 8, 20  # limits of a rectangle's sides, in pixels
 
 
 # ---------------------------------------------------------------------------------------------
@@ -34,7 +34,10 @@ SHORTEST, LONGEST = 8, 20  # pixels of a rectangle's sides
 
 
 def made_up(images: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Images, the box in each (centre x, y, width and height, as shares of the side), classes."""
+    """Generate `images` images, their boxes and their classes.
+
+    A box is centre x, centre y, width and height, as shares of the image's side.
+    """
     random = torch.Generator().manual_seed(seed)
     pixels = torch.rand(images, 3, SIDE, SIDE, generator=random)
     sizes = torch.randint(SHORTEST, LONGEST + 1, (images, 2), generator=random)
@@ -48,13 +51,13 @@ def made_up(images: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.T
 
 
 def corners(boxes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The upper left and lower right corners of boxes."""
+    """Return the upper left and the lower right corners of boxes."""
     centres, sizes = boxes[:, :2], boxes[:, 2:]
     return centres - sizes / 2, centres + sizes / 2
 
 
 def intersection_over_union(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-    """Of each pair of boxes, 0 to 1."""
+    """Return the intersection over union of each pair of boxes, from 0 to 1."""
     (low, high), (other_low, other_high) = corners(ours), corners(theirs)
     sides = torch.minimum(high, other_high) - torch.maximum(low, other_low)
     common = sides.clamp(min=0).prod(1)
@@ -63,7 +66,7 @@ def intersection_over_union(ours: torch.Tensor, theirs: torch.Tensor) -> torch.T
 
 
 class Detector(nn.Module):
-    """Four convolutions, each of half the size, and one layer for the box and the class."""
+    """Four convolutions that each halve the size, and one layer for the box and the class."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,18 +84,18 @@ class Detector(nn.Module):
 
 
 def loss_of(found: tuple[torch.Tensor, torch.Tensor], boxes: Any, classes: Any) -> torch.Tensor:
-    """How far off the boxes are, and the classes."""
-    # 20: an error of a few pixels weighs about as much as a class that is not known.
+    """Return the loss of predicted boxes and classes."""
+    # 20: an error of a few pixels weighs about as much as an unknown class.
     box = 20 * nn.functional.smooth_l1_loss(found[0], boxes, beta=0.1)
     return box + nn.functional.cross_entropy(found[1], classes)
 
 
 # ---------------------------------------------------------------------------------------------
-# Ranks: the same few calls by PyTorch and by Horovod
+# Ranks: the same few calls with PyTorch and with Horovod
 
 
 class TorchRanks:
-    """The ranks that torchrun has started, or one."""
+    """The ranks that torchrun has started, or a single one without torchrun."""
 
     by = "DistributedDataParallel"
 
@@ -105,11 +108,11 @@ class TorchRanks:
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
 
     def together(self, model: nn.Module, optimizer: Any) -> tuple[nn.Module, Any]:
-        """Both so that rank 0's weights are everybody's, and gradients are averaged."""
+        """Copy rank 0's weights to all. Return a model and optimizer that average gradients."""
         return DistributedDataParallel(model), optimizer
 
     def gather(self, value: Any) -> list[Any]:
-        """That of every rank, on every rank."""
+        """Return the values of all ranks, on every rank."""
         values = [None] * self.size
         dist.all_gather_object(values, value)
         return values
@@ -142,13 +145,13 @@ class HorovodRanks:
 
 
 def join() -> TorchRanks | HorovodRanks:
-    """Meet the other ranks. Exits where mpirun has started several, and nothing joins them."""
+    """Connect to the other ranks. Exit if mpirun has started several, but Horovod is missing."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return TorchRanks()
     try:
         import horovod.torch as hvd
     except ImportError:
-        # Each would train a model of its own, and say nothing of it.
+        # Without Horovod, each rank would train a model of its own, without an error.
         if int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1:
             sys.exit(
                 "detection.py: mpirun's ranks need a Horovod that was built with PyTorch, and "
@@ -187,7 +190,7 @@ def parse_args() -> argparse.Namespace:
     )
 
     def add(name: str, **settings: Any) -> None:
-        # --model_dir and --model-dir alike.
+        # A flag can be written both as --model_dir and as --model-dir.
         both = dict.fromkeys((name, "--" + name[2:].replace("_", "-")))
         parser.add_argument(*both, **settings)
 
@@ -207,7 +210,7 @@ def parse_args() -> argparse.Namespace:
 def evaluate(
     model: nn.Module, data: tuple[torch.Tensor, ...], ranks: TorchRanks | HorovodRanks
 ) -> dict[str, float]:
-    """The mean IoU and the share of right classes, over the images of all ranks."""
+    """Return the mean IoU and the share of correct classes over the images of all ranks."""
     images, boxes, classes = data
     with torch.no_grad():
         found, scores = model(images)
@@ -232,10 +235,10 @@ def main() -> None:
         )
     own = slice(ranks.rank, None, ranks.size)
     train = tuple(part[own].to(device) for part in made_up(args.images, args.seed))
-    # Other seeds than any training set's of these ranks.
+    # Other images than the training set: seed s and seed ~s differ.
     held_out = tuple(part[own].to(device) for part in made_up(args.val_images, ~args.seed))
 
-    # Every rank begins with other weights on purpose: rank 0's become everybody's.
+    # Every rank starts with different weights on purpose: `together` copies rank 0's to all.
     torch.manual_seed(args.seed + ranks.rank)
     model = Detector().to(device)
     both, optimizer = ranks.together(model, torch.optim.Adam(model.parameters(), args.lr))
@@ -266,13 +269,13 @@ def main() -> None:
 
 
 def epoch_line(values: dict[str, Any], epochs: int) -> str:
-    """`Epoch 1/8 - loss: 1.2345 - val_iou: 0.5432 - val_accuracy: 0.9876`"""
+    """Return `Epoch 1/8 - loss: 1.2345 - val_iou: 0.5432 - val_accuracy: 0.9876`, for example."""
     shown = [f"{name}: {value:.4f}" for name, value in values.items() if name != "epoch"]
     return " - ".join([f"Epoch {values['epoch']}/{epochs}", *shown])
 
 
 def keep(model: nn.Module, history: list[dict[str, Any]], args: argparse.Namespace) -> None:
-    """The weights, and a line of JSON for each epoch."""
+    """Save the weights, and with --output_data_dir a JSON line for each epoch."""
     folder = Path(args.model_dir).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(model.state_dict(), folder / "detection.pt")

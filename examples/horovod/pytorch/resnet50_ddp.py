@@ -1,11 +1,11 @@
-"""ResNet-50 on images of noise, with PyTorch's DistributedDataParallel: how fast do nodes train?
+"""Measure how fast nodes train: ResNet-50 on noise, with PyTorch's DistributedDataParallel.
 
     torchrun --nproc_per_node 8 resnet50_ddp.py --num_batches 200
     clusterctl train demo 32 --launcher torchrun \
         --script '~/examples/horovod/pytorch/resnet50_ddp.py' -- -b 256
 
-It prints the rows of the TensorFlow trainer beside it, and writes them into `metrics.jsonl` of
---log_dir as well. `# DDP:` is on every line that is there for distribution.
+It prints the same table as the TensorFlow trainer in ../tensorflow, and writes its rows to
+`metrics.jsonl` in --log_dir. Comments that start with `DDP:` mark the lines for several processes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 HEADER = "  Step Epoch Speed   Loss  FinLoss   LR"
 ROW = "%6i %5.1f %7.1f %6.3f %6.3f %7.5f"
-IMAGES = 1_281_167  # of an epoch of ImageNet
-# Blocks and width of the four stages (He et al., 2015, table 1).
+IMAGES = 1_281_167  # in an epoch of ImageNet
+# Blocks and width of each of the four stages (He et al., 2015, table 1).
 STAGES = {
     "resnet18": ((2, 64), (2, 128), (2, 256), (2, 512)),
     "resnet50": ((3, 64), (4, 128), (6, 256), (3, 512)),
@@ -34,12 +34,15 @@ STAGES = {
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions, or 1x1, 3x3 and 1x1 with four times the width, and the way around."""
+    """A residual block: two 3x3 convolutions, or a bottleneck, and a shortcut.
+
+    A bottleneck has 1x1, 3x3 and 1x1 convolutions, the last with four times the width.
+    """
 
     def __init__(self, inputs: int, width: int, stride: int, bottleneck: bool) -> None:
         super().__init__()
         outputs = 4 * width if bottleneck else width
-        # v1.5: the stride is in the 3x3 convolution.
+        # As in ResNet v1.5, the stride of a bottleneck is in its 3x3 convolution.
         shape = [(inputs, width, 3, stride), (width, width, 3, 1)]
         if bottleneck:
             shape = [(inputs, width, 1, 1), (width, width, 3, stride), (width, outputs, 1, 1)]
@@ -74,10 +77,10 @@ def resnet(name: str, classes: int = 1000) -> nn.Sequential:
 
 
 class Log:
-    """Rows on the console, and as JSON lines; of one process of all."""
+    """Prints rows and writes them as JSON lines, on rank 0 only. `batch`: images of all ranks."""
 
     def __init__(self, folder: str, batch: int) -> None:
-        self.on = dist.get_rank() == 0  # DDP: one process speaks.
+        self.on = dist.get_rank() == 0  # DDP: only rank 0 prints.
         self.batch, self.last, self.since = batch, -1, time.time()
         self.run = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}"
         if self.on:
@@ -118,18 +121,18 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     gpu = torch.cuda.is_available()
-    dist.init_process_group("nccl" if gpu else "gloo")  # DDP: the ranks of all nodes meet.
-    size = dist.get_world_size()  # DDP: how many there are.
+    dist.init_process_group("nccl" if gpu else "gloo")  # DDP: connect the ranks of all nodes.
+    size = dist.get_world_size()  # DDP: the number of ranks.
     device = torch.device("cpu")
     if gpu:
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # DDP: a GPU for each.
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # DDP: one GPU per rank.
         torch.cuda.set_device(device)
         torch.backends.cudnn.benchmark = True
-    torch.manual_seed(dist.get_rank())  # DDP: other images for each.
+    torch.manual_seed(dist.get_rank())  # DDP: different images for each rank.
     model = resnet(args.model).to(device)
     parameters = list(model.parameters())
-    model = DistributedDataParallel(model)  # DDP: rank 0's weights; gradients are averaged.
-    batch = args.batch_size * size  # DDP: what a step of all takes.
+    model = DistributedDataParallel(model)  # DDP: copy rank 0's weights, average gradients.
+    batch = args.batch_size * size  # DDP: images of one step, over all ranks.
     rate = args.lr * batch / 256
     optimizer = torch.optim.SGD(parameters, rate, momentum=0.9, weight_decay=args.wdecay)
     images = torch.randn(args.batch_size, 3, args.image_size, args.image_size, device=device)
@@ -148,12 +151,12 @@ def main() -> None:
         scaler.update()
         if step in (0, 1, args.num_batches - 1) or step % args.display_every == 0:
             mean = loss.detach().clone()
-            dist.all_reduce(mean)  # DDP: the loss of all.
+            dist.all_reduce(mean)  # DDP: the sum of all ranks' losses.
             decay = sum(float(weights.detach().pow(2).sum()) for weights in parameters) / 2
             value = float(mean) / size
             log.row(step, value, value + args.wdecay * decay, rate)
     log.line("Finished")
-    dist.destroy_process_group()  # DDP: nobody leaves while others still need it.
+    dist.destroy_process_group()  # DDP: disconnect the ranks.
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
-"""What all processes must know the same, how they fail together (one that fails alone
-leaves the others waiting for it), and how they show where they wait."""
+"""Agreement between processes: values that all must share, a common end, and stacks on request.
+
+If one process ended alone, the others would wait for it in Horovod. So all processes exchange
+their failures and end together.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +22,23 @@ Value = TypeVar("Value")
 
 
 class Problem(Exception):
-    """What went wrong on this process, in one line for the user."""
+    """An error on this process, as one line for the user."""
 
 
 class CommonProblem(Problem):
-    """What went wrong on all processes: rank 0 tells."""
+    """An error that ends all processes. Rank 0 prints it."""
 
 
+# Errors that are printed as one line, without a traceback.
 EXPECTED = (Problem, DataError, OSError, ValueError, tf.errors.OpError)
 
 
 def together(compute: Callable[[], Value]) -> Value:
-    """The result of `compute`. Raises CommonProblem on all processes when it fails on any."""
+    """Return the result of `compute`. If it fails on any process, raise CommonProblem on all."""
     value, failure = _outcome(compute)
-    # Horovod: everyone learns what the others met, in the order of their ranks.
+    # Horovod: every process receives the failures of all, in the order of the ranks.
     failures = _tellers(hvd.allgather_object((socket.gethostname(), failure)))
-    failures.pop("", None)
+    failures.pop("", None)  # the text of processes that did not fail
     if failures:
         texts = failures if one_node() else [f"{who}: {text}" for text, who in failures.items()]
         raise CommonProblem("; ".join(texts))
@@ -42,9 +46,9 @@ def together(compute: Callable[[], Value]) -> Value:
 
 
 def same_everywhere(compute: Callable[[], Value]) -> Value:
-    """The result of `compute`, when it reads the same (`str`) on every process.
+    """Return the result of `compute` if its text (`str`) is the same on every process.
 
-    Raises CommonProblem when it differs, or fails on any of them.
+    Raise CommonProblem if the texts differ, or if `compute` fails on any process.
     """
     value = together(compute)
     found = _tellers(hvd.allgather_object((socket.gethostname(), str(value))))
@@ -55,9 +59,9 @@ def same_everywhere(compute: Callable[[], Value]) -> Value:
 
 
 def _tellers(told: list[tuple[str, str]]) -> dict[str, str]:
-    """Each text once, with the first rank that told it: (host, text) of all ranks in their order.
+    """Map each distinct text to the first rank that sent it. `told`: (host, text) of each rank.
 
-    Hosts may share a name, and so one host's ranks may differ: a rank is what there is one of.
+    The name has the rank as well as the host: hosts may have the same name.
     """
     first: dict[str, str] = {}
     for rank, (host, text) in enumerate(told):
@@ -66,15 +70,16 @@ def _tellers(told: list[tuple[str, str]]) -> dict[str, str]:
 
 
 def from_rank_0(compute: Callable[[], Value]) -> Value:
-    """The result of `compute` on rank 0, for everyone. Raises CommonProblem when it fails."""
+    """Return rank 0's result of `compute` on every process. Raise CommonProblem if it fails."""
     outcome = _outcome(compute) if hvd.rank() == 0 else None
-    value, failure = hvd.broadcast_object(outcome)  # Horovod: from rank 0 to everyone.
+    value, failure = hvd.broadcast_object(outcome)  # Horovod: from rank 0 to all processes.
     if failure:
         raise CommonProblem(failure)
     return value
 
 
 def _outcome(compute: Callable[[], Value]) -> tuple[Value, str]:
+    """Return the result of `compute` and "", or None and its error as one line."""
     try:
         return compute(), ""
     except EXPECTED as error:
@@ -82,15 +87,15 @@ def _outcome(compute: Callable[[], Value]) -> tuple[Value, str]:
 
 
 def end(error: BaseException) -> NoReturn:
-    """Tell the user in one line what was wrong, and end with status 1."""
+    """Print the error as one line for the user, and exit with status 1."""
     text = one_line(error)
     if not hvd.is_initialized() or not isinstance(error, CommonProblem):
         where = f"{socket.gethostname()}: " if hvd.is_initialized() and not one_node() else ""
-        # Who only heard that another process has ended leaves the telling to that one.
+        # Horovod fails with this text after another process ended: that process prints the cause.
         sys.exit(1 if "Horovod has been shut down" in text else f"error: {where}{text}")
     if hvd.rank() == 0:
         print(f"error: {text}", file=sys.stderr, flush=True)
-    # Horovod: mpirun ends everyone at the first exit, so nobody goes before rank 0 has told.
+    # Horovod: mpirun kills all processes at the first exit, so all wait until rank 0 has printed.
     hvd.allreduce(tf.constant(0.0), name="told")
     sys.exit(1)
 
@@ -100,15 +105,19 @@ def one_node() -> bool:
 
 
 def one_line(error: BaseException) -> str:
+    """Return the first line of the error's text, or the name of its type if it has no text."""
     text = reason(error) if isinstance(error, tf.errors.OpError) else str(error)
     return text.strip().partition("\n")[0] or type(error).__name__
 
 
 def offer_stacks() -> None:
-    """Let `clusterctl diagnose` see where this process is, also where the kernel lets nobody look
-    into it: on a signal that nothing else uses, its stacks are written to memory that it shares."""
+    """Write this process's Python stacks to a file in memory on signal SIGRTMIN + 7.
+
+    `clusterctl diagnose` sends this signal and reads the file if the kernel does not allow reading
+    the process itself. Nothing else uses the signal.
+    """
     if hasattr(os, "memfd_create"):
         memory = os.memfd_create("clusterctl-stacks")
-        # Whoever asks empties it first.
+        # The reader truncates the file before each request: append, so that no hole is left.
         fcntl.fcntl(memory, fcntl.F_SETFL, os.O_APPEND)
         faulthandler.register(signal.SIGRTMIN + 7, memory)

@@ -1,7 +1,7 @@
-"""What is done to an image: the crop, the mirror, the colours, and the numbers a model takes.
+"""Image preprocessing: crop, mirror, change colours, and normalize for the model.
 
-Everything random is drawn for a whole batch at once and from a seed alone, so that the same step
-of the same run sees the same images however often it is repeated.
+The random numbers of a batch are drawn at once, and depend on a seed alone. A step of a run
+therefore gets the same images each time it is repeated.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# Of all pixels of the training set, in levels of 0..255: red, green, blue.
+# Mean and standard deviation of all training pixels, in levels of 0..255: red, green, blue.
 MEAN = np.array([121, 115, 100], np.float32)
 DEVIATION = np.array([70, 68, 71], np.float32)
 
-CENTRAL = 0.8  # the share of each side that evaluation looks at
-LEAST_AREA = 0.1  # of the whole image, for training
-ASPECTS = (3 / 4, 4 / 3)
+CENTRAL = 0.8  # share of each side that evaluation uses
+LEAST_AREA = 0.1  # smallest training crop, as a share of the image
+ASPECTS = (3 / 4, 4 / 3)  # range of width / height of a training crop
 
-# https://en.wikipedia.org/wiki/YIQ (FCC NTSC): brightness, and the two axes of colour.
+# RGB to YIQ (FCC NTSC, https://en.wikipedia.org/wiki/YIQ): brightness, and two axes of colour.
 YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
 
 
 @dataclasses.dataclass(frozen=True)
 class Color:
-    """How far colours move at most (`--increased_aug`).
+    """The limits of random colour changes (`--increased_aug`).
 
-    Brightness: levels of 255 added or taken, as in the original program, whose 0.3 no eye sees.
-    Contrast and saturation c: a factor of c to 2 - c. Hue: a turn of up to hue x pi.
+    Brightness: levels of 255 that are added or subtracted. The original program's 0.3, kept here,
+    is invisible. Contrast and saturation: a value c gives a factor from c to 2 - c. Hue: a rotation
+    of up to hue x pi.
     """
 
     brightness: float = 0.3
@@ -40,10 +41,11 @@ class Color:
 
 
 def draw(count: int, seed: Any, color: Color | None) -> dict[str, Any]:
-    """What happens to each of `count` images: tensors whose first axis is the image.
+    """Draw the random changes of `count` images. Return tensors whose first axis is the image.
 
-    "box" [count, 4]: top, left, bottom, right as shares of the image. "mirrored" [count].
-    With `color` also "matrix" [count, 3, 3], "contrast" [count] and "brightness" [count].
+    "box" [count, 4]: top, left, bottom, right as shares of the image. "mirrored" [count]: booleans.
+    With `color` also "matrix" [count, 3, 3], "contrast" [count] and "brightness" [count], which
+    `recolored` applies.
     """
     columns = tf.unstack(tf.random.stateless_uniform([9, count], seed))
     drawn = {"box": boxes(*columns[:4]), "mirrored": columns[4] < 0.5}
@@ -57,10 +59,11 @@ def draw(count: int, seed: Any, color: Color | None) -> dict[str, Any]:
 
 
 def boxes(aspect: Any, height: Any, top: Any, left: Any) -> Any:
-    """Crops [n, 4] from four random numbers of 0..1 each, all of shape [n].
+    """Return crops [n, 4], computed from random numbers of 0..1 in four tensors of shape [n].
 
-    Aspect and height are even over what fits, as tf.image.sample_distorted_bounding_box has it.
-    Both count in a square that the image is stretched to, since evaluation stretches it as well.
+    Aspect and height are uniform over the values that fit, as in
+    tf.image.sample_distorted_bounding_box. Both refer to the image stretched to a square, because
+    evaluation stretches it as well.
     """
     aspect = between(aspect, *ASPECTS)
     height = between(height, tf.sqrt(LEAST_AREA / aspect), tf.minimum(1.0, 1 / aspect))
@@ -70,14 +73,16 @@ def boxes(aspect: Any, height: Any, top: Any, left: Any) -> Any:
 
 
 def central_box() -> Any:
+    """Return the crop for evaluation: top, left, bottom, right as shares of the image."""
     margin = (1 - CENTRAL) / 2
     return tf.constant([margin, margin, 1 - margin, 1 - margin])
 
 
 def color_matrices(turn: Any, saturation: Any) -> Any:
-    """Matrices [n, 3, 3] that turn hues by radians and scale saturations, both of shape [n].
+    """Return matrices [n, 3, 3] that rotate hues (radians) and scale saturations, both [n].
 
-    In YIQ both are one turned and scaled plane; greys stay as they are.
+    In YIQ, hue is a rotation of the plane of the two colour axes, and saturation scales this plane.
+    Greys do not change.
     """
     cosine, sine = saturation * tf.cos(turn), saturation * tf.sin(turn)
     one, zero = tf.ones_like(turn), tf.zeros_like(turn)
@@ -89,25 +94,25 @@ def color_matrices(turn: Any, saturation: Any) -> Any:
 
 
 def cropped(jpeg: Any, box: Any, size: int) -> Any:
-    """The box of a JPEG as [size, size, 3] float32 levels of 0..255, bilinear.
+    """Return the box of a JPEG as [size, size, 3] float32 levels of 0..255, resized bilinearly.
 
-    Only the box is decoded; its corners are rounded to whole pixels.
+    Only the box is decoded. Its corners are rounded to whole pixels.
     """
-    # The features image/height and image/width may be older than the image: ask the image itself.
+    # The size comes from the JPEG: a record's image/height and image/width may be out of date.
     last = tf.image.extract_jpeg_shape(jpeg)[:2] - 1
     corners = tf.round(box * tf.cast(tf.tile(last, [2]), tf.float32))
     corners = tf.cast(corners, tf.int32)
     window = tf.concat([corners[:2], corners[2:] - corners[:2] + 1], axis=0)
     image = tf.io.decode_and_crop_jpeg(jpeg, window, channels=3)
-    # Corner pixels onto corner pixels, as tf.image.crop_and_resize has it, at half of its time.
+    # Corner pixels are mapped to corner pixels, as by tf.image.crop_and_resize, in half the time.
     return tf.raw_ops.ResizeBilinear(images=image[None], size=[size, size], align_corners=True)[0]
 
 
 def recolored(image: Any, matrix: Any, contrast: Any, brightness: Any) -> Any:
-    """The image [h, w, 3] with its colours changed: matrix, brightness, and then contrast.
+    """Return the image [h, w, 3] after the colour matrix, then brightness, then contrast.
 
-    Contrast moves levels away from the mean of their channel. All three are linear: one matrix
-    and one offset do them. What then lies outside of 0..255 is cut off.
+    Contrast scales the distance of levels from the mean of their channel. All three changes are
+    linear, so one matrix and one offset apply them together. The result is clipped to 0..255.
     """
     pixels = tf.reshape(image, [-1, 3])
     mean = tf.linalg.matvec(matrix, tf.reduce_mean(pixels, axis=0))
@@ -117,7 +122,7 @@ def recolored(image: Any, matrix: Any, contrast: Any, brightness: Any) -> Any:
 
 
 def altered(jpeg: Any, drawn: dict[str, Any], size: int) -> Any:
-    """One training image [size, size, 3] in whole levels (uint8), as `draw` has it."""
+    """Return one training image [size, size, 3] (uint8) with the changes from `draw`."""
     image = cropped(jpeg, drawn["box"], size)
     if "matrix" in drawn:
         image = recolored(image, drawn["matrix"], drawn["contrast"], drawn["brightness"])
@@ -126,18 +131,18 @@ def altered(jpeg: Any, drawn: dict[str, Any], size: int) -> Any:
 
 
 def levels(image: Any) -> Any:
-    """Numbers of 0..255 rounded to uint8."""
+    """Round numbers of 0..255 to uint8."""
     return tf.cast(image + 0.5, tf.uint8)
 
 
 def normalized(images: Any, channels_first: bool, dtype: Any) -> Any:
-    """A batch [n, h, w, 3] of levels as a model takes it: mean 0 and deviation 1 per channel."""
-    # Whole rows at once: a broadcast over 3 numbers alone would not use the vector units.
+    """Convert a batch [n, h, w, 3] of levels to model input: mean 0, deviation 1 per channel."""
+    # Rows as a whole: a broadcast over the 3 channels alone would not use the vector units.
     width = images.shape[2]
     rows = tf.reshape(tf.cast(images, tf.float32), [-1, width * 3])
     rows = (rows - np.tile(MEAN, width)) * np.tile(1 / DEVIATION, width)
     batch = tf.cast(tf.reshape(rows, tf.shape(images)), dtype)
-    batch.set_shape(images.shape)  # the batch size may be unknown, the rest is not
+    batch.set_shape(images.shape)  # reshape to a tensor's shape forgets the static one
     return tf.transpose(batch, [0, 3, 1, 2]) if channels_first else batch
 
 

@@ -1,4 +1,4 @@
-"""The images that the flags ask for, as batches: a made-up one, or those of the data folder."""
+"""The batches that the flags select: images of the data folder, or one image of noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Batches = Iterable["tuple[tf.Tensor, tf.Tensor]"]  # images, and labels from 0
 
 @dataclass(frozen=True)
 class Found:
-    """The files of one subset on this node."""
+    """The files of one subset ("train" or "validation") on this node."""
 
     files: list[str]
     images: int
@@ -29,13 +29,13 @@ class Found:
 
 
 def look_for(data_dir: str, subset: str) -> Found:
-    """The "train" or "validation" files. Raises DataError when there are none, or not all."""
+    """Return the "train" or "validation" files. Raise DataError if any or all are missing."""
     files = data.files_of(data_dir, subset)
     return Found(files, data.count_records(files))
 
 
 def training_batches(args: argparse.Namespace, found: Found | None, first_step: int) -> Batches:
-    """Batches without an end, from the one of step `first_step` on; without files a made-up one."""
+    """Return endless batches from step `first_step` on. Without files, repeat one of noise."""
     if not found:
         return itertools.repeat(synthetic_batch(args))
     color = augment.Color(args.brightness, args.contrast, args.saturation, args.hue)
@@ -51,13 +51,14 @@ def training_batches(args: argparse.Namespace, found: Found | None, first_step: 
 
 
 def evaluation_batches(args: argparse.Namespace, found: Found) -> tf.data.Dataset:
-    """This process's share of the images, each once."""
+    """Return this process's share of the validation images, each of them once."""
     return data.evaluation_batches(found.files, **common(args))
 
 
 def common(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that training and evaluation have in common."""
     return {
-        "rank": hvd.rank(),  # Horovod: each process takes a share of the images.
+        "rank": hvd.rank(),  # Horovod: each process reads a share of the images.
         "size": hvd.size(),
         "batch_size": args.batch_size,
         "image_size": args.image_size,
@@ -68,19 +69,22 @@ def common(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def model_input(args: argparse.Namespace, images: tf.Tensor) -> tf.Tensor:
-    """A batch as the model takes it. Files' images come to the device as bytes, a quarter as
-    much to copy, and become numbers there."""
+    """Return a batch as the model takes it.
+
+    Images from files are copied to the device as bytes, a quarter of float32, and normalized there.
+    """
     if images.dtype != tf.uint8:
         return images
     return augment.normalized(images, channels_first(), image_type(args))
 
 
 def synthetic_batch(args: argparse.Namespace) -> tuple[tf.Tensor, tf.Tensor]:
-    """One image of noise and one label, as often as a batch has images: the same on every process
-    and in every step, as the original has it. They are made once and stay on the device.
+    """Return a batch that repeats one image of noise and one label.
 
-    Such a run measures speed. Random labels would have to be learned by heart, which at a high
-    learning rate ends in a loss that is no number; one label is learned in a few steps.
+    It is the same on every process and in every step, as in the original program. It is made once
+    and stays on the device. Such a run measures speed. One label is learned in a few steps; random
+    labels would have to be memorized, and at a high learning rate the loss would become infinite
+    or NaN.
     """
     random = tf.random.Generator.from_seed(args.seed)
     image = random.truncated_normal((1, args.image_size, args.image_size, 3), 112.0, 70.0)

@@ -1,4 +1,4 @@
-"""Checkpoints: <log_dir>/model.ckpt-STEP.*, where STEP counts the steps that are done."""
+"""Checkpoints: <log_dir>/model.ckpt-STEP.*, where STEP is the number of finished steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from step import Trainer
 UNFIT = "it is damaged, or of another --model"
 METRICS = "metrics.jsonl"
 INDEX = re.compile(r"model\.ckpt-(\d+)\.index")
-# With the folder in which TensorFlow begins a checkpoint. A copy, model.ckpt-best, is the user's.
+# Files that a training writes, and the folder in which TensorFlow starts a checkpoint. It does not
+# match copies made by the user, such as model.ckpt-best.
 WRITTEN = re.compile(
     r"\.?model\.ckpt-\d+(\.|_temp).*|events\.out\.tfevents\..*"
     r"|trace-steps-\d+-\d+\.(json\.gz|xplane\.pb)|\.trace-.*"
@@ -28,7 +29,7 @@ WRITTEN = re.compile(
 
 @dataclass(frozen=True, order=True)
 class Saved:
-    """A checkpoint that lies there whole."""
+    """A complete checkpoint."""
 
     step: int
     prefix: str  # the files' path without their endings
@@ -36,13 +37,13 @@ class Saved:
 
 
 class Checkpoints:
-    """Those of one training: where it goes on from, and what it leaves."""
+    """The checkpoints of one training: loads the last one, and saves new ones."""
 
     def __init__(self, args: argparse.Namespace, schedule: Schedule, trainer: Trainer) -> None:
         self.folder = args.log_dir
         self.last_step = schedule.steps
         self.every = args.save_checkpoints_steps or schedule.steps_per_epoch
-        # Horovod: one process of all saves, or with --local_ckpt one of each node.
+        # Horovod: only rank 0 saves, or with --local_ckpt one process of each node.
         self.saves = (hvd.local_rank() if args.local_ckpt else hvd.rank()) == 0
         self.images_per_step = tf.Variable(schedule.global_batch, dtype=tf.int64)
         images = tf.Variable(schedule.images, trainable=False, dtype=tf.int64)
@@ -51,6 +52,7 @@ class Checkpoints:
         self.state = self._state(self.besides)
 
     def _state(self, besides: dict[str, tf.Variable]) -> tf.train.Checkpoint:
+        """Return what a checkpoint holds. `besides` are the variables that older ones lack."""
         return tf.train.Checkpoint(
             model=self.trainer.model,
             momenta=self.trainer.momenta,
@@ -59,9 +61,10 @@ class Checkpoints:
         )
 
     def resume(self, line: Callable[[str], None]) -> int:
-        """The steps that are done already; rank 0 has the values of that step from now on.
+        """Load the last checkpoint on rank 0, and return its number of finished steps.
 
-        Says so with `line`. Raises Problem when the checkpoint belongs to another training.
+        Return 0 if there is no checkpoint. Report a checkpoint with `line`. Raise Problem if it
+        belongs to a different training.
         """
         saved = from_rank_0(self._restore_last)
         if not saved:
@@ -77,10 +80,11 @@ class Checkpoints:
 
     def _restore_last(self) -> Saved | None:
         saved = saved_in(self.folder)
-        # Also of a run that seems finished: with more images a step, other steps would be the last.
+        # A finished run is checked as well: with other images per step, its last step would differ.
         if saved:
             wanted = int(self.images_per_step)
-            # Earlier versions saved less besides, and a run with a fixed scale saves none.
+            # Earlier versions saved fewer variables, and a run with a fixed loss scale saves no
+            # scale: restore only what the checkpoint has.
             found_besides = {
                 name: variable
                 for name, variable in self.besides.items()
@@ -96,7 +100,7 @@ class Checkpoints:
         return saved[-1] if saved else None
 
     def due(self, step: int) -> bool:
-        """Whether what is there after that many steps is to be saved."""
+        """Return whether the state after `step` steps is to be saved."""
         return step % self.every == 0 or step == self.last_step
 
     def save(self, step: int) -> None:
@@ -105,7 +109,7 @@ class Checkpoints:
 
 
 def saved_in(folder: str) -> list[Saved]:
-    """All checkpoints of a log folder, the last one last."""
+    """Return all checkpoints of a log folder, in the order of their steps."""
     found = []
     for path in Path(folder).glob("model.ckpt-*.index"):
         match = INDEX.fullmatch(path.name)
@@ -116,16 +120,16 @@ def saved_in(folder: str) -> list[Saved]:
 
 
 def save(state: tf.train.Checkpoint, folder: str, step: int) -> None:
-    """Write model.ckpt-STEP: under another name first, so that nobody meets half a checkpoint.
+    """Write model.ckpt-STEP, under a hidden name until it is complete.
 
-    Raises Problem, on a full disk for example, and leaves nothing then.
+    If that fails, for example on a full disk, raise Problem and leave no files behind.
     """
     prefix = Path(folder, f"model.ckpt-{step}")
     hidden = Path(folder, f".{prefix.name}")
     try:
         prefix.parent.mkdir(parents=True, exist_ok=True)
         state.write(str(hidden))
-        # The index last: who looks for checkpoints looks for it.
+        # The index is renamed last, because saved_in searches for index files.
         for ending in (".data-00000-of-00001", ".index"):
             part = Path(f"{hidden}{ending}")
             with part.open("rb") as file:
@@ -138,17 +142,17 @@ def save(state: tf.train.Checkpoint, folder: str, step: int) -> None:
 
 
 def restore(state: tf.train.Checkpoint, saved: Saved) -> None:
-    """Give the state's variables their saved values. Raises Problem."""
+    """Give the state's variables their saved values. Raise Problem if they do not fit."""
     try:
         state.read(saved.prefix).expect_partial().assert_existing_objects_matched()
-    except Exception as error:  # a cut file alone brings three kinds, IndexError among them
+    except Exception as error:  # truncated files alone cause three kinds, one is IndexError
         raise Problem(f"{saved.prefix} does not fit: {UNFIT}") from error
 
 
 def number_in(saved: Saved, name: str) -> float | None:
-    """A number of a checkpoint, such as images_per_step. None: it has none of that name.
+    """Return a number from a checkpoint, such as images_per_step, or None if it lacks the name.
 
-    Raises Problem where the checkpoint cannot be read.
+    Raise Problem if the checkpoint cannot be read.
     """
     try:
         reader = tf.train.load_checkpoint(saved.prefix)
@@ -159,7 +163,7 @@ def number_in(saved: Saved, name: str) -> float | None:
 
 
 def clear(folder: str, log_name: str) -> None:
-    """Delete what a training and its evaluation wrote into their folder, and nothing else."""
+    """Delete the files that a training and its evaluation wrote into the folder, and no others."""
     logs = (log_name, f"eval_{log_name}")
     for path in Path(folder).glob("*"):
         if WRITTEN.fullmatch(path.name):
@@ -169,7 +173,7 @@ def clear(folder: str, log_name: str) -> None:
 
 
 def is_metrics(path: Path) -> bool:
-    """Whether a training wrote it: other programs have files of that name, too."""
+    """Return whether a training wrote this file: other programs also use the name METRICS."""
     if path.name != METRICS or not path.is_file():
         return False
     with path.open("rb") as file:
@@ -177,7 +181,7 @@ def is_metrics(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """A file, or the folder in which TensorFlow begins a checkpoint."""
+    """Delete a file, or the folder in which TensorFlow starts a checkpoint."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,4 +1,4 @@
-"""ImageNet's records as batches of images: for training without an end, for evaluation once."""
+"""Batches of images from ImageNet's record files: endless for training, one pass to evaluate."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = [
     "training_batches",
 ]
 
-BLOCK = 4096  # records that are shuffled among each other; three blocks are in memory
-OPEN_FILES = 8  # that records are taken from in turn
+BLOCK = 4096  # records that are shuffled together; three blocks are in memory
+OPEN_FILES = 8  # files that are read in turn
 CLASSES = 1000
 FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
@@ -45,11 +45,12 @@ def training_batches(
     channels_first: bool,
     dtype: Any,
 ) -> tf.data.Dataset:
-    """Batches (images, int32 labels 0..999) from `first_step` on, without an end.
+    """Return endless batches (images, int32 labels 0..999) from step `first_step` on.
 
-    They depend on the seed, the rank, the size and the step alone. `dtype` uint8 gives levels
-    [n, size, size, 3] that `augment.normalized` turns, on the device, into what the others give.
-    Raises DataError where a process would have no file or no record.
+    They depend only on the seed, the rank, the number of processes (`size`) and the step. `dtype`
+    uint8 gives levels [n, image_size, image_size, 3]; `augment.normalized` turns them into the
+    images of the other types later, on the device. Raise DataError if a process would have no file
+    or no record.
     """
     if len(files) < size:
         raise DataError(
@@ -82,9 +83,10 @@ def evaluation_batches(
     channels_first: bool,
     dtype: Any,
 ) -> tf.data.Dataset:
-    """Batches (images, int32 labels 0..999) of a process's share; the last one may be smaller.
+    """Return one process's share as batches (images, int32 labels 0..999).
 
-    All processes together see every record once, in files of their own where there are enough.
+    The last batch may be smaller. All processes together read every record once. Each process reads
+    its own files if there are enough of them, otherwise every `size`-th record of all files.
     """
 
     def image_of(record: Any) -> tuple[Any, Any]:
@@ -101,19 +103,19 @@ def evaluation_batches(
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """In which order one process reads its records: pass after pass, without an end.
+    """The order in which one process reads its records: endless passes over its files.
 
-    A pass reads every record of the files once: the files in a new order, each to its end,
-    shuffled block by block. Steps and epochs cut nothing off it: a pass that is not over at the
-    end of an epoch goes on in the next, so that no record is left out, however few files a process
-    has. No state goes from one block to the next, so that reading can begin anywhere.
+    A pass reads every record of the files once: the files in a new random order, each to its end,
+    shuffled block by block. The end of an epoch does not cut off a pass: the next epoch continues
+    it. So no record is left out, however few files a process has. Blocks share no state, so reading
+    can start anywhere.
     """
 
     files: list[str]
     seed: list[int]
 
     def records(self, first: int) -> tf.data.Dataset:
-        """Serialized records from number `first` on. Those before it are not decoded."""
+        """Return the serialized records from number `first` on. Earlier ones are not decoded."""
         if next(iter(tf.data.TFRecordDataset(self.files).take(1)), None) is None:
             raise DataError(f"no records in {self.files[0]} and the process's other files")
         number, done = self._position(first)
@@ -124,22 +126,25 @@ class Order:
         return blocks.prefetch(1).flat_map(shuffled).skip(skipped)
 
     def _position(self, first: int) -> tuple[int, int]:
-        """The pass of record number `first`, and how many of the pass come before it.
+        """Return the pass that has record number `first`, and its number of earlier records.
 
-        Files may hold any number of records, so all of them are counted; a run that begins at its
-        beginning need not know.
+        Files may have different numbers of records, so all files are counted. For record 0 this is
+        not necessary.
         """
         return divmod(first, sum(map(records_in, self.files))) if first else (0, 0)
 
     def seed_of(self, purpose: int, *numbers: Any) -> Any:
-        """A seed of its own for each purpose and tuple of numbers."""
+        """Return a seed for a purpose and numbers. Different ones have different seeds.
+
+        Purposes are 0 (order of files), 1 (order within a block) and 2 (changes of images).
+        """
         seed = tf.constant(self.seed, tf.int32)
         for number in (purpose, *numbers):
             seed = tf.random.experimental.stateless_fold_in(seed, number)
         return seed
 
     def _blocks(self, number: Any, first: int) -> tf.data.Dataset:
-        """One pass's records as data sets of up to BLOCK, each with its seed, from `first` on."""
+        """Return pass `number` from block `first` on: (data set of up to BLOCK records, seed)."""
         order = permutation(len(self.files), self.seed_of(0, number))
         records = interleaved(tf.data.Dataset.from_tensor_slices(tf.gather(self.files, order)))
         blocks = records.skip(first * BLOCK).window(BLOCK).enumerate(first)
@@ -147,7 +152,7 @@ class Order:
 
 
 def shuffled(block: tf.data.Dataset, seed: Any) -> tf.data.Dataset:
-    tf.random.set_seed(1)  # of the graph of this function alone: the other seed decides
+    tf.random.set_seed(1)  # applies to this function's graph alone, so `seed` decides the order
     return block.shuffle(BLOCK, tf.cast(seed[0], tf.int64))
 
 
@@ -156,7 +161,7 @@ def permutation(count: Any, seed: Any) -> Any:
 
 
 def interleaved(files: tf.data.Dataset) -> tf.data.Dataset:
-    """The records of the files, one of each in turn."""
+    """Return the records of the files, one from each of OPEN_FILES files in turn."""
     return files.interleave(
         tf.data.TFRecordDataset,
         cycle_length=OPEN_FILES,
@@ -166,7 +171,7 @@ def interleaved(files: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def parsed(record: Any) -> tuple[Any, Any]:
-    """A record's JPEG and its label 0..999; files count labels from 1."""
+    """Return a record's JPEG and its label 0..999. The files count labels from 1."""
     example = tf.io.parse_single_example(record, FEATURES)
     return example["image/encoded"], tf.cast(example["image/class/label"], tf.int32) - 1
 
@@ -174,7 +179,10 @@ def parsed(record: Any) -> tuple[Any, Any]:
 def finished(
     batches: tf.data.Dataset, threads: int, channels_first: bool, dtype: Any
 ) -> tf.data.Dataset:
-    """Batches of levels as the model takes them, made ahead on threads of their own."""
+    """Check the labels of batches, normalize images unless `dtype` is uint8, and prefetch.
+
+    The work is done on a private pool of `threads` threads.
+    """
 
     def finish(images: Any, labels: Any) -> tuple[Any, Any]:
         known = tf.reduce_all((labels >= 0) & (labels < CLASSES))
@@ -186,7 +194,7 @@ def finished(
 
     options = tf.data.Options()
     options.deterministic = True
-    options.autotune.enabled = False  # every number is chosen here
+    options.autotune.enabled = False  # all numbers of threads and buffers are set here
     options.threading.private_threadpool_size = threads
     options.threading.max_intra_op_parallelism = 1  # images are the unit of parallel work
     return batches.map(finish, num_parallel_calls=2).prefetch(2).with_options(options)

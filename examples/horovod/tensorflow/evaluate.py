@@ -32,8 +32,8 @@ class Score:
 
 
 def evaluate(args: argparse.Namespace, log: Log) -> None:
-    """One row for the last checkpoint of the log folder, and for every --eval_interval-th."""
-    # Horovod: rank 0 has the checkpoints, and says which ones.
+    """Print one row for the last checkpoint of the log folder, and every --eval_interval-th one."""
+    # Horovod: rank 0 has the checkpoints, so it chooses for all.
     chosen = from_rank_0(lambda: choose(saved_in(args.log_dir), args.eval_interval))
     if not chosen:
         raise CommonProblem(f"{args.log_dir} holds no checkpoint: train first, or pass --log_dir")
@@ -48,7 +48,7 @@ def evaluate(args: argparse.Namespace, log: Log) -> None:
     log.line(HEADER)
     log.record(
         "begin",
-        gpus=hvd.size(),  # Horovod: the ranks that evaluate.
+        gpus=hvd.size(),  # Horovod: the number of ranks that evaluate.
         tensorflow=tf.__version__,
         data=args.data_dir,
         validation_samples=validation.images,
@@ -56,7 +56,7 @@ def evaluate(args: argparse.Namespace, log: Log) -> None:
     scores = {}
     for saved in chosen:
         from_rank_0(lambda saved=saved: restore(state, saved))
-        hvd.broadcast_variables(model.variables, root_rank=0)  # Horovod: and so has everyone.
+        hvd.broadcast_variables(model.variables, root_rank=0)  # Horovod: from rank 0 to all.
         score = score_of(count, batches)
         epoch = whole_epochs(saved.step, images, images_per_step)
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(saved.time))
@@ -69,10 +69,11 @@ def evaluate(args: argparse.Namespace, log: Log) -> None:
 
 
 def training_of(args: argparse.Namespace, saved: Saved) -> tuple[int, int]:
-    """The images of an epoch and of a step, as the training had them: the checkpoint knows.
+    """Return the training's images per epoch and per step, from its checkpoint.
 
-    `--num_gpus` counts instead where it is given. The train-* files are counted for a checkpoint
-    of an earlier version, which does not know them. Raises Problem, DataError.
+    With `--num_gpus`, a step has --batch_size images on each of that many GPUs. A checkpoint of an
+    earlier version lacks the images per epoch: then the train-* files are counted. Raise Problem or
+    DataError.
     """
     images = number_in(saved, "besides/images") or look_for(args.data_dir, "train").images
     if args.num_gpus:
@@ -82,15 +83,16 @@ def training_of(args: argparse.Namespace, saved: Saved) -> tuple[int, int]:
 
 
 def choose(saved: list[Saved], interval: int | None) -> list[Saved]:
-    """The last one; before it the first and, counting from that, every `interval`-th."""
+    """Return the last one. With `interval`, put the first and every `interval`-th before it."""
     before = saved[:-1:interval] if interval else []
     return [*before, *saved[-1:]]
 
 
 def counter_of(args: argparse.Namespace, model: tf.keras.Model, batch: Any) -> Count:
-    """A function of a batch: images right at first guess, within five, losses, and images.
+    """Return a function from a batch to four sums: top-1 hits, top-5 hits, losses and images.
 
-    `batch` describes one of any size, so that the last, smaller one needs no graph of its own.
+    `batch` is the specification of a batch of any size, so that the last, smaller batch needs no
+    graph of its own.
     """
 
     @tf.function(autograph=False, input_signature=batch)
@@ -108,11 +110,11 @@ def counter_of(args: argparse.Namespace, model: tf.keras.Model, batch: Any) -> C
 
 
 def score_of(count: Count, batches: tf.data.Dataset) -> Score:
-    """The score over the batches of all processes. Raises CommonProblem when there are none."""
+    """Return the score over the batches of all processes. Raise CommonProblem without images."""
     sums = tf.zeros(4, tf.float64)
     for images, labels in batches:
         sums += count(images, labels)
-    # Horovod: sums over all processes, since one may have had more images than another.
+    # Horovod: add up the sums of all processes, whose numbers of images may differ.
     top1, top5, loss, total = hvd.allreduce(sums, op=hvd.Sum, name="score").numpy()
     if not total:
         raise CommonProblem("the validation files hold no image")

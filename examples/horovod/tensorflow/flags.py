@@ -1,5 +1,7 @@
-"""The trainer's command line: every flag with its default. Imports no TensorFlow, so that --help
-and mistakes are answered at once."""
+"""The trainer's command line: every flag with its default.
+
+This module does not import TensorFlow, so that --help and wrong flags are answered at once.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ MODELS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags as attributes. A mistake ends the program with exit status 2 and one line."""
+    """Return the flags as attributes. On a wrong flag, print an error and exit with status 2."""
     parser = argparse.ArgumentParser(
         usage="%(prog)s (--data_dir DIR | --synthetic) (--num_epochs N | --num_batches N | --eval)"
         " [options]",
         description="Train a ResNet on ImageNet with TensorFlow 2 and Horovod, or evaluate one."
         " Booleans have a twin that turns them off: --nofp16.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,  # --clear alone should not delete anything
+        allow_abbrev=False,  # or else --clear would mean --clear_log, which deletes files
     )
     add_run_flags(parser.add_argument_group("what to do"))
     add_log_flags(parser.add_argument_group("log folder"))
@@ -44,7 +46,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Flags that only make sense together; ~ becomes the home folder. Raises ValueError."""
+    """Check flags that depend on each other, and expand ~. Raise ValueError."""
     if args.eval and not args.data_dir:
         raise ValueError("--eval needs --data_dir: it reads the validation files there")
     if not (args.data_dir or args.synthetic):
@@ -148,7 +150,7 @@ def add_color_flags(group: Any) -> None:
 
 
 def add_boolean(group: Any, name: str, default: bool, text: str) -> None:
-    """A boolean --name with its twin --noname."""
+    """Add a boolean flag --name and its opposite --noname."""
     pair = group.add_mutually_exclusive_group()
     pair.add_argument(f"--{name}", action="store_true", default=default, help=text)
     pair.add_argument(f"--no{name}", dest=name, action="store_false", help=argparse.SUPPRESS)

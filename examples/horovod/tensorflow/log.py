@@ -1,4 +1,4 @@
-"""What a run tells: the lines of its console and log file, and summaries for TensorBoard."""
+"""The output of a run: its console and log file, JSON lines, and summaries for TensorBoard."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ ROW = "%6i %5.1f %7.1f %6.3f %6.3f %7.5f"
 
 
 class Log:
-    """Lines for the console and the log file, from one process and without delay; and for programs
-    the same as JSON, a line each, in METRICS."""
+    """Writes lines to the console and the log file, and JSON lines for programs to METRICS.
+
+    Only rank 0 writes. Every line is flushed at once.
+    """
 
     def __init__(self, args: argparse.Namespace) -> None:
-        # Horovod: one process of each host clears, and the log is opened when all have.
+        # Horovod: one process of each host clears its folder. The log is opened after all have.
         if args.clear_log and not args.eval and hvd.local_rank() == 0:
             clear(args.log_dir, args.log_name)
         hvd.allreduce(tf.constant(0.0), name="log_cleared")
         self.file = None
-        if hvd.rank() == 0:  # Horovod: one process of all speaks.
+        if hvd.rank() == 0:  # Horovod: only rank 0 prints.
             path = Path(args.log_dir, f"eval_{args.log_name}" if args.eval else args.log_name)
             path.parent.mkdir(parents=True, exist_ok=True)
             self.file = path.open("a")
-            # Two trainings may write into one folder: each line has the name of its own.
+            # Several runs may write to one folder, so each JSON line names its run.
             self.run = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}"
             self.metrics = path.with_name(METRICS).open("ab+")
             self._end_line()
@@ -45,7 +47,7 @@ class Log:
             print(text, file=self.file, flush=True)
 
     def record(self, kind: str, **values: Any) -> None:
-        """A JSON line; what is not a finite number is null in it."""
+        """Write a JSON line. A number that is not finite becomes null."""
         if not self.file:
             return
         for name, value in values.items():
@@ -56,7 +58,7 @@ class Log:
         self.metrics.flush()
 
     def _end_line(self) -> None:
-        """A run that was killed may have left half a line: what follows is not joined to it."""
+        """End the line that a killed run may have left incomplete, so that ours starts anew."""
         size = self.metrics.seek(0, os.SEEK_END)
         self.metrics.seek(max(0, size - 1))
         if self.metrics.read(1) not in (b"", b"\n"):
@@ -64,9 +66,10 @@ class Log:
 
 
 class Table:
-    """The rows of a training. Speed is in images per second of all processes since the last.
+    """The table of a training. Speed is in images/s of all processes since the previous row.
 
-    Where the loss scale moved or steps were skipped since the last row, a line of its own says so.
+    If the loss scale or the number of skipped steps has changed since the previous row, an extra
+    line shows both.
     """
 
     def __init__(self, log: Log, schedule: Schedule, scale: LossScale, first_step: int) -> None:
@@ -101,8 +104,8 @@ class Table:
 class Summaries:
     """Loss, learning rate, loss scale and speed for TensorBoard, every --save_summary_steps steps.
 
-    `images_per_s` counts from the summary before, so that the first has none: it would count the
-    start of the program.
+    `images_per_s` is measured since the previous summary. The first summary lacks it, because it
+    would include the start of the program.
     """
 
     def __init__(self, args: argparse.Namespace, schedule: Schedule, scale: LossScale) -> None:
@@ -110,12 +113,12 @@ class Summaries:
         self.schedule = schedule
         self.scale = scale
         self.every = args.save_summary_steps or schedule.steps_per_epoch
-        self.writer: tf.summary.SummaryWriter | None = None  # made when there is something to say
+        self.writer: tf.summary.SummaryWriter | None = None  # created by the first summary
         self.last_step, self.last_time = 0, 0.0
 
     def after(self, step: int, loss: tf.Tensor, final_loss: tf.Tensor) -> None:
-        """Write, when it is time to, what the last of that many steps was like."""
-        if hvd.rank() != 0 or step % self.every:  # Horovod: one process of all writes.
+        """Write a summary of the last step if one is due after `step` steps."""
+        if hvd.rank() != 0 or step % self.every:  # Horovod: only rank 0 writes.
             return
         value, now = float(loss), time.time()  # waits for the device
         self.writer = self.writer or tf.summary.create_file_writer(self.folder)
@@ -133,8 +136,8 @@ class Summaries:
 
 
 def summarize_scores(folder: str, scores: dict[int, dict[str, float]]) -> None:
-    """What an evaluation came to, for TensorBoard, beside the training's: by step."""
-    if hvd.rank() != 0:  # Horovod: one process of all writes.
+    """Write an evaluation's scores, by step, for TensorBoard, beside the training's summaries."""
+    if hvd.rank() != 0:  # Horovod: only rank 0 writes.
         return
     with tf.summary.create_file_writer(folder).as_default():
         for step, values in scores.items():

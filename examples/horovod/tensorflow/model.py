@@ -1,5 +1,7 @@
-"""ResNet-18 to 152 with https://arxiv.org/abs/1512.03385's layers, the stride in a block's 3x3
-convolution; the last batch norm of a block starts at zero, as in https://arxiv.org/abs/1706.02677.
+"""ResNet-18 to 152, with the layers of https://arxiv.org/abs/1512.03385.
+
+The stride of a block is in its 3x3 convolution. The last batch norm of a block starts at zero, as
+in https://arxiv.org/abs/1706.02677.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ BLOCKS = {
 
 
 def build_resnet(args: argparse.Namespace) -> tf.keras.Model:
-    """Images -> float32 logits [batch, 1000], channels where Keras' image data format has them."""
+    """Return a model from images to float32 logits [batch, 1000].
+
+    The images have channels first or last, as Keras's image data format says.
+    """
     blocks_per_stage, bottleneck = BLOCKS[args.model]
     size = args.image_size
     images = tf.keras.Input((3, size, size) if channels_first() else (size, size, 3))
@@ -38,7 +43,7 @@ def build_resnet(args: argparse.Namespace) -> tf.keras.Model:
     x = layers.GlobalAveragePooling2D()(x)
     normal = tf.keras.initializers.RandomNormal(stddev=0.01)
     logits = layers.Dense(CLASSES, kernel_initializer=normal)(x)
-    # The loss is computed in float32 in either precision.
+    # Float32 logits: with --fp16, too, the loss is computed in float32.
     return tf.keras.Model(images, layers.Activation("linear", dtype="float32")(logits))
 
 
@@ -69,7 +74,10 @@ def convolution(
     relu: bool = True,
     last: bool = False,
 ) -> tf.Tensor:
-    """A convolution without bias, its batch norm, and mostly a ReLU."""
+    """Add a convolution without bias, a batch norm and, if `relu`, a ReLU.
+
+    `last` marks the last convolution of a block.
+    """
     scaled = tf.keras.initializers.VarianceScaling()
     x = layers.Conv2D(
         filters,
@@ -89,7 +97,7 @@ def convolution(
 
 
 def decayed_weights(model: tf.keras.Model) -> list[tf.Variable]:
-    """Those that weight decay makes smaller: all but the batch norms'."""
+    """Return the weights that weight decay applies to: all but the batch norms'."""
     return [w for w in model.trainable_variables if "batch_normalization" not in w.name]
 
 

@@ -1,4 +1,4 @@
-"""The files of a data set: which there are, whether all are there, and how many records."""
+"""The record files of a data set: their names, completeness, and numbers of records."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from typing import BinaryIO
 import tensorflow as tf
 
 SHARD = re.compile(r"(?P<subset>\w+)-(?P<index>\d{5,})-of-(?P<count>\d{5,})")
+# Parts of TensorFlow's error messages that tell a user nothing.
 NOISE = re.compile(
     r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]|\bname: *$|\s+"
-    # Newer TensorFlows begin with this.
+    # Newer versions of TensorFlow start with this.
     r"|Error in user-defined function passed to \S+ transformation with iterator: \S+"
 )
 TOGETHER = "all training and validation files belong into one folder"
 
 
 class DataError(Exception):
-    """The data cannot be used as it lies there; the text says why and what to do."""
+    """The data cannot be used. The text has the reason and a remedy."""
 
 
 def files_of(data_dir: str, subset: str) -> list[str]:
-    """The files of "train" or "validation", sorted, such as train-00000-of-01024.
+    """Return the paths of the "train" or "validation" files, sorted, as train-00000-of-01024.
 
-    `data_dir` is a folder or a URL that TensorFlow can list. Files counted from 0 and from 1 are
-    both known. Raises DataError where there are none, where one is missing, and where files of
-    two sets lie together.
+    `data_dir` is a folder or a URL that TensorFlow can list. Files may be counted from 0 or from 1.
+    Raise DataError if there are no files, if one is missing, or if files of two sets are in the
+    folder.
     """
     folder = data_dir.rstrip("/") or "/"
     if "://" not in folder:
@@ -44,9 +45,10 @@ def files_of(data_dir: str, subset: str) -> list[str]:
 
 
 def listed(folder: str) -> list[str]:
-    """Names in the folder. Raises DataError where it cannot be listed."""
+    """Return the names in the folder. Raise DataError if it cannot be listed."""
     try:
-        tf.io.gfile.exists(folder)  # listdir says "not found" of schemes that it does not know
+        # Raises UnimplementedError for an unknown scheme, where listdir raises NotFoundError.
+        tf.io.gfile.exists(folder)
         return [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
     except tf.errors.NotFoundError:
         raise DataError(f"there is no folder {folder}") from None
@@ -60,7 +62,7 @@ def listed(folder: str) -> list[str]:
 
 
 def incomplete(subset: str, shards: list[re.Match[str]]) -> str | None:
-    """What is wrong with this set of files. Pure."""
+    """Return what is wrong with this set of files, or None."""
     counts = sorted({match["count"] for match in shards})
     if len(counts) > 1:
         return f"{subset} files of two sets (-of-{counts[0]} and -of-{counts[-1]}) lie together"
@@ -78,14 +80,16 @@ def incomplete(subset: str, shards: list[re.Match[str]]) -> str | None:
 
 
 def count_records(files: list[str]) -> int:
-    """Records in all files, by the first and the last: the others hold as many as the first.
+    """Return the number of records in all files. Only the first and the last file are counted.
 
-    Raises DataError where a file is cut short or cannot be read.
+    All other files are taken to have as many records as the first. Raise DataError if one of the
+    two is truncated or cannot be read.
     """
     return records_in(files[0]) * (len(files) - 1) + records_in(files[-1])
 
 
 def records_in(path: str) -> int:
+    """Return the number of records in a file. Raise DataError if it is truncated or unreadable."""
     if "://" not in path:
         try:
             with Path(path).open("rb", buffering=0) as file:
@@ -93,7 +97,7 @@ def records_in(path: str) -> int:
         except OSError as error:
             raise DataError(f"{path}: {error.strerror}") from None
     try:
-        # A remote file is read whole rather than in thousands of small requests.
+        # A remote file is read whole: reading the lengths alone takes thousands of small requests.
         records = tf.data.TFRecordDataset(path, buffer_size=8 << 20)
         return int(records.reduce(0, lambda count, _: count + 1))
     except tf.errors.OpError as error:
@@ -101,7 +105,10 @@ def records_in(path: str) -> int:
 
 
 def count_lengths(file: BinaryIO, path: str) -> int:
-    """Records, by their lengths alone: 8 bytes each, a checksum of 4, the data, one of 4 more."""
+    """Return the number of records, reading their lengths alone. Raise DataError if truncated.
+
+    A record is its length (8 bytes), a checksum (4 bytes), the data, and another checksum (4).
+    """
     end = os.fstat(file.fileno()).st_size
     at = count = 0
     while at < end:
@@ -114,5 +121,5 @@ def count_lengths(file: BinaryIO, path: str) -> int:
 
 
 def reason(error: tf.errors.OpError) -> str:
-    """The one line that matters of what TensorFlow says."""
+    """Return the part of TensorFlow's message that matters to a user, as one line."""
     return " ".join(NOISE.sub(" ", str(error.message)).split())

@@ -1,4 +1,4 @@
-"""How long to train, and at which learning rate. Plain numbers; step 0 is the first."""
+"""How long to train, and at which learning rate, in plain numbers. Step 0 is the first."""
 
 from __future__ import annotations
 
@@ -7,28 +7,31 @@ import math
 from dataclasses import dataclass
 from typing import Callable
 
-TRAINING_IMAGES = 1_281_167  # ImageNet's; an epoch of synthetic data is as long
-LOWEST_RATE = 0.00001  # poly ends there
-LARC_RATE = 3.7  # LARC limits each layer's step itself, so the rate need not fit the batch
+TRAINING_IMAGES = 1_281_167  # of ImageNet; an epoch of synthetic data has as many
+LOWEST_RATE = 0.00001  # the learning rate at the end of the poly decays
+# The default rate with --use_larc. LARC limits each layer's step, so the rate need not depend on
+# the batch size.
+LARC_RATE = 3.7
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The steps of one training; see make_schedule."""
+    """The length and learning rates of one training. make_schedule creates it."""
 
     args: argparse.Namespace
-    images: int  # training images, an epoch's length
-    global_batch: int  # images of one step
+    images: int  # training images, the length of an epoch
+    global_batch: int  # images of one step, of all processes together
     steps: int
     steps_per_epoch: int
     warmup_steps: int
     peak: float  # the learning rate after the warm-up
 
     def epoch(self, step: int) -> float:
+        """Return how many epochs come before this step, as a fraction."""
         return step * self.global_batch / self.images
 
     def learning_rate(self, step: int) -> float:
-        """First a straight line from --warmup_lr up to the peak, then the decay."""
+        """Return the rate of a step: a line from --warmup_lr up to the peak, then the decay."""
         if step < self.warmup_steps:
             warmup_lr = self.args.warmup_lr
             return warmup_lr + (self.peak - warmup_lr) * step / self.warmup_steps
@@ -40,11 +43,12 @@ class Schedule:
 
 
 def make_schedule(args: argparse.Namespace, size: int, images: int = TRAINING_IMAGES) -> Schedule:
-    """The schedule of `size` processes, each with a batch of its own.
+    """Return the schedule of `size` processes, each with --batch_size images in a step.
 
-    Raises ValueError when there are fewer images than one step takes, or steps than --trace_steps.
+    Raise ValueError if there are fewer images than one step takes, or if --trace_steps starts after
+    the last step.
     """
-    global_batch = args.batch_size * size  # Horovod: a step sees the batches of all.
+    global_batch = args.batch_size * size  # Horovod: a step has the batches of all processes.
     if images < global_batch:
         raise ValueError(
             f"one step takes {global_batch} images and there are {images}: lower --batch_size"
@@ -64,26 +68,27 @@ def make_schedule(args: argparse.Namespace, size: int, images: int = TRAINING_IM
 
 
 def check_trace(args: argparse.Namespace, steps: int) -> None:
-    """Raise ValueError where --trace_steps begins behind the last step, which is `steps` - 1."""
+    """Raise ValueError if --trace_steps starts after the last step, which is `steps` - 1."""
     if args.trace_steps and args.trace_steps[0] >= steps:
         first = args.trace_steps[0]
         raise ValueError(f"--trace_steps begins with step {first}, and the last one is {steps - 1}")
 
 
 def rate_for(global_batch: int) -> float:
-    # Horovod: more processes see more images in a step, and the rate grows with them.
+    # Horovod: with more processes a step has more images, and the rate grows in proportion.
     return 0.1 * global_batch / 256
 
 
 def whole_epochs(step: int, images: int, global_batch: int) -> int:
-    """The epochs that an evaluation tells, begun ones counted as whole."""
+    """Return the epochs that an evaluation prints: an incomplete epoch counts as a whole one."""
     return math.ceil(step / (images / global_batch))
 
 
-# Below, `step` counts from the end of the warm-up.
+# In the decays below, `step` counts from the end of the warm-up.
 
 
 def steps_decay(schedule: Schedule, step: int) -> float:
+    """Return the rate that changes at --lr_decay_steps: a tenth each time, or --lr_decay_lrs."""
     boundaries, rates = decay_steps_and_rates(
         schedule.args, schedule.steps_per_epoch, schedule.peak
     )
@@ -94,7 +99,10 @@ def steps_decay(schedule: Schedule, step: int) -> float:
 def decay_steps_and_rates(
     args: argparse.Namespace, steps_per_epoch: int, peak: float
 ) -> tuple[list[int], list[float]]:
-    """The steps after which the rate changes, and the rates: one more than changes."""
+    """Return the steps after which the rate changes, and the rates, one more than steps.
+
+    Raise ValueError if the flags contradict each other.
+    """
     boundaries = [int(epoch) * steps_per_epoch for epoch in args.lr_decay_steps.split(",")]
     if boundaries != sorted(boundaries):
         raise ValueError(f"--lr_decay_steps {args.lr_decay_steps} does not rise")
@@ -107,23 +115,26 @@ def decay_steps_and_rates(
 
 
 def poly_decay(schedule: Schedule, step: int, length: int | None = None) -> float:
+    """Return a polynomial (power 2) from the peak to LOWEST_RATE over `length` or all steps."""
     length = length or schedule.decay_length
     left = 1 - min(step, length) / length
     return (schedule.peak - LOWEST_RATE) * left**2 + LOWEST_RATE
 
 
 def poly_cycle_decay(schedule: Schedule, step: int) -> float:
+    """Return poly_decay over the smallest multiple of the decay length that contains `step`."""
     periods = max(1, math.ceil(step / schedule.decay_length))
     return poly_decay(schedule, step, length=periods * schedule.decay_length)
 
 
 def cosine_decay(schedule: Schedule, step: int) -> float:
+    """Return half a cosine from the peak to 0."""
     done = min(step, schedule.decay_length) / schedule.decay_length
     return schedule.peak * 0.5 * (1 + math.cos(math.pi * done))
 
 
 def cosine_restarts_decay(schedule: Schedule, step: int) -> float:
-    """Periods of cosine, each `t_mul` times as long and `m_mul` times as high as the last."""
+    """Return repeated half cosines, each `cdr_t_mul` times longer and `cdr_m_mul` times higher."""
     args = schedule.args
     done = step / (schedule.decay_length * args.cdr_first_decay_ratio)
     period, length = 0, 1.0
@@ -136,7 +147,7 @@ def cosine_restarts_decay(schedule: Schedule, step: int) -> float:
 
 
 def linear_cosine_decay(schedule: Schedule, step: int) -> float:
-    """https://arxiv.org/abs/1709.07417: a straight line down, times a cosine."""
+    """Return a falling straight line times a cosine: https://arxiv.org/abs/1709.07417."""
     args = schedule.args
     done = min(step, schedule.decay_length) / schedule.decay_length
     cosine = 0.5 * (1 + math.cos(2 * math.pi * args.lc_periods * done))

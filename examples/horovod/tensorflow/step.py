@@ -1,5 +1,4 @@
-"""One training step: the loss and its scale, its gradients averaged over all processes, LARC, and
-momentum."""
+"""One training step: loss, loss scale, gradients averaged over all processes, LARC, momentum."""
 
 from __future__ import annotations
 
@@ -10,38 +9,38 @@ import tensorflow as tf
 from batches import model_input
 from model import CLASSES, decayed_weights
 
-# Of a scale that is not given: it begins as the original's, and follows what float16 can hold.
+# The loss scale without --loss_scale starts as in the original program and adapts to float16.
 FIRST_SCALE = 1024.0
 LARGEST_SCALE = 2.0**24
-GROWS_AFTER = 2000  # good steps in a row
+GROWS_AFTER = 2000  # good steps in a row that double the scale
 
 
 class LossScale:
-    """What the loss is multiplied by, and which steps are skipped.
+    """The factor by which the loss is multiplied, and the counts of good and skipped steps.
 
-    Gradients below 6e-8 are zero in float16, and above 65504 they are no numbers; the scale moves
-    them in between. A step with a gradient that is no number is not made, and halves the scale;
-    2,000 good ones double it. With `--loss_scale`, or in float32, the scale stays as it is, and
-    such steps are skipped all the same.
+    In float16, gradients below 6e-8 become zero and gradients above 65504 become infinite. The
+    scale keeps them in this range. A step with a gradient that is infinite or NaN is skipped, and
+    halves the scale. 2,000 good steps in a row double it. With `--loss_scale`, or in float32, the
+    scale is fixed, and such steps are skipped as well.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.is_fixed = not args.fp16 or args.loss_scale is not None
         first = (args.loss_scale or FIRST_SCALE) if args.fp16 else 1.0
         self.value = tf.Variable(first, trainable=False)
-        self.good_steps = tf.Variable(0, trainable=False, dtype=tf.int64)  # since it changed
+        self.good_steps = tf.Variable(0, trainable=False, dtype=tf.int64)  # in a row, at this scale
         self.skipped = tf.Variable(0, trainable=False, dtype=tf.int64)
         self.skipped_in_a_row = tf.Variable(0, trainable=False, dtype=tf.int64)
 
     @property
     def variables(self) -> dict[str, tf.Variable]:
-        """What a run that goes on has to know. A fixed scale is the command line's to say."""
+        """The variables that a resumed run restores. A fixed scale comes from the command line."""
         counts = {"skipped": self.skipped, "skipped_in_a_row": self.skipped_in_a_row}
         changing = {"loss_scale": self.value, "good_steps": self.good_steps}
         return counts if self.is_fixed else {**counts, **changing}
 
     def follow(self, is_good: tf.Tensor) -> None:
-        """Count a step, and set the scale of the next."""
+        """Count a step, and set the scale of the next one."""
         skipped = tf.cast(tf.logical_not(is_good), tf.int64)
         self.skipped.assign_add(skipped)
         self.skipped_in_a_row.assign((self.skipped_in_a_row + 1) * skipped)
@@ -58,7 +57,7 @@ class LossScale:
 
 
 class Trainer:
-    """A model, its momentum, and the step that improves it."""
+    """A model, its momentum, and the training step."""
 
     def __init__(self, args: argparse.Namespace, model: tf.keras.Model) -> None:
         self.args = args
@@ -67,26 +66,26 @@ class Trainer:
         self.decayed = decayed_weights(model)
         self.momenta = [tf.Variable(tf.zeros(w.shape), trainable=False) for w in self.weights]
         self.scale = LossScale(args)
-        # Nothing in the step needs autograph, which would take seconds to read Horovod's code.
+        # The step does not need autograph, which would take seconds to convert Horovod's code.
         self.step = tf.function(self._step, autograph=False)
 
     def _step(
         self, images: tf.Tensor, labels: tf.Tensor, rate: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """One step with this learning rate. Returns the loss without and with the weight decay."""
+        """Train for one step at this rate. Return the loss without and with the weight decay."""
         scale, averages = self.scale.value, self.model.non_trainable_variables
         averages_before = [tf.identity(average) for average in averages]
         with tf.GradientTape() as tape:
             loss, final_loss = self.losses(images, labels)
             scaled_loss = final_loss * scale
-        # Horovod: the tape's gradients become the mean over all processes. Sent in a few groups,
-        # they still travel while others are computed, and the graph is traced in half the time.
+        # Horovod: the tape's gradients become the mean over all processes. They are sent in a few
+        # groups: some are sent while others are computed, and tracing the graph takes half as long.
         compression = hvd.Compression.fp16 if self.args.fp16_allreduce else hvd.Compression.none
         tape = hvd.DistributedGradientTape(
             tape, groups=min(8, len(self.weights)), compression=compression
         )
         gradients = [g / scale for g in tape.gradient(scaled_loss, self.weights)]
-        # Horovod: one process's overflow is in everyone's mean by now, so that all decide alike.
+        # Horovod: an overflow on one process is in the mean on all of them, so all decide alike.
         is_good = tf.math.is_finite(tf.linalg.global_norm(gradients))
 
         def improve() -> None:
@@ -94,7 +93,8 @@ class Trainer:
                 self._improve(*step, rate)
 
         def skip() -> None:
-            # What overflowed went through the batch norms, whose averages would never forget it.
+            # The batch norms have added the overflow to their moving averages, where an infinite
+            # value or NaN would stay forever.
             for average, before in zip(averages, averages_before):
                 average.assign(before)
 
@@ -103,12 +103,13 @@ class Trainer:
         return loss, final_loss
 
     def _limited(self, gradients: list[tf.Tensor], rate: tf.Tensor) -> list[tf.Tensor]:
+        """Apply LARC to the gradients if --use_larc is given."""
         if not self.args.use_larc:
             return gradients
         return larc(self.weights, gradients, rate, self.args.leta)
 
     def losses(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """This process's mean loss over its batch, without and with the weight decay."""
+        """Return this process's mean loss over its batch, without and with the weight decay."""
         logits = self.model(model_input(self.args, images), training=True)
         loss = tf.reduce_mean(cross_entropy(labels, logits, self.args.label_smoothing))
         squares = tf.add_n([tf.nn.l2_loss(w) for w in self.decayed])
@@ -117,8 +118,10 @@ class Trainer:
     def _improve(
         self, weight: tf.Variable, momentum: tf.Variable, gradient: tf.Tensor, rate: tf.Tensor
     ) -> None:
-        """Stochastic gradient descent with Nesterov's momentum, in one fused operation:
-        m <- mom m + g;  w <- w - rate (g + mom m)."""
+        """Update a weight by gradient descent with Nesterov's momentum, in one fused operation.
+
+        m <- mom m + g;  w <- w - rate (g + mom m)
+        """
         tf.raw_ops.ResourceApplyMomentum(
             var=weight.handle,
             accum=momentum.handle,
@@ -129,13 +132,13 @@ class Trainer:
         )
 
     def broadcast(self) -> None:
-        # Horovod: everyone goes on from the state of rank 0.
+        # Horovod: all processes start from the state of rank 0.
         state = [*self.model.variables, *self.momenta, *self.scale.variables.values()]
         hvd.broadcast_variables(state, root_rank=0)
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:
-    """The loss of each image [batch]; smoothing moves that share of a label to all classes."""
+    """Return each image's loss [batch]. `smoothing`: share of a label given to all classes."""
     if not smoothing:
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     targets = tf.one_hot(labels, CLASSES, 1 - smoothing + smoothing / CLASSES, smoothing / CLASSES)
@@ -145,10 +148,10 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.
 def larc(
     weights: list[tf.Variable], gradients: list[tf.Tensor], rate: tf.Tensor, eta: float
 ) -> list[tf.Tensor]:
-    """Gradients made smaller where rate * |g| would move a layer by more than eta of its |w|.
+    """Scale down the gradient of each layer that rate * |g| would move by more than eta * |w|.
 
-    Layer-wise adaptive rate control: https://arxiv.org/abs/1708.03888 with its rate as the upper
-    limit of the layers' own. Where a norm is zero, the layer's own rate is 1.
+    This is layer-wise adaptive rate control: https://arxiv.org/abs/1708.03888, with `rate` as the
+    upper limit of each layer's own rate. If a norm is zero, the layer's own rate is 1.
     """
     weight_norms = tf.stack([tf.norm(w) for w in weights])
     gradient_norms = tf.stack([tf.norm(g) for g in gradients])

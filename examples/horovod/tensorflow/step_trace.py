@@ -1,4 +1,4 @@
-"""What a few steps do, by TensorFlow's profiler: a file for Perfetto and one for TensorBoard."""
+"""A trace of a few steps by TensorFlow's profiler: a file for Perfetto, and one for TensorBoard."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from log import Log
 
 
 class StepTrace:
-    """The steps of --trace_steps START:STOP, STOP not among them, as far as they are made.
+    """Traces the steps of --trace_steps START:STOP, without STOP, or fewer if the run ends before.
 
-    Writes `trace-steps-START-STOP.json.gz` and `….xplane.pb`. Steps take longer meanwhile.
+    Writes `trace-steps-START-STOP.json.gz` for Perfetto and `….xplane.pb` for TensorBoard. Traced
+    steps take longer.
     """
 
     def __init__(self, args: argparse.Namespace, log: Log) -> None:
-        # Horovod: one process of all is traced; the others' steps are alike.
+        # Horovod: only rank 0 is traced; the steps of the others are alike.
         self.first, self.stop = args.trace_steps if hvd.rank() == 0 and args.trace_steps else (0, 0)
         self.folder = Path(args.trace_dir or args.log_dir)
         self.log = log
-        self.draft: str | None = None  # where the profiler writes, while it does
+        self.draft: str | None = None  # the profiler's folder during a trace
 
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
+        """Trace the block as step `number`, if this step is to be traced."""
         if not self.first <= number < self.stop:
             yield
             return
@@ -39,12 +41,12 @@ class StepTrace:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.draft = tempfile.mkdtemp(prefix=".trace-", dir=self.folder)
             tf.profiler.experimental.start(self.draft)
-        # By `_r` the profiler knows a step.
+        # `_r=1` marks this event as a step for the profiler.
         with tf.profiler.experimental.Trace("step", step_num=number, _r=1):
             yield
 
     def after(self, steps: int, loss: tf.Tensor, last: bool) -> None:
-        """Write the files when so many steps are made, if those were the last to be traced."""
+        """Write the files if tracing ends after `steps` steps. `last`: the run ends there."""
         if self.draft is None or not (steps >= self.stop or last):
             return
         float(loss)  # waits for the device
@@ -61,9 +63,9 @@ class StepTrace:
 
 
 def chrome_events(xspace: bytes) -> Iterator[dict[str, Any]]:
-    """The profiler's events in Chrome's format, in microseconds: a process is a device or the host,
-    a thread one of its queues or threads.
+    """Yield the profiler's events in Chrome's trace format, with times in microseconds.
 
+    A process is a device or the host. A thread is one of its queues or threads. The format:
     https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
     """
     from tensorflow.core.profiler.protobuf import xplane_pb2

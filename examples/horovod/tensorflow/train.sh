@@ -1,12 +1,14 @@
 #!/bin/sh
-# Train ResNet-50 on ImageNet, in ~/data/tf-imagenet on every node, and evaluate it on this one:
+# Train ResNet-50 on ImageNet on 32 GPUs, then evaluate it on this node's GPUs:
 #
 #     ./train.sh 32
 #
-# on the head node, with the `hosts` file of this folder. It prints each mpirun line and runs it.
-# A log folder with an earlier run: --clear deletes it, --resume goes on from it. --no-eval: train
-# only. --force: whatever the checks before it say.
-# Further arguments (--num_batches 100) go to the trainer.
+# Run this on the head node. The nodes are those in the `hosts` file of this folder, and each needs
+# the data in ~/data/tf-imagenet. The script prints each mpirun command and runs it.
+#
+# If the log folder has an earlier run, --clear deletes that run and --resume continues it.
+# --no-eval: do not evaluate. --force: train even if the checks before the training fail.
+# Further arguments, such as --num_batches 100, go to the trainer.
 case $#:$2 in
     0:* | *:[!-]*)
         echo "Usage: $0 <num_gpus>"

@@ -1,25 +1,26 @@
 """Train a ResNet on ImageNet with TensorFlow 2 and Horovod, and evaluate it.
 
-One GPU, or none, on an image of noise:
+On one GPU, or on CPUs, with one image of noise as data:
 
     python train_imagenet_resnet_hvd.py --synthetic --num_batches 1000
 
-Every GPU of the hosts in a hosts file, 32 in all, and then the accuracy:
+On the 32 GPUs of the hosts in a hosts file, and then the accuracy, on 8 GPUs of one host:
 
     mpirun -np 32 -hostfile hosts python train_imagenet_resnet_hvd.py \
         --data_dir ~/data/tf-imagenet --num_epochs 90 --warmup_epochs 10
     mpirun -np 8 python train_imagenet_resnet_hvd.py \
         --data_dir ~/data/tf-imagenet --eval
 
-A laptop's two cores (float16 is slow without a GPU, so --nofp16):
+On the two cores of a laptop (--nofp16, because float16 is slow without a GPU):
 
     mpirun -np 2 python train_imagenet_resnet_hvd.py --synthetic --nofp16 \
         --image_size 64 --batch_size 8 --num_batches 40 --display_every 10
 
-Every line marked `Horovod:` is there because more than one process trains; without those lines
-this is a program for one GPU. Its parts, each in a file of its own: flags, schedule (the learning
-rates), data and augment (reading images), batches, model, step (loss, LARC, momentum),
-checkpoints, evaluate, log, step_trace, agreement (what all processes must know the same).
+Comments that start with `Horovod:` mark the lines that are needed only because several processes
+train. Without those lines, this is a program for one GPU. Its parts are in files of their own:
+flags, schedule (steps and learning rates), data, records and augment (from files to images),
+batches, model, step (loss, LARC, momentum), checkpoints, evaluate, log, step_trace, and agreement
+(values that all processes must share, and how they fail together).
 """
 
 # ruff: noqa: E402
@@ -28,7 +29,7 @@ from __future__ import annotations
 from flags import parse_args
 
 if __name__ == "__main__":
-    ARGS = parse_args()  # before TensorFlow, so that --help and mistakes need not wait for it
+    ARGS = parse_args()  # before TensorFlow's import: --help and wrong flags are answered at once
 
 import argparse
 import math
@@ -36,6 +37,8 @@ import os
 import sys
 import time
 
+# TensorFlow reads these, so they are set before its import: errors only, two threads per GPU that
+# launch kernels, and faster cuDNN kernels for batch norm and convolutions.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_GPU_THREAD_MODE", "gpu_private")
 os.environ.setdefault("TF_GPU_THREAD_COUNT", "2")
@@ -63,7 +66,8 @@ from schedule import TRAINING_IMAGES, make_schedule
 from step import LossScale, Trainer
 from step_trace import StepTrace
 
-MOST_SKIPPED = 30  # steps in a row: more than the largest loss scale takes to fall to 1
+# Skipped steps in a row that end a run. The largest loss scale, 2^24, falls to 1 in fewer steps.
+MOST_SKIPPED = 30
 
 
 def main(args: argparse.Namespace) -> None:
@@ -71,7 +75,7 @@ def main(args: argparse.Namespace) -> None:
         start(args)
         log = Log(args)
         log.line(f"PY{sys.version}TF{tf.__version__}")
-        log.line(f"Horovod size: {hvd.size()}")  # Horovod: how many processes train.
+        log.line(f"Horovod size: {hvd.size()}")  # Horovod: the number of processes.
         if args.eval:
             evaluate(args, log)
         else:
@@ -83,13 +87,13 @@ def main(args: argparse.Namespace) -> None:
 
 
 def start(args: argparse.Namespace) -> None:
-    """Meet the other processes, take a device."""
+    """Start Horovod, select this process's GPU, and configure TensorFlow. Raise Problem."""
     if getattr(tf.keras, "__version__", "2").startswith("3"):
         raise Problem("Keras 3 does not train with Horovod: take TensorFlow 2.15, or tf_keras")
     offer_stacks()
     hvd.init()  # Horovod: from here on each process knows its rank.
     if hvd.rank() == 0 and hvd.cross_size() > 1 and "NCCL_DEBUG" not in os.environ:
-        # Horovod: one process says which network its NCCL takes between the nodes.
+        # Horovod: let rank 0's NCCL print which network it uses between the nodes.
         os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET,ENV")
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
@@ -97,7 +101,7 @@ def start(args: argparse.Namespace) -> None:
             raise Problem(f"{hvd.local_size()} processes and {len(gpus)} GPUs on this node")
         # Horovod: one GPU for each process of a host.
         tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
-    # Convolutions are fastest, or possible at all, with channels first on a GPU, last on a CPU.
+    # Convolutions are fastest with channels first on a GPU. On a CPU they need channels last.
     tf.keras.backend.set_image_data_format("channels_first" if gpus else "channels_last")
     tf.config.threading.set_intra_op_parallelism_threads(args.intra_op_parallelism_threads)
     tf.config.threading.set_inter_op_parallelism_threads(args.inter_op_parallelism_threads)
@@ -111,16 +115,19 @@ def start(args: argparse.Namespace) -> None:
 
 
 def input_threads(cpus: int, processes: int) -> int:
-    """Threads that prepare images for one of a node's processes: its share of the CPUs, less two
-    that the step and Horovod need."""
+    """Return how many threads prepare images for one of a node's `processes`.
+
+    They are the process's share of the node's CPUs, less two for the step and Horovod; at least 1.
+    """
     return max(1, cpus // processes - 2)
 
 
 def train(args: argparse.Namespace, log: Log) -> None:
+    """Train to the last step, from the last checkpoint if there is one."""
     found, images_per_epoch = None, TRAINING_IMAGES
     if args.data_dir:
         log.line(f"Using data from: {args.data_dir}")
-        # Horovod: each node reads files of its own, which must be the same as the others'.
+        # Horovod: each node reads its own copy of the files. The copies must not differ.
         found = same_everywhere(lambda: look_for(args.data_dir, "train"))
         images_per_epoch = found.images
         log.line(f"Found {found.images} training samples")
@@ -132,7 +139,7 @@ def train(args: argparse.Namespace, log: Log) -> None:
     summaries = Summaries(args, schedule, trainer.scale)
     trace = StepTrace(args, log)
     first_step = 0
-    if found:  # noise teaches nothing that is worth keeping
+    if found:  # a run on noise has nothing worth saving
         log.line(f"Checkpointing every {checkpoints.every} steps")
         log.line(f"Saving summary every {summaries.every} steps")
         log.line(f"Using preprocessing threads per GPU: {args.num_parallel_calls}")
@@ -141,7 +148,7 @@ def train(args: argparse.Namespace, log: Log) -> None:
             return
     log.record(
         "begin",
-        gpus=hvd.size(),  # Horovod: the ranks that train.
+        gpus=hvd.size(),  # Horovod: the number of ranks that train.
         tensorflow=tf.__version__,
         data=args.data_dir,
         training_samples=found.images if found else None,
@@ -149,7 +156,7 @@ def train(args: argparse.Namespace, log: Log) -> None:
         resumed_from=first_step or None,
         steps=schedule.steps,
     )
-    trainer.broadcast()  # Horovod: everyone starts with the same weights.
+    trainer.broadcast()  # Horovod: all processes start with the same weights.
     batches = together(lambda: training_batches(args, found, first_step))
 
     started = time.time()
@@ -168,19 +175,20 @@ def train(args: argparse.Namespace, log: Log) -> None:
             if checkpoints.due(step + 1):
                 check(trainer.scale, final_loss, schedule.steps)
                 checkpoints.save(step + 1)
-    float(final_loss)  # waits, too: finished means the device
+    float(final_loss)  # waits for the device, so that the time includes the last step
     took_s = time.time() - started
     log.line(f"Finished in {took_s}")
     log.record("end", finished_in_s=took_s)
 
 
 def check(scale: LossScale, loss: tf.Tensor, steps: int) -> None:
-    """Raises CommonProblem when nothing is learned any more: skipped steps change no weight."""
+    """Raise CommonProblem if too many steps in a row were skipped: they change no weight."""
     in_a_row = int(scale.skipped_in_a_row)
     if not in_a_row:
         return
-    # Horovod: all processes count alike and see one loss, so that they end together.
+    # Horovod: the mean loss and the count are the same on all processes, so they end together.
     mean = float(hvd.allreduce(loss, name="checked_loss"))
+    # A smaller loss scale cannot help if the loss itself is not finite: a short run ends earlier.
     short_run = max(1, steps // 2)
     if in_a_row >= (MOST_SKIPPED if math.isfinite(mean) else min(MOST_SKIPPED, short_run)):
         raise CommonProblem(

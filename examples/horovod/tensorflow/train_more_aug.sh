@@ -1,13 +1,15 @@
 #!/bin/sh
-# Train ResNet-50 on ImageNet as train.sh does, on so many GPUs (128 and more) that the large batch
-# needs LARC and more augmentation:
+# Train ResNet-50 on ImageNet as train.sh does, but with LARC and more augmentation. The large
+# batches of 128 GPUs and more need both:
 #
 #     ./train_more_aug.sh 256
 #
-# on the head node, with the `hosts` file of this folder. It prints each mpirun line and runs it.
-# A log folder with an earlier run: --clear deletes it, --resume goes on from it. --no-eval: train
-# only. --force: whatever the checks before it say.
-# Further arguments (--num_batches 100) go to the trainer.
+# Run this on the head node. The nodes are those in the `hosts` file of this folder, and each needs
+# the data in ~/data/tf-imagenet. The script prints each mpirun command and runs it.
+#
+# If the log folder has an earlier run, --clear deletes that run and --resume continues it.
+# --no-eval: do not evaluate. --force: train even if the checks before the training fail.
+# Further arguments, such as --num_batches 100, go to the trainer.
 case $#:$2 in
     0:* | *:[!-]*)
         echo "Usage: $0 <num_gpus>"

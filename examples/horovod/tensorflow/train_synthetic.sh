@@ -1,10 +1,11 @@
 #!/bin/sh
-# Train ResNet-50 on synthetic data, to see that the nodes reach each other:
+# Train ResNet-50 on synthetic data on 32 GPUs, to check that the nodes reach each other:
 #
 #     ./train_synthetic.sh 32
 #
-# on the head node, with the `hosts` file of this folder. It prints each mpirun line and runs it.
-# Further arguments (--num_batches 100) go to the trainer.
+# Run this on the head node. The nodes are those in the `hosts` file of this folder. The script
+# prints each mpirun command and runs it.
+# Further arguments, such as --num_batches 100, go to the trainer.
 case $#:$2 in
     0:* | *:[!-]*)
         echo "Usage: $0 <num_gpus>"
