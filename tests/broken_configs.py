@@ -1,11 +1,11 @@
-"""Files that are no clusterctl.yaml, and what is said of them: whole messages, one case a line."""
+"""Invalid clusterctl.yaml files and their error messages, one case per line."""
 
 # ruff: noqa: E501
 # fmt: off
 
 from __future__ import annotations
 
-# What is in the file -> what is said of it, without the file's name.
+# Content of the file, and its error messages without the file's name.
 BROKEN = [
     ("", ["1: nothing is in it; it needs `defaults:` or `clusters:`"]),
     ("# later\n", ["1: nothing is in it; it needs `defaults:` or `clusters:`"]),
@@ -77,7 +77,7 @@ BROKEN = [
     ("clusters:\n  a: {extends: a}\n", ["2: clusters.a.extends: a circle: a extends a"]),
     ("clusters:\n  a: {extends: b}\n  b: {extends: c}\n  c: {extends: b}\n", ["3: clusters.b.extends: a circle: b extends c extends b", "4: clusters.c.extends: a circle: c extends b extends c"]),
     ("clusters:\n  a: {extends: [b]}\n  b: {}\n", ["2: clusters.a.extends: not the name of a cluster: a list"]),
-    # All of them at once, in the order of the file
+    # Several problems at once, in the order of the file
     (
         "defaults:\n  nodes: four\n  sopt: true\nclusters:\n  a:\n    extends: b\n    budget: x\nmore: 1\n",
         [

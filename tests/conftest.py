@@ -1,4 +1,4 @@
-"""What tests of several folders share. The lab is the local EC2 (docs/lab.md)."""
+"""Fixtures and settings for all tests. The lab is the local EC2 (docs/lab.md)."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from tests.pair import pair
 
 __all__ = ["pair"]
 
-# Machines that test are busy: how long an example takes says nothing.
+# No deadline: on a busy machine, the time of one example says nothing.
 hypothesis.settings.register_profile("suite", deadline=None, database=None)
 hypothesis.settings.load_profile("suite")
 
-# A shell starts what runs in its background with SIGINT ignored. Commands inherit that, and no
-# Ctrl-C would reach those that the tests interrupt.
+# A shell starts background programs with SIGINT ignored. Commands inherit that, and the tests
+# could not interrupt them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Else every session reads EC2's whole description anew and keeps it: gigabytes after all tests.
+# Without this cache, every boto3 session reads and keeps EC2's whole API description: gigabytes
+# after all tests.
 botocore.loaders.create_loader = functools.lru_cache(botocore.loaders.create_loader)
 
 
-# Who asks for one of these waits for hosts, or for TensorFlow.
+# Tests with these fixtures wait for hosts or for TensorFlow.
 MARKS = {"lab": "lab", "lab_home": "lab", "training_env": "train"}
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest drops what -m does not choose
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects tests by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with the most tests that wait come first: the others fill the gaps at the end."""
+    """Put files with the most waiting tests first: short tests fill the gaps at the end."""
     waits = ("lab", "train", "slow")
     for item in items:
         for fixture in MARKS.keys() & set(getattr(item, "fixturenames", ())):
@@ -48,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory):
-    """A running lab in a home of its own: its LabRecord. Nothing of it is left at the end."""
+    """Yield the LabRecord of a running lab in its own home. Nothing of it remains at the end."""
     reason = why_no_lab()
     if reason:
         pytest.skip(reason)
@@ -62,7 +63,7 @@ def lab(tmp_path_factory):
 
 @pytest.fixture
 def lab_home(tmp_path):
-    """A home in which a test starts and stops a lab of its own."""
+    """Yield a home in which a test starts and stops its own lab."""
     reason = why_no_lab()
     if reason:
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""The lab's API with hosts that are there in name only: its rules and states, and nothing boots."""
+"""The lab's API with its rules and states, but without hosts: nothing boots."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ipaddress import IPv4Network
 from typing import Any
 
 NETWORK = IPv4Network("10.99.0.0/16")
-# No test gives back what it still has when the next one begins.
+# Large, because tests do not release their addresses before the next one starts.
 PUBLIC = IPv4Network("198.18.96.0/19")
 
 
 class NamedHosts:
-    """In the place of the namespace daemon: every host is up as soon as it is asked for."""
+    """Replaces the namespace daemon: every host is up as soon as it is requested."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, dict[str, Any]] = {}
@@ -56,7 +56,7 @@ class NamedHosts:
 
 @functools.lru_cache
 def complete_moto() -> None:
-    """Once per process: all of the lab's completions, and a supervisor of hosts in name."""
+    """Add the lab's completions to moto, with NamedHosts. Once per process."""
     from clusterctl.lab.complete import complete_moto as complete
     from clusterctl.lab.faults.kinds import Lag
     from clusterctl.lab.faults.store import FAULTS
@@ -72,7 +72,7 @@ def complete_moto() -> None:
             try:
                 return super()._step()
             except (AttributeError, KeyError, RuntimeError):
-                # A test begins: all that there was is being forgotten just now.
+                # A test starts, and moto is being reset.
                 return True
 
     threading.Thread(target=Supervisor(hosts, NETWORK).run, daemon=True).start()

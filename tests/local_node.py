@@ -1,4 +1,4 @@
-"""A stand-in for the connections to one node: its commands run here, with a home of their own."""
+"""A replacement for the connections to one node: its commands run here, in their own home."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ HEAD = Target("demo-0", "10.0.0.4", "ubuntu")
 
 @dataclass
 class LocalNode:
-    """`run` and `run_all` of Connections, by /bin/sh on this machine.
+    """Connections whose `run` and `run_all` use /bin/sh on this machine.
 
-    `trouble` is raised, one error per call, instead of running anything; commands are kept.
+    Each call raises the next error of `trouble` instead of running, until none is left. Commands
+    are recorded.
     """
 
     home: Path

@@ -1,4 +1,4 @@
-"""EC2 as the lab has it, behind a real endpoint: for tests that need the API and no hosts."""
+"""The lab's EC2 API at a real endpoint, for tests that need no hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.hostless import complete_moto
 
 REGION = "us-east-1"
 KEY = {"access_key": "test", "secret_key": "test"}
-# Of another account.
+# Credentials of another account.
 OTHER_KEY = {"access_key": "other", "secret_key": "other"}
 DLAMI = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) {}"
 OLD_IMAGE, NEW_IMAGE, ARM_IMAGE = "ami-0aaaaaaaaaaaaaaa1", "ami-0aaaaaaaaaaaaaaa2", "ami-0arm"
@@ -54,7 +54,7 @@ IMAGES = [
 
 @contextlib.contextmanager
 def moto_server() -> Iterator[str]:
-    """The endpoint of a server that runs in this process."""
+    """Yield the endpoint of a server in this process."""
     from moto.ec2.models.amis import Ami, AmiBackend
 
     from clusterctl.lab.accounts import KEYS
@@ -78,12 +78,12 @@ def moto_server() -> Iterator[str]:
         finally:
             server.shutdown()
             serving.join()
-            # Each holds EC2's whole description, and no other server is at that address again.
+            # Each client holds EC2's whole API description, and no later server has this address.
             clients_of.cache_clear()
 
 
 def reset() -> None:
-    """Forget everything that was made."""
+    """Delete all resources of the server."""
     from moto.moto_api._internal.models import moto_api_backend
 
     moto_api_backend.reset()
@@ -91,7 +91,7 @@ def reset() -> None:
 
 @functools.lru_cache
 def clients_of(endpoint_url: str) -> Clients:
-    """Making a client costs more than most tests."""
+    """Return cached clients: to make one takes longer than most tests."""
     return Clients(Account(region=REGION, endpoint_url=endpoint_url, **KEY))
 
 
@@ -100,7 +100,7 @@ def client_of(endpoint_url: str):
 
 
 def clients_with(client) -> Clients:
-    """The clients of its endpoint, with this one, perhaps a wrapped one, for EC2."""
+    """Return the clients of the endpoint of `client`, with `client` (perhaps wrapped) for EC2."""
     clients = copy.copy(clients_of(client.meta.endpoint_url))
     vars(clients)["ec2"] = client
     return clients
@@ -119,6 +119,6 @@ def moto_client(moto_url):
 
 @pytest.fixture
 def client(moto_url, moto_client):
-    """A client of an EC2 where nothing has been made yet."""
+    """Return a client of an EC2 without any resources."""
     reset()
     return moto_client

@@ -1,4 +1,4 @@
-"""Clusters in the lab made by `clusterctl up`; that of two nodes is there once for all tests."""
+"""Clusters in the lab, made by `clusterctl up`. All tests of a worker share one of two nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ while :; do sleep 0.1; done
 
 @dataclass(frozen=True)
 class LabCluster:
-    """`clusterctl ... NAME ...` as a user types it, and what tests need beside it."""
+    """A cluster: `clusterctl ... NAME ...` as a user types it, and further actions for tests."""
 
     lab: LabRecord
     name: str = NAME
@@ -45,7 +45,7 @@ class LabCluster:
         return {**os.environ, "CLUSTERCTL_HOME": str(self.lab.home), "CLUSTERCTL_LAB": "1"}
 
     def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:
-        """`clusterctl COMMAND NAME ARGUMENTS...`, running; COMMAND may be two words."""
+        """Start `clusterctl COMMAND NAME ARGUMENTS...`. COMMAND may be two words."""
         return subprocess.Popen(
             [sys.executable, "-m", "clusterctl", *command.split(), self.name, *arguments],
             env=self.environ,
@@ -56,13 +56,13 @@ class LabCluster:
         )
 
     def ctl(self, command: str, *arguments: str):
-        """The same to its end: (exit status, stdout, stderr)."""
+        """Run a command as `start` does, to its end. Return (exit status, stdout, stderr)."""
         status, out, err = run_one([*command.split(), self.name, *arguments], self.environ)
         assert "Traceback" not in err, err
         return status, out, err
 
     def jobs(self) -> list[dict[str, Any]]:
-        """What `jobs --json` says, the oldest first."""
+        """Return the jobs of `jobs --json`, the oldest first."""
         status, out, err = self.ctl("jobs", "--json")
         assert status == 0, err
         found: list[dict[str, Any]] = json.loads(out)
@@ -72,7 +72,7 @@ class LabCluster:
         return AppContext(load_settings(self.environ)).open(self.name)
 
     def on(self, node: int, command: str, stdin: bytes = b"") -> str:
-        """The output of a command on a node, which has to succeed."""
+        """Return the output of a command on a node. It has to succeed."""
         with self.access() as access:
             target = access.all_targets[node]
             result = access.connections.run(target, command, stdin=stdin, timeout_s=240)
@@ -80,7 +80,7 @@ class LabCluster:
         return result.stdout
 
     def put(self, path: str, text: str) -> None:
-        """A file in the home folder of every node."""
+        """Write a file into the home folder of every node."""
         with self.access() as access:
             nodes = range(len(access.targets))
         for node in nodes:
@@ -88,7 +88,7 @@ class LabCluster:
 
     @contextlib.contextmanager
     def cut_off(self, node: int) -> Iterator[None]:
-        """Take a node's link down for the time of the block, as a pulled cable does."""
+        """Take a node's link down for the duration of the block, like a pulled cable."""
         word = f"cut-{node}-{os.getpid()}"
         self.on(node, "cat > cut.sh", CUT.encode())
         self.on(node, f"setsid sudo -n sh cut.sh {word} </dev/null >/dev/null 2>&1 &")
@@ -96,7 +96,7 @@ class LabCluster:
             eventually(lambda: not self.answers(node), "the link to be down")
             yield
         finally:
-            # Nothing reaches the node over the network, but its processes are this machine's.
+            # The network no longer reaches the node, but its processes are visible on this machine.
             search = ["pgrep", "-f", f"^sh cut.sh {word}"]
             found = subprocess.run(search, stdout=subprocess.PIPE, check=False)
             for pid in found.stdout.split():
@@ -106,7 +106,7 @@ class LabCluster:
 
     @contextlib.contextmanager
     def fault(self, node: int, fault: str, undo: str, *options: str) -> Iterator[None]:
-        """A fault of the lab for the time of the block: fill and drain, freeze and thaw, …"""
+        """Set a lab fault for the duration of the block: fill and drain, freeze and thaw, …"""
         with self.access() as access:
             instance = access.cluster.nodes[node].instance_id
         self.lab_fault(fault, instance, *options)
@@ -121,9 +121,9 @@ class LabCluster:
 
     @contextlib.contextmanager
     def instance_profile(self) -> Iterator[None]:
-        """All nodes have a role that may do anything, for the time of the block."""
+        """Give all nodes a role with all permissions, for the duration of the block."""
         iam, ec2 = once_client(self.lab, "iam"), once_client(self.lab)
-        # Files that run in one worker share its lab: another file's cluster may have made it.
+        # Test files of one worker share its lab: another file's cluster may have made the role.
         with contextlib.suppress(iam.exceptions.EntityAlreadyExistsException):
             iam.create_role(RoleName="pair", AssumeRolePolicyDocument=json.dumps(ROLE))
             iam.create_instance_profile(InstanceProfileName="pair")
@@ -152,13 +152,13 @@ class LabCluster:
 
 
 def eventually(reached, what: str):
-    """The first true value of `reached()`. Fails with `what` at the deadline."""
+    """Return the first true value of `reached()`. Fail with `what` at the deadline."""
     return wait_until(reached, what)
 
 
 @pytest.fixture(scope="session")
 def pair(lab):
-    """The cluster, up; `down` at the end."""
+    """Yield the shared cluster of two nodes. `down` removes it at the end."""
     cluster = LabCluster(lab)
     status, _, err = cluster.ctl("up", "--nodes", "2", "--instance-type", "p3.2xlarge")
     assert status == 0, err

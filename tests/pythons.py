@@ -1,4 +1,4 @@
-"""Other versions of Python on this machine: the nodes' may be older or newer than ours."""
+"""Other versions of Python on this machine: that of nodes may be older or newer than ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 def python_or_skip(version: str) -> Path:
-    """A `pythonVERSION` that starts: on the PATH, or one that pyenv keeps. Skips without one."""
+    """Return a `pythonVERSION` that starts, from the PATH or pyenv. Skip the test without one."""
     for candidate in _candidates(version):
         probe = subprocess.run([candidate, "-c", "pass"], capture_output=True, check=False)
         if probe.returncode == 0:

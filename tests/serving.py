@@ -1,4 +1,4 @@
-"""A tiny SavedModel for the tests of serving."""
+"""A tiny SavedModel for tests of the model server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def training_python() -> str:
 
 
 def make_model(folder: Path, *versions: int) -> Path:
-    """Version N answers N * x; see bootstrap/serving_model.py for its other signatures."""
+    """Make the model. Version N returns N * x; for other signatures see serving_model.py."""
     program = Path(__file__).parent / "bootstrap" / "serving_model.py"
     subprocess.run([training_python(), str(program), str(folder), *map(str, versions)], check=True)
     return folder

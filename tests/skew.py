@@ -1,5 +1,8 @@
-"""A clock that is off, on one host of the lab. No namespace has a clock of its own: what is
-started there from now on gets another time from the C library."""
+"""A wrong clock on one host of the lab.
+
+A namespace has no clock of its own, so programs that are started there get another time from the
+C library.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ time_t time(time_t *to) {
 
 @contextlib.contextmanager
 def skewed(pair: Any, node: int, seconds: int) -> Iterator[None]:
-    """Have the clock of a node be so far ahead for the time of the block."""
+    """Set a node's clock ahead for the duration of the block."""
     library = "/usr/lib/skew.so"
     build = f"cc -shared -fPIC -DSECONDS={seconds} -x c - -o /tmp/skew.so -ldl"
     install = f"sudo cp /tmp/skew.so {library} && echo {library} | sudo tee /etc/ld.so.preload"

@@ -1,4 +1,4 @@
-"""The documented Python program, on a cluster of the local EC2."""
+"""The documented Python program runs on a cluster of the local EC2."""
 
 from __future__ import annotations
 

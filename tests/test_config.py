@@ -39,7 +39,7 @@ def spec(text: str, name: str = "demo", **known) -> ClusterSpec:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where the command is given, with a home beside it."""
+    """Return the current folder, with a home beside it."""
     here = tmp_path / "a folder; with 'signs'"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -113,7 +113,7 @@ def test_all_problems_in_one_message(folder):
     )
 
 
-# Who beats whom
+# Precedence
 
 LAYERS = ("defaults", "base", "demo", "environment", "flag")
 

@@ -1,4 +1,4 @@
-"""The README's first command, whole."""
+"""The README's first command, from beginning to end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation shows works: every command of it is run, every link leads somewhere."""
+"""The documentation is true: its commands run, and its links lead somewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHECKOUT = Path(__file__).parent.parent
 PAGES = sorted([CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")])
 BIN = Path(sys.executable).parent
 
-# Commands that are run elsewhere, or here in another form, and why.
+# Commands that another test runs, or that run here in another form, and why.
 ELSEWHERE = {
     "./scripts/demo": "tests/test_demo.py runs it",
     "./scripts/test": "it is what runs this",
@@ -27,7 +27,7 @@ ELSEWHERE = {
     "~/clusterctl-venv/bin/pip install '.[lab]'": "./scripts/demo installs the same",
 }
 JOB = "mkdir one; echo 'print(1)' > one/one.py; clusterctl train demo 2 {}--script one/one.py"
-# A timeline as short as one can be: tests/operations/test_train.py has Horovod write one.
+# The shortest possible timeline. In tests/operations/test_train.py, Horovod writes a real one.
 TRACED = """\
 mkdir two; echo 'import json, os
 times = (("B", 1, {"name": "ALLREDUCE"}), ("E", 2, {"args": {"dtype": "float32", "shape": "[9]"}}))
@@ -38,7 +38,7 @@ INSTEAD = {
     "clusterctl train demo 32 --detach --watchdog 5m --watchdog-cancel": "clusterctl train demo 2 "
     "--synthetic --dry-run --watchdog 5m --watchdog-cancel",
     "clusterctl train demo 32": "clusterctl train demo 32 --synthetic --dry-run",  # 32 GPUs
-    # tests/operations trains in all these ways; here a job is enough.
+    # tests/operations runs all these trainings; here, any job is enough.
     "clusterctl train demo 2 --synthetic -- --model resnet18 --num_batches 3": JOB.format(""),
     "clusterctl train demo 2 --synthetic --detach -- --model resnet18 --num_batches 3": JOB.format(
         "--detach "
@@ -49,27 +49,27 @@ INSTEAD = {
     " --model resnet18 --image_size 32 --num_batches 5": TRACED,
     "clusterctl bench demo --network --plot network.png": "clusterctl bench demo --network "
     "--seconds 0.3 --plot network.png",
-    # tests/test_demo.py runs it whole
+    # tests/test_demo.py runs it completely
     "clusterctl train demo 2 --synthetic": "clusterctl train demo 2 --synthetic --dry-run",
 }
-# Trainings on small images, in small batches: a processor takes half a minute for a page's own.
+# Small images in small batches: with the page's own, a training takes half a minute of CPU time.
 SMALL = ("--num_batches", "-b 2 --image_size 32 --num_batches")
 
 
 def commands_of(page: Path) -> list[str]:
-    """The lines after `$ ` in the page's console blocks."""
+    """Return the lines after `$ ` in the page's console blocks."""
     blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
-# Pages that begin without a cluster. The others' commands have one cluster together.
+# Pages that launch a cluster. The commands of the other pages share one cluster.
 LAUNCHES = {"README.md", "capacity.md", "clusters.md"}
 UP, DOWN = "clusterctl up demo --nodes 2 --instance-type p3.2xlarge", "clusterctl down demo --yes"
 
 
 @pytest.fixture(scope="module")
 def home(lab, tmp_path_factory):
-    """A user's home on a machine with the lab running."""
+    """Return a user's home on a machine where the lab runs."""
     home = tmp_path_factory.mktemp("home")
     (home / ".ssh").mkdir(parents=True, mode=0o700)
     (home / ".ssh" / "config").touch()
@@ -77,7 +77,7 @@ def home(lab, tmp_path_factory):
     data = home / "data" / "tf-imagenet"
     data.mkdir(parents=True)
     (data / "train-00000-of-00001").write_bytes(b"x" * 1000)
-    # OpenSSH looks up the home folder in the password file, whatever HOME says.
+    # OpenSSH finds the home folder in the password file and ignores HOME.
     ssh = home / "bin" / "ssh"
     ssh.parent.mkdir()
     ssh.write_text(
@@ -90,7 +90,7 @@ def home(lab, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shell(home, lab):
-    """The user's shell: calls return the finished process, which has to succeed."""
+    """Return a function that runs a command in the user's shell. The command has to succeed."""
     environ = {
         **os.environ,
         "HOME": str(home),
@@ -101,7 +101,7 @@ def shell(home, lab):
 
     def run(command: str, **more: str) -> None:
         program, *words = shlex.split(command)
-        # Most need no shell, and are forked: an interpreter and its imports are what they cost.
+        # Most commands need no shell. They are forked, which saves starting an interpreter.
         if program == "clusterctl" and not set("|&;<>$`*") & set(command) and " ~" not in command:
             status, out, err = run_one(words, {**environ, **more}, home)
         else:
@@ -123,14 +123,14 @@ def shell(home, lab):
 
 @pytest.fixture(scope="module")
 def cluster(shell):
-    """The cluster that pages speak of which do not launch one."""
+    """Launch the cluster that pages use without launching one."""
     shell(UP)
     yield
     shell(DOWN)
 
 
 def show(page: Path, home: Path, shell) -> None:
-    """Run the page's commands one after the other; the files that they make go with the page."""
+    """Run the page's commands in order, then delete the files that they made."""
     before = set(home.iterdir())
     for command in commands_of(page):
         if command not in ELSEWHERE:
@@ -162,7 +162,7 @@ def test_every_command_shown_works(page, home, shell, cluster):
 
 
 def test_every_command_of_the_labs_page(home, shell, tmp_path):
-    """It starts and stops a lab of its own."""
+    """The page starts and stops its own lab."""
 
     def elsewhere(command: str) -> None:
         shell(f"unset CLUSTERCTL_LAB; {command}", CLUSTERCTL_HOME=str(tmp_path / "other home"))
@@ -196,7 +196,7 @@ def rows_of_the_map() -> list[str]:
 
 @pytest.mark.parametrize("row", rows_of_the_map())
 def test_a_row_of_the_map_names_what_there_is(row):
-    """Its commands can be typed as they stand; its page says how they are used, by name."""
+    """Its commands can be typed as they are, and its page describes them by name."""
     import click
 
     _, _, here, page, _ = row.split("|")

@@ -1,4 +1,4 @@
-"""Names: those that gave way to the field's word stay away, and a class's name is one class's."""
+"""Module names are the standard terms, and each class name is used once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import clusterctl
 
 PACKAGE = Path(clusterctl.__file__).parent
 TESTS = Path(__file__).parent
-# What the field calls otherwise: an app context, local state, known hosts, a cost history, ...
+# Module names that are not the standard terms: app context, local state, known hosts, cost history
 GONE_MODULES = (
     *("wiring", "looks", "likeness", "settle", "keep", "pins", "ledger", "meet", "shipping"),
     *("work", "judge", "verdicts", "relinks", "hearing", "asking", "conversation", "looking"),
@@ -20,7 +20,7 @@ GONE_CLASSES = ("Wiring", "Member", "Victim", "Way", "Patience", "Case")
 
 
 def classes() -> Counter[str]:
-    """How often each public class of the package is defined."""
+    """Count the definitions of each public class name of the package."""
     trees = (ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py"))
     return Counter(one.name for tree in trees for one in tree.body if isinstance(one, ast.ClassDef))
 

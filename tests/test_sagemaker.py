@@ -1,4 +1,4 @@
-"""The estimators of notebooks: what they hand to commands, and how they take their ends."""
+"""The estimators of notebooks: the commands that they run, and how they handle their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated clusters, for the model of scaling to be fitted to."""
+"""Simulated clusters, whose speeds the tests fit the scaling model to."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from clusterctl.bench.model import slowest_of
 
 @dataclass(frozen=True)
 class Machine:
-    """Seconds, bytes, and bytes a second. `input_s` is how long a full node takes to read one
-    step's images; `hierarchical`: nodes add up what their own GPUs have, then in a ring."""
+    """A cluster, in seconds, bytes, and bytes a second. `input_s` is how long a full node takes to
+    read the images of one step. `hierarchical`: each node first adds up its GPUs' gradients, then
+    the nodes form a ring.
+    """
 
     gpus_per_node: int
     compute_s: float

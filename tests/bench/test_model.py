@@ -1,4 +1,4 @@
-"""The model of scaling, against what others published, and simulated clusters of 1,024 GPUs."""
+"""The scaling model, compared with published runs and with simulated clusters of 1,024 GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.bench.machines import Machine
 
 
 def seconds_an_image(speeds):
-    """Of one GPU, by size: what a batch of one would take."""
+    """Convert images per second to {GPUs: seconds for one image on one GPU}."""
     return {int(gpus): int(gpus) / speed for gpus, speed in speeds.items()}
 
 
@@ -21,7 +21,7 @@ def of(*titles):
     return {gpus: speed for speeds in found for gpus, speed in speeds.items()}
 
 
-# Its own source says what a p3.16xlarge reads from a RAM disk: 5,100 to 5,200 images/s.
+# The source of this run says that a p3.16xlarge reads 5,100 to 5,200 images/s from a RAM disk.
 USERS_INPUT = 8 / 5150
 SERIES = {
     "tutorial": (of("tutorial"), 8, 0.0),
@@ -33,8 +33,8 @@ SERIES = {
     "dgx2": (of("DGX-2"), 16, 0.0),
     "a100": (of("DGX A100-40"), 8, 0.0),
 }
-# Sixteen GPUs trained slower than eight, then the loss per GPU stayed as it was: four sizes have
-# two terms, and a step between one node and two is not also a rise and a fall.
+# Sixteen GPUs trained slower than eight, and then the loss per GPU stayed the same. A model of four
+# sizes has two terms: it cannot follow both the step from one node to two and what comes after.
 MISSED = {("tf_cnn", 16): 5.8}
 
 
@@ -56,9 +56,9 @@ def test_every_published_point_within_five_percent_but_those_that_are_named(name
         ("resnet101", (8, 16, 32, 128), 64, -1.8),
         ("dlperf", (1, 4, 16, 32), 8, -4.3),
         ("user", (1, 2, 8, 16), 32, 3.4),
-        # Misses. Of these sizes only one is on several nodes, where the network begins to count;
+        # Misses. Only one of these sizes is on several nodes, where the network counts.
         ("dlperf", (1, 4, 8, 16), 32, -7.6),
-        # and here all of those that are train no slower than the data is read.
+        # Here, all sizes on several nodes train as fast as the data is read.
         ("user", (1, 2, 8, 16, 32), 64, -10.2),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_thousand_gpus_are_predicted_from_up_to_128_with_an_error_that_holds(s
         gpus: MACHINE.step_s(gpus) * rnd.gauss(1, 0.003) for gpus in (1, 2, 4, 8, 16, 32, 64, 128)
     }
     model = fit(measured, per_node=8)
-    # The latency of a ring is hardly seen up to 16 nodes: it is what the interval is for.
+    # The latency of a ring is hardly visible up to 16 nodes: the interval has to cover it.
     said = model.predict(256)
     true = MACHINE.step_s(256)
     assert abs(said.step_s / true - 1) * 100 <= max(said.percent, 1.5)
@@ -125,7 +125,7 @@ def test_intervals_hold_although_the_sizes_chose_the_terms_too(latency_s, noise)
 
 
 def test_the_slowest_of_many_is_as_in_the_simulation():
-    """By simulation: 1.42, 1.77, 2.07, 2.34, 2.60, 2.83 for 8 ... 256 (Blom's are within 1 %)."""
+    """A simulation gave 1.42, 1.77, 2.07, 2.34, 2.60, 2.83 for 8 ... 256 (Blom's: within 1 %)."""
     simulated = {8: 1.42, 16: 1.77, 32: 2.07, 64: 2.34, 128: 2.60, 256: 2.83}
     for ranks, value in simulated.items():
         assert slowest_of(ranks) == pytest.approx(value, rel=0.012)

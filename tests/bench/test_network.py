@@ -1,4 +1,4 @@
-"""The tournament, and who is called slow."""
+"""The pairs of a network benchmark, and which nodes and links it calls slow."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_is_measured_again_is_disjoint_and_whole(pairs):
 
 
 def measured(number, rate, rtt=lambda one, other: 50e-6, noise=0.02, seed=1):
-    """A report of so many nodes. `rate(sender, receiver)` in Gbit/s, by index."""
+    """Return the report of a network. `rate(sender, receiver)` is in Gbit/s, by index."""
     varied = random.Random(seed)
     pairs = list(itertools.permutations(range(number), 2))
     node = names(number)
@@ -69,11 +69,11 @@ def blamed(report):
     ("rate", "rtt", "expected"),
     [
         (lambda a, b: 10, None, set()),
-        # One node is slow, in both ways or in one, and no link of it is named beside it.
+        # One node is slow, in both directions or in one. Its links are not named as well.
         (lambda a, b: 1 if 2 in (a, b) else 10, None, {("bench.slow-node", "demo-2")}),
         (lambda a, b: 1 if b == 2 else 10, None, {("bench.slow-node", "demo-2")}),
         (lambda a, b: 1 if a == 2 else 10, None, {("bench.slow-node", "demo-2")}),
-        # One link, one way.
+        # One link is slow, in one direction.
         (lambda a, b: 5 if (a, b) == (0, 1) else 10, None, {("bench.slow-link", "demo-0")}),
         (
             lambda a, b: 10,
@@ -116,7 +116,7 @@ OSU = """
 8                      52.41
 1048576              1843.20
 """
-# Without the columns of the in-place runs, and with AWS's bandwidths for two p5.48xlarge.
+# The columns of the in-place runs are left out. The bandwidths are AWS's for two p5.48xlarge.
 NCCL = """\
 #                                                              out-of-place
 #       size         count      type   redop    root     time   algbw   busbw #wrong

@@ -1,4 +1,4 @@
-"""Statistics against tables, what runs come to by size, comparisons, and the report."""
+"""Statistics compared with tables, results by size, comparisons of benchmarks, and the report."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def test_students_t_is_as_in_the_tables(freedom, t):
 
 
 def test_intervals_hold_as_often_as_they_say():
-    """95 % of 1,000 benchmarks of five runs; and Welch calls one of twenty equal pairs unequal."""
+    """They hold for 95 % of 1,000 benchmarks of five runs. Welch's test calls 5 % of pairs that are
+    equal unequal."""
     rnd = random.Random(3)
     held = ratios = unequal = 0
     for _ in range(1000):
@@ -107,7 +108,7 @@ def test_welch_as_in_his_example():
 
 @pytest.mark.parametrize(("length", "like_the_last"), [(60, 0), (200, 0.5), (600, 0.9)])
 def test_rows_of_a_run_that_wanders_differ_no_more_often_than_repeats(length, like_the_last):
-    """Taken row by row, 23 to 65 % of such equals would differ beyond the noise."""
+    """With rows as independent values, 23 to 65 % of such equal runs would differ beyond noise."""
     rnd, called = random.Random(1), 0
 
     def series():
@@ -163,7 +164,7 @@ def test_speed_efficiency_shares_and_money():
         (0.335 / step_s, 1 - 0.335 / step_s)
     )
     assert many.shares.input is None
-    # A node reads in 0.395 s what it computes in less: the rest it waits for.
+    # A node reads a step's images in 0.395 s and computes for less: it waits for the rest.
     read = found[8, REAL]
     computed = replace(MACHINE, input_s=0.0).step_s(8)
     assert read.shares.input == pytest.approx(1 - computed / 0.395)
@@ -173,7 +174,7 @@ def test_speed_efficiency_shares_and_money():
     data = read.as_data()
     assert data["epochs_90_s"] == pytest.approx(90 * epoch_s)
     assert (alone, here) == pytest.approx((0.395, here))
-    # Without one GPU on synthetic data nothing tells compute from allreduce.
+    # Without a run of one GPU on synthetic data, compute and allreduce cannot be told apart.
     assert all(each.shares is None for each in by_size(benchmark(sizes=(8, 16))))
 
 
@@ -203,7 +204,7 @@ def test_a_regression_beyond_the_noise_is_named_and_noise_is_not():
 
 
 def test_choices_are_by_time_with_what_a_whole_training_costs():
-    """The tutorial's 1 and 3 nodes of two types, one of them on spot, and one without a price."""
+    """The tutorial's 1 and 3 nodes, of two types: one with a spot price, one without a price."""
 
     def of(name, factor, usd, **about):
         found = benchmark(sizes=(8, 24), noise=0.0, slower=factor)
@@ -254,7 +255,7 @@ def test_the_time_that_is_left():
 
 
 class Page(HTMLParser):
-    """Fails at a tag that is not closed; collects what a browser would load."""
+    """An HTML parser that fails at an unclosed tag, and collects what a browser would load."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A node's shell: /bin/sh with a home and programs of its own."""
+"""The shell of a node: /bin/sh with its own home folder and programs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-# What the scripts may count on; anything else must be there or be missed.
+# The commands that the scripts may rely on. A test that needs another one provides it.
 BASE = "awk cat grep hostname mkdir mv sed sleep ssh-keygen tail touch"
 
 
 @dataclass(frozen=True)
 class ShellNode:
-    """`home` is the login user's; `program` adds a command to its PATH."""
+    """A node's login shell. `home` is the user's home; `program` adds a command to its PATH."""
 
     folder: Path
 
@@ -28,7 +28,7 @@ class ShellNode:
 
     @property
     def home(self) -> Path:
-        # A home may have a space in it.
+        # The path of a home folder may have a space in it.
         return self.folder / "home of ubuntu"
 
     def program(self, name: str, text: str) -> None:
@@ -38,7 +38,7 @@ class ShellNode:
         path.chmod(0o755)
 
     def run(self, script: str) -> subprocess.CompletedProcess[str]:
-        """`sh -s` with the script on its standard input, as over SSH."""
+        """Run the script as the standard input of `sh -s`, as over SSH."""
         return subprocess.run(
             ["/bin/sh", "-s"],
             input=script,

@@ -1,4 +1,4 @@
-"""Run by the training environment: the tiny SavedModel of test_serve.py, at DIR/VERSION."""
+"""Writes the tiny SavedModel of test_serve.py to DIR/VERSION. Run in the training environment."""
 
 import sys
 

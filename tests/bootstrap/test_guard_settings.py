@@ -1,4 +1,4 @@
-"""What a guard is told, from the owner's limits to the file and back."""
+"""The settings of a guard: from the owner's limits to the settings file, and back."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_what_makes_no_sense_is_refused(text):
 @pytest.mark.parametrize(
     ("kept", "boot", "uptime", "hours"),
     [
-        # This is its first boot, or its third; each may have cost 10 minutes more.
+        # The machine's first boot, or its third. Each boot may have cost up to 10 minutes more.
         ({"before_s": 0, "boot_s": 60, "since": 1e9 + 100, "boots": 1}, "b", "3000.5 9.1", 1.0001),
         ({"before_s": 3600, "boot_s": 3600, "since": 1e9 + 100, "boots": 2}, "c", "1800 9", 3.0),
         # Counted from a later boot on; nothing.

@@ -1,4 +1,4 @@
-"""The guard in the user data, beside the user's own, as cloud-init reads it."""
+"""The guard in the user data, together with the user's own data, as cloud-init reads it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ echo mine
 
 
 def parts(user_data: bytes) -> list[tuple[str, bytes, str | None]]:
-    """(type, content, file name) of each part, the way cloud-init takes them apart."""
+    """Return (type, content, file name) of each part, as cloud-init splits user data."""
     if user_data.startswith(b"\x1f\x8b"):
         user_data = gzip.decompress(user_data)
     assert b"mime-version:" in user_data[:4096].lower()

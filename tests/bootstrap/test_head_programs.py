@@ -1,4 +1,4 @@
-"""runclust and copyclust on the head node of a cluster in the lab, typed as the tutorial has it."""
+"""runclust and copyclust on the head node of a cluster in the lab, typed as in the tutorial."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture
 def hosts(pair):
-    """The cluster's hosts as they are in its hosts file, each with its own name."""
+    """Return a line of output per host of the cluster's hosts file: `ADDRESS: HOSTNAME`."""
     with pair.access() as access:
         nodes = access.cluster.nodes
     return {f"{one.private_ip}: {pair.on(one.index, 'hostname').strip()}" for one in nodes}
 
 
 def put_anew(pair, tmp_path):
-    """What `up` does where a head node has nothing, or what an older version has left."""
+    """Install the programs as `up` does on a head node that has none, or older ones."""
     pair.on(0, f"echo old >{FOLDER}/stamp")
     with pair.access() as access:
         put_programs(access.connections, access.head, HOSTS_PATH, tmp_path, offline=True)
@@ -53,7 +53,7 @@ echo "ended with $?"
     done = subprocess.run(login, input=typed, capture_output=True, text=True, check=False)
     assert hosts <= set(done.stdout.splitlines()), done.stderr
     assert pair.on(1, "cat 'a copy'") == "given\n"
-    # It has no boto3, and says so.
+    # The head node has no boto3, and the message says so.
     assert "ended with 1" in done.stdout
     assert "nothing to ask AWS with" in done.stderr
     assert "Traceback" not in done.stderr
@@ -72,7 +72,7 @@ def test_up_again_puts_there_what_has_changed_and_only_that(pair, hosts):
 
 
 def test_up_again_with_a_bashrc_of_ones_own(pair, hosts):
-    """One that was brought later, prints something and ends early."""
+    """The .bashrc is written after the first `up`. It prints something and returns early."""
     before, line = pair.on(0, "cat .bashrc"), head_programs._ON_PATH
     try:
         for own in (f"[ x ] && return\n{line}\n", "return\n"):
@@ -99,7 +99,7 @@ def test_another_python_with_a_package_index(pair, hosts, tmp_path, monkeypatch)
     pair.on(0, "cat >.config/pip/pip.conf", config)
     try:
         put_anew(pair, tmp_path)
-        # pip has been there, and nothing of this machine's.
+        # pip installed the packages: none were copied from this machine.
         assert pair.on(0, f"cat {FOLDER}/lib/paramiko-*/INSTALLER").strip() == "pip"
         assert not list(tmp_path.glob("head-programs*"))
         assert set(pair.on(0, f"{FOLDER}/bin/runclust hosts hostname").splitlines()) == hosts
@@ -116,7 +116,7 @@ def test_another_python_and_no_package_index(pair, monkeypatch, capsys):
     assert ran.status == 0, ran.err
     [warning] = [line for line in ran.err.splitlines() if "[head.programs]" in line]
     assert warning.startswith("warning: pair-0: ")
-    # What the hint says works; and what was there before still does.
+    # The command in the hint works, and so do the programs that were there before.
     ssh = call("runclust", pair.lab.home / "pair" / "hosts", f"{FOLDER}/bin/runclust -h || true")
     assert ssh.returncode == 0, ssh.stderr
     assert "Run COMMAND on every host" in ssh.stdout
@@ -132,7 +132,7 @@ def test_what_cannot_be_unpacked_leaves_what_was_there(pair, tmp_path):
 
 
 def as_wheel(found, folder: Path) -> Path:
-    """An installed distribution as the wheel that it came from."""
+    """Return an installed distribution as a wheel."""
     tag = next(line[5:] for line in found.read_text("WHEEL").splitlines() if line[:5] == "Tag: ")
     path = folder / f"{found.metadata['Name'].replace('-', '_')}-{found.version}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as wheel:
@@ -149,7 +149,7 @@ def test_the_reason_can_be_asked_for_twice(tmp_path):
 
 
 def test_the_programs_import_nothing_that_is_not_there():
-    """Of their own modules those of AWS and the lab (NOT_THERE) stay here."""
+    """Modules for AWS and the lab (NOT_THERE) are not copied to the head node."""
     code = (
         "import sys; sys.modules.update(dict.fromkeys(['clusterctl.ec2', 'clusterctl.lab']))\n"
         "import clusterctl.cli.runclust, clusterctl.cli.copyclust, clusterctl.cli.copy.view\n"

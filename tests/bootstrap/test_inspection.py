@@ -1,4 +1,4 @@
-"""The inspection script, run by a real shell, and what its answer means."""
+"""The inspection script, run by a real shell, and the findings from its answer."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_a_node_with_gpus(node, status):
     assert list(node.home.iterdir()) == []
     said = node.run(inspection_script(False)).stdout.splitlines()
     assert [line for line in said if "stage" in line] == ["stage cloud-init", "stage gpus"]
-    # More than the type promises, and an image without cloud-init.
+    # More GPUs than the instance type has, and an image without cloud-init.
     check_inspection("demo-3", Inspection("h", None, 9), 8)
 
 
 def test_an_environment_to_train_in(node):
-    """Where `env install` was told to put it."""
+    """It is in the folder that `env install` received."""
     for path, content in (("env/bin/mpirun", ""), (".clusterctl/training-env", f"{node.home}/env")):
         assert not inspect(node).training or Path(FOLDER).exists()
         (node.home / path).parent.mkdir(parents=True)

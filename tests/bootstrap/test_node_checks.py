@@ -1,4 +1,4 @@
-"""Disks and EFA devices of a node: what a real shell reports, and what is said about it."""
+"""Disks and EFA devices of a node: what a real shell reports, and the findings from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STORE = "/dev/mapper/vg.01-lv_ephemeral 943718400 1024 943717376 1% /opt/dlami/n
 
 
 class World:
-    """A node whose systemd, /dev and /sys are folders of the test's own."""
+    """A node whose systemd, /dev and /sys are made by the test."""
 
     def __init__(self, node, tmp_path):
         self.node = node
@@ -38,7 +38,7 @@ class World:
         self.node.program("df", "\n".join(f"echo '{line}'" for line in (HEADER, *lines)))
 
     def unit(self, *answers):
-        """What systemctl says, one answer after the other, the last for ever."""
+        """Set the answers of systemctl: one for each call. The last one is repeated."""
         self.folder("run/systemd/system")
         texts = [" ".join(answer.split()).replace(" ", "\\n") for answer in answers]
         cases = "".join(f"{at}) printf '{text}\\n' ;;\n" for at, text in enumerate(texts[:-1]))
@@ -103,7 +103,7 @@ ACTIVE, ACTIVATING = state(), state(active="activating")
     [
         ((state(active="inactive", Job=417), ACTIVATING, ACTIVATING, ACTIVE), "active", 4),
         ((ACTIVATING,), "activating", 61),
-        # An image without that service.
+        # An image without this service.
         ((state("not-found", "inactive"),), None, 1),
         (("Failed to connect to bus",), None, 1),
     ],

@@ -1,4 +1,4 @@
-"""The script that makes a node part of its cluster, run by a real shell, twice."""
+"""The script that joins a node to its cluster, run twice by a real shell."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ OPTIONS = ("identitiesonly", "serveraliveinterval", "user")
 
 
 def with_sudo(node, log: Path, status=0):
-    """sudo that keeps what it is given instead of writing to /etc."""
+    """Add a sudo that writes its input to a file of the test instead of /etc."""
     node.program("sudo", f'echo "sudo $*" >>"{log}.argv"; cat >"{log}"; exit {status}')
 
 

@@ -1,4 +1,4 @@
-"""The REST contract of TensorFlow Serving, held by our own server: a real model, over HTTP."""
+"""Our model server keeps TensorFlow Serving's REST contract: a real model, requested over HTTP."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def libraries(tmp_path_factory):
 
 
 class Server:
-    """serve.py as a job runs it, in a folder of its own."""
+    """serve.py as a job runs it, in its own folder."""
 
     def __init__(self, folder, libraries, model_dir, path=""):
         folder.mkdir()
@@ -175,7 +175,7 @@ def test_refuses(server, asked, message):
     status, said = server.predict(asked)
     assert (status, list(said)) == (400, ["error"])
     assert message in said["error"]
-    # The same is said where the real one says it so: at most so much of the value.
+    # Like TensorFlow Serving's, the message quotes only the beginning of a long value.
     assert len(said["error"]) < 600
 
 
@@ -218,7 +218,7 @@ def test_metadata(server):
 
 
 def test_large_requests_and_many_at_once(server):
-    """100 MB beside small ones, which do not wait for it."""
+    """Small requests do not wait for one of 100 MB."""
     rows = 100_000_000 // len("[0.123456789, 0.123456789], ")
     large = b'{"instances": [' + b"[0.123456789, 0.123456789], " * rows + b"[1, 2]]}"
     with ThreadPoolExecutor(20) as pool:
@@ -259,7 +259,7 @@ def test_a_version_that_comes_and_one_that_does_not_load(tmp_path, libraries, ti
         assert wait_for(server, "4", "AVAILABLE")["1"]["state"] == "END"
         assert server.predict({"instances": [[1, 2]]}) == (200, {"predictions": [[2.0, 4.0]]})
         assert server.predict({"instances": [[1, 2]]}, "/versions/1:predict")[0] == 404
-        # A file that grows changes neither the time of its folder nor any other.
+        # A file that grows changes neither its folder's time nor another file's.
         shutil.copytree(tiny / "2", tmp_path / "tiny" / "5")
         data = tmp_path / "tiny/5/variables/variables.data-00000-of-00001"
         content = data.read_bytes()
@@ -273,7 +273,7 @@ def test_a_version_that_comes_and_one_that_does_not_load(tmp_path, libraries, ti
 
 
 def test_a_version_that_is_being_copied_waits(tmp_path):
-    """What has come of it would load."""
+    """The part that has been copied so far would load."""
     program = runpy.run_path(str(SHELL / "serve.py"))
     look = program["Versions"].look
     look.__globals__["LoadedModel"] = lambda path, version: SimpleNamespace(version=version)
@@ -323,7 +323,7 @@ def test_what_cannot_be_served_ends_with_the_reason(tmp_path, libraries, server)
         assert last.startswith(f"error: {said}"), last
 
 
-# What the real server answers while it loads, and then; it listens on the port that it is given.
+# Stands in for the real server: it listens on its port and answers as while loading, then as ready.
 REAL = """\
 #!{python}
 import http.server, json, sys
@@ -363,7 +363,7 @@ def test_the_real_server_where_there_is_one(tmp_path, libraries, tiny, state):
 
 
 def test_answers_do_not_wait_for_an_ack():
-    """Nagle's algorithm is off on a connection that asyncio takes from the server's socket."""
+    """Nagle's algorithm is off for connections that asyncio accepts from the server's socket."""
     program = f"""
 import asyncio, runpy, socket
 listen = runpy.run_path({str(SHELL / "serve.py")!r})["listen"]

@@ -1,4 +1,4 @@
-"""What is to be done for the training environment, and what is in its way: tables."""
+"""Tables of the plan for the training environment, and of the problems that prevent it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ EMPTY = EnvPlan(gather=False, build=False, copy_to=(), install=())
 
 
 def missing(index: int, **changes) -> NodeEnv:
-    """A node without an environment, that can have one."""
+    """Return a node that has no environment, and can get one."""
     node = NodeEnv(
         host=f"demo-{index}",
         folder=FOLDER,
@@ -82,17 +82,17 @@ WHEELS = {"gathered": True, "horovod_wheel": "/w/horovod-0.28.1.whl"}
             ["horovod-0.28.1-cp311-cp311-linux_x86_64.whl"],
             EnvPlan(True, False, ("demo-1", "demo-2"), ("demo-0", "demo-1", "demo-2")),
         ),
-        # Another version's wheel, or a source, is nothing that can be installed.
+        # The wheel of another version, or a source archive, cannot be used.
         ([missing(0)], ["horovod-0.27.0-x.whl"], EnvPlan(True, True, (), ("demo-0",))),
         ([missing(0)], ["horovod-0.28.1.tar.gz"], EnvPlan(True, True, (), ("demo-0",))),
         ([missing(0, gathered=True)], [], EnvPlan(True, True, (), ("demo-0",))),
-        # A node was added: what the head node has is enough.
+        # A node was added: the wheels of the head node are enough.
         ([ready(0, **WHEELS), missing(1)], [], EnvPlan(False, False, ("demo-1",), ("demo-1",))),
-        # What is given now counts: what is there may be what did not work.
+        # Wheels that are given take precedence: the existing ones may be those that failed.
         ([missing(0, **WHEELS)], ["horovod-0.28.1-x.whl"], EnvPlan(True, False, (), ("demo-0",))),
-        # An environment of the image's: its wheels are nowhere.
+        # The environment came with the image: there are no wheels of it.
         ([ready(0), missing(1)], [], EnvPlan(True, True, ("demo-1",), ("demo-1",))),
-        # There, but the launcher still looks elsewhere: nothing is moved.
+        # The environment is there, but the launcher uses another folder: nothing is moved.
         ([ready(0, chosen=False), ready(1)], [], EnvPlan(False, False, (), ("demo-0",))),
     ],
 )
@@ -161,7 +161,7 @@ OTHER_KEY = KEY.replace("3.11", "3.10")
             "demo-0",
             f"{FOLDER} cannot be written to, and sudo asks for a password",
         ),
-        # One file system for both, and one for each.
+        # One file system for both folders, and one for each.
         (
             [missing(0, free=("1", 2 * GB), home_free=("1", 2 * GB))],
             "room",
@@ -186,9 +186,9 @@ def test_what_is_in_the_way(nodes, check_id, host, message):
     [
         [missing(0), missing(1)],
         [missing(0, free=("1", 2 * GB), home_free=("2", GB))],
-        # What is there makes room; what is gathered needs none.
+        # The existing environment is replaced, which frees space. Wheels already there need none.
         [missing(0, state=EnvState.OTHER, gathered=True, free=("1", 0))],
-        # A node that is ready needs nothing.
+        # A ready node needs no space.
         [ready(0, free=("1", 0), writable=False), missing(1)],
     ],
 )

@@ -1,4 +1,4 @@
-"""The steps of the training environment, run for real, with packages that are tiny."""
+"""The installation steps of the training environment, really run, with tiny packages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GIVEN = "given wheels"
 
 
 class Node:
-    """A machine with an odd home folder and a place for the environment that all can read."""
+    """A machine with odd characters in its home folder, and a readable folder for environments."""
 
     def __init__(self, home: Path, place: Path) -> None:
         self.local = LocalNode(home)
@@ -46,7 +46,7 @@ class Node:
         return outcome.value
 
     def do(self, verb: str, flavor: str = "cpu", keep: bool = True) -> None:
-        """Raises the error of the step."""
+        """Run a step. Raise its error."""
         given = GIVEN if (self.home / GIVEN).exists() else ""
         command = self.request(flavor).command(verb, given, keep)
         [outcome] = run_step(self.local, [HEAD], lambda target: command, self.told.append).outcomes
@@ -63,7 +63,7 @@ def node(tmp_path, monkeypatch):
     home.mkdir()
     place = Path(tempfile.mkdtemp(dir="/var/tmp"))
     place.chmod(0o755)
-    # What a user has set must not reach an installation from wheels.
+    # The user's pip settings must not affect an installation from wheels.
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_FIND_LINKS", "/no/such/folder")
     yield Node(home, place)
@@ -92,7 +92,7 @@ def test_from_wheels_to_ranks_that_meet_and_again(node):
     node.do("install", keep=False)
     assert [line.split(" (")[0] for line in node.told] == [f"demo-0: reusing {node.folder}"]
     assert not (node.home / there.wheels).exists()
-    node.do("install")  # as one that is ready is chosen again: nothing is built
+    node.do("install")  # chooses the ready environment again, and builds nothing
     (node.folder / ".clusterctl-training").write_text("horovod-0.27 and so on\n")
     assert node.look().state is EnvState.OTHER
     assert node.look().stamp == "horovod-0.27 and so on"
@@ -104,7 +104,7 @@ def test_the_newest_tensorflow_has_keras_2_and_horovod_its_headers(node):
     node.give("source")
     node.do("gather")
     node.do("install")
-    node.release = ""  # what is there is looked for again
+    node.release = ""  # inspect the node again
     there = node.look()
     assert (there.release, there.state) == ("newest", EnvState.READY)
     assert there.key.startswith("horovod-0.28.1+tensorflow-2.21.0+python-3.")
@@ -135,7 +135,7 @@ def test_the_newest_tensorflow_has_keras_2_and_horovod_its_headers(node):
     [
         ("", "2", ""),
         ("", "3", "2 of 3 ranks meet"),
-        # As with Keras 3, of which Horovod knows nothing.
+        # As with Keras 3, which Horovod does not support.
         (
             "import horovod.tensorflow.keras as hvd; hvd.DistributedOptimizer = lambda one: one\n",
             "2",
@@ -144,7 +144,7 @@ def test_the_newest_tensorflow_has_keras_2_and_horovod_its_headers(node):
     ],
 )
 def test_ranks_that_do_not_stay_alike_are_found(before, ranks, says):
-    """In the real environment, with two ranks."""
+    """Two ranks, in the real environment."""
     alone = ("-H", "localhost:2", "--bind-to", "none")
     python = (f"{TRAINING}/bin/python", "-W", "ignore", "-c", before + ranks_check(), ranks)
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -247,7 +247,7 @@ def test_without_a_folder_it_is_where_it_was_put_last(node):
 
 
 def test_the_pins_are_those_of_the_package():
-    """`pip install .[train]` and the environment are the same."""
+    """`pip install .[train]` and `env install` install the same versions."""
     checkout = Path(__file__).parents[2]
     setup = configparser.ConfigParser()
     setup.read(checkout / "setup.cfg")

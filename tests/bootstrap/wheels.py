@@ -1,7 +1,7 @@
-"""A folder of tiny packages with the names and versions of the training environment's.
+"""A folder of tiny packages with the names and versions of the training environment.
 
-pip is the real one. So is mpirun, but for where it lies: the package's one starts it. Horovod is a
-module that knows how many ranks there are from Open MPI itself.
+pip is real. The package's mpirun starts the system's real mpirun. Horovod is a module that reads
+the number of ranks from Open MPI's variables.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 TRAINING = os.environ.get("CLUSTERCTL_TRAINING_ENV", "/opt/clusterctl/training")
 MPIRUN = f'#!/bin/sh\nexec {TRAINING}/bin/mpirun "$@"\n'
-# Whatever is asked of it: ranks never differ.
+# Accepts any call. Ranks never differ.
 TENSORFLOW = """\
 class Anything:
     def __getattr__(self, name): return self
@@ -38,7 +38,7 @@ MODULES = {
     "horovod/tensorflow/__init__.py": HOROVOD,
     "horovod/tensorflow/keras/__init__.py": TENSORFLOW,
 }
-# Builds Horovod's wheel with a note of the variables that it was built with.
+# Builds Horovod's wheel, and records the environment variables of the build in it.
 BACKEND = """\
 import glob, json, os, sys, zipfile
 def build_wheel(folder, config_settings=None, metadata_directory=None):
@@ -60,7 +60,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 def wheel_files(
     name: str, version: str, files: Mapping[str, str], more: str = ""
 ) -> dict[str, str]:
-    """Path in the wheel -> text; `more` are further lines of its metadata."""
+    """Return {path in the wheel: text}. `more` are further lines of its metadata."""
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     described = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{more}"
     tags = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -83,7 +83,7 @@ def make_wheel(
 
 
 def make_wheelhouse(folder: Path, horovod: str = "wheel", release: str = "default") -> Path:
-    """All that an installation needs. Horovod is there as a `wheel`, as `source`, or not (``)."""
+    """Make all wheels of an installation. Horovod is a `wheel`, a `source`, or missing (``)."""
     generation, numpy = {"default": ("2.15.1", "1.26.4"), "newest": ("2.21.0", "2.2.6")}[release]
     folder.mkdir(parents=True)
     extra = 'Provides-Extra: and-cuda\nRequires-Dist: nvidia-nccl-cu12; extra == "and-cuda"\n'
@@ -101,7 +101,7 @@ def make_wheelhouse(folder: Path, horovod: str = "wheel", release: str = "defaul
     for name, version in {**pinned, **needed}.items():
         make_wheel(folder, name, version)
     if release == "newest":
-        # It asks for plain TensorFlow, which must not come beside tensorflow-cpu.
+        # It requires plain TensorFlow, which must not be installed beside tensorflow-cpu.
         keras = {"tf_keras/__init__.py": "__version__ = '2.21.0'\n", "tf_keras/losses.py": ""}
         make_wheel(folder, "tf-keras", generation, keras, "Requires-Dist: tensorflow<2.22,>=2.21\n")
         make_wheel(folder, "tensorboard", "2.21.0")
@@ -115,7 +115,7 @@ def make_wheelhouse(folder: Path, horovod: str = "wheel", release: str = "defaul
 
 
 def _pip() -> Path:
-    """The wheel that the system's `ensurepip` installs."""
+    """Return the pip wheel that the system's `ensurepip` installs."""
     places = [
         Path("/usr/share/python-wheels"),
         *Path("/usr/lib").glob("python3*/ensurepip/_bundled"),

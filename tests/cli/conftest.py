@@ -1,4 +1,4 @@
-"""A home and a hosts file with which runclust and copyclust reach a real sshd."""
+"""A home and a hosts file for runclust and copyclust, which reach a real sshd."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["ssh_server"]
 
 @pytest.fixture
 def home(ssh_server, tmp_path, monkeypatch):
-    """A home whose ~/.ssh reaches the test server under each of its addresses."""
+    """Return a home whose ~/.ssh reaches the test server at each of its addresses."""
     ssh = tmp_path / "home" / ".ssh"
     ssh.mkdir(parents=True, mode=0o700)
     (ssh / "config").write_text(
         f"Host *\n Port {ssh_server.port}\n IdentityFile {ssh_server.key}\n"
         f" UserKnownHostsFile {ssh_server.known_hosts}\n IdentitiesOnly yes\n"
     )
-    # OpenSSH looks up the home folder in the password file, whatever HOME says.
+    # OpenSSH finds the home folder in the password file and ignores HOME.
     ssh_program = tmp_path / "home" / "bin" / "ssh"
     ssh_program.parent.mkdir()
     ssh_program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {ssh}/config "$@"\n')
@@ -46,8 +46,8 @@ def hosts(tmp_path):
 
 @pytest.fixture
 def runtime(monkeypatch) -> Iterator[Path]:
-    """The folder that keepers' sockets are made below; the keepers end with the test."""
-    # A Unix socket's path has 107 bytes at most.
+    """Yield the folder for sockets of --persist's keepers. The keepers end with the test."""
+    # The path of a Unix socket has 107 bytes at most.
     folder = Path(tempfile.mkdtemp(prefix="persist-", dir="/tmp"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     yield folder
@@ -57,7 +57,7 @@ def runtime(monkeypatch) -> Iterator[Path]:
 
 
 def keepers(runtime: Path) -> list[int]:
-    """The processes that listen in the folder."""
+    """Return the processes that listen on sockets in the folder."""
     lines = Path("/proc/net/unix").read_text().splitlines()
     inodes = {line.split()[6] for line in lines if f" {runtime}/" in line}
     found = set()

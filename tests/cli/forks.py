@@ -1,8 +1,8 @@
-"""Run many commands, each in a process of its own that is forked and not started: for that an
-interpreter and its imports are there already: starting one takes ten times the processor.
+"""Run many commands, each in a forked process.
 
-`run_all` runs many in mount and user namespaces of their own (`unshare`), so that a disk can be
-full, and a folder read-only for root, too; `run_one` runs one as it would be run by hand.
+A forked process has the interpreter and its imports already; a new one takes ten times the CPU
+time. `run_all` runs many commands in a mount and user namespace (`unshare`), where a disk can be
+full and a folder read-only even for root. `run_one` runs one command as a user would.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_all(cases, environ, folder):
-    """What came of each case, in order: status, out, err, seconds."""
+    """Run the cases and return their results in order: status, out, err, seconds."""
     argv = [
         "unshare",
         "--user",
@@ -53,7 +53,7 @@ def run_all(cases, environ, folder):
 
 
 def run_one(argv, environ, folder=None):
-    """`clusterctl ARGV...` with this whole environment to its end: (status, stdout, stderr)."""
+    """Run `clusterctl ARGV...` with this environment. Return (status, stdout, stderr)."""
     case = {"argv": list(argv), "environ": dict(environ), "cwd": str(folder or Path.cwd())}
     answer, answering = os.pipe()
     try:
@@ -68,7 +68,7 @@ def run_one(argv, environ, folder=None):
 
 @functools.lru_cache(maxsize=1)
 def _runner() -> socket.socket:
-    """The way to a process that runs a command for each message. It ends with this one."""
+    """Return the socket of a process that runs a command per message. It ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         subprocess.Popen([sys.executable, "-m", "tests.cli.forks"], stdin=theirs, cwd=ROOT)
@@ -114,7 +114,7 @@ def _serve(folder: Path) -> None:
 def _warm_up() -> None:
     import botocore.loaders
 
-    # Before boto3 takes it: reading EC2's description is most of what a short command does.
+    # Before boto3 uses it: a short command spends most of its time reading EC2's API description.
     botocore.loaders.create_loader = functools.lru_cache(botocore.loaders.create_loader)
     import boto3
     import fabric  # noqa: F401
@@ -129,7 +129,7 @@ def _warm_up() -> None:
 
 
 def _make_places(folder: Path) -> None:
-    """Copies of `folder`/home beside it that cannot be written: `readonly`, `full`."""
+    """Make copies of `folder`/home that cannot be written, beside it: `readonly` and `full`."""
     for name in ("readonly", "full"):
         place = folder / name
         place.mkdir()
@@ -180,7 +180,7 @@ def _read(pipes, pid):
 
 
 def _become(case, pipes) -> None:
-    """The child: the case's outputs, environment and folder, then the program itself."""
+    """In the child: set the case's outputs, environment and folder, then run the program."""
     try:
         os.environ.update(case.get("environ", {}))
         for name in case.get("unset", ()):
@@ -210,7 +210,7 @@ def _become(case, pipes) -> None:
     except BaseException:
         traceback.print_exc()
         status = 1
-    # What an interpreter does at its end; it says so where it fails, and ends with 120.
+    # As the interpreter at its exit: flush. If that fails, it prints a message and exits with 120.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             try:
@@ -222,7 +222,7 @@ def _become(case, pipes) -> None:
 
 
 def _redirect(case, number, to, pipes) -> None:
-    """Stream `number` as Python finds it at its start."""
+    """Open stream `number` as Python does at its start."""
     name = ("stdin", "stdout", "stderr")[number]
     if to == "closed":
         with contextlib.suppress(OSError):

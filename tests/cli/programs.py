@@ -1,4 +1,4 @@
-"""clusterctl's programs as processes, as a user starts them."""
+"""Run clusterctl's programs as processes, as a user does."""
 
 from __future__ import annotations
 

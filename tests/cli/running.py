@@ -19,7 +19,7 @@ DEMO = ("demo", "--nodes", "2", "--instance-type", "p4d.24xlarge")
 
 @dataclass
 class Ran:
-    """What one command came to."""
+    """The result of one command."""
 
     status: int
     out: str
@@ -31,7 +31,7 @@ class Ran:
 
 
 class CommandLine:
-    """`clusterctl` with a home of its own."""
+    """`clusterctl` with its own home."""
 
     def __init__(self, home: Path, capsys: pytest.CaptureFixture[str], account: list[str]) -> None:
         self.home = home
@@ -40,15 +40,15 @@ class CommandLine:
 
     @property
     def typed(self) -> str:
-        """The options of the account, as they stand behind each command."""
+        """The options that select the account, which follow each command."""
         return " ".join(self._account)
 
     def anywhere(self) -> CommandLine:
-        """The same without the options of an account."""
+        """Run a command without the options that select an account."""
         return CommandLine(self.home, self._capsys, [])
 
     def __call__(self, command: str, *arguments: str) -> Ran:
-        """`command` is what stands before the options: `up`, `network up`."""
+        """Run a command. `command` is all before the options: `up`, `network up`."""
         self._capsys.readouterr()
         status = run_command(cli, [*command.split(), *self._account, *arguments])
         said = self._capsys.readouterr()
@@ -57,12 +57,12 @@ class CommandLine:
 
 @functools.lru_cache
 def clients(account):
-    """The same clients for all tests that ask for the same: making one costs more than most."""
+    """Share clients among tests with the same account: to make one takes longer than most tests."""
     return make_clients(account)
 
 
 def launched(clusterctl: CommandLine, *more: str) -> Ran:
-    """A cluster whose nodes run and are never ready: moto has no hosts."""
+    """Launch a cluster whose nodes run but are never ready, since moto has no hosts."""
     ran = clusterctl("up", *DEMO, *more, "--timeout", "0.01")
     assert ran.status == 1
     return ran
@@ -70,7 +70,7 @@ def launched(clusterctl: CommandLine, *more: str) -> Ran:
 
 @pytest.fixture
 def clusterctl(client, moto_url, tmp_path, monkeypatch, capsys) -> CommandLine:
-    """The command line at moto's EC2, with a home of its own."""
+    """Return the command line for moto's EC2, with its own home."""
     home = tmp_path / "home"
     for name, value in (
         ("CLUSTERCTL_HOME", str(home)),

@@ -1,4 +1,4 @@
-"""`clusterctl config`, and how the file reaches the commands."""
+"""`clusterctl config`, and how commands use the file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENTRY = "clusters:\n  demo: {nodes: 4, instance-type: p4d.24xlarge, tag: {team: 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where the commands are given; nothing is said by the environment."""
+    """Return the current folder. No environment variable is an option of ours."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path / "home"))
     for option in OPTIONS.values():
@@ -40,7 +40,7 @@ def clusterctl(folder, capsys):
 
 @pytest.fixture
 def launch(folder, capsys):
-    """A command with all options of a launch: prints the spec it would launch."""
+    """Return a command with all options of a launch. It prints the spec that it would launch."""
 
     @click.command()
     @click.argument("name")
@@ -62,7 +62,7 @@ def launch(folder, capsys):
 
 
 def documented() -> str:
-    """The example of the page."""
+    """Return the example file in the documentation."""
     [block] = re.findall(r"^    # clusterctl\.yaml\n((?:    .*\n|\n)+)", PAGE.read_text(), re.M)
     return "# clusterctl.yaml\n" + textwrap.dedent(block)
 
@@ -142,7 +142,7 @@ def test_a_launch_warns_of_it_too(folder, launch, monkeypatch):
     assert ran.out.startswith("4 x p4d.24xlarge")
 
 
-# The options of a launch
+# Options of a launch
 
 
 def test_the_file_alone_is_enough(folder, launch):
@@ -231,7 +231,7 @@ def test_the_region_of_the_file_counts(folder, clusterctl, monkeypatch):
         "defaults: {profile: not-there}\nclusters: {demo: {profile: null, lab: true}}\n"
     )
     assert "not-there" in clusterctl("list").err
-    # The lab that the cluster's own entry asks for does not run.
+    # The cluster's entry in the file selects the lab, which does not run.
     assert "the local EC2 is not running" in clusterctl("status", "demo").err
 
 

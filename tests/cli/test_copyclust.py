@@ -1,4 +1,4 @@
-"""copyclust as a command, on a hosts file, against a real sshd."""
+"""The command copyclust with a hosts file and a real sshd."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def one_host(hosts):
 
 @pytest.fixture
 def source(tmp_path):
-    """A folder with a file of 8 bytes, an empty one, a link and a folder."""
+    """Return a folder with a file of 8 bytes, an empty file, a link and a folder."""
     folder = tmp_path / "src"
     (folder / "below").mkdir(parents=True)
     (folder / "file").write_text("content\n")
@@ -30,7 +30,7 @@ def source(tmp_path):
 
 
 def copy_of(folder) -> dict[str, object]:
-    """All below a folder: contents of files, targets of links, None for folders."""
+    """Return {path below a folder: content of a file, target of a link, or None for a folder}."""
     found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -109,7 +109,7 @@ def test_a_refused_request_as_json(home, one_host, source):
 
 
 def test_ctrl_c_leaves_what_can_go_on(home, one_host, tmp_path):
-    """Interrupted in the middle of 64 MiB, which then are made whole."""
+    """A copy of 64 MiB is interrupted in the middle. The next one completes it."""
     source, target = tmp_path / "big", tmp_path / "to"
     source.write_bytes(os.urandom(1 << 20) * 64)
     process = subprocess.Popen(

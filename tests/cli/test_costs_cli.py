@@ -1,4 +1,4 @@
-"""costs, and the money in status, as their user sees them."""
+"""`costs`, and the costs in `status`, as a user sees them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["client", "clusterctl", "moto_client", "moto_url"]
 
 
 def launch(client, name, nodes=2, instance_type="p4d.24xlarge", **tagged):
-    """Instances as `up` leaves them, with more or other tags."""
+    """Launch instances as `up` does, with additional or changed tags."""
     labels = {
         tags.CLUSTER: name,
         tags.FIRST_INDEX: "0",
@@ -48,7 +48,7 @@ def state_of(client, name):
 
 
 def spent(usd):
-    """As the tag of a node has it that was started just now."""
+    """Return the cost tag of a node that was started just now."""
     now = datetime.now(timezone.utc)
     return tags.spent_text(tags.Spent(usd, ran_h=usd / NODE_USD, until=now))
 
@@ -59,7 +59,7 @@ NODE_USD = 21.957642 + 0.08 + 0.005
 
 @pytest.fixture(autouse=True)
 def no_hosts(monkeypatch):
-    """Only EC2 is here: nobody tries to log in."""
+    """Prevent logins: there are no hosts."""
     monkeypatch.setattr("clusterctl.cli.status._log_in", lambda *_: ())
 
 
@@ -70,7 +70,7 @@ def test_status_shows_the_money(clusterctl, client):
     costs, limits = ran.out.splitlines()[-2:]
     assert costs.startswith("costs: $44.09 an hour, $100.")
     assert costs.endswith(")") and "2026" in costs
-    # Two nodes with 50 each of 22.04 an hour have run for 2 h 16 min before.
+    # Two nodes at $22.04 an hour have cost $50 each: they have run for 2 h 16 min before.
     assert limits == "limits: 8 h, $1,000.00; ends in 5 h 43 min by --max-hours"
     assert ran.err == ""
     data = clusterctl("status", "demo", "--json").data["costs"]
@@ -122,7 +122,7 @@ def test_status_asks_ec2_once_and_the_price_list_once_a_day(clusterctl, client, 
     send = Endpoint.make_request
 
     def counted(endpoint, operation, *rest):
-        # A thread of an earlier test may still ask for something.
+        # A thread of an earlier test may still be sending requests.
         if threading.get_ident() == here:
             asked.append(operation.name)
         return send(endpoint, operation, *rest)
@@ -135,7 +135,7 @@ def test_status_asks_ec2_once_and_the_price_list_once_a_day(clusterctl, client, 
 
 
 def test_an_unknown_price_breaks_nothing(clusterctl, client):
-    # EC2 has it, neither the price list nor the table does.
+    # EC2 has this type; neither the price list nor the table has it.
     launch(client, "demo", 1, "m1.small")
     ran = clusterctl("status", "demo")
     assert ran.status == 0
@@ -158,7 +158,7 @@ def test_the_report_has_every_cluster_and_the_sum(clusterctl, client):
     lines = ran.out.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["one", "two"]
     assert "2 running" in lines[1] and "stops after 30 min idle, goes after 3 d stopped" in lines[1]
-    # A stopped machine costs its disk only.
+    # A stopped machine costs only its disk.
     assert "1 stopped" in lines[2] and "$0.0800" in lines[2]
     assert lines[4].startswith("total: $44.17 an hour, $20.")
     data = clusterctl("costs", "--json").data
@@ -172,7 +172,7 @@ def test_a_spreadsheet_gets_numbers(clusterctl, client):
     launch(client, "=cmd()", 1)
     rows = list(csv.DictReader(clusterctl("costs", "--csv").out.splitlines()))
     by_name = {row["cluster"]: row for row in rows}
-    # A name from a tag is no formula.
+    # A name from a tag does not become a formula.
     assert set(by_name) == {"one", "'=cmd()'"}
     assert float(by_name["one"]["usd_per_hour"]) == pytest.approx(2 * NODE_USD, abs=1e-4)
     assert by_name["one"]["nodes"] == "2"
@@ -182,7 +182,7 @@ def test_a_spreadsheet_gets_numbers(clusterctl, client):
 
 
 def remove(clusterctl, client, moto_url, name):
-    """What `down` does about money, and the end itself."""
+    """Record the cost and remove the cluster, as `down` does."""
     instances = find_instances(client, name)
     note_end(clusterctl.home, clients_of(moto_url), name, instances)
     client.terminate_instances(InstanceIds=[one.node.instance_id for one in instances])
@@ -202,7 +202,7 @@ def test_down_notes_what_it_ends(clusterctl, client):
     assert ended["spent_usd"] == pytest.approx(20, abs=0.5)
     rows = list(csv.DictReader(clusterctl("costs", "--since", "1d", "--csv").out.splitlines()))
     assert rows[0]["cluster"] == "demo" and rows[0]["ended_at"]
-    # Not of that time, and not of that name.
+    # Neither this time nor this name is selected.
     assert clusterctl("costs", "--since", "2199-01-01").out == ""
     assert clusterctl("costs", "other", "--since", "1d").status == 1
 
@@ -245,7 +245,7 @@ def test_the_ledger_is_the_owners_alone_and_what_is_broken_in_it_is_passed_over(
     ("account", "shown"),
     [
         ("us-east-1 at a local EC2, account 123456789012", True),
-        ("us-east-1 at a local EC2", True),  # As an older version wrote it.
+        ("us-east-1 at a local EC2", True),  # the format of older versions
         ("us-east-1 at a local EC2, account 210987654321", False),
         ("us-east-1 at https://ec2.example, account 123456789012", False),
     ],

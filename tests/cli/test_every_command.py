@@ -1,4 +1,4 @@
-"""Every command, with outputs that take nothing and homes that cannot be written (forks.py)."""
+"""Every command, with outputs and homes that cannot be written (forks.py)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.lab.running import client
 
 pytestmark = pytest.mark.lab
 
-# What gets far without changing anything. A command that is not here gets words made up for what
-# it requires.
+# Arguments with which commands run far without changing anything. For other commands, required
+# arguments are generated.
 WORDS = {
     "up": "pair --nodes 2 --instance-type p3.2xlarge",
     "down": "nothing --yes",
@@ -30,7 +30,7 @@ WORDS = {
     "env install": "nothing",
     "train": "pair 2 --synthetic --dry-run",
     "serve": "pair --status",
-    "watch": "nothing",  # it has no end
+    "watch": "nothing",  # or else it runs forever
     "results": "--log /etc/hostname",
     "clean-logs": "pair --dry-run",
     "reboot": "pair 7",
@@ -39,13 +39,13 @@ WORDS = {
     "lab fault boot": "--help",
     "lab fault lag": "--help",
 }
-# The system's ssh does not look whether what it writes is taken.
+# The system's ssh ignores errors of its output.
 FOREIGN = {"ssh"}
 DOCUMENTED = {0, 1, 2, 130, 141, 255}
 
 
 def commands(group=cli, path=()):
-    """Every command that does something, by its words."""
+    """Return every command that is not a group, by its words."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -72,7 +72,10 @@ def takes_json(command):
 
 @pytest.fixture
 def ran(pair, tmp_path):
-    """Runs (key, case) pairs, by default with a copy of the lab's home: what came of each key."""
+    """Return a function that runs (key, case) pairs, by default with a copy of the lab's home.
+
+    It returns the result of each key.
+    """
     home = tmp_path / "home"
     shutil.copytree(pair.lab.home / "pair", home / "pair")
     (home / "lab").mkdir()
@@ -81,7 +84,7 @@ def ran(pair, tmp_path):
 
     def run(cases):
         for _, case in cases:
-            # Its own lab is not to be ended.
+            # `lab stop` must not stop the tests' lab.
             if case["argv"][:2] == ["lab", "stop"]:
                 case["environ"] = {"CLUSTERCTL_HOME": str(tmp_path / "nothing")}
         found = forks.run_all([case for _, case in cases], environ, tmp_path)
@@ -94,7 +97,7 @@ def ran(pair, tmp_path):
         return results
 
     yield run
-    # Other tests have the same lab.
+    # Other tests share the lab.
     pages.ask(pair.lab, "/_lab/faults", "DELETE")
 
 
@@ -110,7 +113,7 @@ def test_outputs_that_take_nothing_and_json_that_is_whole(ran):
     for number, (name, command) in enumerate(commands()):
         whole, without = found[name, "err"], found[name, "out"]
         if takes_json(command):
-            # A copy's events are a line each.
+            # Each event of a copy is a line of JSON.
             texts = whole["out"].splitlines() if name == "copy" else [whole["out"]]
             told = [json.loads(text) for text in texts]
             assert whole["status"] == 0 or told, whole
@@ -122,7 +125,7 @@ def test_outputs_that_take_nothing_and_json_that_is_whole(ran):
 
 @pytest.mark.parametrize("turn", [0, *(pytest.param(n, marks=pytest.mark.all) for n in (1, 2))])
 def test_homes_that_cannot_be_written(ran, pair, tmp_path, turn):
-    """Each command has one of three on every run, and the others by turns."""
+    """Each run of the tests tries each command with one of three homes; the others take turns."""
     nowhere = {
         "cwd": "deleted",
         "unset": ["HOME", "TERM", "LANG"],

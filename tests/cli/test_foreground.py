@@ -1,4 +1,4 @@
-"""A program in our place: its exit status, the signals, and what a suspended one does to us."""
+"""A program in the foreground: its exit status, signals, and suspension of it and of us."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_it_ends_when_we_are_told_to():
 
 
 def test_what_comes_before_it_is_known_to_run_is_passed_on(tmp_path):
-    """The program ends only when its parent's signal comes back to it."""
+    """The program ends only when it receives the signal that it sent to its parent."""
     told = tmp_path / "told"
     slow = f"""
 import pathlib, subprocess, time

@@ -1,4 +1,4 @@
-"""Ctrl-C and kill -9 on real commands with real hosts: what is printed is followed."""
+"""Ctrl-C and kill -9 on real commands with real hosts. The printed advice is then followed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,12 @@ GO_ON = "to go on"
 
 @dataclass(frozen=True)
 class Cut:
-    """A command, the message after which it is cut off, by what, and what its user does then: of
-    the ways that are printed this one, or else the same command. `nodes` are there in the end,
-    and so many machines are `new`."""
+    """A command that is cut off, and the result after its user goes on.
+
+    The fields are the command, the message after which it is cut off, the signal, and the printed
+    advice that the user follows (by default: the same command again). In the end there are `nodes`,
+    and `new` machines have been launched.
+    """
 
     command: str
     message: str
@@ -62,7 +65,7 @@ def clusterctl(lab, monkeypatch, capsys):
 
 
 def cut_off(cut: Cut) -> str | None:
-    """What the command had said when it ended; None where it was through before the signal."""
+    """Return the output of the interrupted command, or None if it finished before the signal."""
     with subprocess.Popen(
         [sys.executable, "-m", "clusterctl", *cut.command.split(), "--lab"],
         stdin=subprocess.DEVNULL,
@@ -105,7 +108,7 @@ def test_a_life_of_interrupts(lab, clusterctl):
         assert ran.status == 0, (cut, said, ran)
         there = find_instances(ec2, NAME)
         assert tuple(found.node.index for found in there) == cut.nodes, (cut, said, ran)
-        # Those that have ended are shown for an hour.
+        # EC2 shows terminated instances for an hour.
         all_ever = {found.node.instance_id for found in find_instances(ec2, NAME, states=())}
         assert len(all_ever - ever) == cut.new, (cut, said, ran)
         ever |= all_ever
@@ -115,12 +118,12 @@ def test_a_life_of_interrupts(lab, clusterctl):
             assert (status["leaving"], status["missing"]) == ([], []), cut
         if cut.nodes and not cut.command.startswith("stop"):
             check_views(clusterctl, [found.node.private_ip for found in there])
-    assert everything(ec2) <= before  # what earlier tests left may go meanwhile
+    assert everything(ec2) <= before  # leftovers of earlier tests may disappear meanwhile
     assert not (lab.home / NAME).exists()
 
 
 def check_views(clusterctl, addresses: list[str]) -> None:
-    """The hosts file here and on every node, who trusts whom, and the way in with plain ssh."""
+    """Check the hosts file here and on all nodes, the trusted keys, and login by plain ssh."""
     here = (clusterctl.home / NAME / "hosts").read_text()
     assert [line.split()[0] for line in here.splitlines()] == addresses
     known = " ".join((clusterctl.home / NAME / "known_hosts").read_text().split())

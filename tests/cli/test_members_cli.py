@@ -1,4 +1,4 @@
-"""Whole commands where EC2 answers and no host does, or the key is elsewhere."""
+"""Commands on a cluster of which only EC2 answers, or whose key is on another machine."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_subnet_there_is_not_is_told_with_the_rest(clusterctl, subnet):
 
 
 def test_nodes_of_a_capacity_block_are_stopped_and_free_their_places(clusterctl, client):
-    """As EC2 has it: the block is paid for, and a stopped machine's place in it is free."""
+    """The block stays paid, and EC2 frees the place of a stopped instance in it."""
     offered = client.describe_capacity_block_offerings(
         InstanceType="p4d.24xlarge", InstanceCount=2, CapacityDurationHours=48
     )["CapacityBlockOfferings"]

@@ -1,4 +1,4 @@
-"""NAME that was left out, and what the shell completes."""
+"""The cluster's NAME if it is left out, and the shell's completion."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Host demo-0 10.0.0.1 demo-2 10.0.0.3
 
 @pytest.fixture
 def launched(tmp_path, monkeypatch):
-    """Makes the folder of a cluster that was launched from here, and where it is."""
+    """Return a function that makes the folder of a cluster launched from here, with its place."""
     monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
     monkeypatch.delenv("CLUSTERCTL_LAB", raising=False)
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
@@ -46,7 +46,7 @@ def launched(tmp_path, monkeypatch):
 
 
 def parsed(line):
-    """The words of a command as its parameters, those that were given."""
+    """Parse the words of a command. Return the parameters that were given."""
     name, *words = line.split()
     root = click.Context(cli, **cli.context_settings)
     command = cli.get_command(root, name)
@@ -110,7 +110,7 @@ def parsed(line):
         ("results other 20261120-154501-3f2a", {"name": "other", "job": "20261120-154501-3f2a"}),
         ("results --log a.log", {}),
         ("results --log a.log b.log", {"name": "b.log"}),
-        # What launches, ends or deletes is told its cluster.
+        # Commands that launch, end or delete print the name of their cluster.
         ("up --nodes 2", "here is demo"),
         ("down --yes", "here is demo"),
         ("stop", "here is demo"),
@@ -169,12 +169,12 @@ def test_no_cluster_is_here(launched, capsys):
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """A machine that is busy with other tests takes its time."""
+    """Raise the timeouts: a machine that is busy with other tests is slow."""
     monkeypatch.setattr(params, "COMPLETED_WITHIN_S", 60.0)
 
 
 def completed(line):
-    """What the shell would propose for the last word."""
+    """Return what the shell proposes for the last word."""
     *words, last = line.split(" ")
     complete = ShellComplete(cli, {}, "clusterctl", "_CLUSTERCTL_COMPLETE")
     return [item.value for item in complete.get_completions(words, last)]

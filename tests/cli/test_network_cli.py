@@ -1,4 +1,4 @@
-"""`clusterctl network` as its user sees it. moto's CloudFormation is done at once."""
+"""`clusterctl network` as a user sees it. moto's CloudFormation finishes at once."""
 
 from __future__ import annotations
 

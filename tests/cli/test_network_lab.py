@@ -1,4 +1,4 @@
-"""A network, a private cluster in it, and away with both: as a user types it, with real hosts."""
+"""A network and a private cluster in it, made and removed as a user does, with real hosts."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_a_private_cluster_in_a_network_of_its_own(clusterctl, lab, tmp_path):
     said = [result["stdout"].split() for result in ran]
     inside = [words[0] for words in said]
     assert all(address.startswith("10.20.") for address in inside)
-    # The head node is reached from outside, the others from the head node.
+    # The head node is reached from outside, the workers from the head node.
     assert said[0][1] != inside[0]
     assert [words[1] for words in said[1:]] == [inside[0]] * 2
     assert ok(clusterctl("ssh", "private", "2", "--", "hostname", "-I")).split() == inside[2:]
-    # The network's endpoint leads those to S3 that have no address outside.
+    # Nodes without a public address reach S3 through the network's endpoint.
     ok(clusterctl("run", "private", "bash -c '</dev/tcp/${AWS_ENDPOINT_URL_S3#http://}/80'"))
     source = tmp_path / "data"
     source.write_text("content")
@@ -86,9 +86,10 @@ def test_a_head_node_that_is_away(clusterctl, lab):
 
 
 def test_a_name_is_given_to_one_stack_however_many_ask_at_once(lab):
-    """`network up` waits for the stack of a run that was quicker: AWS tells it of that one."""
+    """`network up` waits for the stack of a faster run, which AWS reports as existing."""
     vpc = {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.30.0.0/16"}}
-    # As large as CloudFormation takes it: reading it takes the lab long enough to be overtaken.
+    # The largest template that CloudFormation accepts: the lab reads it long enough for the others
+    # to arrive.
     template = {"Resources": {"Vpc": vpc}, "Metadata": {"numbers": list(range(8000))}}
     stack = {"StackName": "at-once", "TemplateBody": json.dumps(template)}
 

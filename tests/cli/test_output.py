@@ -1,4 +1,4 @@
-"""What others say does not command the user's terminal."""
+"""Output of other programs cannot control the user's terminal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ else:
 
 
 def on_a_terminal(*arguments, **environ):
-    """What reaches a terminal, which says how lines end."""
+    """Return the bytes that reach a terminal, with the terminal's line ends."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", SAY, *arguments],
@@ -51,7 +51,7 @@ def on_a_terminal(*arguments, **environ):
             while more := os.read(ours, 4096):
                 read += more
         except OSError:
-            pass  # Linux says so when nobody has the other end any more
+            pass  # Linux's error when the other end is closed
         os.close(ours)
     return read.replace(b"\r\n", b"\n")
 
@@ -85,7 +85,7 @@ def test_bytes_that_are_no_utf_8_and_a_terminal_without_it():
 @pytest.mark.parametrize("kind", ["line", "note", "live"])
 def test_lines_and_views(kind):
     shown = on_a_terminal(kind, b"node\x1b[2J\x1b]0;x\x07\r\x1b[32mfine\xc2\x9b".hex())
-    # rich's own colours and redrawing apart, and what it leaves out.
+    # Without rich's own colours, its redrawing, and characters that it omits.
     text = re.sub(rb"\x1b\[[0-9;?]*[mAKhl]", b"", shown)
     assert b"\x1b" not in text
     assert b"node^[[2J^[]0;x" in text
@@ -134,7 +134,7 @@ FULL, CLOSED = LOST.format("No space left on device"), LOST.format("it is closed
         ("iam-policy operator", ">&$GONE", 141, ""),
         ("--help", ">/dev/full", 1, "error: No space left on device\n"),
         ("stauts", "2>/dev/full", 2, ""),
-        # All that it says is a message: the work is done, the status tells of what was lost.
+        # All its output is messages: the work is done, and the status reports the lost output.
         ("lab stop", "2>/dev/full", 1, ""),
         ("lab stop", "2>&$GONE", 141, ""),
         ("lab stop", "2>&-", 0, ""),
@@ -237,7 +237,7 @@ def interrupted(as_json):
 
 @pytest.mark.parametrize("callback", [interrupted, lambda as_json: 130])
 def test_an_interrupt_is_an_object_too(callback, capsys):
-    # `train` ends so by itself, since the job goes on.
+    # `train` handles the interrupt itself, since the job continues.
     option = click.Option(["--json", "as_json"], is_flag=True)
     command = click.Command("train", params=[option], callback=callback)
     assert run_command(command, ["--json"]) == 130

@@ -1,4 +1,4 @@
-"""runclust --persist: a second call on the connections of the first, whatever happened between."""
+"""runclust --persist: a later call uses the connections of the first, whatever happens between."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_keeper_that_was_killed_is_not_missed(home, hosts, runtime):
     os.kill(keeper, signal.SIGKILL)
     wait_until(lambda: not alive(keeper), "its end")
     assert outcome(call("runclust", "--persist", hosts, "echo in"))[0::2] == (0, [])
-    # Under a command it is one line, as for hosts that went away.
+    # If it is killed during a command, each host has one line, as if it had gone away.
     running = subprocess.Popen(
         [BIN / "runclust", "--persist", "-n", hosts, "echo begun; exec sleep 60"],
         stdout=subprocess.PIPE,
@@ -135,7 +135,7 @@ def test_what_it_rests_on_is_looked_at_by_every_call(home, hosts, runtime, ssh_s
     done = call("runclust", "--persist", hosts, "true")
     assert done.returncode == 255
     assert "its host key is unknown" in done.stderr
-    # A request that makes no sense leaves no keeper behind.
+    # An invalid request leaves no keeper behind.
     hosts.write_text("a\na\n")
     for _ in range(2):
         done = call("runclust", "--persist", hosts, "true")
@@ -152,7 +152,7 @@ def test_a_folder_that_others_may_enter_is_refused(home, hosts, runtime, mode):
     done = call("runclust", "--persist", hosts, "true")
     assert done.returncode == 2
     assert f"{runtime}/clusterctl is not a folder of yours alone" in done.stderr
-    # What the advice comes to.
+    # As the message advises.
     (runtime / "clusterctl").rmdir()
     assert call("runclust", "--persist", hosts, "true").returncode == 0
 
@@ -174,10 +174,10 @@ def test_connections_that_the_hosts_closed_and_jump_hosts(home, hosts, runtime, 
             before = server.logins
             assert call("runclust", "--persist", hosts, "echo in").stdout.count("in") == 4
             assert server.logins - before == logins
-        # All of them die, as with a reboot.
+        # All connections end, as in a reboot.
         [listening] = pgrep("-f", f"sshd.*{server.folder}/sshd_config")
         for pid in pgrep("-P", listening):
-            with contextlib.suppress(ProcessLookupError):  # one behind the jump host ends with it
+            with contextlib.suppress(ProcessLookupError):  # one may have ended with its jump host
                 os.kill(int(pid), signal.SIGKILL)
         done = call("runclust", "--persist", hosts, "echo in")
         assert outcome(done)[0::2] == (0, [])
@@ -186,7 +186,7 @@ def test_connections_that_the_hosts_closed_and_jump_hosts(home, hosts, runtime, 
 
 @pytest.fixture
 def pair_hosts(pair, tmp_path, monkeypatch):
-    """The hosts file of a cluster of two, as their owner has it."""
+    """Return the hosts file of the cluster of two nodes, as its owner has it."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CLUSTERCTL_HOME", str(pair.lab.home))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)

@@ -50,7 +50,7 @@ def test_several_logs_after_one_option_and_standard_input(results, tmp_path):
 
 
 def test_logs_side_by_side_name_a_difference_beyond_the_noise_and_no_other(results, tmp_path):
-    """A cluster whose speed wanders: rows stay near the one before. 4 % are told, and 0.2 % not."""
+    """The cluster's speed drifts: a row is near the row before. 4 % are reported, 0.2 % are not."""
 
     def log(name, factor, seed):
         rnd, off, lines = random.Random(seed), 0.0, [rows([0, 1])]

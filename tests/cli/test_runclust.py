@@ -1,4 +1,4 @@
-"""runclust as a command, on a hosts file, against a real sshd."""
+"""The command runclust with a hosts file and a real sshd."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_command_keeps_its_quotes(home, hosts):
 
 
 def sleeping_everywhere(hosts) -> subprocess.Popen[str]:
-    """A runclust whose command has begun on each of the four hosts, and sleeps there."""
+    """Start a runclust whose command sleeps on each of the four hosts."""
     process = subprocess.Popen(
         [BIN / "runclust", hosts, "echo begun; exec sleep 600"],
         stdin=subprocess.DEVNULL,
@@ -130,14 +130,14 @@ def sleeping_everywhere(hosts) -> subprocess.Popen[str]:
 def test_a_signal_ends_it_at_once(home, hosts, how):
     process = sleeping_everywhere(hosts)
     process.send_signal(how)
-    # Long before the command would end.
+    # Long before the end of the command.
     _, stderr = process.communicate(timeout=240)
     assert process.returncode == 130
     assert stderr.strip() == "interrupted"
 
 
 def test_hosts_behind_a_jump_host_share_one_connection_to_it(home, hosts, tmp_path):
-    """Its MaxStartups of 2 would drop most of an `ssh -W` for each host."""
+    """Its MaxStartups of 2 would refuse most of several `ssh -W`, one for each host."""
     folder = tmp_path / "jump"
     folder.mkdir()
     with running_sshd(folder, "MaxStartups 2") as jump:
@@ -184,7 +184,7 @@ def test_a_host_named_twice(home, hosts):
 
 @pytest.mark.parametrize("command", ["runclust", "copyclust"])
 def test_starting_needs_nothing_large(command):
-    """boto3, moto, rich and paramiko each cost more than all of --help."""
+    """boto3, moto, rich and paramiko each take longer to import than all of --help."""
     program = (
         "import sys; from clusterctl.cli import copyclust, runclust\n"
         f"try: {command}.{command}(['--help'])\n"
@@ -211,7 +211,7 @@ def test_all_hosts_are_dialled_before_the_ssh_library_is_there(home, hosts):
 
 
 def test_a_named_key_with_a_passphrase_is_the_agents(home, hosts, ssh_server, monkeypatch):
-    """What the message of a locked key says to do."""
+    """The message about a locked key recommends this."""
     locked, config = home / "locked", home / ".ssh" / "config"
     locked.write_bytes(ssh_server.key.read_bytes())
     locked.chmod(0o600)
@@ -233,7 +233,7 @@ def test_a_named_key_with_a_passphrase_is_the_agents(home, hosts, ssh_server, mo
 
 @pytest.mark.parametrize("module", ["hosts_access", "access", "readiness", "copy"])
 def test_paramiko_is_never_imported_with_all_of_invoke(module):
-    """The stand-in of clusterctl/transport has to come first."""
+    """The replacement in clusterctl/transport has to be imported first."""
     program = f"import sys, clusterctl.operations.{module}; print('invoke' in sys.modules)"
     assert python(program).stdout == "False\n"
 

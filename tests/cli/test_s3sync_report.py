@@ -1,4 +1,4 @@
-"""What is shown of syncs: the lines as people read them."""
+"""The lines that report syncs to a user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user sees of each command, whole. Ids, kinds and exit statuses are asserted elsewhere.
+"""The complete output of each command. Ids, kinds and exit statuses are asserted elsewhere.
 
 Renew the screens with `pytest tests/cli/test_screens.py --snapshot-update`, and read the diff.
 """
@@ -18,7 +18,7 @@ from tests.moto_ec2 import client, moto_client, moto_url
 
 __all__ = ["client", "clusterctl", "moto_client", "moto_url"]
 
-# What is another one on each run.
+# Values that differ in each run.
 MASKS = (
     (r"python -m pytest\.clusterctl", "clusterctl"),
     (r"http://127\.0\.0\.1:\d+", "ENDPOINT"),
@@ -34,31 +34,31 @@ MASKS = (
     (r"\$[\d.]+ so far|\$[\d.]+(?= +ended)", "$N so far"),
     (r"(?<=TIME)( +\S+ +)\$[\d.]+", r"\1$N"),
     (r"ends in [\d hmin]+ by", "ends in N h by"),
-    # How far hosts and instances are is a matter of time.
+    # Progress of hosts and instances depends on timing.
     (r"^(demo-\d: |terminating demo: |looking at what is there).*\n", ""),
     (r"(: not ready after N s): .*\n( +hint: if .*\n)?", r"\1: STATE\n"),
 )
-# Changes every few hours.
+# Spot prices change every few hours.
 SPOT = ((r"\$[\d.]+", "$N"),)
-# How long a copy takes, and what that comes to.
+# Durations and rates of copies.
 COPY = ((r"\d+(\.\d+)? s\b.*?( +\d+)?$", r"N s\2"), (r"\d+\.\d GiB$", "N GiB"))
 
 
 @pytest.fixture
 def see(clusterctl, snapshot, monkeypatch):
-    """Runs a command and compares all that it says, and its exit status."""
+    """Runs a command and compares its output and exit status with the snapshot."""
     monkeypatch.setattr("clusterctl.cli.status._log_in", lambda *_: ())
     monkeypatch.setattr("sys.argv", ["clusterctl"])
 
     def compare(*arguments: str, account: bool = True) -> None:
-        """`account`: at moto's EC2, with that account's options."""
+        """Compare one command. `account`: use moto's EC2, with the options of its account."""
         ran = (clusterctl if account else clusterctl.anywhere())(*arguments)
         text = f"$ clusterctl {' '.join(arguments)}\n{ran.out}--\n{ran.err}exit {ran.status}\n"
         for pattern, mask in (
             MASKS + SPOT * ("--spot" in arguments) + COPY * (arguments[0] == "copy")
         ):
             text = re.sub(pattern, mask, text, flags=re.MULTILINE)
-        # Columns are as wide as their widest word.
+        # The width of a column depends on masked words.
         text = re.sub(r"(?<=\S) {2,}", "  ", text.replace(str(clusterctl.home), "HOME"))
         assert text == snapshot(extension_class=AmberSnapshotExtension)
 

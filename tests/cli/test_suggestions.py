@@ -1,4 +1,4 @@
-"""The commands that clusterctl tells a user to type: they exist, and mean what the user typed."""
+"""Commands that clusterctl suggests exist, and repeat the options that the user typed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DOCS = PACKAGE.parent / "docs"
             "replace it (clusterctl replace demo --lab --region us-west-2 --profile 'two words' 0)"
             ", or: clusterctl down demo --lab --region us-west-2 --profile 'two words'; or wait",
         ),
-        # What is there already is not said twice; what a command does not take is not given.
+        # Options that the suggestion has already, or that its command does not take, are not added.
         (
             "status demo --lab --region us-west-2",
             "clusterctl list --region us-east-1; clusterctl lab start; clusterctl config check",
@@ -40,14 +40,14 @@ DOCS = PACKAGE.parent / "docs"
             "clusterctl config check",
         ),
         ("status demo --no-lab", "clusterctl gc --delete", "clusterctl gc --no-lab --delete"),
-        # Prose, paths and what is no command.
+        # Prose, paths and other text that is not a command.
         (
             "status demo --lab",
             "the older clusterctl down there, ~/.clusterctl up, x/clusterctl up, clusterctl env",
             "the older clusterctl down --lab there, ~/.clusterctl up, x/clusterctl up, "
             "clusterctl env",
         ),
-        # The cluster's name is known; a network's is not.
+        # The cluster's name is known; that of a network is not.
         (
             "status demo --lab",
             "clusterctl env install NAME --tensorflow NEWEST, clusterctl network up NAME, "
@@ -66,7 +66,7 @@ def test_what_was_typed_is_in_what_is_suggested(
     run_command(cli, shlex.split(typed))
     capsys.readouterr()
     output.note(suggestion)
-    # In JSON the hints, and nothing of what commands wrote.
+    # In JSON, hints are completed; output of commands is not changed.
     output.data([{"found": {"hint": suggestion}, "stdout": suggestion}])
     said = capsys.readouterr()
     assert said.err == completed + "\n"
@@ -74,7 +74,7 @@ def test_what_was_typed_is_in_what_is_suggested(
 
 
 def _texts():
-    """Every string of the package as `file:line` and its text; X stands for what is filled in."""
+    """Yield `file:line` and text of every string in the package. X replaces filled-in values."""
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text())
         parts = {
@@ -98,7 +98,7 @@ def _texts():
 
 
 def _unknown(said):
-    """What of `clusterctl SAID` there is not: the command's first word, or an option."""
+    """Return the words of `clusterctl SAID` that do not exist: its first word, or options."""
     command, words = cli, re.sub("'[^']*'", "X", said).split()
     while isinstance(command, click.Group) and words and "X" not in words[0]:
         inner = command.get_command(click.Context(command), words[0].rstrip(",.:"))
@@ -117,7 +117,7 @@ def _unknown(said):
 
 
 def test_every_command_option_and_page_that_is_named_exists():
-    # In backticks, after a colon or in brackets, or as a line of help: elsewhere it is prose.
+    # In backticks, after a colon, in brackets, or a line of help. Elsewhere it is prose.
     command = re.compile(
         r"(?:`|: |\(|^ +)clusterctl ((?:(?!clusterctl |, )[^`;\n)])+)", re.MULTILINE
     )
@@ -151,7 +151,7 @@ def test_a_command_without_quotes_is_quoted(capsys, typed, meant):
 
 @pytest.fixture(scope="module")
 def typed(pair):
-    """A user who types --lab: (exit status, stdout, stderr) of a command line."""
+    """Return a function that runs a command line with --lab: (exit status, stdout, stderr)."""
     environ = {key: value for key, value in pair.environ.items() if key != "CLUSTERCTL_LAB"}
 
     def run(line):
@@ -188,7 +188,7 @@ def test_what_is_pasted_works(typed, line, suggested):
     _, _, err = typed(f"clusterctl {line}")
     assert suggested in err
     said = suggested.replace("ssh pair --lab", "ssh pair --lab -- hostname")
-    # Not for real: it would launch and replace.
+    # With --help: otherwise these would launch and replace.
     ran = typed(said + (" --help" if re.search(" up | replace ", said) else ""))
     assert ran[0] == 0, ran
 

@@ -1,4 +1,4 @@
-"""The line below a log that is followed: on a terminal, and nowhere else."""
+"""The status line below a followed log, which appears on a terminal only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clusterctl.jobs.detached import JobRecord, JobState
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 
 LOG = banner(2) + HEADER + rows([0, 1, 50, 100])
-# Says its text, as the trainer does, and the rest once there is a file `go`.
+# Prints text like the trainer, and the rest of it once there is a file `go`.
 TALK = f"""\
 import os, sys, time
 sys.stdout.write({LOG!r})
@@ -41,14 +41,14 @@ def status_of(line, usd, duration_s=1000.0):
     ("line", "log", "usd", "text"),
     [
         ("mpirun x --num_epochs 90", "no rows yet\n", 30.0, ""),
-        # A tenth is done after 1000 s.
+        # After 1000 s, a tenth is done.
         (
             "mpirun x --num_epochs 90 --num_batches 500",
             HEADER + rows([0, 50]),
             36.0,
             "step 50 of 500, epoch 0.3, 19000.0 images/s, 2 h 30 min left, $10.00 so far",
         ),
-        # It went on at a half: a tenth was done in these 1000 s.
+        # The run was resumed at a half: a tenth was done in these 1000 s.
         (
             "mpirun x --num_batches 500",
             HEADER + rows([250, 300]) + evaluation(300, 61.5),
@@ -98,7 +98,7 @@ def test_below_the_log_of_a_terminal_and_not_in_a_pipe(pair):
             while more := os.read(fd, 1 << 16):
                 seen += more
         except OSError:
-            pass  # the terminal's other end is closed
+            pass  # the other end of the terminal is closed
         assert process.wait(60) == 0
     finally:
         os.close(fd)
@@ -107,6 +107,6 @@ def test_below_the_log_of_a_terminal_and_not_in_a_pipe(pair):
         pair.on(0, "rm -rf mine /data/go")
     assert out.endswith(LOG + "Finished in 12.5\n")
     assert "\x1b" not in out
-    # Drawn over itself, and gone in the end: the log is whole.
+    # The line is redrawn in place and erased at the end, so the log is complete.
     left = re.sub(rb"\r\x1b\[2K[^\r\n\x1b]*(?=\r\x1b\[2K)", b"", seen).replace(b"\r\x1b[2K", b"")
     assert out.replace("\n", "\r\n").encode() in left

@@ -1,4 +1,4 @@
-"""up, down, status, list, hosts as their user sees them, where EC2 answers and no host does."""
+"""up, down, status, list and hosts as a user sees them. EC2 answers, but there are no hosts."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_plan_that_is_shown_is_the_one_that_is_executed(clusterctl, client):
     for step, planned in zip(steps, plan.steps):
         shown_text = json.dumps(step["arguments"], default=str)
         planned_text = json.dumps(readable(dict(planned.arguments)), default=str)
-        # Each plan has a key and a launch id of its own.
+        # Each plan has a new key and a new launch id.
         hide = r"[0-9a-f]{32}|AAAA[\w+/=]+"
         assert re.sub(hide, "*", shown_text) == re.sub(hide, "*", planned_text)
 
@@ -126,7 +126,7 @@ def test_user_data_and_image_and_ssh_from(clusterctl, client, tmp_path):
 
 
 def test_status(clusterctl, client, monkeypatch):
-    # Here are no hosts: tests/operations/test_unreachable.py looks whether they answer.
+    # There are no hosts here. tests/operations/test_unreachable.py tests hosts that do not answer.
     monkeypatch.setattr("clusterctl.cli.status._log_in", lambda *_: ())
     launched(clusterctl)
     ran = clusterctl("status", "demo")
@@ -220,7 +220,7 @@ def test_ctrl_c_says_what_is_left(clusterctl, monkeypatch, at, options, says):
 
 
 def test_ctrl_c_that_cuts_an_import_short(clusterctl, monkeypatch):
-    """What a module lacks then is none of this program's errors."""
+    """An incomplete module then does not show as an error of this program."""
 
     def find_instances(*_):
         raise AttributeError("module 'boto3' has no attribute 'utils'")
@@ -233,7 +233,7 @@ def test_ctrl_c_that_cuts_an_import_short(clusterctl, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_used_is_one_message(clusterctl):
-    """As when it is another user's: here a folder is where a file should be."""
+    """Here, a folder is in the place of a file; another user's folder has the same effect."""
     name = ("other", "--nodes", "1", "--instance-type", "g5.xlarge")
     for file, command, status in (
         ("lock", ("up", *name), 1),
@@ -327,7 +327,7 @@ def test_what_ec2_refuses_is_one_message(clusterctl, client, monkeypatch, code, 
 
 
 def on_a_terminal(home, account, arguments, answer=""):
-    """What `clusterctl` says to a user who types `answer` when asked, and its exit status."""
+    """Run `clusterctl` for a user who types `answer` at a question. Return output and status."""
     ours, theirs = pty.openpty()
     environ = {
         **os.environ,
@@ -341,7 +341,7 @@ def on_a_terminal(home, account, arguments, answer=""):
     answers = select.poll()
     answers.register(ours, select.POLLIN)
     with subprocess.Popen(
-        # A session whose terminal this is: Ctrl-C reaches it.
+        # A new session with this terminal, so that Ctrl-C reaches it.
         ["setsid", "--ctty", BIN / "clusterctl", *arguments],
         stdin=theirs,
         stdout=theirs,
@@ -351,15 +351,15 @@ def on_a_terminal(home, account, arguments, answer=""):
         os.close(theirs)
         with contextlib.ExitStack() as failing:
             failing.callback(process.kill)
-            with contextlib.suppress(OSError):  # Linux's end of file
+            with contextlib.suppress(OSError):  # Linux's end of file on a terminal
                 more, answered = b"?", False
                 while more:
                     silent = not answers.poll(5000)
                     if not silent:
                         more = os.read(ours, 4096)
                         said += more
-                    # A signal between the question and the read of its answer is seen by Python
-                    # after that read only: whoever is not heard presses Ctrl-C again.
+                    # Python handles a signal that arrives between the question and the read of
+                    # its answer only after the read. So Ctrl-C is sent again if nothing happens.
                     again = silent and answer == "\x03"
                     if answer and b"? [y/N]: " in said and (again or not answered):
                         os.write(ours, answer.encode())
@@ -375,7 +375,7 @@ PRICE = rf"price of {{name}}: {{nodes}}, {USD} an hour, {USD} a day, {USD} per G
 
 @pytest.mark.lab
 def test_on_a_terminal_money_is_asked_for(lab, tmp_path):
-    """Against the lab's API, but not as the lab: as an account that has to be paid for."""
+    """It uses the lab's API, but as an AWS account that costs money, not as the lab."""
     name, home = "asked", tmp_path / "home"
     key = lab.key_named(None)
     account = {"AWS_ACCESS_KEY_ID": key.id, "AWS_SECRET_ACCESS_KEY": key.secret}
@@ -393,7 +393,7 @@ def test_on_a_terminal_money_is_asked_for(lab, tmp_path):
 
     up = ("up", "--nodes", "2", "--instance-type", "p3.2xlarge", "--timeout", "0.1")
     try:
-        # A no, Enter and Ctrl-C make nothing, here and there.
+        # "n", Enter and Ctrl-C create nothing, neither here nor in EC2.
         for answer in ("n\n", "\n", "\x03"):
             status, said = run(*up, answer=answer)
             assert status == 130
@@ -405,7 +405,7 @@ def test_on_a_terminal_money_is_asked_for(lab, tmp_path):
             assert not list(home.glob(f"{name}/*"))
         assert "Launch? [y/N]: y\n" in run(*up, answer="y\n")[1]
         assert len(find_instances(ec2, name)) == 2
-        # What is there already is no question.
+        # For an existing cluster there is no question.
         said = run(*up)[1]
         assert ("[y/N]" in said, price("2 nodes", said)) == (False, None)
         status, said = run("add", "1", answer="n\n")
@@ -417,7 +417,7 @@ def test_on_a_terminal_money_is_asked_for(lab, tmp_path):
         assert status == 130
         assert price("2 nodes", said) and "Start? [y/N]" in said
         assert states() == {"stopped"}
-        # --yes, and nobody who could answer: the price is told, and it goes on.
+        # With --yes, or without a terminal, the price is printed and `up` continues.
         said = run("start", "--yes", "--timeout", "0.1")[1]
         assert ("[y/N]" in said, bool(price("2 nodes", said))) == (False, True)
         done = subprocess.run(

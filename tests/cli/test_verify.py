@@ -1,4 +1,4 @@
-"""What a comparison of nodes prints."""
+"""The output of a comparison of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""watch on two hosts of the lab: drawn on a real terminal, and as lines where there is none."""
+"""`watch` on two hosts of the lab: drawn on a real terminal, or as lines without a terminal."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.pair import eventually
 
 pytestmark = pytest.mark.lab
 
-# Two ranks by /usr/bin/mpirun: one sleeps, one is busy, in nobody's way. Its ssh would end after
-# 30 s of a frozen node, and the job with it, which is less than a crowded machine may take to draw
-# that.
+# Two ranks of /usr/bin/mpirun: one sleeps, one is busy at a low priority. By default, mpirun's ssh
+# and so the job would end after a node is frozen for 30 s; on a busy machine, drawing the frozen
+# node may take longer.
 RANK = """\
 import os, time
 os.nice(19)
@@ -41,7 +41,8 @@ MPIRUN = (
     " --map-by node --mca plm_rsh_args '-o ServerAliveInterval=0' python3 /home/ubuntu/rank.py"
     " </dev/null >/dev/null 2>&1 &"
 )
-# A shell has the terminal, as at a user's: what its leader's end takes with it is lost.
+# A shell leads the session, as for a user: when a session leader ends, Linux hangs up the terminal
+# and unread output is lost.
 SHELL = 'trap : INT; trap "" HUP; "$@"; echo "ended with $?"; exec sleep 600'
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 NORMAL_SCREEN, SHOWN_CURSOR = "\x1b[?1049l", "\x1b[?25h"
@@ -65,7 +66,7 @@ def ranks(pair):
 
 
 class Terminal:
-    """`clusterctl watch pair` on a terminal of its own; `seen` is all that was drawn."""
+    """`clusterctl watch pair` on its own terminal. `seen` is all that was drawn."""
 
     def __init__(self, pair, *options: str) -> None:
         self.fd, inner = pty.openpty()
@@ -73,7 +74,7 @@ class Terminal:
         self.before = termios.tcgetattr(inner)
         argv = [sys.executable, "-m", "clusterctl", "watch", pair.name, "--interval", "1s"]
         environ = {**pair.environ, "TERM": "xterm-256color"}
-        # What a run of tests says of its own terminal.
+        # Settings of the terminal in which the tests run.
         environ.pop("COLUMNS", None)
         self.process = subprocess.Popen(
             ["sh", "-c", SHELL, "sh", *argv, *options],
@@ -82,7 +83,7 @@ class Terminal:
             stdout=inner,
             stderr=inner,
             start_new_session=True,
-            # ^C is for the processes of the terminal that is theirs.
+            # ^C reaches only processes with this controlling terminal.
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
         )
         self.inner = inner
@@ -94,7 +95,7 @@ class Terminal:
             self.seen += chunk.decode(errors="replace")
 
     def screen(self) -> str:
-        """What is on it now: each drawing begins at the top."""
+        """Return the current content. Each drawing starts at the top."""
         return CODES.sub("", self.seen.rpartition("\x1b[H")[2])
 
     def shows(self, pattern: str) -> None:
@@ -104,12 +105,12 @@ class Terminal:
             raise AssertionError(f"{pattern} is not on:\n{self.screen()}") from None
 
     def signal(self, number: int) -> None:
-        """To clusterctl, not to the shell."""
+        """Send a signal to clusterctl, not to the shell."""
         search = ["pgrep", "-P", str(self.process.pid)]
         os.kill(int(subprocess.run(search, stdout=subprocess.PIPE, check=True).stdout), number)
 
     def end(self, how) -> int:
-        """The exit status; the terminal has to be as it was."""
+        """Return the exit status. The terminal's settings have to be as before."""
         how()
         ended = eventually(lambda: re.search(r"ended with (\d+)", self.seen), "its end")
         assert termios.tcgetattr(self.inner) == self.before
@@ -133,7 +134,7 @@ def test_a_frozen_node_is_a_row_and_q_quits(ranks, terminal):
     terminal.shows(r"pair-1 +1 R \d+% ")
     with ranks.fault(1, "freeze", "thaw"):
         terminal.shows(r"no answer: pair-1")
-        # On a crowded machine it is dialled again meanwhile, which says more.
+        # On a busy machine, clusterctl has connected again meanwhile, which changes the message.
         terminal.shows(r"pair-1 +(no answer|takes connections)")
         terminal.shows(r"pair-0 +0 [SR] \d+% .* \d+(\.\d)? s ago")
     terminal.shows(r"pair-1 +1 R .* [01]\.\d s ago")
@@ -183,7 +184,7 @@ def test_lines_where_there_is_no_terminal(ranks, as_json):
             line = eventually(
                 lambda: (
                     (said := process.stdout.readline())
-                    # The head node may be the later one that is heard of.
+                    # The head node's state may arrive later than the worker's.
                     and re.search("pair-1: 1 stopped; 2 nodes at ", said)
                     and said
                 ),

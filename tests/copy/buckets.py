@@ -1,5 +1,4 @@
-"""S3 as moto has it, on a real socket: buckets of one test's own. And one that is slow, or changes,
-as a test wants it."""
+"""moto's S3 on a real socket, with buckets for one test, and a bucket that fails on request."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ _numbers = itertools.count()
 
 
 class S3Server:
-    """`bucket` makes one; `config` is what a node is told to read it."""
+    """A server of S3. `bucket` makes a bucket. Nodes read it with the settings in `config`."""
 
     def __init__(self, endpoint: str) -> None:
         import boto3
@@ -60,11 +59,11 @@ def s3_server() -> Iterator[S3Server]:
 
 @dataclass
 class Bucket:
-    """One bucket of a server that has no more: its objects, and when each was last changed.
+    """The only bucket of a server: its objects, and the time of each object's last change.
 
-    `before` is called with a key and an offset before each 64 KiB of an object are sent: it may
-    wait, or change what is there. `faults` is called for each GET of an object: a status of 500 or
-    more is the answer, another number drops the connection after so many bytes.
+    `before` is called with a key and an offset before each 64 KiB of an object are sent. It may
+    wait, or change objects. `faults` is called for each GET of an object: a result of 500 or more
+    is the status of the answer; any other number drops the connection after that many bytes.
     """
 
     url: str = ""
@@ -155,7 +154,7 @@ class _Answers(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def one_bucket(objects: Mapping[str, bytes]) -> Iterator[Bucket]:
-    """A server of S3 with one bucket of any name."""
+    """Run a server of S3 with a single bucket, under any name."""
     bucket = Bucket(objects=dict(objects))
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("_Own", (_Answers,), {"bucket": bucket}))
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""A cluster of relays in memory: a clock of its own, links with rates, faults at given times."""
+"""A simulated cluster of relays: its own clock, links with rates, faults at given times."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Plan:
 
 @dataclass
 class Node:
-    """One relay. Rates in bytes a second; `blocked` are those it cannot connect to.
+    """One relay. Rates are in bytes/s. `blocked` are the nodes that it cannot connect to.
 
-    `have` has a bit for each block.
+    `have` is an integer with a bit for each block.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Node:
         return self.gap_told and self.have == every(self.blocks)
 
     def lacks_of(self, other: Node) -> int:
-        """The blocks that the other has and it has not."""
+        """Return the blocks that the other node has and this one lacks."""
         return other.have & ~self.have
 
 
@@ -92,7 +92,7 @@ def count(blocks: int) -> int:
 
 
 class World:
-    """`run` moves time until the coordinator has stopped everything, or `limit_s`."""
+    """The simulation. `run` advances time until the coordinator stops, or to `limit_s`."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class World:
             self.all[name].frozen = False
 
     def run(self, limit_s: float = 3000.0) -> float:
-        """Simulated seconds until the end. Fails when it does not end."""
+        """Return the simulated seconds until the end. Fail if it does not end."""
         while not self.coordinator.stopped:
             assert self.elapsed_s < limit_s, self.describe()
             self.step()
@@ -289,7 +289,7 @@ class World:
             above = self.all.get(above.upstream)
 
     def check(self) -> None:
-        """Every node that works has everything, and nobody else failed."""
+        """Assert that all healthy nodes have everything, and that only unhealthy ones failed."""
         for name, node in self.nodes.items():
             error = self.coordinator.net.peers[name].error
             if not (node.dead or node.frozen):
@@ -298,7 +298,7 @@ class World:
 
 
 def scenario(seed: int) -> World:
-    """A random cluster with random faults, at least one node of which stays healthy."""
+    """Return a random cluster with random faults. At least one node stays healthy."""
     rng = random.Random(seed)
     count = rng.randint(1, 12)
     world = World(count, blocks=rng.choice([1, 7, 64, 200]), rate=rng.choice([5, 20, 100]) * MIB)

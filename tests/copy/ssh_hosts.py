@@ -1,4 +1,4 @@
-"""Several hosts that are one real sshd on loopback: each address has a home of its own."""
+"""Several hosts, served by one real sshd on loopback. Each address has its own home."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST = 8
 
 @dataclass(frozen=True)
 class SshHosts:
-    """host1, host2, ...; `home(2)` is what host2 calls `~`."""
+    """The hosts host1, host2, .... `home(2)` is the home folder of host2."""
 
     server: SshServer
     folder: Path
@@ -32,7 +32,7 @@ class SshHosts:
 
 @contextlib.contextmanager
 def ssh_hosts(folder: Path, settings: str = "") -> Iterator[SshHosts]:
-    """Up to MOST hosts, with `settings` for their sshd_config."""
+    """Run up to MOST hosts, with `settings` for their sshd_config."""
     matches = []
     for number in range(1, MOST + 1):
         (folder / f"home{number}").mkdir()
@@ -45,7 +45,7 @@ def ssh_hosts(folder: Path, settings: str = "") -> Iterator[SshHosts]:
 
 
 def tree(folder: Path) -> dict[bytes, object]:
-    """What is below: path -> bytes of a file, target of a link, None for a folder."""
+    """Return {path below a folder: bytes of a file, target of a link, or None for a folder}."""
     found: dict[bytes, object] = {}
     for path in sorted(folder.rglob("*")):
         name = bytes(path.relative_to(folder))

@@ -1,4 +1,4 @@
-"""Whole copies in simulated time: what breaks holds nobody else back, and nothing hangs."""
+"""Whole copies in simulated time: a fault does not delay other nodes, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from clusterctl.node.relay.messages import (
 )
 from tests.copy.simulated import Plan, World, every, scenario
 
-# Detection and relinking, in simulated seconds.
+# Simulated seconds to detect a fault and to link the nodes anew.
 NOTICED_S = 4.0
 
 
 def times(world: World, *left_out: str) -> list[float]:
-    """When each of the others had everything."""
+    """Return the times at which the other nodes were complete."""
     return [node.got_at for node in world.nodes.values() if node.name not in left_out]
 
 
@@ -78,7 +78,7 @@ def test_a_fault_holds_nobody_back(name, when):
 
 
 def slow(*names: str, up: float = 10, down: float = 10):
-    """These nodes' links at a tenth of the others'."""
+    """Give the links of these nodes a tenth of the others' rate."""
 
     def slowed(world: World) -> None:
         for name in names:
@@ -88,7 +88,7 @@ def slow(*names: str, up: float = 10, down: float = 10):
 
 
 def for_a_while(*names: str, at: float, share: float, to: float = 1e9):
-    """These nodes' links at a share of their rate for some time."""
+    """Give the links of these nodes a share of their rate for some time."""
 
     def change(world: World, rate: float) -> None:
         for name in names:
@@ -133,7 +133,7 @@ def thaws(world: World) -> None:
 
 
 def gives_nothing(name: str):
-    """Its disk hangs: it says that it is there, and nothing comes from it."""
+    """Make a node's disk hang: the node still reports, but sends no data."""
     return lambda world: world.at(8, lambda w: setattr(w.nodes[name], "up", 0.0))
 
 
@@ -147,7 +147,7 @@ def uneven(world: World) -> None:
         node.have = all_blocks & ~every(100 * number) if number % 2 else every(90 * number)
 
 
-# What is wrong, who has it in their own time, and the others' share of the time of one copy.
+# The fault, the nodes that may take longer, and the limit for the others, in times of one copy.
 SCENARIOS = {
     "nothing": (None, "", 1.06),
     "one slow": (slow("n3"), "n3", 1.2),
@@ -211,7 +211,8 @@ def test_a_slow_uplink_is_last_for_good():
 
 
 def test_what_crosses_no_link_is_no_measure():
-    """With --from 0 the relay on node 0 copies from disk to disk: the others are not slow."""
+    """With --from 0, the relay on node 0 copies from disk to disk: the other nodes do not count as
+    slow in comparison."""
     world = World(8, blocks=1024)
     world.beside_source = "n0"
     world.source.up = world.nodes["n0"].down = world.rate * 10
@@ -285,7 +286,7 @@ def test_a_dry_run_moves_nothing():
 
 
 def test_a_fast_node_of_the_tail_that_lost_the_source_at_that_moment_ends_nothing():
-    """Its order is to be given again: it has no upstream just then."""
+    """The node has no upstream at that moment, so it receives its order again."""
     peer = Peer("n0", PeerState.TAIL, upstream=SOURCE, gap=Gap())
     net = Topology({SOURCE: Peer(SOURCE, PeerState.READY), "n0": peer}, [peer], blocks=100)
     for now in (99.0, 100.0):
@@ -345,7 +346,7 @@ def test_nothing_ever_hangs(seed):
 
 @pytest.mark.slow
 def test_a_tick_takes_time_linear_in_the_nodes():
-    """Of 256 nodes one takes well under the tenth of a second after which the next is due."""
+    """A tick for 256 nodes takes much less than the 0.1 s until the next tick."""
     spent = {}
     for count in (64, 256):
         world = World(count, blocks=4096)

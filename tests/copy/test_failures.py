@@ -1,4 +1,4 @@
-"""What people are told to do about a failure: the same again only where that can help."""
+"""The hints of failures: to repeat the copy is suggested only if that can help."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_a_data_set_to_eight_nodes():
     ],
 )
 def test_the_numbers_of_the_model(nodes, streams, flow, seconds):
-    """Of docs/copy-model.md, where links and flows carry nothing but data."""
+    """The numbers of docs/copy-model.md, where links and flows carry nothing but data."""
     rates = {"link_rate": GBIT25 / PAYLOAD_SHARE, "flow_rate": flow and flow / PAYLOAD_SHARE}
     plan = plan_copy(request(streams=streams, block_bytes=8 << 20), facts(nodes, **rates))
     assert plan.predicted_s - plan.phases["set-up"] == pytest.approx(seconds, abs=0.12)

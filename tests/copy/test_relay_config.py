@@ -1,4 +1,4 @@
-"""The certificate of one copy: those who hold it meet, nobody else does."""
+"""The certificate of one copy: only programs that hold it can connect to each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterctl.node.relay.wire import tls_contexts
 
 
 def meet(server_pem: str, caller_pem: str) -> bytes:
-    """What the caller gets over TLS from the server. Raises ssl.SSLError."""
+    """Return what a client receives over TLS from the server. Raise ssl.SSLError."""
     ours, theirs = socket.socketpair()
     server = tls_contexts(server_pem)[0]
     caller = tls_contexts(caller_pem)[1]

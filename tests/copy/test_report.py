@@ -1,4 +1,4 @@
-"""What is told of a copy: how long it takes still, of whom nobody knows, what limited it."""
+"""The report of a copy: remaining time, silent nodes, and what limited its speed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ CASES = {
     "a full core of eight, and much waiting": (SENDING, [use(cpu=9, cores=8, receive=38)], "link"),
     "both cores": (SENDING, [use(cpu=18, cores=2, receive=38)], "CPU"),
     "a core and a half of two": (SENDING, [use(cpu=15, cores=2, receive=38)], "link"),
-    # 20,000 small files: their relays do nothing but open, read and close.
+    # 20,000 small files: the relays only open, read and close files.
     "a busy interpreter is no slow disk": (
         use(threads=1, cpu=9.5, read=8, send=1),
         [use(threads=1, cpu=5, receive=5, write=4)],

@@ -102,7 +102,7 @@ def test_what_is_a_url(source, url):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder to be in, with a file, a folder, a broken link and a name like a pattern."""
+    """Return a current folder with a file, a folder, a broken link and a name like a pattern."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "file").write_text("x")

@@ -1,4 +1,4 @@
-"""What relays send and are sent: in any pieces, of any size, nonsense included."""
+"""Messages from and to relays: in pieces, of any size, valid or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole copies over real SSH to several hosts of this machine, and what breaks them."""
+"""Whole copies over real SSH to several hosts on this machine, with faults."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def data(tmp_path):
 
 
 def large_file(folder, mib):
-    """One that takes long enough for something to happen meanwhile."""
+    """Return a file that takes long enough to copy for something to happen meanwhile."""
     path, noise = folder / "large", os.urandom((1 << 20) - 8)
     with path.open("wb") as file:
         for number in range(mib):
-            file.write(number.to_bytes(8, "big") + noise)  # no two alike
+            file.write(number.to_bytes(8, "big") + noise)  # no two blocks are equal
     return path
 
 
@@ -83,7 +83,7 @@ def test_again_moves_nothing(hosts, data):
     copy(hosts, f"{data}/", "~/again")
     (data / "big").write_bytes(b"other")
     report = copy(hosts, f"{data}/", "~/again")
-    # Whole blocks move, and the one with the new file has small ones beside it.
+    # Whole blocks are sent: the block of the new file has other small files as well.
     assert {node.gap.files for node in report.nodes} == {1}
     assert all(5 <= node.received_bytes < 200_000 for node in report.nodes)
     report = copy(hosts, f"{data}/", "~/again")
@@ -220,7 +220,7 @@ BROKEN = {
     "too old": ("python3() { echo 'python3 is 3.6.9, 3.8 is needed' >&2; exit 1; }", "too old"),
     "dies": ("python3() { echo 'no memory' >&2; exit 9; }", "no memory"),
     "killed": ("kill -9 $$", "killed"),
-    # Until its input ends: a sleep would outlive the test.
+    # It reads until its input ends: a sleep would outlive the test.
     "says nothing": ("python3() { cat >/dev/null; }", "did not start"),
 }
 
@@ -253,7 +253,7 @@ def _plan(targets):
 
 
 def relays_of(mark: str) -> list[int]:
-    """The processes of relays that have the mark in their environment or working for it."""
+    """Return the relay processes with the mark in their environment, and their children."""
     found = subprocess.run(["pgrep", "-f", "clusterctl:relay"], capture_output=True, check=False)
     return [int(pid) for pid in found.stdout.split() if _environ(int(pid)).find(mark) >= 0]
 
@@ -377,7 +377,7 @@ def test_no_relay_outlives_the_program_and_the_same_copy_goes_on(hosts, tmp_path
     out, err = process.communicate(timeout=240)
     assert "Traceback" not in err
     assert process.returncode == status, (out, err)
-    # The source's own is on this machine.
+    # The source's relay runs on this machine.
     for mark in (str(hosts.folder), f"HOME={home}\0"):
         wait_until(lambda mark=mark: not relays_of(mark), "all relays ended", 10)
     report = copy(hosts, large, f"~/{name}/", 2)
@@ -423,7 +423,7 @@ def test_no_secret_in_any_command_line(hosts, tmp_path, monkeypatch):
 
 
 def test_through_ssh_where_the_source_cannot_be_reached(hosts, data, monkeypatch):
-    """The source's port is open for this machine only through the SSH connections."""
+    """Nodes reach the source's port only through their SSH connections."""
     true_open, opened = routes.ReverseTunnels.open, []
     monkeypatch.setattr(routes.Routes, "_is_direct", lambda self, target, client: False)
     monkeypatch.setattr(
@@ -440,7 +440,7 @@ def test_through_ssh_where_the_source_cannot_be_reached(hosts, data, monkeypatch
 def test_refused_at_first_then_through_ssh(hosts, data, monkeypatch):
     def listens(self, told):
         true_listens(self, told)
-        self._port = 1  # nobody is there; the tunnel knows better
+        self._port = 1  # nothing listens there; the tunnel leads to the right port
 
     true_listens = routes.Routes.source_listens
     monkeypatch.setattr(routes.Routes, "source_listens", listens)
@@ -460,7 +460,7 @@ def test_no_way_to_the_source(tmp_path, data, monkeypatch):
 
 
 def test_a_fault_of_this_program_is_an_error_with_a_message(hosts, tmp_path, monkeypatch):
-    """The relays end, and what has come is kept."""
+    """The relays end, and the received data is kept."""
     large = large_file(tmp_path, 128)
     true_tick = transfer_module.Coordinator.tick
 

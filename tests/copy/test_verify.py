@@ -1,4 +1,4 @@
-"""Verification: manifests compared, and the real relay on nodes behind a real sshd."""
+"""Verification: comparison of manifests, and real relays on nodes behind a real sshd."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_groups(digests, groups):
             [(Kind.DIFFERS, "has 1 byte instead of 5, has mode 0000 instead of 0644")],
         ),
         (entry(), entry(), []),
-        # What is the matter with these has been said.
+        # These have been reported already.
         (entry(digest=b"a"), entry(size=NOT_READ), []),
         (entry(size=NOT_READ), entry(digest=b"b"), []),
         (entry(), entry(kind=UNKNOWN), []),
@@ -71,7 +71,7 @@ def test_one_path(wanted, there, said):
 
 
 def a_tree(rng: random.Random) -> dict[bytes, Entry]:
-    """Some of twelve names, three levels deep, each a file, a folder or a link."""
+    """Draw some of twelve names, three levels deep. Each is a file, a folder or a link."""
     found = {b".": Entry(b".", "d", 0o755, 0)}
     for name in (b"a", b"a!", b"a-b", b"\xff"):
         for path in (name, name + b"/x", name + b"/x/y"):
@@ -85,7 +85,7 @@ def a_tree(rng: random.Random) -> dict[bytes, Entry]:
 
 
 def test_any_two_trees():
-    """Every path that only one has is said, or is below one that is; and nothing else is."""
+    """Each path that only one tree has is reported, or is below a reported one. No other is."""
     for seed in range(2000):
         trees = [a_tree(random.Random(seed)), a_tree(random.Random(-seed - 1))]
         said = {}
@@ -118,7 +118,7 @@ def test_findings_are_folded_and_counted():
     assert findings.more == 1
 
 
-# --- the real relay on three nodes
+# --- real relays on three nodes
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def hosts(tmp_path_factory):
 
 @pytest.fixture
 def homes(hosts):
-    """Each host's ~/data, all the same."""
+    """Make the same ~/data on each host."""
     folders = [hosts.home(number) / "data" for number in (1, 2, 3)]
     for folder in folders:
         (folder / "train" / "empty").mkdir(parents=True)
@@ -172,7 +172,7 @@ def test_all_have_the_same(hosts, homes, path, depth):
 
 @pytest.mark.parametrize(("number", "depth"), [(2, Depth()), (0, CONTENT)])
 def test_one_node_has_something_else(hosts, homes, number, depth):
-    """The majority is right, whoever the first is."""
+    """The majority is right, whichever node is the first."""
     there = homes[number]
     (there / "train" / "shard-1").unlink()
     (there / "train" / "empty" / "new").touch()
@@ -301,7 +301,7 @@ def test_a_host_that_cannot_be_reached(hosts, homes):
 
 
 def test_a_node_that_goes_away_before_it_is_asked_for_details(hosts, homes, monkeypatch):
-    """Its difference is known, and is one finding."""
+    """Its manifest differs, which is one finding without details."""
     (homes[2] / "notes.txt").unlink()
     true_grouped = operation.group_by_digest
 

@@ -1,8 +1,8 @@
-"""Sums three named tensors a step on every rank, and misbehaves on order. Runs on a lab's nodes.
+"""A Horovod program for nodes of the lab: it sums three tensors per step, and fails on order.
 
-An order is a word: `RANK:WORD` on the line, for the fourth step, `RANK:early-WORD` before anything
-is imported, or a file /data/order.RANK on that rank's host, which most words obey as long as the
-file is there.
+An order is a word. `RANK:WORD` on the command line applies to the fourth step, and
+`RANK:early-WORD` before anything is imported. A file /data/order.RANK on the rank's host applies at
+once; most words last as long as the file is there.
 """
 
 import collections
@@ -19,7 +19,7 @@ ORDER = Path(f"/data/order.{RANK}")
 GIVEN = dict(word.split(":") for word in sys.argv[1:]).get(str(RANK), "")
 IS_EARLY = any(":early-" in word for word in sys.argv[1:])
 TENSORS = ["grads/conv1", "grads/conv2", "grads/dense"]
-# 64 KB: enough for a link to be felt.
+# 64 KB: enough to notice a slow link.
 VALUES = 16 * 1024
 
 
@@ -48,8 +48,8 @@ def read_a_fifo():
 
 
 def spawn_in_d_state():
-    # The child opens the FIFO before it executes anything. Until then its parent waits in vfork,
-    # which no signal but KILL ends: state D, as for a mount that is gone.
+    # The child opens the FIFO before it executes a program. Meanwhile its parent waits in vfork,
+    # which only SIGKILL ends: state D, as for a lost mount.
     opens = (os.POSIX_SPAWN_OPEN, 0, "/data/fifo", os.O_RDONLY, 0)
     os.waitpid(os.posix_spawn("/bin/true", ["true"], {}, file_actions=[opens]), 0)
 
@@ -71,7 +71,7 @@ said = []
 
 
 def fail_beside_a_thread():
-    # Python waits for it before it exits, and mpirun sees a rank that runs.
+    # Python waits for this thread before it exits, so mpirun sees a running rank.
     threading.Thread(target=time.sleep, args=(3600,), name="loader").start()
     raise RuntimeError("loss is NaN at step 7")
 
@@ -117,10 +117,10 @@ SPOILED = {
 def main():
     Path(f"/data/pid.{RANK}").write_text(str(os.getpid()))
     if GIVEN == "leave":
-        # Neither an error for mpirun nor a rank that the others will ever meet.
+        # mpirun sees no error, and the other ranks wait for this one forever.
         os._exit(0)
     if IS_EARLY:
-        # The rest wait as they would in hvd.init, without the seconds that it takes to get there.
+        # The other ranks wait as in hvd.init, without the seconds that its import takes.
         SPOILED[GIVEN[len("early-") :]]() if GIVEN else time.sleep(3600)
         return
     import horovod.tensorflow as hvd
@@ -147,7 +147,7 @@ def main():
         if word in SPOILED:
             SPOILED[word]()
         elif word == "slow":
-            # Work of its own, as of a host that reads its data many times slower.
+            # Keep busy, like a host that reads its data many times slower.
             until = time.monotonic() + 1.2
             while time.monotonic() < until:
                 pass

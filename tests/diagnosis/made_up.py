@@ -1,4 +1,4 @@
-"""Evidence of jobs that never ran: one of any size, and what is changed to make it sick."""
+"""Generated evidence of jobs of any size, and functions that change it into that of a fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENV = "/opt/clusterctl/training/lib/python3.12"
 TF = f"{ENV}/site-packages/tensorflow/python"
 SCRIPT = "/home/ubuntu/train.py"
 MAIN = (Frame("<module>", SCRIPT, 161), Frame("main", SCRIPT, 120))
-# What TensorFlow calls between a step and where it waits.
+# TensorFlow's calls between a step and the place where it waits.
 INNER = tuple(Frame(f"call_{n}", f"{TF}/eager/function.py", 10 * n) for n in range(20))
 QUICK = Frame("quick_execute", f"{TF}/eager/execute.py", 53)
 STEP = (*MAIN, Frame("step", SCRIPT, 77), *INNER, QUICK)
@@ -41,12 +41,12 @@ GIB = 1 << 30
 
 
 def own(function: str, line: int = 30) -> tuple[Frame, ...]:
-    """A stack that ends in the user's own code."""
+    """Return a stack that ends in the user's own code."""
     return (*MAIN, Frame(function, SCRIPT, line))
 
 
 def samples(*frames: tuple[Frame, ...], state: str = "S", **more: object) -> tuple[Sample, ...]:
-    """Three looks, one second apart; one stack stands for all."""
+    """Return three samples, one second apart. A single stack is used for all three."""
     stacks = frames * 3 if len(frames) == 1 else frames
     more = {"syscall": "futex" if state == "S" else "running", **more}
     return tuple(
@@ -65,7 +65,7 @@ def samples(*frames: tuple[Frame, ...], state: str = "S", **more: object) -> tup
 
 
 def facts(host: str, **more: object) -> dict[str, object]:
-    """What a healthy host says of itself."""
+    """Return the facts of a healthy host."""
     places = ("/", "/data", "/dev/shm")
     systems = [
         {
@@ -96,7 +96,7 @@ def job_of(
     log: tuple[str, ...] = ("step 7 loss 0.1",),
     **job: object,
 ) -> Evidence:
-    """A job whose ranks are all at one place, and whose log has been silent for so long."""
+    """Return a job whose ranks all have the same stack. Its log has been silent for a time."""
     size = hosts * per_host
     found = []
     for index in range(hosts):
@@ -153,7 +153,7 @@ def address(index: int) -> str:
 
 
 def with_host(evidence: Evidence, index: int, **changed: object) -> Evidence:
-    """The same with other fields of that host."""
+    """Return the evidence with changed fields of this host."""
     hosts = list(evidence.hosts)
     hosts[index] = replace(hosts[index], **changed)  # type: ignore[arg-type]
     return replace(evidence, hosts=tuple(hosts))
@@ -166,7 +166,7 @@ def with_job(evidence: Evidence, **changed: object) -> Evidence:
 def with_processes(
     evidence: Evidence, change: Callable[[ProcessEvidence], ProcessEvidence | None]
 ) -> Evidence:
-    """The same with each process as `change` makes it; None: it is not there."""
+    """Return the evidence with each process changed by `change`. It removes a process by None."""
     hosts = tuple(
         replace(host, processes=tuple(filter(None, map(change, host.processes))))
         for host in evidence.hosts
@@ -175,7 +175,7 @@ def with_processes(
 
 
 def with_rank(evidence: Evidence, *ranks: int, **changed: object) -> Evidence:
-    """The same with other fields of these ranks."""
+    """Return the evidence with changed fields of these ranks."""
 
     def change(one: ProcessEvidence) -> ProcessEvidence:
         return replace(one, **changed) if one.rank in ranks else one  # type: ignore[arg-type]

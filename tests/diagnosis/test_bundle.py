@@ -1,4 +1,4 @@
-"""A bundle goes through a file and back, without secrets; what is none is told in one line."""
+"""A bundle is written to a file and read back, without secrets. An invalid file is one error."""
 
 from __future__ import annotations
 

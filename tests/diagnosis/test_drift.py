@@ -1,4 +1,4 @@
-"""What differs between nodes and what is wrong with each, of answers made up."""
+"""Findings on differences between nodes and on faults of each, from generated answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SAID = {
 
 
 def nodes(number, **changes):
-    """So many nodes that are alike; `changes` by index are put into what one said."""
+    """Return the answers of equal nodes, with `changes` by index."""
     made = []
     for index in range(number):
         said = copy.deepcopy(SAID)
@@ -122,7 +122,7 @@ def test_clocks(offsets_s, found):
 
 
 def test_a_clock_is_off_by_what_the_way_does_not_explain():
-    # Sent at 100, back at 102; there it was 200.4 to 200.8: 1.6 s on the way.
+    # Sent at 100, received at 102. The node's clock was at 200.4 to 200.8: 1.6 s were on the way.
     offset_s, error_s = clock_of(100.0, 102.0, {"first_s": 200.4, "last_s": 200.8})
     assert (round(offset_s, 6), round(error_s, 6)) == (99.6, 0.8)
 

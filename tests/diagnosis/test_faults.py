@@ -1,6 +1,6 @@
 """Faults in real Horovod jobs on hosts of the lab: `diagnose` names rank, host and cause.
 
-With CLUSTERCTL_FAULTS_TABLE=FILE, a row of the table in docs/diagnose.md is appended for each.
+With CLUSTERCTL_FAULTS_TABLE=FILE, each fault appends its row of the table in docs/diagnose.md.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ from tests.lab.running import wait_until
 from tests.pair import LabCluster, eventually
 from tests.skew import skewed
 
-# On every run tests/operations/test_diagnose.py has a healthy training and a frozen host, and
-# tests/cli/test_watch.py a stopped rank.
+# These run with --all. Every run has a healthy training and a frozen host in
+# tests/operations/test_diagnose.py, and a stopped rank in tests/cli/test_watch.py.
 pytestmark = [pytest.mark.lab, pytest.mark.train, pytest.mark.all]
 
 FAULTY = Path(__file__).with_name("faulty.py")
-# Horovod's own minute is long for a test; and at 1 ms its threads keep the processors busy.
+# Horovod reports a stall after a minute, which is long for a test. With its default cycle of 1 ms,
+# its threads keep the processors busy.
 QUICK = ("-x", "HOROVOD_STALL_CHECK_TIME_SECONDS=3", "-x", "HOROVOD_CYCLE_TIME=10")
 
 
 class SickCluster(LabCluster):
-    """Three nodes with ranks 0 and 1, 2, and 3, and a job on them for as long as it can go on."""
+    """Three nodes with ranks 0 and 1, 2, and 3. Their job is shared until a fault ends it."""
 
     job = ""
     kept: Access
 
     def join(self) -> None:
-        """Log in, and say how many ranks each node has."""
+        """Log in, and write the number of each node's ranks into the hosts file."""
         self.kept = self.access()
         hosts = Path(self.lab.home, "sick", "hosts")
         hosts.write_text(hosts.read_text().replace("slots=1", "slots=2", 1))
 
     def on(self, node: int, command: str, stdin: bytes = b"") -> str:
-        # Over one connection: asking EC2 and logging in again takes a busy machine seconds.
+        # One connection for all: to query EC2 and log in again takes seconds on a busy machine.
         run = self.kept.connections.run
         result = run(self.kept.targets[node], command, stdin=stdin, timeout_s=60)
         assert result.ok, result
         return result.stdout
 
     def log(self) -> str:
-        # Not `clusterctl logs`, which takes a second of a busy processor to start.
+        # Not `clusterctl logs`, which takes a second of CPU time to start.
         return self.on(0, 'cat "$(ls -td ~/.clusterctl/jobs/2* | head -n 1)"/log')
 
     def count_steps(self) -> int:
@@ -65,28 +66,28 @@ class SickCluster(LabCluster):
             self.on(node, "rm -f /data/order.* /data/pid.* /data/fifo && mkfifo /data/fifo")
 
     def start_job(self, *arguments: str) -> None:
-        """It runs; what it says has not been waited for."""
+        """Start the job. Do not wait for its output."""
         self.end()
         run = ("train", "4", "--detach", "--force", "--script", "~/faulty.py", *QUICK, "--")
         status, _, err = self.ctl(*run, *arguments)
         assert status == 0, err
 
     def steps(self, within_s: float = 120) -> bool:
-        """Whether the job makes steps, now."""
+        """Return whether the job makes steps."""
         before = self.count_steps()
         with contextlib.suppress(AssertionError):
             return wait_until(lambda: self.count_steps() > before, "a step", within_s)
         return False
 
     def stepping(self) -> None:
-        """The job that goes on for ever, healthy."""
+        """Return the healthy job that never ends, making steps."""
         if not (self.job and self.steps(20)):
             self.start_job()
             assert self.steps(), self.log()
             self.job = "steps"
 
     def silent(self) -> None:
-        """Until no step was made for 2 seconds; Horovod may complain of that again and again."""
+        """Wait until there is no step for 2 seconds. Horovod may report the stall repeatedly."""
         last, since = -1, time.monotonic()
         while time.monotonic() < since + 2:
             time.sleep(0.3)
@@ -105,8 +106,11 @@ class SickCluster(LabCluster):
         eventually(lambda: text in self.log(), text)
 
     def stalled(self, *tensors: str) -> None:
-        """Until Horovod's last report names these. On a busy machine it reports the slow first
-        step, too; and what has waited for less than 3 s is not in its first report."""
+        """Wait until Horovod's last report names these tensors.
+
+        On a busy machine it also reports the slow first step. Its first report omits tensors that
+        have waited for less than 3 s.
+        """
 
         def reported() -> bool:
             _, found, report = self.log().partition("step 0")[2].rpartition("Missing ranks:")
@@ -125,8 +129,11 @@ Inject = Callable[[SickCluster], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Fault:
-    """`inject` breaks something for the time of its block. One of `checks` has to be found, on this
-    host and, where it is a rank's, of this rank; and be the verdict, where the job waits for it."""
+    """A fault that `inject` makes for the duration of its block, and the expected finding.
+
+    One of `checks` has to be found on this host and, for a rank's fault, for this rank. It has to
+    be the verdict if the job waits for it.
+    """
 
     name: str
     inject: Inject
@@ -142,7 +149,7 @@ def during(
     until: Callable[[SickCluster], object] = lambda sick: None,
     ends: bool = False,
 ) -> Inject:
-    """Something done to the node of rank 2 beside the healthy job, which may end of it."""
+    """A fault on the node of rank 2 during the healthy job, which may end because of it."""
 
     @contextlib.contextmanager
     def inject(sick: SickCluster) -> Iterator[None]:
@@ -164,7 +171,7 @@ def ordered(
     release: str = "true",
     until: Callable[[SickCluster], object] = SickCluster.silent,
 ) -> Inject:
-    """A word that rank 2 of the running job obeys until it is taken back."""
+    """An order for rank 2 of the running job, which is withdrawn at the end."""
     return during(f"echo {word} >/data/order.2", f"rm -f /data/order.2; {release}", until)
 
 
@@ -172,7 +179,7 @@ OPEN_FIFO = "timeout 5 sh -c ': > /data/fifo' || true"
 
 
 def job_of(*arguments: str, until: Callable[[SickCluster], object] = SickCluster.silent) -> Inject:
-    """A job that goes wrong by itself, and is killed."""
+    """A job that fails by itself, and is killed at the end."""
 
     @contextlib.contextmanager
     def inject(sick: SickCluster) -> Iterator[None]:
@@ -188,8 +195,8 @@ def job_of(*arguments: str, until: Callable[[SickCluster], object] = SickCluster
 
 RANK = "$(cat /data/pid.2)"
 DAEMON = "-u $(id -u) -f '[p]rted'"
-# The lab's hosts share the machine's kernel and its memory: the kill is real, and the kernel's
-# lines are those that it writes then.
+# The lab's hosts share this machine's kernel and memory. So the kill is real, but the test writes
+# the lines that the kernel would log.
 KERNEL_LOG = "/etc/clusterctl-lab/kmsg"
 KILL_FOR_MEMORY = f"""
 pid={RANK}; log() {{ echo "[$(cut -d" " -f1 /proc/uptime)] $1" | sudo -n tee -a {KERNEL_LOG}; }}
@@ -213,7 +220,7 @@ def full_disk(sick: SickCluster) -> Iterator[None]:
 
 
 def of_host(fault: str, undo: str, *options: str) -> Inject:
-    """A fault of the lab, of the node that rank 3 runs on."""
+    """A fault of the lab on the node of rank 3."""
 
     @contextlib.contextmanager
     def inject(sick: SickCluster) -> Iterator[None]:
@@ -236,12 +243,12 @@ def powered_off(sick: SickCluster) -> Iterator[None]:
     finally:
         status, _, err = sick.ctl("start")
         assert status == 0, err
-        sick.join()  # its address is another
+        sick.join()  # the node's address has changed
         sick.end()
 
 
 def changed(does: str, undoes: str, node: int = 2, stdin: bytes = b"") -> Inject:
-    """Something of a node that no job has to run for."""
+    """A fault of a node that needs no job."""
 
     @contextlib.contextmanager
     def inject(sick: SickCluster) -> Iterator[None]:
@@ -260,7 +267,7 @@ def other_host_key(sick: SickCluster) -> Iterator[None]:
     sick.on(2, f"sudo -n cp -p {key} {key}.kept; sudo -n cp -p /etc/ssh/ssh_host_ecdsa_key /tmp")
     undo = f"sleep 12; mv {key}.kept {key}; mv /tmp/ssh_host_ecdsa_key /etc/ssh/"
     undo += "; pkill -HUP -o -x sshd"
-    # Nobody gets in afterwards: it is undone from inside.
+    # Logins fail afterwards, so a process on the node undoes it.
     sick.on(2, f"setsid sudo -n sh -c '{undo}' </dev/null >/dev/null 2>&1 &")
     sick.on(2, NEW_KEYS)
     eventually(lambda: not sick.answers(2), "the host key to be another")
@@ -277,7 +284,7 @@ sudo cp ssh_host_ed25519_key ssh_host_ecdsa_key; sudo pkill -HUP -o -x sshd
 
 
 def built(source: str) -> bytes:
-    """A shared library of one function."""
+    """Build a shared library with one function."""
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "made.so")
         argv = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(made), "-ldl"]
@@ -287,7 +294,7 @@ def built(source: str) -> bytes:
 
 @contextlib.contextmanager
 def wrong_build(sick: SickCluster) -> Iterator[None]:
-    """Horovod's library as it is when built against another TensorFlow: it lacks a symbol."""
+    """Build a Horovod library that lacks a symbol, as if built for another TensorFlow."""
     folder = "/data/horovod/tensorflow"
     sick.on(1, f"mkdir -p {folder} && cat >{folder}/mpi_lib.so", built(NEEDS_SYMBOL))
     with job_of("2:early-symbol", until=SickCluster.ended)(sick):
@@ -329,7 +336,7 @@ def same_name(sick: SickCluster) -> Iterator[None]:
 
 
 def fails(word: str) -> Inject:
-    """A job that rank 2 ends with an error before the first step."""
+    """A job that rank 2 ends by an error before the first step."""
     return job_of(f"2:early-{word}", until=SickCluster.ended)
 
 
@@ -497,7 +504,7 @@ LOOKS = 17
 @pytest.mark.parametrize("example", EXAMPLES)
 @pytest.mark.timeout(900)
 def test_no_healthy_job_is_called_sick(sick, example):
-    """Also while it starts: libraries are imported, data is opened, the model is compiled."""
+    """This includes its start: libraries are imported, data is opened, the model is compiled."""
     sick.end()
     status, _, err = sick.ctl("run", MAKE_DATA)
     assert status == 0, err

@@ -1,4 +1,4 @@
-"""What Horovod and NCCL say, in the formats of their versions."""
+"""Messages of Horovod and NCCL, in the formats of their versions."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ JSON = {
 }
 
 
-# What the text says on a communicator -> the ranks that lag, those that are silent, the size.
+# Text about a communicator, and the ranks that lag, the silent ranks, and the size.
 AT = "GPU 0 managed by process 9 on node n"
 LATE = f"""\
 Communicator ranks have different AllReduce operation counts

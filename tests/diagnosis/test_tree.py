@@ -43,7 +43,7 @@ PLACES = {
     (*MAIN, INNER[0]): Activity.LIBRARY,
     (*MAIN, Frame("synchronize", TORCH, 1)): Activity.COLLECTIVE,
     (*ALLREDUCE, Frame("futex_wait", "libc.so.6", 0, native=True)): Activity.COLLECTIVE,
-    # Horovod's Python around an operation that is only being built.
+    # Horovod's Python code around an operation that is only being built.
     (
         *MAIN,
         Frame("allreduce", TORCH.replace("torch", "tensorflow"), 1),
@@ -119,11 +119,11 @@ def apart(looks):
 
 
 def test_four_thousand_ranks_on_five_hundred_hosts():
-    """One rank among them is named, and the tree stays short."""
+    """One rank is named, and the tree stays short."""
     evidence = with_rank(
         job_of(512, 8), 2717, samples=samples(own("load"), syscall="openat /data/fifo")
     )
-    # As read from JSON: no two ranks share a frame.
+    # As when read from JSON: ranks do not share frame objects.
     evidence = with_processes(evidence, lambda one: replace(one, samples=apart(one.samples)))
     found = diagnose(evidence)
     tree = merge(rank for host in evidence.hosts for rank in host.ranks)
@@ -137,7 +137,7 @@ HOSTILE = '<script>alert("x")</script>\x1b[31m&'
 
 
 class Tags(HTMLParser):
-    """Notes tags, and those that were not closed in order."""
+    """An HTML parser that records tags, and tags not closed in order."""
 
     VOID = ("meta", "br", "!doctype")
 

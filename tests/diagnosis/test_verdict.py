@@ -1,4 +1,4 @@
-"""Each rule: evidence made up of a healthy job and one thing that is wrong, and the verdict."""
+"""Each rule of diagnosis: the evidence of a healthy job with one fault, and the verdict."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def stalled(*lines):
 
 
 def rank_5(*frames, evidence=STUCK, **more):
-    """Rank 5, on demo-2, is elsewhere than the others."""
+    """Return a job whose rank 5, on demo-2, has a different stack."""
     return with_rank(evidence, 5, samples=samples(*frames, **more))
 
 
@@ -104,7 +104,7 @@ def signalled(rank, host, number):
     return on_host_2(with_job(ENDED, log=(ended,)), kernel_log=KILLED)
 
 
-# What is wrong with rank 5 on demo-2 -> the evidence, the verdict's check.
+# Faults of rank 5 on demo-2: the evidence, and the verdict's check.
 SICK_RANK = {
     "stopped": (rank_5((), state="T"), "rank.stopped"),
     "stopped in a step": (
@@ -173,7 +173,7 @@ SICK_RANK = {
     "behind, NCCL says": (with_host(STUCK, 0, ras=RAS), "nccl.behind"),
     "a GPU fell off": (on_host_2(kernel_log=XID, gpus=GPUS), "xid.79"),
 }
-# Of others: the evidence, the check, its host, its ranks.
+# Other faults: the evidence, the check, its host, its ranks.
 SICK = {
     "daemon stopped": (stopped("daemon", pid=1), "daemon.stopped", 1, ()),
     "mpirun stopped": (stopped("launcher"), "launcher.stopped", 0, ()),
@@ -207,7 +207,7 @@ def test_what_is_wrong_is_named(name):
 
 
 def glanced(evidence, letters, *ranks):
-    """Three looks say nothing; at the glances between them these ranks did so."""
+    """Return evidence whose samples show nothing. The ranks have these states between samples."""
     evidence = with_rank(evidence, *range(8), glances="wwwwwwwwwz" * 3)
     return with_rank(evidence, *ranks, glances=letters)
 
@@ -216,8 +216,11 @@ WELL, CRAWLING, DELAYED = (20e6, 0.02, 0.001), (1e5, 0.8, 0.3), (1e6, 0.6, 0.04)
 
 
 def sends(evidence, links):
-    """By the hosts at both ends: at how many bytes/s a rank sends, for which share of the time,
-    with which round trip."""
+    """Return the evidence with network traffic of ranks.
+
+    `links` has, by the hosts at both ends, the bytes/s of a rank, the share of the time in which it
+    sends, and the round-trip time.
+    """
     for host in {one for one, _ in links}:
 
         def at(look, host=host):
@@ -428,7 +431,7 @@ def test_a_rank_that_retries_on_a_full_disk_has_it_as_its_cause():
     assert [(one.check_id, one.host, one.ranks) for one in found.findings] == [
         ("disk.full", "demo-2", (5,))
     ]
-    # Of another rank's host it says nothing.
+    # A full disk on another rank's host is not the cause.
     found = diagnose(with_rank(FULL_DISK, 3, samples=RETRIES))
     assert (found.check_id, found.findings[0].ranks) == ("rank.busy", (3,))
 
@@ -464,7 +467,7 @@ def test_a_host_that_is_off_is_why_the_job_has_failed():
     assert "has to be started again" in found.findings[0].hint
     waits = with_host(with_job(STUCK, retries_left=1), 3, error="its instance is stopped", facts={})
     assert "the job is started again by itself" in diagnose(waits).findings[0].hint
-    # It was stopped later, and the job failed for a reason of its own.
+    # The host was stopped later; the job had failed for its own reason.
     own_reason = with_job(off, log=("DataLossError: corrupted record at 0", EXITED))
     assert diagnose(own_reason).check_id == "tf.data-loss"
 

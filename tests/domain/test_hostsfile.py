@@ -1,4 +1,4 @@
-"""What people write into hosts files."""
+"""Hosts files as users write them."""
 
 from __future__ import annotations
 

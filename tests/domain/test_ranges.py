@@ -28,7 +28,7 @@ def test_no_indices(text):
         ("demo-1", {"demo"}, (1,)),
         ("demo-[0-1,3],demo-7", {"demo"}, (0, 1, 3, 7)),
         ("a-0,b-1", {"a", "b"}, (0, 1)),
-        # A cluster may be called demo-0: this is its node 2.
+        # A cluster may be named demo-0: this is its node 2.
         ("demo-0-2", {"demo-0"}, (2,)),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a cluster can be asked to be, and what makes no sense."""
+"""Valid and invalid specifications of a cluster."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ WRITTEN = {
 
 
 def each(table):
-    """(function, what it is given, what it makes of that), row by row."""
+    """Yield (function, its argument, the expected result) row by row."""
     return [(function, *row) for function, rows in table.items() for row in rows.items()]
 
 

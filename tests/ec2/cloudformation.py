@@ -1,6 +1,6 @@
-"""CloudFormation as it behaves over time, which moto's does not: in progress, failing, undone.
+"""A CloudFormation whose operations take time, fail and are rolled back, unlike moto's.
 
-Each DescribeStacks is a step on. What a network consists of is made in moto's EC2.
+Each DescribeStacks advances it by a step. The resources of a network are made in moto's EC2.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def refused(code: str, message: str, operation: str = "DescribeStacks") -> Clien
 
 
 class CloudFormation:
-    """One region's stacks. `fails`: what the next operation ends with instead of success."""
+    """The stacks of one region. `fails`: the error of the next operation."""
 
     def __init__(self, ec2: Any) -> None:
         self.ec2 = ec2
@@ -94,10 +94,10 @@ class CloudFormation:
         for event in reversed(self.events[StackName]):
             yield {"StackEvents": [event]}
 
-    # How it goes on
+    # Progress
 
     def put(self, name: str, status: str, parameters: dict[str, str], *ahead: str) -> str:
-        """A stack that is there already; it goes on by itself to the statuses `ahead`."""
+        """Add an existing stack. It later has the statuses `ahead`, in order."""
         self.create_stack(
             StackName=name,
             Parameters=[{"ParameterKey": k, "ParameterValue": v} for k, v in parameters.items()],
@@ -152,7 +152,7 @@ class CloudFormation:
         }
         self.events.setdefault(stack["StackId"], []).append(event)
 
-    # What it makes
+    # Resources
 
     def _fill(self, stack: dict[str, Any]) -> None:
         given = {each["ParameterKey"]: each["ParameterValue"] for each in stack["Parameters"]}

@@ -1,4 +1,4 @@
-"""Launches against the lab's API, with its faults, and with every RunInstances request kept."""
+"""Launches against the lab's API, with its faults. Every RunInstances request is recorded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TYPE, ZONES = "p4d.24xlarge", ("us-east-1a", "us-east-1b", "us-east-1c", "us-eas
 
 
 def refused(code: str, status: int = 400) -> ClientError:
-    """What EC2 answers when it refuses."""
+    """Return EC2's error for a refused request."""
     response: Any = {
         "Error": {"Code": code, "Message": f"says EC2: {code}"},
         "ResponseMetadata": {"HTTPStatusCode": status},
@@ -36,7 +36,7 @@ def refused(code: str, status: int = 400) -> ClientError:
 
 
 class Trouble:
-    """Wraps a client: one method raises these errors, one per call, before or after the call."""
+    """A client one method of which raises these errors, one per call, before or after the call."""
 
     def __init__(self, client, method, *errors, after=False):
         self._client, self._method, self._after = client, method, after
@@ -59,7 +59,7 @@ class Trouble:
 
 @dataclass
 class Clock:
-    """Time as whoever waits for capacity sees it: it passes at once."""
+    """A clock for waiting: time passes at once."""
 
     waits: list[float]
     after: Callable[[int], None] = lambda waits: None
@@ -74,7 +74,7 @@ class Clock:
 
 @dataclass
 class Launches:
-    """`sent` are the requests of RunInstances, `told` is what an operator reads."""
+    """Launches. `sent` are the requests of RunInstances; `told` are the messages to the user."""
 
     client: Any
     record: Path
@@ -85,7 +85,7 @@ class Launches:
     errors: list[Exception | None] = field(default_factory=list)
 
     def refuse(self, code: str, status: int = 400, times: int = 1) -> None:
-        """Have the next requests of RunInstances refused."""
+        """Make the next requests of RunInstances fail."""
         self.errors += [refused(code, status)] * times
 
     def plan(self, spec: ClusterSpec, launch_id: str = "launch"):
@@ -105,7 +105,7 @@ class Launches:
         )
 
     def alive(self) -> list[tuple[int, str]]:
-        """Index and zone of what runs, or is about to."""
+        """Return index and zone of the running and pending instances."""
         found = find_instances(self.client, "demo")
         return [(one.node.index, one.node.availability_zone[-1]) for one in found]
 
@@ -141,7 +141,7 @@ def launches(client, tmp_path, monkeypatch):
 
 @pytest.fixture
 def faults():
-    """Sets faults that end with the test, and what they have spoilt as well."""
+    """Return a function that sets faults. The end of the test removes them and their effects."""
     ids = []
 
     def add(fault):

@@ -1,4 +1,4 @@
-"""Accounts as `observe` would see them."""
+"""Snapshots of accounts, as `observe` would return them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NOTHING = Observed(
 
 
 def offering(machine: MachineType = PLAIN, image: Image | None = IMAGE, **more) -> Observed:
-    """An account that has nothing of the cluster, where EC2 has this machine and image."""
+    """Return an account without the cluster, where EC2 offers this machine and image."""
     return replace(
         NOTHING,
         catalogue=replace(
@@ -100,7 +100,7 @@ def instance(index: int, state: NodeState = NodeState.RUNNING, **fields) -> Inst
 
 
 def with_nodes(*indices: int) -> Observed:
-    """A cluster that has these nodes, and all that belongs to it."""
+    """Return an account with a cluster of these nodes, and all that belongs to it."""
     instances = tuple(instance(index) for index in indices)
     return replace(
         NOTHING,
@@ -112,7 +112,7 @@ def with_nodes(*indices: int) -> Observed:
 
 
 def settled(spec: ClusterSpec, seen: Observed) -> Observed:
-    """What `observe` makes of this request where it sees that."""
+    """Return the settled request that `observe` makes of this one for this snapshot."""
     spec = inherited(spec, seen.instances)
     return replace(
         seen,

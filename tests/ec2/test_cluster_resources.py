@@ -1,4 +1,4 @@
-"""What belongs to a cluster: found by its tag, waited for, and gone with nothing else."""
+"""The resources of a cluster: found by its tag, waited for, and removed without any others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_all_of_a_cluster_and_nothing_else(client):
 
     def look(left):
         looks.append(len(left))
-        # What shows late is terminated, too.
+        # Instances that EC2 shows late are terminated as well.
         if left and len(find_instances(client, "demo", ())) == 3:
             launch(client, "demo", 1, first=3)
 
@@ -52,7 +52,7 @@ def test_an_id_that_ec2_has_forgotten_does_not_save_the_others(client):
     launch(client, "demo", 3)
     trouble = Trouble(client, "terminate_instances", refused(NOT_FOUND), refused(NOT_FOUND))
     cluster_resources.terminate(trouble, "demo", 60)
-    # The first for all, the second for one alone, whose turn comes again with the next look.
+    # The first request is for all, the second for one alone, which the next poll repeats.
     assert [len(request["InstanceIds"]) for request in trouble.requests][:4] == [3, 1, 1, 1]
 
 
@@ -101,7 +101,7 @@ def test_a_group_that_is_still_used_is_tried_again_and_not_for_ever(client):
     trouble = Trouble(
         client, "delete_security_group", *in_use, refused("InvalidGroup.NotFound"), after=False
     )
-    # It is gone meanwhile.
+    # The group has disappeared meanwhile.
     assert cluster_resources.delete_groups(trouble, "demo", 60) == (group,)
     assert len(trouble.requests) == 4
     assert cluster_resources.delete_groups(client, "demo", 60) == (group,)
@@ -133,13 +133,13 @@ def test_waiting_for_a_launch_nobody_saw_the_answer_of(client):
 
     cluster_resources.await_launches(Late(), ["t"], time.time() + 60)
     assert len(looks) == 3
-    # One that never comes is not waited for longer.
+    # After the deadline, a launch that never shows is not waited for.
     cluster_resources.await_launches(client, ["u"], time.time() - 1)
     cluster_resources.await_launches(client, [], time.time() + 60)
 
 
 class States:
-    """A client to whom the placement group shows these states, one after the other."""
+    """A client to which the placement group has these states, one after the other."""
 
     def __init__(self, *states):
         self._states = list(states)
@@ -184,7 +184,7 @@ def test_a_placement_group_that_never_comes(monkeypatch, state, said):
 
 
 class InUse(States):
-    """A group that instances are in for a while yet; `after`: what EC2 says then."""
+    """A client whose group is in use for some calls. `after`: EC2's error afterwards."""
 
     def __init__(self, times, after=""):
         super().__init__("available")
@@ -205,7 +205,7 @@ class InUse(States):
     ],
 )
 def test_as_long_as_a_placement_group_is_in_use_it_is_tried_again(monkeypatch, client, code):
-    """For five seconds, of which each try takes one."""
+    """It is tried for five seconds. Each try takes one second."""
     start, tries = time.monotonic(), len(client.refusals)
     elapsed = lambda: tries - len(client.refusals)  # noqa: E731
     monkeypatch.setattr(cluster_resources.time, "monotonic", lambda: start + elapsed())

@@ -1,4 +1,4 @@
-"""Whatever botocore raises becomes one AwsError with a way out; anything else is left alone."""
+"""Every error of botocore becomes an AwsError with a hint. Other errors are not changed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def raised(error: Exception) -> AwsError:
         (refused("VcpuLimitExceeded", "limit 0"), "limit 0", "L-417A185B"),
         (refused("RequestLimitExceeded"), "throttling", "wait"),
         (refused("DependencyViolation", "in use"), "in use", "down"),
-        # EC2's words are never a template.
+        # EC2's message is not used as a template.
         (refused("VcpuLimitExceeded", "{0} {message} {x %s"), "{0} {message} {x %s", "L-"),
         (refused("BrandNew.Thing", "the words"), "EC2 refused: the words (BrandNew.Thing)", ""),
         (exceptions.NoCredentialsError(), "no AWS credentials", "--lab"),

@@ -1,4 +1,4 @@
-"""A filter's values are alternatives, whatever else a resource carries."""
+"""The values of a filter are alternatives, whatever other tags a resource has."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILTERS = [
 
 @pytest.fixture
 def made(client):
-    """One of every kind, with more tags than a filter asks for."""
+    """Make one resource of every kind, with more tags than a filter names."""
     made = leave_behind(client, None)
     [placement] = client.describe_placement_groups(GroupNames=[made["placement group"]])[
         "PlacementGroups"

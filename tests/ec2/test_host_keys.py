@@ -1,4 +1,4 @@
-"""Host keys: in console text as machines really print it, and from Systems Manager's agents."""
+"""Host keys from consoles, in the format that machines print, and from Systems Manager."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def key(kind: str, *fields: bytes) -> str:
 KERNEL = "[   21.734211] nvidia: loading out-of-tree module taints kernel."
 WHOLE = console(ED25519, ECDSA)
 HALF = len(ED25519) // 2
-# Of 64 KiB only the end is kept, here from within the first key on.
+# EC2 keeps only the last 64 KiB, which here start within the first key.
 CUT = (KERNEL + "\n") * 900 + WHOLE
 
 
@@ -165,7 +165,7 @@ def test_hostile_consoles(text, keys):
 
 
 class Answers:
-    """GetConsoleOutput of an instance that knows `Latest`, or one that does not (Xen)."""
+    """GetConsoleOutput of an instance that supports `Latest`, or of one that does not (Xen)."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -184,7 +184,7 @@ class Answers:
     [
         (["now", "then"], ["now", "then"], [True, True]),
         ([refused("UnsupportedOperation"), "older", "old"], ["older", "old"], [True, False, False]),
-        # The older one may be of another boot.
+        # The older console may be of another boot.
         (["", "older", "now"], ["", "older", "now"], [True, False, True]),
         (["", "", "now"], ["", "", "now"], [True, False, True]),
         ([refused("RequestLimitExceeded"), "now"], ["", "now"], [True, True]),
@@ -205,7 +205,7 @@ def test_256_nodes_look_at_one_pace_and_in_order():
     assert turns[:AT_ONCE] == [0.0] * AT_ONCE
     assert turns == sorted(turns)
     assert turns[-1] == pytest.approx((256 - AT_ONCE) / PER_S)
-    # What nobody has used is not saved up beyond that.
+    # Unused requests do not add up beyond the limit.
     now[0] = 3600.0
     assert [consoles.turn_s() for _ in range(AT_ONCE + 1)][-2:] == [0.0, pytest.approx(1 / PER_S)]
 
@@ -228,7 +228,7 @@ def invocation(instance_id, output="", status="Success", details=None):
 
 
 class Agents:
-    """Systems Manager's answers, in the order in which it is asked; checks the questions."""
+    """Systems Manager with prepared answers, in order. It checks the requests."""
 
     def __init__(self):
         self.client = boto3.client(

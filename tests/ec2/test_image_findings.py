@@ -32,7 +32,7 @@ P3 = machine("p3.16xlarge", "V100")
 B200 = machine("p6-b200.48xlarge", "B200")
 OLD = {"created": "2025-02-05T00:00:00.000Z"}
 
-# image, machine -> what is said besides image.horovod, as check and severity.
+# Image and machine, and the findings besides image.horovod, as check and severity.
 CASES = [
     (image(), P4D, []),
     (image(), machine("c5.xlarge", gpus=0), []),
@@ -42,12 +42,12 @@ CASES = [
     (image(), B200, []),
     (image(description=SUPPORTED), P4D, []),
     (image(description=SUPPORTED), machine("gr6.4xlarge", "L4", 1), []),
-    # Which machine
+    # Machine
     (image(), machine("trn1.32xlarge", gpus=0), ["type.accelerator error"]),
     (image(), machine("g4ad.xlarge", gpus=0), ["type.accelerator error"]),
     (image(), machine("f2.6xlarge", gpus=0), ["type.accelerator error"]),
     (image(), machine("g6f.large", "L4", 0), ["type.fractional warning"]),
-    # Which image
+    # Image
     (None, P4D, ["image.none error"]),
     (None, machine("trn1.2xlarge", gpus=0), ["type.accelerator error", "image.none error"]),
     (image(platform="windows"), P4D, ["image.platform error"]),
@@ -55,7 +55,7 @@ CASES = [
     (image(), machine("g5g.xlarge", "T4g", 1, ("arm64",)), ["image.architecture error"]),
     (image(architecture=""), P4D, []),
     (image(), machine("p9.huge", "X1", 8, ()), []),
-    # Which driver
+    # Driver
     (image(), P3, ["image.driver error"]),
     (image(), machine("p2.xlarge", "K80", 1), ["image.driver error"]),
     (image(), machine("g3.4xlarge", "M60", 1), ["image.driver error"]),
@@ -71,9 +71,9 @@ CASES = [
         machine("p5en.48xlarge", "H200"),
         ["image.driver warning", "type.kernels info"],
     ),
-    # Which kernels
+    # GPU kernels
     (image(), machine("p5.48xlarge", "H100"), ["type.kernels info"]),
-    # How old
+    # Age
     (image(deprecated="2026-11-01T00:00:00.000Z"), P4D, ["image.deprecated info"]),
     (image(deprecated="2028-11-01T00:00:00.000Z"), P4D, []),
     (image(state="pending"), P4D, ["image.state error"]),

@@ -36,7 +36,7 @@ def ssm(moto_url):
 
 @pytest.fixture
 def account(client, ssm):
-    """The clients; what SSM answers is told through `stub`."""
+    """Return the clients. SSM has the answers that `stub` receives."""
     with Stubber(ssm) as stub:
         yield SimpleNamespace(ec2=client, ssm=ssm, stub=stub)
 
@@ -48,7 +48,7 @@ def tells(account, name: str, image_id: str) -> None:
 
 @pytest.fixture
 def asked(client):
-    """The names of the calls to EC2."""
+    """Return the names of the calls to EC2."""
     seen: list[str] = []
 
     def record(model, **_):
@@ -78,7 +78,7 @@ def test_without_the_parameter_the_newest_by_name(account, code):
 def test_a_parameter_that_leads_nowhere_and_none_that_is_asked_for_in_vain(account):
     tells(account, LATEST, "ami-0123456789abcdef0")
     assert find_image(account, None, P4D).image_id == NEW_IMAGE
-    # No parameter leads to the image for a V100; an image's id needs none.
+    # There is no parameter for a V100's image, and an image's id needs none.
     assert find_image(account, None, P3) is None
     assert find_image(account, OLD_IMAGE, P3).image_id == OLD_IMAGE
     assert find_image(account, ARM_IMAGE, P4D).architecture == "arm64"
@@ -152,7 +152,7 @@ def test_the_root_device_is_the_images_own():
         ]
     )
     assert (image.image_id, image.root_device, image.root_gib) == ("ami-1", "/dev/xvda", 75)
-    # Of which little is said.
+    # An image with few fields.
     image = newest_image([{"ImageId": "ami-1"}])
     assert (image, image.user) == (Image("ami-1", "", "/dev/sda1", 0, ""), None)
 

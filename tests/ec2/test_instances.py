@@ -60,7 +60,7 @@ def test_clusters_and_their_nodes_by_index_whatever_launched_them(client):
     assert cluster.head.instance_id == earlier[0]
     described = (cluster.name, cluster.region, cluster.ssh_user, cluster.gpus)
     assert described == ("demo", "us-east-1", "ubuntu", 32)
-    # Names are taken literally.
+    # EC2's wildcards in names have no effect.
     assert [find_cluster(client, name) for name in ("dem", "gone")] == [None, None]
     found = [(one.name, len(one.nodes)) for one in list_clusters(client)]
     assert found == [("demo", 4), ("demo2", 2)]
@@ -210,7 +210,7 @@ def test_what_is_retired_or_no_longer_wanted_is_no_member(client):
 
 
 def test_an_answer_shows_only_what_was_asked_for(client, monkeypatch):
-    """Also where an instance gets on while the answer is being written."""
+    """This holds if an instance's state changes while the answer is being written, too."""
     describe = EC2Backend.describe_instances
 
     def run(one):

@@ -1,4 +1,4 @@
-"""What nodes are lent: a session that reads the buckets, or a warning that says what more."""
+"""Credentials for nodes: a session that only reads the buckets, or a warning that it can do more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OWN = (KEY["access_key"], KEY["secret_key"])
 
 @pytest.fixture
 def as_lent(client, moto_url):
-    """A client of a service that uses keys."""
+    """Return a client of a service that uses the lent keys."""
 
     def make(service, keys):
         access, secret, token = keys
@@ -38,7 +38,10 @@ def as_lent(client, moto_url):
 
 @pytest.fixture
 def clients(as_lent, moto_url):
-    """The account's, with three buckets of one object each; `asked` are what STS was asked."""
+    """Return the account's clients, with three buckets of one object each.
+
+    `asked` are the requests to STS.
+    """
     clients = Clients(Account(region=REGION, endpoint_url=moto_url, **KEY))
     s3 = as_lent("s3", (*OWN, ""))
     for name in ("train", "validation", "payroll"):
@@ -48,7 +51,7 @@ def clients(as_lent, moto_url):
 
 
 def refusal(call, **arguments):
-    """The error's code and HTTP status."""
+    """Return the error's code and HTTP status."""
     with pytest.raises(ClientError) as caught:
         call(**arguments)
     answer = caught.value.response
@@ -127,7 +130,7 @@ def test_a_session_of_ones_own_is_lent_as_it_is(clients, as_lent, monkeypatch, m
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
     for name, value in zip(names, keys):
         monkeypatch.setenv(name, value)
-    # This is why.
+    # A session cannot request another session.
     asks = as_lent("sts", keys).get_federation_token
     assert refusal(asks, Name="clusterctl", Policy="{}") == ("AccessDenied", 403)
     lent = lend_keys(Clients(Account(region=REGION, endpoint_url=moto_url)), ["train"])

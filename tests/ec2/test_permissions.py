@@ -1,4 +1,4 @@
-"""The policies allow what the code calls, and nothing else; so say the docs."""
+"""The policies allow exactly the calls that the code makes. The documentation lists the same."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SOURCES = [
     for path in sorted((ROOT / "clusterctl" / folder).rglob("*.py"))
     if "shipped-examples" not in path.parts
 ]
-# What a service is called in a policy. Asking who one is, and for a session, needs no permission.
+# The names of services in policies. GetCallerIdentity and sessions need no permission.
 PREFIXES = {
     "ec2": "ec2",
     "ssm": "ssm",
@@ -57,7 +57,7 @@ ALLOWED = {name for _, _, names in (*OPERATOR, *NETWORK) for name in names}
 
 @pytest.fixture(scope="module")
 def methods() -> dict[str, set[str]]:
-    """boto3's method -> the actions it may stand for, in the services that clients are made of."""
+    """Return {boto3's method: its possible actions} for the services that have clients."""
     import botocore.session
     from botocore import xform_name
 
@@ -70,10 +70,10 @@ def methods() -> dict[str, set[str]]:
 
 
 def names_in(tree: ast.AST, methods: dict[str, set[str]]) -> Iterator[str]:
-    """boto3's methods: called, named in a string, or put together from a string's parts."""
+    """Return boto3's methods that are called, named in a string, or composed of strings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in methods:
-            # `self.list_commands(...)` is click's: a client is no `self`.
+            # `self.list_commands(...)` belongs to click: a client is never called `self`.
             if not (isinstance(node.value, ast.Name) and node.value.id == "self"):
                 yield node.attr
         elif isinstance(node, ast.Constant) and node.value in methods:
@@ -89,7 +89,7 @@ def names_in(tree: ast.AST, methods: dict[str, set[str]]) -> Iterator[str]:
 
 def test_clients_are_made_of_these_services_only():
     source = (ROOT / "clusterctl" / "ec2" / "session.py").read_text()
-    # S3 is for a notebook's own data (clusterctl/sagemaker.py), with its user's own rights.
+    # S3 is for a notebook's data (clusterctl/sagemaker.py), with the permissions of its user.
     assert set(re.findall(r'_make\(\s*"([a-z0-9-]+)"', source)) == {*PREFIXES, "s3"}
 
 
@@ -122,8 +122,9 @@ def test_the_docs_name_every_tag():
     assert set(re.findall(r"^\| `(clusterctl:[a-z-]+)`", section, re.MULTILINE)) == tags
 
 
-# What the handlers of each kind (create, read, update, delete) ask for, as its schema in
-# CloudFormation's registry says; tags and what comes with properties that the template lacks apart.
+# The actions of each resource type's handlers (create, read, update, delete), from its schema in
+# CloudFormation's registry. Actions for tags, and for properties that the template lacks, are left
+# out.
 PUBLISHED = {
     "AWS::EC2::VPC": "CreateVpc DeleteVpc DescribeNetworkAcls DescribeSecurityGroups "
     "DescribeVpcAttribute DescribeVpcEncryptionControls DescribeVpcs ModifyVpcAttribute",
@@ -157,7 +158,7 @@ def test_cloudformation_may_make_what_the_template_has():
 
 
 def test_every_action_exists(methods):
-    """A name that AWS does not know would be allowed in vain."""
+    """An unknown name in a policy would have no effect."""
     existing = set().union(*methods.values())
     by_stack = {f"ec2:{name}" for names in BY_CLOUDFORMATION.values() for name in names}
     assert (ALLOWED | by_stack) - existing - IMPLIED == set()
@@ -225,12 +226,12 @@ def test_whatever_changes_things_is_limited_to_the_tag():
     ]
     wide = [one for one in policy["Statement"] if one["Resource"] == ["*"]]
     assert [one["Sid"] for one in wide] == ["Look", "SendMetrics"]
-    assert wide[1]["Action"] == ["cloudwatch:PutMetricData"]  # which has no other resource
+    assert wide[1]["Action"] == ["cloudwatch:PutMetricData"]  # which supports no other resource
     assert all(re.match(r"\w+:(Describe|Get|List)", action) for action in wide[0]["Action"])
 
 
 def test_an_owners_policy_is_for_what_carries_the_owners_tag():
-    """Each statement that is about what has the cluster's tag, or gets it, asks for both."""
+    """Each statement about resources with the cluster's tag requires the owner's tag as well."""
     plain, owned = (
         operator_policy(Bounds(), ROLE, owner_tag=tag)["Statement"]
         for tag in (None, ("owner", "alice"))
@@ -277,7 +278,7 @@ def test_partitions(region, partition):
     )
     arns = re.findall(r"arn:[^\"]+", json.dumps(policies))
     assert {arn.split(":")[1] for arn in arns} == {partition}
-    # China has another name for EC2.
+    # In China, EC2 has another service name.
     [passing] = statements(policies[0], "iam:PassRole")
     assert ("ec2.amazonaws.com.cn" in json.dumps(passing)) == (partition == "aws-cn")
 
@@ -333,7 +334,7 @@ def test_bounds_that_make_no_sense(wrong):
 
 
 class Calls:
-    """Every request of every client that is made from now on."""
+    """Records every request of every client that is made from now on."""
 
     def __init__(self, monkeypatch) -> None:
         self.made: list[tuple[str, dict]] = []
@@ -357,7 +358,7 @@ class Calls:
         return {action for action, _ in self.made}
 
     def check(self, *keys: str) -> None:
-        """All calls are allowed, and what is made carries tags with these keys."""
+        """Assert that all calls are allowed, and that new resources have tags with these keys."""
         assert self.actions - ALLOWED - ALWAYS_ALLOWED == set()
         given = {**dict.fromkeys(actions_of(OPERATOR, Scope.CREATE), 1), "ec2:RunInstances": 2}
         for action, body in self.made:
@@ -367,7 +368,7 @@ class Calls:
 
 
 def tags_of(body: dict) -> Iterator[tuple[str, set[str]]]:
-    """Resource type and tag keys of each TagSpecification, as the query protocol has them."""
+    """Return resource type and tag keys of each TagSpecification in a request's parameters."""
     for number in itertools.count(1):
         prefix = f"TagSpecification.{number}."
         if f"{prefix}ResourceType" not in body:
@@ -392,7 +393,7 @@ def test_what_is_really_called_is_allowed(client, moto_url, tmp_path, monkeypatc
     clusterctl = CommandLine(tmp_path, capsys, ["--endpoint-url", moto_url, "--region", REGION])
     up = ("up", "demo", "--nodes", "2", "--instance-type", "p4d.24xlarge", "--tag", "owner=alice")
     assert clusterctl(*up, "--dry-run").status == 0
-    clusterctl(*up, "--timeout", "0.01")  # moto has no hosts to get ready.
+    clusterctl(*up, "--timeout", "0.01")  # moto has no hosts that could get ready
     assert clusterctl("status", "demo").status == 0
     assert clusterctl("list").status == 0
     assert clusterctl("gc", "--all").status == 0

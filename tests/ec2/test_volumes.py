@@ -1,4 +1,4 @@
-"""Volumes made larger, on the lab's EC2."""
+"""Growing volumes, on the lab's EC2."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def changes_of(client, volume):
 def test_a_change_that_was_cut_off_is_waited_for_and_not_asked_for_again(
     client, monkeypatch, described_gib
 ):
-    """Whichever size EC2 describes while the volume is being changed."""
+    """This holds for either size that EC2 describes while it changes the volume."""
     [id] = launch(client, "demo", 1)
     volume = volumes.root_volumes(client, [id])[id]
     with monkeypatch.context() as interrupted:

@@ -1,8 +1,8 @@
-"""Run in the training environment: what the readers of CIFAR-10 say about odd files.
+"""Runs CIFAR-10's readers on valid and broken files, in the training environment.
 
     cifar10_cases.py FOLDER_OF_THE_EXAMPLE
 
-Prints a JSON object: archives and record files, case -> what was read or the text of the DataError.
+Prints a JSON object for archives and record files: {case: what was read, or the DataError's text}.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMES = [name for batches in data.SUBSETS.values() for name in batches]
 
 
 class Order:
-    """Once unpickled, it makes a folder named `owned`."""
+    """An object that makes a folder named `owned` when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, ("owned",)
@@ -42,7 +42,7 @@ def batch(images: Any = IMAGES, labels: Any = LABELS) -> bytes:
 
 
 def archive(last: bytes, mode: str = "w:gz", folder: str = "cifar-10-batches-py") -> bytes:
-    """Five good batches and this one."""
+    """Make an archive of five valid batches and this one."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode=mode) as tar:
         for name in NAMES:

@@ -1,4 +1,4 @@
-"""The example programs, and the environment that can run them."""
+"""Fixtures for the example programs, which run in the training environment."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session")
 def imagenet() -> SimpleNamespace:
-    """The parts of the ImageNet trainer that take the standard library alone."""
-    sys.path.insert(0, str(IMAGENET.parent))  # they import each other by their plain names
+    """Import the parts of the ImageNet trainer that need only the standard library."""
+    sys.path.insert(0, str(IMAGENET.parent))  # they import each other as top-level modules
     try:
         flags, schedule = import_module("flags"), import_module("schedule")
     finally:
@@ -46,7 +46,7 @@ def training_env() -> Path:
 
 @pytest.fixture(scope="session")
 def ranks_in(training_env: Path) -> Run:
-    """Run a program of the training environment in a folder, as one rank or as several."""
+    """Run a program in the training environment and a folder, as one rank or as several."""
 
     def run(folder: Path, ranks: int, *argv: object) -> subprocess.CompletedProcess[str]:
         command = [str(training_env / "bin" / "python"), *map(str, argv)]
@@ -64,7 +64,7 @@ def ranks_in(training_env: Path) -> Run:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=1200,  # of a machine that is busy with other things as well
+            timeout=1200,  # seconds, for a busy machine
             check=False,
         )
 
@@ -73,7 +73,7 @@ def ranks_in(training_env: Path) -> Run:
 
 @pytest.fixture
 def run_ranks(ranks_in: Run, tmp_path: Path) -> Run:
-    """The same in `tmp_path`."""
+    """Return `ranks_in` with `tmp_path` as its folder."""
     return partial(ranks_in, tmp_path)
 
 
@@ -88,5 +88,5 @@ def mpirun(training_env: Path, ranks: int) -> list[str]:
 
 
 def after(marker: str, output: str) -> Any:
-    """The JSON behind a marker, wherever mpirun let the line start."""
+    """Return the JSON after a marker. mpirun may put other output at the start of the line."""
     return json.JSONDecoder().raw_decode(output.partition(marker + " ")[2])[0]

@@ -1,6 +1,6 @@
-"""Run by the training environment: what the trainer's input does, as facts in JSON.
+"""Measures the trainer's input pipeline, in the training environment, and prints facts as JSON.
 
-imagenet_data_facts.py TRAINER: works in the folder it is started in.
+imagenet_data_facts.py TRAINER works in the current folder.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def write(path: Path, examples: list[tuple[bytes, int]]) -> None:
 
 
 def write_set(folder: Path) -> list[str]:
-    """Four files of 10, 10, 10 and 7 images; every label is there once."""
+    """Write four files of 10, 10, 10 and 7 images. Each label is used once."""
     labels = itertools.count(1)
     for index, count in enumerate((10, 10, 10, 7)):
         size = (40 + 5 * index, 50 - 3 * index)
@@ -64,7 +64,7 @@ def write_set(folder: Path) -> list[str]:
 
 
 def said(work: Callable[[], Any]) -> str:
-    """The error's text, or what came out."""
+    """Return the result of a call, or the text of its error."""
     try:
         return str(work())
     except data.DataError as error:
@@ -74,7 +74,7 @@ def said(work: Callable[[], Any]) -> str:
 
 
 def seen(batches: tf.data.Dataset, count: int) -> list[tuple[str, list[int]]]:
-    """Of each batch a digest of its images, and its labels."""
+    """Return, for each batch, a digest of its images, and its labels."""
     return [
         (hashlib.sha256(images.numpy().tobytes()).hexdigest(), labels.numpy().tolist())
         for images, labels in batches.take(count)
@@ -82,7 +82,7 @@ def seen(batches: tf.data.Dataset, count: int) -> list[tuple[str, list[int]]]:
 
 
 def file_sets() -> dict[str, str]:
-    """What is said of folders with these files."""
+    """Return what the trainer reports about folders with these files."""
     whole = [f"train-{index:05}-of-00003" for index in range(3)]
     sets = {
         "from 0": whole,
@@ -110,7 +110,7 @@ def file_sets() -> dict[str, str]:
 
 
 def counts(files: list[str]) -> dict[str, str]:
-    """Records found, of the set and of damaged files."""
+    """Return the numbers of records in the set and in damaged files."""
     content = Path(files[0]).read_bytes()
     found = {"set": said(lambda: data.count_records(files))}
     damaged = {
@@ -129,7 +129,7 @@ def counts(files: list[str]) -> dict[str, str]:
 
 
 def bilinear(image: np.ndarray, box: list[float], size: int) -> np.ndarray:
-    """The reference in float64: corners rounded, corner pixels onto corner pixels."""
+    """Return a reference crop in float64: corners rounded, corner pixels on corner pixels."""
     planes = np.asarray(image, np.float64)
     for axis in (0, 1):
         ends = np.rint(np.float32(box)[axis::2] * np.float32(image.shape[axis] - 1))
@@ -142,9 +142,9 @@ def bilinear(image: np.ndarray, box: list[float], size: int) -> np.ndarray:
 
 
 def crop_errors() -> dict[str, float]:
-    """Most levels apart: from NumPy on the decoded image, and from Pillow's decoder.
+    """Return the largest differences in levels from NumPy, and from Pillow's decoder.
 
-    Where colours have half of the pixels, those at the edges of a crop lack a neighbour.
+    If the JPEG's colours have half of the resolution, pixels at the edges of a crop lack a neighbour.
     """
     images = {
         "4:2:0": jpeg(101, 67),
@@ -168,7 +168,7 @@ def crop_errors() -> dict[str, float]:
 
 
 def color_error() -> float:
-    """Most levels apart from the steps one by one in float64."""
+    """Return the largest difference in levels from the separate steps in float64."""
     drawn = augment.draw(5, tf.constant([4, 2]), data.Color(40.0, 0.6, 0.6, 0.13))
     images = RNG.uniform(0, 255, (5, 7, 9, 3))
     most = 0.0
@@ -194,7 +194,7 @@ def color_error() -> float:
 
 
 def crops_drawn() -> dict[str, float]:
-    """The crops' limits and means, beside those of TensorFlow's own operation."""
+    """Return limits and means of crops, and those of TensorFlow's own operation."""
     top, left, bottom, right = np.array(augment.draw(20000, tf.constant([1, 2]), None)["box"]).T
     high, wide = bottom - top, right - left
 
@@ -224,8 +224,8 @@ def crops_drawn() -> dict[str, float]:
 
 
 def order(files: list[str]) -> dict[str, Any]:
-    """An uninterrupted run, and whether runs begun at any step are its rest."""
-    data.BLOCK = 8  # so that an epoch is of several blocks
+    """Return an uninterrupted run, and whether runs that start later equal the rest of it."""
+    data.BLOCK = 8  # so that an epoch has several blocks
 
     def run(first: int, **changes: Any) -> list[tuple[str, list[int]]]:
         asked = {**TRAINING, "rank": 0, "size": 1, "first_step": first, **changes}
@@ -246,11 +246,10 @@ def order(files: list[str]) -> dict[str, Any]:
 
 
 def streams() -> dict[str, Any]:
-    """What is wrong with Order on random shapes, and the epochs that a rank of ImageNet's takes to
-    see all of its records.
+    """Return the errors of Order in random cases, and the epochs that a rank needs for all records.
 
-    A case: files with random numbers of records, one of a random number of ranks; blocks, seeds and
-    the place where a run begins again are random as well. A record is its own name.
+    A case has files with random numbers of records, one of a random number of ranks, and a random
+    block size, seed and place of resumption. The content of a record is its name.
     """
     random = np.random.default_rng(20)
     wrong, cases, (block, opened) = [], 8, (data.BLOCK, data.OPEN_FILES)
@@ -258,7 +257,7 @@ def streams() -> dict[str, Any]:
         counts = random.integers(0, 14, random.integers(1, 10)).tolist()
         size = int(random.integers(1, len(counts) + 1))
         rank = int(random.integers(size))
-        counts[rank] += 1  # a share without any record is refused
+        counts[rank] += 1  # because a share without a record is refused
         own = [f"{f}-{n}" for f in range(rank, len(counts), size) for n in range(counts[f])]
         files = named_records(Path("streams", str(case)), counts)
         data.BLOCK, data.OPEN_FILES = map(int, random.integers(1, [20, 9]))
@@ -278,7 +277,7 @@ def streams() -> dict[str, Any]:
 
 
 def epochs_to_see_all(size: int) -> int:
-    """The epochs until rank 0 of so many has seen all that is in its share of ImageNet's files."""
+    """Return the epochs until rank 0 has seen all records of its share of ImageNet's files."""
     per_epoch = 1_281_167 // (size * 256) * 256
     counts = [1252] * len(range(0, 1024, size))
     order = data.Order(named_records(Path("imagenet", str(size)), counts), [1, 0])
@@ -289,7 +288,7 @@ def epochs_to_see_all(size: int) -> int:
 
 
 def named_records(folder: Path, counts: list[int]) -> list[str]:
-    """Files with these numbers of records, each of which is its file's number and its own."""
+    """Write files with these numbers of records. A record is its file's number and its own."""
     folder.mkdir(parents=True)
     for index, count in enumerate(counts):
         with tf.io.TFRecordWriter(str(folder / str(index))) as file:
@@ -304,7 +303,7 @@ def names(order: Any, first: int, count: int) -> list[str]:
 
 
 def damage(files: list[str]) -> dict[str, Any]:
-    """What comes of damaged records, and that a skipped one is not decoded."""
+    """Return the errors of damaged records, and whether a skipped record is not decoded."""
 
     def first(name: str, examples: list[tuple[bytes, int]], first_step: int = 0) -> str:
         write(Path(name), examples)
@@ -331,7 +330,7 @@ def damage(files: list[str]) -> dict[str, Any]:
 
 
 def evaluation(files: list[str]) -> dict[str, Any]:
-    """Labels of all ranks for several sizes, and the batches' shapes and numbers."""
+    """Return the labels of all ranks for several sizes, and the shapes and values of batches."""
 
     def run(**changes: Any) -> tf.data.Dataset:
         asked = {**COMMON, "dtype": tf.uint8, "rank": 0, "size": 1, **changes}

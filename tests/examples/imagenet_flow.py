@@ -1,8 +1,8 @@
-"""Run under mpirun: one process after another would import TensorFlow anew, so here the trainer
-runs again and again in this one. Log folders are left for the test to read; rank 0 prints exit
-statuses as JSON.
+"""Runs the trainer several times in one process per rank, under mpirun.
 
-float16 is slow on CPUs. So here the loss scale moves in float32, with gradients sent as float16.
+So TensorFlow is imported only once. The test reads the log folders. Rank 0 prints the exit statuses
+as JSON. float16 is slow on CPUs, so the loss scale adapts in float32 here, and gradients are sent
+as float16.
 
     imagenet_flow.py TRAINER DATA_FOLDER
 """
@@ -45,7 +45,7 @@ def main() -> None:
     statuses["eval"] = run(*evaluate, "--eval_interval", "2", "--log_dir", "whole")
     statuses["again"] = run(*train, "--log_dir", "whole")
     copy_checkpoint("model.ckpt-5", "resumed", "model.ckpt-5")
-    copy_checkpoint("model.ckpt-10", "resumed", ".model.ckpt-10")  # half written, never renamed
+    copy_checkpoint("model.ckpt-10", "resumed", ".model.ckpt-10")  # incomplete: never renamed
     statuses["resumed"] = run(*train, "--log_dir", "resumed", "--local_ckpt")
 
     copy_checkpoint("model.ckpt-5", "early", "model.ckpt-5")
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def only_validation(data: Path) -> str:
-    """A folder with the validation files alone: an evaluation needs no others."""
+    """Return a folder with only the validation files: an evaluation needs no others."""
     if hvd.rank() == 0:
         Path("validation only").mkdir()
         for file in data.glob("validation-*"):
@@ -87,11 +87,12 @@ def run(*argv: str) -> int:
 
 
 def compared(name: str) -> dict[str, list[str]]:
-    """The tensors of a checkpoint of both runs: those that are the same bit by bit, and others."""
+    """Return the names of tensors that are equal in a checkpoint of both runs, and of others."""
     whole, resumed = (tf.train.load_checkpoint(f"{run}/{name}") for run in ("whole", "resumed"))
     told: dict[str, list[str]] = {"same": [], "other": []}
     for key in sorted({*whole.get_variable_to_shape_map(), *resumed.get_variable_to_shape_map()}):
-        if key != "_CHECKPOINTABLE_OBJECT_GRAPH":  # layers' names, counted on in one process
+        # It has layers' names, whose numbers go on within one process.
+        if key != "_CHECKPOINTABLE_OBJECT_GRAPH":
             same = whole.get_tensor(key).tobytes() == resumed.get_tensor(key).tobytes()
             told["same" if same else "other"].append(key)
     return told

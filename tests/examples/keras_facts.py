@@ -1,11 +1,11 @@
-"""Run under mpirun: example programs as they are, and what their ranks have at the end.
+"""Runs example programs unchanged under mpirun, and compares their ranks at the end.
 
     keras_facts.py PROGRAM EVALUATION DATA_FOLDER MODEL_FOLDER FLAGS... [-- PROGRAM ...]...
 
-Rank 0 runs the evaluation after its program, in the same process: TensorFlow is imported once. Then
-it prints FACTS and a list in JSON: for each program the checksums of every rank's weights, and of
-the images each rank trained on, and what ranks say that have unequal data. The last program then
-trains once more, from the streams that SageMaker's variables name.
+Rank 0 runs the evaluation after its program in the same process, so TensorFlow is imported once.
+Then it prints FACTS and a list in JSON. For each program, this has checksums of each rank's weights
+and training images, and the messages of ranks with unequal data. At last, the last program trains
+once more, from the streams that SageMaker's variables name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def rate_of_all(program: Any, size: int) -> float:
 
 
 def rows(program: Any, data: str) -> Iterable[Any]:
-    """What this rank trains on: images, or records."""
+    """Return this rank's training data: images, or records."""
     if hasattr(program, "own_records"):
         file = Path(data) / "train" / "train.tfrecords"
         return program.own_records(file).as_numpy_iterator()
@@ -55,7 +55,7 @@ def rows(program: Any, data: str) -> Iterable[Any]:
 
 
 def uneven(program: Any, rank: int) -> str:
-    """What a rank says that has other data than the others."""
+    """Return the message of a rank whose data differs from the others'."""
     program.same_everywhere(training=7)
     try:
         program.same_everywhere(training=7 + rank)

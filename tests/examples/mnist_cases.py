@@ -1,8 +1,8 @@
-"""Run in the training environment: what the reader of MNIST says about odd files.
+"""Runs MNIST's reader on valid and broken files, in the training environment.
 
     mnist_cases.py FOLDER_OF_THE_EXAMPLE
 
-Prints a JSON object: case -> what was read, or the text of the DataError.
+Prints a JSON object: {case: what was read, or the DataError's text}.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Run under mpirun: does the trainer's step average gradients, and do two processes with half a
-batch each train as one with all of it? What do they do when one of them overflows, send float16,
-or know other things than the other? Rank 0 prints the facts as JSON.
+"""Checks the trainer's step on two ranks under mpirun. Rank 0 prints facts as JSON.
 
-Every rank starts from weights and images of its own, on purpose.
+The facts are whether gradients are averaged, whether two processes with half a batch each train
+like one with the whole batch, and what happens if one rank overflows, if gradients are sent as
+float16, or if ranks disagree on a value. Each rank starts with its own weights and images on
+purpose.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from step import Trainer  # noqa: E402
 FLAGS = ["--synthetic", "-m", "resnet18", "--image_size", "32", "-b", "2", "--nofp16"]
 RATE = 0.05
 STEPS = 3
-# All kinds of layers are in half the blocks, too, and TensorFlow traces them in half the time.
+# Half of the blocks have all kinds of layers, and TensorFlow traces them in half the time.
 BLOCKS["resnet18"] = ((1, 1, 1, 1), False)
 
 
@@ -43,14 +44,14 @@ def main() -> None:
     facts["broadcast"] = everyones(checksum(trainer.weights))
     initial = [variable.numpy() for variable in trainer.model.variables]
 
-    # The first step by hand, on the last layer: momentum starts at zero, so Nesterov's step is
-    # rate x (1 + momentum) x the mean of the ranks' own gradients.
+    # The first step of the last layer, computed by hand: momentum starts at zero, so Nesterov's step
+    # is rate x (1 + momentum) x the mean of the ranks' own gradients.
     kernel = trainer.weights[-2]
     with tf.GradientTape() as tape:
         final_loss = trainer.losses(images, labels)[1]
     own = tape.gradient(final_loss, kernel)
     for variable, value in zip(trainer.model.variables, initial):
-        variable.assign(value)  # the forward pass moved the batch norms' means
+        variable.assign(value)  # because the forward pass changed the batch norms' averages
     mean = tf.reduce_mean(hvd.allgather(own[tf.newaxis]), axis=0)
     expected = kernel - RATE * (1 + args.mom) * mean
     trainer.step(images, labels, tf.constant(RATE))
@@ -79,7 +80,7 @@ def random_batch(seed: int, dtype: Any = tf.float32) -> tuple[Any, Any]:
 
 
 def what_differs() -> list[str]:
-    """What rank 0 says where all ranks are on hosts of one name and one differs or fails."""
+    """Return rank 0's message if one rank differs or fails. All hosts have the same name."""
     agreement.one_node = lambda: False
     agreement.socket.gethostname = lambda: "ubuntu"
 
@@ -101,14 +102,15 @@ def what_differs() -> list[str]:
 
 
 def sent_as_float16(images: Any, labels: Any) -> list[bool]:
-    """Of the first step's gradients with --fp16_allreduce, and without it: are all of them numbers
-    that float16 can hold, and the same on both ranks?"""
+    """Return, with --fp16_allreduce and without, whether the first step's gradients are float16
+    values, and whether they are the same on both ranks.
+    """
     told = []
     for words in (["--fp16_allreduce"], []):
         args = parse_args([*FLAGS, "--num_batches", "3", *words])
         trainer = Trainer(args, build_resnet(args))
         trainer.broadcast()
-        trainer.step(images, labels, tf.constant(RATE))  # momentum is now the gradient
+        trainer.step(images, labels, tf.constant(RATE))  # the momentum is the gradient after one step
         short = [tf.cast(tf.cast(m, tf.float16), tf.float32) for m in trainer.momenta]
         told.append(checksum(short) == checksum(trainer.momenta))
         told.append(len(set(everyones(checksum(trainer.momenta)))) == 1)
@@ -116,8 +118,10 @@ def sent_as_float16(images: Any, labels: Any) -> list[bool]:
 
 
 def overflow() -> list[Any]:
-    """Three steps in float16, of which rank 1 makes the second with an image that overflows, and
-    what both ranks have after each; then steps that are good until the scale grows."""
+    """Make three steps in float16, then good ones until the loss scale grows.
+
+    Rank 1's image overflows in the second step. Return the state of both ranks after each step.
+    """
     args = parse_args([*FLAGS[:-1], "--num_batches", "3"])
     tf.keras.mixed_precision.set_global_policy("mixed_float16")
     step_module.GROWS_AFTER = 3
@@ -137,10 +141,10 @@ def overflow() -> list[Any]:
 
 
 def as_one_process(args: Any, initial: list[Any], images: Any, labels: Any) -> list[Any]:
-    """The same steps by one process alone that sees all images, and no Horovod.
+    """Make the same steps in a single process with all images, without Horovod.
 
-    Batch norm counts over the images of one process, as in the original: so does it here, in
-    halves. The rest is plain: the mean of all losses, its gradient, Keras' own optimizer.
+    Batch norm uses the images of one process, as in the original program. So it uses halves of the
+    batch here. The rest is the mean of all losses, its gradient, and Keras's own optimizer.
     """
     model = build_resnet(args)
     for variable, value in zip(model.variables, initial):

@@ -1,8 +1,8 @@
-"""The trainer's step beside the same mathematics in NumPy, in float64. Prints the facts as JSON.
+"""Compares the trainer's step with the same mathematics in NumPy (float64). Prints facts as JSON.
 
 The model is small enough to write its gradients by hand: a dense layer, a batch norm, and a dense
-layer of 1000 logits. Also prints how far float16 gradients are from the true ones, with a loss
-scale and without, and the decays of the learning rate from TensorFlow's own.
+layer of 1000 logits. The facts also have the errors of float16 gradients, with a loss scale and
+without, and the differences of the learning rate's decays from TensorFlow's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from schedule import DECAYS, make_schedule  # noqa: E402
 from step import Trainer, cross_entropy, larc  # noqa: E402
 
 BATCH, WIDE, CLASSES = 6, 8, 1000
-RATES = (0.5, 0.002, 0.3)  # LARC leaves all as it is at the second
+RATES = (0.5, 0.002, 0.3)  # LARC changes nothing at the second rate
 LARGE_BATCH = ["--use_larc", "--mom", "0.977", "--wdecay", "0.0005", "--loss_scale", "256."]
 CASES = {
     "plain": [],
@@ -48,7 +48,7 @@ def main() -> None:
         "row": ROW % (1, 0.0, 2215.4, 6.923, 7.837, 0.00305),
         "wide_row": ROW % (1400, 71.6, 143451.0, 1.189, 1.72, 0.1485),
     }
-    # Last, since the policy is the whole process's.
+    # Last, since the policy applies to the whole process.
     tf.keras.mixed_precision.set_global_policy("mixed_float16")
     facts["float16"] = {scale: float16_error(scale) for scale in ("1", "65536")}
     print("FACTS " + json.dumps(facts), flush=True)
@@ -60,7 +60,7 @@ def flags(words: list[str]) -> Any:
 
 
 def error_of(args: Any) -> float:
-    """The largest difference after three steps, as a share of how far the weights moved."""
+    """Return the largest difference after three steps, as a share of the weights' change."""
     model = small_model()
     trainer = Trainer(args, model)
     images, labels = some_images()
@@ -83,7 +83,7 @@ def small_model(factor: float = 0.3) -> tf.keras.Model:
     logits = tf.keras.layers.Dense(CLASSES)(normal)
     model = tf.keras.Model(images, tf.keras.layers.Activation("linear", dtype="float32")(logits))
     for weight in model.trainable_variables:
-        if "beta" not in weight.name:  # which stays zero: LARC has a rule for that
+        if "beta" not in weight.name:  # beta stays zero, for which LARC has a rule
             weight.assign(rng.normal(0, factor, weight.shape))
     return model
 
@@ -95,7 +95,7 @@ def some_images() -> tuple[Any, Any]:
 
 @dataclass
 class Reference:
-    """The same training by hand. Weights: kernel, bias, gamma, beta, kernel, bias."""
+    """The same training in NumPy. Weights: kernel, bias, gamma, beta, kernel, bias."""
 
     args: Any
     weights: list[Any]
@@ -112,7 +112,7 @@ class Reference:
                 own_rate = args.leta * norm / slope if norm and slope else 1.0
                 gradients[i] = gradient * min(own_rate / rate, 1.0)
             self.momenta[i] = args.mom * self.momenta[i] + gradients[i]
-            # Nesterov: as if the momentum of the next step were already known.
+            # Nesterov's step uses the momentum that the next step will have.
             ahead = gradients[i] + args.mom * self.momenta[i]
             self.weights[i] = self.weights[i] - rate * ahead
         return loss, final_loss
@@ -150,7 +150,7 @@ class Reference:
 
 
 def zero_norms() -> list[list[float]]:
-    """LARC's factors of the gradient: weight 0, gradient 0, and neither, at rates 0.5 and 4."""
+    """Return LARC's factors for weight 0, for gradient 0, and for neither, at rates 0.5 and 4."""
     weights = [tf.Variable([0.0, 0.0]), tf.Variable([3.0, 4.0]), tf.Variable([3.0, 4.0])]
     gradients = [tf.constant([1.0, 0.0]), tf.constant([0.0, 0.0]), tf.constant([0.0, 2.0])]
     told = [larc(weights, gradients, tf.constant(rate), 0.1) for rate in (0.5, 4.0)]
@@ -158,29 +158,32 @@ def zero_norms() -> list[list[float]]:
 
 
 def smoothed() -> float:
-    """The loss of logits that say nothing: log 1000, however smooth the labels are."""
+    """Return the loss of equal logits: log 1000, whatever the label smoothing is."""
     return float(cross_entropy(tf.constant([3]), tf.zeros((1, CLASSES)), 0.3)[0])
 
 
 def float16_error(scale: str) -> float:
-    """Of the first layer's gradient, when what comes back to it is below 6e-8."""
+    """Return the error of the first layer's gradient if its inputs from behind are below 6e-8."""
     args = flags(["--fp16", "--loss_scale", scale, "--mom", "0", "--wdecay", "0"])
     model = small_model()
     gamma = model.trainable_variables[2]
-    gamma.assign(gamma * 1e-6)  # what goes back through the batch norm is that small
+    gamma.assign(gamma * 1e-6)  # makes the gradients behind the batch norm this small
     trainer = Trainer(args, model)
     images, labels = some_images()
     reference = Reference(args, [w.numpy().astype(np.float64) for w in trainer.weights])
     true = reference.gradients(images.reshape(BATCH, -1), labels)[2][0]
     before = trainer.weights[0].numpy()
-    rate = 1e5  # the step is then as large as the weights, and their float32 holds it
+    rate = 1e5  # makes the step as large as the weights, so that their float32 can represent it
     trainer.step(tf.constant(images, tf.float16), labels, tf.constant(rate))
     found = (before - trainer.weights[0].numpy()) / rate
     return float(np.linalg.norm(found - true) / np.linalg.norm(true))
 
 
 def decay_difference(mode: str) -> float:
-    """The largest from TensorFlow's own decay, which the original used, as a share of the peak."""
+    """Return the largest difference from TensorFlow's decay, which the original program used.
+
+    It is a share of the peak rate.
+    """
     flags = ["--synthetic", "--num_epochs", "90", "--warmup_epochs", "5", "--lr_decay_mode", mode]
     schedule = make_schedule(parse_args(flags), 256)
     steps = range(schedule.warmup_steps, schedule.steps, 7)

@@ -1,4 +1,4 @@
-"""CIFAR-10's archive, its download, and its TFRecords: whole, broken, and meant ill."""
+"""CIFAR-10's archive, its download, and its TFRecords: valid, broken and malicious."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_files_are_read_or_named_with_what_is_wrong(run_ranks):
 
 @pytest.fixture
 def server(tmp_path):
-    """A web server that has what lies in `web`; its address."""
+    """Run a web server for the folder `web`. Yield its address."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def __init__(self, *args):
@@ -120,7 +120,7 @@ def test_a_failed_download_leaves_nothing(run_ranks, server, tmp_path, path, err
 
 
 def test_a_download_is_kept_and_taken_the_next_time(run_ranks, server, tmp_path):
-    """What is wrong with the archive comes up after the download, which is not made twice."""
+    """The archive's error is found after the download, which is not repeated."""
     (tmp_path / "web" / "file").write_bytes(b"no archive")
     md5 = hashlib.md5(b"no archive").hexdigest()
     argv = [GENERATE, "--data-dir", "da ta", "--url", f"{server}/file", "--md5", md5]

@@ -1,4 +1,4 @@
-"""The detection example: its boxes, and ranks that do not agree."""
+"""The detection example: its boxes, and ranks that differ."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_boxes_and_images_are_what_they_say():
     done = run("-c", FACTS)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    # Alike; half of each in common; apart; one in the other; without an area.
+    # Equal boxes; half of each in common; apart; one inside the other; boxes without an area.
     assert said["iou"] == pytest.approx([1, 1 / 3, 0, 0.25, 0], abs=1e-6)
     assert said["back"] == pytest.approx(said["iou"])
     assert (said["inside"], said["same"], said["other"]) == (True, True, False)
@@ -104,7 +104,7 @@ def test_it_ends_with_one_clear_line(tmp_path, arguments, says):
 
 
 def test_ranks_that_nothing_would_join_do_not_train(tmp_path):
-    """mpirun starts them, and Debian's PyTorch has no Horovod."""
+    """mpirun starts the ranks, and Debian's PyTorch has no Horovod."""
     done = run("detection.py", "--model_dir", str(tmp_path), OMPI_COMM_WORLD_SIZE="2")
     assert (done.returncode, done.stdout) == (1, "")
     assert f"PyTorch, and {PYTHON} has none: train with --launcher torchrun" in done.stderr

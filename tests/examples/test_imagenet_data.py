@@ -1,4 +1,4 @@
-"""The trainer's input: real records, references in NumPy and Pillow, one program for all of it."""
+"""The trainer's input with real records, compared with NumPy and Pillow by one program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from .conftest import IMAGENET, after
 
-# The limit is for what hangs: on busy processors these take minutes.
+# The timeout is for hangs: on a busy machine these tests take minutes.
 pytestmark = [pytest.mark.train, pytest.mark.timeout(1200)]
 
 PROGRAM = Path(__file__).with_name("imagenet_data_facts.py")
@@ -63,7 +63,7 @@ def test_counting_records(facts, files, said):
 
 
 def test_crops_are_those_of_the_whole_image(facts):
-    """In levels of 255. Pillow brings a JPEG decoder of its own."""
+    """Differences are in levels of 255. Pillow has its own JPEG decoder."""
     errors = facts["crops"]
     assert errors.pop("Pillow") <= 4
     assert errors.pop("edges") <= 16
@@ -87,20 +87,21 @@ def test_crops_are_drawn_as_tensorflow_draws_them(facts):
 
 
 def test_a_run_that_begins_later_sees_the_rest(facts):
-    """Other threads, another global seed, any step: the same images, bit by bit."""
+    """It has the same images, bit by bit, at any step, with other threads and another global seed."""
     assert facts["order"]["begun"] == dict.fromkeys(["0", "1", "5", "9", "10", "19"], True)
     assert facts["order"]["another_seed"]
 
 
 def test_passes_leave_no_record_out(facts):
-    """On random files, ranks, blocks and places to begin again: every pass over a rank's records
-    has each of them once, in another order, and a run that begins later reads the rest."""
+    """Each pass over a rank's records has each record once, in another order, and a resumed run reads
+    the rest. Files, ranks, blocks and places of resumption are random.
+    """
     assert facts["streams"]["wrong"] == []
     assert facts["streams"]["cases"] == 8
 
 
 def test_every_image_of_imagenet_is_seen_within_two_epochs(facts):
-    """At 8, 7 and 4 files a rank, of which an epoch takes less than all records."""
+    """With 8, 7 and 4 files per rank, an epoch reads fewer records than a rank has."""
     assert facts["streams"]["imagenet"] == {"128": 2, "160": 2, "256": 2}
 
 
@@ -118,7 +119,7 @@ def test_colors_change_images_and_not_their_order(facts):
 
 @pytest.mark.parametrize("ranks", ["1", "2", "3", "5"])
 def test_evaluation_sees_every_image_once(facts, ranks):
-    """Also where there are more ranks than the four files."""
+    """This includes more ranks than the four files."""
     assert facts["evaluation"][ranks] == list(range(37))
 
 
@@ -140,7 +141,7 @@ def test_damage_is_said_in_one_line(facts):
 
 
 def test_what_is_skipped_is_not_decoded(facts):
-    """Of two records one is broken; a run that begins behind it does not meet it."""
+    """One of two records is broken. A run that starts after it has no error."""
     both = facts["damage"]["both"]
     assert set(both) == {"[[4]]", "OpError: Invalid JPEG data, size 10"}
     assert any(one != "[[4]]" and "[[4]]" in both[step:] for step, one in enumerate(both))

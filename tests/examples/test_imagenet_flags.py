@@ -120,7 +120,7 @@ def test_help_needs_no_tensorflow():
 
 
 def test_every_line_for_distribution_is_marked():
-    """Whoever reads for one GPU can leave out what is marked, and all of agreement.py."""
+    """For a single GPU, the marked lines and all of agreement.py can be left out."""
     for path in set(IMAGENET.parent.glob("*.py")) - {IMAGENET.with_name("agreement.py")}:
         lines = path.read_text().splitlines()
         for number, line in enumerate(lines):

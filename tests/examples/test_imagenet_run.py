@@ -1,4 +1,4 @@
-"""The ImageNet trainer on files: two ranks train, go on, are evaluated and refuse what is wrong."""
+"""The ImageNet trainer on files: two ranks train, resume, evaluate, and refuse wrong input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clusterctl.jobs.metrics.runs import read_runs
 
 from .conftest import IMAGENET, after
 
-# The limit is for what hangs: on busy processors these take minutes.
+# The timeout is for hangs: on a busy machine these tests take minutes.
 pytestmark = [pytest.mark.train, pytest.mark.timeout(1200)]
 
 PROGRAM = Path(__file__).with_name("imagenet_flow.py")
@@ -31,7 +31,7 @@ EVALUATED = re.compile(
 
 @pytest.fixture(scope="module")
 def records(training_env, tmp_path_factory) -> Path:
-    """Shards of the stand-in for ImageNet, in a folder that no shell would like."""
+    """Return shards of the stand-in for ImageNet, in a folder with special characters."""
     folder = tmp_path_factory.mktemp("ima ge'nét")
     python = training_env / "bin" / "python"
     steps = [
@@ -56,7 +56,7 @@ def records(training_env, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def flow(records, ranks_in, tmp_path_factory) -> SimpleNamespace:
-    """What two ranks left: see imagenet_flow.py."""
+    """Return the results of two ranks: see imagenet_flow.py."""
     folder = tmp_path_factory.mktemp("flow")
     result = ranks_in(folder, 2, PROGRAM, IMAGENET, records)
     assert result.returncode == 0, result.stderr
@@ -104,7 +104,7 @@ def test_what_a_training_leaves(flow):
             for ending in ("data-00000-of-00001", "index")
         ),
     ]
-    training, evaluation = (name for name in names if "tfevents" in name)  # by their times
+    training, evaluation = (name for name in names if "tfevents" in name)  # sorted by time
     written = (flow.folder / "whole" / training).read_bytes()
     assert all(name in written for name in (b"final_loss", b"learning_rate"))
     assert written.count(b"images_per_s") == 2, "of three, the first would count the start"
@@ -112,8 +112,9 @@ def test_what_a_training_leaves(flow):
 
 
 def test_a_training_that_goes_on_ends_as_one_that_was_never_stopped(flow):
-    """Bit by bit: weights, momenta, the batch norms' means and the loss scale, which moved before
-    and after, are all in the checkpoint."""
+    """They are equal bit by bit: the checkpoint has weights, momenta, the batch norms' averages and
+    the loss scale, which changes before and after it.
+    """
     assert flow.statuses["resumed"] == 0
     log = (flow.folder / "resumed" / "hvd_train.log").read_text()
     assert "Going on from resumed/model.ckpt-5: 5 of 12 steps are done\n" in log
@@ -124,7 +125,7 @@ def test_a_training_that_goes_on_ends_as_one_that_was_never_stopped(flow):
 
 
 def test_the_metrics_are_the_tables_for_programs(flow):
-    """Of a training, its evaluation, and a training that went on: rank 0 wrote each row once."""
+    """Rank 0 writes each row of a training, its evaluation, and a resumed training once."""
     for name in ("whole", "resumed"):
         texts = [path.read_text() for path in sorted((flow.folder / name).glob("*train.log"))]
         metrics = (flow.folder / name / "metrics.jsonl").read_text()
@@ -161,7 +162,7 @@ def test_evaluation(flow, records, ranks_in, tmp_path):
     assert lines[-1] == "Finished evaluation"
     rows = [Row.of(line) for line in lines[3:-1]]
     assert [row.step for row in rows] == [5, 12], "the first, every second, and the last"
-    # The checkpoint knows that a step took 8 of 39 images: no --num_gpus, no train-*.
+    # The checkpoint records that a step takes 8 of 39 images: --num_gpus and train-* are not needed.
     assert [row.epoch for row in rows] == ["2.0", "3.0"]
     saved = (flow.folder / "whole" / "model.ckpt-12.index").stat().st_mtime
     when = datetime.fromtimestamp(int(saved), timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
@@ -169,7 +170,7 @@ def test_evaluation(flow, records, ranks_in, tmp_path):
     right = rows[-1].top1 * 21 / 100
     assert right == pytest.approx(round(right), abs=1e-3), "a share of 21 images"
 
-    # 21 images in three files on two ranks: one process alone comes to the same sums.
+    # 21 images in three files on two ranks: a single process has the same sums.
     alone = ranks_in(
         flow.folder,
         1,
@@ -205,7 +206,7 @@ def test_what_is_wrong_is_said_once_and_in_one_line(flow):
     wrong = {
         "other batch": "early/model.ckpt-5 is of a training with 8 images a step, and this one"
         " has 10: pass --clear_log, or another --log_dir",
-        # Its 5 steps would be all: nothing left to train, and too little evaluated.
+        # With more ranks, its 5 steps would count as a complete training.
         "more ranks": "early/model.ckpt-5 is of a training with 8 images a step, and this one"
         " has 16: pass --clear_log, or another --log_dir",
         "other model": "early/model.ckpt-5 does not fit: it is damaged, or of another --model",
@@ -226,7 +227,7 @@ def test_what_is_wrong_is_said_once_and_in_one_line(flow):
 
 
 def test_clear_log_takes_what_a_training_left_and_nothing_else(flow):
-    """The one that diverged began so."""
+    """The run that diverged started with --clear_log."""
     names = sorted(path.name for path in (flow.folder / "early").iterdir())
     mine = ["mine", "model.ckpt-best.index", "model.ckpt-notes"]
     assert [name for name in names if "tfevents" not in name] == [

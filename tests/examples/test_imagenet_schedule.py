@@ -1,4 +1,4 @@
-"""The ImageNet trainer's steps, epochs and learning rates against the tutorial's own tables."""
+"""The ImageNet trainer's steps, epochs and learning rates, compared with the tutorial's tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LINEAR_COSINE = ["--lr", "3.7", "--lr_decay_mode", "linear_cosine"]
 
 
 def schedule(imagenet, size, *flags, epochs=90):
-    """A run of the tutorial's batch size on `size` GPUs."""
+    """Return the schedule of a run on `size` GPUs with the tutorial's batch size."""
     args = imagenet.parse_args(["--synthetic", "--num_epochs", str(epochs), *flags])
     return imagenet.make_schedule(args, size)
 
@@ -27,7 +27,7 @@ def test_learning_rate_grows_with_the_images_of_a_step(imagenet, gpus, batch, ra
     assert schedule(imagenet, gpus, "-b", str(batch)).peak == pytest.approx(rate)
 
 
-# Steps and the rates that are printed for them.
+# Steps, and the printed rates.
 WARMUP = """\
     0 0.00100      1 0.00305     50 0.10353    100 0.20606    150 0.30860    200 0.41113
   250 0.51366    300 0.61619    350 0.71872    400 0.82126  13750 0.00217  13800 0.00156
@@ -56,7 +56,7 @@ def test_4_gpus_on_synthetic_data(imagenet):
     plan = imagenet.make_schedule(args, 4)
     rates = printed(SYNTHETIC)
     assert {step: f"{plan.learning_rate(step):.5f}" for step in rates} == rates
-    # The tutorial prints 3.13600: the rate is 3.1360051, and its float32 came to 3.1360049.
+    # The tutorial prints 3.13600. The rate is 3.1360051; its float32 arithmetic gave 3.1360049.
     assert plan.learning_rate(300) == pytest.approx(3.1360051, abs=1e-9)
 
 
@@ -64,7 +64,7 @@ def test_256_gpus_with_linear_cosine(imagenet):
     plan = schedule(imagenet, 256, *LINEAR_COSINE, "--warmup_epochs", "10")
     assert plan.warmup_steps == 190
     rates = {step: float(rate) for step, rate in printed(COSINE).items()}
-    # The tutorial's run computed in float32: the last digit can differ by a half.
+    # The tutorial's run used float32: the last digit can differ by a half.
     assert {step: plan.learning_rate(step) for step in rates} == pytest.approx(rates, abs=6e-6)
     shorter = schedule(imagenet, 256, *LINEAR_COSINE, "--warmup_epochs", "5")
     assert f"{shorter.learning_rate(1400):.5f}" == "0.12851"
@@ -81,7 +81,7 @@ def test_epochs(imagenet):
         (256, 1750): "89.5",
     }
     assert {at: f"{schedule(imagenet, at[0]).epoch(at[1]):.1f}" for at in told} == told
-    # Of an evaluation: whole ones.
+    # An evaluation prints whole epochs.
     whole = {(32, 14_075): 90, (256, 1759): 90, (32, 14_000): 90, (32, 156): 1}
     assert {at: imagenet.whole_epochs(at[1], 1_281_167, 256 * at[0]) for at in whole} == whole
 

@@ -1,4 +1,4 @@
-"""The ImageNet trainer's mathematics beside NumPy's in float64, and the look of its rows."""
+"""The ImageNet trainer's mathematics compared with NumPy in float64, and the format of its rows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def test_the_step_does_what_the_formulas_say(run_ranks):
     assert len(facts["errors"]) == 7
     assert all(error < 1e-5 for error in facts["errors"].values()), facts["errors"]
 
-    # A weight that is zero, and a gradient that is: a rate of 1 of their own. The third has
-    # |w| = 5 and |g| = 2, so 0.1 x 5 / 2 = 0.25 of its own.
+    # A zero weight and a zero gradient have their own rate of 1. The third layer has |w| = 5 and
+    # |g| = 2, so its own rate is 0.1 x 5 / 2 = 0.25.
     at_half, at_four = facts["zero_norms"]
     assert at_half == pytest.approx([1.0, 0.0, 2 * 0.25 / 0.5])
     assert at_four == pytest.approx([1 / 4, 0.0, 2 * 0.25 / 4])
@@ -31,7 +31,7 @@ def test_the_step_does_what_the_formulas_say(run_ranks):
     assert facts["row"] == "     1   0.0  2215.4  6.923  7.837 0.00305"
     assert facts["wide_row"] == "  1400  71.6 143451.0  1.189  1.720 0.14850"
 
-    # Without a scale these gradients are nothing in float16; with one they are the true ones.
+    # Without a loss scale, these gradients vanish in float16. With one, they are correct.
     assert facts["float16"]["1"] > 0.5
     assert facts["float16"]["65536"] < 0.01
 

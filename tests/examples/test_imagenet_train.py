@@ -1,4 +1,4 @@
-"""The ImageNet trainer, really run: one process, and two ranks under mpirun."""
+"""Real runs of the ImageNet trainer: one process, and two ranks under mpirun."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from .conftest import IMAGENET, after
 
-# The limit is for what hangs: on busy processors these take minutes.
+# The timeout is for hangs: on a busy machine these tests take minutes.
 pytestmark = [pytest.mark.train, pytest.mark.timeout(1200)]
 
 HERE = Path(__file__).parent
@@ -32,7 +32,7 @@ def test_ranks_average_their_gradients(run_ranks):
     assert facts["difference_from_one_process"] < facts["trained_that_far"] / 200
 
     assert facts["sent_as_float16"] == [True, True, False, True]
-    # Hosts of one name: a rank is not lost behind another.
+    # Hosts of one name: the message still names each rank.
     assert facts["told"] == [
         "rank 1 on ubuntu: no disk",
         "the processes differ: rank 0 on ubuntu: 4 files; rank 1 on ubuntu: 3 files",
@@ -41,7 +41,7 @@ def test_ranks_average_their_gradients(run_ranks):
 
 
 def check_overflow(steps):
-    """Rank 1's image made the second step's gradients no numbers; neither rank made that step."""
+    """Check that neither rank made the second step, whose gradients rank 1's image made infinite."""
     ranks = [step[:2] for step in steps]
     assert all(first == second for first, second in ranks), "weights, momenta, scale, finite"
     weights, scales, finite = zip(*(first for first, _ in ranks))
@@ -59,7 +59,7 @@ def check_overflow(steps):
     )
 
 
-# The trainer three times in one process, which imports TensorFlow once.
+# Runs the trainer three times in one process, which imports TensorFlow once.
 RUNS = """\
 import sys
 from pathlib import Path
@@ -71,23 +71,23 @@ for flags in sys.argv[2:]:
     print("END", flush=True)
 """
 FLAGS = {
-    # Without what the tutorial's version of the program had not.
+    # Without the features that the tutorial's program did not have.
     "resnet50": "--synthetic --image_size 32 -b 2 --nofp16 --num_batches 1 --noadv_conv_init",
     "table": f"{TINY} --num_batches 11 --lr 6.4 --display_every 5 --log_dir table",
-    # The last: it is XLA for all that comes after it.
+    # The last run, since it turns XLA on for all later ones.
     "diverges": f"{TINY} --num_batches 51 --lr 1e30 --xla",
 }
 
 
 @pytest.fixture(scope="module")
 def runs(ranks_in, tmp_path_factory):
-    """The folder, and what each printed; `stderr` of all."""
+    """Return the folder, the output of each run, and `stderr` of all."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "table").mkdir()
     (folder / "table" / "hvd_train.log").write_text("an old run\n")
     (folder / "runs.py").write_text(RUNS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TF_XLA_FLAGS", "--tf_xla_cpu_global_jit")  # as it is on GPUs by itself
+        patch.setenv("TF_XLA_FLAGS", "--tf_xla_cpu_global_jit")  # the default on GPUs
         patch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
         result = ranks_in(folder, 1, "runs.py", IMAGENET, *FLAGS.values())
     assert result.returncode == 0, result.stderr
@@ -96,7 +96,7 @@ def runs(ranks_in, tmp_path_factory):
 
 
 def test_one_process_trains_the_tutorials_resnet50(runs):
-    """The weight decay of the untrained model is 7.708 - 6.794 in the tutorial's table."""
+    """In the tutorial's table, the weight decay of the untrained model is 7.708 - 6.794."""
     assert "Horovod size: 1\n" in runs.resnet50
     loss, final_loss = map(float, runs.resnet50.splitlines()[-2].split()[3:5])
     assert final_loss - loss == pytest.approx(7.708 - 6.794, abs=0.003)
@@ -104,8 +104,8 @@ def test_one_process_trains_the_tutorials_resnet50(runs):
 
 
 def test_a_synthetic_run_prints_the_tutorials_table_and_is_never_ended_by_its_loss(imagenet, runs):
-    """The tutorial's losses: one image is learned in a step, and its weights decay from there."""
-    # sys.version may hold a line break, as it does on the tutorial's Python.
+    """The losses are the tutorial's: the image is learned in a step, and then the weights decay."""
+    # sys.version may have a line break, as in the tutorial's Python.
     banner, _, rest = runs.table.partition("\nHorovod size: 1\n")
     assert re.match(r"PY3\.\d+\.(.|\n)*TF2\.", banner)
     rate, header, *lines, end = rest.splitlines()
@@ -132,7 +132,8 @@ def test_a_synthetic_run_prints_the_tutorials_table_and_is_never_ended_by_its_lo
 
 
 def test_synthetic_weights_that_are_no_numbers_are_never_made_nor_by_xla(runs):
-    """At a rate that no training survives the steps are skipped and counted, and speed is told."""
+    """At a rate that is too high for any training, steps are skipped and counted, and the speed is
+    printed."""
     assert "Compiled cluster using XLA" in runs.stderr
     assert "\nLoss scale: 1, skipped steps: 50\nFinished in" in runs.diverges
     [first] = [line.split() for line in runs.diverges.splitlines() if line.startswith("     0 ")]

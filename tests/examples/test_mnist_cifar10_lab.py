@@ -1,6 +1,6 @@
-"""The Keras examples as they are, by `clusterctl train --script` on two hosts of the lab.
+"""The unchanged Keras examples, run by `clusterctl train --script` on two hosts of the lab.
 
-That they learn is asserted in test_mnist_cifar10_train; MNIST trains on hosts in test_notebooks.
+test_mnist_cifar10_train asserts that they learn. test_notebooks trains MNIST on hosts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CLEAN = "rm -rf ~/data/mnist ~/data/cifar10 ~/models"
 
 @pytest.fixture
 def with_data(pair):
-    """The cluster; each node has made the same data."""
+    """Return the cluster. Each node has generated the same data."""
     status, _, err = pair.ctl("run", MAKE_DATA)
     assert status == 0, err
     yield pair

@@ -1,4 +1,4 @@
-"""The Keras examples, really run: two ranks learn from generated data, then evaluation."""
+"""Real runs of the Keras examples: two ranks learn from generated data, then evaluate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MNIST, CIFAR10 = EXAMPLES / "mnist", EXAMPLES / "cifar10"
 PROGRAMS = {"mnist": MNIST / "mnist_hvd.py", "cifar10": CIFAR10 / "keras_cifar10.py"}
 EVALUATIONS = {"mnist": MNIST / "evaluate_mnist.py", "cifar10": CIFAR10 / "evaluate_cifar10.py"}
 
-# What SageMaker looks for in the log of its CIFAR-10 tutorial.
+# The metric definitions of SageMaker's CIFAR-10 tutorial.
 METRICS = {
     "train:loss": r".*loss: ([0-9\.]+) - accuracy: [0-9\.]+.*",
     "train:accuracy": r".*loss: [0-9\.]+ - accuracy: ([0-9\.]+).*",
@@ -30,7 +30,7 @@ METRICS = {
 
 @pytest.fixture
 def program(run_ranks):
-    """Run one that has to succeed: what it printed."""
+    """Run a program that has to succeed. Return its output."""
 
     def run(*argv, ranks=1):
         result = run_ranks(ranks, *argv)
@@ -62,7 +62,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 @pytest.mark.train
 @pytest.mark.timeout(1200)
 def test_two_ranks_learn_and_the_model_is_evaluated(program, tmp_path):
-    (tmp_path / "data ü").mkdir()  # spaces and letters that are not English
+    (tmp_path / "data ü").mkdir()  # a space and a non-ASCII letter
     sample = ["--images", 600, "--test_images", 300, "--idx"]
     program(MNIST / "make_sample_mnist.py", "--data_dir", "data ü/mnist", *sample)
     program(CIFAR10 / "make_sample_cifar10.py", "--data-dir", "data ü/cifar10", "--images", 150)
@@ -195,7 +195,7 @@ def test_keras_3_is_refused(program, run_ranks, monkeypatch, tmp_path, name):
 
 @pytest.fixture
 def epoch_log(monkeypatch):
-    """The module of both examples; it needs the standard library alone."""
+    """Import the module of both examples. It needs only the standard library."""
     monkeypatch.syspath_prepend(str(CIFAR10))
     yield __import__("epoch_log")
     sys.modules.pop("epoch_log")

@@ -1,4 +1,4 @@
-"""Reading MNIST's files, whole and broken. The reader needs NumPy, so a program runs the cases."""
+"""Reading valid and broken MNIST files. The reader needs NumPy, so a program runs the cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notebooks run whole, on two hosts of the lab, as a user runs them."""
+"""The notebooks run completely on two hosts of the lab, as a user runs them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def cluster(lab):
 
 
 def run(name, cluster, monkeypatch, **instead) -> str:
-    """Every cell of a notebook, as Jupyter runs them, with other text in one: what they printed."""
+    """Run every cell of a notebook, as Jupyter does. Return what they printed.
+
+    `instead`: (old, new) texts to replace in cells.
+    """
     import nbformat
     from nbclient import NotebookClient
 
@@ -51,8 +54,8 @@ def run(name, cluster, monkeypatch, **instead) -> str:
     return said
 
 
-# TensorFlow takes ten seconds of a processor to start, in each of four ranks: two ranks have shown
-# that MNIST trains.
+# TensorFlow takes ten seconds of CPU time to start in each rank. Two ranks have shown that MNIST
+# trains, so these four run a small program.
 FOUR = """\
 import os, pathlib
 rank, size = (os.environ["OMPI_COMM_WORLD_" + name] for name in ("RANK", "SIZE"))
@@ -87,7 +90,7 @@ def test_pipe_mode_and_predictions(cluster, monkeypatch):
     for metric in ("train:loss", "train:accuracy", "validation:loss", "validation:accuracy"):
         assert metric in said
     assert "allreduce  " in said, "the timeline's table"
-    # What is served is what was evaluated at the end of the last training, on the same images.
+    # The served model has the accuracy of the last training's evaluation, on the same images.
     trained = float(said.rsplit("Test accuracy: ", 1)[1].partition("\n")[0])
     assert f"Average accuracy: {trained:.2%}\n" in said
     assert cluster.ctl("serve", "--status") == (0, "", "no model is served\n")

@@ -1,4 +1,4 @@
-"""The catalogue against logs of public trackers, noise, and hostile input."""
+"""The catalogue of errors, tried on logs from public issue trackers, noise, and hostile input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAMPLES = Path(__file__).parent.parent
 
 
 def sample(path: Path) -> tuple[dict[str, str], str]:
-    """A log's head (`# source: ...`, `# expect: ...`) and the log itself."""
+    """Return a log's head (`# source: ...`, `# expect: ...`) and the log itself."""
     lines = path.read_text(errors="surrogateescape").splitlines(keepends=True)
     head = [line for line in lines if line.startswith("# ") and ": " in line][:3]
     told = dict(line[2:].rstrip("\n").split(": ", 1) for line in head)
@@ -30,8 +30,8 @@ def sample(path: Path) -> tuple[dict[str, str], str]:
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
 def test_a_log_of_a_public_tracker_is_explained(path):
-    """`# expect:` names the signature to begin with; `unknown` is an exception that is shown and
-    not explained, `nothing` a log in which nothing is known to be wrong. `# values:` are from it.
+    """`# expect:` names the expected first signature. `unknown` is an exception that is shown but not
+    explained; `nothing` is a log without known errors. `# values:` are values from the match.
     """
     told, log = sample(path)
     found = explain([log])
@@ -123,7 +123,7 @@ def test_a_healthy_log_is_not_called_sick(logs):
 
 
 def test_the_first_root_leads_and_what_follows_from_it_is_told_with_its_ranks():
-    """As Horovod and mpirun fail: every rank complains, and mpirun names a victim."""
+    """When Horovod fails, every rank complains, and mpirun names only one of the others."""
     ranks = "".join(
         f"[1,{rank}]<stderr>:UnknownError: Horovod has been shut down. This was caused by an "
         f"exception on one of the ranks\n"
@@ -188,7 +188,7 @@ def test_the_rebuild_of_horovod_is_a_command_for_the_environment_of_the_line():
 
 
 def test_memory_does_not_grow_with_the_log(tmp_path):
-    """Ten times the log, the same memory: lines that vary in letters, too."""
+    """A log of ten times the size takes the same memory, even if its lines vary in letters."""
     letters = random.Random(2)
 
     def pieces(megabytes):

@@ -13,7 +13,7 @@ SUMS = "cd {0} && find . -type f -print0 | sort -z | xargs -0 sha256sum"
 
 @pytest.fixture
 def source(tmp_path):
-    """Some files, one of them of several blocks."""
+    """Return a folder of files, one of them of several blocks."""
     folder = tmp_path / "set"
     (folder / "with space").mkdir(parents=True)
     (folder / "large").write_bytes(os.urandom(3 << 20))
@@ -24,7 +24,7 @@ def source(tmp_path):
 
 @pytest.fixture
 def target(pair, request):
-    """A name of its own in the home folder of both nodes."""
+    """Return a destination in the home folder of both nodes that no other test uses."""
     name = f"copied-{request.node.name[:40]}"
     yield name
     for node in (0, 1):

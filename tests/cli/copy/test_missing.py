@@ -1,4 +1,4 @@
-"""A cluster that lacks a node, as EC2 sees it, and a copy to it."""
+"""A copy to a cluster of which EC2 has lost a node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINE = "demo-1 is missing: the cluster has 2 nodes, 1 is there"
 
 @pytest.fixture
 def lacking(clusterctl, client, monkeypatch):
-    """demo-1 has been terminated, and those that are there get all of it."""
+    """Terminate demo-1. The copy to the other nodes succeeds."""
 
     def copied(access, targets, request, **rest):
         nodes = tuple(NodeReport(target.host, received_bytes=8, files=1) for target in targets)

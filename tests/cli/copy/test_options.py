@@ -1,4 +1,4 @@
-"""The options of a copy, and the requests that they make."""
+"""The options of a copy, and the requests that result from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from clusterctl.domain.errors import UsageError
 
 @pytest.fixture(autouse=True)
 def data(tmp_path, monkeypatch):
-    """`data/` is there."""
+    """Make `data/` in the current folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
 
@@ -114,7 +114,7 @@ def test_names_from_the_standard_input(monkeypatch):
         ([], None, 0),
         (["--credentials", "none"], "none", 0),
         (["--credentials", "mine"], LentKeys("key", "secret", "token"), 1),
-        # A web server asks for none.
+        # A web server needs no credentials.
         (["--credentials", "mine", "https://mirror/a"], None, 0),
     ],
 )
@@ -145,7 +145,7 @@ def test_an_endpoint_that_is_none():
         ("b", ["a", "b"], 1),
         ("0", ["a", "b"], 0),
         ("1", ["a", "b"], 1),
-        ("0", ["1", "0"], 1),  # a host's name goes before its place
+        ("0", ["1", "0"], 1),  # a host's name takes precedence over an index
         ("10.0.0.7", ["10.0.0.6", "10.0.0.7"], 1),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a copy shows, whole: each report, each state on the way, and what goes where.
+"""The complete output of a copy: each report, each state of progress, and the streams.
 
 Renew the screens with `pytest tests/cli/copy/test_shown.py --snapshot-update`, and read the diff.
 """
@@ -37,7 +37,7 @@ TOOL = {"way": "tool", "tool": "s5cmd", "why": [], "predicted_s": None}
 @pytest.fixture(autouse=True)
 def no_terminal(monkeypatch):
     monkeypatch.setattr(output, "is_live", lambda: False)
-    output.begin((), False)  # what a test before this one has typed is not in the hints
+    output.begin((), False)  # or else hints would repeat options of an earlier test
 
 
 # The report at the end
@@ -71,7 +71,7 @@ def left_out(*names: str, nodes: tuple[NodeReport, ...] = ()) -> TransferReport:
 
 
 def dry(*gaps: tuple, predicted_s: float | None = 12.0, more=()) -> TransferReport:
-    """Gaps as (files, bytes, further fields)."""
+    """Return the report of a dry run. Gaps are (files, bytes, further fields)."""
     nodes = [
         came(index, gap=Gap(files, size, **{"free_bytes": 100 * MIB, **fields}))
         for index, (files, size, fields) in enumerate(gaps)
@@ -105,7 +105,7 @@ REPORTS = {
     "a line per reason": report(
         came(0), failed(1), failed(2), failed(3, "read-only\n", "remount it"), UNREACHABLE
     ),
-    # What differs by the host alone is the same.
+    # Errors that differ only in the host's address count as equal.
     "other addresses": all_failed("no answer at 10.0.0.1:22", "no answer at 10.0.0.2:22"),
     "own names": all_failed("demo-0 hangs", "demo-1 hangs"),
     "names of others": all_failed("demo-0 hangs", "demo-11 hangs"),
@@ -174,7 +174,7 @@ def test_the_event_at_the_end(snapshot):
     assert json.dumps(view.report_event(copied), indent=1) == snapshot
 
 
-# On the way
+# Progress
 
 CONNECTING, COMPARING, COPYING = NodeStage.CONNECTING, NodeStage.COMPARING, NodeStage.COPYING
 DONE, FAILED = NodeStage.DONE, NodeStage.FAILED
@@ -307,7 +307,7 @@ def test_events_of_progress():
     assert [event["upstream"] for event in view.node_events(now, relinked)] == ["demo-1"]
 
 
-# A copy from its begin to its end, and what is written where
+# A whole copy, and what it writes to which stream
 
 
 def at(elapsed_s: float, *stages: NodeStage, have: int = 0, plan=None) -> CopyProgress:

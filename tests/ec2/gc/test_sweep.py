@@ -1,4 +1,4 @@
-"""What is an orphan, as a table; what EC2 says, read; removals that meet trouble."""
+"""Which resources are orphans, as a table; reading EC2's answers; removals that fail."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def machine(
     retired: bool = False,
     seen: str = "",
 ) -> Resource:
-    """An instance as DescribeInstances has it."""
+    """Return an instance as DescribeInstances shows it."""
     labels = {tags.CLUSTER: cluster, tags.FIRST_INDEX: str(index), tags.LIMITS: limits}
     described = {
         "InstanceId": name or f"i-{index}",
@@ -89,7 +89,7 @@ def halted(since: str, limits: str = "idle-minutes=30 stopped-days=3", seen: str
     return machine(state="stopped", limits=limits, stopped=reason, made_at=ago(days=30), seen=seen)
 
 
-# Name -> what is found, the rules, and a verdict on each.
+# Name: the resources, the rules, and the verdict on each resource.
 VERDICTS = {
     # A cluster with instances
     "our own": ([machine(), GROUP, KEY], HERE, [IN_USE] * 3),
@@ -140,7 +140,7 @@ VERDICTS = {
     ),
     "another node runs": ([machine(retired=True), machine(1)], HERE, [KEPT, IN_USE]),
     "retired, over": ([machine(retired=True, limits="max-hours=1")], HERE, [ORPHAN]),
-    # What is left
+    # Left-over resources
     "no instance": ([GROUP, KEY, PLACEMENT], {}, [ORPHAN] * 3),
     "a launch under way": ([GROUP, NEW_KEY, ADDRESS], {}, [KEPT] * 3),
     "a volume on its own": ([VOLUME, machine()], HERE, [IN_USE, ORPHAN]),
@@ -169,12 +169,12 @@ VERDICTS = {
     ),
     "an address somebody else uses": ([replace(ADDRESS, attached_to="eni-7")], {}, [KEPT]),
     "an interface on its own": ([INTERFACE], {}, [ORPHAN]),
-    # Under way on this machine
+    # A command is running on this machine
     "a command is at work": ([GROUP, KEY, VOLUME], {**HERE, "busy": frozenset({DEMO})}, [KEPT] * 3),
     "at work, asked for": ([GROUP], {"cluster": "demo", "busy": frozenset({DEMO})}, [KEPT]),
     "at work elsewhere": ([GROUP], {"busy": frozenset({("us-west-2", "demo")})}, [ORPHAN]),
     "unsettled": ([GROUP, KEY], {"unsettled": frozenset({DEMO})}, [KEPT] * 2),
-    # What could not be looked at
+    # Resources that could not be listed
     "no instances seen": ([GROUP, KEY, VOLUME, ADDRESS], BLIND, [KEPT] * 4),
     "none seen, asked for": ([GROUP], {**BLIND, "cluster": "demo"}, [KEPT]),
     "no key pairs seen": (
@@ -201,7 +201,7 @@ VERDICTS = {
     "a used network": ([NETWORK, machine()], {**HERE, "networks": True}, [IN_USE, IN_USE]),
     "a network anywhere": ([replace(NETWORK, vpc_ids=())], {"networks": True}, [KEPT]),
     "a network, a cluster asked for": ([NETWORK], {"cluster": "demo"}, []),
-    # Hands that wrote tags
+    # Tags edited by hand
     "an empty name": ([replace(GROUP, cluster="")], {}, [ORPHAN]),
     "a name that is no name": ([machine(cluster="../x")], {}, [KEPT]),
 }

@@ -1,4 +1,4 @@
-"""What becomes of instances that were launched, as EC2 shows it bit by bit."""
+"""The fate of launched instances, as EC2 shows it over time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATES = {"p": P, "r": R, "d": D}
 
 
 class Once:
-    """RunInstances that makes i-0, i-1, ..."""
+    """A RunInstances that makes i-0, i-1, ..."""
 
     def run_instances(self, **request):
         return {"Instances": [{"InstanceId": f"i-{n}"} for n in range(request["MaxCount"])]}
@@ -36,10 +36,10 @@ def step(nodes, least):
 
 @pytest.fixture
 def launch(monkeypatch, tmp_path):
-    """Launches where each look shows the next of these: a letter for each node, a blank for none.
+    """Launch where each poll shows the next string: a letter for each node, a blank for none.
 
-    A second passes between two looks. The indices that are taken for alive, what was terminated,
-    and what was said.
+    A second passes between polls. Return the indices of nodes taken as alive, the terminated
+    instances, and the messages.
     """
 
     def run(*looks, least=None):
@@ -86,12 +86,12 @@ def launch(monkeypatch, tmp_path):
     [
         (["rr"], None, [0, 1]),
         (["  ", "p ", "pp", "pr", "rr"], None, [0, 1]),
-        # EC2 forgets one for a moment, early or late.
+        # EC2 does not show an instance for a moment, early or late.
         (["pp", " p", "  ", "rr"], None, [0, 1]),
         (["pp"] * 200 + [" p", "rr"], None, [0, 1]),
-        # Too long in coming: waited for with the rest of getting ready.
+        # One takes long to start: the launcher waits for it later, with the checks for readiness.
         (["pr"], None, [0, 1]),
-        # One less will do, and the third is waited for.
+        # Two nodes are enough; the launcher still waits for the third.
         (["pdp", "rdp", "rdr"], 2, [0, 2]),
         (["rdp", "rdd"], 1, [0]),
     ],
@@ -103,7 +103,7 @@ def test_alive(launch, looks, least, alive):
 @pytest.mark.parametrize(
     ("looks", "least", "said"),
     [
-        # Those that are still pending are not waited for: the launch has failed.
+        # The launch has failed, so the launcher does not wait for pending nodes.
         (["pd"], None, "demo-1 died while starting: Server.InternalError: no; terminating"),
         (["ppd", "rdd"], 2, "demo-[1-2] died while starting"),
         (["dd"], None, "demo-[0-1] died while starting: Server.InternalError: no"),

@@ -1,4 +1,4 @@
-"""What a refusal calls for, and where to try next."""
+"""The reaction to EC2's refusals, and the place to try next."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_one_table_decides(code, move):
         (REFUSAL.format("us-east-1c, us-east-1b"), ["us-east-1c", "us-east-1b"]),
         (REFUSAL.format("us-east-1c, us-east-1c"), ["us-east-1c"]),
         (REFUSAL.partition(" You can")[0], []),
-        # What follows in another sentence is no offer.
+        # Zones in a later sentence are no offer.
         (REFUSAL.format("us-east-1b") + " Nothing is left in us-east-1d.", ["us-east-1b"]),
         (
             "Your requested instance type (p3.2xlarge) is not supported in your requested "
@@ -90,7 +90,7 @@ def test_the_zones_that_ec2_names(message, zones):
 
 
 def order(places, messages):
-    """The places in the order in which they are tried, when each refuses with the next message."""
+    """Return the places in the order of attempts. Each refuses with the next message."""
     tried = [places[0]]
     for message in messages:
         found = next_place(places, tried, message)
@@ -106,9 +106,9 @@ def order(places, messages):
         ([""] * 9, [A, B, C, D, A5, B5, C5, D5]),
         ([REFUSAL.format("us-east-1d, us-east-1c")] * 9, [A, D, C, B, A5, D5, C5, B5]),
         ([REFUSAL.format("us-east-1c"), ""], [A, C, B]),
-        # Named, but without a subnet of ours, or tried before.
+        # EC2 names a zone without a subnet of ours, or one that was tried before.
         ([REFUSAL.format("us-east-1f"), REFUSAL.format("us-east-1a")], [A, B, C]),
-        # EC2 speaks of the type that was asked for.
+        # EC2's offer is for the requested type.
         (["", "", "", REFUSAL.format("us-east-1c")], [A, B, C, D, A5]),
     ],
 )

@@ -1,4 +1,4 @@
-"""A plan carried out against moto, with EC2 refusing, throttling or not answering in between."""
+"""Execution of a plan against moto. EC2 refuses, throttles, or does not answer some requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SILENCE = ReadTimeoutError(endpoint_url="https://ec2")
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    """No waiting between attempts."""
+    """Do not wait between attempts."""
     monkeypatch.setattr(attempt.time, "sleep", lambda _: None)
 
 
@@ -83,7 +83,7 @@ def test_a_lost_answer_and_then_no_more_than_throttling_is_not_forgotten(launche
 
 
 def test_launched_but_the_answer_was_lost(launches, monkeypatch):
-    """The nodes are found, and not launched again."""
+    """The launched nodes are found, and not launched again."""
     plan, client = launches.plan(SPEC), launches.client
     monkeypatch.setattr(
         "clusterctl.ec2.launch.execution.without_retries",
@@ -130,10 +130,10 @@ def test_of_two_launches_the_first_stays_written_until_both_show(launches):
 @pytest.mark.parametrize(
     ("codes", "requests"),
     [
-        # What was just made may not be known yet.
+        # EC2 may not show a new resource yet.
         (["InvalidGroup.NotFound"] * 2, 3),
         (["InvalidKeyPair.NotFound"] * 2, 3),
-        # A rule that somebody else has added meanwhile.
+        # Another program has added the rule meanwhile.
         (["InvalidPermission.Duplicate"], 1),
     ],
 )

@@ -1,4 +1,4 @@
-"""Nodes that join a cluster are as those that are there; other wishes are refused by name."""
+"""Nodes that join a cluster are like the existing ones. Different settings are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network interfaces of each type: whole layouts, and that EC2's rules take them."""
+"""The network interfaces of each instance type: whole layouts, checked by EC2's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is looked at before a plan is made: which group, which network, which image."""
+"""Observations before a plan: the security group, the network, the image."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPEC = ClusterSpec("demo", 1, "g5.12xlarge")
 
 @pytest.fixture
 def networks(client):
-    """Two networks of one subnet each, in VPCs of their own: name -> VPC and subnet."""
+    """Make two networks with one subnet each, in separate VPCs. Return {name: (VPC, subnet)}."""
     return {
         name: _network(client, name, f"10.{block}.0.0/24")
         for name, block in (("one", 20), ("two", 21))
@@ -53,7 +53,7 @@ def test_a_cluster_stays_in_its_network(launches, networks):
 
 
 def test_a_group_that_was_left_in_another_network_is_not_taken(launches, networks):
-    """`up` went as far as the security group, and is then asked for another network."""
+    """`up` was cut off after it made the security group; the next one is for another network."""
     plan = launches.plan(replace(SPEC, network="one"))
     group = next(n for n, step in enumerate(plan.steps) if step.operation.endswith("egress"))
     launches.carry_out(replace(plan, steps=plan.steps[: group + 1]))
@@ -63,7 +63,7 @@ def test_a_group_that_was_left_in_another_network_is_not_taken(launches, network
 
 @pytest.fixture
 def vpc(client):
-    """The default VPC: its id, its route table's, and that of its first subnet."""
+    """Return the ids of the default VPC, its route table, and its first subnet."""
     [vpc] = client.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
     of_vpc = [{"Name": "vpc-id", "Values": [vpc["VpcId"]]}]
     [table] = client.describe_route_tables(Filters=of_vpc)["RouteTables"]
@@ -101,7 +101,7 @@ def test_where_routes_lead_and_an_endpoint_for_s3(launches, client, vpc):
     }
     made = make_s3_endpoint(clients, plan_s3_endpoint(clients, second))
     assert made.startswith("vpce-")
-    # Somebody was faster: for one of the two tables it is too late.
+    # Another program was faster: one of the two tables has an endpoint already.
     assert make_s3_endpoint(clients, step) == ""
     make_s3_endpoint(clients, plan_s3_endpoint(clients, None))
     client.create_vpc_endpoint(

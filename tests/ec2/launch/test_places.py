@@ -1,4 +1,4 @@
-"""Where a cluster can go: the zones that offer a type, and the subnets that have room."""
+"""Places for a cluster: zones that offer a type, and subnets with free addresses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def found(types=(P4D,), offers=EVERYWHERE, subnets=(SMALL_A, BIG_A, IN_B), zone=
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        # A zone is stood for by its subnet with most addresses, whatever the order.
+        # Of each zone, the subnet with the most free addresses is used, whatever the order.
         ({}, [(P4D, "subnet-1"), (P4D, "subnet-3")]),
         ({"subnets": (IN_C, BIG_A, SMALL_A)}, [(P4D, "subnet-1"), (P4D, "subnet-4")]),
         ({"zone": B}, [(P4D, "subnet-3")]),
@@ -39,7 +39,7 @@ def found(types=(P4D,), offers=EVERYWHERE, subnets=(SMALL_A, BIG_A, IN_B), zone=
         ({"needed": 51}, [(P4D, "subnet-1")]),
         ({"needed": 100}, [(P4D, "subnet-1")]),
         ({"needed": 101}, []),
-        # By type first, as asked, and never in a zone that does not have it.
+        # Sorted by type in the requested order. Zones without the type are left out.
         ({"types": (P5, P4D)}, [(P5, "subnet-3"), (P4D, "subnet-1"), (P4D, "subnet-3")]),
         ({"types": (P5,), "subnets": (BIG_A,)}, []),
         ({"offers": {}}, []),

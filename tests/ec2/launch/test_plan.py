@@ -1,6 +1,6 @@
-"""The plan: the difference between the cluster asked for and the account as it is.
+"""The plan: the difference between the requested cluster and the account.
 
-The cluster may be there already, in part, stopped, or perhaps.
+The cluster may exist, in part or stopped, or a launch may have an unknown outcome.
 """
 
 from __future__ import annotations
@@ -278,11 +278,11 @@ def test_an_image_that_is_gone_does_not_matter_where_nothing_is_launched():
     assert plan(replace(with_nodes(0, 1, 2, 3), catalogue=None)).steps == ()
 
 
-# A cluster that is there already
+# An existing cluster
 
 
 def cluster(*members, **more):
-    """What belongs to a cluster of these instances."""
+    """Return the resources of a cluster with these instances."""
     return replace(with_nodes(), instances=members, **more)
 
 
@@ -292,18 +292,18 @@ def cluster(*members, **more):
         ([], (), 3, (0, 1, 2)),
         ([0, 1, 2, 3], (0, 1, 2, 3), 4, (0, 1, 2, 3)),
         ([0, 1, 3], (0, 1, 3), 3, (0, 1, 3)),
-        # The next that are free, a hole first.
+        # The next free indices, gaps first.
         ([0, 1, 3], (0, 1, 3), 4, (0, 1, 2, 3)),
         ([0, 1, 3], (0, 1, 3), 6, (0, 1, 2, 3, 4, 5)),
         ([0, 3], (0, 1, 3), 3, (0, 1, 3)),
         ([0, 3], (0, 1, 3), 4, (0, 1, 2, 3)),
-        # More were wanted and never came: those that are there will do.
+        # More nodes were wanted and never came: the existing ones are enough.
         ([0, 1, 2, 3], (0, 1, 2, 3, 4, 5), 4, (0, 1, 2, 3)),
         ([0, 1, 3], (0, 1, 2, 3, 4), 4, (0, 1, 2, 3)),
         ([0, 3], (0, 1, 2, 3), 2, (0, 3)),
-        # Tags of an older cluster say nothing.
+        # Tags of an older cluster have no effect.
         ([0, 2], (), 3, (0, 1, 2)),
-        # The head node is gone.
+        # The head node is missing.
         ([1, 2], (0, 1, 2), 3, (0, 1, 2)),
     ],
 )
@@ -321,13 +321,13 @@ def test_which_nodes_are_wanted(present, wanted, nodes, expected):
     [
         ([0, 1], "0-1", "", 3, "add 2-2", None),
         ([0, 1], "0-1", "remove 2-2 replace 1-1", 4, "add 2-3 replace 1-1", "replace demo-1"),
-        # Gone on with: the tags say so already.
+        # An interrupted command continues: the tags name it already.
         ([0, 1], "0-2", "add 2-2", 3, None, "add demo-2"),
         ([0, 1, 2], "0-2", "add 2-2", 3, None, "add demo-2"),
-        # Nothing came of the first: another number takes its place.
+        # The first command launched nothing: another number replaces it.
         ([0, 1], "0-2", "add 2-2", 4, "add 2-3", "add demo-2"),
         ([0, 1], "0-3", "add 2-3", 3, "add 2-2", "add demo-[2-3]"),
-        # Node 2 was removed, and runs still: it must not become a member again.
+        # Node 2 was removed but still runs: it must not become a member again.
         ([0, 1, 2], "0-1", "remove 2-2", 3, "add 3-3 remove 2-2", "demo-2: to be terminated"),
     ],
 )
@@ -473,7 +473,7 @@ ADDRESS = ElasticAddress("eipalloc-1", "198.51.100.1", "eipassoc-1", "eni-0")
 @pytest.mark.parametrize(
     ("members", "address", "operations"),
     [
-        # Cut off after the launch: the head node has several interfaces and no address.
+        # `up` was cut off after the launch: the head node has several interfaces and no address.
         ([instance(0, several_interfaces=True)], None, ["allocate_address", "associate_address"]),
         ([instance(0, private=True)], None, ["allocate_address", "associate_address"]),
         ([instance(0, several_interfaces=True)], ADDRESS, []),
@@ -516,7 +516,7 @@ def sent(seen, spec=SPEC, zone="subnet-a", **changes) -> SentLaunch:
 
 
 def there(subnets):
-    """The group is made, and the request holds its id."""
+    """Return an account where the group exists, and the launch request has its id."""
     catalogue = replace(CATALOGUE, subnets=subnets)
     return replace(with_nodes(), catalogue=catalogue)
 
@@ -567,7 +567,7 @@ def test_a_launch_of_unknown_outcome_is_sent_again_with_its_token(present):
 def test_a_launch_that_cannot_be_sent_again_stops_it(subnets, changes):
     earlier = sent(there(SUBNETS))
     earlier = SentLaunch({**earlier.request, **changes}, sent_at=1.0)
-    # Nor is it forgotten where nothing is missing.
+    # It is not forgotten if no node is missing, either.
     for seen in (there(subnets), with_nodes(0, 1, 2, 3)):
         with pytest.raises(ClusterctlError) as caught:
             plan(replace(seen, unsettled=(earlier,)))
@@ -608,5 +608,5 @@ def test_the_most_tags_fit_into_what_ec2_takes():
     [request] = requests(plan(NOTHING, spec))
     for specification in request["TagSpecifications"]:
         keys = [tag["Key"] for tag in specification["Tags"]]
-        # Two more come with a life: what it has cost, and that it is being replaced.
+        # Two more tags are added later: the cost so far, and that the node is being replaced.
         assert len(keys) == len(set(keys)) <= 48

@@ -1,4 +1,4 @@
-"""What speaks against a launch: every finding with what to do about it, all of them at once."""
+"""Problems of a launch: all findings at once, each with a remedy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plan(seen=NOTHING, spec=SPEC):
 
 
 def account(**catalogue):
-    """An account without the cluster, whose catalogue differs so."""
+    """Return an account without the cluster, with a changed catalogue."""
     return replace(NOTHING, catalogue=replace(CATALOGUE, **catalogue))
 
 
@@ -57,7 +57,7 @@ def asked(**changes):
     return replace(SPEC, **changes)
 
 
-# Check -> the account, the spec.
+# Check: the account and the spec that cause it.
 FOUND = {
     "type.unknown": (account(machines={}), asked(instance_type="p9.huge")),
     "type.retired": (account(machines={}), asked(instance_type="p3.16xlarge")),
@@ -164,7 +164,7 @@ FOUND = {
 
 
 def test_each_check(snapshot):
-    """Every finding whole, as in __snapshots__. Errors alone leave nothing to do."""
+    """Each finding is as in __snapshots__. With an error, the plan has no steps."""
     told = []
     for case, (seen, spec) in FOUND.items():
         check_id = case.partition(" ")[0].rstrip(",")
@@ -231,7 +231,7 @@ OTHER = "p5.48xlarge"
 
 
 def two_types(**other):
-    """An account with two types, the second of them different."""
+    """Return an account with two types. The second one differs."""
     return account(
         machines={TYPE: PLAIN, OTHER: replace(PLAIN, name=OTHER, **other)},
         images={TYPE: IMAGE, OTHER: IMAGE},
@@ -289,7 +289,7 @@ def test_where_no_type_fits_each_says_why():
 
 
 def test_what_asks_only_for_what_the_launcher_gives_by_itself_passes():
-    """6,000 IOPS are what a large machine gets: enough for 1,000 MiB/s."""
+    """A large machine gets 6,000 IOPS by default, which is enough for 1,000 MiB/s."""
     made = plan(spec=asked(disk=Disk(throughput_mib_s=1000)))
     assert made.findings == ()
     small = replace(PLAIN, gpus=1)
@@ -310,7 +310,7 @@ def test_a_capacity_block_is_launched_into_as_it_wants_to_be():
     assert (request["MinCount"], request["MaxCount"]) == (4, 4)
     assert request["NetworkInterfaces"][0]["SubnetId"] == "subnet-b"
     assert not any(one.operation == "create_placement_group" for one in made.steps)
-    # It is paid for.
+    # The block has been paid for.
     assert made.estimate.lines[0].usd_per_hour == 0
 
 

@@ -1,4 +1,4 @@
-"""Which quota counts, how much of it is in use, and what is said when it is too small."""
+"""The quota of a type, its use, and the finding if it is too small."""
 
 import pytest
 from botocore.stub import Stubber
@@ -31,7 +31,7 @@ ON_DEMAND, SPOT, BLOCK = Market.ON_DEMAND, Market.SPOT, Market.CAPACITY_BLOCK
     [
         ("p4d.24xlarge", "L-417A185B", "L-7212CCBC"),
         ("p5.48xlarge", "L-417A185B", "L-C4BD4855"),
-        # AWS's list of spot quotas ends with P5.
+        # AWS's list of spot quotas has no type after P5.
         ("p6-b200.48xlarge", "L-417A185B", None),
         ("g5.12xlarge", "L-DB2E81BA", "L-3819A6DF"),
         ("dl1.24xlarge", "L-6E869C2A", "L-85EED4F7"),
@@ -43,7 +43,7 @@ ON_DEMAND, SPOT, BLOCK = Market.ON_DEMAND, Market.SPOT, Market.CAPACITY_BLOCK
         ("x2gd.medium", "L-7295265B", "L-E3A00192"),
         ("hpc7g.4xlarge", "L-F7808C92", None),
         ("u7i-12tb.224xlarge", "L-43DA4232", None),
-        # Counted in hosts, or not known to anybody.
+        # Types that are counted in hosts, or that are unknown.
         ("mac2.metal", None, None),
         ("quantum1.large", None, None),
         ("4you.large", None, None),
@@ -70,7 +70,7 @@ def machine(instance_type, cores=48, state="running", **more):
 
 @pytest.mark.parametrize(
     ("instance_type", "market", "vcpus"),
-    # Capacity Blocks are in a bucket of their own: they never add to the others.
+    # Capacity Blocks have a separate quota, and do not count in the others.
     [
         ("p4d.24xlarge", ON_DEMAND, 96 + 64),
         ("p5.48xlarge", ON_DEMAND, 96 + 64),
@@ -107,7 +107,7 @@ def test_all_instances_of_the_region_count_whoever_launched_them(client, moto_ur
         for name in ("c5.xlarge", "m5.xlarge", "g5.xlarge", "quantum1.large")
     ]
     found = find_quota_uses(clients_of(moto_url), types, ON_DEMAND)
-    # The standard families share one quota.
+    # Standard families share one quota.
     assert {name: (use.code, use.used) for name, use in found.items()} == {
         "c5.xlarge": ("L-1216C47A", 28),
         "m5.xlarge": ("L-1216C47A", 28),
@@ -133,7 +133,7 @@ def use_of(used, limit):
         (4, 96, 384.0, Severity.ERROR),
         (4, 0, 0.0, Severity.ERROR),
         (4, 0, None, Severity.INFO),
-        # Nothing more is asked for: a full quota is no reason to refuse.
+        # Nothing is launched: a full quota is no reason to refuse.
         (0, 400, 384.0, None),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_quota_that_aws_does_not_list_is_not_guessed():
 
 
 def test_interfaces_are_counted_where_a_launch_takes_many(client, moto_url, tmp_path):
-    """32 p5en are 544 interfaces of 5,000, and asked for in the quotas of VPC."""
+    """32 p5en take 544 of 5,000 interfaces, which is a quota of VPC."""
     clients = clients_of(moto_url)
     client.run_instances(ImageId=NEW_IMAGE, InstanceType="c5.xlarge", MinCount=3, MaxCount=3)
     assert find_interface_use(clients) == QuotaUse(
@@ -188,12 +188,12 @@ def quotas(made):
     ("own", "default", "found"),
     [
         ({"Quota": {**QUOTA, "Value": 768.0}}, None, 768.0),
-        # Without one of its own the default holds.
+        # An account without its own value has the default.
         ("NoSuchResourceException", {"Quota": {**QUOTA, "Value": 0.0}}, 0.0),
-        # Who may not read it does not know it.
+        # Without the permission to read it, the quota is unknown.
         ("NoSuchResourceException", "AccessDeniedException", None),
         ("AccessDeniedException", "AccessDeniedException", None),
-        # Answers without a number.
+        # The answers have no number.
         ({}, None, None),
         ({"Quota": {}}, None, None),
         ({"Quota": {"Value": float("inf")}}, None, None),

@@ -1,4 +1,4 @@
-"""Reserved capacity: found, launched into, and its end."""
+"""Reserved capacity: finding it, launching into it, and its end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reserve(client, count=2, zone="us-east-1c", instance_type=TYPE):
 
 
 def block(client, count=2):
-    """A Capacity Block that has begun."""
+    """Return a Capacity Block that has started."""
     offered = client.describe_capacity_block_offerings(
         InstanceType=TYPE, InstanceCount=count, CapacityDurationHours=48
     )["CapacityBlockOfferings"]
@@ -74,7 +74,7 @@ def test_a_cluster_in_a_capacity_block(launches):
     assert find_placement_groups(launches.client, "demo") == ()
     [request] = launches.sent
     assert (request["MinCount"], request["MaxCount"]) == (2, 2)
-    # What is launched there is what the next `up` finds, without being told of the block.
+    # The next `up` finds the nodes in the block without the option that names it.
     assert launches.plan(SPEC, "second").steps == ()
 
 

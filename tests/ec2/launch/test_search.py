@@ -1,4 +1,4 @@
-"""Where a launch ends up when machines are scarce, and what is left of what failed: nothing."""
+"""The place of a launch when capacity is scarce. Failed attempts leave nothing behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def scarce(faults, left=0, zones=ZONES, instance_type=TYPE):
 
 
 def zones_of(launches):
-    """Where each request went."""
+    """Return the zone of each request."""
     by_subnet = {launches.subnet(zone): zone for zone in ZONES}
     return [by_subnet[request["NetworkInterfaces"][0]["SubnetId"]][-1] for request in launches.sent]
 
@@ -43,7 +43,7 @@ def test_the_zone_that_ec2_names_is_next(launches, faults):
     launches.up(SPEC)
     assert zones_of(launches) == ["a", "d"]
     assert launches.alive() == [(0, "d"), (1, "d")]
-    # A new token for each place, each of them written down when it is sent.
+    # Each place has a new token, which is recorded before the request is sent.
     assert launches.tokens() == ["launch-0", "launch-0-1"]
     assert launches.written == [[token] for token in launches.tokens()]
     assert read_launches(launches.record) == ()
@@ -78,14 +78,14 @@ def test_nodes_that_join_a_cluster_can_only_wait(launches, faults):
 
 
 def test_another_type_whose_head_node_needs_an_address_or_does_not(launches, faults):
-    """With EFA on four cards a p4d gets no public address by itself; a g5 does."""
+    """A p4d with EFA on four cards gets no public address automatically; a g5 does."""
     scarce(faults)
     spec = replace(SPEC, or_types=("g5.12xlarge",))
     members = launches.up(spec)
     assert {one.node.instance_type for one in members} == {"g5.12xlarge"}
     assert all(one.node.public_ip for one in members)
     assert find_addresses(launches.client, "demo") == ()
-    # A cluster that is there is of the type that it is of.
+    # An existing cluster keeps its type.
     assert launches.plan(spec).steps == ()
 
 
@@ -141,7 +141,7 @@ def test_fewer_nodes_where_fewer_will_do_and_it_is_said(launches, faults):
     assert (
         "2 of 5 new nodes were not to be had, which --min-nodes allows: the cluster has 3 nodes"
     ) in launches.told
-    # Asked for again: what is there is enough, if no more are to be had.
+    # The same request again: the existing nodes are enough if EC2 has no more.
     launches.up(spec, "second")
     assert launches.alive() == [(0, "a"), (1, "a"), (2, "a")]
     assert wanted_of(find_instances(launches.client, "demo")) == (0, 1, 2)
@@ -207,7 +207,7 @@ def test_an_account_that_is_being_verified_is_waited_for_where_it_is(launches):
     assert (zones_of(launches), launches.clock.waits) == (["a", "a"], [30])
     assert any(line.startswith("PendingVerification; next try in") for line in launches.told)
     assert len(set(launches.tokens())) == 2
-    # Without time for it nobody speaks of machines.
+    # Without time to wait, the message is not about capacity.
     launches.refuse("PendingVerification")
     error = refused(launches, replace(SPEC, nodes=3))
     assert "says EC2" in error.message
@@ -221,7 +221,7 @@ def test_disks_are_encrypted_and_later_nodes_keep_the_key(launches):
     attached = [{"Name": "attachment.instance-id", "Values": ids}]
     volumes = launches.client.describe_volumes(Filters=attached)["Volumes"]
     assert [(one["Encrypted"], one["KmsKeyId"]) for one in volumes] == [(True, "alias/mine")] * 3
-    # What an older clusterctl has written, and what nobody has.
+    # The format of an older clusterctl, and an invalid one.
     assert read_disk("300 0 500") == Disk(300, None, 500)
     assert read_disk("300 0 500 two keys") == Disk()
 

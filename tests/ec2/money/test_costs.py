@@ -1,4 +1,4 @@
-"""What machines cost, computed by hand, and what the limits say to it."""
+"""Costs of machines, compared with values computed by hand, and messages about limits."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def costing(hourly):
     [
         (100, None, None, 8.00),
         (100, 3000, 125, 8.00),
-        # Less than what is free is not a discount.
+        # Less than the free part gives no discount.
         (100, 100, 10, 8.00),
         # 500 x 0.08 + 3000 x 0.005 + 375 x 0.04
         (500, 6000, 500, 70.00),
@@ -62,7 +62,7 @@ def test_a_capacity_block_is_paid_in_advance_but_its_disks_are_not():
     found = estimate(None, 2, 100, market=Market.CAPACITY_BLOCK, instance_type="p5.48xlarge")
     assert found.hourly_usd == pytest.approx(16 / 730)
     assert "paid in advance" in found.lines[0].what
-    # Without a price the sum is unknown.
+    # Without one of the prices, the sum is unknown.
     assert estimate(None, 2, 100, public_addresses=2).hourly_usd is None
 
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_kept_is_named():
     assert "--budget and --max-hourly cannot be kept" in found.message
 
 
-# In a tag: what is written is read, what somebody else wrote is survived
+# Limits in tags: what was written can be read, and foreign content does no harm
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_limits_come_back_as_they_were(limits, text):
         ("Budget=5 max_hours=8 __class__=1 name=2", Limits()),
         ("  max-hours=8\t\n budget=5  ", Limits(max_hours=8, budget_usd=5)),
         ("budget=5 budget=7", Limits(budget_usd=7)),
-        # Nothing would ever stop it: there is nothing to remove it after.
+        # Nothing stops the cluster, so there is no stop from which to count the days.
         ("stopped-days=3", Limits()),
         ("budget=\N{ARABIC-INDIC DIGIT FIVE}", Limits()),
         ("\0" * 256, Limits()),

@@ -1,4 +1,4 @@
-"""Where a price comes from, and what comes instead when it does not."""
+"""Sources of prices, and what replaces a missing price."""
 
 import datetime
 import json
@@ -23,7 +23,7 @@ TABLE = Price(21.957642, "clusterctl's table for us-east-1", "2026-07-20")
 
 
 class StubbedClients(Clients):
-    """AWS with answers written down. A call that nobody wrote an answer for fails the test."""
+    """AWS clients with prepared answers. A call without an answer fails the test."""
 
     def __init__(self, region="us-east-1"):
         super().__init__(Account(region=region, **KEYS))
@@ -37,7 +37,7 @@ class StubbedClients(Clients):
 
 @pytest.fixture(scope="module")
 def made():
-    # Making a client costs more than a test.
+    # To make a client takes longer than a test.
     return StubbedClients()
 
 
@@ -49,7 +49,7 @@ def aws(made):
 
 
 def listed(*usd, instance_type="p4d.24xlarge", **attributes):
-    """An entry of a price list, with a term per price."""
+    """Return an entry of a price list, with a term per price."""
     terms = {
         f"SKU.{number}": {"priceDimensions": {"x": {"unit": "Hrs", "pricePerUnit": {"USD": price}}}}
         for number, price in enumerate(usd)
@@ -97,7 +97,7 @@ def test_bare_metal_is_listed_elsewhere():
         [listed("0.0000000000")],
         [listed("NaN")],
         [listed(None)],
-        # Not what was asked for.
+        # A price of another type.
         [listed("1.0", instance_type="p5.48xlarge")],
         [listed("1.0", operatingSystem="Windows")],
     ],
@@ -117,7 +117,7 @@ def test_who_may_not_ask_gets_the_table(aws, tmp_path):
     cache = tmp_path / "prices.json"
     aws.list.add_client_error("get_products", "AccessDeniedException", "no", 400)
     assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache) == TABLE
-    # Not asked again at once: no second answer is written down.
+    # It is not requested again at once: there is no second answer.
     assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache) == TABLE
     assert aws.asked == ["us-east-1"]
 
@@ -219,7 +219,7 @@ def test_without_a_spot_price_it_is_at_most_on_demands(aws, denied):
     assert (found.usd_per_hour, found.source) == (20.0, "AWS's price list, on demand: spot is less")
 
 
-# What is kept
+# The cache
 
 
 def test_a_price_is_asked_for_once_a_day(aws, tmp_path):
@@ -283,7 +283,7 @@ def test_a_cache_that_cannot_be_written_costs_a_call_and_nothing_else(aws, tmp_p
     assert not (tmp_path / "nowhere").exists()
 
 
-# Against an EC2 with a price list: what is asked is understood
+# The lab's price list understands our requests
 
 
 @pytest.mark.parametrize(

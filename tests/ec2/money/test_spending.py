@@ -1,4 +1,4 @@
-"""What a cluster has cost so far, computed by hand, and what its limits say to that."""
+"""Costs of a cluster so far, compared with values computed by hand, and the times of its limits."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -17,7 +17,7 @@ DISK, DISK_USD = Disk(730), 0.08
 
 
 def machine(hours=0.0, state="running", index=0, made=None, **more):
-    """A node that was launched `hours` ago, and for the first time `made` hours ago."""
+    """Return a node that was started `hours` ago, and launched `made` hours ago."""
     node = Node(
         index=index,
         name=f"demo-{index}",
@@ -39,7 +39,7 @@ def noted(usd, hours_ago, ran_h=4.0, at_least=False):
     return Spent(usd, ran_h, NOW - timedelta(hours=hours_ago), at_least)
 
 
-OLD = Spent(41.0)  # As an older version noted it: without a time.
+OLD = Spent(41.0)  # the record of an older version, without a time
 
 
 def ago(hours):
@@ -57,23 +57,23 @@ BY_ITSELF = {"state_reason": "Client.InstanceInitiatedShutdown: Instance initiat
         (machine(3), TEN, 10.08, 30.24, True),
         (machine(3, "pending"), TEN, 10.08, 30.24, True),
         (machine(3, public_ip="198.51.100.7"), TEN, 10.085, 30.255, True),
-        # Noted, and started again a second later.
+        # The run was recorded, and the node started again a second later.
         (machine(3, made=50, spent=noted(100.0, 3.0003)), TEN, 10.08, 130.243, True),
-        # `stop` was cut off after it had noted the run: that goes on.
+        # `stop` was cut off after it had recorded the run, which continues.
         (machine(9, spent=noted(40.32, 5)), TEN, 10.08, 90.72, True),
-        # Started by somebody else: nobody knows what it ran in between.
+        # Started by another program: earlier runs are unknown.
         (machine(3, made=50), TEN, 10.08, 30 + 50 * 0.08, False),
         (machine(3, made=50, spent=noted(100.0, 40)), TEN, 10.08, 133.20, False),
         (machine(3, spent=noted(100.0, 3, at_least=True)), TEN, 10.08, 130.24, False),
         (machine(3, disk=Disk()), TEN, 10.0, 30.0, False),
-        # Somebody has edited the tag.
+        # The tag was edited by hand.
         (machine(3, spent=noted(7.0, -1000)), TEN, 10.08, 7.0, False),
-        # Its clock is ahead of ours.
+        # EC2's clock is ahead of ours.
         (machine(-0.05), TEN, 10.08, 0.0, True),
-        # No price: the disk is known all the same.
+        # The price is unknown, that of the disk is known.
         (machine(3, spent=noted(7.0, 3)), None, None, 7.24, False),
-        # Stopped 5 h ago, in the console or by `clusterctl stop`: 4 h of machine with an address,
-        # 9 h of disk.
+        # Stopped 5 h ago, in the console or by `clusterctl stop`: 4 h of a machine with an address,
+        # and 9 h of a disk.
         (machine(9, "stopped", state_since=ago(5), **BY_USER), TEN, 0.08, 40.74, True),
         (
             machine(9, "stopped", state_since=ago(5), private=True, **BY_USER),
@@ -89,7 +89,7 @@ BY_ITSELF = {"state_reason": "Client.InstanceInitiatedShutdown: Instance initiat
             41.41,
             True,
         ),
-        # Stopped in the console after it had been started by clusterctl: the second run, too.
+        # Started by clusterctl and stopped in the console: the second run counts as well.
         (
             machine(9, "stopped", made=50, spent=noted(41.0, 9), state_since=ago(5), **BY_USER),
             TEN,
@@ -98,14 +98,14 @@ BY_ITSELF = {"state_reason": "Client.InstanceInitiatedShutdown: Instance initiat
             True,
         ),
         (machine(9, "stopping", state_since=ago(0), **BY_USER), TEN, 0.08, 90.765, True),
-        # It stopped itself, nobody knows when: at least its disk.
+        # It stopped itself at an unknown time: at least the disk counts.
         (machine(9, "stopped", **BY_ITSELF), TEN, 0.08, 0.72, False),
         (machine(9, "stopped", spent=noted(41.0, 2), **BY_ITSELF), TEN, 0.08, 41.16, False),
-        # What was said of an earlier stop does not tell of the last run.
+        # EC2's reason is from an earlier stop, and is no evidence about the last run.
         (machine(9, "stopped", state_since=ago(10), **BY_ITSELF), TEN, 0.08, 0.72, False),
         (machine(9, "stopped", state_since=ago(5), **BY_USER), None, 0.08, 0.74, False),
         (machine(9, "stopped", public_ip="198.51.100.7", **BY_ITSELF), TEN, 0.085, 0.765, False),
-        # An older version's tag: what it says is counted once, and is not all.
+        # The tag of an older version: its cost is counted once, and is incomplete.
         (machine(3, spent=OLD), TEN, 10.08, 71.24, False),
         (machine(9, "stopped", spent=OLD, state_since=ago(5), **BY_USER), TEN, 0.08, 41.40, False),
         (machine(9, "stopped", spent=OLD, **BY_ITSELF), TEN, 0.08, 41.72, False),
@@ -118,7 +118,7 @@ def test_one_node(node, price, hourly, spent, complete):
     assert found.usd_per_hour == (None if hourly is None else pytest.approx(hourly))
     assert found.spent_usd == pytest.approx(spent, abs=0.002)
     assert found.complete is complete
-    # Noted, written and read again it is the same, however often.
+    # Recording, writing and reading it repeatedly does not change it.
     for _ in range(2):
         text = spent_text(Spent(found.spent_usd, found.ran_h, NOW, not found.complete))
         node = replace(node, spent=read_spent(text))
@@ -129,11 +129,11 @@ def test_one_node(node, price, hourly, spent, complete):
 
 
 def test_what_its_guard_has_counted():
-    """A machine that switched itself off was started again: EC2 knows of the last 3 hours."""
+    """A machine switched itself off and was started again. EC2 knows only the last 3 hours."""
     node = machine(3, made=50)
     found = node_cost(node, TEN, NOW, used_h=8.0)
     assert (found.spent_usd, found.ran_h, found.complete) == (pytest.approx(84.0), 8.0, True)
-    # Never less than what is known without it.
+    # The guard's count never makes the cost lower than without it.
     found = node_cost(machine(3), TEN, NOW, used_h=2.0)
     assert (found.spent_usd, found.ran_h) == (pytest.approx(30.24), 3.0)
 
@@ -177,12 +177,12 @@ def test_spot_prices_are_their_zones():
     ("limits", "nodes", "ends", "by"),
     [
         ("max-hours=8", [machine(3)], 5.0, "--max-hours"),
-        # The first to end ends the job.
+        # The first node that ends also ends the job.
         ("max-hours=8", [machine(3), machine(6, index=1)], 2.0, "--max-hours"),
         ("max-hours=8", [machine(9)], 0.0, "--max-hours"),
-        # 10 hours of earlier runs; its disk cost while it was off, which is no time.
+        # 10 hours of earlier runs. The disk's cost while the machine was off is not time.
         ("max-hours=12", [machine(1, spent=noted(500.0, 1, ran_h=10))], 1.0, "--max-hours"),
-        # An older version noted the dollars only: 100.8 was 10 hours.
+        # An older version recorded only dollars: 100.8 was 10 hours.
         ("max-hours=12", [machine(1, spent=Spent(100.8))], 1.0, "--max-hours"),
         # 100.8 - 2 x 10.08 at 10.08 an hour
         ("budget=100.8", [machine(2)], 8.0, "--budget"),
@@ -190,7 +190,7 @@ def test_spot_prices_are_their_zones():
         ("budget=100.8 max-hours=6", [machine(2)], 4.0, "--max-hours"),
         ("budget=100.8 max-hours=24", [machine(2)], 8.0, "--budget"),
         ("budget=5", [machine(2)], 0.0, "--budget"),
-        # What does not run needs no end.
+        # A stopped machine needs no end.
         ("max-hours=8 budget=1000", [machine(3, "stopped")], None, ""),
         ("nonsense max-hours=x", [machine(3)], None, ""),
     ],

@@ -1,4 +1,4 @@
-"""The head node's elastic address: made once, moved to a new head node, given back."""
+"""The head node's elastic address: allocated once, moved to a new head node, released."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_only_the_clusters_own(client):
 
 @pytest.mark.parametrize("done", [-2, -1])
 def test_a_launch_cut_off_uses_the_address_of_before(launches, done):
-    """Before the launch, and between it and the address."""
+    """The launch is cut off before it starts, and between the launch and the address."""
     plan = launches.plan(SPEC)
     assert [step.operation for step in plan.steps[-3:]] == [
         "allocate_address",
@@ -77,7 +77,7 @@ def test_a_launch_that_fails_keeps_no_address(launches):
     with pytest.raises(AwsError):
         launches.up(SPEC)
     assert find_addresses(launches.client, "demo") == ()
-    # Whether this one was carried out nobody knows: its nodes may need the address.
+    # The outcome of this launch is unknown: its nodes may need the address.
     launches.refuse("RequestTimeout", times=5)
     with pytest.raises(AwsError):
         launches.up(SPEC, "second")
@@ -130,7 +130,7 @@ def test_a_new_head_node_takes_the_address_over(launches):
 
 
 class Refusing:
-    """A client for whom both calls are refused with these codes."""
+    """A client both calls of which fail with these codes."""
 
     def __init__(self, disassociate="", release=""):
         self.codes = {"disassociate": disassociate, "release": release}

@@ -1,4 +1,4 @@
-"""What a network may be, and what is done about whatever is there."""
+"""Valid networks, and the action for each existing state."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_subnets_are_quarters(cidr, subnets):
         ("UPDATE_ROLLBACK_IN_PROGRESS", {}, Action.WAIT),
         ("ROLLBACK_COMPLETE", {}, Action.REPLACE),
         ("CREATE_FAILED", {}, Action.REPLACE),
-        # A change set that nobody executed.
+        # A change set that was never executed.
         ("REVIEW_IN_PROGRESS", {}, Action.REPLACE),
         ("CREATE_COMPLETE", {}, Action.NOTHING),
         ("UPDATE_COMPLETE", {}, Action.NOTHING),
@@ -144,7 +144,7 @@ def test_settings_survive_the_stack():
         (("c", "a"), None, ("us-east-1c", "us-east-1a")),
         (("us-east-1b", "c"), None, ("us-east-1b", "us-east-1c")),
         (None, {"us-east-1c", "us-east-1b"}, ("us-east-1b", "us-east-1c")),
-        # The second zone offers nothing, and is there all the same.
+        # The second zone does not offer the type, but a network needs two zones.
         (None, {"us-east-1c"}, ("us-east-1c", "us-east-1a")),
         (("a", "b"), {"us-east-1c"}, ("us-east-1a", "us-east-1b")),
     ],

@@ -1,4 +1,4 @@
-"""The template, and what CloudFormation makes of it."""
+"""The template, and the resources that CloudFormation makes from it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def resources():
 
 
 def test_cfn_lint_finds_nothing():
-    from cfnlint import lint  # takes a second, of each process that collects tests
+    from cfnlint import lint  # here, since it takes a second in each process that collects tests
 
     assert [str(found) for found in lint(template_body())] == []
     assert Path(stacks.__file__).with_name("network.yaml").read_text() == template_body()
@@ -83,7 +83,7 @@ def test_what_it_makes(clients):
         ("us-east-1b", "10.20.64.0/18"),
     ]
     assert {subnet.vpc_id for subnet in found.subnets} == {found.vpc_id}
-    # The tags find the same, without CloudFormation.
+    # The tags find the same subnets without CloudFormation.
     assert find_subnets(clients.ec2, network="net") == found.subnets
     named = [{"Name": f"tag:{NETWORK}", "Values": ["net"]}]
     [group] = clients.ec2.describe_security_groups(Filters=named)["SecurityGroups"]
@@ -119,7 +119,7 @@ def test_events_of_the_last_operation_only(client):
         pass
     events = operation_events(fake, stack.stack_id)
     assert events[0].status == "DELETE_IN_PROGRESS"
-    # What was only cancelled is no reason.
+    # A cancelled operation is not the reason.
     assert [event.describe() for event in events if event.failed and event.kind] == [
         f"Vpc (AWS::EC2::VPC): {REASON}"
     ]

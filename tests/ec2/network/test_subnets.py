@@ -1,4 +1,4 @@
-"""Which subnets there are: the default ones, a VPC's, a network's, those named."""
+"""Choosing subnets: the default ones, those of a VPC or a network, or those named."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clusterctl.ec2.network.vpcs import NETWORK, find_subnets, read_subnet
 
 @pytest.fixture
 def own_vpc(client):
-    """A VPC with two subnets of network `lab-net`."""
+    """Return a VPC with two subnets of network `lab-net`."""
     vpc_id = client.create_vpc(CidrBlock="10.20.0.0/16")["Vpc"]["VpcId"]
     made = [
         client.create_subnet(

@@ -47,7 +47,7 @@ def test_an_endpoint_on_this_machine(url, local):
 def test_the_callers_own_address(monkeypatch, answer, cidr):
     monkeypatch.setattr(network.urllib.request, "urlopen", lambda *_, **__: io.BytesIO(answer))
     assert caller_cidr(AWS, VPC) == cidr
-    # A local EC2 sees addresses of its own VPC.
+    # A local EC2 sees callers at addresses in its own VPC.
     assert caller_cidr("http://127.0.0.1:5000", VPC) == "172.31.0.0/16"
 
 
@@ -134,7 +134,7 @@ def test_an_address_that_up_ran_from_is_let_in_until_it_runs_from_another(client
     vpc = network.find_vpc(client)
     by_hand = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
     history = [
-        # Where up runs, what is given with --ssh-from, and who is let in then.
+        # The address where `up` runs, the value of --ssh-from, and the addresses let in afterwards.
         ("203.0.113.1/32", None, {"203.0.113.1/32"}),
         ("203.0.113.2/32", None, {"203.0.113.2/32"}),
         ("10.0.0.0/8", "10.0.0.0/8", {"10.0.0.0/8"}),
@@ -142,7 +142,7 @@ def test_an_address_that_up_ran_from_is_let_in_until_it_runs_from_another(client
         ("10.1.0.0/16", "10.1.0.0/16", {"10.1.0.0/16"}),
         ("10.1.2.3/32", None, {"10.1.0.0/16"}),
         ("2001:db8::7/128", None, {"10.1.0.0/16", "2001:db8::7/128"}),
-        ("", None, {"10.1.0.0/16", "2001:db8::7/128"}),  # The address is not to be found out.
+        ("", None, {"10.1.0.0/16", "2001:db8::7/128"}),  # the address is unknown
         ("203.0.113.1/32", None, {"10.1.0.0/16", "203.0.113.1/32"}),
     ]
     group = None
