@@ -1,4 +1,4 @@
-"""Credentials for nodes: a session that only reads the buckets, or a warning that it can do more."""
+"""Credentials for nodes: a session that only reads the buckets, or a warning that it does more."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def bilinear(image: np.ndarray, box: list[float], size: int) -> np.ndarray:
 def crop_errors() -> dict[str, float]:
     """Return the largest differences in levels from NumPy, and from Pillow's decoder.
 
-    If the JPEG's colours have half of the resolution, pixels at the edges of a crop lack a neighbour.
+    If the JPEG's colours have half the resolution, pixels at the edges of a crop lack a neighbour.
     """
     images = {
         "4:2:0": jpeg(101, 67),

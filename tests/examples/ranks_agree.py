@@ -44,8 +44,8 @@ def main() -> None:
     facts["broadcast"] = everyones(checksum(trainer.weights))
     initial = [variable.numpy() for variable in trainer.model.variables]
 
-    # The first step of the last layer, computed by hand: momentum starts at zero, so Nesterov's step
-    # is rate x (1 + momentum) x the mean of the ranks' own gradients.
+    # The first step of the last layer by hand: momentum starts at zero, so Nesterov's step is
+    # rate x (1 + momentum) x the mean of the ranks' own gradients.
     kernel = trainer.weights[-2]
     with tf.GradientTape() as tape:
         final_loss = trainer.losses(images, labels)[1]
@@ -110,7 +110,7 @@ def sent_as_float16(images: Any, labels: Any) -> list[bool]:
         args = parse_args([*FLAGS, "--num_batches", "3", *words])
         trainer = Trainer(args, build_resnet(args))
         trainer.broadcast()
-        trainer.step(images, labels, tf.constant(RATE))  # the momentum is the gradient after one step
+        trainer.step(images, labels, tf.constant(RATE))  # makes the momentum equal the gradient
         short = [tf.cast(tf.cast(m, tf.float16), tf.float32) for m in trainer.momenta]
         told.append(checksum(short) == checksum(trainer.momenta))
         told.append(len(set(everyones(checksum(trainer.momenta)))) == 1)

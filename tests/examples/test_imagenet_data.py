@@ -87,14 +87,15 @@ def test_crops_are_drawn_as_tensorflow_draws_them(facts):
 
 
 def test_a_run_that_begins_later_sees_the_rest(facts):
-    """It has the same images, bit by bit, at any step, with other threads and another global seed."""
+    """It has the same images, bit by bit, at any step, with other threads and global seeds."""
     assert facts["order"]["begun"] == dict.fromkeys(["0", "1", "5", "9", "10", "19"], True)
     assert facts["order"]["another_seed"]
 
 
 def test_passes_leave_no_record_out(facts):
-    """Each pass over a rank's records has each record once, in another order, and a resumed run reads
-    the rest. Files, ranks, blocks and places of resumption are random.
+    """Each pass over a rank's records has each record once, in another order.
+
+    A resumed run reads the rest. Files, ranks, blocks and places of resumption are random.
     """
     assert facts["streams"]["wrong"] == []
     assert facts["streams"]["cases"] == 8

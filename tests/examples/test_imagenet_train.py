@@ -41,7 +41,7 @@ def test_ranks_average_their_gradients(run_ranks):
 
 
 def check_overflow(steps):
-    """Check that neither rank made the second step, whose gradients rank 1's image made infinite."""
+    """Check that neither rank made the second step: rank 1's image made gradients infinite."""
     ranks = [step[:2] for step in steps]
     assert all(first == second for first, second in ranks), "weights, momenta, scale, finite"
     weights, scales, finite = zip(*(first for first, _ in ranks))

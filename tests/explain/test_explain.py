@@ -30,8 +30,8 @@ def sample(path: Path) -> tuple[dict[str, str], str]:
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
 def test_a_log_of_a_public_tracker_is_explained(path):
-    """`# expect:` names the expected first signature. `unknown` is an exception that is shown but not
-    explained; `nothing` is a log without known errors. `# values:` are values from the match.
+    """`# expect:` names the expected first signature. `unknown` is an exception that is shown but
+    not explained; `nothing` is a log without known errors. `# values:` are values from the match.
     """
     told, log = sample(path)
     found = explain([log])

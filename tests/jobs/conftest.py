@@ -10,7 +10,7 @@ from tests.pythons import python_or_skip
 
 @pytest.fixture
 def weird_home(tmp_path):
-    """A home folder with a space, quotes, a semicolon and unicode in its path."""
+    """Return a home folder with a space, quotes, a semicolon and Unicode in its path."""
     home = tmp_path / "we ird'\"; é"
     home.mkdir()
     return home
@@ -21,7 +21,7 @@ TOOLS = "sh env nohup tail cat sleep kill rm touch grep dirname cp mv wc"
 
 @pytest.fixture(params=["tmux", "nohup and python3.8"])
 def node(request, weird_home, tmp_path):
-    """A head node with tmux, and one without and with the oldest Python that we support."""
+    """Return a head node: with tmux, or without it and with the oldest supported Python."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in TOOLS.split():

@@ -1,4 +1,4 @@
-"""What is put on the nodes: the files, the program that unpacks them, the installed package."""
+"""Deployment to nodes: the files, the program that unpacks them, and the installed package."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def first(home, files, script=""):
 
 
 def test_a_script_comes_before_the_files_and_keeps_its_options_to_itself(weird_home):
-    # Of 512 nodes the head's script has 500 kB of host keys: more than an argument may have.
+    # For 512 nodes the head node's script has 500 kB of host keys: too long for an argument.
     script = f"set -eu\numask 077\ncd /\nkeys='{'k' * 500_000}'\necho ${{#keys}}\necho complete\n"
     assert first(weird_home, {TRAINER: b"ours"}, script) == "500000\ncomplete\nfirst\n"
     assert (weird_home / TRAINER).read_bytes() == b"ours"
@@ -162,7 +162,7 @@ def test_an_installed_package_holds_the_examples(tmp_path):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A user's folder, which is the current one; a file's content is its name."""
+    """Return a user's folder, which is the current one. The content of each file is its name."""
     folder = tmp_path / "proj ect"
     own = ("mine.py", "lib/model.py", "runs/big.bin", "é.txt")
     for name in (*own, "lib/__pycache__/x.pyc", ".env", "env39/pyvenv.cfg", "env39/bin/python"):

@@ -1,4 +1,4 @@
-"""Jobs that outlive the connection: started, listed, followed, ended, for real on this machine."""
+"""Jobs that outlive the connection, really started, listed, followed and ended on this machine."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_job_that_was_just_looked_at_is_not_looked_at_again_before_its_log(nod
     chunks = []
     assert follow_job(node, HEAD, JOB, chunks.append, seen=ended) == ended
     assert (b"".join(chunks), len(asked)) == (b"out\n", 1), asked
-    # It ended after the look.
+    # It ended after the poll.
     before = replace(ended, state=JobState.RUNNING, exit_status=None)
     chunks.clear()
     assert follow_job(node, HEAD, JOB, chunks.append, seen=before).state is JobState.SUCCEEDED
@@ -214,7 +214,7 @@ def test_a_training_and_its_evaluation_are_one_job(node, train, evaluate, status
 @pytest.mark.parametrize(
     ("train", "evaluate", "log"),
     [
-        # A launcher may answer TERM with success all the same.
+        # A launcher may exit with 0 after SIGTERM.
         (
             f"trap 'echo cleaned up; exit {status}' TERM; {LOOP}",
             "echo evaluated",
@@ -243,7 +243,7 @@ def test_a_second_job_waits_for_leave(node):
         start_job(node, HEAD, plan(node.home, "true", OTHER), "demo")
     assert "--force" in refused.value.hint
     start_job(node, HEAD, plan(node.home, "true", QUEUED), "demo", "queue")
-    with pytest.raises(JobRunning, match=f"job {JOB} is running on demo"):  # not the queued one
+    with pytest.raises(JobRunning, match=f"job {JOB} is running on demo"):  # not the queued job
         start_job(node, HEAD, plan(node.home, "true", OTHER), "demo")
     assert not folder(node, OTHER).exists()
     start_job(node, HEAD, plan(node.home, "true", OTHER), "demo", "force")
@@ -271,7 +271,7 @@ def put_tool(node, name, script):
 
 
 def test_a_job_that_is_being_started_is_neither_lost_nor_cleaned_away(node):
-    # To clean looks at every process of this machine.
+    # Cleaning looks at all processes of this machine, which includes jobs of other tests.
     own = new_job_id()
     put_env(node, SLOW_ENV)
     clean = (CLEAN.command(), CLEAN.stdin(vars(Cleaning(jobs=True, force=True))))
@@ -280,7 +280,7 @@ def test_a_job_that_is_being_started_is_neither_lost_nor_cleaned_away(node):
         eventually((node.home / "launched").exists)
         cleaned = pool.submit(lambda: node.run(HEAD, clean[0], stdin=clean[1]))
         listed = pool.submit(list_jobs, node, HEAD)
-        # They wait for the start, which waits for this file.
+        # Both wait for the start of the job, which waits for this file.
         wait([cleaned, listed], timeout=1.0)
         (node.home / "go").touch()
         assert started.result(timeout=240)
@@ -325,7 +325,7 @@ def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(
     def refuse(*_):
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
-    if not locks:  # as on NFS: the other may be at work still
+    if not locks:  # as on NFS, where the other process may still be working
         monkeypatch.setattr(logs.fcntl, "flock", refuse)
     start_job(node, HEAD, plan(node.home, "echo said"), "demo", more_files={"code.json": '{"fo'})
     follow_job(node, HEAD, JOB, lambda _: None)
@@ -383,7 +383,7 @@ def test_traced_steps_are_brought_after_a_kill_and_what_that_left_is_removed(nod
 
 
 def test_what_is_written_at_the_end_has_its_room_from_the_start(node):
-    """Nothing in the folder is made or gets longer, whether the job ends or is cancelled."""
+    """When a job ends or is cancelled, no file in its folder is created or gets longer."""
     start_job(node, HEAD, plan(node.home, "exec sleep 60"), "demo")
     before = {path.name: path.stat() for path in folder(node).iterdir()}
     assert end_job(node, HEAD, JOB)
@@ -397,7 +397,7 @@ def test_what_is_written_at_the_end_has_its_room_from_the_start(node):
 
 
 def test_jobs_are_in_the_order_of_the_head_node(node):
-    for job_id in (OTHER, JOB):  # the second by a laptop whose clock is slow
+    for job_id in (OTHER, JOB):  # the second one is submitted by a laptop whose clock is slow
         start_job(node, HEAD, plan(node.home, "true", job_id), "demo")
         follow_job(node, HEAD, job_id, lambda _: None)
     assert [job.job_id for job in list_jobs(node, HEAD)] == [OTHER, JOB]
@@ -412,7 +412,7 @@ printf '%s\n' "$folder"
 
 
 def test_private_variables_are_in_the_environment_and_in_no_file(node):
-    """Whatever their names: those of the script's own variables, of a shell's, PATH."""
+    """This holds for any name: that of a variable of the script, of a shell's variable, or PATH."""
     value = 'it\'s "$HOME"\n`id`\\ é\udcff'
     names = (*("TOKEN", "folder", "line", "status", "ended"), *("PPID", "IFS", "PATH"))
     shows = f"import os; print([os.environb.get(name.encode()) for name in {names}])"
@@ -447,7 +447,7 @@ def test_a_job_whose_process_was_killed_is_lost(node):
     start_job(node, HEAD, plan(node.home, "exec sleep 600"), "demo")
     os.killpg(os.getpgid(int((folder(node) / "pid").read_text())), signal.SIGKILL)
     eventually(lambda: find_job(node, HEAD, JOB).state is JobState.LOST)
-    # The number of a dead process may be another's by now.
+    # The kernel may reuse the process id of a dead process.
     (folder(node) / "pid").write_text(f"{os.getpid()}\n")
     lost = find_job(node, HEAD, JOB)
     assert (lost.state, lost.exit_status) == (JobState.LOST, None)
@@ -457,7 +457,7 @@ def test_a_job_whose_process_was_killed_is_lost(node):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_connections_that_break_at_any_byte_lose_and_repeat_nothing(node, monkeypatch, seed):
-    """Of binary garbage, a line of a megabyte, and a log that goes on while it is followed."""
+    """The log has binary garbage and a line of a megabyte, and grows while it is followed."""
     monkeypatch.setattr(detached, "RECONNECT_AFTER_S", (0.0,) * 1000)
     monkeypatch.setattr(detached, "BETWEEN_LOOKS_S", 0.0)
     rng = random.Random(seed)
@@ -538,8 +538,8 @@ def test_ids_are_checked():
         (None, False, False, JobState.LOST),
         (None, False, True, JobState.CANCELLED),
         (0, False, False, JobState.SUCCEEDED),
-        (0, True, False, JobState.SUCCEEDED),  # its script is writing the last line
-        (0, False, True, JobState.SUCCEEDED),  # it ended before it was asked to
+        (0, True, False, JobState.SUCCEEDED),  # the job's script is writing its last line
+        (0, False, True, JobState.SUCCEEDED),  # the job ended before it was cancelled
         (1, False, False, JobState.FAILED),
         (143, False, True, JobState.CANCELLED),
     ],

@@ -1,4 +1,4 @@
-"""The facts of the head node: the parser on captured output, the probe for real."""
+"""Facts of the head node: the parser on captured output, and the real probe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterctl.jobs.mpirun import MpiRun
 
 
 def test_a_gpu_instance_whose_shell_greets():
-    # Written by hand after the probe's own format: no machine with this driver was at hand.
+    # Written by hand in the probe's format: no machine with this driver was available.
     facts = parse_facts(
         "Welcome to Ubuntu\n  System load = 0.0\n"
         "home=/home/ubuntu\nsearch_path=/usr/bin\nlibrary_path=/usr/local/cuda/lib64\ncpus=64\n"
@@ -26,7 +26,7 @@ def test_a_gpu_instance_whose_shell_greets():
     assert (facts.nvidia_driver, facts.gpu_memory_mib, facts.gpus) == (True, 16160, 8)
     assert facts.addresses == ("10.0.0.4", "172.17.0.1")
     assert facts.library_path == "/usr/local/cuda/lib64"
-    # The second is not Open MPI's.
+    # The second mpirun is not Open MPI's.
     amazons = MpiRun("/opt/amazon/openmpi/bin/mpirun", "4.1.7")
     assert facts.environments == (Environment(amazons, "/usr/bin/python3", True),)
     with pytest.raises(ClusterctlError, match="did not say what it has"):
@@ -57,7 +57,7 @@ def test_the_probe_runs_in_a_plain_shell(weird_home, named):
 
 
 def test_efa_and_its_libraries_are_found(tmp_path):
-    """In folders that stand for /sys and /opt: the drivers are links, as the kernel has them."""
+    """Folders replace /sys and /opt. The drivers are links, as in the kernel's /sys."""
     for card, driver in {"rdmap16s27": "efa", "rdmap32s27": "efa", "mlx5_0": "mlx5_core"}.items():
         (tmp_path / "drivers" / driver).mkdir(parents=True, exist_ok=True)
         device = tmp_path / "sys" / "infiniband" / card / "device"

@@ -1,4 +1,4 @@
-"""Horovod's knobs as variables, and what its timeline and its autotuner's log say."""
+"""Horovod's settings as variables, and its timeline and autotuner log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRESET = {"HOROVOD_FUSION_THRESHOLD": "16777216", "HOROVOD_HIERARCHICAL_ALLREDUC
                 "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "600",
             },
         ),
-        # What has a variable is not tuned: the preset's give way, what was asked for stays.
+        # Horovod does not tune what has a variable: the preset's are dropped, the user's stay.
         (
             Knobs(fusion_threshold_bytes=0, autotune=True, timeline=True),
             {
@@ -68,7 +68,10 @@ def event(kind, pid, at, name=None, **args):
 
 
 def reduced(pid, starts, shape, *phases):
-    """A tensor that rank 0 has at starts[0], rank 1 at starts[1]; both agree 10 us later."""
+    """Return the events of a tensor that is ready at starts[0] on rank 0 and starts[1] on rank 1.
+
+    The ranks agree on it 10 us later.
+    """
     first, last = starts
     yield event("B", pid, first, "NEGOTIATE_ALLREDUCE")
     yield event("X", pid, first, "0")
@@ -81,7 +84,7 @@ def reduced(pid, starts, shape, *phases):
     yield event("E", pid, 1000, dtype="float32", shape=shape)
 
 
-# Two tensors in one fused buffer, both from 500 to 900 on the wire.
+# Two tensors in one fused buffer, sent from 500 to 900.
 TRACE = sorted(
     [
         *reduced(1, (100, 300), "[10, 10]", ("MEMCPY_IN_FUSION_BUFFER", 340, 350),
@@ -115,7 +118,7 @@ def test_the_timelines_phases_are_added_up():
         ),
         waited_for={"1": 300e-6},
     )  # fmt: skip
-    # In pieces, and cut off as a killed job leaves it.
+    # The text is read in pieces, and truncated as by a killed job.
     assert read_timeline([text[at : at + 7] for at in range(0, len(text), 7)]) == timeline
     assert read_timeline([text[:-30]]).sizes == timeline.sizes[:1]
     with pytest.raises(UsageError, match="no operation that ended"):
@@ -131,7 +134,7 @@ HEADER = (
 @pytest.mark.parametrize(
     ("rows", "options", "tried", "finished"),
     [
-        # Horovod's own lines, of two ranks on this machine, shortened.
+        # Shortened lines of a real Horovod with two ranks.
         (
             ("0,0,0, 0,5,4,0.769379", "0,1,0, 1,10,8,7.73", "0,0,0, 1,10,8,7.86914",
              "0,0,0, 1,10,8,7.86914"),

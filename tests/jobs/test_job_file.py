@@ -1,4 +1,4 @@
-"""job.yaml: the seeds' estimators in a file, and what is refused with the nearest key."""
+"""job.yaml: the notebooks' estimators as files, and refusals that name the nearest key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mpirun line as whole text: dialect x preset, and what makes it longer."""
+"""The complete mpirun command line: each Open MPI family and preset, and further options."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ CPU_5 = (
     ("head", "expected"),
     [
         pytest.param(with_gpus(FOUR), GPU_4, id="gpu-4.1"),
-        # p3.16xlarge and the small g5: one network card, no EFA.
+        # p3.16xlarge and small g5 instances: one network card, no EFA.
         pytest.param(with_gpus(), on_gpus_with_5(HIERARCHICAL), id="p3-5"),
         pytest.param(
             with_efa(4, gpu_memory_mib=40960, library_path="/usr/local/cuda/lib64"),
@@ -138,7 +138,7 @@ CPU_5 = (
             on_gpus_with_5(EFA, f" -x LD_LIBRARY_PATH={EFA_PATH}"),
             id="p5-5",
         ),
-        # A driver for EFA, and no GPU: nothing is NCCL's.
+        # EFA without a GPU: no setting is for NCCL.
         pytest.param(facts(FIVE, efa=1, efa_libraries=("/opt/amazon/efa/lib",)), CPU_5, id="c5n"),
         pytest.param(facts(FOUR), CPU_4, id="cpu-4.1"),
         pytest.param(facts(FIVE), CPU_5, id="cpu-5"),
@@ -152,19 +152,19 @@ def test_the_whole_line(head, expected):
     ("hosts", "interfaces", "network"),
     [
         ("10.0.0.4 10.0.0.5", "lo 127.0.0.1/8 ens5 10.0.0.4/24", "10.0.0.0/24"),
-        # Of several cards the one that the hosts file names; each has to be found by its network.
+        # Of several network cards, the one of the hosts file's addresses, found by the network.
         ("10.0.0.4 10.0.0.5", "ens6 10.0.9.7/24 ens5 10.0.0.4/20", "10.0.0.0/20"),
         ("10.0.0.4 10.0.1.5 10.0.2.6", "ens5 10.0.0.4/24", "10.0.0.0/22"),
-        # The tutorial's leader calls itself localhost.
+        # The tutorial's hosts file calls the leader localhost.
         ("10.0.0.5 localhost", "tun0 10.8.0.2 ens5 10.0.0.4/24", "10.0.0.0/24"),
         ("localhost", "lo 127.0.0.1/8 ens5 10.0.0.4/24", "10.0.0.0/24"),
-        # A bridge that is elsewhere does no harm; one in that network does, and so does lo.
+        # A bridge in another network is harmless; one in the hosts' network is not, nor is lo.
         ("172.31.0.4", "docker0 172.17.0.1/16 eth0 172.31.0.4/20", "172.31.0.0/20"),
         ("172.100.1.200 172.48.3.124", "br-1f 172.18.0.1/16 eth0 172.100.1.200/24", ""),
         ("10.0.0.4 54.1.2.3", "lo 127.0.0.1/8 ens5 10.0.0.4/24", "0.0.0.0/2"),
         ("10.0.0.4 100.1.2.3", "lo 127.0.0.1/8 ens5 10.0.0.4/24", ""),
         ("10.0.0.4 192.0.2.3", "ens5 10.0.0.4/24", ""),
-        # Nothing is certain of names, of IPv6, and of a host that did not say.
+        # Names, IPv6 addresses, and hosts that did not report leave the network unknown.
         ("demo-0 demo-1", "ens5 10.0.0.4/24", ""),
         ("fd00::4 fd00::5", "ens5 10.0.0.4/24", ""),
         ("10.0.0.4 10.0.0.5", "", ""),
@@ -260,7 +260,7 @@ CPU = "-b 8 --image_size 64 --nofp16 --display_every 10"
 @pytest.mark.parametrize(
     ("request_", "head", "flags"),
     [
-        # As the tutorial's train.sh, train_more_aug.sh and train_synthetic.sh.
+        # The flags of the tutorial's train.sh, train_more_aug.sh and train_synthetic.sh.
         (
             JobRequest(32),
             with_gpus(),
@@ -300,7 +300,7 @@ CPU = "-b 8 --image_size 64 --nofp16 --display_every 10"
             f"--data_dir s3://bucket/imagenet --num_epochs 4 {CPU} --lr_decay_mode poly"
             " --warmup_epochs 1",
         ),
-        # What the user says of a flag of ours counts, not both.
+        # The user's value replaces ours: a flag is not given twice.
         (
             JobRequest(2, data_dir="/d", arguments=("--num_batches", "7", "--fp16")),
             facts(),
@@ -358,7 +358,7 @@ def test_what_is_not_evaluated(request_):
 @pytest.mark.parametrize(
     ("text", "known", "slots"),
     [
-        # The tutorial's own hosts file: the leader is the last line.
+        # The tutorial's hosts file: the leader is on the last line.
         ("172.100.1.200 slots=8\n172.48.3.124 slots=4\nlocalhost slots=2\n", {}, 2),
         ("10.0.0.5 slots=8\n10.0.0.4 slots=4\n", {"addresses": ("172.17.0.1", "10.0.0.4")}, 4),
         ("demo-1 slots=8\ndemo-0 slots=4\n", {}, 4),
@@ -370,7 +370,7 @@ def test_the_head_nodes_slots(text, known, slots):
     assert head_slots(facts(**known), parse_hosts_file(text)) == slots
 
 
-# As nvidia-smi has them in public logs, of older drivers and of newer ones.
+# GPU memory as nvidia-smi prints it in public logs, with older and newer drivers.
 MEMORIES_MIB = {
     "K80": (11441,),
     "V100 16 GB": (16160, 16384),
@@ -474,7 +474,7 @@ def test_the_first_environment_with_horovod_is_taken(environments, says):
     assert raised.value.hint
     head = facts(environments=(*environments, FIVE))
     assert line(JobRequest(1, synthetic=True), head).startswith(FIVE.mpirun.path)
-    # A program of the user's own may need none.
+    # A user's own program may not need Horovod.
     assert line(JobRequest(1, script="/x.py"), facts(BARE)).endswith("/usr/bin/python3 /x.py")
 
 
@@ -538,7 +538,7 @@ def test_an_environment_of_the_users_is_the_only_one_that_counts():
     for changes, says in (
         ({"environment": "~/other"}, "no Open MPI in /home/ubuntu/other on demo-0"),
         ({"environment": "/other", "torchrun": True}, "no PyTorch in /other on demo-0"),
-        # The trainer needs Horovod, and another environment's does not count.
+        # The trainer needs Horovod; that of another environment does not count.
         ({"script": None, "synthetic": True}, "no Horovod in /home/ubuntu/mine on demo-0"),
     ):
         with pytest.raises(MissingTool, match=says):

@@ -1,4 +1,4 @@
-"""The line across two hosts of the lab, both families of Open MPI: who runs where."""
+"""The mpirun line on two hosts of the lab, with both families of Open MPI: the place of ranks."""
 
 from __future__ import annotations
 

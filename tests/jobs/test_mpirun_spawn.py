@@ -1,4 +1,4 @@
-"""The options of the line take effect: a stand-in for ssh notes what mpirun asks it to do."""
+"""The options of the mpirun line take effect: a fake ssh records how mpirun calls it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterctl.jobs.mpirun import Binding, MpiLaunch, MpiRun, mpirun_argv, pars
 
 MPIRUNS = [Path("/opt/clusterctl/training/bin/mpirun"), Path("/usr/bin/mpirun")]
 AGENT_OPTION = {"4": ("--mca", "plm_rsh_agent"), "5": ("--prtemca", "plm_ssh_agent")}
-# Without no_tree_spawn only the first two would be dialled from here.
+# Without no_tree_spawn, mpirun would connect only to the first two from here.
 NARROW_TREE = {"4": ("--mca", "routed_radix", "2"), "5": ("--prtemca", "prte_routed_radix", "2")}
 
 ALLOW_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -63,7 +63,7 @@ def test_every_host_is_dialled_from_here_with_keep_alives(mpirun, hosts, tmp_pat
     agent = tmp_path / "agent"
     calls = tmp_path / "calls"
     calls.mkdir()
-    # All have to be there before one of them fails: then mpirun gives up.
+    # All have to be called before one of them fails, because mpirun gives up at the first failure.
     agent.write_text(
         f'#!/bin/sh\necho "$*" >{calls}/$$\n'
         f"while [ $(ls {calls} | wc -l) -lt {hosts} ] && [ -e {agent} ]; do sleep 0.2; done\n"

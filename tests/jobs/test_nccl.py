@@ -1,9 +1,9 @@
-"""Which way NCCL takes, read from true logs (samples/nccl-*.txt).
+"""The transport that NCCL uses, read from real logs (samples/nccl-*.txt).
 
 p4d-2.9: github.com/NVIDIA/nccl/issues/527; p5en: .../issues/1597; no-plugin-2.18:
 github.com/NVIDIA/nccl-tests/issues/188; no-efa-2.21: github.com/aws/aws-ofi-nccl/issues/889 (it
-ends before NCCL's choice, which the test adds); p4d-2.27 and no-plugin-2.21: logs that users put
-into their repositories. All shortened. No log here is of this project's own: there was no GPU.
+ends before NCCL's choice, which the test adds); p4d-2.27 and no-plugin-2.21: logs in users'
+repositories. All are shortened. None was made by this project, which had no GPU.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_what_is_said_of_it(log, message):
     lost = "not their EFA" in message
     assert finding.severity is (Severity.WARNING if lost else Severity.INFO)
     assert bool(finding.hint) == ("not their EFA:" in message)
-    # Nothing is lost where there is no EFA.
+    # On a type without EFA, this is no loss.
     assert transport_finding(transport, False).severity is Severity.INFO
 
 

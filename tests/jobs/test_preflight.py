@@ -1,4 +1,4 @@
-"""What speaks against a training run, from what the nodes have: each check by itself, then all."""
+"""Problems of a training run, found from the nodes' state: each check alone, then all together."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_nothing_speaks_against_it():
             "env.missing",
             "/opt/mpirun does not start there",
         ),
-        # A patch of Python or of TensorFlow is no mismatch.
+        # Different patch versions of Python or TensorFlow are no mismatch.
         ({"python": "3.11.9", "horovod_built_for": "2.15.0"}, "", ""),
     ],
 )
@@ -171,9 +171,9 @@ def test_data_that_is_otherwise(second, check_id, message):
     ("version", "keras", "works"),
     [
         ("2.15.1", "2.15.0", True),
-        ("2.5.0", "", True),  # Keras is no package of its own yet
+        ("2.5.0", "", True),  # TensorFlow versions in which Keras is no separate package
         ("2.16.2", "3.3.3", False),
-        ("2.21.0", "2.21.0", True),  # tf_keras in its place
+        ("2.21.0", "2.21.0", True),  # tf_keras replaces Keras 3
         ("1.15", "", False),
     ],
 )
@@ -184,7 +184,7 @@ def test_the_trainers_tensorflow(version, keras, works):
 
 
 def test_an_evaluation_alone_reads_the_validation_files_of_all_its_ranks():
-    """Its training files may be missing, cut short or others."""
+    """Its training files may be missing, truncated or different."""
     job = plan(replace(RUN, evaluates_only=True, clears=False), evaluation=())
     head = replace(checkpoints(NODE, 484), training={}, records={})
     broken = replace(SECOND, training={"train-00003-of-00004": 5}, records={"x": -1})
@@ -205,7 +205,7 @@ def test_a_node_without_ranks_needs_no_data_but_the_software():
 @pytest.mark.parametrize(
     ("training", "said"),
     [
-        (shards(16, first=1), []),  # as the tutorial's resizer counts
+        (shards(16, first=1), []),  # counted from 1, like the tutorial's resizer
         (
             {name: 1 for name in TRAINING if "00007" not in name},
             ["15 of 16 train files are there: train-00007-of-00016 is missing"],
@@ -301,7 +301,7 @@ UNFINISHED = f"{LOG} holds a run that got to step 400 of 484 (1 checkpoint, 200.
         ((200, 484), {}, "finished", "error", FINISHED),
         ((400,), {}, "unfinished", "error", UNFINISHED),
         ((200, 484), {"on_purpose": True}, "finished", "warning", FINISHED),
-        # Another run's, which had more images, or smaller batches.
+        # Checkpoints of another run, which had more images or smaller batches.
         ((485,), {}, "finished", "error", LONGER),
         (
             (485,),
@@ -326,9 +326,9 @@ UNFINISHED = f"{LOG} holds a run that got to step 400 of 484 (1 checkpoint, 200.
         ),
         ((), {"clears": False}, "no_checkpoint", "info", f"{NO_STEP}: training begins at step 0"),
         ((), {"evaluates_only": True, "clears": False}, "no_checkpoint", "error", NO_STEP),
-        # Synthetic training would delete it all the same.
+        # Synthetic training would delete it as well.
         ((400,), {"data_dir": None}, "unfinished", "error", UNFINISHED.replace(" of 484", "")),
-        # How many steps it has cannot be known of data elsewhere.
+        # The number of steps is unknown for data that is not on the nodes.
         ((400,), {"data_dir": "gs://b"}, "unfinished", "error", UNFINISHED.replace(" of 484", "")),
     ],
 )
@@ -354,7 +354,7 @@ def test_a_run_on_a_worker_counts_too():
 
 
 def test_training_goes_on_from_what_the_head_node_has():
-    """After `replace demo 0` for example, with --local_ckpt."""
+    """Workers may have other checkpoints, for example after `replace demo 0` with --local_ckpt."""
     job = plan(replace(RUN, clears=False))
     text = f"there is no checkpoint in {LOG}, but on demo-1: only rank 0's are gone on from"
     assert found([NODE, checkpoints(SECOND, 400)], job) == [
@@ -397,7 +397,7 @@ def test_room_for_checkpoints(changes, free, said):
     assert found(nodes, plan(replace(RUN, **changes))) == [
         ("disk.checkpoints", "error", "demo-0", text) for text in said
     ]
-    # With --local_ckpt every node has them.
+    # With --local_ckpt, every node has checkpoints.
     job = plan(replace(RUN, local_ckpt=True, **changes))
     hosts = [one[2] for one in found(nodes, job)]
     assert hosts == (["demo-[0-1]"] if said else [])
@@ -413,7 +413,7 @@ def test_room_that_is_there_already_or_becomes_free_counts():
 
 def test_steps_to_trace_are_looked_for_before_anything_starts():
     run = replace(RUN, data_dir=None, batches=None, epochs=1, batch_size=IMAGENET_IMAGES // 20)
-    for first in (9, 10):  # of ten steps on two ranks
+    for first in (9, 10):  # the run has ten steps on two ranks
         said = found([NODE], plan(replace(run, ranks=2, trace_steps=(first, 99))), ["demo-0"])
         late = [("trace.too_late", "error")] if first == 10 else []
         assert [one[:2] for one in said] == late
@@ -434,7 +434,7 @@ def test_a_large_run_is_told_of_its_recipe(ranks, severity):
     ("cpus", "in_lab", "slots", "ranks", "said"),
     [
         (8, False, 8, 16, []),
-        # p3.2xlarge with the slots of p3.16xlarge, on both nodes and on the first alone.
+        # p3.2xlarge with the slots of p3.16xlarge, on both nodes and only on the first.
         (8, False, 16, 32, [("demo-[0-1]", "16 ranks share 8 processors")]),
         (8, False, 16, 20, [("demo-0", "16 ranks share 8 processors")]),
         (None, False, 16, 20, []),
@@ -487,7 +487,7 @@ def test_a_program_of_the_users_own_is_on_every_node_with_ranks():
         ("/h/a b/it's.py", "/h/a b", """--script '~/it'"'"'s.py'"""),
         ("/rooted/x.py", "/root", "put it there"),
         ("/root/x.py", "/", "put it there"),
-        # Quoted or not, it is the same path.
+        # The path is the same with quotes and without.
         ("/home/ubuntu/x.py", "/home/ubuntu", "put it there"),
     ],
 )
@@ -522,7 +522,7 @@ def test_data_that_a_node_has_is_copied_from_it(check_id, training, folder, quot
 
     copy = f"demo-0 has it all: clusterctl copy NAME --from 0 {quoted} {quoted}; or"
     assert hint([NODE, lacking], "/root").startswith(copy)
-    # Nobody has it; and on a node, where hosts have no names of the cluster.
+    # No node has the data; and the same on a node, where hosts have no names in the cluster.
     assert "--from" not in hint([lacking], "/root") + hint([NODE, lacking], "")
 
 

@@ -1,4 +1,4 @@
-"""What `node/jobs/preflight.py` sees, on real files, with the oldest Python as well."""
+"""What `node/jobs/preflight.py` reports about real files, also with the oldest Python."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_data(asked, weird_home):
     names.remove("train-0000x-of-00006")
     assert dict(seen.training) == {name: len(contents[name]) for name in names}
     assert dict(seen.validation) == {"validation-00000-of-00001": 0}
-    # The first, the last, and the smallest and largest between.
+    # The first and the last file, and the smallest and largest of the others.
     assert dict(seen.records) == {
         "train-00001-of-00006": 3,
         "train-00003-of-00006": 3,
@@ -112,7 +112,7 @@ def test_logs(asked, weird_home):
     for name in ("hvd_train.log", "events.out.tfevents.1", "checkpoint", ".hidden"):
         (weird_home / name).touch()
     seen = asked(log_dir=str(weird_home))
-    # The index is written last: of step 20 there is none yet.
+    # The index is written last: step 20 does not have one yet.
     assert (seen.checkpoints, seen.checkpoint_bytes) == ((7, 12), 40)
 
 

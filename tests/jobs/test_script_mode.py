@@ -1,4 +1,4 @@
-"""What is asked for of a script-mode program, and what is refused before anything starts."""
+"""Requests to run a script-mode program, and requests that are refused before anything starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.cli.forks import run_one
         ("list=[1, 2]", [1, 2]),
         ("text=a=b c", "a=b c"),
         ("empty=", ""),
-        # Python reads no number of so many digits from text.
+        # Python refuses to parse a number with this many digits.
         ("huge=" + "9" * 5000, "9" * 5000),
     ],
 )
@@ -99,7 +99,7 @@ def test_the_contract():
     def named(**asked):
         return ScriptMode(**asked).contract(plan, nodes)["hyperparameters"]
 
-    # As TensorFlow's estimator does it.
+    # Like SageMaker's TensorFlow estimator.
     assert named() == {"model_dir": "/base/model"}
     assert named(hyperparameters={"model_dir": False, "k": 1}) == {"k": 1}
     assert named(hyperparameters={"model_dir": "/opt/ml/m"}) == {"model_dir": "/base/m"}

@@ -1,4 +1,4 @@
-"""`train_synthetic.sh` and `train.sh` as typed on a node, up to where mpirun takes over."""
+"""`train_synthetic.sh` and `train.sh` as typed on a node, until mpirun starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.pythons import python_or_skip
 
 @pytest.fixture
 def node(weird_home):
-    """A home as `deploy_files` leaves it."""
+    """Return a home with the files of `deploy_files`."""
     for name, content in {**example_files(), HOSTS_PATH: b"localhost slots=2\n"}.items():
         path = weird_home / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ case "$*" in
        exit "${TRAIN_STATUS:-0}" ;;
 esac
 """
-# A python with Horovod: the probe asks for it, and for versions.
+# A fake python with Horovod: the probe looks for it, and for versions.
 FAKE_PYTHON = """\
 #!/bin/sh
 case "$*" in
@@ -72,7 +72,7 @@ esac
 
 @pytest.fixture
 def trainable(node):
-    """A node with an mpirun and with data of 32 images in two files."""
+    """Return a node with an mpirun, and with 32 images in two files."""
     bin_folder = node / "env/bin"  # an activated virtual environment
     bin_folder.mkdir(parents=True)
     for name, text in (("mpirun", FAKE_MPIRUN), ("python", FAKE_PYTHON)):

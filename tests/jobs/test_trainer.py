@@ -1,4 +1,4 @@
-"""What the trainer's own parser says of a job's lines, and what follows from it."""
+"""A job's command lines as the trainer's own parser reads them, and the consequences."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def said(job, force=False):
             TrainerRun(8, "/a b/é", "/l", "mine", "resnet18", 8, 90, 7, clears=True),
             "/l",
         ),
-        # As the trainer takes it: else the checks look elsewhere, and it deletes unasked.
+        # Parsed as the trainer does: otherwise the checks would look elsewhere, and the trainer
+        # would delete a folder without a question.
         (
             "--data_dir '~/d' --eval --local_ckpt --use_larc --save_checkpoints_steps 0"
             " --log_dir '~/runs'",
@@ -65,7 +66,7 @@ def test_what_it_will_do(flags, run, log_dir):
         (("--batchsize", "64"), "Unknown command line arg: --batchsize"),
         (("--batch_size", "many"), "--batch_size"),
         (("--batch_size",), "expected one argument"),
-        (("--cl",), "Unknown command line arg: --cl"),  # no beginning stands for the whole
+        (("--cl",), "Unknown command line arg: --cl"),  # flags cannot be abbreviated
         (("--clear_log", "--noclear_log"), "not allowed with"),
         (("--lr_decay_mode", "exponential"), "invalid choice: 'exponential'"),
         (("it's",), "Unknown command line arg: it's"),
@@ -106,7 +107,7 @@ def test_a_trainer_of_another_version_may_lack_a_flag(tmp_path):
     ("words", "changes", "severity"),
     [
         (("--mine",), {}, "warning"),
-        # Where its log folder is nobody knows, and an earlier run is never deleted unasked.
+        # Its log folder is unknown, and an earlier run is never deleted without a question.
         (("--mine", "--clear_log"), {}, "error"),
         (("--mine", "--clear_log"), {"clears_on_purpose": True}, "warning"),
     ],
@@ -117,7 +118,7 @@ def test_a_trainer_of_the_users_own_can_be_forced(words, changes, severity):
 
 @pytest.mark.parametrize(
     ("run", "steps", "kept"),
-    # As the tutorial's tables end: tests/examples has the schedules themselves.
+    # The last steps of the tutorial's tables. tests/examples tests the schedules themselves.
     [
         (TrainerRun(4, "/d", epochs=90), 112_602, 113),
         (TrainerRun(32, "/d", epochs=90), 14_075, 15),
@@ -133,7 +134,7 @@ def test_a_trainer_of_the_users_own_can_be_forced(words, changes, severity):
 )
 def test_steps_and_checkpoints(run, steps, kept):
     assert (run.steps(1_281_167), run.checkpoints(1_281_167)) == (steps, kept)
-    # Without data that can be counted, as many as are said, or as synthetic data has.
+    # Without data that can be counted, the number is that of the flags or of synthetic data.
     known = run.batches or not run.data_dir
     assert run.steps(None) == (steps if known else None)
 

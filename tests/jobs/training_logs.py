@@ -1,4 +1,4 @@
-"""Logs as the trainer writes them, made to order."""
+"""Generated logs in the trainer's format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def banner(gpus: int = 32, samples: int = 1_281_167, rate: float = 3.2) -> str:
 
 
 def rows(steps: Sequence[int], per_step: float = 8192 / 1_281_167, speed: float = 19000.0) -> str:
-    """Rows of a run: what is in them follows from the step."""
+    """Return rows of a run. Their values follow from the step."""
     return "".join(
         ROW % (step, step * per_step, speed, 7 - step / 5000, 8 - step / 5000, step / 1e6)
         for step in steps

@@ -14,13 +14,13 @@ def key(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def ec2(lab, key):
-    """The lab's EC2 in its default region, with the key pair `tests`."""
+    """Return the lab's EC2 in its default region, with the key pair `tests`."""
     return with_key(lab, key).ec2
 
 
 @pytest.fixture(scope="session")
 def once(lab):
-    """EC2 without a second try."""
+    """Return an EC2 client without retries."""
     return service(lab, "ec2")
 
 
@@ -32,7 +32,7 @@ class Instances:
         self.ids: list[str] = []
 
     def wanted(self, **changes):
-        """What RunInstances is asked for."""
+        """Return the parameters of RunInstances."""
         usual = {
             "ImageId": newest_image(self.ec2),
             "InstanceType": "p3.2xlarge",
@@ -46,12 +46,12 @@ class Instances:
         launched = self.ec2.run_instances(**self.wanted(**changes))["Instances"]
         ids = [one["InstanceId"] for one in launched]
         self.ids += ids
-        # By id, EC2 does not know a new instance at once.
+        # EC2 does not find a new instance by its id at once.
         wait_until(lambda: shown(self.ec2, ids), f"{ids} shown")
         return launched
 
     def up(self, **changes):
-        """The launched instances, once sshd answers on all."""
+        """Return the launched instances, once sshd answers on all."""
         ids = [one["InstanceId"] for one in self.request(**changes)]
         for id in ids:
             self.reachable(id)
@@ -77,19 +77,19 @@ class Instances:
         wait_until(lambda: self.status(id) == "ok", f"status ok of {id}: {self.see(id)}")
 
     def console(self, id):
-        """The console, once the first boot has said all it says."""
+        """Return the console output, once the first boot is complete."""
         read = lambda: self.ec2.get_console_output(InstanceId=id).get("Output", "")  # noqa: E731
         return wait_until(lambda: "END SSH HOST KEY KEYS" in read() and read(), f"console of {id}")
 
     def run(self, instance, command):
-        """The output of a command that has to succeed."""
+        """Return the output of a command. It has to succeed."""
         done = ssh(self.lab, self.key, instance["PrivateIpAddress"], command)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
 
 def with_key(lab, key, **account):
-    """Launches in a lab, or another account of it, to whose EC2 the key is known from now on."""
+    """Return Instances for a lab or another account of it, where it imports the key."""
     ec2 = client(lab, **account)
     ec2.import_key_pair(KeyName="tests", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())
     return Instances(lab, ec2, key)
@@ -104,7 +104,7 @@ def instances(lab, ec2, key):
 
 
 class LabFaults:
-    """Sets faults over the lab's own page."""
+    """Sets faults through the lab's own page."""
 
     def __init__(self, lab) -> None:
         self.lab = lab
@@ -121,7 +121,7 @@ class LabFaults:
 
 @pytest.fixture
 def faults(lab, instances):
-    # `instances` first: the faults are cleared before the instances are terminated.
+    # This fixture uses `instances`, so faults are cleared before the instances are terminated.
     set_here = LabFaults(lab)
     yield set_here
     set_here.clear()
@@ -129,7 +129,7 @@ def faults(lab, instances):
 
 @pytest.fixture(scope="module")
 def host(lab, ec2, key):
-    """One p3.16xlarge with user data, shared by the tests of a module that change nothing on it."""
+    """Return a p3.16xlarge with user data. Tests of a module share it and do not change it."""
     made = Instances(lab, ec2, key)
     script = "#!/bin/sh\necho user data ran as $(id -un)\necho ran >>/home/ubuntu/user-data\n"
     one = made.up(InstanceType="p3.16xlarge", UserData=script)[0]

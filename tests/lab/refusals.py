@@ -1,4 +1,4 @@
-"""Clients of a lab's APIs that send each request once, what a refusal says, quotas to run into."""
+"""Clients that send each request once, the content of a refusal, and low quotas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def service(record, name: str, region: str | None = None):
 
 
 def refused(call, **arguments) -> tuple[str, str, int]:
-    """The code, the text and the HTTP status of a call that has to be refused."""
+    """Return code, text and HTTP status of a call's error. The call has to fail."""
     with pytest.raises(ClientError) as caught:
         call(**arguments)
     answer = caught.value.response
@@ -27,13 +27,13 @@ def refused(call, **arguments) -> tuple[str, str, int]:
 
 
 def quota(record, code: str, value: float):
-    """A service quota as it is in the block."""
+    """Set a service quota for the duration of the block."""
     return fault(record, kind="quota", code=code, value=value)
 
 
 @contextlib.contextmanager
 def fault(record, **wanted):
-    """A fault of the lab that is set in the block."""
+    """Set a fault of the lab for the duration of the block."""
     id = pages.ask(record, "/_lab/faults", "POST", wanted)["id"]
     try:
         yield

@@ -1,4 +1,4 @@
-"""Start, look at and log into a lab, for tests."""
+"""Start and inspect a lab, and log in to its hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DLAMI_OWNER = "898082745236"
 
 
 def why_no_lab() -> str:
-    """Why this machine cannot run a lab; empty if it can."""
+    """Return why this machine cannot run a lab, or "" if it can."""
     if not Path("/usr/sbin/sshd").exists():
         return "no OpenSSH server on this machine"
     probe = subprocess.run(
@@ -26,13 +26,13 @@ def why_no_lab() -> str:
 
 
 class LabHome:
-    """A CLUSTERCTL_HOME and the lab in it."""
+    """A CLUSTERCTL_HOME with a lab."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def run(self, *arguments: str) -> int:
-        """The exit status of `clusterctl lab ...` for this home."""
+        """Run `clusterctl lab ...` for this home. Return its exit status."""
         before = os.environ.get("CLUSTERCTL_HOME")
         os.environ["CLUSTERCTL_HOME"] = str(self.path)
         try:
@@ -53,13 +53,13 @@ class LabHome:
         assert read_record(self.path) is None
 
     def processes(self) -> dict[int, str]:
-        """Every process of the lab, hosts' own included: pid -> what it is for the lab."""
+        """Return {pid: role} of all processes of the lab, including those of hosts."""
         record = read_record(self.path)
         return descendants(record.pid) if record else {}
 
 
 def descendants(root: int) -> dict[int, str]:
-    """A process and everything below it: pid -> start time (pids are reused)."""
+    """Return {pid: start time} of a process and its descendants. Pids are reused, so both count."""
     stats = {int(path.name): _stat(path) for path in Path("/proc").glob("[0-9]*")}
     found = {root}
     while (
@@ -70,15 +70,15 @@ def descendants(root: int) -> dict[int, str]:
 
 
 def processes_of_hosts(record: LabRecord) -> set[int]:
-    """Those of the lab's processes that are a host's: neither the API's nor the daemon's."""
+    """Return the lab's processes that belong to a host, not to the API or the daemon."""
     found = {pid: _command(pid) for pid in descendants(record.pid) if pid != record.pid}
     return {pid for pid, command in found.items() if command and "daemon/__main__" not in command}
 
 
 def shared_with_hosts(record: LabRecord) -> set[str]:
-    """The sockets and pipes that processes of hosts have in common with the lab's own processes.
+    """Return the sockets and pipes that processes of hosts share with the lab's own processes.
 
-    The daemon's control socket in a host would make root there root of the lab.
+    With the daemon's control socket, root on a host would be root of the lab.
     """
     everything, hosts = set(descendants(record.pid)), processes_of_hosts(record)
     of_hosts, own = _open_files(hosts), _open_files(everything - hosts)
@@ -88,7 +88,7 @@ def shared_with_hosts(record: LabRecord) -> set[str]:
 
 
 def real_uids(pids: set[int]) -> set[int]:
-    """As which users these processes run, by this machine's ids."""
+    """Return the user ids of these processes, as this machine sees them."""
     found = set()
     for pid in pids:
         with contextlib.suppress(OSError):  # it has ended
@@ -98,7 +98,7 @@ def real_uids(pids: set[int]) -> set[int]:
 
 
 def _command(pid: int) -> str:
-    """Empty if it has ended."""
+    """Return the command line of a process, or "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
@@ -114,7 +114,7 @@ def _open_files(pids: set[int]) -> set[str]:
 
 
 def remaining_of(record: LabRecord, processes: dict[int, str], patience_s: float = 10) -> list[str]:
-    """What is still there of a lab that ended: processes, its link, mounts of its home."""
+    """Return what remains of a lab that ended: processes, its link, mounts of its home."""
     deadline = time.monotonic() + patience_s
     while (left := _left(record, processes)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -135,7 +135,7 @@ def _alive(pid: int, began: str) -> bool:
 
 
 def _stat(process: Path) -> list[str]:
-    """The fields after the command's name: state, parent, ...; empty if it is gone."""
+    """Return the fields of /proc/PID/stat after the name: state, parent, .... Empty if it ended."""
     try:
         return (process / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -143,13 +143,13 @@ def _stat(process: Path) -> list[str]:
 
 
 def keys_of(record: LabRecord, account: str = ACCOUNTS[0]) -> dict[str, str]:
-    """What boto3 is told, to ask as one of the lab's accounts."""
+    """Return boto3's arguments to use one of the lab's accounts."""
     asked = account_of(record, account)
     return {"aws_access_key_id": asked.access_key, "aws_secret_access_key": asked.secret_key}
 
 
 def account_of(record: LabRecord, account: str = ACCOUNTS[0]):
-    """What clusterctl's own clients are made of, to ask as one of the lab's accounts."""
+    """Return the Account for clusterctl's own clients to use one of the lab's accounts."""
     from clusterctl.ec2.session import Account
 
     told = record.environment_of(account)
@@ -168,7 +168,7 @@ def client(
     account: str = ACCOUNTS[0],
     **more,
 ):
-    """A client of the lab that asks nobody else for anything."""
+    """Return a client of the lab that uses no other configuration."""
     import boto3
 
     return boto3.client(
@@ -181,7 +181,7 @@ def client(
 
 
 def signed_headers(record: LabRecord, body: bytes, service: str, path: str, method: str, headers):
-    """Those of a request by hand that the first account signed."""
+    """Return the headers of a request that is made by hand and signed by the first account."""
     from botocore.auth import S3SigV4Auth, SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
@@ -194,7 +194,7 @@ def signed_headers(record: LabRecord, body: bytes, service: str, path: str, meth
 
 
 def once_client(record: LabRecord, service: str = "ec2", attempts: int = 1):
-    """A client of the lab that tries everything so often, once as a rule."""
+    """Return a client of the lab that makes `attempts` attempts at a request."""
     from botocore.config import Config
 
     retries = {"mode": "standard", "total_max_attempts": attempts}
@@ -208,7 +208,7 @@ def newest_image(ec2) -> str:
 
 
 def shown(ec2, ids):
-    """Whether EC2 shows all of these instances by now."""
+    """Return whether EC2 shows all of these instances."""
     try:
         return bool(ec2.describe_instances(InstanceIds=ids)["Reservations"])
     except ec2.exceptions.ClientError as refused:
@@ -223,9 +223,9 @@ def make_key(folder: Path, name: str) -> Path:
 
 
 def wait_until(true, what: str, timeout_s: float = 240):
-    """The first true value of `true()`. Fails with `what` at the deadline.
+    """Return the first true value of `true()`. Fail with `what` at the deadline.
 
-    It is long, since it costs time only where a test fails, and machines that test are busy.
+    The deadline is long: test machines are busy, and it costs time only if a test fails.
     """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -245,7 +245,7 @@ def ssh(
     timeout_s: float = 240,
     given: str | None = None,
 ):
-    """One command on a host, through the system's ssh; `given` is its standard input."""
+    """Run a command on a host, by the system's ssh. `given` is its standard input."""
     options = ["IdentitiesOnly=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null"]
     options += ["LogLevel=ERROR", "BatchMode=yes", "ConnectTimeout=20"]
     if record.proxy_command:

@@ -1,4 +1,5 @@
-"""Two accounts in one lab: the key says which one asks, and neither sees what the other has."""
+"""Two accounts in one lab: the key selects the account. An account does not see the other's
+resources."""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ def session_of(lab, service, credentials):
 
 
 def asked_with_another_keys_name(lab, credentials, path):
-    """The statuses of two requests, signed in the URL and in a header, that say a key too many."""
+    """Return the statuses of two requests that name a second key, signed in URL and header."""
     url, decoy = lab.endpoint_url + path, "AWSAccessKeyId=x"
     key = Credentials(*(credentials[f] for f in ("AccessKeyId", "SecretAccessKey", "SessionToken")))
     by_url, by_header = AWSRequest("GET", f"{url}?{decoy}"), AWSRequest("GET", url)

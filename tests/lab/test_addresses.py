@@ -15,10 +15,10 @@ from clusterctl.lab.record import ACCOUNTS
         ([], "10.77.0.0/16"),
         (["10.77.0.0/16"], "10.78.0.0/16"),
         (["10.77.3.4/32", "10.78.128.0/17"], "10.79.0.0/16"),
-        # Wider ones take nothing: the default route, its halves, and all that VPNs route.
+        # Wide routes take no network: the default route, its halves, and those of VPNs.
         (["0.0.0.0/0"], "10.77.0.0/16"),
         (["10.0.0.0/8", "10.77.0.0/16"], "10.78.0.0/16"),
-        # But first those in which there is none.
+        # Networks outside of any route come first.
         (["10.64.0.0/12"], "10.80.0.0/16"),
         (["0.0.0.0/0", "10.0.0.0/8", "10.64.0.0/12"], "10.80.0.0/16"),
     ],
@@ -45,7 +45,7 @@ def test_no_free_network():
         ("10.77.0.0/16", [], "198.18.0.0/20"),
         ("10.78.0.0/16", ["0.0.0.0/0"], "198.18.16.0/20"),
         ("10.78.0.0/16", ["198.18.0.0/20"], "198.18.16.0/20"),
-        # Some proxies take the whole space for themselves.
+        # Some proxies use this whole space.
         ("10.78.0.0/16", ["198.18.0.0/15"], "100.68.224.0/20"),
         ("10.200.0.0/16", [], "100.76.128.0/20"),
     ],
@@ -66,7 +66,7 @@ def test_accounts_and_regions_share_the_network_without_overlap():
         for account in ACCOUNTS
     ]
     assert [str(part) for part in parts] == [f"10.77.{third}.0/19" for third in range(0, 256, 32)]
-    # us-east-1 has six zones.
+    # us-east-1 has six zones, each with a subnet.
     assert len(list(parts[0].subnets(new_prefix=addresses.SUBNET_PREFIX))) >= 6
 
 

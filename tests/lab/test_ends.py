@@ -1,4 +1,4 @@
-"""However a lab ends, nothing of it is left; and labs do not get into each other's way."""
+"""However a lab ends, nothing of it remains. Several labs do not disturb each other."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.lab
 
 
 def launch_one(record):
-    """A host up in a lab of its own, so that there is something to leave behind."""
+    """Launch a host in a lab of the test, so that there is something to leave behind."""
     return Instances(record, client(record), None).up(KeyName=None)[0]
 
 
 def command_of(pid: int) -> str:
-    """Its command line; empty if it has ended, as the short ones of a booting host do."""
+    """Return a process's command line, or "" if it has ended, like short ones of a booting host."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except (FileNotFoundError, ProcessLookupError):
@@ -33,7 +33,7 @@ def command_of(pid: int) -> str:
 
 
 def parts_of(home) -> dict[str, int]:
-    """The lab's own processes: the API, the one that entered the namespaces, the daemon."""
+    """Return the lab's own processes: the API, the one that entered the namespaces, the daemon."""
     daemons = [pid for pid in sorted(home.processes()) if "daemon/__main__" in command_of(pid)]
     parents = {
         pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -87,7 +87,7 @@ def test_from_a_folder_that_only_root_can_read(lab_home, tmp_path):
     program = "import clusterctl; from clusterctl.cli.main import main; main()"
     environ = {**os.environ, "CLUSTERCTL_HOME": str(lab_home.path), "PYTHONPATH": str(private)}
     argv = [sys.executable, "-c", program, "lab", "start"]
-    # Whatever umask: hosts are made by another id than the folders of their limits.
+    # With any umask: another user id makes the hosts than makes the folders of their limits.
     subprocess.run(argv, env=environ, cwd="/", check=True, umask=0o077)
     assert any(str(private) in command_of(pid) for pid in lab_home.processes())
     launch_one(read_record(lab_home.path))

@@ -1,4 +1,4 @@
-"""What a host of the lab says of itself, with hardware that the lab has broken."""
+"""Facts of a host in the lab, with hardware that the lab has broken."""
 
 from __future__ import annotations
 

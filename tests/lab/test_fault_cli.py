@@ -1,4 +1,4 @@
-"""`clusterctl lab fault`: what it takes, and what it says of what it does not take."""
+"""`clusterctl lab fault`: valid faults, and the messages about invalid ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture
 def said(lab, capsys):
-    """Runs `clusterctl lab fault ...`: exit status, stdout, stderr."""
+    """Return a function that runs `clusterctl lab fault ...`: (exit status, stdout, stderr)."""
 
     def run(line):
         capsys.readouterr()
@@ -102,7 +102,7 @@ def test_the_faults_of_a_host_are_set_and_undone(said, instances):
         assert "cleared" in said(f"{undo} {id}")[1]
     assert "cleared" in said("mend faulty-1")[1]
     assert "cleared" in said(f"thaw {id}")[1]
-    # An instance that is gone takes its faults along.
+    # The end of an instance removes its faults.
     said(f"cut {id}")
     instances.ec2.terminate_instances(InstanceIds=[id])
     instances.in_state(id, "terminated")

@@ -78,7 +78,7 @@ def test_throttled_until_the_bucket_has_filled(lab, once, faults):
     said = refused(lambda: [once.describe_vpcs() for _ in range(20)])
     assert said == ("RequestLimitExceeded", "Request limit exceeded.", 503)
     once.describe_subnets()
-    # boto3 retries through it.
+    # boto3's retries succeed in the end.
     patient = once_client(lab, attempts=10)
     assert all(patient.describe_vpcs()["Vpcs"] for _ in range(3))
 

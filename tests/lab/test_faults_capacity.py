@@ -1,4 +1,4 @@
-"""Capacity that runs out, zone by zone, in AWS's words."""
+"""Capacity that runs out, zone by zone, with AWS's messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHERS = (
 
 @pytest.fixture
 def launch(lab, instances, faults):
-    """Launches without retries: the zones of the new instances."""
+    """Launch without retries. Return the zones of the new instances."""
     once = once_client(lab)
     wait_until(lambda: not machines(instances), "what other tests launched is gone")
 
@@ -140,14 +140,14 @@ def test_a_launch_that_fails_halfway_leaves_nothing(launch, faults, instances, e
     }
     before = {one["InstanceId"] for one in everything(instances)}
     with pytest.raises(ClientError):
-        launch(2, 2, **where)  # a second instance cannot have the same address
+        launch(2, 2, **where)  # fails: a second instance cannot have the same address
     assert {one["InstanceId"] for one in everything(instances)} == before
     faults("capacity", instance_type=TYPE, zone=subnet["AvailabilityZone"], left=1)
     assert len(launch(1, 1, **where)) == 1
 
 
 def machines(instances):
-    """Those that other tests left on their way out, whose machines come free."""
+    """Return instances of earlier tests that are not terminated yet: they will free capacity."""
     return [
         one
         for one in everything(instances)

@@ -1,4 +1,4 @@
-"""Hosts that boot badly, and hosts that are frozen or cut off."""
+"""Hosts that fail to boot, are frozen or are cut off."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_slow_host_is_pending_until_the_fault_is_over(instances, faults):
     instances.in_state(slow, "running")
     assert time.monotonic() - began >= 2
     instances.reachable(slow)
-    # One that is pending can be terminated.
+    # A pending instance can be terminated.
     faults("boot", slow_s=3600)
     id = instances.request()[0]["InstanceId"]
     instances.ec2.terminate_instances(InstanceIds=[id])
@@ -105,7 +105,7 @@ def test_a_frozen_host_goes_on_where_it_was(instances, faults, lab, key):
     address = (one["PrivateIpAddress"], 22)
     wait_until(lambda: _times_out(lab, key, one), "silence")
     if not lab.proxy_command:
-        # The kernel takes the connection; nobody says a word.
+        # The kernel accepts the connection, but sshd sends nothing.
         with socket.create_connection(address, 5) as peer:
             peer.settimeout(0.5)
             with pytest.raises(TimeoutError):

@@ -1,4 +1,4 @@
-"""The store of faults: what it admits, and what its queries say."""
+"""The store of faults: the faults that it accepts, and its queries."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_what_makes_no_sense_is_refused(value):
 
 @given(st.sampled_from(GOOD), st.data())
 def test_any_request_is_a_fault_or_one_line_of_refusal(good, data):
-    """One field of a fault is something else, or missing, or there is one more."""
+    """One field of the fault is changed, missing or added."""
     field = data.draw(st.sampled_from([*good, "more"]))
     value = data.draw(st.one_of(JSON, st.just(...)))
     changed = {**good, field: value}
@@ -115,7 +115,7 @@ def test_any_request_is_a_fault_or_one_line_of_refusal(good, data):
     ],
 )
 def test_faults_have_words(value, words):
-    """Those of the other kinds are in the tests of the command."""
+    """The tests of the command have the texts of the other kinds."""
     assert describe(read_fault(value)) == words
 
 
@@ -131,12 +131,12 @@ def test_a_bucket_of_each_action_fills_with_time_and_no_further_than_its_brim():
     assert take(*["RunInstances"] * 2) == [True, False]
     clock.now += 1000
     assert take(*["RunInstances"] * 3) == [True, True, False]
-    # Set again it is a full bucket.
+    # Setting the fault again fills the bucket.
     for _ in range(2):
         faults.add(Throttle("*", rate=0, burst=1))
         assert take("A", "B", "A", "B") == [True, True, False, False]
     assert len(faults.standing()) == 2
-    # A request that one bucket refuses takes nothing from another.
+    # A request that one bucket refuses takes no token from another bucket.
     faults.add(Throttle("*", rate=0, burst=2))
     faults.add(Throttle("A", rate=1, burst=1))
     assert take("A", "A", "A") == [True, False, False]

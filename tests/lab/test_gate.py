@@ -1,4 +1,4 @@
-"""Who is let in to the lab's API: nobody without one of its keys, and no web page."""
+"""Access to the lab's API: only with one of its keys, and never for a web page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVIL = "http://evil.example"
 
 
 def send(lab, method, path, body=b"", headers=None):
-    """The status, the headers and the body of the answer to one raw request."""
+    """Send one raw request. Return the status, headers and body of the answer."""
     url = urllib.parse.urlsplit(lab.endpoint_url)
     connection = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
     connection.request(method, path, body, headers or {})
@@ -67,7 +67,7 @@ def test_what_is_signed_with_its_key_is_let_in(lab, ec2):
     ],
 )
 def test_a_web_page_is_not_answered_whatever_it_knows(lab, wrong, method, path):
-    """Neither one of another origin, nor one whose name was made to point here."""
+    """This holds for a page of another origin, and for one whose name resolves to this machine."""
     known = {"Authorization": f"Bearer {lab.secret}"} if "_lab" in path else signed(lab)
     status, headers, body = send(lab, method, path, LIST, {**known, **wrong})
     assert (status, b"tests" in body) == (403, False)
@@ -141,7 +141,7 @@ def test_what_was_changed_after_it_was_signed_is_refused(lab):
         ("GET", "/other?list-type=2", b"", listing, 403),
     ):
         assert send(lab, method, path, body, headers)[0] == status, (method, path)
-    # Believed by moto, and said by nobody but the gate.
+    # moto trusts this header, which only the gate may set.
     who = b"Action=GetCallerIdentity&Version=2011-06-15"
     said = send(lab, "POST", "/", who, {**signed(lab, who, "sts"), **more})[2]
     assert f"<Account>{ACCOUNTS[0]}</Account>".encode() in said
@@ -163,7 +163,7 @@ def test_nothing_of_moto_is_there_but_the_services(lab, ec2):
         ("GET", "/latest/meta-data/iam/security-credentials/"),
     ):
         assert send(lab, method, path)[0] == 403, path
-        # With a key these are names of buckets.
+        # With a key, these paths are names of buckets.
         key = signed(lab, b"", "s3", path, method, {})
         assert send(lab, method, path, b"", key)[0] in (404, 500), path
     assert ec2.describe_key_pairs(KeyNames=["tests"])["KeyPairs"]
@@ -253,7 +253,7 @@ print(json.dumps([status(url) for url in sys.argv[1:]]))
 
 
 def test_a_connection_that_says_nothing_is_closed(monkeypatch):
-    """Else who holds as many as the server may have keeps everybody else out."""
+    """Otherwise one client could hold all connections that the server may have."""
     from clusterctl.lab import app
 
     monkeypatch.setattr(app.Handler, "timeout", 0.1)
@@ -266,6 +266,6 @@ def test_a_connection_that_says_nothing_is_closed(monkeypatch):
 
 
 def test_it_has_all_the_files_that_it_may_have(lab):
-    """Of which each connection is one: soon more than the 1,024 that a shell gives."""
+    """Each connection is a file: there are soon more than the 1,024 that a shell allows."""
     limits = Path(f"/proc/{lab.pid}/limits").read_text().partition("Max open files")[2].split()
     assert limits[0] == limits[1]

@@ -1,4 +1,4 @@
-"""What a host is for somebody who logs in."""
+"""A host as seen after a login."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_type_without_gpus_has_no_nvidia_smi(instances, lab, key):
 
 
 def test_user_data_that_fails_and_what_is_not_run_are_errors(instances):
-    """The first is a script, packed; the other is a format of cloud-init that the lab lacks."""
+    """The first is a packed script; the second is a cloud-init format that the lab does not run."""
     script = gzip.compress(b"#!/bin/sh\necho about to fail\nexit 3\n")
     failing, config = (
         instances.up(UserData=data)[0] for data in (script, "#cloud-config\npackages: [htop]\n")
@@ -190,7 +190,7 @@ def test_nothing_of_the_machines_var_is_there(host):
 
 
 def test_a_console_that_never_ends_takes_little_memory(instances, lab):
-    """The last 64 KiB are shown, and its beginning is no longer kept."""
+    """EC2 shows the last 64 KiB, and the lab does not store its beginning."""
     script = (
         "#!/bin/sh\nyes console | head -c 50000000 >>/proc/1/fd/1; echo the end >>/proc/1/fd/1\n"
     )
@@ -228,7 +228,7 @@ def boots_of(lab, host):
 
 
 def test_no_host_can_be_this_machines_router(lab):
-    """It would take IPv6 routes from whoever announces some on the lab's link."""
+    """Otherwise the machine would accept IPv6 routes that a host announces on the lab's link."""
     if not lab.link or not Path("/proc/net/if_inet6").exists():
         pytest.skip("no link or no IPv6 on this machine")
     links = [line.split()[-1] for line in Path("/proc/net/if_inet6").read_text().splitlines()]
@@ -261,7 +261,7 @@ def test_a_host_that_forks_without_end_meets_its_own_limit(host, lab):
     ]
     assert memory == [lab.memory_bytes // 4096 * 4096]
     limit.write_text("60")
-    # Root there may mount what it is in.
+    # Root on a host may mount its control group.
     lift = "mount -t cgroup -o pids - /mnt || mount -t cgroup2 - /mnt; echo max >/mnt/pids.max"
     try:
         host.run(host.host, f"sudo unshare --mount --cgroup sh -c '{lift}' 2>&1 || true")

@@ -1,4 +1,4 @@
-"""The nouns that complete moto do not see each other: any order of theirs makes the same EC2."""
+"""The modules that complete moto are independent: any order of installation gives the same EC2."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import random
 import subprocess
 import sys
 
-# One process each: moto is completed once. Launches that each of several rules refuses.
+# One process for each order, because moto is completed once per process. Several rules refuse each
+# of these launches.
 ASK = """
 import random, sys
 from tests import hostless

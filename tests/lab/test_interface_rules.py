@@ -1,4 +1,4 @@
-"""Which network interfaces a type takes, decided from its cards."""
+"""The network interfaces that an instance type accepts, decided from its cards."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def every_card(count, kind="efa-only"):
 def test_layouts_that_are_taken(type_info, nics):
     wishes = read_wishes(nics)
     check_layout(wishes, "its.type", type_info or {})
-    # An interface of that kind takes no address.
+    # An interface of this kind has no address.
     for wish, asked in zip(wishes, nics):
         assert wish.takes_address == (asked.get("InterfaceType") != "efa-only")
 

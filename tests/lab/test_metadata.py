@@ -1,4 +1,4 @@
-"""What hosts read of themselves at 169.254.169.254, and the notice that a spot instance finds."""
+"""The metadata of hosts at 169.254.169.254, and the interruption notice of a spot instance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.lab.running import client, ssh, wait_until
 
 SPOT = {"InstanceMarketOptions": {"MarketType": "spot"}}
 PAGE = "/_lab/interruptions"
-# One request without curl, which not every machine has: METHOD PATH [HEADER=VALUE ...].
+# Sends one request, without curl, which some machines lack: METHOD PATH [HEADER=VALUE ...].
 ASK = """
 import sys, urllib.error, urllib.request
 method, path, *headers = sys.argv[1:]
@@ -87,7 +87,7 @@ def test_a_notice_that_runs_out_on_a_stopped_instance_is_void(monkeypatch):
 
 @pytest.fixture
 def ask(instances):
-    """Ask from a host: `ask(instance, path, method, **headers)` is the status and the text."""
+    """Return `ask(instance, path, method, **headers)`, which returns the status and the text."""
 
     def request(one, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
         words = [f"{name.replace('_', '-')}={value}" for name, value in headers.items()]
@@ -165,13 +165,13 @@ def test_version_one_where_tokens_are_optional_and_nothing_where_it_is_off(insta
         assert ask(host, "/latest/meta-data/instance-id") == (200, host["InstanceId"])
     assert ask(one, "/latest/user-data")[0] == 404
     assert ask(one, "/latest/meta-data/tags/")[0] == 404
-    # A token is of no use to another instance.
+    # A token is not valid for another instance.
     assert ask(other, "/latest/meta-data/mac", **token_of(ask, one))[0] == 401
     third = instances.up(MetadataOptions={"HttpEndpoint": "disabled"})[0]
     assert ask(third, "/latest/meta-data/instance-id")[0] == 403
 
 
-# Root on a host does as if it were another one.
+# Root on a host takes the address of another host.
 POSE = """
 while pgrep -u ubuntu sshd >/dev/null; do sleep 0.1; done
 ip link set eth0 down; ip link set eth0 address {their_mac}; ip link set eth0 up
@@ -194,7 +194,8 @@ def test_who_takes_anothers_address_is_not_told_what_is_its(instances, lab):
     pose = POSE.format(their_mac=their_mac, theirs=addresses[1], gateway=gateway)
     done = ssh(lab, instances.key, addresses[0], "cat >pose", given=pose)
     assert done.returncode == 0
-    # It is asked on its console: whoever logs in meanwhile learns the wrong way to it.
+    # The command runs on its console: a login meanwhile would make this machine learn a wrong MAC
+    # address.
     instances.run(one, "(sudo setsid sh -c 'sh pose >/proc/1/fd/1' </dev/null >said 2>&1 &)")
 
     def over():

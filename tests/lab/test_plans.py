@@ -1,4 +1,4 @@
-"""What the daemon decides before it does anything: mounts, files, addresses."""
+"""The daemon's decisions before it acts: mounts, files, addresses."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_mounts_of_another_host():
         plan = mounts.host_mounts(mounts.View("/h", "/t", single_uid, instance_store=True))
         assert plan[-1].target == "opt/dlami/nvme"  # where images mount it
         [terminals] = [step for step in plan if step.target == "dev/pts"]
-        # They belong to tty where there is such a group.
+        # Terminals belong to the group tty, if user ids are mapped.
         assert ("gid=5" in terminals.data) == (not single_uid)
 
 
@@ -92,7 +92,7 @@ def test_what_ip_is_told_in_a_host():
 def test_what_ip_is_told_of_public_addresses_and_of_subnets():
     address = "198.18.0.1"
     for old, new, verb in (("", "", None), ("", address, "replace"), (address, "", "delete")):
-        # Not without `via`: it may lead to another host by now.
+        # With `via`, because the address may have a route to another host already.
         outside = [f"route {verb} {address} via 10.77.0.5 dev br0"] if verb else []
         inside = [f"route {verb} local {address} dev lo"] if verb else []
         assert network.public_lines(old, new, "10.77.0.5") == outside

@@ -1,4 +1,4 @@
-"""Public addresses: who has one, when, and that it answers."""
+"""Public addresses: which instances have one, when, and that it answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def public_of(instances, one) -> str:
 
 
 def name_at(instances, address: str) -> str:
-    """The hostname of whoever answers there; empty if nobody does."""
+    """Return the name of the host that answers at an address, or "" if none does."""
     return ssh(instances.lab, instances.key, address, "hostname").stdout.strip()
 
 
@@ -35,7 +35,7 @@ def answers_as(instances, address: str, one) -> None:
 
 
 def connects(address: str, patience_s: float) -> bool:
-    """False where there is silence; any other answer is an error."""
+    """Return False if nothing answers. Raise any other error."""
     try:
         socket.create_connection((address, 22), patience_s).close()
     except TimeoutError:
@@ -45,7 +45,7 @@ def connects(address: str, patience_s: float) -> bool:
 
 @pytest.fixture
 def elastic(ec2):
-    """Allocates elastic addresses, and has them released at the end."""
+    """Return a function that allocates elastic addresses. They are released at the end."""
     made = []
 
     def allocate(**options):
@@ -80,7 +80,7 @@ def test_it_answers_the_caller_and_the_other_hosts(instances, lab):
     )
     assert first["PublicDnsName"].startswith("ec2-" + addresses[0].replace(".", "-") + ".")
     answers_as(instances, addresses[0], first)
-    # As behind EC2's translation, the host itself knows its private address only.
+    # As with EC2's address translation, the host itself has only its private address.
     assert instances.run(first, "hostname -I") == first["PrivateIpAddress"]
     program = (
         f"import socket; there = socket.create_connection(('{addresses[1]}', 22)); "
@@ -119,7 +119,7 @@ def test_a_host_that_is_cut_off_is_silent(instances, lab):
     cut = "sudo -n sh -c 'sleep 1; ip link set eth0 down'"
     instances.run(one, f"setsid {cut} </dev/null >/dev/null 2>&1 &")
     wait_until(lambda: not connects(one["PublicIpAddress"], 1), "the link to be down")
-    # Longer than the kernel looks for a neighbour before it says that there is none.
+    # Longer than the kernel's ARP lookup, after which it would report an unreachable host.
     assert not connects(one["PublicIpAddress"], 4)
 
 

@@ -14,7 +14,7 @@ from clusterctl.lab.record import AccessKey, LabRecord, process_started, read_re
 
 @pytest.fixture
 def mine(tmp_path):
-    """A record that claims that this very process is a lab."""
+    """Return a record that claims that this test process is a lab."""
     (tmp_path / "lab").mkdir()
     return LabRecord(
         home=tmp_path,
@@ -59,9 +59,9 @@ def test_a_lab_of_another_version_is_named_and_not_forgotten(mine):
 def test_a_dead_lab_is_no_lab(mine):
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert process_started(child.pid) is None  # a zombie is dead
+    assert process_started(child.pid) is None  # a zombie counts as dead
     child.wait()
-    # Nor is another process with its pid.
+    # Another process with its pid is no lab, either.
     for dead in (replace(mine, pid=child.pid), replace(mine, pid_started=mine.pid_started - 1)):
         write_record(dead)
         assert read_record(mine.home) is None

@@ -1,4 +1,4 @@
-"""What an account looks up before it launches: images, prices, quotas and what they allow."""
+"""The lab's catalogue: images, prices, and quotas with their effect."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_parameters_by_name_and_by_path(lab):
 
 
 def priced(prices, **fields):
-    """The entries of the price list for Linux on demand, with changes."""
+    """Return the price list's entries for Linux on demand, with changed filters."""
     usual = {
         "operatingSystem": "Linux",
         "preInstalledSw": "NA",
@@ -171,7 +171,7 @@ SPOT = {"InstanceMarketOptions": {"MarketType": "spot"}}
             ),
             SPOT,
         ),
-        # A dry run tells nothing of quotas.
+        # A dry run does not check quotas.
         (ON_DEMAND_P, 0, {"DryRun": True}, ("DryRunOperation", "Request would have"), SPOT),
         (SPOT_P, 0, SPOT, ("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded"), {}),
         (INTERFACES, 0, {}, ("NetworkInterfaceLimitExceeded", ""), None),
@@ -187,7 +187,7 @@ def test_a_launch_over_the_quota_is_refused(lab, instances, code, value, launch,
 
 
 def test_what_runs_counts_and_what_is_stopped_does_not(lab, instances):
-    region = {"InstanceType": "g4dn.xlarge"}  # a quota that no other test's instances count in
+    region = {"InstanceType": "g4dn.xlarge"}  # instances of other tests do not count in its quota
     with quota(lab, "L-DB2E81BA", 8):
         first, second = instances.up(MinCount=1, MaxCount=5, **region)
         assert refused(instances.request, **region)[0] == "VcpuLimitExceeded"

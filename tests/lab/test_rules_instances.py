@@ -1,4 +1,4 @@
-"""What an instance shows of what its launch asked for, and what is left when it is gone."""
+"""The description of an instance, compared with its launch request, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_options_are_described_as_asked(lab, instances):
         MaxCount=2,
     )
     assert [each["IamInstanceProfile"]["Arn"] for each in (one, other)] == [arn, arn]
-    # Without a wish it is the image's root volume.
+    # Without a request, it has the image's root volume.
     (root,) = volumes_of(instances.ec2, one["InstanceId"]).values()
     assert (root["Size"], root["VolumeType"], root["Iops"]) == (75, "gp3", 3000)
     assert (root["Throughput"], root["SnapshotId"][:5]) == (125, "snap-")

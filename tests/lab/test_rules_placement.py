@@ -12,7 +12,7 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture
 def group(once, request):
-    """The name of a group that can be used."""
+    """Return the name of an available group."""
     name = request.node.name
     tags = [{"Key": "clusterctl:cluster", "Value": name}]
     once.create_placement_group(

@@ -1,4 +1,4 @@
-"""Capacity Reservations and Capacity Blocks: made, found, used up, given back."""
+"""Capacity Reservations and Capacity Blocks: created, found, used up, released."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ON_DEMAND_P = "L-417A185B"
 
 @pytest.fixture
 def reserve(once):
-    """Makes reservations that end with the test; gives their ids."""
+    """Return a function that makes reservations and returns their ids. They end with the test."""
     made = []
 
     def make(**changes):
@@ -42,7 +42,7 @@ def reserve(once):
 
 @pytest.fixture(scope="module")
 def block(once):
-    """A Capacity Block of two that has begun."""
+    """Return a Capacity Block of two instances that has started."""
     offered = once.describe_capacity_block_offerings(
         InstanceType=BLOCK_KIND, InstanceCount=2, CapacityDurationHours=48
     )["CapacityBlockOfferings"]

@@ -1,4 +1,4 @@
-"""RunInstances and what describes its instances, as EC2 has them; what is refused, how and why."""
+"""RunInstances and DescribeInstances behave like EC2, and refuse what EC2 refuses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_default_vpcs_are_parts_of_the_labs_network(lab):
     [(1, "reserved address range"), (-1, "reserved address range"), (None, "does not fall within")],
 )
 def test_an_address_that_no_host_can_have_is_refused(instances, place, said):
-    """The second one is the gateway's: a host there would be the lab's own bridge to its peers."""
+    """The second address is the gateway's: a host there would take the place of the lab's bridge."""
     subnet = instances.ec2.describe_subnets()["Subnets"][0]
     block = ipaddress.IPv4Network(subnet["CidrBlock"])
     address = "192.0.2.7" if place is None else str(block[place])
@@ -71,7 +71,7 @@ def test_an_address_that_is_in_use_is_refused(instances):
 
 @pytest.fixture(scope="module")
 def launch(once):
-    """What RunInstances says to a launch of one p4d.24xlarge, with changes."""
+    """Return the answer of RunInstances to a launch of one p4d.24xlarge, with changes."""
     wanted = {
         "ImageId": newest_image(once),
         "InstanceType": "p4d.24xlarge",
@@ -159,7 +159,7 @@ REFUSED = [
     ({"Placement": {"AvailabilityZone": "us-east-1e"}}, "Unsupported", "us-east-1e"),
     ({"MinCount": 0}, "InvalidParameterValue", "0"),
     ({"MinCount": 2}, "InvalidParameterValue", "maxCount"),
-    # More hosts than the lab can carry are refused whole.
+    # More hosts than the lab supports are refused, and none is launched.
     ({"MaxCount": 1_000_000}, "InstanceLimitExceeded", ""),
     *(({"ClientToken": one}, "InvalidParameterValue", "") for one in ("x" * 65, "t\u00f6k\u00e9n")),
 ]

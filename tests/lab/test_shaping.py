@@ -1,4 +1,4 @@
-"""Links with a rate."""
+"""Links with a limited rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZE = 600_000  # bytes: half a second at 10 Mbit/s
 
 
 def queue(instances, host):
-    """The queue of the host's own end of its link."""
+    """Return the queue at the host's end of its link."""
     return instances.run(host, "/sbin/tc qdisc show dev eth0")
 
 
@@ -27,7 +27,7 @@ def seconds(instances, host, command):
 
 
 def between(receiver):
-    """A command that carries SIZE bytes to the receiver, over a plain socket."""
+    """Return a command that sends SIZE bytes to the receiver over a plain socket."""
     address = (receiver["PrivateIpAddress"], 9000)
     program = (
         f"import socket; c = socket.create_connection({address}); c.sendall(bytes({SIZE})); "
@@ -55,7 +55,7 @@ def test_a_link_carries_no_more_than_its_rate(instances, faults, way):
     wait_until(lambda: instances.run(one, listens) and instances.run(other, listens), "listeners")
     made = faults("shape", instance_id=one["InstanceId"], **{way: 10 * MBIT})
     sender, receiver = (other, one) if way == "down" else (one, other)
-    # It cannot be faster than its link, whatever else this machine does.
+    # It is never faster than its link, whatever the load of this machine is.
     slow = SIZE * 8 / (10.5 * MBIT)
     assert seconds(instances, sender, between(receiver)) > slow
     faults.clear(made["id"])

@@ -19,12 +19,12 @@ STORE = "/opt/dlami/nvme"
 
 
 def test_from_pending_to_terminated(instances):
-    """What a reboot keeps, what a stop keeps, and what is left at the end."""
+    """What remains after a reboot, after a stop, and after the termination."""
     script = "#!/bin/sh\necho ran >>/home/ubuntu/user-data\n"
     one = instances.request(InstanceType="p3dn.24xlarge", UserData=script)[0]
     id, ec2 = one["InstanceId"], instances.ec2
     assert one["State"]["Name"] == "pending"
-    ec2.get_console_output(InstanceId=id)  # empty or not: no error
+    ec2.get_console_output(InstanceId=id)  # raises no error
     instances.in_state(id, "running")
     assert instances.status(id) in ("initializing", "ok")
     instances.console(id)
@@ -79,7 +79,7 @@ def test_poweroff_from_inside(instances, lab, key, launched, changed, state):
             InstanceId=one["InstanceId"], InstanceInitiatedShutdownBehavior={"Value": changed}
         )
         assert instances.see(one["InstanceId"])["SecurityGroups"] == groups
-    if lab.mode != "single":  # where everybody is root
+    if lab.mode != "single":  # in this mode, all users are root
         said = ssh(lab, key, one["PrivateIpAddress"], "shutdown -h now")
         assert (said.returncode, "must be root" in said.stderr) == (1, True)
     ssh(lab, key, one["PrivateIpAddress"], "sudo poweroff")

@@ -1,4 +1,4 @@
-"""S3: one store for this machine and for the hosts."""
+"""S3: one store that this machine and the hosts share."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_hosts_pull_an_object_at_once(lab, s3, bucket, instances):
     with ThreadPoolExecutor(3) as pool:
         sums = list(pool.map(lambda host: instances.run(host, command), hosts))
     assert sums == [hashlib.sha256(whole).hexdigest()] * 3
-    # What a host writes, this machine reads.
+    # This machine reads what a host has written.
     put = {"Bucket": bucket, "Key": "from a host"}
     url = theirs.generate_presigned_url("put_object", Params=put, ExpiresIn=600)
     send = (
@@ -151,7 +151,7 @@ def test_this_machines_environment(lab, capsys):
 
 
 def ask_raw(lab, *headers):
-    """The answer to a PUT of which only the head was sent."""
+    """Send only the headers of a PUT. Return the answer."""
     host, port = lab.endpoint_url.removeprefix("http://").split(":")
     signed = signed_headers(lab, b"", "s3", "/data-set/large", "PUT", {"Host": f"{host}:{port}"})
     with socket.create_connection((host, int(port)), 10) as connection:
@@ -169,7 +169,7 @@ def test_more_than_the_machine_can_hold_is_refused_before_it_comes(lab, bucket):
 
 
 def test_what_is_deleted_is_room_again(monkeypatch):
-    """Of objects that hold 100 bytes together, whatever replaced or deleted them."""
+    """Objects of 100 bytes in total free their space when they are replaced or deleted."""
     monkeypatch.setattr(objects, "ROOM", room := objects.Room(100))
     monkeypatch.setattr(objects, "KEY_BYTES", 0)
     for name in ("value", "dispose", "instances_tracked"):

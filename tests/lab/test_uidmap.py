@@ -37,7 +37,7 @@ def test_a_user_takes_subordinate_ids(owner):
     ids = [SubIds("bob", 1, 65_536), SubIds(owner, 300_000, 65_536)]
     expected = ((0, 300_000, 65_536),)
     assert map_for_user(1007, "ann", ids, ids) == IdMap(expected, expected)
-    # Without enough of them there is no map.
+    # With too few subordinate ids there is no map.
     assert map_for_user(1007, "ann", ids, []) is None
     assert map_for_user(1007, "ann", ids[:1], ids) is None
     assert map_for_user(1007, "ann", [SubIds(owner, 5, 10)], ids) is None
@@ -64,9 +64,9 @@ print(done, os.getuid(), *(reads(name) for name in ("python/module", "secret", "
 @pytest.mark.parametrize(
     ("sample", "expected"),
     [
-        # As another user, and nothing but Python of a folder that is root's alone.
+        # The server runs as another user, and can read only Python in a folder of root.
         ("python/module", "True 100000 read FileNotFoundError PermissionError"),
-        # Files that Python's owner kept to themselves: root as before.
+        # Python's own files are readable only by their owner: the server remains root.
         ("python/kept", "False 0 read FileNotFoundError read"),
     ],
 )

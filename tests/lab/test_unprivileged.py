@@ -1,4 +1,4 @@
-"""The lab without root: with subordinate ids where the machine gives some, else with one id."""
+"""The lab without root: with subordinate ids if the machine has some, otherwise with one id."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SUBIDS = f"labtest:{700_000}:65536\n"
 
 
 def as_user(home: Path, *command: str, with_subids: bool) -> subprocess.CompletedProcess:
-    """Run `clusterctl lab ...` as a user of its own, in a view of /etc that knows the user."""
+    """Run `clusterctl lab ...` as a separate user, who exists only in a changed view of /etc."""
     environ = ["env", f"HOME={home}", f"CLUSTERCTL_HOME={home}"]
     drop = ["setpriv", "--reuid", str(UID), "--regid", str(UID), "--clear-groups"]
     program = [sys.executable, "-m", "clusterctl", "lab", *command]
@@ -66,8 +66,8 @@ def user_lab(request):
     )
     if probe.returncode:
         pytest.skip("users cannot make user namespaces on this machine")
-    # Not pytest's own folder: that is for the user who runs the tests only.
-    # What ssh would put a host's address for in the way to it is a folder's name here.
+    # Not pytest's own folder, which only the user of the tests can enter. ssh replaces %h by the
+    # host's address in its options, which must not happen to this path.
     home = Path(tempfile.mkdtemp(prefix="clusterctl lab's %h-"))
     os.chown(home, UID, UID)
     started = as_user(home, "start", with_subids=request.param == "subuid")
@@ -91,7 +91,7 @@ def made(user_lab, tmp_path_factory):
 
 
 def test_its_network_is_in_nobodys_way(lab, user_lab):
-    """Whatever this machine routes, the lab of root that runs beside it among it."""
+    """It overlaps no route of this machine, which include those of the root's lab beside it."""
     assert user_lab.network == "10.77.0.0/16"
 
 
@@ -114,7 +114,7 @@ def test_a_host_of_an_unprivileged_lab(user_lab, made, tmp_path):
     assert output("cat ran-as") == ("root" if user_lab.mode == "subuid" else "ubuntu")
     assert len(output("nvidia-smi -L").splitlines()) == 4
     assert shared_with_hosts(user_lab) == set()
-    # Where there are subordinate ids, the user's own files are out of a host's reach.
+    # With subordinate ids, a host cannot reach the user's own files.
     uids = real_uids(processes_of_hosts(user_lab))
     assert min(uids) >= 700_000 if user_lab.mode == "subuid" else uids == {UID}
     assert output("sudo touch /opt/here && ls /opt/here") == "/opt/here"

@@ -20,7 +20,7 @@ def script(content: bytes = SCRIPT) -> UserData:
 
 
 def mime(*parts: tuple[str, str, str]) -> bytes:
-    """A message of parts, each its kind, its file name and its text."""
+    """Return a MIME message of parts, each with its type, file name and text."""
     whole = MIMEMultipart()
     for kind, name, text in parts:
         part = MIMEText(text, kind)
@@ -65,7 +65,7 @@ def test_what_it_is(raw, expected):
             [("cloud-boothook", "", "#cloud-boothook\n#!a"), ("x-shellscript-per-boot", "b", "b")],
             [("instance/boothooks/part-001", b"#!a"), ("scripts/per-boot/b", b"b")],
         ),
-        # The name is somebody else's: it stays in the folder.
+        # The file name is untrusted: the file stays in its folder.
         ([("x-shellscript", "../../etc/x", "a")], [("instance/scripts/.._.._etc_x", b"a")]),
         ([("x-shellscript", "\u00e4 $(x)\n", "a")], [("instance/scripts/(x)", b"a")]),
         (
@@ -97,7 +97,7 @@ def test_a_part_that_the_lab_cannot_run_keeps_no_other_from_running():
     ("raw", "said"),
     [
         (b"#cloud-config\npackages: []\n", "'#cloud-config'"),
-        # As cloud-init: no message without MIME-Version.
+        # Like cloud-init: without MIME-Version it is no message.
         (b"Content-Type: multipart/mixed", "'Content-Type: multipart/mixed'"),
         (gzip.compress(SCRIPT, mtime=0)[:-9], "not valid gzip"),
     ],
@@ -109,13 +109,13 @@ def test_what_the_lab_cannot_run_is_said(raw, said):
 
 
 def nested(depth: int) -> bytes:
-    """A message in a message in a message: 16 KiB of it, packed, are some thousands deep."""
+    """Return messages nested thousands of levels deep: packed, they fit into 16 KiB."""
     heads = (b"Content-Type: multipart/mixed; boundary=%d\n\n--%d\n" % (n, n) for n in range(depth))
     return gzip.compress(b"MIME-Version: 1.0\n" + b"".join(heads), mtime=0)
 
 
 def bomb() -> bytes:
-    """Parts that are 12 MiB each when they are unpacked: 200 of them, in a few KiB."""
+    """Return 200 parts in a few KiB, each of 12 MiB when unpacked."""
     part = base64.b64encode(gzip.compress(bytes(12 * 2**20))).decode()
     text = "--b\nContent-Type: text/x-shellscript\nContent-Transfer-Encoding: base64\n\n"
     head = "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n"
@@ -155,7 +155,7 @@ HOOK = "#!/bin/sh\nls /run/sshd.pid 2>&1; echo hook of $INSTANCE_ID >>/home/ubun
 
 @pytest.mark.lab
 def test_parts_at_their_times(instances, lab):
-    """Hooks before everything at each boot, scripts per boot before the user's, those once."""
+    """Each boot runs hooks, then per-boot scripts. The first boot then runs the user's scripts."""
     data = mime(
         ("x-shellscript", "zz-last", "#!/bin/sh\necho last\n"),
         ("x-shellscript-per-boot", "watch", PER_BOOT),

@@ -1,4 +1,4 @@
-"""What an EBS volume may be, decided from what is asked."""
+"""Valid EBS volumes, decided from the request."""
 
 from __future__ import annotations
 

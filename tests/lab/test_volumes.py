@@ -1,4 +1,4 @@
-"""/data of a given size, full, or read-only."""
+"""A volume /data of a given size, full, or read-only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
 def fails_with(instances, host, command):
-    """What a command that fails says."""
+    """Return the error message of a command. It has to fail."""
     return instances.run(host, f"({command}) 2>&1 && echo it did not fail; true")
 
 
@@ -23,7 +23,7 @@ def free(instances, host):
 
 
 def used(instances, host):
-    """Size, and how full it is, as df says."""
+    """Return size and use of a volume, as printed by df."""
     size, percent = instances.run(host, "df --output=size,pcent -B1 /data | tail -1").split()
     return int(size), percent
 
@@ -38,11 +38,11 @@ def test_a_full_volume(instances, faults):
     instances.run(one, "head -c 9M /dev/zero >/data/new")
     full = fails_with(instances, one, "head -c 2M /dev/zero >/data/more")
     assert "No space left on device" in full
-    # What is deleted is room again; nothing is there that a host could delete, but its own.
+    # Deleting files frees space. A host can only delete its own files.
     instances.run(one, "rm /data/more /data/new")
     assert instances.run(one, "ls -A /data") == "old"
     assert free(instances, one) == 10 * MIB
-    # It keeps that over a stop, and has its own files after both.
+    # A stop keeps the volume full; the host's own files survive the stop and the drain.
     ids = [one["InstanceId"]]
     instances.ec2.stop_instances(InstanceIds=ids)
     instances.in_state(ids[0], "stopped")
@@ -92,7 +92,7 @@ def boots(faults, host):
 
 
 def test_the_size_of_volumes(lab_home, key):
-    """More than this machine's memory, too, as long as it is not full."""
+    """A volume may be larger than this machine's memory, if it is not full."""
     assert lab_home.run("start", "--data-size", "1TiB") == 0
     record = read_record(lab_home.path)
     assert record.volume_bytes == 1024 * GIB

@@ -1,4 +1,4 @@
-"""Hosts in VPCs that somebody made, beside the default ones."""
+"""Hosts in VPCs other than the default ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture
 def vpcs(ec2, instances):
-    """Makes VPCs with subnets, and has them gone at the end, with the instances in them."""
+    """Return a function that makes VPCs with subnets. The end removes them and their instances."""
     made = []
 
     def make(block: str, *subnets: str):
@@ -76,7 +76,7 @@ def test_hosts_of_two_subnets_and_of_the_default_vpc_reach_each_other(instances,
 
 
 def gets_s3(instances, one) -> bool:
-    """Whether S3 takes a host's connection."""
+    """Return whether S3 accepts a connection from a host."""
     place = instances.lab.storage_url.removeprefix("http://")
     known = one.get("PublicIpAddress") or one["PrivateIpAddress"]
     command = f"timeout 2 bash -c '</dev/tcp/{place}/80'"
@@ -131,7 +131,7 @@ def test_addresses_that_the_lab_cannot_have(instances, vpcs):
 
 @pytest.fixture
 def stacks(lab):
-    """The lab's CloudFormation; no stack is left at the end."""
+    """Return the lab's CloudFormation. All stacks are removed at the end."""
     stacks = client(lab, service="cloudformation")
     yield stacks
     assert stacks.describe_stacks()["Stacks"] == []
@@ -143,7 +143,7 @@ def status_of(stacks, name: str) -> str:
 
 
 def make_stack(stacks, block: str) -> dict[str, str]:
-    """The package's own template for a network; the stack's outputs."""
+    """Make a stack from the package's template for a network. Return the stack's outputs."""
     halves = [str(half) for half in ipaddress.ip_network(block).subnets(prefixlen_diff=1)]
     parameters = {
         "Network": "made",

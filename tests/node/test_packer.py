@@ -1,4 +1,4 @@
-"""The one packer: what runs on nodes comes whole, on the oldest Python, with nothing else."""
+"""The packer: programs for nodes are complete, run on the oldest Python, and need nothing else."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def imported(source: str) -> set[str]:
 
 @pytest.mark.parametrize("name", OWN)
 def test_nothing_but_itself_and_the_standard_library(name):
-    """Where a function imports, too: what comes along is what is imported at the top."""
+    """Imports within functions count as well: the packer adds only modules imported at the top."""
     ours = {one for one in imported(source_of(name)) if one.startswith("clusterctl")}
     others = {one.split(".")[0] for one in imported(source_of(name)) - ours}
     assert others <= sys.stdlib_module_names

@@ -1,4 +1,4 @@
-"""A cluster as value, for tests that need no EC2."""
+"""A cluster as a value, for tests without EC2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to a cluster under faults: each command, what was there before, what is to be."""
+"""The commands that are tested under faults: each with the state before it and after it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clusterctl.operations import up as up_module
 from clusterctl.operations.launcher import Launcher
 
 NAME = "demo"
-# Several network cards: an elastic address. EFA and two nodes: a placement group.
+# Several network cards need an elastic address. EFA and several nodes need a placement group.
 SPEC = ClusterSpec(NAME, 3, "p4d.24xlarge")
 _sleep = time.sleep
 
@@ -27,7 +27,7 @@ Deed = Callable[[Launcher], Any]
 def make_ready(
     launcher: Launcher, name: str, members: Sequence[Instance], had_limits: bool = False
 ) -> tuple[Cluster, tuple[int, ...], bool]:
-    """In the place of getting hosts ready, where there are none: they run, or it is an error."""
+    """Replaces the wait for ready hosts, since there are none: nodes run, or it is an error."""
     cluster = as_cluster(launcher.clients.ec2, name, members)
     assert cluster
     ids = [node.instance_id for node in cluster.nodes]
@@ -45,7 +45,7 @@ def make_ready(
 
 
 def hasten(put: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Nobody waits long for what takes no time here, and hosts need not be got ready."""
+    """Shorten all waits, and skip getting hosts ready."""
     from botocore.retries.quota import RetryQuota
 
     from clusterctl.lab.ec2 import placement_groups
@@ -53,7 +53,7 @@ def hasten(put: Callable[[Any, str, Any], None] = setattr) -> None:
     put(time, "sleep", lambda seconds: _sleep(min(seconds, 0.02)))
     put(placement_groups, "PENDING_S", 0.03)
     put(down_module, "LAUNCH_SHOWS_WITHIN_S", 0.1)
-    # Clients are kept from case to case; a command of its own has all of its repetitions left.
+    # Clients are shared by all cases, but a real command starts with its full quota of retries.
     put(RetryQuota, "acquire", lambda quota, amount: True)
     put(up_module, "make_ready", make_ready)
     put(members, "make_ready", make_ready)
@@ -77,8 +77,9 @@ def nothing(launcher: Launcher) -> None:
 
 @dataclass(frozen=True)
 class Command:
-    """`before` makes what it finds. `again` is what its user does after a failure; then the nodes
-    of these indices are there, in this state."""
+    """A command. `before` makes the state that it finds. `again` is what its user does after a
+    failure. In the end the nodes with `indices` are in `state`.
+    """
 
     act: Deed
     before: Deed = up

@@ -12,7 +12,7 @@ __all__ = ["client", "moto_client", "moto_url"]
 
 @pytest.fixture(scope="module")
 def world(moto_url, tmp_path_factory):
-    """An EC2 for commands that fail; what one case has left may serve the next."""
+    """Return an EC2 for commands that fail. The next case may use what a case leaves."""
     return World(moto_url, tmp_path_factory.mktemp("home"))
 
 
@@ -34,7 +34,7 @@ sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
 
 @pytest.fixture
 def quiet(pair):
-    """The cluster of two hosts with nothing running, no jobs kept, and ~/stay.py."""
+    """Return the cluster of two hosts without processes and jobs, with ~/stay.py."""
     for node in (0, 1):
         pair.on(node, "rm -rf /data/go ~/.clusterctl/jobs/*; cat >stay.py", STAY.encode())
     yield pair
@@ -45,7 +45,7 @@ def quiet(pair):
 
 @pytest.fixture
 def stay(quiet):
-    """Start a job that stays until there is a /data/go, and wait for its ranks: its id."""
+    """Start a job that runs until /data/go exists. Return its id, once its ranks run."""
 
     def start(ranks, *options):
         run = ("train", str(ranks), "--detach", "--json", "--script", "~/stay.py", *options)

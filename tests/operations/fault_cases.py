@@ -1,4 +1,4 @@
-"""Every API call of every command, and the ways in which each is broken."""
+"""Every API call of every command, and the ways to break it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOKS = (
     "DescribeSubnets DescribeVpcs DescribeKeyPairs DescribeSecurityGroups DescribePlacementGroups "
     "DescribeAddresses"
 )
-# For a launch.
+# Calls for a launch.
 CATALOGUE = (
     "DescribeInstanceTypes DescribeImages DescribeInstanceTypeOfferings DescribeInstances "
     "GetServiceQuota DescribeRouteTables DescribeVpcEndpoints DescribeInstanceAttribute"
@@ -46,11 +46,11 @@ CALLS = {
 FOR_CHANGES = (Mode.REFUSED, Mode.BROKEN, Mode.LOST, Mode.LOST_ONCE, Mode.INTERRUPTED, Mode.KILLED)
 FOR_LOOKS = (Mode.REFUSED, Mode.STOPPED)
 LAUNCH = "RunInstances"
-# Before these nothing is done that a second run would not do alike: it makes the same calls.
+# Commands have no lasting effect before these calls: a second run makes the same calls.
 LASTING = {"up": "CreatePlacementGroup", "stop": "StopInstances", "start": "StartInstances"}
 LASTING |= {"down": "TerminateInstances", "add": "CreateTags", "remove": "CreateTags"}
 LASTING |= {"replace": "CreateTags", "replace-head": "CreateTags"}
-# Those that have in them what the others do.
+# Commands that include what the others do.
 LARGEST = ("up", "down", "replace-head", "start")
 
 
@@ -61,16 +61,16 @@ def first_looks(name: str) -> list[int]:
 
 
 def _case(name: str, number: int, *how: Mode | str, plain: bool):
-    """`--all` adds those that are not plain."""
+    """Return a case for pytest. Only plain ones run without `--all`."""
     words = [one if isinstance(one, str) else one.name for one in how]
     id = "-".join([name, str(number), CALLS[name].split()[number], *words])
     return pytest.param(name, number, *how, id=id, marks=() if plain else pytest.mark.all)
 
 
 def changes(ways: list[tuple[Mode | str, ...]], by_turns: list[tuple[Mode | str, ...]]):
-    """(command, call, *way): every change in every way; on every run in one of `by_turns`.
+    """Return (command, call, *way) for every change in every way. Only one of `by_turns` always runs.
 
-    What goes wrong with a launch costs the most: of that of `up` no way is left out.
+    A failed launch costs the most, so all ways of breaking the launch of `up` always run.
     """
     turns = itertools.cycle(by_turns)
     for name in COMMANDS:
@@ -85,9 +85,9 @@ def changes(ways: list[tuple[Mode | str, ...]], by_turns: list[tuple[Mode | str,
 
 
 def later_looks():
-    """(command, call, mode): every look after the first lasting change, in one mode by turns.
+    """Return (command, call, mode) for every read after the first lasting change, modes in turn.
 
-    What is looked at for a launch `up` looks at, too.
+    The reads for a launch are those of `up`.
     """
     for name in COMMANDS:
         first, calls = first_looks(name), CALLS[name].split()

@@ -1,4 +1,4 @@
-"""A program that runs commands in children and has them killed at one call: a line for each."""
+"""Runs a command in a child for each line of its input, and kills it at one call."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.operations.wire import Mode, wired
 
 
 class Slayer:
-    """The program, from outside."""
+    """The program, as seen by tests."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def run(self, command: str, folder: Path, number: int, mode: Mode) -> int:
-        """The signal that ended the command; 0 when it came to its end."""
+        """Return the signal that ended the command, or 0 if it finished."""
         asked = json.dumps([command, str(folder), number, mode.name])
         assert self._process.stdin
         assert self._process.stdout
@@ -47,7 +47,7 @@ def slayer(endpoint_url: str) -> Iterator[Slayer]:
 def main() -> None:
     hasten()
     clients = wired(sys.argv[1])
-    # Made, and not used: a child has its own connections.
+    # Clients are made here, but used in children only, which have their own connections.
     without_retries(clients.ec2)
     for _ in (clients.ssm, clients.quotas, clients.pricing("us-east-1")):
         pass

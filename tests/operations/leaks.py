@@ -1,4 +1,4 @@
-"""Things that clusters leave behind, made by hand."""
+"""Left-over resources of clusters, made by tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.moto_ec2 import NEW_IMAGE
 
 
 def labels(kind: str, cluster: str | None, key: str = tags.CLUSTER) -> dict:
-    """The TagSpecifications argument; none for what is somebody else's."""
+    """Return the TagSpecifications argument. It is empty for resources of others."""
     if cluster is None:
         return {}
     return {"TagSpecifications": [{"ResourceType": kind, "Tags": tags.tag_list({key: cluster})}]}
@@ -18,7 +18,7 @@ def subnet_of(ec2) -> str:
 
 
 def launch(ec2, cluster: str | None, image: str = NEW_IMAGE, **more) -> str:
-    """An instance, with volume and interface as RunInstances makes them."""
+    """Launch an instance, with a volume and an interface as RunInstances makes them."""
     kinds = labels("instance", cluster)
     made = ec2.run_instances(
         ImageId=image,
@@ -33,7 +33,7 @@ def launch(ec2, cluster: str | None, image: str = NEW_IMAGE, **more) -> str:
 
 
 def leave_behind(ec2, cluster: str | None) -> dict[str, str]:
-    """One of every kind that holds on to nothing, by kind. Some kinds' ids are their names."""
+    """Make one unused resource of every kind. Return their ids by kind; some ids are names."""
     zone = f"{ec2.meta.region_name}a"
     name = f"leak-{cluster!r}".encode("unicode_escape").decode()[:200]
     ec2.create_placement_group(
@@ -58,9 +58,9 @@ def leave_behind(ec2, cluster: str | None) -> dict[str, str]:
 
 
 def everything(ec2) -> set[str]:
-    """The ids of all there is and has not been told to end; placement groups by name.
+    """Return the ids of all resources that are not ending; placement groups by name.
 
-    Whoever's it is: an instance that another test ended may still be shutting down.
+    They may belong to any test: an instance of another test may still be shutting down.
     """
     instances = [
         one["InstanceId"]
@@ -86,7 +86,7 @@ def everything(ec2) -> set[str]:
 
 
 def clear(ec2) -> None:
-    """Remove what the functions of this module have made for somebody else."""
+    """Remove the resources that this module has made as those of others."""
     ours = [{"Name": "tag-key", "Values": [tags.CLUSTER]}]
     kept = {
         one["InstanceId"]

@@ -1,4 +1,4 @@
-"""A cluster with nodes that do not run, and choosing among its nodes."""
+"""Access to a cluster with nodes that do not run, and the selection of nodes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ PUBLIC = "198.51.100.7"
         (PUBLIC, None, True),
         (PUBLIC, "", True),
         (PUBLIC, "198.51.100.8", False),
-        # Nobody can be reached from outside: the caller must be on that network.
+        # No node has a public address: the caller must be in their network.
         (None, None, False),
         (None, "198.51.100.8", False),
     ],
@@ -87,7 +87,7 @@ def test_private_nodes_are_behind_the_head(head_ip, node_ip, jumps):
     assert first.jump is None
     assert second.jump == (first if jumps else None)
     assert second.address == (node_ip or "10.0.0.5")
-    # Only what is dialled from here goes through the proxy.
+    # Only connections from this machine go through the proxy.
     assert (first.proxy_command, first.proxy_passes_fd) == (proxy, True)
     assert second.proxy_command == (() if jumps else proxy)
 

@@ -1,4 +1,4 @@
-"""bench on two hosts of the lab: the real trainer, cut off in the middle and gone on with."""
+"""`bench` on two hosts of the lab with the real trainer, cut off and resumed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRAINER = ("--", "-m", "resnet18", "--image_size", "32", "-b", "2")
 
 @pytest.fixture
 def quiet(pair):
-    """The cluster with nothing running and no jobs kept."""
+    """Return the cluster without running processes and without jobs."""
     pair.on(0, "rm -rf ~/.clusterctl/jobs/*")
     yield pair
     pair.ctl("cancel")
@@ -32,7 +32,7 @@ def quiet(pair):
 
 
 def begun(process, run):
-    """The job of that run, once it has started."""
+    """Return the job of a run, once it has started."""
     for line in process.stderr:
         started = re.match(rf"run {run} of .*\(job (\S+)\)", line)
         if started:
@@ -54,7 +54,7 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     assert sorted(run["gpus"] for run in json.loads(plan)["runs"]) == [1, 2]
     assert (json.loads(plan)["usd_per_hour"], out.exists()) == (6.12, False)
 
-    # Ctrl-C in the second run: it is ended on all nodes, the first is kept.
+    # Ctrl-C in the second run: it is cancelled on all nodes. The result of the first run is kept.
     process = quiet.start("bench", *short, "--seed", "5", *TRAINER)
     first = begun(process, 1)
     second = begun(process, 2)
@@ -68,8 +68,8 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
         "1 run to make, 1 run kept: about " in quiet.ctl("bench", *short, "--dry-run", *TRAINER)[2]
     )
 
-    # Killed in it: the run goes on by itself, and its result is taken from there, even if that size
-    # is not asked for any more. A second benchmark has left it alone.
+    # Killed in a run: the run continues without clusterctl. The next `bench` takes its result, even
+    # if that size is not requested any more. Another benchmark does not disturb the run.
     kept = (out / "runs.jsonl").read_bytes()
     process = quiet.start("bench", *short, *TRAINER)
     second = begun(process, 1)
@@ -78,7 +78,7 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     process.kill()
     process.communicate()
     with (out / "runs.jsonl").open("a") as file:
-        file.write('{"gpus": 2, "data": "synt')  # as if it had been cut while it was written
+        file.write('{"gpus": 2, "data": "synt')  # as if killed during the write
     status, _, err = quiet.ctl("bench", "--gpus", "1", *short[2:], *TRAINER)
     assert (status, "0 runs to make, 1 run kept" in err) == (0, True), err
     assert second in (out / "runs.jsonl").read_text()
@@ -101,7 +101,7 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     assert all(line.replace("'", "&#x27;") in page for line in firsts)
     assert (out / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
-    # Nothing is left to do; other options are another benchmark; and it is like itself.
+    # Nothing is left to do. Other options are another benchmark. It equals itself.
     status, text, err = quiet.ctl("bench", *short, *TRAINER)
     assert (status, err.splitlines()[-2]) == (0, "0 runs to make, 3 runs kept"), err
     status, _, err = quiet.ctl("bench", *short, *TRAINER[:-1], "4")

@@ -1,4 +1,4 @@
-"""`clusterctl bench NAME --network` on four hosts of the lab, whose links have a rate."""
+"""`clusterctl bench NAME --network` on four hosts of the lab, whose links have a limited rate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def quad(lab):
     cluster = LabCluster(lab, "quad")
     status, _, err = cluster.ctl("up", "--nodes", "4", "--instance-type", "p3.2xlarge")
     assert status == 0, err
-    # Whatever else this machine does, it carries more than that.
+    # A rate that this machine can carry under any load.
     shape(cluster, "shape", "all", "--rate", "100mbit")
     yield cluster
     shape(cluster, "unshape", "all")
@@ -42,7 +42,7 @@ def measured(cluster, watch=lambda step: None):
 
 
 def left_on(cluster, node):
-    """Relays, ranks and listeners on a node, sshd's own left out."""
+    """Return the relays, ranks and listeners on a node, without those of sshd."""
     left = "pgrep -af 'clusterctl:|[m]pirun|MPI_Allreduce' | grep -v pgrep; "
     return cluster.on(node, left + "ss -Hltn | grep -v ':22 '; :")
 
@@ -52,7 +52,7 @@ def blamed(report):
 
 
 def test_a_slow_link_is_named(quad):
-    """And nobody else where the machine is idle, which tests/bench/test_network.py shows."""
+    """On an idle machine no other link is named: tests/bench/test_network.py shows that."""
     with quad.fault(2, "shape", "unshape", "--rate", "10mbit"):
         report = measured(quad)
     assert ("bench.slow-node", "quad-2") in blamed(report)
@@ -62,7 +62,7 @@ def test_a_slow_link_is_named(quad):
     [table] = report.allreduce
     assert (table.program, table.ranks, table.error) == ("MPI_Allreduce", 4, "")
     assert [row.bytes for row in table.rows][:3] == [8, 1024, 65536]
-    # No rank's link carries more than the slowest, but for its burst.
+    # No rank's link carries more than the slowest one, except for a burst.
     assert table.rows[3].busbw < 1.1 * 10 * MBIT
     assert [left_on(quad, node) for node in range(4)] == [""] * 4
 
@@ -98,7 +98,7 @@ def test_a_head_node_lost_behind_the_pairs_takes_no_figure_along(quad, monkeypat
 
 
 def test_its_command_with_nccl_tests_where_they_are(quad, tmp_path):
-    # No GPU is here: what stands in prints a row as they do, once.
+    # There is no GPU: a replacement prints one row like nccl-tests.
     row = "1073741824 268435456 float sum -1 4605 233.16 437.18 0 4600 233.4 437.6 0"
     program = f'#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" != 0 ] || echo "  {row}"\n'
     path = "nccl-tests/build/all_reduce_perf"
@@ -109,7 +109,7 @@ def test_its_command_with_nccl_tests_where_they_are(quad, tmp_path):
     status, out, err = quad.ctl("bench", *options, "--plot", str(picture))
     for node in range(4):
         quad.on(node, "rm -r nccl-tests")
-    # 1: on busy processors a link may be named slow.
+    # Status 1: on a busy machine, a link may be named as slow.
     assert (status in (0, 1), err.splitlines()[0]) == (True, f"wrote {picture}"), err
     header, *rows = [line.split() for line in out.partition("\n\n")[0].splitlines()]
     assert header == ["GBIT/S,", "3", "STREAMS,", "TO", "0", "1", "2", "3"]

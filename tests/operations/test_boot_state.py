@@ -1,4 +1,4 @@
-"""What a reboot must bring back: said by a real shell, and compared."""
+"""What a reboot must restore: reported by a real shell, and compared."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ WITHOUT_DATA = replace(BEFORE, mounts={"/": BEFORE.mounts["/"]})
         (BEFORE, BEFORE, 8, []),
         (WITHOUT_DATA, BEFORE, 8, []),
         (BEFORE, WITHOUT_DATA, 8, ["/data (/dev/nvme1n1) is not mounted again"]),
-        # Disks are numbered anew at each boot.
+        # The kernel may number disks differently at each boot.
         (BEFORE, with_data("/dev/nvme2n1", "xfs"), 8, []),
         (
             BEFORE,
@@ -117,7 +117,7 @@ WITHOUT_DATA = replace(BEFORE, mounts={"/": BEFORE.mounts["/"]})
             ["/data is 10.0.0.8:/x now, not 10.0.0.9:/x"],
         ),
         (BEFORE, replace(BEFORE, gpus=7), 8, ["nvidia-smi sees 7 of 8 GPUs"]),
-        # A reboot is there to bring a lost GPU back.
+        # A GPU that was lost before the reboot should be back.
         (replace(BEFORE, gpus=7), replace(BEFORE, gpus=7), 8, ["nvidia-smi sees 7 of 8 GPUs"]),
         (replace(BEFORE, gpus=0), BEFORE, 8, []),
         (replace(BEFORE, gpus=1), replace(BEFORE, gpus=0), 0, ["nvidia-smi sees 0 of 1 GPU"]),

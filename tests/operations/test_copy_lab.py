@@ -1,4 +1,4 @@
-"""Copies to hosts of the lab: machines that freeze, are cut off, have no room or a slow link."""
+"""Copies to hosts of the lab that freeze, are cut off, have full disks or slow links."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 class Cluster:
-    """Four hosts, and what is done to them."""
+    """Four hosts, and actions on them."""
 
     def __init__(self, lab):
         self.environ = {**os.environ, "CLUSTERCTL_HOME": str(lab.home), "CLUSTERCTL_LAB": "1"}
@@ -80,7 +80,7 @@ def cluster(lab):
 
 @pytest.fixture
 def shaped(cluster):
-    """All links carry 60 Mbit/s, so that there is time for something to happen."""
+    """Limit all links to 60 Mbit/s, so that there is time for something to happen."""
     instances = [cluster.instance(number) for number in range(4)]
     for instance in instances:
         cluster.fault("shape", instance, "--rate", "60mbit")
@@ -98,7 +98,7 @@ def large(tmp_path):
 
 
 def once(reached, deed):
-    """A watcher that does the deed when `reached(progress)` is true for the first time."""
+    """Return a watcher that acts when `reached(progress)` is true for the first time."""
     done = []
 
     def watch(progress):
@@ -129,7 +129,7 @@ def test_the_command_twice(cluster, tmp_path):
 
 
 def test_ec2_is_asked_for_the_links_beside_the_logins(cluster, tmp_path, monkeypatch):
-    """It answers when a relay runs, and the plan has it. For S3, which needs no plan, it is not."""
+    """EC2 answers when relays already run, and the plan uses it. A source in S3 needs no plan."""
     asked = []
 
     def rates():
@@ -240,7 +240,7 @@ def test_a_slow_link_holds_nobody_back(cluster, shaped, large):
 
 
 def test_nodes_whose_ports_are_closed_to_each_other(cluster, large):
-    """Everything comes from the source then, and where that is closed too, through SSH."""
+    """Then all data comes from the source, or through SSH if the source's port is closed as well."""
     path, digest = large
     blocks = "sudo -n ip route add blackhole"
     with cluster.open() as access:

@@ -1,4 +1,4 @@
-"""What `costs` says beside the true bill, for any row of starts, stops and removals."""
+"""`costs` compared with the true bill, for any sequence of starts, stops and removals."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ BEGIN = datetime(2026, 11, 1, tzinfo=timezone.utc)
 
 @dataclass
 class Machine:
-    """An instance, and every run that its owner pays for: from, to."""
+    """An instance, and the start and end of every run that its owner pays for."""
 
     id: str
     made_at: datetime
     tags: dict[str, str]
     runs: list[list[datetime | None]] = field(default_factory=list)
-    asked: bool = False  # for its last stop
+    asked: bool = False  # whether clusterctl requested its last stop
     ended_at: datetime | None = None
-    # Whether EC2 and our tags know all of it, and whether its guard has counted all of it.
+    # Whether EC2 and our tags have all runs, and whether its guard has counted all of them.
     known: bool = True
 
     @property
@@ -70,7 +70,7 @@ class Machine:
 
 
 class World:
-    """EC2 as far as money is concerned, and the verbs in the order in which they call it."""
+    """EC2 with regard to costs, and the commands with their calls in order."""
 
     meta = SimpleNamespace(region_name="us-east-1", endpoint_url="https://ec2.example")
 
@@ -135,7 +135,7 @@ class World:
             one.known = False
 
     def start(self):
-        """`up`, which may wait for capacity; the guards tell it for how long they have run."""
+        """Start nodes like `up`, which may wait for capacity and reads the guards' running times."""
         going = self.some("stopped")
         for _ in range(self.chance.randint(1, 3)):
             self.wait(7200)
@@ -166,7 +166,7 @@ class World:
         note_spent(self.clients, self.seen(asked), None, used_h)
 
     def remove(self):
-        """As `replace` does it when the new machine is there."""
+        """Remove a node, like `replace` after the new machine exists."""
         going = [
             one
             for one in self.machines
@@ -191,7 +191,7 @@ class World:
             (self.machines, report.spent_usd, report.complete),
         ):
             bill = sum(one.bill(self.now) for one in machines)
-            # A removal takes 2 s after it was noted; a tag has four digits.
+            # A removal takes 2 s after it is recorded, and a tag has four digits.
             if complete:
                 assert said >= bill - 0.02 * len(machines)
             runs = sum(len(one.runs) for one in machines)
@@ -258,7 +258,7 @@ def test_a_machine_that_switched_itself_off_and_was_started_again(lab, monkeypat
 
     try:
         assert clusterctl("up", name, "--nodes", "1", "--instance-type", "p3.2xlarge").status == 0
-        # Killed right after StopInstances: the run was noted before.
+        # Killed right after StopInstances: the run is recorded before it.
         with monkeypatch.context() as patch:
             patch.setattr(power, "_await_stopped", Mock(side_effect=KeyboardInterrupt))
             assert clusterctl("stop", name).status == 130
@@ -271,14 +271,14 @@ def test_a_machine_that_switched_itself_off_and_was_started_again(lab, monkeypat
         clusterctl("run", name, "sudo -n poweroff")
         wait_until(lambda: node().node.state.value == "stopped", "the end of its run")
         assert "switched itself off" in money(complete=False)[0]
-        # An hour later, in the console.
+        # Stopped an hour later, in the console.
         hour_ago = second.until - timedelta(hours=1)
         tagged = tags.tag_list({tags.SPENT: tags.spent_text(replace(second, until=hour_ago))})
         ec2.create_tags(Resources=[node().node.instance_id], Tags=tagged)
         ec2.start_instances(InstanceIds=[node().node.instance_id])
         wait_until(lambda: node().node.state.value == "running", "another run")
         assert "is not known" in money(complete=False)[0]
-        # What is not known stays so.
+        # Unknown costs stay unknown.
         assert clusterctl("stop", name, "--force").status == 0
         assert clusterctl("start", name).status == 0
         assert money(complete=False)

@@ -1,4 +1,4 @@
-"""`copy --detach` on hosts of the lab: the data to the head node, and from there without us."""
+"""`copy --detach` on hosts of the lab: data goes to the head node, and on from there without us."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUMS = "cd {0} && find . -type f -print0 | sort -z | xargs -0 sha256sum"
 
 @pytest.fixture
 def place(pair, request):
-    """A name of its own in the home folder of both nodes; no job is left."""
+    """Return a destination in both home folders that no other test uses. End all jobs."""
     name = f"detached-{request.node.name[:40]}"
     yield name
     pair.ctl("cancel")
@@ -36,7 +36,7 @@ def source(tmp_path):
 
 
 def detached(pair, *words):
-    """The id of the job that `copy --detach WORDS` starts."""
+    """Start `copy --detach WORDS`. Return the id of its job."""
     status, out, err = pair.ctl("copy", "--detach", "--json", *words)
     assert status == 0, (out, err)
     last = json.loads(out.splitlines()[-1])
@@ -52,7 +52,7 @@ def job(pair, job_id):
 
 
 def finished(pair, *words):
-    """What the job of `copy --detach WORDS` says, and its record, when it has succeeded."""
+    """Run `copy --detach WORDS`. Return its job's output and record, after it has succeeded."""
     job_id = detached(pair, *words)
     status, out, err = pair.ctl("logs", "-f", "--job", job_id)
     assert status == 0, (out, err)
@@ -77,7 +77,8 @@ def test_the_others_get_what_was_brought_and_nothing_else(pair, place, source):
 
 
 def test_a_reboot_of_the_head_node_and_the_same_again(pair, place):
-    """While it runs there is no second one to the same place; cut short, the next goes on."""
+    """A second copy to the same place is refused while one runs. The next one resumes a copy that
+    was cut off."""
     pair.on(0, f"mkdir {place}; head -c 96000000 /dev/urandom >{place}/large")
     again = ("--from", "0", f"~/{place}/", f"{place}")
     with pair.fault(0, "shape", "unshape", "--rate", "8mbit"):
@@ -97,7 +98,7 @@ def test_a_reboot_of_the_head_node_and_the_same_again(pair, place):
 
 
 def parts_of(pair, place, command, *words):
-    """What `disk` or `clean-logs --copies` says of the copy to this place."""
+    """Return what `disk` or `clean-logs --copies` shows for the copy to this place."""
     status, out, err = pair.ctl(command, *words, "--json")
     assert status == 0, err
     found = json.loads(out)
@@ -122,8 +123,8 @@ def test_cancel_keeps_what_came_until_it_is_discarded(pair, place, source):
     assert (status, f"/{place} " in out, "freed " in out) == (0, True, True), (out, err)
     assert pair.on(1, f"ls -A {place}") == "another\n"
     assert parts_of(pair, place, "disk") == []
-    # What a sync from S3 that was killed has left is such a thing, too, and not data. A copy that
-    # gets everything to there leaves none of it.
+    # Files of a killed sync from S3 are left-overs as well, not data. A complete copy to the same
+    # place removes them.
     left = f"{place}/.clusterctl-copy/s3-a/0"
     pair.on(1, f"mkdir -p {left}; echo part >{left}/f")
     assert parts_of(pair, place, "disk") == [("pair-1", False)]
@@ -133,7 +134,7 @@ def test_cancel_keeps_what_came_until_it_is_discarded(pair, place, source):
 
 
 def test_of_an_empty_folder_nothing_else_is_copied(pair, place, tmp_path):
-    """All that the head node has in DST would be."""
+    """Otherwise everything in the head node's DST would be copied."""
     pair.on(0, f"mkdir {place} && echo private >{place}/mine")
     status, _, err = pair.ctl("copy", "--detach", f"{tmp_path}/", place)
     assert (status, "there is nothing in" in err) == (2, True), err

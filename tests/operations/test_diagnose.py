@@ -1,4 +1,4 @@
-"""What `collect` sees of real jobs on two hosts of the lab, and what `diagnose` says of a training.
+"""`collect` on real jobs on two hosts of the lab, and `diagnose` on a training.
 
 tests/diagnosis/test_faults.py has the other faults, on every run of `./scripts/test --all`."""
 
@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 TINY = ("-m", "resnet18", "--image_size", "32", "-b", "2", "--num_batches", "1000000")
 
 
-# Rank 0 has 300 threads, one of them at a pipe that nobody writes to; rank 1 has a name to trip
-# over and is at such a pipe itself. Both have a child with the ranks' variables.
+# Rank 0 has 300 threads, one of which reads a pipe without a writer. Rank 1 reads such a pipe
+# itself, and has special characters in its name. Both have a child with the ranks' variables.
 STUCK = """\
 import ctypes, os, subprocess, sys, threading, time
 rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
@@ -53,10 +53,10 @@ def seen(pair, job_id=None):
 
 @pytest.fixture
 def trained(pair):
-    """A training of two ranks that makes steps: the id of its job."""
+    """Start a training of two ranks. Return the id of its job, once it makes steps."""
     started = pair.ctl("train", "2", "--synthetic", "--detach", "--json", "--", *TINY)
     job_id = json.loads(started[1])["id"]
-    # The model is built when there is a row below the head.
+    # The model is built once there is a row below the table's header.
     made = re.compile(r"Step Epoch.*\n.*\d+\.\d", re.MULTILINE)
     eventually(lambda: made.search(pair.ctl("logs")[1]), "the first steps")
     yield job_id
@@ -87,7 +87,7 @@ def test_a_training_and_its_end(pair, trained):
         assert last.threads > 5
         for sample in rank.samples:
             assert (sample.stack_source, sample.stack_error) == ("py-spy", "")
-        # A busy node may cut one that is read while it changes: not all three.
+        # On a busy node, a stack that is read while it changes may be cut, but not all three.
         outermost = {
             (one.frames[0].function, one.frames[0].file.rpartition("/")[2])
             for sample in rank.samples
@@ -108,14 +108,14 @@ def test_a_training_and_its_end(pair, trained):
     assert {one.job_id for host in evidence.hosts for one in host.processes} == {trained}
     assert decode(Evidence, json.loads(json.dumps(evidence.as_data()))) == evidence
 
-    # Where no step ends while a busy machine is looked at, a young job is said to start.
+    # If a busy machine finishes no step between two samples, a new job counts as starting.
     eventually(
         lambda: json.loads(pair.ctl("diagnose", "--json")[1])["check"] == "healthy", "health"
     )
     with pair.fault(1, "freeze", "thaw"):
         status, out, _ = pair.ctl("diagnose", "--json")
     said = json.loads(out)
-    # A warning where a step was made since the first look at it.
+    # A warning if a step was made since the first sample.
     assert (status > 0, said["check"]) == (True, "host.silent"), said["verdict"]
     [silent] = [one for one in said["findings"] if one["check"] == "host.silent"]
     assert (silent["host"], silent["ranks"]) == ("pair-1", [1])
@@ -128,7 +128,7 @@ def test_a_training_and_its_end(pair, trained):
 
 @pytest.fixture
 def by_hand(pair):
-    """An mpirun that somebody typed, whose ranks are stuck."""
+    """Start an mpirun by hand, whose ranks hang."""
     pair.put("stuck.py", STUCK)
     for node in (0, 1):
         pair.on(node, "rm -rf /data/*; mkfifo /data/feed; truncate -s 5000 /data/part")
@@ -173,12 +173,12 @@ def test_stuck_ranks_of_an_mpirun_by_hand(by_hand):
     assert "T" in daemons
 
 
-# What stands for a kernel that forbids ptrace.
+# Replaces py-spy, as on a kernel that forbids ptrace.
 REFUSES = "#!/bin/sh\necho Error: Permission denied >&2\nexit 1\n"
 
 
 def test_what_is_missing_is_said_and_the_rest_is_there(by_hand):
-    """On node 0 nobody may look into a process; on node 1 nothing can be kept."""
+    """On node 0, processes cannot be read; on node 1, nothing can be stored."""
     name = diagnose.PySpies(by_hand.lab.home).of("x86_64")[0].name
     place = "~/.local/share/clusterctl"
     by_hand.on(

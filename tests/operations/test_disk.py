@@ -1,4 +1,4 @@
-"""disk and clean-logs on the lab, with a volume filled for real."""
+"""`disk` and `clean-logs` in the lab, with a really full volume."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_root_volumes_grow_once_in_six_hours(pair):
     assert re.fullmatch(r"pair-1: \d+ GiB, now 200; no device: \S+\n", out)
     status, _, err = pair.ctl("disk", "--grow", "250", "--nodes", "1")
     assert (status, err.startswith("pair-1: its volume vol-")) == (1, True), err
-    # A file system alone is no change of the volume.
+    # If only the file system has to grow, the volume is not changed.
     status, out, err = pair.ctl("disk", "--grow", "200", "--nodes", "1")
     assert (status, out[:30]) == (0, "pair-1: 200 GiB, now 200; no de"[:30]), err
     status, _, err = pair.ctl("disk", "--grow", "10")
@@ -93,7 +93,7 @@ def test_root_volumes_grow_once_in_six_hours(pair):
     ],
 )
 def test_what_grows_a_file_system(tmp_path, source, kind, growpart, ran, said):
-    """By programs in the place of those that would: no kernel here lets a test resize a disk."""
+    """Fake programs replace the real ones, since a test cannot resize a disk here."""
     dev, blocks, bin = (tmp_path / name for name in ("dev", "block", "bin"))
     (tmp_path / "sys/nvme0n1/nvme0n1p1").mkdir(parents=True)
     (tmp_path / "sys/nvme0n1/nvme0n1p1/partition").write_text("1\n")
@@ -131,7 +131,7 @@ def test_what_grows_a_file_system(tmp_path, source, kind, growpart, ran, said):
 
 
 def typed(pair, answer, *arguments):
-    """`clusterctl ... pair ...` with this answer typed into a terminal: (exit status, stderr)."""
+    """Run `clusterctl ... pair ...` with an answer typed in a terminal: (exit status, stderr)."""
     keyboard, terminal = os.openpty()
     os.write(keyboard, answer.encode())
     done = subprocess.run(
@@ -187,7 +187,7 @@ def test_force_leaves_a_queued_job_what_was_shipped_for_it_to_nodes_where_nothin
 
 @pytest.mark.train
 def test_clean_logs(pair):
-    """Of a job with a --log_dir of its own, and of runs by hand in the usual folders."""
+    """The logs are those of a job with its own --log_dir, and of runs by hand in the usual folders."""
     small = ("-m", "resnet18", "--image_size", "32", "-b", "2", "--num_batches", "1")
     status, _, err = pair.ctl("train", "1", "--synthetic", "--", *small, "--log_dir", "~/rün s")
     assert status == 0, err
@@ -204,7 +204,7 @@ def test_clean_logs(pair):
         assert "pair-1 /home/ubuntu/rün s 2.9 MiB 1 checkpoint" in rows
         assert "pair-1 /home/ubuntu/imagenet_resnet 2.9 MiB 1 checkpoint 1" in rows
         assert any(row.startswith("pair-0 /home/ubuntu/rün s 8.0 KiB") for row in rows), rows
-        # Nobody is there to ask, or says no.
+        # There is no terminal for the question, or the answer is no.
         status, _, err = pair.ctl("clean-logs", "--jobs")
         assert (status, "nothing is removed: 3 checkpoints on pair-1" in err) == (2, True), err
         status, err = typed(pair, "n\n", "clean-logs")
@@ -216,7 +216,7 @@ def test_clean_logs(pair):
         assert status == 0, err
         assert pair.on(1, "cat precious; ls imagenet_resnet") == "kept\nlink\n"
         assert pair.on(0, "ls -d 'rün s' || echo gone") == "gone\n"
-        # Logs alone are not asked for.
+        # There is no question for logs alone.
         pair.on(1, f"mkdir -p {LOGS[1]} && touch {LOGS[1]}/hvd_train.log")
         status, out, err = pair.ctl("clean-logs", "--jobs", "--json")
         assert status == 0, err
@@ -249,7 +249,7 @@ def test_what_the_root_volume_costs(rate, size, says):
 
 
 def test_a_destination_on_ebs_beside_local_nvme(lab, pair):
-    """A g4dn.xlarge has NVMe, a p3.2xlarge none; its way to EBS is slower than a gp3."""
+    """A g4dn.xlarge has NVMe, a p3.2xlarge has none. Its bandwidth to EBS is below that of a gp3."""
     app = AppContext(load_settings(pair.environ))
     stored = LabCluster(lab, "stored")
     assert stored.ctl("up", "--nodes", "1", "--instance-type", "g4dn.xlarge")[0] == 0

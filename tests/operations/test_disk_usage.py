@@ -1,4 +1,4 @@
-"""df: the parser on captured output, the command for real, what is worth a word."""
+"""df: the parser on captured output, the real command, and the findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clusterctl doctor` on real hosts: each fault is there, and is named."""
+"""`clusterctl doctor` on real hosts: it names each fault that the test has made."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import json
 
 from tests.skew import skewed
 
-# What any machine may have that the tests run on.
+# Findings that depend on the machine on which the tests run.
 OF_THE_MACHINE = {"mpi.two", "env.missing"}
 
 
 def look(pair, *options, status=None):
-    """The report, and (check, host) of its findings."""
+    """Return the report, and (check, host) of its findings."""
     ended, out, err = pair.ctl("doctor", "--json", *options)
     report = json.loads(out)
     found = {(one["check"], one["host"]) for one in report["findings"]}
@@ -30,7 +30,7 @@ def test_a_sound_cluster_is_sound_and_its_nodes_are_alike(pair):
     assert len(report["nodes"][0]["values"]["SCRIPTS"]) == 8
 
 
-# Volumes are made small before they are filled: they are this machine's memory.
+# Volumes are made small before they are filled, because they use this machine's memory.
 BREAK = """
 sudo hostname {twin}; sudo ip link set eth0 mtu 1400; sed -i '1i ulimit -n 256' ~/.bashrc
 echo '# mine' >>~/examples/horovod/tensorflow/train.sh

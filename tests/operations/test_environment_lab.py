@@ -1,6 +1,6 @@
-"""`clusterctl env` on two hosts of the lab: the copy, the installation, real mpirun between them.
+"""`clusterctl env` on two hosts of the lab: copy and installation, and mpirun between the hosts.
 
-The packages are tiny; docs/environment.md says what the real ones take.
+The packages are tiny. docs/environment.md has the times and sizes of the real ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WHEELS = ".cache/clusterctl"
 
 @pytest.fixture
 def pair(pair):
-    """Without what a test here has installed."""
+    """Return the cluster. The end removes what a test has installed."""
     yield pair
     for node in (0, 1):
         pair.on(node, f"sudo -n rm -rf /opt/tiny-training {WHEELS} .clusterctl/training-env")
@@ -51,12 +51,12 @@ def test_from_this_machines_wheels_and_again_from_the_head_nodes(pair, tmp_path)
     assert pair.on(0, f"ls -A {WHEELS}") == "wheels\n", "what was given is gone"
     assert pair.on(1, f"ls -A {WHEELS}/wheels") == "", "the wheels stay on the head node only"
 
-    # From now on that folder is where train, status and install look.
+    # From now on, train, status and install use that folder.
     assert f"{FOLDER}/bin/mpirun -np 2" in ok(pair.ctl("train", "2", "--synthetic", "--dry-run"))
     assert ok(pair.ctl("env install")).count("ready") == 2
     assert ok(pair.ctl("env install", "--dry-run")) == "nothing to do: every node is ready\n"
 
-    # A node that was replaced needs neither an index nor the wheels of this machine.
+    # A replaced node needs neither a package index nor this machine's wheels.
     pair.on(1, "sudo -n rm -rf /opt/tiny-training .clusterctl/training-env")
     status, out, err = pair.ctl("env status")
     assert status == 1
@@ -78,13 +78,13 @@ open(folder + "/kernel", "w").write(" ".join(sys.argv[1:]))
 
 
 def test_kernels_are_compiled_on_one_node_for_all(pair, tmp_path):
-    """Programs stand in for what needs a GPU: the driver's, and a trainer that makes it compile."""
+    """Fake programs replace those that need a GPU: the driver's, and the trainer that compiles."""
     wheels = make_wheelhouse(tmp_path / "wheels")
     smi = "#!/bin/sh\necho 9.0\n"
     for node in (0, 1):
         pair.on(node, f"printf %s '{smi}' | sudo -n tee /usr/local/bin/nvidia-smi >/dev/null")
         pair.on(node, "sudo -n chmod 755 /usr/local/bin/nvidia-smi")
-    # The nodes' own trainer comes back: other tests use the same cluster.
+    # Restore the nodes' own trainer, since other tests share the cluster.
     for node in (0, 1):
         pair.on(node, f"cp -p {TRAINER} {TRAINER}.kept")
     pair.put(TRAINER, COMPILES)

@@ -1,4 +1,4 @@
-"""Launches that EC2 does not carry out as asked: no capacity, deaths, throttling, late sight."""
+"""Launches that go wrong in EC2: no capacity, dying nodes, throttling, instances shown late."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def no_capacity_but(zone: str = "", left: int = 0) -> list[Capacity]:
 
 
 def nothing_runs(world: World) -> None:
-    """No machine, no disk, no address: nothing that costs."""
+    """Assert that there is no machine, disk or address, so nothing that costs money."""
     assert not {"i", "vol", "eni", "eipalloc"} & set(world.extra), world.extra
 
 
@@ -224,7 +224,7 @@ def test_a_token_that_another_request_used(world):
 
 @pytest.mark.parametrize(("mode", "way"), [(Mode.SLAIN, AGAIN), (Mode.KILLED, DOWN)])
 def test_other_settings_after_a_launch_of_unknown_outcome(world, slayer, monkeypatch, mode, way):
-    """What was launched shows late: the second `up` may not launch it beside the first one's."""
+    """The launched nodes show late: the second `up` must not launch them again."""
     FAULTS.add(Lag(visible_s=1000.0))
     try:
         world.break_off(slayer, "up", COMMANDS["up"], RUN, mode)
@@ -268,7 +268,7 @@ def test_a_launch_that_shows_late(world, slayer, monkeypatch, name, mode, way):
 
 @pytest.mark.parametrize(("looks", "way"), [(1, AGAIN), (2, AGAIN), (3, AGAIN), (3, DOWN)])
 def test_a_launch_that_shows_between_two_looks(world, monkeypatch, looks, way):
-    """EC2 shows it after so many DescribeInstances of what follows: it is not missing."""
+    """EC2 shows it only after some of the next DescribeInstances: it does not count as missing."""
     monkeypatch.setattr(down_module, "LAUNCH_SHOWS_WITHIN_S", 60.0)
     FAULTS.add(Lag(visible_s=1000.0))
     asked = itertools.count(1)
@@ -291,7 +291,7 @@ def test_a_launch_that_shows_between_two_looks(world, monkeypatch, looks, way):
 
 
 def test_a_replacement_of_unknown_outcome_is_replaced_once(world):
-    """Not two nodes of one index: the launch shows after the failure was told."""
+    """The launch shows after its failure was reported. There are never two nodes of one index."""
     FAULTS.add(Lag(visible_s=1.0))
     try:
         up(world.launcher)

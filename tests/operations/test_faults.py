@@ -1,4 +1,4 @@
-"""Every API call of every command broken in turn: done once more, all is as it was to be."""
+"""Each API call of each command is broken in turn. Repeating the command completes it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_the_calls_are_those_broken_here(world, name):
     world.prepare(COMMANDS[name].before)
     world.clients.wire.mend()
     COMMANDS[name].act(world.launcher)
-    # How often a state is looked at until it is reached is a matter of time.
+    # The number of polls until a state is reached depends on timing.
     assert once_each(world.clients.wire.calls) == once_each(CALLS[name].split())
 
 
 def once_each(calls):
-    """Without what is said again."""
+    """Return the calls without repetitions."""
     return [call for call, _ in itertools.groupby(calls)]
 
 
@@ -71,13 +71,13 @@ def test_once_more_after_every_first_look(world, slayer, monkeypatch, name, turn
     for number in first_looks(name):
         mode = FOR_LOOKS[(number + turn) % len(FOR_LOOKS)]
         if world.break_off(slayer, name, command, number, mode):
-            # What was asked for can be done without, a price for example: it is done.
+            # The command succeeds without this call's answer, for example without a price.
             world.prepare(command.before)
     converge(world, monkeypatch, name)
 
 
 def converge(world, monkeypatch, name, done=False):
-    """Do it once more, unless it was done: all is as it is to be, and nothing is to collect."""
+    """Repeat the command unless it succeeded. Assert its result, and that nothing is left over."""
     command = COMMANDS[name]
     if command.again or not done:
         command.once_more(world.launcher)

@@ -1,4 +1,4 @@
-"""A cluster of real hosts whose every change is broken once: each command run again mends it."""
+"""A cluster of real hosts: each change is broken once, and repeating the command repairs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UP = ("up", NAME, "--instance-type", "p3.2xlarge", "--nodes")
 ALWAYS = 0
 ERROR = {"kind": "error", "code": "InternalError", "after": True}
 LOST = {"kind": "lost"}
-# What breaks of which call and how often, the command, what its user does then, the nodes then.
+# The fault of a call and its count, the command, the user's next command, and the nodes then.
 LIFE = [
     (LOST, "RunInstances", 1, (*UP, "2"), (*UP, "2"), [0, 1]),
     (LOST, "CreateTags", ALWAYS, ("add", NAME, "1"), ("add", NAME, "1"), [0, 1, 2]),
@@ -64,4 +64,4 @@ def test_a_life_full_of_failures(lab, clusterctl, ec2):
         assert [found.node.index for found in find_instances(ec2, NAME)] == nodes, command
         if nodes and command[0] != "stop":
             assert len((lab.home / NAME / "hosts").read_text().split("\n")) == len(nodes) + 1
-    assert everything(ec2) <= before  # what earlier tests left may go meanwhile
+    assert everything(ec2) <= before  # leftovers of earlier tests may disappear meanwhile

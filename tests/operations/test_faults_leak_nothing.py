@@ -1,4 +1,4 @@
-"""Every change of every command broken in turn: then `down`, or `gc`, leaves nothing."""
+"""Each change of each command is broken in turn. Afterwards, `down` or `gc` leaves nothing."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def test_nothing_is_left_afterwards(world, slayer, name, number, way, mode):
         world.check_nothing()
         world.left_for(nothing if command.before is nothing else up)
     else:
-        world.collect()  # On a machine that knows nothing of the cluster.
+        world.collect()  # on a machine without the cluster's folder
         assert world.extra == {}

@@ -1,4 +1,4 @@
-"""Leaks of every kind in two regions: found, removed, and nobody else's things touched."""
+"""Orphans of every kind in two regions are found and removed. Resources of others stay."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def both(moto_url):
 
 @pytest.fixture
 def places(client, both):
-    """Two regions where nothing has been made yet."""
+    """Return two regions without any resources."""
     return both
 
 
 @pytest.fixture
 def later(monkeypatch):
-    """All that is made is an hour old when it is judged."""
+    """Make all resources appear an hour old to the collector."""
 
     def rules(now, **others):
         return Rules(now=now + timedelta(hours=1), **others)
@@ -92,7 +92,7 @@ def test_every_kind_in_two_regions(places, home, later):
     assert ids(removed.gone) == leaks
     assert (removed.left, removed.unseen) == ((), ())
     assert {region: everything(one.ec2) for region, one in places.items()} == before
-    # The same things again, as for one whose look is older than another's removal.
+    # The same orphans again, as if another collector had removed them since this one's search.
     again = GarbageCollector(places, home).remove(found.orphans)
     assert (again.left, len(again.gone)) == ((), len(found.orphans))
 
@@ -186,7 +186,7 @@ def keep_folder(home, site, name="demo"):
     ("account", "verdict"),
     [
         ("123456789012", Verdict.IN_USE),
-        ("", Verdict.IN_USE),  # As an older version wrote it.
+        ("", Verdict.IN_USE),  # the format of older versions
         ("210987654321", Verdict.KEPT),
     ],
 )
@@ -247,7 +247,7 @@ def test_what_got_a_use_since_the_look_stays(places, home, later, monkeypatch):
 
 
 class Refusing:
-    """A client's calls of one operation, refused before they are sent."""
+    """Makes a client's calls of one operation fail before they are sent."""
 
     def __init__(self, ec2, operation: str, code: str) -> None:
         self._event = f"before-call.ec2.{operation}"
@@ -345,8 +345,10 @@ def test_the_command_removes_nothing_of_a_cluster_whose_instances_it_cannot_see(
 
 
 def test_what_has_no_date_is_an_orphan_once_it_was_seen_for_a_while(places, home):
-    """The key pair of a lone group is gone already: nothing tells how old the group is. Straight
-    after `up` was killed nothing is an orphan yet; a quarter of an hour later it is."""
+    """The key pair of a lone group is gone already, so the group's age is unknown.
+
+    Right after `up` was killed nothing is an orphan; a quarter of an hour later it is.
+    """
     assert verdicts.YOUNG_S == 15 * 60
     ec2 = places["us-east-1"].ec2
     made = leave_behind(ec2, "demo")
@@ -361,11 +363,11 @@ def test_what_has_no_date_is_an_orphan_once_it_was_seen_for_a_while(places, home
     before = (datetime.now(timezone.utc) - timedelta(minutes=16)).isoformat()
     aged = {account: dict.fromkeys(entries, before) for account in seen}
     (home / "gc.json").write_text(json.dumps({"alone": aged}))
-    # A look that fails forgets nothing.
+    # A failed search forgets nothing.
     with Refusing(ec2, "DescribeInstances", "InternalError"):
         assert collector.sweep().orphans == ()
     assert len(collector.sweep().orphans) == len(UNDATED)
-    # A use in between does.
+    # A use in between resets the time.
     node = launch(ec2, "demo")
     collector.sweep()
     ec2.terminate_instances(InstanceIds=[node])
@@ -396,7 +398,7 @@ def test_a_memory_that_cannot_be_written(places, home):
 
 
 def test_what_is_in_use_is_waited_for_aloud(places, home, later, monkeypatch):
-    # On a busy machine what comes before takes its time, too.
+    # On a busy machine, the steps before take some time as well.
     monkeypatch.setattr(removal, "FREE_WITHIN_S", 4.0)
     monkeypatch.setattr(removal.time, "sleep", sleep)
     ec2 = places["us-east-1"].ec2
@@ -544,12 +546,12 @@ def test_calls_do_not_grow_with_what_there_is(places, home):
     GarbageCollector({"us-east-1": places["us-east-1"]}, home).sweep()
     ec2.meta.events.unregister("before-call.ec2", note)
     assert sorted(calls) == sorted(set(calls))
-    assert len(calls) == len(ResourceKind) - 1  # Networks are CloudFormation's.
+    assert len(calls) == len(ResourceKind) - 1  # networks are listed by CloudFormation
 
 
 @pytest.mark.lab
 def test_leaks_of_every_kind_on_the_local_ec2(lab, capsys, monkeypatch):
-    """As strict as EC2: groups in use, instances that take their time to end."""
+    """It is as strict as EC2: groups are in use, and instances take time to terminate."""
     monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
     monkeypatch.setenv("CLUSTERCTL_LAB", "1")
     clusterctl = CommandLine(lab.home, capsys, [])
@@ -562,7 +564,7 @@ def test_leaks_of_every_kind_on_the_local_ec2(lab, capsys, monkeypatch):
             made = leave_behind(ec2, "leaky")
             node = launch(ec2, "leaky", image, SecurityGroupIds=[made["security group"]])
             leaks[region] = {node, *made.values()}
-            # Not at once, as on EC2.
+            # It is not shown at once, as in EC2.
             running.wait_until(partial(running.shown, ec2, [node]), f"{node} is shown")
         words = ("--cluster", "leaky", "--regions", ",".join(REGIONS))
         shown = clusterctl("gc", *words, "--json")

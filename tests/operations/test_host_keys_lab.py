@@ -1,4 +1,4 @@
-"""Host keys on real hosts: changed, of a machine before, accepted unseen, compared afterwards."""
+"""Host keys on real hosts: changed, of an earlier machine, accepted unverified, compared later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.pair import LabCluster
 
 pytestmark = pytest.mark.lab
 TYPE = ("--instance-type", "g5.xlarge")
-# As an attacker's would be, or those of a machine that was installed anew.
+# New keys, as of an attacker or of a reinstalled machine.
 OTHER_KEYS = """\
 sudo rm /etc/ssh/ssh_host_*; sudo ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/ssh_host_ed25519_key
 sudo cp /etc/ssh/ssh_host_ed25519_key /etc/ssh/ssh_host_rsa_key
@@ -41,7 +41,7 @@ def name(clusterctl):
 
 @pytest.fixture(scope="module")
 def shared(lab):
-    """The name of a cluster that `up` makes ready again where a test has left it otherwise."""
+    """Return the name of a cluster. `up` repairs it if a test has changed it."""
     cluster = LabCluster(lab, "keys")
     yield cluster.name
     cluster.ctl("down", "--yes")
@@ -49,7 +49,7 @@ def shared(lab):
 
 @pytest.fixture
 def lag(clusterctl, monkeypatch):
-    """Consoles that show what they have so much later."""
+    """Delay the output of consoles."""
 
     fault = CommandLine(clusterctl.home, clusterctl._capsys, ["fault"])
 
@@ -83,7 +83,7 @@ def test_a_node_with_other_keys_than_its_console_has(clusterctl, shared, tmp_pat
     assert "is the same instance as before and shows another host key" in ran.err
     assert len(set(re.findall(r"SHA256:\S{43}", ran.err))) == 2
     assert "Do not delete the pin" in ran.err
-    # The other node has answered.
+    # The other node answered.
     assert f"{name}-0" in ran.out
 
     (tmp_path / "file").write_text("x")
@@ -137,8 +137,10 @@ def test_an_address_that_another_instance_had(clusterctl, shared, lab):
 
 @pytest.fixture
 def without_consoles(clusterctl, name, lag, lab, monkeypatch):
-    """Brings the nodes up, but for their keys: with short patience how a launch without consoles
-    ends depends on nothing else."""
+    """Bring the nodes up except for their keys.
+
+    Then the end of an `up` with short timeouts and without consoles depends only on the keys.
+    """
     lag("1h")
     monkeypatch.setattr(readiness, "CONSOLE_ALONE_S", 1.0)
 

@@ -1,4 +1,4 @@
-"""Whose nodes the hosts of a hosts file are, and how they are reached."""
+"""Finding the cluster of the hosts in a hosts file, and the way to reach them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = Target("demo-0", "203.0.113.9", "ubuntu")
 
 @pytest.fixture
 def home(tmp_path):
-    """The folder of the cluster demo: a head node with a public address, and two without."""
+    """Return the folder of the cluster demo: a head node with a public address, and two without."""
     home = tmp_path / "clusters"
     remember(home, "demo", cluster(node(0, "203.0.113.9"), node(1), node(2)))
     return home
@@ -50,7 +50,7 @@ def plain(host):
         ("10.0.0.4\ndemo-1\n", "", (("10.0.0.4", None), ("demo-1", "10.0.0.5"))),
         ("10.0.0.6 slots=8\n", "", (("10.0.0.6", "10.0.0.6"),)),
         ("203.0.113.9\n", "", (("203.0.113.9", None),)),
-        # One that the cluster has not, and one that the user has named.
+        # A host that is not in the cluster, and one that the user has named.
         ("10.0.0.5\n10.0.0.99\n", "", None),
         ("10.0.0.5\n", "Host 10.0.0.5\n", None),
     ],
@@ -78,7 +78,7 @@ def test_addresses_that_two_clusters_have(home, tmp_path):
     with pytest.raises(UsageError) as refused:
         reached(home, tmp_path / "hosts", "10.0.0.5\n")
     assert str(other.hosts) in refused.value.hint
-    # What the advice comes to.
+    # As the message advises.
     [target] = reached(home, other.hosts, "10.0.0.5\n").targets
     assert target == Target("10.0.0.5", "198.51.100.1", "ubuntu")
 

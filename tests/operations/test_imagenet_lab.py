@@ -1,6 +1,6 @@
-"""The tutorial's second half on two hosts of the lab: raw images to an evaluated network.
+"""The tutorial's second half on two hosts of the lab: from raw images to an evaluated network.
 
-Small: 60 images of four classes, ResNet-18, six steps. That it learns is shown in tests/examples.
+It is small: 60 images of four classes, ResNet-18, six steps. tests/examples shows that it learns.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ FLAGS = ("-m", "resnet18", "--image_size", "32", "-b", "4", "--num_batches", "6"
 
 @pytest.fixture
 def imagenet(pair):
-    """The pair with the stand-in prepared on the head node, and nothing of it left at the end."""
-    # Other tests' data and jobs may be there.
+    """Return the cluster with the stand-in for ImageNet on the head node. The end removes it."""
+    # Other tests may have left data and jobs.
     for node in (0, 1):
         pair.on(node, "rm -rf raw records data/tf-imagenet ~/.clusterctl/jobs")
     pair.on(0, "cat > prepare.sh && bash prepare.sh", PREPARE.encode())
@@ -43,7 +43,7 @@ def imagenet(pair):
 
 
 def test_from_raw_images_to_the_result(imagenet, tmp_path):
-    # The other node has no data yet, which is said before mpirun starts.
+    # The other node has no data yet, which is reported before mpirun starts.
     status, _, err = imagenet.ctl("train", "2", "--dry-run")
     assert status == 1
     assert "error: pair-1: there is no training data in /home/ubuntu/data/tf-imagenet " in err
@@ -71,7 +71,7 @@ def test_from_raw_images_to_the_result(imagenet, tmp_path):
 
     measure_both_kinds(imagenet, tmp_path / "kept")
 
-    # Again: what is there is neither trained a second time nor deleted.
+    # The same again: the finished training is neither repeated nor deleted.
     status, _, err = imagenet.ctl("train", "2", "--", *FLAGS)
     assert status == 1
     assert f"{job['log_dir']} holds a finished run: step 6 of 6 (1 checkpoint, " in err
@@ -84,7 +84,7 @@ def test_from_raw_images_to_the_result(imagenet, tmp_path):
 
 
 def measure_both_kinds(imagenet, out):
-    """A benchmark on these images and on noise tells what reading takes."""
+    """A benchmark on these images and on noise shows the time for reading."""
     short = ("--gpus", "1", "--repeats", "1", "--steps", "4", "--warmup", "2", "--out", str(out))
     kinds = ("--synthetic", "--data-dir", "~/data/tf-imagenet")
     status, text, err = imagenet.ctl("bench", *short, *kinds, "--json", "--", *FLAGS[:-2])

@@ -1,4 +1,4 @@
-"""Commands that are cut off: the same again goes on, and does nothing twice."""
+"""Interrupted commands: repeating one continues it, and does nothing twice."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ def cluster(present: Sequence[int], wanted: Sequence[int], unfinished: str, **mo
     ("present", "wanted", "unfinished", "count", "under_way", "nodes"),
     [
         ([0, 1], [0, 1], "", 1, False, 3),
-        # The same again: what it has launched, or is about to.
+        # The same command again: it has launched its nodes, or is about to.
         ([0, 1], [0, 1, 2], "add 2-2", 1, False, 3),
         ([0, 1, 2], [0, 1, 2], "add 2-2", 1, False, 3),
         ([0, 1, 2], [0, 1, 2, 3], "add 2-3", 2, True, 4),
-        # Another number, where nothing has come of the first.
+        # Another number, after the first command launched nothing.
         ([0, 1], [0, 1, 2], "add 2-2", 2, False, 4),
         ([0, 1], [0, 1, 2, 3], "add 2-3", 1, False, 3),
         ([0, 1], [0, 1, 2], "add 2-2", 2, True, "another `add` is not finished: that of demo-2"),
         ([0, 1, 2], [0, 1, 2], "add 2-2", 2, False, "clusterctl remove demo 2"),
         ([0, 1, 2], [0, 1, 2, 3], "add 2-3", 1, False, "clusterctl up demo"),
-        # Given up since, by `remove` or `up --nodes`.
+        # `remove` or `up --nodes` has withdrawn the command since.
         ([0, 1], [0, 1], "add 2-2", 1, False, 3),
         ([0, 1], [0, 1], "remove 2-2", 1, True, 3),
     ],
@@ -90,7 +90,7 @@ def test_what_one_more_means(present, wanted, unfinished, count, under_way, node
 
 
 def elsewhere(world: World) -> Launcher:
-    """Another machine that has the key."""
+    """Return a launcher on another machine that has the key."""
     folder = ClusterFolder(world.folder.path.with_name("copy") / NAME)
     shutil.rmtree(folder.path.parent, ignore_errors=True)
     shutil.copytree(world.folder.path, folder.path)
@@ -100,7 +100,7 @@ def elsewhere(world: World) -> Launcher:
 def test_a_node_that_two_machines_have_launched_at_once_is_said_and_can_be_removed(world):
     world.prepare(up_three)
     other = elsewhere(world)
-    # It is asked between the look and the launch.
+    # This runs between the snapshot and the launch.
     late = replace(world.launcher, agree=lambda plan: members.add(other, NAME, 1))
     with pytest.raises(ClusterctlError, match="several instances for demo-3") as caught:
         members.add(late, NAME, 1)
@@ -118,7 +118,7 @@ def test_a_node_that_two_machines_have_launched_at_once_is_said_and_can_be_remov
 def test_where_all_nodes_are_being_replaced_there_is_a_cluster_all_the_same(world, act):
     world.prepare(up_three)
     there = [one.node.instance_id for one in find_instances(world.plain.ec2, NAME)]
-    # As `replace demo 0-2` leaves them that is killed before its launch.
+    # The state after `replace demo 0-2` was killed before its launch.
     tag(world.plain.ec2, there, {RETIRED: "yes", UNFINISHED: "replace 0-2"})
     with pytest.raises(UsageError, match="being replaced") as caught:
         act(world.launcher)
@@ -127,7 +127,7 @@ def test_where_all_nodes_are_being_replaced_there_is_a_cluster_all_the_same(worl
 
 @dataclass(frozen=True)
 class Wish:
-    """A command, what the cluster's indices are then, and how many machines are new."""
+    """A command, the cluster's indices after it, and the number of new machines."""
 
     act: Callable[[Launcher], object]
     indices: tuple[int, ...]
@@ -136,7 +136,7 @@ class Wish:
 
 
 class Owner:
-    """Asks for one thing after another, each again until it is done, whatever cuts it off."""
+    """Runs one command after the other, and repeats each until it is done, whatever interrupts it."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world, self.chance = world, random.Random(seed)
@@ -145,7 +145,7 @@ class Owner:
         self.indices: tuple[int, ...] = (0, 1, 2)
 
     def ever(self) -> set[str]:
-        """Every machine there has been: those that ended are shown for an hour."""
+        """Return every machine so far: EC2 shows terminated ones for an hour."""
         found = find_instances(self.world.plain.ec2, NAME, states=())
         return {one.node.instance_id for one in found}
 
@@ -191,7 +191,7 @@ class Owner:
         tries, done = 0, False
         while not done:
             tries += 1
-            # Only so often: then it is left alone.
+            # After some tries, the command is not interrupted any more.
             number = self.chance.randrange(30) if tries < 5 else -1
             mode = self.chance.choice(modes)
             done = self._once(wish, number, mode)
@@ -215,7 +215,7 @@ class Owner:
         try:
             wish.act(launcher)
         except KeyboardInterrupt:
-            # A stop that was done is none that was done and started again.
+            # A completed stop counts only if the nodes were not started again.
             return launcher.progress.done
         except ClusterctlError as failure:
             self.told.append(str(failure))
@@ -225,7 +225,7 @@ class Owner:
         return True
 
     def _elsewhere(self, wish: Wish) -> bool:
-        """`up` on another machine that has the key: what was begun is finished, or nothing is."""
+        """Run `up` on another machine that has the key. It completes what was begun, or does nothing."""
         launcher = elsewhere(self.world)
         there = find_instances(self.world.plain.ec2, NAME)
         begun = bool(unfinished_of(there))

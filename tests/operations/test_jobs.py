@@ -1,4 +1,4 @@
-"""jobs, wait, fetch, and the queue and the retries on the head node, on two hosts of the lab."""
+"""`jobs`, `wait`, `fetch`, the queue and retries on the head node, on two hosts of the lab."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_a_rank_writes_is_shown_followed_and_fetched(quiet, tmp_path):
     for rank in (0, 1):
         said = (tmp_path / "run" / f"log-{rank}").read_bytes()
         lines = [b"rank %d is here" % rank, b"x" * (1 << 20), b"rank %d goes" % rank]
-        lines += [b"y" * (1 << 20)] * 8  # mpirun ends at once behind them
+        lines += [b"y" * (1 << 20)] * 8  # mpirun ends right after them
         assert sorted(said.split(b"\n")) == sorted([*lines, bytes(range(11, 128)), b""])
     log = quiet.ctl("logs")[1]
     assert ("<std" in log, log.count("is here"), log.count("goes")) == (False, 2, 2)

@@ -1,4 +1,4 @@
-"""kill on two hosts of the lab: the job's own processes end, the user's own stay."""
+"""`kill` on two hosts of the lab: the processes of a job end, other processes of the user stay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.pair import eventually
 
 pytestmark = [pytest.mark.lab]
 
-# Two ranks by /usr/bin/mpirun that ignore TERM, under a name that no table should trip over.
+# Two ranks of /usr/bin/mpirun that ignore SIGTERM and have special characters in their name.
 DEAF = """\
 import os, signal, sys, time
 if len(sys.argv) == 1:
@@ -28,7 +28,7 @@ OWN = "setsid {} -c 'import time; time.sleep(600)' </dev/null >/dev/null 2>&1 & 
 
 @pytest.fixture
 def deaf(pair):
-    """The cluster with an mpirun of the user's own on it that will not be asked to end."""
+    """Return the cluster with a user's mpirun that ignores requests to end."""
     pair.put("deaf.py", DEAF)
     for node in (0, 1):
         pair.on(node, "rm -f /data/up")
@@ -38,7 +38,7 @@ def deaf(pair):
     yield pair
     pair.ctl("kill", "--all-python")
     for node in (0, 1):
-        # The shells that `kill` leaves alone, and what is of no use to other tests.
+        # End the shells that `kill` leaves alone, and remove what other tests do not need.
         pair.on(node, "pkill -KILL -f '[w]hile :; do sleep 1'; rm -f deaf.py /data/up")
 
 
@@ -118,6 +118,6 @@ def test_a_node_there_is_not(pair):
 
 @pytest.mark.parametrize("typed", [("kill", ""), ("cancel", "--job", "")])
 def test_an_empty_job_is_not_all_that_runs(pair, typed):
-    """As `kill NAME "$JOB"` is, where that variable is not set."""
+    """`kill NAME "$JOB"` has an empty job if the variable is not set."""
     status, _, err = pair.ctl(*typed)
     assert (status, "not the id of a job: ''" in err) == (2, True), err

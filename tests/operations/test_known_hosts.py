@@ -1,4 +1,4 @@
-"""Pinned host keys: for whom they were learnt, and why another key is not taken."""
+"""Pinned host keys: the instance that they belong to, and why another key is refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refusal(given: ClusterHostKeys, shown: str):
     [
         f"10.0.0.5,demo-1 {ED25519} i-1",
         f"10.0.0.5,demo-1 {ED25519} i-1 accepted-unseen",
-        # Of an older clusterctl, or written by hand.
+        # A line of an older clusterctl, or written by hand.
         f"10.0.0.5 {ED25519}",
         f"10.0.0.5 {ED25519} somebody@home",
         f"no line at all\n\n# x y z i-8\n10.0.0.5,demo-1 {ED25519} i-1\n10.0.0.9 {OTHER} i-9",
@@ -63,7 +63,7 @@ def test_the_same_instance_with_another_key(tmp_path):
 
 @pytest.mark.parametrize("shown", [OTHER, ED25519])
 def test_an_address_that_is_used_again(tmp_path, shown):
-    """Even the key of the machine before is none of this one's own."""
+    """The key of the earlier machine does not belong to this one."""
     error = refusal(pins(tmp_path, f"10.0.0.5,demo-7 {ED25519} i-7\n"), shown)
     assert isinstance(error, HostKeyChanged)
     assert "another instance, i-7; now i-1 has the address" in error.message

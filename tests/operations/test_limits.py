@@ -1,4 +1,4 @@
-"""Limits that change, one after the other and cut off anywhere: what a power-off then does."""
+"""Sequences of changed limits, cut off anywhere: the effect of a power-off afterwards."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ DAILY_USD = 24.0
 
 
 class CutOff(Exception):
-    """The laptop was closed."""
+    """The command was cut off, as by a closed laptop."""
 
 
 @dataclass
 class Node:
-    """An instance as EC2 has it, with its guard."""
+    """An instance in EC2, with its guard."""
 
     at_power_off: str
     guard: GuardSettings
@@ -56,8 +56,9 @@ class Node:
 
 @dataclass
 class World:
-    """Two nodes, the first the head; `asked` is what their owner wants, and `whole` whether the
-    command that says so came to its end."""
+    """Two nodes, the first is the head node. `asked` are the limits that their owner wants, and
+    `whole` is whether the command that sets them finished.
+    """
 
     asked: Limits
     nodes: list[Node] = field(default_factory=list)
@@ -67,14 +68,14 @@ class World:
     may_terminate: bool = False
 
     def __post_init__(self) -> None:
-        # As RunInstances and the user data have it, and `up` once the nodes are ready.
+        # RunInstances and the user data set this first, and `up` again once the nodes are ready.
         off = self.asked.at_power_off
         first = first_settings("demo", self.asked, DAILY_USD / 24, at_power_off=off)
         self.nodes = [Node(off, first, booted=self.now) for _ in range(2)]
         self.change(self.asked)
 
     def change(self, limits: Limits, effects: int = 99) -> None:
-        """`up` with other limits, cut off after so many of its effects."""
+        """Run `up` with other limits, cut off after a number of its effects."""
         left = iter(range(effects))
         self.asked, self.whole = limits, False
         self.may_terminate |= limits.at_power_off == "terminate"
@@ -108,7 +109,7 @@ class World:
         return joined_settings(first, index, "ubuntu", [], ends)
 
     def pass_time(self, seconds: float, busy: bool) -> None:
-        """Minute by minute, as the guards look."""
+        """Advance time minute by minute, which is the guards' interval."""
         for _ in range(int(seconds / 60)):
             self.now += 60
             self.idle_for = 0.0 if busy else self.idle_for + 60
@@ -174,7 +175,7 @@ def test_any_row_of_changes_stops_and_starts_keeps_the_promises(seed):
                 world.start()
             else:
                 world.pass_time(chance.choice((600, HOUR, 5 * HOUR)), chance.random() < 0.5)
-        # Once a command has come to its end and nobody comes back, the machines cost nothing.
+        # After a complete command, machines without a user end, and cost nothing any more.
         world.start()
         world.change(Limits(max_hours=2))
         survivors = world.running
@@ -194,17 +195,17 @@ def clusterctl(lab, monkeypatch, capsys):
 
 @pytest.mark.lab
 def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(clusterctl, lab, capsys):
-    """Launched with one limit, given the other; then the other way round."""
+    """The nodes are launched with one limit and get the other; then the other way round."""
     name, ec2 = next(names), client(lab)
     up = ("up", name, "--nodes", "1", "--instance-type", "p3.2xlarge")
     try:
         ran = clusterctl(*up)
-        # What is suggested works as it stands.
+        # The suggested command works unchanged.
         told = re.search(
             r"it costs \$[\d.]+ a day .*: clusterctl (up .*--lab[^\n]*)", ran.err, re.DOTALL
         )
         assert told, ran.err
-        # The lab's nodes have the training environment: `env install` is not among what comes next.
+        # The lab's nodes have the training environment, so the next steps do not have `env install`.
         assert (
             f"log in:   clusterctl ssh {name} --lab\n"
             f"copy:     clusterctl copy {name} --lab ~/data/tf-imagenet/ '~/data/tf-imagenet/'\n"
@@ -238,7 +239,7 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
             [found] = clusterctl("costs", name, "--json").data["clusters"]
             return found["complete"]
 
-        # EC2 does not say when it switched itself off; its guard has counted for how long it ran.
+        # EC2 does not show when the machine switched itself off, but its guard has counted its time.
         assert not complete()
         assert clusterctl("start", name).status == 0
         assert complete()

@@ -1,4 +1,4 @@
-"""add, remove, replace, stop, start: on real hosts, with whatever stands in their way."""
+"""`add`, `remove`, `replace`, `stop` and `start` on real hosts, with obstacles."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def up(clusterctl, name: str, nodes: int, *more: str) -> None:
 
 
 def hosts_everywhere(clusterctl, name: str) -> list[str]:
-    """The hosts file, which has to be the same here and on every node."""
+    """Return the hosts file. It has to be the same here and on every node."""
     here = (clusterctl.home / name / "hosts").read_text()
     ran = clusterctl("run", name, "--json", "cat ~/examples/horovod/tensorflow/hosts")
     assert ran.status == 0
@@ -63,7 +63,7 @@ def test_more_fewer_and_other_nodes(clusterctl, ec2, name):
     assert len(hosts_everywhere(clusterctl, name)) == 2
     guards = clusterctl("run", name, "cat /var/lib/clusterctl/guard.json").out
     assert guards.count("ends_at") == 2
-    # The lowest free index is taken first.
+    # The lowest free index is used first.
     assert clusterctl("add", name, "1").status == 0
     assert list(by_index(ec2, name)) == [0, 1, 2]
 

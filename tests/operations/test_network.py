@@ -1,4 +1,4 @@
-"""`network up`, `down`, `status`: from whatever is there to what is asked for, or the reason."""
+"""`network up`, `down`, `status`: from any state to the requested one, or to a clear error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = stack_name("net")
 
 
 class Steps(StepProgress):
-    """What a user is told."""
+    """The messages to a user."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -120,7 +120,7 @@ def test_what_another_run_is_making_is_waited_for(clients):
 
 
 def test_two_at_once_make_one(clients, monkeypatch):
-    """The other came between the look and the request."""
+    """The other run starts between this one's snapshot and its request."""
     look = network.find_stack
     seen = []
 
@@ -184,7 +184,7 @@ def test_removed_while_it_is_changed(clients):
 
 def test_a_network_in_use_stays(clients):
     subnet = network_up(clients, WISH).network.subnets[0].subnet_id
-    # A cluster may be called like an instance.
+    # A cluster's name may look like an instance's id.
     ids = [instance(clients, subnet, "i-web"), instance(clients, subnet, "i-web")]
     ids.append(instance(clients, subnet))
     found = network_status(clients, "net")

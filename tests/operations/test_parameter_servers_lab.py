@@ -1,4 +1,4 @@
-"""Parameter servers on two hosts of the lab: a model is trained; and whatever ends, all ends."""
+"""Parameter servers on two hosts of the lab: a training, and the end of all processes together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ entry_point: program.py
 instance_count: 2
 distribution: {parameter_server: {enabled: true}}
 """
-# Its parts are told by the last argument, for a test to find them among a node's processes.
+# The last argument names the role, so that a test finds the process on a node.
 PROGRAM = """\
 import json, os, sys, time
 task = json.loads(os.environ["TF_CONFIG"])["task"]
@@ -33,7 +33,7 @@ while not os.path.exists(os.path.expanduser("~/chief-may-end")) or task["type"] 
 
 
 def nothing_is_left(pair):
-    """Neither programs nor servers, on any node."""
+    """Assert that there are no programs or servers on any node."""
     look = "pgrep -u $USER -fa 'part-[a-z]|tf.distribute.[S]erver|[r]ank.pyz' || true"
     for node in range(2):
         eventually(lambda node=node: pair.on(node, look) == "", f"node {node} to have none left")
@@ -58,7 +58,7 @@ def test_a_model_of_two_nodes(pair, tmp_path):
         )
         assert status == 0, err + out
         assert "Workers: 1\n" in out
-        # What is drawn can be told apart: blind guesses are right once in ten.
+        # The digits can be learned: random guesses are right once in ten.
         assert float(re.search(r"Test accuracy: (.*)", out)[1]) > 0.5
         assert (tmp_path / "kept" / "model" / "1" / "saved_model.pb").is_file()
         nothing_is_left(pair)
@@ -98,7 +98,7 @@ def test_what_ends_a_job_ends_all_of_it(pair, tmp_path, victim, says):
         ended = pair.ctl("wait", job["id"])[0]
         assert (ended == 0) == (victim == "")
         log = pair.ctl("logs", "--job", job["id"])[1].splitlines()
-        # What happened first is said: the others were ended, which is no failure of theirs.
+        # The first event is reported. The other processes were ended, which is not their failure.
         told = [line for line in log if line.startswith("clusterctl: ") and "collect" not in line]
         assert [line.split(": ")[2] for line in told] == ([f"{says} (Killed)"] if says else []), log
         nothing_is_left(pair)

@@ -1,4 +1,4 @@
-"""Nodes that only the head node can reach: commands, logins, copies, a node that vanishes."""
+"""Nodes that only the head node can reach: commands, logins, copies, and a node that disappears."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.cli.programs import call
 from tests.lab.running import wait_until
 
 pytestmark = pytest.mark.lab
-# On the second node's loopback: nothing but the head node has a way there.
+# An address on the second node's loopback, to which only the head node has a route.
 INSIDE = "10.99.0.1"
 
 
 @contextlib.contextmanager
 def private(pair, folder: Path):
-    """The pair as `up --private` makes it: the second node has no address but one inside."""
+    """Return the cluster as if made by `up --private`: the second node has only an inner address."""
     with pair.access() as given:
         head, second = given.cluster.nodes
     inside = f"sudo -n ip addr replace {INSIDE}/32 dev lo"
@@ -44,7 +44,7 @@ def private(pair, folder: Path):
     )
     cluster = replace(given.cluster, nodes=nodes)
     own = ClusterFolder(folder)
-    # Both are the same machine, known by the key that `up` pinned.
+    # The same machine as before, so its key is the one that `up` pinned.
     pins = given.folder.known_hosts.read_text()
     names = node_names(second)
     line = next(text for text in pins.splitlines() if second.instance_id in text)
@@ -58,7 +58,7 @@ def private(pair, folder: Path):
         with Access(cluster, own, connections, given.proxy_command) as access:
             yield access
     finally:
-        # Other tests have the same cluster.
+        # Other tests share the cluster.
         left = "rm -rf given '/tmp/copied there'; pkill -fx 'sleep 600'"
         pair.on(1, f"sudo -n ip addr del {INSIDE}/32 dev lo; {left}; true")
         pair.on(0, f"sudo -n ip route del {INSIDE}; {left}; true")
@@ -85,7 +85,7 @@ def test_commands_on_both(pair, tmp_path):
         assert not result.failures
         head, second = (value.stdout.split() for value in result.values)
         assert head[0] != second[0]
-        # The second sees the head node knocking, at the address inside.
+        # For the second node, the connection comes from the head node, at the inner address.
         assert second[3] == INSIDE
         alone = replace(access.targets[1], jump=None)
         access.connections.connect_timeout_s = 1.0
@@ -137,7 +137,7 @@ def test_a_node_that_vanishes_behind_the_head_is_noticed(pair, tmp_path, monkeyp
             wait_until(lambda: ended, "somebody to notice")
         assert isinstance(ended[0], ConnectionLost), ended
         pair.on(0, f"sudo -n ip route replace {INSIDE} via {_address(pair)}")
-        # And its neighbour's way is as good as before.
+        # The connection to its neighbour still works.
         assert access.connections.run(access.targets[0], "true", timeout_s=240).ok
 
 

@@ -1,4 +1,4 @@
-"""A node in quarantine is asked by no command that names no node: here it does not even answer."""
+"""Commands that name no node leave a node in quarantine alone. Here, it does not even answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.operations.clusters import cluster, node
 from tests.pair import LabCluster, eventually
 
 GUARD = "sudo cat /var/lib/clusterctl/guard.json"
-# What each command that takes a cluster does by default. A new one has to be added here.
+# A use of each command that takes a cluster, without a node. New commands have to be added here.
 DEFAULTS = {
     "run": ["--", "hostname"],
     "copy": ["--dry-run", "/etc/hostname", "/data/"],
@@ -27,10 +27,10 @@ DEFAULTS = {
     "disk": [],
     "clean-logs": ["--dry-run"],
     "doctor": [],
-    "reboot": None,  # below: it would take a node down
-    "s3sync": None,  # as copy --detach: access.select
+    "reboot": None,  # not here: it would take a node down; see below
+    "s3sync": None,  # selects nodes like copy --detach, by access.select
 }
-# These are for one node, for the whole cluster as EC2 has it, or for none.
+# These commands are for one node, for the whole cluster in EC2, or for no node.
 NOT_FOR_NODES = {
     *("up", "down", "stop", "start", "add", "remove", "replace", "quarantine", "release"),
     *("status", "list", "costs", "ssh", "hosts", "logs", "results", "gc", "config", "network"),
@@ -69,7 +69,7 @@ def test_quarantine_replacement_and_release(pair):
     described = json.loads(pair.ctl("status", "--json")[1])
     assert described["state"] == "1 running, 1 quarantined"
     assert described["nodes"][1]["quarantined"].endswith(" GPU 0 lost")
-    # Named, it is reached as ever.
+    # A command that names the node reaches it.
     assert pair.ctl("run", "--nodes", "1", "--", "hostname")[0] == 0
     assert pair.ctl("train", "2", "--synthetic", "--dry-run")[0] == 2
     status, _, err = pair.ctl("quarantine", "0")
@@ -92,7 +92,7 @@ def test_quarantine_replacement_and_release(pair):
 
 
 def the_job_of_a_quarantined_node_is_seen_and_ended(pair):
-    """The ranks there are the job's, though the hosts file no longer has them."""
+    """The ranks on the node belong to the job, though the hosts file lacks the node."""
     pair.put("wait.py", "import time\ntime.sleep(600)\n")
     run = ("train", "2", "--detach", "--script", "~/wait.py", "--")
     status, _, err = pair.ctl(*run)
@@ -107,7 +107,7 @@ def the_job_of_a_quarantined_node_is_seen_and_ended(pair):
     assert "host.quarantined" in {one["check"] for one in seen["findings"]}
     status, _, err = pair.ctl("doctor", "--fix")
     assert (status, "--force" in err, "clusterctl cancel pair" in err) == (1, False, True), err
-    # What mpirun's end does not reach.
+    # A stopped daemon does not notice mpirun's end.
     pair.on(1, "pkill -STOP -f '[p]rted'")
     status, out, err = pair.ctl("cancel")
     assert (status, "pair-1" in out) == (0, True), out + err
@@ -115,7 +115,7 @@ def the_job_of_a_quarantined_node_is_seen_and_ended(pair):
 
 
 def test_a_node_in_quarantine_is_told_when_to_end(lab):
-    """It costs as others do."""
+    """It costs as much as the others."""
     limited = LabCluster(lab, "limited")
     try:
         size = ("--nodes", "2", "--instance-type", "p3.2xlarge")

@@ -1,4 +1,4 @@
-"""reboot on the lab: another boot id, one line per node, never under a running job."""
+"""`reboot` in the lab: a new boot id, one line per node, and never during a running job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEAD = Target("demo-0", "198.51.100.7", "ubuntu")
         ([0, 1, 2], 1, False, ["1", "2", "0"]),
         ([0, 1, 2], 1, True, ["1", "2", "0"]),
         ([0, 1, 2], None, False, ["120"]),
-        # Those behind the head node have to be back before it goes.
+        # Nodes behind the head node have to be back before the head node reboots.
         ([0, 1, 2], None, True, ["12", "0"]),
         ([0, 1, 2, 3, 4], 2, False, ["12", "34", "0"]),
         ([0, 1, 2, 3], 2, False, ["12", "30"]),
@@ -94,7 +94,7 @@ def boot_ids(pair):
 
 
 def boot_id_now(pair, node) -> str | None:
-    """None of a node that is down, or that goes down while it is asked."""
+    """Return the boot id of a node, or None if it is down or goes down during the query."""
     with pair.access() as access, contextlib.suppress(HostError):
         result = access.connections.run(access.targets[node], BOOT_ID, timeout_s=5)
         return result.stdout if result.ok else None
@@ -114,7 +114,7 @@ def test_all_nodes(pair):
 
 @pytest.fixture
 def impatient(pair, monkeypatch, capsys):
-    """`clusterctl reboot pair ...`, which gives what a boot has not brought back only a moment."""
+    """Run `clusterctl reboot pair ...` with a short timeout for what a boot has not restored."""
     monkeypatch.setenv("CLUSTERCTL_HOME", str(pair.lab.home))
     monkeypatch.setattr(module, "SETTLED_WITHIN_S", 0.5)
     monkeypatch.setenv("CLUSTERCTL_LAB", "1")
@@ -124,7 +124,7 @@ def impatient(pair, monkeypatch, capsys):
 
 @pytest.mark.lab
 def test_at_the_first_that_is_not_as_it_was_the_rest_is_left_alone(pair, impatient):
-    """A mount by hand, which no boot makes again."""
+    """A mount made by hand is not restored by a boot."""
     pair.on(1, "sudo -n mkdir -p /mnt/more && sudo -n mount -t tmpfs more /mnt/more")
     before = boot_ids(pair)
     ran = impatient()
@@ -139,7 +139,7 @@ def test_at_the_first_that_is_not_as_it_was_the_rest_is_left_alone(pair, impatie
 
 @pytest.mark.lab
 def test_all_at_once(pair, impatient):
-    """Nobody waits for another: what one lacks keeps none from being told."""
+    """Nodes reboot at once: a problem of one does not prevent the report of another."""
     pair.on(1, "sudo -n mkdir -p /mnt/more && sudo -n mount -t tmpfs more /mnt/more")
     before = boot_ids(pair)
     ran = impatient("--at-once", "all", "--json")
@@ -161,7 +161,7 @@ def test_a_gpu_that_is_lost(pair, impatient):
         assert "nvidia-smi sees 0 of 1 GPU" in one["message"], ran.err
     finally:
         pair.on(1, f"sudo -n mv {smi}.kept {smi}")
-    # And a reboot after which it is there again is a good one.
+    # A reboot that restores the GPU is a success.
     before = boot_ids(pair)
     status, out, err = pair.ctl("reboot", "--nodes", "1", "--json")
     assert status == 0, err
@@ -173,7 +173,7 @@ def test_a_gpu_that_is_lost(pair, impatient):
 
 @contextlib.contextmanager
 def reboots_that_do_nothing(pair):
-    """Node 1 notes that it is told to reboot, and never goes down."""
+    """Make node 1 record the order to reboot, but never go down."""
     names = "/usr/local/sbin/reboot /usr/local/sbin/systemctl"
     for name in names.split():
         shim = f"sudo -n tee {name} && sudo -n chmod +x {name}"

@@ -1,4 +1,4 @@
-"""Results of log files: which are read, CSV, JSON, pictures, and the files they go to."""
+"""Results from log files: which files are read; CSV, JSON and pictures; and the written files."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_files_and_folders(tmp_path):
     assert [Path(log.name).name for log in logs] == ["hvd_train.log", "eval_hvd_train.log"]
     [run] = results_of(logs).runs
     assert run.result is not None
-    (folder / "hvd_train.log").rename(folder / "log")  # as `fetch` brings it
+    (folder / "hvd_train.log").rename(folder / "log")  # the name that `fetch` uses
     assert Path(read_log_files([str(folder)])[-1].name).name == "log"
     with pytest.raises(UsageError, match="there is no hvd_train.log in"):
         read_log_files([str(tmp_path)])
@@ -141,7 +141,7 @@ def test_what_the_panels_show():
     other = gap.replace("Found 1281167", "Found 1000")
     panels = run_panels(read(other).runs, REFERENCES[0])
     assert [len(panel.curves) for panel in panels] == [1, 1, 1, 0], "other images: ours alone"
-    # 0.0 epochs all along: over steps, and the tutorial's epochs have no place there.
+    # All rows have 0.0 epochs: the x axis has steps, so the tutorial's epochs are not drawn.
     short = "Horovod size: 2\nUsing a learning rate of 0.1\n" + rows([0, 1, 10], 1e-6)
     loss, *_ = run_panels(read(short).runs, REFERENCES[2])
     assert (loss.x_label, [curve.x for curve in loss.curves]) == ("step", [(0.0, 1.0, 10.0)])

@@ -1,4 +1,5 @@
-"""Results of a cluster: a job's log, and the log folder of the head node. Real SSH, real mpirun."""
+"""Results of a cluster: the log of a job, and a log folder on the head node. Real SSH and mpirun.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 FOLDER = "examples/horovod/tensorflow"
 EARLIER = banner(2) + HEADER + rows([0, 1, 50, 100, 150])
 LATER = banner(2) + HEADER + rows([100, 150, 200]) + "Finished in 12.5\n" + evaluation(210, 1.5)
-# Says its text, as the trainer does: once there is a file `go`.
+# Prints text like the trainer, once there is a file `go`.
 TALK = f"""\
 import os, sys, time
 sys.stderr.write({LATER!r}.partition("Finished")[0])
@@ -42,7 +43,7 @@ sys.stderr.write({LATER!r}[{LATER.index("Finished")}:])
 
 @pytest.fixture
 def quiet(pair):
-    """The cluster without jobs and logs, and with a trainer of ours."""
+    """Return the cluster without jobs and logs, with a fake trainer."""
     pair.on(0, f"mkdir -p mine {FOLDER}/'lo gs'; rm -f /data/go")
     pair.on(0, "cat > mine/train_imagenet_resnet_hvd.py", TALK.encode())
     yield pair
@@ -65,7 +66,7 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
             results_of_cluster(access)
         assert "start one: clusterctl train pair" in none.value.hint
 
-        # train.sh and train_synthetic.sh by hand: no job, but log folders.
+        # train.sh and train_synthetic.sh by hand make no job, but log folders.
         by_hand = [f"imagenet_resnet{kind}/hvd_train.log" for kind in ("", "_synthetic")]
         for path in by_hand:
             write(quiet, f"{FOLDER}/{path}", EARLIER)
@@ -73,7 +74,7 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
         assert found.sources == tuple(f"pair-0:{path}" for path in by_hand)
         assert (steps(found.runs[0]), found.job) == ([0, 1, 50, 100, 150], None)
 
-        # A job that goes on from a checkpoint of an earlier one, in a folder of its own.
+        # A job that resumes from a checkpoint of an earlier job, in its own folder.
         write(quiet, f"{FOLDER}/lo gs/hvd_train.log", EARLIER + LATER.partition("Finished")[0])
         arguments = ("--script", "~/mine/train_imagenet_resnet_hvd.py", "--", "--log_dir", "lo gs")
         status, out, err = quiet.ctl("train", "1", "--detach", "--json", *arguments)
@@ -86,7 +87,7 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
         [run] = running.runs
         assert steps(run) == [0, 1, 50, 100, 150, 200]
         assert (run.resumed_at, run.facts.finished_in_s) == ((100,), None)
-        # Followed: rows are on the screen and in the file before the job ends.
+        # With --follow, rows are on the screen and in the file before the job ends.
         kept = tmp_path / "rows.csv"
         following = quiet.start("results", job_id, "--follow", "--csv", str(kept))
         assert following.stdout
@@ -153,7 +154,7 @@ def test_rows_are_in_cloudwatch_once_without_what_it_refuses(lab, tmp_path):
     rows[8] = replace(rows[8], time=now + 3 * 3600)
     old = [
         replace(rows[0], time=now - age * day) for age in (21, 15)
-    ]  # of an earlier job, and ours
+    ]  # of an earlier job, and of this one
     scores = EvaluationRow(2000, 0.1, 75.0, 92.0, 0.9, "", time=now)
     run = Run(rows=(*old, *rows[:1500], replace(rows[0], time=None)))
     found, folder = Results((), (run,), job=job), ClusterFolder(tmp_path / "demo")
@@ -181,7 +182,7 @@ def test_rows_are_in_cloudwatch_once_without_what_it_refuses(lab, tmp_path):
     left = done.left_out
     assert (left.no_numbers, left.too_old, left.too_new) == (1, 4, 4)
     assert (count("images_per_s"), count("loss")) == ((1499, 1499), (1498, 1498))
-    # The job has gone on: only what is new is sent.
+    # The job has continued: only new rows are sent.
     on = replace(found, runs=(replace(run, rows=tuple(rows), evaluations=(scores,)),))
     done = push(clients, folder, on, "Runs")
     assert (done.sent, done.before) == (2003, 5996)

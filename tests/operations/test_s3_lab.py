@@ -1,4 +1,4 @@
-"""Data sets in S3 on real hosts: with their instance profile, by the tool that is sent to them."""
+"""Data sets in S3 on real hosts, with an instance profile, by the tool that is sent to them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_with_keys_that_are_lent(pair, s3):
     status, _, err = pair.ctl("s3sync", *lent)
     assert status == 0, err
     assert same(pair, "lent") == 3
-    # A session that may read the bucket: there is nothing to warn of.
+    # The session can only read the bucket: there is no warning.
     assert "warning" not in err
 
 
@@ -61,7 +61,7 @@ def profile(pair, s3):
 
 
 def same(pair, folder: str) -> int:
-    """How many files both nodes have there; they have to be the same."""
+    """Return the number of files in a folder. It has to be the same on both nodes."""
     first, second = (pair.on(node, HAVE.format(folder)) for node in (0, 1))
     assert first == second
     return len(first.splitlines())
@@ -85,7 +85,7 @@ def test_two_buckets_by_s3sync_and_again(pair, profile):
     assert "files to get: 0" in out
     status, out, _ = pair.ctl("s3sync", "--cancel")
     assert (status, out) == (0, "pair-[0-1]: nothing runs there\n")
-    # One node's alone, which the other knows nothing of; and one that nobody knows of.
+    # A sync of one node alone, which the other does not have, and an unknown sync.
     assert pair.ctl("s3sync", "--head", *places[1:2], "~/data/head")[0] == 0
     status, out, err = pair.ctl("s3sync", "--follow")
     assert (status, "pair-0: succeeded" in err, "pair-1" in out + err) == (0, True, False), err

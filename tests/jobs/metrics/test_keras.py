@@ -1,4 +1,4 @@
-"""Metrics by definitions, of lines that Keras printed (TensorFlow 2.15) and of other programs'."""
+"""Metric definitions applied to lines of Keras (TensorFlow 2.15) and of other programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from clusterctl.jobs.metrics.logs import (
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 
 SAMPLES = Path(__file__).parent / "samples"
-# As SageMaker's example of CIFAR-10 has them.
+# The definitions of SageMaker's CIFAR-10 example.
 SAGEMAKER = (
     "train:loss=.*loss: ([0-9\\.]+) - accuracy: [0-9\\.]+.*",
     "train:accuracy=.*loss: [0-9\\.]+ - accuracy: ([0-9\\.]+).*",

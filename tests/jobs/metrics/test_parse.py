@@ -1,4 +1,4 @@
-"""The trainer's log, read line by line: tables of both generations, whatever stands around them."""
+"""The trainer's log, read line by line: tables of both generations, among any other lines."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_the_banner_says():
     assert [row.startup for row in section.rows] == [True, True, False]
     [synthetic] = read("Horovod size: 4\nUsing a learning rate of 0.4\n" + rows([0, 1]))
     assert synthetic.facts.synthetic
-    # The original's, without line ends, is not whole.
+    # The original program's banner, without line ends, is incomplete.
     text = "PY3.6.5 |Anaconda custom (64-bit)| [GCC 7.2.0]TF1.11.0Horovod size: 4\n" + rows([0])
     facts = read(text)[0].facts
     assert (facts.gpus, facts.tensorflow, facts.synthetic) == (4, "1.11.0", False)

@@ -1,4 +1,4 @@
-"""The tutorial's runs, and a run beside them."""
+"""The tutorial's runs, and the comparison of a run with them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_nearest_in_size(facts, name):
 
 
 def test_another_size_at_equal_epochs():
-    """8 GPUs: a quarter of the batch, so four times as many steps to an epoch."""
+    """8 GPUs have a quarter of the batch, so an epoch has four times as many steps."""
     text = banner(8) + rows([0, 1, *range(50, 60000, 50)], 2048 / 1_281_167, 4000.0)
     [run] = read_runs([text + evaluation(56301, 76.0)])
     compared = compare(run, BY_NAME["imagenet-32"])

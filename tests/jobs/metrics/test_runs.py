@@ -1,4 +1,4 @@
-"""Runs: resumed ones joined, evaluations with their run, speed, nothing twice."""
+"""Runs in logs: resumed runs are joined, evaluations assigned, speeds computed, nothing twice."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_step_of_the_checkpoint_counts_where_it_is_said():
 @pytest.mark.parametrize(
     "second",
     [
-        banner() + rows([0, 1, 50], speed=1.0),  # from the start again
+        banner() + rows([0, 1, 50], speed=1.0),  # starts again from step 0
         banner(64) + rows([4000, 4050], per_step=16384 / 1_281_167),  # another batch
         banner() + rows([9000, 9050]),  # from a checkpoint that this run did not reach
     ],
@@ -118,10 +118,10 @@ def made(*speeds_at):
         ([], None),
         ([(0, 5.0), (1, 33.0)], None),
         ([(0, 5.0), (1, 33.0), (2, 100.0)], 100.0),
-        # 49 steps at 100, 50 steps at 300: not the mean of the two speeds.
+        # 49 steps at 100 and 50 steps at 300: the result is not the mean of both speeds.
         ([(0, 5.0), (1, 33.0), (50, 100.0), (100, 300.0), (150, 300.0)],
          149 / (49 / 100 + 100 / 300)),
-        # Lines left out: the speed after them is that of the last 50 steps only.
+        # Rows are left out: the speed after them is only of the last 50 steps.
         ([(50, 100.0), (100, 100.0), (150, 100.0), (13750, 200.0)], 200 / (150 / 100 + 50 / 200)),
         ([(50, 100.0), (100, float("inf")), (150, float("nan")), (200, 0.0)], 100.0),
         ([(7, 42.0)], 42.0),
@@ -137,7 +137,7 @@ def line(run, kind, **values):
 
 
 def trained(run, *steps, **changes):
-    """Rows as the trainer writes them; what is in them follows from the step."""
+    """Return rows as the trainer writes them. Their values follow from the step."""
     row = {"images_per_s": 19000.04, "final_loss": 7.1234567, **changes}
     return "".join(
         line(
@@ -181,7 +181,7 @@ def test_json_lines_of_two_runs_at_once_and_of_a_loss_that_is_no_number():
 
 
 def test_a_run_that_went_on_with_a_trainer_that_writes_json_lines():
-    """The first part, of an earlier version, is in the table alone, the second in both."""
+    """The first part, by an earlier version, is only in the table; the second part is in both."""
     tables = banner() + rows([0, 1, 50, 100])
     later = "Going on from x/model.ckpt-90: 90 of 14075 steps are done\n" + rows([100, 150])
     [table] = read_runs([tables + banner() + later])

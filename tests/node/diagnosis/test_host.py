@@ -1,4 +1,4 @@
-"""What a node says of itself; what hangs or dies holds nothing else up."""
+"""A node's facts. A query that hangs or dies does not delay the others."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_peers_are_tested_at_once(test, over_ssh, monkeypatch):
 
 
 def test_a_question_that_hangs_holds_no_output_open():
-    """SSH waits for the end of a program's output, whoever has it open. Nor is a process left."""
+    """SSH waits until no process has the program's output open. No process is left, either."""
     text = (
         "import time; from clusterctl.node.diagnosis import host\n"
         "def hangs(): open('/proc/self/comm', 'w').write('hangs-here'); time.sleep(600)\n"

@@ -1,4 +1,4 @@
-"""What is read of processes and of NCCL's RAS, and who is taken for a rank."""
+"""Samples of processes and of NCCL's RAS, and which processes count as ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAID = {
 
 
 class Ras(socketserver.StreamRequestHandler):
-    """As src/ras/client_support.cc of NCCL answers."""
+    """A server that answers like NCCL's src/ras/client_support.cc."""
 
     def handle(self) -> None:
         for line in self.rfile:
@@ -150,7 +150,7 @@ def test_a_socket_with_its_queues_and_what_has_passed():
 
 def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "JOBS", tmp_path)
-    by_hand = []  # what this machine has of it is not asked
+    by_hand = []  # ignore mpiruns on this machine that were started by hand
     monkeypatch.setattr(job.processes, "find", lambda *of: by_hand)
     ended, runs, queued = (f"20261123-00000{number}-abcd" for number in range(3))
     plan = json.dumps({"workdir": str(tmp_path), "log_dir": "logs"})

@@ -1,4 +1,4 @@
-"""The stacks of real processes, and what is not done to get them."""
+"""The stacks of real processes, and what reading them must not do."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def processes():
 
 @pytest.fixture
 def spy(tmp_path, monkeypatch):
-    """py-spy as a node has it."""
+    """Return py-spy as on a node."""
     monkeypatch.setattr(stacks, "FOLDER", tmp_path)
     made = stacks.PySpy(NAME)
     assert not made.is_here
@@ -69,7 +69,7 @@ def spy(tmp_path, monkeypatch):
 
 @pytest.fixture
 def refused(spy):
-    """One that is not permitted to look, nor root's."""
+    """Return a py-spy that may not read processes, not even as root."""
     Path(spy.path).write_text(REFUSED)
     return spy
 
@@ -116,9 +116,9 @@ def test_faulthandler_where_ptrace_is_refused(processes, refused, folder):
     "before",
     [
         "import time",
-        # It has the signal for a purpose of its own.
+        # The process uses the signal for its own purpose.
         "import signal, os, time\nsignal.signal(signal.SIGRTMIN + 7, lambda *a: os._exit(3))",
-        # It has the memory, and took the signal back.
+        # The process has the memory file, but no handler of the signal any more.
         "import faulthandler, signal, time\nfrom epoch_log import offer_stacks\noffer_stacks()\n"
         "faulthandler.unregister(signal.SIGRTMIN + 7)",
     ],
@@ -162,7 +162,7 @@ def thread(name: str, *functions: str) -> dict:
 
 
 def test_a_stack_that_was_cut_while_it_was_read_is_read_again(processes, spy, monkeypatch):
-    """A call of the main thread that returns meanwhile ends the chain of frames there."""
+    """If a call of the main thread returns meanwhile, the chain of frames ends there."""
     cut = [thread("pool", "run"), thread("MainThread", "flatten")]
     whole = [thread("MainThread", "<module>", "build", "flatten"), thread("pool", "run")]
     for reads, told in (
@@ -177,7 +177,7 @@ def test_a_stack_that_was_cut_while_it_was_read_is_read_again(processes, spy, mo
 
 
 def test_what_faulthandler_writes():
-    """Of Python 3.8 and of 3.14, which names threads."""
+    """The formats of Python 3.8, and of 3.14, which prints names of threads."""
     text = """\
 Thread 0x00007f02 (most recent call first):
   File "/usr/lib/threading.py", line 324 in wait

@@ -1,4 +1,4 @@
-"""Instances of the lab that the guard watches over, joined as `up` joins them."""
+"""Instances of the lab with a guard, joined into a cluster as by `up`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ RANK = "OMPI_COMM_WORLD_RANK=0 setsid nohup sleep 1000 </dev/null >/dev/null 2>&
 
 @dataclass
 class GuardedNodes:
-    """The nodes of one cluster, the head first, and how they are logged in to."""
+    """The nodes of one cluster, the head node first, and logins to them."""
 
     made: Instances
     nodes: list[dict]
     sessions: list[subprocess.Popen] = field(default_factory=list)
 
     def on(self, index: int, script: str) -> str:
-        """The output of a script for `sh -s`, which has to succeed."""
+        """Return the output of a script for `sh -s`. It has to succeed."""
         return self.made.run(self.nodes[index], f"sh -s <<'OUTER'\n{script}\nOUTER\n")
 
     def address(self, index: int) -> str:
@@ -58,7 +58,7 @@ class GuardedNodes:
         return json.loads(said) if said.strip() else None
 
     def history(self, index: int) -> list[dict]:
-        """The states since HISTORY was started there, also those while nobody was logged in."""
+        """Return the guard's states since HISTORY started, including those without a login."""
         lines = self.on(index, "cat history 2>/dev/null || :").splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
 
@@ -66,7 +66,7 @@ class GuardedNodes:
         self.made.in_state(self.nodes[index]["InstanceId"], state)
 
     def joined(self) -> None:
-        """Keys and known hosts, as `up` leaves them."""
+        """Set keys and known hosts as `up` does."""
         said = self.on(0, inspection_script(True))
         key = next(line[8:] for line in said.splitlines() if line.startswith("mpi-key "))
         assert MPI_KEY in key or key.startswith("ssh-ed25519")
@@ -81,9 +81,9 @@ class GuardedNodes:
             self.on(index, node_script(members, key, "ubuntu", index == 0))
 
     def login(self, index: int, command: str) -> subprocess.Popen:
-        """A session that stays open; its output can be read as it comes."""
+        """Open a session that stays open. Its output can be read as it arrives."""
         lab, key = self.made.lab, self.made.key
-        # The same options as tests.lab.running.ssh.
+        # The same options as in tests.lab.running.ssh.
         options = ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR"]
         if lab.proxy_command:
             options += ["ProxyCommand=" + " ".join(lab.proxy_command), "ProxyUseFdpass=yes"]
@@ -100,13 +100,13 @@ class GuardedNodes:
 
 
 class Launcher:
-    """Makes clusters for the tests of a module, and ends them."""
+    """Makes clusters for the tests of a module, and terminates them."""
 
     def __init__(self, lab, folder: Path) -> None:
         self.lab, self.key = lab, make_key(folder, "id_ed25519")
         self.ec2 = client(lab)
         public = self.key.with_suffix(".pub").read_bytes()
-        # One of each module: the lab is that of the whole session.
+        # A separate key for each module: the lab is shared by the whole session.
         self.key_name = f"guarded-{uuid.uuid4().hex[:8]}"
         self.ec2.import_key_pair(KeyName=self.key_name, PublicKeyMaterial=public)
         self.made = Instances(lab, self.ec2, self.key)
@@ -119,7 +119,7 @@ class Launcher:
         user_data: bytes = b"",
         await_login: bool = True,
     ) -> GuardedNodes:
-        # One that may end itself at any moment is not waited for.
+        # Do not wait for a machine that may end itself at any moment.
         start = self.made.up if await_login else self.made.request
         nodes = start(
             MinCount=count,

@@ -1,4 +1,4 @@
-"""The guard's program as a process here, with a root folder and power commands of its own."""
+"""The guard's program as a process on this machine, with its own root folder and power commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUIET = "#!/bin/sh\nexit 0\n"
 
 @dataclass
 class GuardProcess:
-    """`folder` is the root that the program writes below; `ends` what it called to end."""
+    """A guard. `folder` is the root that it writes below; `ends` are its power commands."""
 
     folder: Path
     python: str = sys.executable

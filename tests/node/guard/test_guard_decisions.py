@@ -1,4 +1,4 @@
-"""When a guard ends its machine, and what it takes for activity: the pure decisions."""
+"""The guard's pure decisions: when it ends its machine, and what counts as activity."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def settings(**limits) -> GuardSettings:
         ({}, Moment(1e9, 100, 100), None),
         ({"idle_s": 60}, Moment(1e9, 100, 100), None),
         ({"lifetime_s": 3600}, Moment(1e9, 100, 100), 3500),
-        # What earlier boots used counts, the time between them does not.
+        # The running time of earlier boots counts; the time between them does not.
         ({"lifetime_s": 3600}, Moment(1e9 + DAY, 100, 1100), 2500),
         ({"lifetime_s": 3600}, Moment(1e9, 3700, 3700), -100),
         ({"ends_at": 1e9 + 50}, Moment(1e9, 100, 100), 50),
         ({"ends_at": 1e9 - 50}, Moment(1e9, 100, 100), -50),
         ({"ends_at": 1e9 + 50, "lifetime_s": 3600}, Moment(1e9, 100, 100), 50),
         ({"ends_at": 1e9 + DAY, "lifetime_s": 3600}, Moment(1e9, 100, 100), 3500),
-        # Started after its end: time for its owner to set another.
+        # Started after its end: the owner has time to set another end.
         ({"lifetime_s": 3600}, Moment(1e9, 100, 3700), GRACE_S - 100),
         ({"ends_at": 1e9 - DAY}, Moment(1e9, 100, 100), GRACE_S - 100),
         ({"ends_at": 1e9 - DAY}, Moment(1e9, GRACE_S + 1, 1e6), -1),
-        # A clock that has just jumped is not asked; the running time needs none.
+        # A clock that has just jumped is ignored; the running time does not depend on it.
         ({"ends_at": 1e9 - 50}, Moment(1e9, 100, 100, trusted=False), None),
         ({"ends_at": 5, "lifetime_s": 90}, Moment(1e9, 100, 100, trusted=False), -10),
     ],
@@ -94,7 +94,7 @@ def test_suspend_or_slew_is_no_jump():
 def test_who_judges(index, idle_s, expected):
     assert limit_s(settings(index=index, idle_s=idle_s)) == expected
     assert limit_s(settings(index=index, idle_s=idle_s, at_power_off="stop")) == expected
-    # Where a power-off deletes the disk nobody is switched off for idleness.
+    # If a power-off deletes the disk, idleness does not switch a machine off.
     assert limit_s(settings(index=index, idle_s=idle_s, at_power_off="terminate")) is None
 
 
@@ -111,7 +111,7 @@ def test_how_often(limit, expected):
         (Idleness(None, 40), 50, False, 50),
         (Idleness(10, 40), 50, False, 10),
         (Idleness(10, 40), 50, True, None),
-        # Nobody looked for a while.
+        # There was no check for a while.
         (Idleness(10, 40), 500, False, 500),
     ],
 )
@@ -148,7 +148,7 @@ def test_what_is_no_look(data):
 
 
 def table(*rows) -> dict[int, JobProcess]:
-    """(pid, parent, name, title, *environ)"""
+    """Make a process table from rows of (pid, parent, name, title, *environ)."""
     made = [
         JobProcess(pid, parent, name, title, tuple(word.encode() for word in environ), 0.0)
         for pid, parent, name, title, *environ in rows

@@ -1,4 +1,4 @@
-"""The guard on real hosts, installed over SSH and by user data, and what becomes of them."""
+"""The guard on real hosts, installed over SSH and by user data, and the end of the hosts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_an_image_of_a_node_is_not_ended_by_the_nodes_guard(launch):
     wait_until(lambda: node.on(0, RUNNING) == "0", "the node's own to have ended")
     node.on(0, f"sudo -n {BOOT_SCRIPT}")
     assert node.on(0, RUNNING) == "0"
-    # Installed anew, it counts from nothing.
+    # A newly installed guard counts from zero.
     node.tell(0, lifetime_s=1e6)
     wait_until(lambda: node.on(0, RUNNING) == "1", "a guard")
 
@@ -99,7 +99,7 @@ def test_a_job_keeps_it_up_until_it_ends(launch):
 
 def test_a_login_keeps_it_up_until_it_ends(launch):
     node = launch()
-    # Logged in before there is a limit: a login may take longer than that.
+    # Log in before the limit is set: a login may take longer than the limit.
     show = "echo here; while :; do cat /run/clusterctl/guard-state.json; sleep 1; done"
     session = node.login(0, show)
     assert session.stdout.readline() == "here\n"

@@ -1,4 +1,4 @@
-"""The guard's program, run for real below a root of its own."""
+"""The guard's program, really run, below its own root folder."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_one_guard_at_a_time(guard):
     wait_until(guard.state, "a state")
     assert guard.start().wait(timeout=240) == 0
     assert first.poll() is None
-    # The lock falls with its holder, however it ends.
+    # The kernel releases the lock when its holder ends, however that happens.
     first.kill()
     first.wait()
     guard.tell(over())

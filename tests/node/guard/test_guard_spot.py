@@ -1,4 +1,4 @@
-"""A spot interruption, told by a metadata service of the test on a host of the lab."""
+"""A spot interruption, announced by the test's metadata service on a host of the lab."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Imds(http.server.BaseHTTPRequestHandler):
         pass
 http.server.HTTPServer(("127.0.0.1", 8777), Imds).serve_forever()
 """
-# A rank that saves its state on SIGTERM, with a child that inherited its handler, and one that
-# knows nothing of it.
+# A rank that saves its state on SIGTERM, with a child that inherited the handler, and a rank that
+# does not handle SIGTERM.
 SAVES = """\
 import os, signal, time
 def save(*_):
@@ -72,9 +72,9 @@ def notice(node):
 
 
 def test_the_notice_reaches_whoever_can_use_it(node):
-    # No metadata service yet: the guard keeps asking, ever less often.
+    # There is no metadata service yet: the guard keeps polling, less and less often.
     node.tell(0, spot=True, imds="http://127.0.0.1:8777")
-    log = "cat /var/log/clusterctl-guard.log 2>/dev/null || :"  # not there at first
+    log = "cat /var/log/clusterctl-guard.log 2>/dev/null || :"  # the log is missing at first
     wait_until(lambda: "spot: " in node.on(0, log), "the missing service in the log")
 
     for name, text in {"imds.py": IMDS, "saves.py": SAVES}.items():
@@ -99,7 +99,7 @@ def test_the_notice_reaches_whoever_can_use_it(node):
     wait_until(lambda: notice(node) == "terminate", "the notice in the state")
     assert "EC2 takes this spot instance back (terminate at 2026" in node.on(0, log)
 
-    # Said once, however often it is read.
+    # The notice is announced once, however often the guard reads it.
     asked = len(node.on(0, "cat asked").splitlines())
     wait_until(lambda: len(node.on(0, "cat asked").splitlines()) > asked + 2, "more questions")
     assert node.on(0, log).count("takes this spot instance back") == 1

@@ -1,4 +1,4 @@
-"""Which line is run again after a lost node."""
+"""The command that runs again after a node is lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plan(tmp_path, **more):
     [
         (9, {}, 8),
         (8, {}, 8),
-        (7, {}, 6),  # 8 x 96 images a step are not divided by 7
+        (7, {}, 6),  # 8 x 96 images per step cannot be divided by 7
         (7, {"log_dir": ""}, 7),
         (5, {}, 4),
         (1, {}, 0),
@@ -42,7 +42,7 @@ def test_how_many_ranks_fit(tmp_path, slots, more, ranks):
 def test_a_restart_is_a_new_beginning_for_boots_and_none_for_what_the_job_has_written(
     tmp_path, monkeypatch, capsys
 ):
-    """metrics.jsonl is kept where it is younger than exit_status: also the first attempt's."""
+    """metrics.jsonl is kept if it is newer than exit_status, also that of the first attempt."""
     began = []
     sweep = lambda job, nodes, at: began.append(at) or ([], ["b"], {})  # noqa: E731
     monkeypatch.setattr(after, "sweep", sweep)
@@ -84,7 +84,7 @@ def test_what_mpirun_says_of_a_lost_node_is_found_behind_the_offset_alone(tmp_pa
 def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_begins_anew(
     tmp_path, monkeypatch, capsys
 ):
-    """It was silent when the others were swept, or is a new machine."""
+    """The node did not answer when the ranks of the others were ended, or it is a new machine."""
     there = tmp_path / "there"
     (there / "ssh").parent.mkdir()
     (there / "ssh").write_text(f'#!/bin/sh\nshift $(($# - 1))\ncd {there}\nexec sh -c "$1"\n')
@@ -107,7 +107,7 @@ def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_be
     shipped = there / ".clusterctl" / "code" / tmp_path.name / "lib" / "it's.py"
     assert shipped.read_text() == "print()"
     assert "could not be put" not in capsys.readouterr().out
-    # A file where its folder is to be, as good as a full disk.
+    # A file in the place of its folder has the effect of a full disk.
     shutil.rmtree(there / ".clusterctl")
     (there / ".clusterctl").write_text("")
     after.give_code(tmp_path, nodes[1:])

@@ -1,4 +1,4 @@
-"""`node/jobs/clean.py` on real folders: whatever --log_dir was, what is not a training's stays."""
+"""`node/jobs/clean.py` on real folders: with any --log_dir, files of other programs stay."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_last_checkpoints_stay_with_all_else(node):
     fill(runs, [f"model.ckpt-{step}.{part}" for step in (5, 40, 100) for part in parts])
     fill(runs, ["hvd_train.log", "model.ckpt-200.data-00000-of-00001", "metrics.jsonl"])
     jobs = node.home / ".clusterctl/jobs"
-    # The first was submitted last, by a laptop whose clock is slow.
+    # The first job was submitted last, by a laptop whose clock is slow.
     for number, day in enumerate((2, 3, 1)):
         fill(jobs, [f"2026112{day}-000000-aaaa/job.json"])
         os.utime(jobs / f"2026112{day}-000000-aaaa" / "job.json", (number, number))
@@ -110,7 +110,7 @@ def test_links_are_left_alone(node, ending):
     (node.home / "runs").symlink_to(real)
     said = clean(node, f"~/runs{ending}")
     assert said == {"folders": [], "failed": [], "links": [f"{node.home}/runs is a link to {real}"]}
-    # Nor what links among the files lead to; a folder on the way may be a link.
+    # Targets of links among the files stay as well. A parent folder may be a link.
     (real / "model.ckpt-2.index").symlink_to(other / "model.ckpt-1.index")
     (real / "model.ckpt-3_temp").symlink_to(other)
     (node.home / "on the way").symlink_to(node.home)
@@ -134,7 +134,7 @@ def test_what_cannot_be_read_or_is_no_folder(node):
 
 def test_of_the_jobs_folder_only_jobs_go(node):
     jobs = node.home / ".clusterctl" / "jobs"
-    # No other test's jobs: whether one runs is asked of all this machine's processes.
+    # Names that no other test uses, because the check for running jobs sees all processes here.
     names = ("20261120-154501-c1ea", "20261120-154501-c1ea-old", "my-own-notes")
     fill(jobs, [f"{name}/log" for name in names])
     fill(node.home / "elsewhere", ["log"])

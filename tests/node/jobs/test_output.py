@@ -1,4 +1,4 @@
-"""What ranks write, in the job's log and by rank: taken apart at any byte, and of real mpiruns."""
+"""The output of ranks in the job's log and by rank: split at any byte, and of real mpiruns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_tags_are_taken_away_wherever_a_read_ends(tag_end, torchrun, seed):
         text = chance.choice(LINES[:-1] if tag_end == ": " else LINES)
         tag = TAGS[tag_end] % (rank // 4 if torchrun else rank)
         marked = b"\x1e<rank%d>\x1f%s\x1e<rank>\x1f" % (rank, text) if torchrun else text
-        # Open MPI 4 tags what follows a line's end within what a rank writes at once.
+        # Open MPI 4 also adds a tag after each line end within one write of a rank.
         stream += tag + (marked.replace(b"\n", b"\n" + tag) if torchrun else text)
         ranks[b"%d" % rank] = ranks.get(b"%d" % rank, b"") + text
         log += text
@@ -103,7 +103,7 @@ def test_both_families_of_open_mpi_say_which_rank_wrote_what(tmp_path, mpirun, t
     assert (b"<std" in log, len(log)) == (False, 2 * len(said))
 
 
-# As Open MPI 5 at its end, when its ssh has made its output non-blocking.
+# Like Open MPI 5 at its end, after its ssh has made its output non-blocking.
 DROPS = """\
 #!{python}
 import fcntl, os
@@ -119,7 +119,7 @@ STAYS = "#!/bin/sh\necho $$ >{pid}; exec sleep 600\n"
 
 @pytest.fixture
 def mpirun(tmp_path):
-    """Runs output.py with that script as its mpirun."""
+    """Return a function that runs output.py with a script as its mpirun."""
 
     def start(script):
         order = {"variables": {}, "tag_end": ": ", "torchrun": False}

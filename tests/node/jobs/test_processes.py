@@ -1,6 +1,6 @@
-"""Processes of jobs: the parser on captured output, the program for real on this machine.
+"""Processes of jobs: the parser on captured output, and the real program on this machine.
 
-For real always with --job: without it the program means every MPI process of the user.
+The real program always runs with --job: without it, it would end every MPI process of the user.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ TRAIN_SH = f"/home/ubuntu/{LAUNCHER_PATH}"
         ("daemon", "orted", ["orted"], {}),
         ("job", "sh", ["sh", "/home/ubuntu/.clusterctl/jobs/j/run"], JOB),
         ("job", "ssh", ["ssh", "-x", "10.0.0.5", "prted"], JOB),
-        # Of the user, and not of a job:
+        # Processes of the user, but not of a job:
         ("", "python3", ["python3", "train.py"], {}),
         ("", "python3", ["python3", "-m", "http.server"], {b"MPI_RANK": b"0"}),
         ("", "jupyter-lab", ["python3", "/usr/bin/jupyter-lab"], {}),
@@ -132,7 +132,7 @@ TRAIN_SH = f"/home/ubuntu/{LAUNCHER_PATH}"
         ("", "tail", ["tail", "-f", "/home/ubuntu/.clusterctl/jobs/j/run"], {}),
         ("", "man", ["man", "mpirun"], {}),
         ("", "ssh", ["ssh", "other-0", "mpirun -np 8 python3 train.py"], {}),
-        # Another cluster's job, started and followed from here:
+        # A job of another cluster, started and followed from here:
         ("", "clusterctl", ["python3", "/usr/bin/clusterctl", "train", "other", "8"], {}),
         ("", "bash", ["-bash"], {b"CLUSTERCTL_HOME": b"/x"}),
     ],
@@ -151,7 +151,7 @@ def test_what_is_ours(role, name, argv, environ):
 
 
 def test_which_are_of_one_job():
-    """Its daemon on another node has no mark: it is the parent of what has."""
+    """The job's daemon on another node has no mark: it is the parent of processes with the mark."""
     processes = [
         Process(1, 0, "prted", [], {}),
         Process(2, 1, "python3", [], {**RANK, **JOB}),
@@ -181,7 +181,7 @@ def job():
 
 @pytest.fixture
 def spawn(job):
-    """Starts a process of the job; none of them outlives the test."""
+    """Return a function that starts a process of the job. The end of the test kills them all."""
     started = []
 
     def start(script, argv0="python3", **environ):
@@ -204,7 +204,7 @@ def spawn(job):
 READY = "import sys, time; print('ready', flush=True); "
 WAIT = READY + "time.sleep(100)"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAIT
-# A child whose own environment is empty: found by its parent.
+# Starts a child with an empty environment, which is found by its parent.
 PARENT = (
     "import subprocess, sys; child = [sys.executable, '-c', 'import time; time.sleep(100)'];"
     "subprocess.Popen(child, env={}); " + WAIT
@@ -230,7 +230,7 @@ def test_found_by_the_jobs_mark_and_described(node, spawn, job):
 def test_children_without_the_mark_are_found(node, spawn, job):
     parent = spawn(PARENT)
     found = only(list_processes(node, [HEAD], ProcessQuery(job)))
-    # By number, not in order: the numbers of processes start again at some time.
+    # By pid, not in order: pids start again from the beginning at some time.
     roles = {process.pid: process.role for process in found}
     assert (roles.pop(parent.pid), list(roles.values())) == ("job", ["child"]), found
     ended = only(end_processes(node, [HEAD], ProcessQuery(job)))
@@ -269,7 +269,7 @@ def test_a_node_that_does_not_answer_is_its_own_outcome(node):
 @pytest.mark.parametrize(("role", "ending"), [("rank", ""), ("launcher", " --force")])
 def test_what_is_left_is_said_with_what_helps(capsys, role, ending):
     two = [NodeProcess(f"d-e-{index}", 7, None, role, None, 1.0, ("x",)) for index in (3, 0)]
-    output.begin((), False)  # a test before this one may have typed options that suggestions repeat
+    output.begin((), False)  # or else suggestions would repeat options of an earlier test
     show_left(two)
     with pytest.raises(KeyboardInterrupt), hint_after_interrupt("d-e"):
         raise KeyboardInterrupt

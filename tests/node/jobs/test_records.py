@@ -1,4 +1,4 @@
-"""Records of jobs that are not whole, or not a job's."""
+"""Records of jobs that are incomplete, and records that are not a job's."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_record_that_is_no_jobs_is_not_written_over(foreign, tmp_path, monkeyp
     [
         ((), 100),
         (("not_cancelled",), 900),
-        # It has cost nothing.
+        # The job has cost nothing.
         (("not_cancelled", "after"), 100),
     ],
 )

@@ -1,4 +1,4 @@
-"""Relays as processes of this machine, told what to do as the client would."""
+"""Relays as processes on this machine, which receive orders as from the client."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SECRET = "5e" * 32
 
 
 class RunningRelay:
-    """One relay: `expect` waits for an event, `tell` sends an order."""
+    """A running relay. `expect` waits for an event; `tell` sends an order."""
 
     def __init__(self, config: dict[str, Any], python: str, home: Path) -> None:
         program = program_of("clusterctl.node.relay.relay")
         user = config.pop("user", None)
         self.process = subprocess.Popen(
-            # Another user may not read the virtual environment; the system's Python he may.
+            # Another user cannot read the virtual environment, but can run the system's Python.
             program.argv(python=python if user is None else "/usr/bin/python3"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -55,7 +55,7 @@ class RunningRelay:
         self.events.put({"event": "eof"})
 
     def expect(self, name: str, **fields: Any) -> dict[str, Any]:
-        """The next event of that name, with these fields. A failure fails the test."""
+        """Wait for the next event with this name and fields. Fail if the relay fails."""
         while True:
             event = self.events.get(timeout=240)
             if event["event"] == name and fields.items() <= event.items():
@@ -85,7 +85,7 @@ class RunningRelay:
 
 
 class Relays:
-    """Makes relays, and ends those that are left."""
+    """Starts relays, and ends the remaining ones."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -111,7 +111,7 @@ class Relays:
         block_bytes: int = 1 << 16,
         gmac: bool = True,
     ) -> dict[str, Any]:
-        """The source's manifest, told to all of them."""
+        """Send the source's manifest to all relays."""
         manifest = source.expect("manifest")
         gmac = gmac and all(relay.gmac for relay in (source, *targets))
         for relay in (source, *targets):
@@ -129,7 +129,7 @@ class Relays:
     def copy(
         self, source: RunningRelay, *targets: RunningRelay, **options: Any
     ) -> list[dict[str, Any]]:
-        """The whole of it along a chain; the `done` events."""
+        """Copy everything along a chain of relays. Return their `done` events."""
         self.begin(source, *targets, **options)
         for upstream, target in zip((source, *targets), targets):
             target.pull_from(upstream)
@@ -147,7 +147,7 @@ def relays_in(home: Path) -> Iterator[Relays]:
 
 
 def tree(root: Path | bytes) -> dict[bytes, tuple[Any, ...]]:
-    """Everything below a folder: kind, mode, time, content."""
+    """Return everything below a folder: kind, mode, time, content."""
     found = {}
     base = os.fsencode(root)
     for folder, folders, files in os.walk(base):
@@ -166,7 +166,7 @@ def tree(root: Path | bytes) -> dict[bytes, tuple[Any, ...]]:
 
 
 def make(root: Path | bytes, files: dict[bytes, bytes]) -> None:
-    """Files with these names and contents, and the folders they need."""
+    """Make files with these names and contents, and their folders."""
     for name, content in files.items():
         path = os.path.join(os.fsencode(root), name)
         os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -39,7 +39,7 @@ def test_there_and_back():
     ],
 )
 def test_nothing_is_below_what_is_no_folder(paths):
-    """Else a link and a file behind it lead out of the destination."""
+    """Otherwise a link with a file below it would lead out of the destination."""
     entries = [
         Entry(path.rstrip("@").encode(), "l", 0o777, 1, link=b"/outside")
         if path.endswith("@")
@@ -133,7 +133,7 @@ def test_without_data_there_are_no_blocks():
     ],
 )
 def test_blocks_are_taken_from_several_files_by_turns(files, order):
-    """The third has a hole; in the second no block begins."""
+    """The third file has a hole; no block starts in the second file."""
     sizes = [10, 2, 14, 4, 8]
     entries = [Entry(b"%d" % n, "f", 0, 0, size) for n, size in enumerate(sizes)]
     entries[2] = entries[2]._replace(size=99, segments=((0, 4), (50, 10)))

@@ -1,4 +1,4 @@
-"""Messages between relays and the client: every one survives the wire, nonsense becomes nothing."""
+"""Messages between relays and the client: each is sent unchanged, and invalid ones are ignored."""
 
 from __future__ import annotations
 

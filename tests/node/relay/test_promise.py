@@ -1,14 +1,14 @@
-"""What docs/copy.md promises of bytes, tried at random: files change, copies stop and begin again.
+"""The promises of docs/copy.md about bytes, tested at random: files change, copies stop and resume.
 
-Two nodes stand in a chain, in this process, without sockets: what a source or a node says to
-BLOCK is what the next one is given, now and then with a byte that is another one. The first node
-sums what it gets, or passes it on unseen; the second one confirms it, or not. After every step a
-file that has come is one that the source has had, whole, since the copy that brought it began, and
-nothing outside the destination has changed. A copy that nothing disturbs then ends with what the
-source has. Files that differ in nothing but their content are told apart with `checksum` only;
-half of the worlds have none.
+Two nodes form a chain in this process, without sockets. The answer of the source or a node to BLOCK
+is passed to the next node, sometimes with a wrong byte. The first node checks the sum of what it
+gets, or passes it on unchecked. The second node confirms it, or not. After every step, each file
+that has arrived is a version that the source had completely since the start of the copy, and
+nothing outside the destination has changed. A copy without disturbances then ends with the source's
+files. Only `checksum` finds files that differ in nothing but their content; half of the worlds have
+no such files.
 
-`CLUSTERCTL_STEPS=1000000 pytest tests/node/relay/test_promise.py` tries as long as one likes.
+`CLUSTERCTL_STEPS=1000000 pytest tests/node/relay/test_promise.py` runs that many steps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STEPS = int(os.environ.get("CLUSTERCTL_STEPS", "5000")) // SEEDS
 
 
 class Pipe:
-    """What a link carries, without a network."""
+    """A connection in memory, without a network."""
 
     secured = False
 
@@ -89,7 +89,7 @@ class Pipe:
 
 
 class World:
-    """A source, two nodes, a folder that is none of theirs, and all that the source ever had."""
+    """A source, two nodes, a folder outside of all, and everything that the source ever had."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.seed, self.random = seed, random.Random(seed)
@@ -100,10 +100,10 @@ class World:
             path.mkdir()
         (self.outside / "kept").write_bytes(b"kept")
         self.time_ns = 1_600_000_000 * 10**9
-        # Every content that a name has had, with the number of the step until which it had it.
+        # All contents of each name, with the number of the step until which it had the content.
         self.had: dict[str, list[tuple[bytes, float]]] = {}
         self.step, self.harm = 0, 0.1
-        # What is at the nodes, and the names that had two contents of the same size and time.
+        # The files on the nodes, and the names that had two contents of the same size and time.
         self.seen: dict[tuple[int, str], bytes] = {}
         self.doubtful: set[str] = set()
         self.copy = None
@@ -111,10 +111,10 @@ class World:
         for name in NAMES:
             self.write(name)
 
-    # The user's side
+    # Actions of the user
 
     def write(self, name: str, keep_time: bool = False) -> None:
-        """Another content, sometimes with the size and time of the one before."""
+        """Write a new content, sometimes with the size and time of the previous one."""
         path = self.source / name
         path.parent.mkdir(parents=True, exist_ok=True)
         before = path.stat() if keep_time and path.is_file() else None
@@ -129,7 +129,7 @@ class World:
             path.with_name("new").write_bytes(content)
             os.replace(path.with_name("new"), path)
         else:
-            # In place, as two writes: in between it is a content of its own.
+            # In place, in two writes: the state between them is a content as well.
             half = len(content) // 2
             old = path.read_bytes() if path.exists() else b""
             self.note(name, content[:half] + old[half:])
@@ -137,7 +137,7 @@ class World:
             path.write_bytes(content)
         if name == "hole":
             self.punch(path, content)
-        # Whole seconds, as some file systems keep them; every content has its own, but for those.
+        # Whole seconds, as on some file systems. Otherwise every content has its own time.
         self.time_ns += 10**9 if self.random.random() < 0.5 else 10**8
         os.utime(path, ns=(0, before.st_mtime_ns if before else self.time_ns))
 
@@ -170,9 +170,9 @@ class World:
                 os.rename(aside, path)
 
     def link_and_folder(self) -> None:
-        """Two sources: where one has a link, the other has a folder.
+        """Copy from two sources: one has a link where the other has a folder.
 
-        Another name each time: a link that a node has already is followed, as the page says.
+        Each call uses a new name, because a node follows a link that it already has (docs/copy.md).
         """
         name = f"x{self.step}"
         (self.other / name).symlink_to(self.outside)
@@ -184,10 +184,10 @@ class World:
         if path.is_file():
             path.chmod(self.random.choice([0o600, 0o644, 0o444, 0o755]))
 
-    # The copy's side
+    # Actions of the copy
 
     def begin(self, checksum: bool) -> None:
-        """A copy to both nodes. The one before is gone, as if it had been killed."""
+        """Start a copy to both nodes. The previous copy ends as if it had been killed."""
         self.kill()
         sources = [os.fsencode(self.other) + b"/", os.fsencode(self.source) + b"/"]
         found = scan(sources, None, b"/")
@@ -200,7 +200,7 @@ class World:
         blob = encode(entries)
         layout = Layout(entries, BLOCK)
         stamps = [entry.changed_ns for entry in entries]
-        # What an earlier copy has summed by the one may be gone on with by the other.
+        # A copy may resume one that used the other kind of checksum.
         gmac = self.random.random() < 0.5
         kind = Gmac if gmac else Crc32
         origin = Source(entries, found.paths.__getitem__, stamps.__getitem__, layout, Waits(), kind)
@@ -231,7 +231,7 @@ class World:
         self.copy = None
 
     def move(self) -> None:
-        """Some blocks of one node come."""
+        """Transfer some blocks to one node."""
         number = self.random.randrange(2)
         for _ in range(self.random.randrange(1, 6)):
             self.move_one(number)
@@ -265,7 +265,7 @@ class World:
         return target.finish()
 
     def undisturbed(self) -> None:
-        """A copy in which nothing happens ends with what the source has."""
+        """Run a copy without disturbances. It ends with the source's files."""
         self.step, self.harm = self.step + 1, 0
         for checksum in (False, True):
             self.begin(checksum)
@@ -323,7 +323,7 @@ def steps(world: World):
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_file_under_its_name_is_the_sources(tmp_path, seed):
-    # In memory where there is such a folder: each file is synced.
+    # In memory if possible, because each file is synced to disk.
     memory = Path("/dev/shm")
     base = memory if os.access(memory, os.W_OK) else tmp_path
     with tempfile.TemporaryDirectory(dir=base) as folder:
@@ -337,7 +337,7 @@ def test_a_file_under_its_name_is_the_sources(tmp_path, seed):
 
 
 def test_of_a_file_that_differs_in_nothing_but_content_a_node_passes_on_its_own(tmp_path):
-    """All of it, also from a block that came for the sake of the file beside it."""
+    """This holds for all of its data, even in a block that was sent because of another file."""
     world = World(tmp_path, 1)
     while (world.source / "big").stat().st_size % BLOCK == 0:
         world.write("big")
@@ -358,7 +358,7 @@ def test_of_a_file_that_differs_in_nothing_but_content_a_node_passes_on_its_own(
 
 
 def test_what_the_disk_did_not_take_is_not_gone_on_with(tmp_path, monkeypatch):
-    """The kernel has let go of it: it reads as zeros."""
+    """The kernel has dropped the data: it reads as zeros."""
 
     def broken(descriptor):
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
@@ -378,7 +378,7 @@ def test_what_the_disk_did_not_take_is_not_gone_on_with(tmp_path, monkeypatch):
 
 
 def test_what_someone_has_removed_is_not_gone_on_with(tmp_path):
-    """Blocks that came before are gone, also those that are confirmed only now."""
+    """Earlier blocks are gone, including those that are confirmed only afterwards."""
     world = World(tmp_path, 1)
     world.harm = 0
     world.begin(checksum=False)
@@ -397,7 +397,7 @@ def test_what_someone_has_removed_is_not_gone_on_with(tmp_path):
 
 
 def test_the_last_blocks_wait_for_the_node_behind(tmp_path):
-    """To read them again costs as much as to receive them."""
+    """To read them again takes as long as to receive them."""
     world = World(tmp_path, 1)
     world.harm = 0
     world.begin(checksum=False)
@@ -415,7 +415,7 @@ def test_the_last_blocks_wait_for_the_node_behind(tmp_path):
 
 
 def test_what_another_copy_goes_on_with_is_not_published(tmp_path):
-    """Somebody has removed the folder, and begun again."""
+    """The staging folder was removed, and another copy started."""
     world = World(tmp_path, 1)
     world.harm = 0
     world.begin(checksum=False)
@@ -440,7 +440,7 @@ def test_what_another_copy_goes_on_with_is_not_published(tmp_path):
 
 
 def test_what_turns_bad_just_now_is_not_taken_from_the_file_before(tmp_path):
-    """An earlier copy left pieces of it; their block is asked for, and their part goes."""
+    """An earlier copy left pieces of the file: their block is requested, their part deleted."""
     world = World(tmp_path, 1)
     world.undisturbed()
     world.write("big")
@@ -474,7 +474,7 @@ def test_a_file_that_gets_its_mode_while_it_is_sent_is_good(tmp_path):
     status = path.stat()
 
     def stamp(number):
-        """As `retouch` tells it, which is at it when the file is looked at."""
+        """Set the mode while the file is being checked, as `retouch` does."""
         while path.stat().st_ctime_ns == status.st_ctime_ns:
             path.chmod(0o600)
         return path.stat().st_ctime_ns

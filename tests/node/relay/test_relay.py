@@ -1,4 +1,4 @@
-"""Relays of real processes over real sockets: what arrives is what was sent."""
+"""Relays as real processes with real sockets: the data arrives unchanged."""
 
 from __future__ import annotations
 

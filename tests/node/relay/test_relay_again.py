@@ -1,4 +1,4 @@
-"""What moves the second time, after an interruption, and what is deleted."""
+"""Repeated and interrupted copies: what is sent again, and what is deleted."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_times_lie_and_checksums_do_not(relays, data, tmp_path):
     (to / "other").write_bytes(b"O" * MIB)
     os.utime(to / "other", ns=(times.st_mtime_ns, times.st_mtime_ns))
     os.utime(to / "big", ns=(1, 1))
-    assert gap_of(relays, data, relays.target(to, dry_run=True))["files"] == 1  # big, by its time
+    assert gap_of(relays, data, relays.target(to, dry_run=True))["files"] == 1  # `big`, by its time
     target = relays.target(to, checksum=True)
     assert gap_of(relays, data, target, checksum=True)["files"] == 1  # other, by its content
     target.expect("done")
@@ -72,7 +72,7 @@ def test_what_is_too_much_goes_only_when_asked(relays, data, tmp_path):
 
 
 def interrupted(relays, data, to, how, **config):
-    """A copy that ends when some of the big file has come."""
+    """Start a copy that ends after a part of the big file has arrived."""
     source = relays.source(f"{data}/")
     target = relays.target(to, **config)
     relays.begin(source, target, block_bytes=1 << 12)
@@ -84,7 +84,7 @@ def interrupted(relays, data, to, how, **config):
 
 
 def half(relays, tmp_path, how=None, mib=24, **small):
-    """Files of which a copy that was ended has brought a part: their folder and its destination."""
+    """Interrupt a copy after a part of its files. Return the folder and its destination."""
     data, to = tmp_path / "data", tmp_path / "to"
     small = {name.encode(): text for name, text in small.items()}
     make(data, {b"big": random.Random(5).randbytes(mib * MIB), **small})
@@ -135,7 +135,7 @@ def test_what_is_left_of_another_file_of_the_same_size_and_time_is_not_used(rela
 
 
 def test_a_source_that_cannot_be_read_leaves_no_zeros_behind(relays, tmp_path):
-    """What came of it is not kept: a later copy would take the zeros for data."""
+    """The received part is not kept: a later copy would take its zeros for data."""
     data, to = tmp_path / "data", tmp_path / "to"
     make(data, {b"big": random.Random(5).randbytes(24 * MIB)})
     source, target = relays.source(f"{data}/"), relays.target(to)
@@ -169,7 +169,7 @@ def test_a_file_whose_time_was_set_back_has_changed_all_the_same(relays, tmp_pat
 
 @pytest.mark.parametrize("checksum", [False, True])
 def test_a_node_with_other_times_serves_the_next(relays, data, tmp_path, checksum):
-    """Whole seconds, as its file system keeps them, or with `checksum` any time."""
+    """The node's times are whole seconds, as on some file systems, or any time with `checksum`."""
     one, two = tmp_path / "one", tmp_path / "two"
     relays.copy(relays.source(f"{data}/"), relays.target(one))
     for path in (one / "big", one / "other"):
@@ -185,7 +185,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def nobodys():
-    """A folder of a user who is not root; pytest's own lets nobody else in."""
+    """Return a folder of a user who is not root, who could not enter pytest's own folder."""
     if os.geteuid():
         pytest.skip("only root can be another user")
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
@@ -195,7 +195,7 @@ def nobodys():
 
 @pytest.mark.parametrize("mode", [0o000, 0o200, 0o444])
 def test_modes_that_keep_the_owner_out_are_no_trouble(relays, tmp_path, nobodys, mode):
-    """A source that root reads: each node passes on what its user may not read in the end."""
+    """Root reads the source. A node passes on files that their final mode hides from its user."""
     data, homes = tmp_path / "data", [nobodys / "one", nobodys / "two"]
     make(data, {b"big": b"b" * MIB, b"small": b"s", b"other": b"o", b"d/in": b"i"})
     for name in ("big", "small"):
@@ -211,7 +211,7 @@ def test_modes_that_keep_the_owner_out_are_no_trouble(relays, tmp_path, nobodys,
 
 
 def test_a_part_that_has_its_read_only_mode_already_is_gone_on_with(relays, tmp_path, nobodys):
-    """As a copy leaves it that ends between that and the file's name."""
+    """A copy that ends after it set the mode and before it renamed the file leaves this state."""
     data, to = tmp_path / "data", nobodys / "to"
     make(data, {b"big": random.Random(5).randbytes(24 * MIB), b"empty": b""})
     for name in ("big", "empty"):
@@ -248,7 +248,7 @@ def test_what_cannot_be_written_is_reported_and_the_rest_comes(relays, tmp_path,
     make(home / "to", {b"ours/old": b"", b"theirs/old": b""})
     for path in (home / "to", home / "to" / "ours", home / "to" / "ours" / "old"):
         os.chown(path, NOBODY, -1)
-    (home / "to" / "ours").chmod(0o555)  # read-only, and the user's own
+    (home / "to" / "ours").chmod(0o555)  # read-only, and owned by the user
     target = relays.target(home / "to", user=NOBODY, delete=True)
     [done] = relays.copy(relays.source(f"{data}/"), target)
     target.stop()
@@ -257,7 +257,7 @@ def test_what_cannot_be_written_is_reported_and_the_rest_comes(relays, tmp_path,
         "theirs/y: Permission denied"
     ]
     there = {path.name for path in (home / "to").rglob("*")}
-    assert there == {"ours", "x", "old", "theirs", "z"}  # and nothing is deleted
+    assert there == {"ours", "x", "old", "theirs", "z"}  # nothing is deleted
     assert (home / "to" / "ours").stat().st_mode & 0o777 == 0o555
 
 
@@ -267,7 +267,7 @@ def test_after_a_reboot_what_came_is_read_again(relays, tmp_path):
     journal.write_bytes(b"0" * 36 + journal.read_bytes()[36:] + b"torn")
     part = journal.with_suffix("")
     with part.open("r+b") as file:
-        file.write(bytes(5000))  # which never reached the disk
+        file.write(bytes(5000))  # zeros: the data never reached the disk
     relays.copy(relays.source(f"{data}/"), relays.target(to))
     assert tree(to) == tree(data)
 
@@ -281,7 +281,7 @@ def test_what_is_left_goes_where_nothing_is_missing_any_more(relays, tmp_path):
 
 
 def test_a_destination_that_someone_removes_ends_the_relay(relays, tmp_path):
-    # At once: the relay would make files in a folder that is being emptied.
+    # A rename, since the relay would make files in a folder that is being emptied.
     half(relays, tmp_path, lambda _: (tmp_path / "to").rename(tmp_path / "gone"), mib=48)
     assert relays.running[-1].process.wait(20) == 1
 

@@ -1,4 +1,4 @@
-"""Strangers, liars, and things that break while data moves."""
+"""Unknown clients, peers that lie, and faults during a transfer."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_relay_does_not_trust_what_answers(relays):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_from_strangers_does_not_harm(relays, data, tmp_path, seed):
-    """Before and after the handshake, whole and cut short."""
+    """The noise comes before and after the handshake, complete and truncated."""
     noise = random.Random(seed)
     source = serving(relays, data)
     for _ in range(20):
@@ -109,7 +109,7 @@ def test_noise_from_strangers_does_not_harm(relays, data, tmp_path, seed):
                 link.read(noise.choice([1, 50, 100_000]))
             link.close()
     target = relays.target(tmp_path / "to")
-    # Still whole, and still small: the source's memory does not depend on what strangers send.
+    # The source still works, and its memory does not depend on what unknown clients send.
     target.tell("begin", **begun(source))
     target.pull_from(source)
     target.expect("done")
@@ -173,7 +173,7 @@ def _tcp_pair():
 
 
 class Liar:
-    """An upstream that has the secret and a manifest, and answers BLOCK as it is told."""
+    """An upstream with the secret and a manifest. It answers BLOCK as the test says."""
 
     def __init__(self, blob, answer, blocks, closes=True):
         self.blob, self.answer, self.blocks, self.closes = blob, answer, blocks, closes
@@ -236,7 +236,7 @@ def test_what_a_liar_sends_is_not_taken_and_another_is_asked(relays, data, tmp_p
 
 
 def test_splice_where_python_has_none(tmp_path):
-    """Python 3.8 and 3.9 on the nodes."""
+    """Nodes may have Python 3.8 or 3.9."""
     ours, theirs = _tcp_pair()
     with ours, theirs, open(tmp_path / "file", "wb") as file:
         receiving, writing = os.pipe()
@@ -251,7 +251,7 @@ def test_splice_where_python_has_none(tmp_path):
 
 
 def test_a_file_system_that_knows_neither_splice_nor_sendfile(tmp_path, monkeypatch):
-    """ext4 here knows both; on others the kernel says EINVAL."""
+    """ext4 supports both; for other file systems, the kernel returns EINVAL."""
 
     def cannot(*arguments, offset_dst=None, **options):
         if arguments[0] != ours.fileno() or arguments[1] == files[1].fileno():
@@ -282,7 +282,7 @@ def test_damage_that_a_node_has_passed_on_unseen_is_mended_on_both(relays, data,
     asked = Counter()
 
     def answer(block):
-        """Slowly, so that somebody behind is there; damaged the first time."""
+        """Answer slowly, so that a downstream node is connected. The first answer is damaged."""
         time.sleep(0.02)
         asked[block] += 1
         content = block_of(data, block)
@@ -299,7 +299,7 @@ def test_damage_that_a_node_has_passed_on_unseen_is_mended_on_both(relays, data,
     for target, folder in ((middle, "middle"), (last, "last")):
         target.expect("done")
         assert tree(tmp_path / folder) == tree(data)
-    # Whether the node behind saw it, or the middle one at its own look: that depends on the time.
+    # Timing decides whether the downstream node or the middle node itself finds the damage.
     assert {block for block, times in asked.items() if times > 1} == set(range(0, 129, 16))
 
 

@@ -1,4 +1,4 @@
-"""Where files go: links, other disks, things in the way; and what --delete must never do."""
+"""Destinations of files: links, other disks, conflicting files; and the limits of --delete."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_destination_that_is_a_link(relays, data, tmp_path, slash):
 def test_a_link_of_the_source_that_is_a_folder_now_is_one_on_the_node(
     relays, data, tmp_path, other_disk, disk
 ):
-    """What an earlier copy brought leads to other files of the copy: they stay what they are."""
+    """The link of an earlier copy leads to other files of the copy, which do not change."""
     to, top = tmp_path / "to", data.parent / "top"
     top.mkdir()
     data.rename(top / "data")
@@ -116,7 +116,7 @@ def test_a_file_that_is_a_pipe_by_now_is_not_waited_for(relays, data, tmp_path):
 
 def test_nothing_is_deleted_where_the_source_could_not_be_read(relays, data, tmp_path):
     make(tmp_path / "to", {b"extra": b"x"})
-    os.mkfifo(data / "fifo")  # left out, as what cannot be read is
+    os.mkfifo(data / "fifo")  # left out, like an unreadable file
     [done] = relays.copy(relays.source(f"{data}/"), relays.target(tmp_path / "to", delete=True))
     assert done["deleted"] == 0
     assert any("nothing was deleted" in warning for warning in done["warnings"])
@@ -126,7 +126,8 @@ def test_nothing_is_deleted_where_the_source_could_not_be_read(relays, data, tmp
 def test_what_is_left_out_at_the_source_mixes_no_folders_and_touches_nothing_outside(
     relays, tmp_path
 ):
-    """Then no file gives way to a folder; a link to another folder of the copy does."""
+    """If the source could not be read completely, a folder replaces no file; it does replace a link
+    to another folder of the copy."""
     src, to, outside = tmp_path / "src", tmp_path / "to", tmp_path / "outside"
     make(src, {b"a/x": b"one", b"b/x": b"another", b"c/x": b"x"})
     os.mkfifo(src / "fifo")
@@ -145,7 +146,7 @@ def test_what_is_left_out_at_the_source_mixes_no_folders_and_touches_nothing_out
 
 
 def refuses(relays, source, to):
-    """Nothing is copied to `to`, nor deleted there."""
+    """Assert that nothing is copied to `to` or deleted there."""
     source, target = relays.source(source), relays.target(to, delete=True)
     relays.begin(source, target)
     target.pull_from(source)

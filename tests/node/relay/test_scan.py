@@ -1,4 +1,4 @@
-"""rsync's meaning of SRC, compared with rsync itself where that can be."""
+"""rsync's meaning of SRC, compared with rsync itself if possible."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ SECOND = 10**9
     [
         (5, 5, False),
         (5 * SECOND + 3, 5 * SECOND + 4, True),
-        (5 * SECOND, 5 * SECOND + 4, False),  # a file system of whole seconds
+        (5 * SECOND, 5 * SECOND + 4, False),  # a file system that stores whole seconds
         (5 * SECOND + 4, 5 * SECOND, False),
         (6 * SECOND, 5 * SECOND, True),
     ],

@@ -52,7 +52,7 @@ def test_many_threads_begin_the_same_journal(staging):
         ([], []),
         ([(0, 10), (10, 10), (30, 5)], [(0, 20), (30, 5)]),
         ([(30, 5), (0, 10), (5, 10)], [(0, 15), (30, 5)]),
-        ([(1 << 20, 1), (0, 1)], [(0, 1)]),  # beyond the part
+        ([(1 << 20, 1), (0, 1)], [(0, 1)]),  # the first piece is beyond the part
     ],
 )
 def test_pieces(staging, noted, pieces):

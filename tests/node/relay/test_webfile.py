@@ -1,4 +1,4 @@
-"""One file of a web server: whole, in one version, and on from where it stopped."""
+"""A file of a web server: complete, of one version, and resumed where it stopped."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_has_changed_meanwhile_begins_again(web, tmp_path, monkeypatch):
 
 
 def test_a_part_of_another_version_is_not_taken(web, tmp_path):
-    """A server that does not heed If-Range."""
+    """The server ignores If-Range."""
     parts = {"Content-Range": f"bytes {len(BODY) // 2}-{len(BODY) - 1}/{len(BODY)}", "ETag": '"2"'}
     other = b"?" * (len(BODY) - len(BODY) // 2)
     web.misdeeds.extend([Handler.serve, half, lambda handler: handler.say(206, other, parts)])

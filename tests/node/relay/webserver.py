@@ -1,4 +1,4 @@
-"""A web server that misbehaves on request: real sockets, answers as told."""
+"""A web server on real sockets that misbehaves on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DATE = "Sat, 21 Nov 2026 19:34:25 GMT"
 
 
 class WebServer:
-    """`files` by path. `misdeeds` come first, one for each request, then good answers."""
+    """A web server for `files`, by path. Each of the first requests gets one of `misdeeds`."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -87,12 +87,12 @@ def status(code: int, body: bytes = b"", **headers: str) -> Callable[[Handler], 
 
 
 def hang_up(handler: Handler) -> None:
-    """No answer at all."""
+    """Close the connection without an answer."""
     handler.close_connection = True
 
 
 def reset(handler: Handler) -> None:
-    """As a firewall or a crashed server does it."""
+    """Reset the connection, like a firewall or a crashed server."""
     linger = struct.pack("ii", 1, 0)
     handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     handler.close_connection = True
@@ -101,7 +101,7 @@ def reset(handler: Handler) -> None:
 def cut(
     size: int | None = None, answer: Callable[[Handler], None] = Handler.serve
 ) -> Callable[[Handler], None]:
-    """The right answer, broken off after `size` bytes of its content, or half of them."""
+    """Send the right answer, but stop after `size` bytes of its content, or after half of it."""
 
     def misdeed(handler: Handler) -> None:
         whole = handler.wfile
@@ -136,7 +136,7 @@ def junk(handler: Handler) -> None:
 
 
 def whole_file(handler: Handler) -> None:
-    """As a server that knows no ranges."""
+    """Answer like a server that does not support ranges."""
     handler.say(200, handler.web.files[handler.path], {"Last-Modified": DATE})
 
 

@@ -1,4 +1,4 @@
-"""One tree of what several nodes left."""
+"""Merging the files of several nodes into one folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from clusterctl.node.scripts.collect import NotCollected, merge
 
 
 def left(tmp_path, **nodes):
-    """A job's folder, and what its nodes sent: {node: {path: content}}."""
+    """Return a job's folder with the files of its nodes, {node: {path: content}}."""
     for node, files in nodes.items():
         for name, content in files.items():
             path = tmp_path / "collecting" / node / name

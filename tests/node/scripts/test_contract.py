@@ -1,7 +1,7 @@
-"""A script-mode program finds what sagemaker-training 5.1.4 gives it.
+"""A script-mode program gets the same variables and arguments as from sagemaker-training 5.1.4.
 
-The file beside this is what that says (Environment().to_env_vars(), to_cmd_args()) of the same
-hyperparameters, channels and host, its folder being /opt/ml.
+The JSON file beside this has the toolkit's output (Environment().to_env_vars(), to_cmd_args()) for
+the same hyperparameters, channels and host, with the folder /opt/ml.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_variables_and_arguments_are_the_toolkits():
         "",
     )
     named = json.loads(theirs["SM_TRAINING_ENV"]) | {"job_name": CONTRACT["job_id"]}
-    # The file has what its estimator added: MPI, not enabled.
+    # The file has an addition of its estimator: MPI, not enabled.
     named["additional_framework_parameters"] = {}
     assert json.loads(ours.pop("SM_TRAINING_ENV")) == named
     del theirs["SM_TRAINING_ENV"]

@@ -69,7 +69,7 @@ def test_a_port_that_is_taken_is_named():
 
 @contextlib.contextmanager
 def node(**lines):
-    """Processes by their roles; `_` in a role is a blank."""
+    """Return a node with processes by role. `_` in a role stands for a blank."""
     roles = {role.replace("_", " "): line for role, line in lines.items()}
     processes = {role: subprocess.Popen(["sh", "-c", line]) for role, line in roles.items()}
     try:
@@ -95,7 +95,7 @@ def test_a_worker_waits_for_the_chief_done_or_not(capfd):
             waiting = processes[SERVER]
             if line != STAYS:
                 processes[WORKER].wait()
-            # What ends it is the chief's end of the connection, and that is closed by a process.
+            # The chief's end of the connection ends the worker. Another process closes it.
             closer = subprocess.Popen(["sleep", "0.5"], pass_fds=[chiefs.fileno()])
             chiefs.close()
             assert watch(processes, [ours]) == 0
@@ -105,7 +105,7 @@ def test_a_worker_waits_for_the_chief_done_or_not(capfd):
 
 
 def test_a_connection_with_a_high_number_is_watched():
-    """select() takes none above 1023."""
+    """select() does not support descriptors above 1023."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, hard), hard))
     ours, chiefs = socket.socketpair()

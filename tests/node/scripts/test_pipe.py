@@ -1,4 +1,5 @@
-"""Streams into FIFOs: whatever S3 does, and whoever dies, no record is lost, doubled or cut."""
+"""Streams into FIFOs: no record is lost, doubled or truncated, whatever S3 does or which process
+dies."""
 
 from __future__ import annotations
 
@@ -62,19 +63,19 @@ def told(channel, epoch=0, rank=0, ranks=1) -> bytes:
 
 
 def record(data: bytes) -> bytes:
-    """In RecordIO."""
+    """Return the data as a RecordIO record."""
     return struct.pack("<II", 0xCED7230A, len(data)) + data + bytes(-len(data) % 4)
 
 
 def members(data: bytes, chance: random.Random) -> bytes:
-    """Packed by gzip, in one to four pieces."""
+    """Compress the data by gzip, in one to four members."""
     cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(4)))
     pieces = zip([0, *cuts], [*cuts, len(data)])
     return b"".join(gzip.compress(data[a:b], chance.choice((0, 6))) for a, b in pieces)
 
 
 def test_a_model_of_what_arrives(bucket, small_parts, monkeypatch):
-    monkeypatch.setattr(s3, "ATTEMPTS", 100)  # half of the answers are faults
+    monkeypatch.setattr(s3, "ATTEMPTS", 100)  # because half of the answers are faults
     chance = random.Random(7)
     for trial in range(25):
         plain = {
@@ -227,7 +228,7 @@ def test_a_listing_that_is_no_xml(bucket):
 
 @contextlib.contextmanager
 def running(channel, base, code, rank=0, ranks=1):
-    """A program that reads its FIFOs in base/input/pipes/0, as rank.py starts it."""
+    """Start a program that reads its FIFOs in base/input/pipes/0, as rank.py does."""
     folder = base / "input" / "pipes" / str(rank)
     (base / "output").mkdir(exist_ok=True)
     text = PROGRAM.format(
@@ -310,7 +311,7 @@ with open("train_0", "rb") as file:
         out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == (b"", -signal.SIGKILL), err
     if who == "both":
-        return  # nobody is left who could say so
+        return  # no process is left that could report it
     assert f"its {who}".encode() in err
     assert b"the program is killed" in err
     assert (tmp_path / "output" / "failure").read_bytes() == err
@@ -327,7 +328,7 @@ with open("train_0", "rb") as file:
 """
     with running(channel, tmp_path, code) as process:
         process.stdout.readline()
-        bucket.objects["x/9"] = b"other"  # the last by name: too far off to be fetched ahead
+        bucket.objects["x/9"] = b"other"  # the last by name, which is not fetched ahead yet
         out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == (b"", -signal.SIGKILL), err
     says = "channel train, epoch 0: s3://bucket/x/9 has changed since it was listed"
@@ -360,7 +361,7 @@ def test_a_folder_that_is_another_on_this_node(tmp_path):
         pipe.source_of(channel)
     (tmp_path / "data" / "part-0").write_bytes(bytes(3_000_000))
     source = pipe.source_of(channel)
-    time.sleep(0.02)  # a time that differs
+    time.sleep(0.02)  # so that the times differ
     (tmp_path / "data" / "part-0").write_bytes(bytes(3_000_000))
     with pytest.raises(NotStreamed, match="part-0 has changed"):
         source.read("part-0", "", 0, 10)
