@@ -162,7 +162,7 @@ def test_evaluation(flow, records, ranks_in, tmp_path):
     assert lines[-1] == "Finished evaluation"
     rows = [Row.of(line) for line in lines[3:-1]]
     assert [row.step for row in rows] == [5, 12], "the first, every second, and the last"
-    # The checkpoint records 8 images per step and 39 in all: no --num_gpus and no train-* are needed.
+    # The checkpoint records 8 images per step and 39 in all, without --num_gpus and train-*.
     assert [row.epoch for row in rows] == ["2.0", "3.0"]
     saved = (flow.folder / "whole" / "model.ckpt-12.index").stat().st_mtime
     when = datetime.fromtimestamp(int(saved), timezone.utc).strftime("%Y-%m-%d %H:%M:%S")

@@ -46,7 +46,7 @@ def test_default_vpcs_are_parts_of_the_labs_network(lab):
     [(1, "reserved address range"), (-1, "reserved address range"), (None, "does not fall within")],
 )
 def test_an_address_that_no_host_can_have_is_refused(instances, place, said):
-    """The second address is the gateway's: a host there would take the place of the lab's bridge."""
+    """The second address is the gateway's: a host there would replace the lab's bridge."""
     subnet = instances.ec2.describe_subnets()["Subnets"][0]
     block = ipaddress.IPv4Network(subnet["CidrBlock"])
     address = "192.0.2.7" if place is None else str(block[place])

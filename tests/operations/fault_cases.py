@@ -68,9 +68,10 @@ def _case(name: str, number: int, *how: Mode | str, plain: bool):
 
 
 def changes(ways: list[tuple[Mode | str, ...]], by_turns: list[tuple[Mode | str, ...]]):
-    """Return (command, call, *way) for every change in every way. Only one of `by_turns` always runs.
+    """Yield (command, call, *way) for every change in every way.
 
-    A failed launch costs the most, so all ways of breaking the launch of `up` always run.
+    Without `--all`, each change is broken in one of `by_turns`. A failed launch costs the most, so
+    all ways always run for that of `up`.
     """
     turns = itertools.cycle(by_turns)
     for name in COMMANDS:
@@ -85,7 +86,7 @@ def changes(ways: list[tuple[Mode | str, ...]], by_turns: list[tuple[Mode | str,
 
 
 def later_looks():
-    """Return (command, call, mode) for every read after the first lasting change, modes in turn.
+    """Yield (command, call, mode) for every read after the first lasting change, modes in turn.
 
     The reads for a launch are those of `up`.
     """

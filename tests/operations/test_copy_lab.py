@@ -240,7 +240,7 @@ def test_a_slow_link_holds_nobody_back(cluster, shaped, large):
 
 
 def test_nodes_whose_ports_are_closed_to_each_other(cluster, large):
-    """Then all data comes from the source, or through SSH if the source's port is closed as well."""
+    """Data comes from the source then, or through SSH if the source's port is closed as well."""
     path, digest = large
     blocks = "sudo -n ip route add blackhole"
     with cluster.open() as access:

@@ -135,7 +135,7 @@ class World:
             one.known = False
 
     def start(self):
-        """Start nodes like `up`, which may wait for capacity and reads the guards' running times."""
+        """Start nodes like `up`, which may wait for capacity and reads the guards' times."""
         going = self.some("stopped")
         for _ in range(self.chance.randint(1, 3)):
             self.wait(7200)

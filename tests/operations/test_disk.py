@@ -187,7 +187,7 @@ def test_force_leaves_a_queued_job_what_was_shipped_for_it_to_nodes_where_nothin
 
 @pytest.mark.train
 def test_clean_logs(pair):
-    """The logs are those of a job with its own --log_dir, and of runs by hand in the usual folders."""
+    """The logs are of a job with its own --log_dir, and of runs by hand in the usual folders."""
     small = ("-m", "resnet18", "--image_size", "32", "-b", "2", "--num_batches", "1")
     status, _, err = pair.ctl("train", "1", "--synthetic", "--", *small, "--log_dir", "~/rün s")
     assert status == 0, err
@@ -249,7 +249,7 @@ def test_what_the_root_volume_costs(rate, size, says):
 
 
 def test_a_destination_on_ebs_beside_local_nvme(lab, pair):
-    """A g4dn.xlarge has NVMe, a p3.2xlarge has none. Its bandwidth to EBS is below that of a gp3."""
+    """A g4dn.xlarge has NVMe, a p3.2xlarge has not; its way to EBS is slower than a gp3 volume."""
     app = AppContext(load_settings(pair.environ))
     stored = LabCluster(lab, "stored")
     assert stored.ctl("up", "--nodes", "1", "--instance-type", "g4dn.xlarge")[0] == 0

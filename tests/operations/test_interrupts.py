@@ -136,7 +136,7 @@ class Wish:
 
 
 class Owner:
-    """Runs one command after the other, and repeats each until it is done, whatever interrupts it."""
+    """Runs commands one after the other, and repeats each until it is done."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world, self.chance = world, random.Random(seed)
@@ -215,7 +215,7 @@ class Owner:
         try:
             wish.act(launcher)
         except KeyboardInterrupt:
-            # A completed stop counts only if the nodes were not started again.
+            # If the command was done before the interrupt, it must not be repeated.
             return launcher.progress.done
         except ClusterctlError as failure:
             self.told.append(str(failure))
@@ -225,7 +225,7 @@ class Owner:
         return True
 
     def _elsewhere(self, wish: Wish) -> bool:
-        """Run `up` on another machine that has the key. It completes what was begun, or does nothing."""
+        """Run `up` on another machine that has the key. It completes a command, or does nothing."""
         launcher = elsewhere(self.world)
         there = find_instances(self.world.plain.ec2, NAME)
         begun = bool(unfinished_of(there))

@@ -205,7 +205,7 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
             r"it costs \$[\d.]+ a day .*: clusterctl (up .*--lab[^\n]*)", ran.err, re.DOTALL
         )
         assert told, ran.err
-        # The lab's nodes have the training environment, so the next steps do not have `env install`.
+        # The lab's nodes have the training environment, so `env install` is not a next step.
         assert (
             f"log in:   clusterctl ssh {name} --lab\n"
             f"copy:     clusterctl copy {name} --lab ~/data/tf-imagenet/ '~/data/tf-imagenet/'\n"
@@ -239,7 +239,7 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
             [found] = clusterctl("costs", name, "--json").data["clusters"]
             return found["complete"]
 
-        # EC2 does not show when the machine switched itself off, but its guard has counted its time.
+        # EC2 does not show when the machine switched itself off. Its guard has counted its time.
         assert not complete()
         assert clusterctl("start", name).status == 0
         assert complete()

@@ -32,7 +32,7 @@ INSIDE = "10.99.0.1"
 
 @contextlib.contextmanager
 def private(pair, folder: Path):
-    """Return the cluster as if made by `up --private`: the second node has only an inner address."""
+    """Return the cluster as of `up --private`: the second node has only an inner address."""
     with pair.access() as given:
         head, second = given.cluster.nodes
     inside = f"sudo -n ip addr replace {INSIDE}/32 dev lo"

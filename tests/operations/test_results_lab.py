@@ -1,5 +1,4 @@
-"""Results of a cluster: the log of a job, and a log folder on the head node. Real SSH and mpirun.
-"""
+"""Results of a cluster: a job's log, and a log folder on the head node. Real SSH and mpirun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Syncs that go on by themselves: real processes of this machine, real tools, a real S3."""
+"""Syncs that run on their own: real processes on this machine, real tools, moto's S3."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 SECRET = "a-secret-that-nobody-may-see"
 MINE = LentKeys("AKIAMINE", SECRET, "a-token-that-nobody-may-see")
 MIB = 1 << 20
-# aws of version 1, where that is what this machine has: what is tested here is the same in both.
+# This machine's aws may be version 1: the tested behaviour is the same in both versions.
 AWS = 'case $1 in --version) echo aws-cli/2.17; exit;; esac; PATH={!r} exec aws "$@"\n'
 
 
@@ -48,7 +48,7 @@ def s3():
 
 @pytest.fixture(params=["s5cmd"])
 def node(tmp_path, monkeypatch, request):
-    """A node with one of the tools."""
+    """Return a node with one of the tools."""
     monkeypatch.setattr("clusterctl.operations.s3sync.BETWEEN_LOOKS_S", 0.05)
     home = tmp_path / "home with blanks"
     home.mkdir()
@@ -62,7 +62,7 @@ def node(tmp_path, monkeypatch, request):
 
 
 def own_tool(folder: Path) -> Path:
-    """What this installation sends to nodes of its own kind."""
+    """Return the tool that this installation sends to nodes with its own architecture."""
     return tool_to_send(os.uname().machine, folder)
 
 
@@ -73,7 +73,7 @@ both = pytest.mark.parametrize(
 
 
 def tools(folder: Path, **scripts: str) -> str:
-    """A PATH with python3 and these."""
+    """Return a PATH with python3 and these programs."""
     folder.mkdir(exist_ok=True)
     for name in ("python3", "sh", "cat"):
         if not (folder / name).exists():
@@ -107,7 +107,7 @@ def started(node, wish):
 
 
 def copied(node, wish, watch=lambda progress: None, **more):
-    """The node's report of a copy."""
+    """Run a copy. Return the node's report."""
     report, _ = copy_by_job(
         *(node, [HEAD], wish),
         cache=node.home / "cache",
@@ -156,13 +156,13 @@ def test_two_buckets_into_one_folder_and_again(s3, node):
     assert (data / "train-0").stat().st_mode & 0o777 == 0o644
     assert "done" in log
     assert [record.sync_id for record in records(node)] == [latest(list_syncs(node, [HEAD]))]
-    # Of another size; gone; of another time; of the right size and newer, as one that a killed
-    # tool has left; of the same size and time, which only --checksum reads.
+    # Files with another size; missing; with another time; newer with the right size, as left by a
+    # killed tool; and with the same size and time, which only --checksum detects.
     (data / "train-0").write_bytes(b"short")
     (data / "empty").unlink()
     os.utime(data / "it's [a] n*me", (1, 1))
     (data / "sub/train-1").write_bytes(b"?" * 9_000_000)
-    newer = listed.timestamp() + 60  # A time within the second of the object's is its time.
+    newer = listed.timestamp() + 60  # times within a second of the object's count as equal
     os.utime(data / "sub/train-1", (newer, newer))
     (data / "own").write_text("stays")
     report = copied(node, wish, dry_run=True)
@@ -208,7 +208,7 @@ def test_on_other_pythons(s3, node, tmp_path, version):
 
 @pytest.fixture
 def stuck(node):
-    """A sync that has half of a file, and waits for the other one as long as `over` is not set."""
+    """Return a sync that has half of a file, and waits for the other half until `over` is set."""
     over = threading.Event()
     with one_bucket({"small": b"s", "big": os.urandom(4 * MIB)}) as bucket:
         bucket.before = lambda key, at: at >= 2 * MIB and over.wait(60)
@@ -232,15 +232,15 @@ def test_what_is_killed_leaves_nothing_half_and_the_next_run_repairs_it(node, st
     data = node.home / "data"
     assert sorted(name for name in tree(data) if not name.startswith(".")) == ["small"]
     job = int((node.home / ".clusterctl/s3sync" / sync_id / "pid").read_text().split()[0])
-    # Of no session and no terminal of the one that started it.
+    # It has its own session, without the terminal of its parent.
     assert os.getsid(job) == job
     [tool] = Path(f"/proc/{job}/task/{job}/children").read_text().split()
     os.kill(job, signal.SIGKILL)
     wait_until(lambda: records(node)[0].state is SyncState.LOST, "the sync to be gone")
-    # The tool goes with it.
+    # The tool ends with it.
     wait_until(lambda: not running(int(tool)), "the tool to be gone")
     assert sorted(name for name in tree(data) if not name.startswith(".")) == ["small"]
-    # What a tool by itself may leave: all of the size, and newer than the object.
+    # A tool alone may leave a file with the right size that is newer than the object.
     (data / "big").write_bytes(bytes(4 * MIB))
     over.set()
     report = copied(node, wish)
@@ -256,7 +256,7 @@ def running(pid: int) -> bool:
 
 
 def test_it_can_be_cancelled_leaves_nothing_half_and_shows_no_secret(node, stuck):
-    """The secret is in the memory of the tool alone."""
+    """The secret is only in the tool's memory."""
     sync_id, wish, *_ = stuck
     job = int((node.home / ".clusterctl/s3sync" / sync_id / "pid").read_text().split()[0])
     [tool] = Path(f"/proc/{job}/task/{job}/children").read_text().split()
@@ -272,7 +272,7 @@ def test_it_can_be_cancelled_leaves_nothing_half_and_shows_no_secret(node, stuck
     assert (record.state, record.exit_status) == (SyncState.CANCELLED, 130)
     assert record.was_running
     assert [path.name for path in (node.home / "data").iterdir()] == ["small"]
-    # Again is no error.
+    # To cancel again is no error.
     [[record]] = cancel_sync(node, [HEAD], sync_id).values
     assert (record.state, record.was_running) == (SyncState.CANCELLED, False)
 
@@ -286,7 +286,7 @@ def test_it_can_be_cancelled_leaves_nothing_half_and_shows_no_secret(node, stuck
 
 
 def test_an_object_that_changes_between_two_of_its_parts_is_left_out(node):
-    """Each part alone is whole; together they were never an object."""
+    """Each part is complete, but together they were never an object."""
     with one_bucket({"large": b"1" * (60 * MIB), "other": b"o"}) as bucket:
 
         def change(key, at):
@@ -305,7 +305,7 @@ def test_an_object_that_changes_between_two_of_its_parts_is_left_out(node):
 
 
 def test_what_looks_like_an_md5_and_is_none_keeps_nothing_out(node):
-    """As of objects that S3 encrypts with a KMS key: they come again each time."""
+    """Objects that S3 encrypts with a KMS key have such an ETag. Each sync copies them again."""
     with one_bucket({"a": b"a", "empty": b""}) as bucket:
         bucket.etag = lambda key: '"' + 32 * "0" + '"'
         wish = request(bucket, "bucket", checksum=True)
@@ -328,7 +328,7 @@ def test_an_object_that_has_another_size_than_was_listed_is_left_out(node):
         assert sorted(tree(node.home / "data")) == ["other"]
 
 
-# moto refuses unsigned requests for objects, and lists for anybody.
+# moto refuses unsigned requests for objects, but answers unsigned lists.
 UNSIGNED = ("{}", {"credentials": "none"}, "to requests without credentials", "s3:GetObject")
 
 
@@ -350,11 +350,11 @@ def test_what_cannot_be_read_is_said_with_what_to_do(s3, node, place, more, mess
     assert message.format(bucket) in record.why
     assert hint in record.hint
     assert f"failed: {record.why}" in log
-    # At once, where it has failed within a moment.
+    # A sync that fails within a moment is reported by its start.
     assert [one.error.message for one in start.nodes.failures] in ([], [record.why])
 
 
-# What s5cmd says when the metadata service of a busy node does not answer within its second.
+# s5cmd's message if the metadata service of a busy node does not answer within s5cmd's second.
 LATE = """\
 for verb in ls run; do
   case " $* " in *" $verb "*) ;; *) continue ;; esac
@@ -383,7 +383,7 @@ def test_credentials_that_come_late_are_asked_for_again(s3, node, tmp_path, role
             assert tree(node.home / "data") == {"a": b"a", "b": b"b"}
             assert Path(f"{tool}.run").exists()
         else:
-            # The service answers: without a profile nothing will come, and that is said at once.
+            # The service answers that there is no profile, which is reported at once.
             record, _ = followed(node, begin(node, request(s3, bucket)).sync_id)
             assert "no instance profile" in record.why
         assert Path(f"{tool}.ls").exists()
@@ -417,11 +417,12 @@ def test_of_two_sources_with_a_name_the_later_is_taken_and_all_is_well(s3, node)
 
 
 def test_nothing_is_removed_while_something_is_left_out(s3, node):
-    """Not even a file where a folder belongs."""
+    """A file in the place of a folder stays as well."""
     (node.home / "data").mkdir()
     (node.home / "data/folder").write_text("mine")
     bucket = s3.bucket(dict.fromkeys(["folder/a", "b", "a//b"], b"x"))
-    # The key with two slashes, which the source's summary names, and what is below the file.
+    # Left out are the key with two slashes, which the source's summary names, and the key below the
+    # file.
     assert copied(node, request(s3, bucket, delete=True)).left_out == 1
     assert tree(node.home / "data") == {"b": b"x", "folder": b"mine"}
     s3.client.delete_object(Bucket=bucket, Key="a//b")
@@ -478,7 +479,7 @@ def test_no_tool_for_another_machine_where_pip_hangs(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("node", ["none"], indirect=True)
 def test_a_node_without_a_tool_is_sent_one(s3, node):
-    """Old ones are none; the ordinary copy sends this installation's s5cmd."""
+    """A tool that is too old does not count. An ordinary copy sends this installation's s5cmd."""
     tools(Path(node.environ["PATH"]), aws="echo aws-cli/1.40\n", s5cmd="echo v2.0.0\n")
     sent = []
 
@@ -508,7 +509,7 @@ def test_how_one_ended_that_is_dead_before_the_first_look(tmp_path, monkeypatch,
                 (folder / name).symlink_to("/dev/full")
             assert (folder / "end.json.new").stat().st_blocks, "what the end needs was kept"
         told = detach(folder, order)
-        # It stays unreaped, as a child of the starter on a node does.
+        # It stays a zombie, like a child of the starter on a node.
         os.waitid(os.P_PID, int(str(told).split()[0]), os.WEXITED | os.WNOWAIT)
         return told
 
@@ -522,7 +523,7 @@ def test_how_one_ended_that_is_dead_before_the_first_look(tmp_path, monkeypatch,
 
 
 def test_one_that_does_not_end_by_itself_was_cancelled_all_the_same(node):
-    """It reads a file for a long time."""
+    """The sync reads a file for a long time."""
     size = 1 << 40
     with one_bucket({"large": b""}) as bucket:
         listed = bucket.listing
@@ -561,7 +562,7 @@ def test_a_copy_that_is_interrupted_or_takes_too_long_has_ended_on_the_nodes(nod
 
     with pytest.raises(KeyboardInterrupt):
         copied(node, wish, watch=interrupt)
-    # As one that takes too long.
+    # A copy that takes too long ends in the same way.
     assert isinstance(copied(node, wish, timeout_s=1.0).error, CommandTimeout)
     assert [record.state for record in records(node)] == [SyncState.CANCELLED] * 3
     assert [path.name for path in (node.home / "data").iterdir()] == ["small"]

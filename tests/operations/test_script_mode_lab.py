@@ -1,4 +1,4 @@
-"""A SageMaker script-mode program on two hosts of the lab: what it finds, and what is collected."""
+"""A SageMaker script-mode program on two hosts of the lab: its environment, and its results."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_program_of_sagemakers_and_what_it_leaves(pair, s3, tmp_path):
         assert (told["bytes"], told["sha256"]) == (len(content), sha256(content).hexdigest())
     assert (tmp_path / "kept" / "model/1/saved_model.pb").read_bytes() == bytes(range(256))
     assert pair.ctl("fetch", job["id"], str(tmp_path / "kept"))[0] == 0
-    # A folder that cannot be read is not left out.
+    # A folder that cannot be read is an error: it is not left out.
     pair.on(0, f"mkdir -m 0 {base}/model/closed")
     packed = pair.on(0, f"({PACK.format(job['id'], 'model')}) 2>&1 >/dev/null || echo failed")
     assert ("model/closed" in packed, packed.endswith("failed\n")) == (True, True)
@@ -140,7 +140,7 @@ def test_a_job_file(pair, tmp_path):
 
 
 def test_an_estimator_whose_job_fails(pair, tmp_path, monkeypatch):
-    """What it left is not served, nor what an earlier one has."""
+    """Neither the files that it left nor an earlier model are served."""
     (tmp_path / "program.py").write_text(
         "import os; open(os.environ['SM_MODEL_DIR'] + '/half', 'w'); raise SystemExit(3)"
     )
@@ -215,7 +215,7 @@ def test_streams_of_two_ranks(pair, tmp_path):
                 "train": [sha256(one).hexdigest() for one in whole],
                 "test": 2 * [sha256(b"firstsecond").hexdigest()],
             }
-        # One object for two ranks that share: nothing is started.
+        # One object for two ranks that share the data: nothing is started.
         jobs = len(json.loads(pair.ctl("jobs", "--json")[1]))
         (tmp_path / "job.yaml").write_text(STREAM_JOB.replace("train/'", "train/3'"))
         status, _, err = pair.ctl(*job)
@@ -238,7 +238,7 @@ while not pathlib.Path.home().joinpath("may-end").exists():
 
 
 def test_a_disk_that_is_full_when_the_model_is_collected(pair, tmp_path):
-    """The job fails, with nothing half-written taken for whole; `fetch` brings it afterwards."""
+    """The job fails, and no incomplete file counts as complete. `fetch` brings the model later."""
     (tmp_path / "program.py").write_text(HEAVY_PROGRAM)
     pair.on(0, "mkdir -p .clusterctl/jobs && mv .clusterctl/jobs /data/")
     pair.on(0, "ln -s /data/jobs .clusterctl/jobs")

@@ -1,4 +1,4 @@
-"""Models served on hosts of the lab: started, asked, ended; and what cannot be served."""
+"""Models served on hosts of the lab: started, used, ended; and models that cannot be served."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ def test_a_server_that_ended_and_is_a_zombie_is_not_waited_for(tmp_path):
 
 
 def nothing(progress):
-    """Nobody looks on."""
+    """The default: nothing happens meanwhile."""
 
 
 def refused_because_of_another_node(pair, tiny):
-    """While this one copies, another `serve` of the name begins on the other node."""
+    """While this one copies, start another `serve` of the same name on the other node."""
 
     def bring(request, target):
         assert pair.ctl("serve", f"file://{tiny}", "--model", "m", "--node", "1")[0] == 0
@@ -130,10 +130,10 @@ def ended_as_soon_as_it_was_served(pair, tiny, monkeypatch):
 @pytest.mark.lab
 @pytest.mark.train
 def test_served_models(pair, tmp_path, monkeypatch):
-    """One from here on the head node, one from S3 on the other; both are asked through SSH."""
+    """A model from here is on the head node, one from S3 on the other. Requests go through SSH."""
     tiny = make_model(tmp_path / "tiny", 1)
     assert pair.ctl("serve", "--status") == (0, "", "no model is served\n")
-    # As a `serve` that was killed while it copied would leave it.
+    # The state after a `serve` was killed during the copy.
     pair.on(0, f"mkdir -p {MODELS}/tiny/20260101-000000-dead/1")
     status, _, err = pair.ctl("serve", f"file://{tiny}")
     assert status == 0, err
@@ -151,7 +151,7 @@ def test_served_models(pair, tmp_path, monkeypatch):
     assert status == 0, err
     assert (json.loads(out)["node"], "all addresses of pair-1" in err) == ("pair-1", True)
 
-    # The loopback is the node's own; what is public is asked by the others.
+    # A server on loopback is reachable on its node only; a public one is reachable by other nodes.
     with pair.access() as access:
         near, far = (node.private_ip for node in access.cluster.nodes)
     asks = "python3 -c 'import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).status)' "
@@ -183,13 +183,13 @@ def test_served_models(pair, tmp_path, monkeypatch):
     status, _, err = pair.ctl("predict", str(tmp_path / "x.json"))
     assert (status, "several models are served: tiny, far" in err) == (2, True)
 
-    # Of one that hangs it is said.
+    # A server that hangs is reported.
     pair.on(1, "pkill -STOP -f [s]erve.py")
     status, out, _ = pair.ctl("serve", "--status", "--model", "far", "--json")
     assert (status, json.loads(out)[0]["state"] in ("SILENT", "LOADING")) == (1, True)
     pair.on(1, "pkill -CONT -f [s]erve.py")
 
-    # A node that does not answer hides no model of another.
+    # A node that does not answer does not hide models on other nodes.
     with pair.fault(1, "freeze", "thaw"):
         status, out, _ = pair.ctl("serve", "--status", "--json")
         assert (status, [one["model"] for one in json.loads(out)]) == (255, ["tiny"])
@@ -197,7 +197,7 @@ def test_served_models(pair, tmp_path, monkeypatch):
         assert (answer[0], json.loads(answer[1])) == (0, {"outputs": [[1.0, 2.0]]})
         assert pair.ctl("predict", str(tmp_path / "x.json"), "--model", "far")[0] == 255
 
-    # Neither stands in a training's way, nor is it the job that `logs` shows.
+    # Servers do not prevent a training, and `logs` does not show them.
     assert pair.ctl("train", "2", "--synthetic", "--dry-run")[0] == 0
     assert "no job has run" in pair.ctl("logs")[2] or "far" not in pair.ctl("logs")[1]
     status, _, err = pair.ctl("serve", f"file://{tiny}")
@@ -205,7 +205,7 @@ def test_served_models(pair, tmp_path, monkeypatch):
     words = ("serve", f"file://{tiny}", "--model", "other")
     status, _, err = pair.ctl(*words, "--port", "8501")
     assert (status, "port 8501 of this node cannot be had" in err) == (1, True)
-    # The next port is its own, of several models each is asked by its name.
+    # A further model gets the next port. Of several models, each is used by its name.
     status, out, _ = pair.ctl(*words, "--json")
     assert (status, json.loads(out)["port"]) == (0, 8502)
     answer = pair.ctl("predict", str(tmp_path / "x.json"), "--model", "other")

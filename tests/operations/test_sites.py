@@ -1,4 +1,4 @@
-"""A cluster is in one region of one account: what commands do to it from others, at random."""
+"""A cluster is in one region of one account: random commands from other regions and accounts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.operations.wire import Mode, WiredClients
 pytestmark = pytest.mark.slow
 
 SPEC = ClusterSpec(NAME, 1, "g5.xlarge")
-# What a network does to a call, and who is killed at it.
+# Faults of a call, by the network or by a killed command.
 MODES = (Mode.REFUSED, Mode.FAILED, Mode.LOST, Mode.STOPPED, Mode.INTERRUPTED)
 
 
@@ -39,7 +39,7 @@ def soon(monkeypatch):
 
 @dataclass(frozen=True)
 class Place:
-    """A region of an account; `clients` are its user's, and can be broken."""
+    """A region of an account. `clients` are its user's; their calls can be broken."""
 
     clients: WiredClients
     plain: Clients
@@ -57,7 +57,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def places(moto_url):
-    """Two accounts, told apart by their credentials, in two regions each."""
+    """Return two accounts with different credentials, in two regions each."""
     reset()
     second = Clients(Account(region=REGION, endpoint_url=moto_url, **OTHER_KEY))
     plain = [
@@ -69,7 +69,7 @@ def places(moto_url):
 
 
 class Machine:
-    """One user's folder of one cluster, and what becomes of it in all places."""
+    """One user's folder of a cluster, and the cluster's state in all places."""
 
     def __init__(self, places: list[Place], home: Path, chance: random.Random) -> None:
         self.places, self.chance = places, chance
@@ -93,7 +93,7 @@ class Machine:
         self._command("down", lambda place: down_module.down(place.clients, NAME, self.folder))
 
     def others(self) -> None:
-        """Its nodes end themselves, as --max-hours has them do, or a colleague removes it."""
+        """End the nodes, as by --max-hours, or remove the cluster, as by a colleague."""
         place = self._where()
         if self.chance.random() < 0.5:
             self.told.append(f"ended in {place}")
@@ -104,7 +104,7 @@ class Machine:
             down_module.down(place.plain, NAME, self._elsewhere)
 
     def age(self) -> None:
-        """The folder as an older version leaves it, with what `up` writes at its end or without."""
+        """Change the folder to that of an older version, with or without what `up` writes last."""
         site = kept_site(self.folder)
         if site is None:
             return
@@ -118,7 +118,7 @@ class Machine:
             self.folder.ssh_config.write_text("")
 
     def _where(self) -> Place:
-        """Anywhere, and more often where the cluster is, or where only the account is wrong."""
+        """Choose a place. The cluster's, or one where only the account is wrong, is more likely."""
         own = [place for place in self.places if place.alive()]
         near = [place for place in self.places for one in own if place.region == one.region]
         return self.chance.choice([*self.places, *own, *near, *near])
@@ -138,14 +138,14 @@ class Machine:
             assert broken or not own, self.told
         else:
             if name == "down":
-                # Whoever is told that it is removed pays for nothing any more.
+                # After the message that the cluster is removed, nothing costs money.
                 assert not any(one.alive() for one in self.places), self.told
                 assert not self.folder.path.exists()
         finally:
             wire.mend()
 
     def check(self) -> None:
-        """No second cluster; and no key is gone, or another, while its nodes run."""
+        """Assert that there is no second cluster, and that the key of running nodes is not lost."""
         alive = [place.alive() for place in self.places]
         assert sum(map(bool, alive)) <= 1, self.told
         ids = set().union(*alive)
@@ -155,7 +155,7 @@ class Machine:
             assert {self._keys.setdefault(one, public) for one in ids} == {public}, self.told
 
     def end(self) -> None:
-        """Where it runs, `down` ends it, whatever has happened before."""
+        """Assert that `down` removes the cluster in its place, whatever has happened before."""
         for place in self.places:
             if place.alive():
                 down_module.down(place.clients, NAME, self.folder)
@@ -176,7 +176,7 @@ def test_no_key_is_lost_and_nothing_launched_twice(places, tmp_path, seed):
 
 @pytest.fixture
 def clusterctl(places, tmp_path, monkeypatch, capsys):
-    """The command line with the first account's credentials, and a cluster that it launched."""
+    """Return the command line with the first account's credentials, after it launched a cluster."""
     for name, value in (
         ("CLUSTERCTL_HOME", str(tmp_path)),
         ("CLUSTERCTL_LAB", "0"),
@@ -217,7 +217,7 @@ def test_every_command_with_the_wrong_credentials(clusterctl, places, monkeypatc
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", OTHER_KEY["access_key"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", OTHER_KEY["secret_key"])
     there = places[0].alive()
-    # A cluster of the same name is none of this folder's.
+    # A cluster of the same name elsewhere does not belong to this folder.
     namesake = ClusterFolder(clusterctl.home / "namesake" / NAME)
     for launched in (False, True):
         if launched:

@@ -1,4 +1,4 @@
-"""train on two hosts of the lab: real SSH, real mpirun, real Horovod, real torchrun."""
+"""`train` on two hosts of the lab, with real SSH, mpirun, Horovod and torchrun."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_synthetic_training(quiet, tmp_path, monkeypatch):
     assert f"job {job['id']} succeeded after " in err
     assert quiet.ctl("logs")[1] == out
     assert f"{job['id']}  succeeded  0     2     " in quiet.ctl("jobs")[1]
-    # A smoke test leaves the checkpoints of a real run alone, and the results are its own.
+    # A synthetic training leaves the checkpoints of a real run alone, and has its own results.
     assert quiet.on(0, f"ls {real}") == "hvd_train.log\nmodel.ckpt-40.index\n"
     status, _, err = quiet.ctl("results")
     assert (status, "pair-0:imagenet_resnet_synthetic/hvd_train.log" in err) == (0, True), err
-    # The steps that were asked for are traced, and the rows are kept with their times.
+    # The requested steps are traced, and the rows are stored with their times.
     with gzip.open(f"pair-{job['id']}-trace-steps.json.gz") as file:
         names = [event["name"] for event in json.load(file)["traceEvents"]]
     assert [name for name in names if name.startswith("step ")] == ["step 1", "step 2"]
@@ -61,7 +61,7 @@ def test_synthetic_training(quiet, tmp_path, monkeypatch):
 
 
 def test_as_the_tutorial_types_it_and_cancel_finds_it(quiet):
-    """tests/test_docs.py lets the trainer itself train so; here another is in its place."""
+    """tests/test_docs.py runs the real trainer in this way. Here, a fake one replaces it."""
     folder = "~/examples/horovod/tensorflow"
     trainer = f"{folder}/train_imagenet_resnet_hvd.py"
     try:
@@ -74,7 +74,7 @@ def test_as_the_tutorial_types_it_and_cancel_finds_it(quiet):
         assert typed.startswith("+ /opt/clusterctl/training/bin/mpirun -np 2 --hostfile hosts ")
         status, out, err = quiet.ctl("cancel", "--json")
         ended = {(one["host"], one["role"]) for one in json.loads(out)["processes"]}
-        # The end of one node's part makes mpirun end the others, maybe before they are looked at.
+        # The end of one node's processes makes mpirun end the others, maybe before the check.
         assert {("pair-0", "launcher"), ("pair-1", "rank")} & ended, out
         assert (status, err) == (0, "")
         assert quiet.ctl("cancel")[:2] == (0, "nothing is running\n")
@@ -100,14 +100,13 @@ def test_the_jobs_exit_status_is_trains_and_a_users_changes_to_the_trainer_stay(
 
 
 def of_ranks(out):
-    """What the ranks wrote: Open MPI may warn that it lost a race for a process group, which harms
-    nothing."""
+    """Return the ranks' output without Open MPI's harmless warning about a race for a group."""
     lines = out.splitlines(keepends=True)
     return "".join(line for line in lines if "plm:ssh: Warning: setpgid" not in line)
 
 
 def test_a_program_of_here_is_shipped_and_stays_what_it_was(quiet, tmp_path):
-    """A job started later, with another version of what both import, changes nothing for it."""
+    """A later job with another version of a module that both import does not change it."""
     source = "import os, lib, time\nwhile not os.path.exists('/data/go'): time.sleep(0.1)\n"
     source += "import late\nprint(lib.WHO, late.WHO, open('note').read(), flush=True)\n"
     for name, text in {
@@ -121,7 +120,7 @@ def test_a_program_of_here_is_shipped_and_stays_what_it_was(quiet, tmp_path):
     first = json.loads(quiet.ctl(*run, "--detach", "--json")[1])
     for name in ("lib.py", "late.py"):
         (tmp_path / name).write_text("WHO = 2")
-    # In an environment of the user's own, which all nodes have there.
+    # It runs in the user's own environment, which all nodes have.
     quiet.ctl("run", "touch /data/go; ln -sfn /opt/clusterctl/training ~/my-env")
     status, out, err = quiet.ctl(*run, "--force", "--env", "~/my-env/")
     assert (status, of_ranks(out)) == (0, 2 * "2 2 n\n"), err
@@ -136,7 +135,7 @@ def test_a_program_of_here_is_shipped_and_stays_what_it_was(quiet, tmp_path):
 
 
 def test_the_network_that_nccl_takes_is_told(quiet):
-    """The log is a true one of NCCL's, of a machine without EFA: here is no GPU."""
+    """The log is a real one of NCCL on a machine without EFA, since there is no GPU here."""
     log = Path(__file__).parents[1] / "jobs" / "samples" / "nccl-no-plugin-2.21.txt"
     quiet.put("says.py", f"print({log.read_text()!r}, end='')\n")
     status, out, err = quiet.ctl("train", "1", "--preset", "gpu", "--script", "~/says.py")
@@ -159,7 +158,7 @@ HOSTILE = ["a  b=c;d", 'it\'s "q" \\\\', "two\nlines", "é☃", ""]
 
 @pytest.fixture
 def bridged(quiet):
-    """Docker's bridges have the same address on every host."""
+    """Add Docker's bridges, which have the same address on every host."""
     bridge = "sudo -n ip link add br-0123 type bridge && sudo -n ip link set br-0123 up"
     for node in (0, 1):
         quiet.on(node, f"{bridge} && sudo -n ip addr add 172.18.0.1/16 dev br-0123")
@@ -194,7 +193,7 @@ def test_ranks_meet_have_the_variables_and_leave_a_timeline_and_what_was_tuned(
     said = json.loads(pair.ctl("tuning", "--json")[1])
     trace = json.loads(Path(said["files"][0]).read_text())
     assert {one["name"] for one in trace if one.get("ph") == "X"} == {"0", "1"}
-    # Of the last step Horovod may not write the end before the program has ended.
+    # Horovod may not write the end of the last step before the program ends.
     rows = {one["below"]: one["tensors"] in (39, 40) for one in said["timeline"]["sizes"]}
     assert rows == {1 << 10: True, 1 << 20: True, 1 << 23: True}
     phases = said["timeline"]["phases"]
@@ -202,7 +201,7 @@ def test_ranks_meet_have_the_variables_and_leave_a_timeline_and_what_was_tuned(
     assert max(phases.values()) < said["timeline"]["span_s"]
 
 
-# Debian's PyTorch, 1.13 on Python 3.11, takes its own defaults for these as no value.
+# Debian's PyTorch (1.13 on Python 3.11) misreads its own defaults for these as no value.
 TORCHRUN = ("--launcher", "torchrun", "-x", "PET_REDIRECTS=9:0", "-x", "PET_TEE=9:0")
 
 
@@ -245,7 +244,7 @@ def test_two_hosts_learn_to_find_rectangles(quiet, tmp_path):
     assert [each["val_iou"] for each in kept] == pytest.approx(found["val_iou"], abs=1e-4)
 
 
-# A rank of the second node fails; those of the first do not listen to TERM.
+# A rank on the second node fails. Those on the first node ignore SIGTERM.
 UNEVEN = """\
 import os, signal, sys, time
 import torch.distributed as dist
@@ -340,7 +339,7 @@ def test_a_program_is_looked_for_on_all_nodes_at_once(quiet):
         assert status == 0, err
     finally:
         quiet.on(0, "rm only-here.py")
-    # Of the shipped files none has to be there yet.
+    # A shipped file does not have to be on the nodes yet.
     assert quiet.ctl(*run, "~/examples/horovod/mnist/mnist_hvd.py")[0] == 0
     for option, path in (("--script", "none.py"), ("--data-dir", "small")):
         status, _, err = quiet.ctl("train", "2", "--dry-run", option, f"{Path.home()}/{path}")
@@ -354,7 +353,7 @@ def test_a_program_is_looked_for_on_all_nodes_at_once(quiet):
 
 
 def test_the_lab_shows_the_line_for_its_gpus_and_says_that_it_has_few_processors(pair):
-    """p3.2xlarge: a V100 of 16 GB, and with more slots, more ranks than this machine can run."""
+    """A p3.2xlarge has a V100 of 16 GB. With more slots, there are more ranks than processors."""
     hosts = Path(pair.lab.home, "pair", "hosts")
     kept = hosts.read_text()
     cpus = len(os.sched_getaffinity(0))

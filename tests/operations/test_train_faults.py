@@ -1,4 +1,4 @@
-"""Jobs that are interrupted, cancelled, cut off, or short of disk, on two hosts of the lab."""
+"""Jobs that are interrupted, cancelled or cut off, or have full disks, on two hosts of the lab."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 def test_ctrl_c_leaves_the_job_running(quiet):
     process = quiet.start("train", "2", "--script", "~/stay.py")
-    # mpirun may warn of setpgid first: the parent and the child race for it.
+    # mpirun may first warn about setpgid, for which parent and child race.
     for rank in (0, 1):
         eventually(lambda: "is here" in process.stdout.readline(), f"rank {rank}")
     process.send_signal(signal.SIGINT)
@@ -69,11 +69,11 @@ def test_cancel_leaves_nothing_on_any_node(quiet, stay):
 def test_what_a_killed_daemon_left_is_found_and_keeps_a_job_from_starting(quiet, stay):
     run = ("train", "1", "--script", "~/stay.py")
     stay(2)
-    # Else it would end what the job left.
+    # Without this, it would end the processes that the job left.
     quiet.on(0, "rm .clusterctl/jobs/*/after.py")
     quiet.on(1, "pkill -9 -u $(id -u) -f '[p]rted'")
     eventually(lambda: quiet.jobs()[0]["state"] != "running", "mpirun to notice")
-    # mpirun's own exit status is 0 then, as a rule.
+    # mpirun's exit status is usually 0 in this case.
     assert (quiet.jobs()[0]["state"], quiet.jobs()[0]["exit_status"]) == ("failed", 255)
     pid = quiet.on(1, "pgrep -f 'stay[.]py'").strip()
     own = quiet.on(
@@ -100,12 +100,12 @@ def test_what_a_killed_daemon_left_is_found_and_keeps_a_job_from_starting(quiet,
 
 
 def test_a_cut_link_ends_the_job_in_seconds_and_kill_finds_what_is_left(quiet, stay):
-    # The default's minute is long for a test.
+    # The default of a minute is long for a test.
     keep_alives = "--prtemca plm_ssh_args '-o ServerAliveInterval=2 -o ServerAliveCountMax=3'"
     stay(2, "--mpi-arg", keep_alives)
     with quiet.cut_off(1):
         eventually(lambda: quiet.jobs()[0]["state"] == "failed", "mpirun to notice")
-    # The rank there was alone: nobody could reach it to end it.
+    # The rank on the cut-off node could not be reached and ended.
     status, out, err = quiet.ctl("kill")
     assert status == 0, err
     assert "none left" in out or out == "nothing to end\n"
@@ -113,7 +113,7 @@ def test_a_cut_link_ends_the_job_in_seconds_and_kill_finds_what_is_left(quiet, s
 
 def test_a_job_whose_way_to_a_node_was_lost_has_failed(quiet, stay):
     stay(2)
-    # mpirun's ssh to it; only what the job started.
+    # mpirun's ssh to the node, but no other ssh.
     quiet.on(0, "pkill -9 -u $(id -u) -f 'ssh -x.*[P]RTE_PREFIX'")
     eventually(lambda: quiet.jobs()[0]["state"] != "running", "mpirun to notice")
     assert (quiet.jobs()[0]["state"], quiet.jobs()[0]["exit_status"]) == ("failed", 255)
@@ -131,7 +131,7 @@ def test_ten_seconds_of_silence_do_not_end_a_job(quiet, stay):
 
 @pytest.fixture
 def jobs_on_data(quiet):
-    """The folder of jobs on the head node's /data, which can be filled."""
+    """Move the folder of jobs to the head node's /data, which can be filled."""
     quiet.on(0, "mkdir -p .clusterctl/jobs && mv .clusterctl/jobs /data/")
     quiet.on(0, "ln -s /data/jobs .clusterctl/jobs")
     yield quiet

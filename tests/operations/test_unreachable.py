@@ -1,4 +1,4 @@
-"""Nodes that do not answer: soon, what EC2 says of them, and what helps; Ctrl-C ends what runs."""
+"""Nodes that do not answer: a quick report with EC2's state and a remedy; Ctrl-C ends commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.pair import NAME, eventually
 
 RUNNING, STOPPED = NodeState.RUNNING, NodeState.STOPPED
 SINCE = "2026-11-01 00:00:00 UTC"
-# Minutes before TCP would give up. A login takes its time on a machine that has other things to do.
+# Minutes before TCP would give up, but long enough for a login on a busy machine.
 SOON_S = 200.0
 
 
@@ -52,7 +52,7 @@ def instance(index: int = 1, state: NodeState = RUNNING, **fields) -> Instance:
             "stopped since 2026-11-02 03:04:05 UTC "
             "(Client.UserInitiatedShutdown: User initiated shutdown)",
         ),
-        # A machine that switched itself off: EC2 does not say when.
+        # A machine switched itself off: EC2 does not show when.
         (
             instance(state=STOPPED, state_reason="Client.InstanceInitiatedShutdown"),
             "",
@@ -74,7 +74,7 @@ def test_the_words(found, impaired, words):
         (1, RUNNING, False, True, "clusterctl up demo lets it in; else a new machine"),
         (1, RUNNING, True, True, "a new machine in its place: clusterctl replace demo 1"),
         (1, RUNNING, False, False, "a new machine in its place: clusterctl replace demo 1"),
-        # The head node's disk has the jobs.
+        # The head node's disk has the jobs, so it is not replaced.
         (0, RUNNING, True, True, "clusterctl stop demo --force; clusterctl start demo"),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_spot_head_node_which_cannot_be_stopped_is_replaced():
 
 
 class Told:
-    """Clients that have these instances, or refuse."""
+    """Clients that show these instances, or fail."""
 
     def __init__(self, monkeypatch, *instances: Instance, refused: AwsError | None = None) -> None:
         self.asked = 0
@@ -148,7 +148,7 @@ def test_a_node_behind_a_head_that_is_gone_has_nothing_to_say_for_itself(monkeyp
 
 
 def soon(pair, command: str, *arguments: str):
-    """What it came to, which has to be known soon: (exit status, stdout, stderr)."""
+    """Run a command that has to end soon. Return (exit status, stdout, stderr)."""
     began = time.monotonic()
     done = pair.ctl(command, *arguments)
     assert time.monotonic() - began < SOON_S, done
@@ -180,7 +180,7 @@ def test_a_node_that_does_not_answer(pair, fault, undo, message, helps):
         status, out, err = soon(pair, "ssh", "1", "--", "true")
         assert (status, out) == (255, "")
         assert err.startswith("error: pair-1: ")
-        # With a shell in place of a command it is the system's ssh that waits.
+        # Without a command, the system's ssh opens a shell, and waits.
         assert soon(pair, "ssh", "1")[0] == 255
         status, listed, _ = soon(pair, "run", "-n", "--json", "hostname")
         assert status == 255
@@ -218,7 +218,7 @@ def test_a_node_that_switched_itself_off(pair):
             ("stopped", False),
         ]
     finally:
-        # It comes back with another public address, which has to be pinned.
+        # It starts with another public address, for which the key has to be pinned.
         started, _, err = pair.ctl("start")
         assert started == 0, err
         eventually(lambda: pair.answers(1), "the node to be back")
@@ -230,7 +230,7 @@ def test_a_command_on_a_node_that_freezes_is_given_up(pair, monkeypatch):
     monkeypatch.setattr(dial, "SILENCE_LIMIT_S", 2)
     with pair.access() as access:
         target = access.targets[1]
-        # One that is only quiet is not.
+        # A command that only prints nothing is not given up.
         assert access.connections.run(target, "sleep 4; echo done").stdout == "done\n"
         with pair.fault(1, "freeze", "thaw"), pytest.raises(HostUnreachable) as caught:
             access.connections.run(target, "true")
@@ -243,7 +243,7 @@ def left(pair, command: str) -> str:
 
 @pytest.mark.lab
 def test_an_interrupted_command_ends_on_the_node(pair):
-    """With pipes: its two outputs stay apart and come as they are."""
+    """With pipes, its two outputs stay separate and unchanged."""
     process = pair.start("ssh", "1", "--", "echo begun; echo aside >&2; sleep 4242; echo no")
     assert process.stdout.readline() == "begun\n"
     assert process.stderr.readline() == "aside\n"
@@ -256,7 +256,7 @@ def test_an_interrupted_command_ends_on_the_node(pair):
 
 @pytest.mark.lab
 def test_ctrl_c_on_a_terminal(pair):
-    """The terminal's driver sends the signal; there is none on the node."""
+    """The driver of this machine's terminal sends the signal: the node has no terminal."""
     pid, terminal = pty.fork()
     if pid == 0:
         command = "tty <&1; echo begun; exec sleep 4343"

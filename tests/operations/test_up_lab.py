@@ -1,4 +1,4 @@
-"""up and down whole, against the local EC2: real hosts, real SSH, real cloud-init order."""
+"""Complete runs of `up` and `down` on the local EC2: real hosts, SSH, and order of cloud-init."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ names = (f"up{number}" for number in itertools.count())
 
 @pytest.fixture
 def name(clusterctl, ec2):
-    """The name of a cluster that is gone, and all that was made for it, when the test ends."""
+    """Yield a cluster's name. The end of the test removes all that belongs to the cluster."""
     name = next(names)
     yield name
     clusterctl("down", name, "--yes")
@@ -66,7 +66,7 @@ def up(clusterctl, name, nodes, *more):
 
 
 def on(clusterctl, host, command, status=0):
-    """The output of a command on a node, by the system's own ssh and the generated ssh_config."""
+    """Return a command's output on a node, by the system's ssh and the generated ssh_config."""
     name = host.rpartition("-")[0]
     argv = ["ssh", "-F", str(clusterctl.home / name / "ssh_config"), host, command]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=240)
@@ -82,13 +82,13 @@ def user_data(tmp_path, text) -> tuple[str, str]:
 
 def test_a_cluster_from_nothing_and_back(clusterctl, name):
     assert up(clusterctl, name, 2, "--json").data["launched"] == [0, 1]
-    ran = up(clusterctl, name, 3)  # More nodes.
+    ran = up(clusterctl, name, 3)  # more nodes
     rows = [line.split() for line in ran.out.splitlines()]
     assert rows[0] == ["NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE"]
     assert [row[:4] for row in rows[1:]] == [
         [f"{name}-{index}", "running", "p3.16xlarge", "8"] for index in range(3)
     ]
-    # From outside by their public addresses; among themselves by the private ones.
+    # This machine uses public addresses; nodes use private ones among themselves.
     addresses = [node["private_ip"] for node in clusterctl("status", name, "--json").data["nodes"]]
     assert [row[4] for row in rows[1:]] != addresses
     folder = clusterctl.home / name
@@ -104,18 +104,18 @@ def test_a_cluster_from_nothing_and_back(clusterctl, name):
         assert found.stat().st_mode & 0o077 == 0 or found.name == "lock"
     assert not re.search(r"StrictHostKeyChecking\s+no", (folder / "ssh_config").read_text())
 
-    # The head node gets to every node by every name, and nobody else does.
+    # The head node reaches every node by every name. Workers reach no node.
     dashed = f"ip-{addresses[1].replace('.', '-')}"
     for target in (f"{name}-1", addresses[1], dashed):
         assert on(clusterctl, head, f"ssh {target} hostname").strip() == dashed
     own = on(clusterctl, head, "hostname")
     for target in (head, "localhost", "127.0.0.1", "$(hostname)"):
         assert on(clusterctl, head, f"ssh {target} hostname") == own
-    # The private key is on the head node only, and a worker knows no way anywhere.
+    # The private key is on the head node only, and workers have no SSH configuration.
     on(clusterctl, f"{name}-1", "test ! -e .ssh/clusterctl_mpi -a ! -e .ssh/config")
     on(clusterctl, f"{name}-1", f"ssh -o BatchMode=yes {head} true", status=255)
 
-    # Again changes nothing on the nodes.
+    # `up` again does not change the nodes.
     look = "cat .ssh/authorized_keys .ssh/config .ssh/clusterctl_known_hosts /etc/hosts | sha256sum"
     on(clusterctl, head, "printf 'Host mine\\n  User me\\n' >>.ssh/config")
     before = on(clusterctl, head, look)
@@ -125,7 +125,7 @@ def test_a_cluster_from_nothing_and_back(clusterctl, name):
     assert on(clusterctl, head, look) == before
     assert on(clusterctl, head, "ssh -G mine | grep '^user '").strip() == "user me"
 
-    # One node that has lost a GPU hides no other.
+    # A node with a lost GPU does not hide the other nodes.
     seven = "#!/bin/sh\\n$smi.all -L | head -n 7\\n"
     lose_one = (
         "smi=$(command -v nvidia-smi) && sudo mv $smi $smi.all && "
@@ -167,7 +167,7 @@ def test_nodes_that_are_gone_are_replaced_and_the_others_stay(clusterctl, name, 
     assert up(clusterctl, name, 2, "--json").data["launched"] == [0]
     assert on(clusterctl, f"{name}-0", f"ssh {name}-1 echo hello") == "hello\n"
     assert on(clusterctl, f"{name}-0", "runclust hosts true; runclust hosts 'exit 3'", 3) == ""
-    # Whoever has the key of a head node that is gone gets in nowhere.
+    # The key of a removed head node gives no access to any node.
     assert subprocess.run(login, check=False, timeout=240).returncode == 255
     assert mine in on(clusterctl, f"{name}-1", "cat .ssh/authorized_keys").splitlines()
 
@@ -184,7 +184,7 @@ def test_one_node_without_gpus_other_credentials_a_stop_and_the_folder_lost(
     kept = clusterctl.home / name / "account"
     other = keys_of(lab, ACCOUNTS[1])["aws_access_key_id"]
     own = keys_of(lab, ACCOUNTS[0])["aws_access_key_id"]
-    # As it is, and as an older version has left it.
+    # The current format, and that of an older version.
     for text in (kept.read_text(), kept.read_text().partition(",")[0] + "\n"):
         kept.write_text(text)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", other)
@@ -212,7 +212,7 @@ def test_one_node_without_gpus_other_credentials_a_stop_and_the_folder_lost(
     assert after.node.public_ip != before.node.public_ip
     assert on(clusterctl, f"{name}-0", "hostname").startswith("ip-")
 
-    # Without its folder nobody can log in, but `down` still finds everything.
+    # Without the folder, logins are impossible, but `down` still finds everything.
     subprocess.run(["rm", "-r", str(clusterctl.home / name)], check=True)
     ran = clusterctl(*wanted)
     assert (ran.status, "is not on this machine" in ran.err) == (1, True), ran.err
@@ -227,7 +227,7 @@ def test_user_data_that_fails(clusterctl, name, tmp_path):
     assert f"2 of 2 nodes of {name} are not ready" in ran.err
     assert "what went wrong" in ran.err
     assert f"clusterctl down {name}" in ran.err
-    # One can log in and look.
+    # A login is possible, to find the cause.
     assert "what went wrong" in on(
         clusterctl, f"{name}-1", "sudo cat /var/log/cloud-init-output.log"
     )
@@ -256,7 +256,7 @@ def test_the_deadline_names_where_it_hung(clusterctl, name, tmp_path):
     ],
 )
 def test_ctrl_c_at_any_moment_then_up_then_down(clusterctl, name, tmp_path, moment):
-    """The interrupt comes while the moment lasts, or after: both ways on work wherever it hits."""
+    """The interrupt comes during the moment or after it. `up` and `down` work in either case."""
     argv = [sys.executable, "-m", "clusterctl", "up", name, "--nodes", "2", *TYPE, "--lab"]
     script = user_data(tmp_path, "sleep 0.5")
     with subprocess.Popen(
@@ -283,9 +283,9 @@ def test_api_calls_do_not_grow_with_the_nodes(clusterctl, clients, ec2, name, mo
     monkeypatch.setattr(launch, "without_retries", lambda client: client)
     up(clusterctl, name, 4)
     assert calls.count("RunInstances") == 1
-    # One per node at least, and a few more for those that print their keys late.
+    # At least one per node, and a few more for nodes that print their keys late.
     assert calls.count("GetConsoleOutput") >= 4
-    # Whole answers, which are long: what is there, what counts against the quota, what was made.
+    # Long answers of all instances: the existing ones, those that count in the quota, the new ones.
     assert calls.count("DescribeInstances") <= 4
     looks = ("DescribePlacementGroups", "DescribeInstances", "DescribeInstanceStatus")
     once = [call for call in calls if call not in (*looks, "GetConsoleOutput")]

@@ -1,4 +1,4 @@
-"""What is kept between two commands, and what keeps two commands apart."""
+"""The state that is stored between commands, and the lock between commands."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_one_command_at_a_time(folder):
 
 
 def test_a_look_at_the_lock_refuses_no_command(folder, monkeypatch):
-    """`gc` has the lock for an instant; and one that ends deletes the file that was opened."""
+    """`gc` holds the lock for an instant, and a command that ends deletes the opened lock file."""
     lock = folder.path / "lock"
     folder.path.mkdir(parents=True)
     looks = lock.open("w")

@@ -1,4 +1,4 @@
-"""Waiting for nodes: hosts that are not there yet, come late, die, hang or are somebody else."""
+"""Waiting for nodes: hosts that do not exist yet, are late, die, hang or have other host keys."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Stages(StepProgress):
 
 
 class World:
-    """EC2 and the hosts of two nodes: each answers with the next of its list, the last for ever."""
+    """EC2 and the hosts of two nodes. Each has a list of answers, and repeats the last one."""
 
     def __init__(self, tmp_path):
         self.nodes = [node(0), node(1)]
@@ -163,7 +163,7 @@ def refused():
 
 
 def test_not_yet(world):
-    """It boots, its sshd starts, its user's key comes, cloud-init reboots it."""
+    """The host boots, its sshd starts, the user's key arrives, and cloud-init reboots it."""
     world.hosts["demo-1"] = [
         refused(),
         HostUnreachable("demo-1", "no SSH session: Error reading SSH protocol banner"),
@@ -270,7 +270,7 @@ def test_pins_of_an_earlier_run_spare_the_console(world):
 
 
 class Agents:
-    """Systems Manager: each question takes the next answers, the last for ever."""
+    """Systems Manager. Each request gets the next answers; the last ones are repeated."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -282,7 +282,7 @@ class Agents:
 
 
 def silent(world, *answers, profile="nodes", alone_s=0.02):
-    """Consoles that never show a key."""
+    """Make consoles that never show a key."""
     world.consoles = {found.instance_id: ["no keys here"] for found in world.nodes}
     world.console_alone_s = alone_s
     world.profile = profile
@@ -346,7 +346,7 @@ def test_why_the_agents_told_nothing_is_said_in_the_end(world):
 
 
 def showing(world, **keys):
-    """Nodes that show these keys, or cannot be reached yet."""
+    """Make nodes that show these keys, or cannot be reached yet."""
 
     def shown_key(found):
         key = World._next(keys[found.name.replace("-", "_")])
@@ -443,7 +443,7 @@ def test_the_flag_does_not_excuse_a_changed_key(world):
 
 
 def test_an_interrupt_ends_the_waiting_of_all(world, monkeypatch):
-    """Else the threads of the other nodes go on asking EC2 for as long as these may take."""
+    """Otherwise threads of other nodes would query EC2 until their timeouts."""
     world.states["i-1"] = [NodeState.PENDING]
     threads, ended = [], []
 
@@ -484,7 +484,7 @@ def test_all_failures_are_in_the_message_those_with_one_cause_together(world):
 
 
 class Ec2:
-    """One instance as EC2 shows it; `looks` are the times and kinds of what it was asked."""
+    """One instance in EC2. `looks` are the times and kinds of requests."""
 
     def __init__(self, monkeypatch, state):
         self.state, self.now, self.looks = state, 0.0, []
@@ -510,7 +510,7 @@ def test_one_look_at_ec2_serves_all_who_wait(monkeypatch):
     ec2 = Ec2(monkeypatch, NodeState.RUNNING)
     watch = InstanceWatch(None, "demo", ec2.shown())
     assert watch.look("i-0").node.state is NodeState.RUNNING
-    assert ec2.looks == []  # It has just been shown.
+    assert ec2.looks == []  # the first snapshot is recent enough
     ec2.now = 1.0
     waiting = [threading.Thread(target=watch.look, args=("i-0",)) for _ in range(32)]
     for thread in waiting:
@@ -522,7 +522,7 @@ def test_one_look_at_ec2_serves_all_who_wait(monkeypatch):
         ec2.now = half / 2
         assert watch.look("i-0").node.state is NodeState.RUNNING
         assert watch.look("i-1") is None
-    # Less and less often, never less than every 5 s, and what is the same is not read again.
+    # Requests become rarer, but not less than one per 5 s. An equal answer is not read again.
     assert ec2.gaps() == sorted(ec2.gaps())
     assert ec2.gaps()[-1] == 5.0
     assert {kind for _, kind in ec2.looks} == {"state"}

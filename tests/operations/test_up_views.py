@@ -1,4 +1,4 @@
-"""The generated files: hosts, ssh_config, known_hosts."""
+"""The generated files: hosts file, ssh_config and known_hosts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_hosts_file():
 
 
 def asked(config, host):
-    """What OpenSSH makes of the file."""
+    """Return the settings that OpenSSH reads from the file."""
     argv = ["ssh", "-G", "-F", str(config), host]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     lines: dict[str, str] = {}
@@ -67,7 +67,7 @@ def test_openssh_finds_the_key(folder):
     subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder.key)], check=True
     )
-    # A server that says its name and no more: by then ssh has looked at its files.
+    # A server that only sends its banner: by then, ssh has read its files.
     options = [
         "-v",
         "-o",
@@ -77,7 +77,7 @@ def test_openssh_finds_the_key(folder):
     ]
     argv = ["ssh", "-F", str(folder.ssh_config), *options, "demo-0"]
     said = subprocess.run(argv, capture_output=True, text=True, check=False).stderr
-    # -v names the identity file with its type: 3 is ed25519, -1 a file that is not there.
+    # -v prints the identity file with its type: 3 is ed25519, -1 a missing file.
     assert [line for line in said.splitlines() if line.endswith(" type 3")] != [], said
 
 
@@ -96,7 +96,7 @@ def test_private_nodes_are_reached_through_the_head(tmp_path):
     write_file(folder.ssh_config, ssh_config_text(private, folder, ("dial", "%h", "%p")))
     behind = asked(folder.ssh_config, "demo-1")
     assert (behind["hostname"], behind["proxyjump"]) == ("10.0.0.5", "demo-0")
-    # What hands over a socket is for those that are dialled from here.
+    # The proxy is only for nodes that this machine connects to directly.
     assert "proxycommand" not in behind
     assert behind.get("proxyusefdpass", "no") == "no"
     for host in ("demo-0", "demo-2"):
@@ -106,7 +106,7 @@ def test_private_nodes_are_reached_through_the_head(tmp_path):
 
 
 def test_the_way_through_the_head_from_any_folder(folder):
-    """The second ssh reads the same file, whatever its name."""
+    """The second ssh reads the same file, whatever the file's name is."""
     private = cluster(node(0, "127.0.0.1"), node(1))
     text = ssh_config_text(private, folder)
     write_file(folder.ssh_config, text.replace("HostName 127.0.0.1", "HostName nowhere.invalid"))
@@ -160,7 +160,7 @@ def test_pins_belong_to_an_instance_not_to_an_address(tmp_path):
     now = LearntHostKeys(path)
     assert now.recall(node(0)) == (ED25519,)
     assert now.recall(node(0, instance_id="i-9")) == ()
-    # The old machine's key is not trusted for the address before the new one's is learnt.
+    # Before the new machine's key is known, the old key is not trusted for the address.
     target = Target("demo-0", "10.0.0.4", "ubuntu")
     assert now.algorithms(target) == ()
     now.learn(node(0, instance_id="i-9"), [OTHER])
@@ -168,7 +168,7 @@ def test_pins_belong_to_an_instance_not_to_an_address(tmp_path):
 
 
 def test_pins_of_nodes_that_were_not_reached_stay(tmp_path):
-    """An instance prints its keys at its first boot only: without the pin nobody gets in again."""
+    """An instance prints its keys only at its first boot: without the pin, logins would fail."""
     path = tmp_path / "known_hosts"
     earlier = LearntHostKeys(path)
     earlier.learn(node(0), [ED25519])
@@ -211,11 +211,11 @@ WRITERS = {
 
 @pytest.mark.parametrize("command", WRITERS)
 def test_what_a_tag_says_is_no_setting_of_ssh(client, tmp_path, command):
-    """Whoever may tag instances runs nothing on the machine of whoever logs in to them."""
+    """A user who may tag instances cannot run commands on the machine of a user who logs in."""
     launcher = Launcher(
         clients_with(client), ClusterFolder(tmp_path / "demo"), timeout_s=0.2, capacity_timeout_s=0
     )
-    # Without hosts nobody gets ready; what there is to write has been written then.
+    # Without hosts, no node gets ready, but all files have been written.
     with pytest.raises(ClusterctlError):
         WRITERS["up"](launcher)
     ran = tmp_path / "ran"
@@ -235,7 +235,7 @@ def test_what_a_tag_says_is_no_setting_of_ssh(client, tmp_path, command):
 
 
 def test_a_plan_is_made_of_one_look_at_the_cluster(client, tmp_path):
-    """What is asked for is settled from the very instances that the plan is made from."""
+    """The request is settled from the same instances from which the plan is made."""
     folder = ClusterFolder(tmp_path / "demo")
     launcher = Launcher(clients_with(client), folder, timeout_s=0.2)
     with pytest.raises(ClusterctlError):

@@ -20,7 +20,7 @@ DATA = b"x" * 3170
 
 @pytest.fixture
 def data(pair):
-    """~/set on both nodes, the same."""
+    """Make the same ~/set on both nodes."""
     for node in (0, 1):
         pair.on(node, "rm -rf set && mkdir -p set/sub && echo note > set/sub/note")
         pair.on(node, "cat > set/train-00000-of-00001", DATA)
@@ -30,7 +30,7 @@ def data(pair):
 
 
 def verify(pair, *arguments):
-    """`clusterctl data verify pair ...`: (exit status, stdout, stderr)."""
+    """Run `clusterctl data verify pair ...`. Return (exit status, stdout, stderr)."""
     return pair.ctl("data verify", *arguments)
 
 

@@ -1,4 +1,4 @@
-"""train --watchdog on two hosts of the lab: a job that hangs is diagnosed by its head node."""
+"""`train --watchdog` on two hosts of the lab: the head node diagnoses a job that hangs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusterctl.diagnosis.bundle import load
 from clusterctl.operations import watchdog
 from tests.pair import eventually
 
-# Makes steps until /data/hang is there; what Horovod says of such a job then is no step.
+# Makes steps until /data/hang exists. Horovod's messages about the stall do not count as steps.
 HANGS = """\
 import os, sys, time
 while True:
@@ -28,7 +28,7 @@ while True:
 
 @pytest.fixture
 def hanging(pair):
-    """The cluster with the program; nothing is left of its jobs."""
+    """Return the cluster with the program. The end removes its jobs."""
     pair.put("hangs.py", HANGS)
     yield pair
     pair.ctl("cancel")
@@ -110,7 +110,7 @@ def test_a_job_is_ended_where_the_diagnosis_cannot_be_kept(hanging):
 
 @pytest.fixture
 def waited(monkeypatch):
-    """A clock that goes by hand: passes so many seconds."""
+    """Return a function that advances the clock by some seconds."""
     now = [0.0]
     monkeypatch.setattr(watchdog.time, "monotonic", lambda: now[0])
 
@@ -122,7 +122,7 @@ def waited(monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Of a job whose log folder has an earlier job's rows."""
+    """Return the folder of a job whose log folder has rows of an earlier job."""
     for name, text in (
         ("job.json", json.dumps({"workdir": str(tmp_path), "log_dir": "logs"})),
         ("log", ""),
@@ -167,7 +167,7 @@ def test_a_job_that_waits_for_a_lost_node_does_not_hang(folder, waited):
         progress.look()
         assert progress.silent_s(60) is None
         after.stdin.close()
-    os.utime(folder / "exit_status", (1, 1))  # it begins anew
+    os.utime(folder / "exit_status", (1, 1))  # the job starts again
     waited(70)
     progress.look()
     assert (progress.silent_s(60), progress.has_stepped) == (None, False)

@@ -1,4 +1,4 @@
-"""Clients whose calls can be made to fail, one chosen call at a time, below botocore's retries."""
+"""Clients of which one chosen call can be made to fail, below botocore's retries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READS = ("Describe", "Get", "List")
 
 
 class Mode(Enum):
-    """What becomes of one call. `always`: of the same request sent again, too."""
+    """The fault of one call. `always`: repetitions of the request fail as well."""
 
     REFUSED = "403, not carried out"
     FAILED = "500 always, never carried out"
@@ -47,7 +47,7 @@ ALWAYS = (Mode.FAILED, Mode.BROKEN, Mode.LOST)
 
 
 class Wire:
-    """Between botocore and the network: notes the calls, and breaks number `at`."""
+    """A layer between botocore and the network that records calls and breaks number `at`."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -55,12 +55,12 @@ class Wire:
         self.mend()
 
     def mend(self) -> None:
-        """Break nothing from now on, and begin to count anew."""
+        """Break no calls from now on, and count from zero."""
         self._refused: dict[str, list[str]] = {}
         self.break_at(-1, Mode.REFUSED)
 
     def refuse(self, actions: Iterable[str], code: str, times: int = 1) -> None:
-        """Each of these is answered with this error so many times, and not carried out."""
+        """Answer each of these calls with this error a number of times, without carrying it out."""
         self._refused = {action: [code] * times for action in actions}
 
     def break_at(self, number: int, mode: Mode) -> None:
@@ -76,7 +76,7 @@ class Wire:
 
     def _before_call(self, model: Any, params: Any, **_: Any) -> None:
         asked = (model.name, str(params["body"]))
-        # One look repeated until something is so counts once: how often is chance.
+        # A read that is repeated until a state is reached counts once, since polls are random.
         again = asked == self._asked and model.name.startswith(READS)
         if not again:
             self.calls.append(model.name)
@@ -124,7 +124,7 @@ class _Body(io.BytesIO):
 
 
 class WiredClients(Clients):
-    """All clients over one wire, each made once."""
+    """All clients over one wire. Each is made once."""
 
     def __init__(self, origin: Clients) -> None:
         super().__init__(origin.account)

@@ -1,4 +1,4 @@
-"""An EC2 with one cluster, and what it has more than it had before anybody launched anything."""
+"""An EC2 with one cluster, and the resources that it has in addition to the initial ones."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.operations.leaks import everything
 from tests.operations.wire import Mode, wired
 
 INTERFACES = 5  # of a p4d.24xlarge: one, and an EFA on each of four cards
-ALONE = ("eipalloc", "sg", "key", f"clusterctl-{NAME}")  # Of these a cluster has one each.
-CASES = 10  # in a world, at most
+ALONE = ("eipalloc", "sg", "key", f"clusterctl-{NAME}")  # a cluster has one of each
+CASES = 10  # the most cases that share a world
 
 
 class World:
-    """`ready` says which deed has made the cluster as it is now; empty: to be made anew."""
+    """An EC2 with a cluster. `_ready` is the action that made its state, None if it is unknown."""
 
     def __init__(self, endpoint_url: str, home: Path) -> None:
         self._url = endpoint_url
@@ -43,13 +43,13 @@ class World:
 
     @property
     def launcher(self) -> Launcher:
-        """By it faults strike."""
+        """The launcher whose calls fail."""
         return Launcher(self.clients, self.folder)
 
     def prepare(self, deed: Deed) -> None:
-        """Do it, in a new world unless the last case has left what it had found."""
+        """Perform an action in a new world, unless the last case has left its state."""
         self._cases += 1
-        # What is terminated is shown for an hour: looks get slow.
+        # EC2 shows terminated instances for an hour, which makes reads slow.
         if self._ready is not deed or self._cases > CASES:
             self._cases = 0
             reset()
@@ -63,14 +63,14 @@ class World:
         deed(self.launcher)
 
     def left_for(self, deed: Deed) -> None:
-        """The case has passed, and the next may do this deed to what there is."""
+        """Note that the case has passed. The next case may use the state for this action."""
         self._ready = deed
 
     def break_off(self, slayer: Slayer, name: str, command: Command, n: int, mode: Mode) -> bool:
-        """Run the command with call `n` broken; whether it was done all the same."""
+        """Run the command with call `n` broken. Return whether it succeeded anyway."""
         if mode.kills:
             assert slayer.run(name, self.folder.path, n, mode) == 9
-            # Nothing is printed then: whether that call was reached, `status` says.
+            # A killed command prints nothing: `status` shows whether the call was reached.
             there = find_instances(self.plain.ec2, NAME)
             return CALLS[name].split()[n] == "DeleteTags" and not unfinished_of(there)
         self.clients.wire.break_at(n, mode)
@@ -91,12 +91,12 @@ class World:
 
     @property
     def extra(self) -> Counter[str]:
-        """All there is more than before, whoever's: how many by kind; placement groups by name."""
+        """Count all additional resources by kind, whoever owns them; placement groups by name."""
         more = everything(self.plain.ec2) - self._before
         return Counter(one if one.startswith("clusterctl-") else one.split("-")[0] for one in more)
 
     def check_whole(self, command: Command) -> None:
-        """Exactly the nodes that are wanted, and of everything what they need and no more."""
+        """Assert that there are exactly the wanted nodes, and only the resources that they need."""
         nodes = find_instances(self.plain.ec2, NAME)
         assert [found.node.index for found in nodes] == list(command.indices)
         assert {found.node.state for found in nodes} == {command.state}
@@ -119,7 +119,7 @@ class World:
         return [f"{one.resource.kind.value}: {one.why}" for one in found.orphans]
 
     def collect(self) -> None:
-        """`gc --cluster`, on a machine that has no folder of the cluster."""
+        """Run `gc --cluster` on a machine without the cluster's folder."""
         elsewhere = GarbageCollector(
             {REGION: self.plain}, self._home / "elsewhere", GcOptions(cluster=NAME)
         )
@@ -136,7 +136,7 @@ class World:
 
 
 class Later(datetime):
-    """All that is made is an hour old when it is judged."""
+    """Makes all resources appear an hour old to the collector."""
 
     @classmethod
     def now(cls, tz=None):

@@ -1,4 +1,4 @@
-"""A real sshd on loopback, with keys of its own: one server, many addresses (127.0.0.0/8)."""
+"""A real sshd on loopback, with its own keys: one server at many addresses (127.0.0.0/8)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 @dataclass(frozen=True)
 class SshServer:
-    """Where it listens and what logs in to it."""
+    """The address of a server, and the keys for it."""
 
     folder: Path
     port: int
@@ -37,7 +37,7 @@ class SshServer:
 
     @property
     def logins(self) -> int:
-        """How often somebody has logged in so far."""
+        """Return the number of logins so far."""
         return (self.folder / "log").read_text().count("Accepted publickey")
 
     @property
@@ -72,7 +72,7 @@ def ssh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
 
 @contextlib.contextmanager
 def running_sshd(folder: Path, settings: str = "") -> Iterator[SshServer]:
-    """A server with `settings` for its sshd_config."""
+    """Run a server with `settings` for its sshd_config."""
     if not SSHD:
         pytest.skip("sshd is not installed")
     server = SshServer(folder, free_port(), getpass.getuser())
@@ -86,7 +86,7 @@ def running_sshd(folder: Path, settings: str = "") -> Iterator[SshServer]:
     config.write_text(
         f'Port {server.port}\nListenAddress 0.0.0.0\nHostKey "{folder}/host_key"\n'
         f'AuthorizedKeysFile "{folder}/authorized_keys"\nStrictModes no\nUsePAM no\n'
-        # bash takes it for no login: what the caller's own .bashrc says is not what is tested.
+        # With SHLVL, bash does not read .bashrc, so that the caller's own file has no effect.
         "SetEnv SHLVL=2\n"
         "Subsystem sftp internal-sftp\nPidFile none\n"
         f"PasswordAuthentication no\nKbdInteractiveAuthentication no\n{settings}\n"

@@ -1,4 +1,4 @@
-"""fabric on our login: it works, and it no longer accepts any host key."""
+"""fabric with our login works, and refuses unknown host keys."""
 
 from __future__ import annotations
 

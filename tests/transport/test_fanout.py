@@ -1,4 +1,4 @@
-"""Fan-out: order, limits, errors as outcomes, bugs that surface, interrupts."""
+"""Fan-out: order, limits, errors as outcomes, bugs as exceptions, interrupts."""
 
 from __future__ import annotations
 

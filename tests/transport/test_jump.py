@@ -1,4 +1,4 @@
-"""Hosts behind a jump host: one connection to it for all, and errors that name the hop."""
+"""Hosts behind a jump host: one connection to it is shared, and errors name the hop."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.transport.conftest import free_port, keygen, running_sshd
 
 
 def behind(server, number: int = 2, **changes):
-    """A host that is reached through host1."""
+    """Return a host that is reached through host1."""
     return server.target(number, **{"jump": server.target(1), **changes})
 
 
 @contextlib.contextmanager
 def silent_listener(backlog: int = 16):
-    """A port that takes connections and says nothing."""
+    """Yield a port that accepts connections and sends nothing."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(backlog)
@@ -47,18 +47,18 @@ def unreachable(connections, target) -> HostUnreachable:
 
 
 def test_one_connection_to_the_jump_host_for_all(ssh_server):
-    """Also above sshd's MaxSessions 10, which does not count these channels."""
+    """This holds above sshd's MaxSessions of 10, which does not count forwarded channels."""
     targets = [behind(ssh_server, number) for number in range(2, 26)]
     before = ssh_server.logins
     with ssh_server.connections() as connections:
-        # MaxStartups counts those who log in at the same time: all these are one server's.
+        # MaxStartups limits simultaneous logins, and all these hosts are one server.
         result = connections.run_all(targets, "echo $SSH_CONNECTION", max_workers=8)
         assert not result.failures
         assert [value.stdout.split()[2] for value in result.values] == [
             target.address for target in targets
         ]
         wait_until(lambda: ssh_server.logins == before + 1 + len(targets), "as many logins")
-        # The jump host is a host as any other, and already connected.
+        # The jump host can be used like any other host, and is already connected.
         assert connections.run(ssh_server.target(1), "echo in").stdout == "in\n"
         assert ssh_server.logins == before + 1 + len(targets)
 
@@ -112,12 +112,12 @@ def test_nobody_listens_behind_it(ssh_server):
         error = unreachable(connections, behind(ssh_server, port=port))
         assert error.message == f"refused the connection at [127.0.0.2]:{port} through host1"
         assert "still booting" in error.hint
-        # The jump host's connection has not suffered.
+        # The jump host's connection still works.
         assert connections.run(behind(ssh_server), "true").ok
 
 
 def test_each_of_many_hears_its_own_reason(ssh_server):
-    """paramiko keeps one refusal for all channels of a connection."""
+    """paramiko stores only one refusal for all channels of a connection."""
     refused = [behind(ssh_server, 2 + n, port=free_port()) for n in range(10)]
     unknown = [behind(ssh_server, 20 + n, address=f"no-such-{n}.invalid") for n in range(10)]
     mixed = [target for pair in zip(refused, unknown) for target in pair]
@@ -135,12 +135,12 @@ def test_a_host_behind_it_that_never_speaks(ssh_server):
 
 
 def test_what_opens_after_one_gave_up_is_closed(ssh_server):
-    """A host that boots answers late; half-open logins would fill its sshd's MaxStartups."""
+    """A booting host answers late: half-open logins would use up its sshd's MaxStartups."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(silent_listener(backlog=0))
         connections = stack.enter_context(ssh_server.connections(connect_timeout_s=2.0))
         port = listener.getsockname()[1]
-        # The kernel drops who comes when the queue is full; the server's TCP asks again.
+        # When the queue is full, the kernel drops new connections, and TCP tries again.
         filler = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         target = behind(ssh_server, address="127.0.0.1", port=port)
         assert "did not answer in time" in unreachable(connections, target).message
@@ -163,10 +163,10 @@ def test_a_jump_host_that_forwards_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("pinned", "kind", "says"),
     [
-        # The host's own key is pinned on its own, whoever leads there.
+        # The host's own key is checked, whatever the way to it is.
         (["127.0.0.1"], HostKeyUnknown, "its host key is unknown: [127.0.0.2]"),
         (["127.0.0.1", "!127.0.0.2"], HostKeyChanged, "its host key is not the one pinned"),
-        # Not this host's key: that of the jump host is not known yet.
+        # This host's key is known, but that of the jump host is not.
         (["127.0.0.2"], HostUnreachable, "cannot be reached through host1: its host key is unk"),
         (["!127.0.0.1", "127.0.0.2"], HostKeyChanged, "cannot be reached through host1: its host"),
     ],
@@ -249,7 +249,7 @@ def test_a_connection_of_its_own_leaves_nothing_open(ssh_server):
         assert opened.run("echo in", hide=True, in_stream=False).stdout == "in\n"
     with pytest.raises(HostUnreachable):
         connect(behind(ssh_server, port=free_port()), identity, pins)
-    # Those of other tests may end meanwhile.
+    # Connections of other tests may end meanwhile.
     wait_until(lambda: transports() <= before, "all connections to be closed")
 
 
@@ -260,7 +260,7 @@ def test_the_same_host_with_and_without_jump_are_two_ways(ssh_server):
 
 
 def test_the_jump_hosts_connection_ends_under_a_login(ssh_server):
-    """Those behind it connect to it once more, all together, and go on."""
+    """The hosts behind it share one new connection to it, and continue."""
     with ssh_server.connections() as connections:
         first = connections.session(ssh_server.target(1))
         open_tunnel = first.client.get_transport().open_tunnel

@@ -1,4 +1,4 @@
-"""What needs a host of its own: commands that are ended there, a host that dies under a command."""
+"""Tests that need real hosts: commands that are ended there, and a host that dies."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def until(true, what: str) -> None:
 
 
 def running(access, marker: str) -> set[str]:
-    """The hosts on which a process has `marker` in its command line."""
-    # The brackets keep pgrep from finding the shell that runs it.
+    """Return the hosts on which a process has `marker` in its command line."""
+    # The brackets prevent pgrep from finding its own shell.
     result = access.connections.run_all(access.targets, f"pgrep -f '[{marker[0]}]{marker[1:]}'")
     return {value.host for value in result.values if value.ok}
 
 
 def test_a_command_past_its_time_is_ended_on_its_host(pair):
     with pair.access() as access:
-        access.connections.run_all(access.targets, "true")  # logins take their time, too
+        access.connections.run_all(access.targets, "true")  # log in first, which takes time as well
         result = access.connections.run_all(
             access.targets, "echo begun; exec sleep 86401", timeout_s=5
         )

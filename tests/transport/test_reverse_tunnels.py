@@ -1,4 +1,4 @@
-"""Ports of a node's loopback that lead to this machine, through a real SSH server."""
+"""Ports on a node's loopback that lead to this machine, through a real SSH server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.transport.conftest import running_sshd
 
 @pytest.fixture
 def echo():
-    """A server of this machine that says everything again: its port."""
+    """Run an echo server on this machine. Yield its port."""
     with socket.create_server((HERE, 0)) as listening:
 
         def answer(talk):
@@ -63,7 +63,7 @@ def test_through_it(ssh_server, echo):
 
 
 def test_one_connection_after_another_and_many_at_once(ssh_server, echo):
-    """The server gives the numbers of closed channels to new ones."""
+    """The SSH server reuses the numbers of closed channels."""
     with ssh_server.connections() as connections:
         tunnels = ReverseTunnels(connections, HERE, echo)
         where = tunnels.open(ssh_server.target(2))
@@ -105,7 +105,7 @@ def test_closed_again(ssh_server, echo):
             except ConnectionRefusedError:
                 return True
             except ConnectionResetError:
-                pass  # it is being closed
+                pass  # the tunnel is being closed
             return False
 
         wait_until(refused, "the port is closed")

@@ -1,4 +1,4 @@
-"""Real logins and commands: quoting, binary and large output, deadlines, signals, bad hosts."""
+"""Real logins and commands: quoting, binary and large output, deadlines, signals, faulty hosts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_command_and_how_it_ends(ssh_server, command, status, stdout, stderr):
 
 
 def test_both_streams_at_once_and_more_than_the_window(ssh_server):
-    """3 MiB on each stream would block a reader that takes one stream after the other."""
+    """3 MiB on each stream would block a program that reads one stream after the other."""
     command = "head -c 3145728 /dev/zero >&2; head -c 3145728 /dev/zero | tr '\\0' x"
     with ssh_server.connections() as connections:
         result = connections.run(ssh_server.target(), command, timeout_s=60)
@@ -86,10 +86,10 @@ def test_a_command_that_ignores_its_input_ends(ssh_server):
 def test_the_deadline_keeps_what_came(ssh_server):
     command = "echo begun; echo trouble >&2; exec sleep 600"
     with ssh_server.connections() as connections:
-        connections.run(ssh_server.target(), "true")  # a login takes its time, too
+        connections.run(ssh_server.target(), "true")  # log in first, which takes time as well
         with pytest.raises(CommandTimeout) as caught:
             connections.run(ssh_server.target(), command, timeout_s=3.0)
-        # The connection is still good for the next command.
+        # The connection still works for the next command.
         assert connections.run(ssh_server.target(), "echo next").stdout == "next\n"
     assert (caught.value.stdout, caught.value.stderr) == ("begun\n", "trouble\n")
     assert "did not end within 3 s" in caught.value.message
@@ -106,20 +106,20 @@ def test_a_connection_that_was_kept_and_died_is_made_anew(ssh_server):
     with ssh_server.connections() as connections:
         target = ssh_server.target()
         sock = connections.session(target).client.get_transport().sock
-        # Shut unseen: the connection's thread finds out when it is used, or just before.
+        # Shut down silently: the connection's thread notices when it is used, or just before.
         sock.shutdown(socket.SHUT_RDWR)
         assert connections.run(target, "echo again").stdout == "again\n"
 
 
 @pytest.mark.parametrize("jump", [False, True])
 def test_a_kept_connection_that_leads_nowhere_is_made_anew(ssh_server, jump):
-    """The host was cut off and came back: no packet says so."""
+    """The host was cut off and came back, without a packet that closes the connection."""
     gone = ssh_server.target(1, jump=ssh_server.target(2) if jump else None)
     with ssh_server.connections() as connections:
         connections.doubt_after_s = 0.5
         connections.session(gone)
         for target in filter(None, (gone, gone.jump)):
-            # From now on what is sent vanishes.
+            # From now on, sent data is lost.
             transport = connections.session(target).client.get_transport()
             transport.packetizer.send_message = lambda message: None
         assert connections.run(gone, "echo again").stdout == "again\n"
@@ -329,7 +329,7 @@ def test_what_comes_too_late_for_its_channel_does_not_end_the_connection(ssh_ser
         channel.close()
         number = channel.chanid
         wait_until(lambda: transport._channels.get(number) is None, "the server closes it too")
-        # A round trip later the server has forgotten the channel.
+        # After a round trip, the server has forgotten the channel.
         other.exec_command("cat")
         other.sendall(b"x")
         assert other.recv(1) == b"x"
@@ -351,5 +351,5 @@ def test_a_pipe_that_broke_here_is_no_trouble_of_the_hosts(ssh_server):
             connections.run(targets[0], "yes", sink=nobody_reads, timeout_s=60)
         with pytest.raises(BrokenPipeError):
             connections.run_all(targets, "yes", sink=nobody_reads, timeout_s=60)
-        # The connection is as good as it was.
+        # The connection still works.
         assert connections.run(targets[0], "echo here").stdout == "here\n"

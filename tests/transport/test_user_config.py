@@ -1,4 +1,4 @@
-"""~/.ssh/config as `ssh` reads it."""
+"""Reading ~/.ssh/config like `ssh`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_proxies(tmp_path, line, argv):
         ("bastion", [("bastion", "192.0.2.1", "jump", 2222)]),
         ("ssh://you@bastion:22", [("bastion", "192.0.2.1", "you", 22)]),
         ("[2001:db8::1]:22", [("2001:db8::1", "2001:db8::1", "me", 22)]),
-        # What is named before it counts, and not its own way.
+        # For a jump host, the hosts named before it are used, not its own ProxyJump.
         ("inner", [("inner", "inner", "me", 22), ("bastion", "192.0.2.1", "jump", 2222)]),
         ("a,inner", [("inner", "inner", "me", 22), ("a", "a", "me", 22)]),
         ("none", []),
@@ -98,7 +98,7 @@ def test_a_host_behind_itself_is_said(tmp_path):
 
 
 def test_every_host_is_as_ssh_has_it(tmp_path):
-    """Blocks of plain names are looked at for these names alone; the first value still counts."""
+    """Blocks with plain names are only read for these names. The first value still wins."""
     found = config(
         tmp_path,
         "Port 1000\n"
@@ -116,7 +116,7 @@ def test_every_host_is_as_ssh_has_it(tmp_path):
         target = found.target(name)
         ours = [target.address, target.user, str(target.port)]
         assert ours == [told[key] for key in ("hostname", "user", "port")], name
-    # A Match block has no names.
+    # A Match block has no names, so it may apply to any host.
     assert found.names_any(["x", "n12"])
     assert not found.names_any(["other"])
     found = config(tmp_path, "CanonicalizeHostname no\nHost n1\n User me\nHost n*\n User rest\n")
@@ -138,7 +138,7 @@ def test_a_host_takes_no_look_at_the_others(tmp_path, monkeypatch):
     targets = [found.target(name) for name in names]
     found.identity_files(targets)
     found.known_hosts_files(targets)
-    # Its own block and the unnamed first one, in paramiko's two passes.
+    # Only the host's block and the unnamed first one are read, in paramiko's two passes.
     assert len(asked) <= 4 * len(names)
 
 
@@ -160,7 +160,7 @@ def test_a_config_that_cannot_be_read(tmp_path, text):
 
 @pytest.mark.parametrize(("command", "user"), [("true", "matched"), ("false", "me")])
 def test_match_exec_still_works(tmp_path, monkeypatch, command, user):
-    """It needs invoke, which is not imported before (clusterctl/transport/__init__.py)."""
+    """It needs invoke, which is imported only then (clusterctl/transport/__init__.py)."""
     monkeypatch.setattr("sys.stdin", io.StringIO())
     found = config(tmp_path, f'Match exec "{command}"\n User matched\nHost *\n User me\n')
     assert found.target("x").user == user

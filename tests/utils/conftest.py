@@ -1,4 +1,4 @@
-"""The tools for data: their modules that need no NumPy are imported here, the others are run."""
+"""The data tools: modules without NumPy are imported here, the others are run as programs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def training_python() -> str:
 
 @pytest.fixture(scope="session")
 def tool(training_python: str) -> Run:
-    """Run a program of utils/ (or of this folder, by its path) with the training environment."""
+    """Run a program of utils/ (or of this folder, by its path) in the training environment."""
 
     def run(name: str, *argv: object, **options: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -48,7 +48,7 @@ def tool(training_python: str) -> Run:
 
 @pytest.fixture(scope="session")
 def facts_of(tool: Run) -> Callable[..., Any]:
-    """The JSON that a program of this folder prints behind FACTS, or None."""
+    """Return the JSON that a program of this folder prints after FACTS, or None."""
 
     def run(program: str, *argv: object) -> Any:
         done = tool(str(HERE / program), *argv)
@@ -60,7 +60,7 @@ def facts_of(tool: Run) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def raw(tool: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in's raw data in folders: 60 training images of 5 classes, 10 for validation."""
+    """Return the stand-in's raw data in folders: 60 training images of 5 classes, 10 others."""
     folder = tmp_path_factory.mktemp("raw") / "it's raw, ü"
     done = tool("make_sample_imagenet.py", "--output_dir", folder, *SMALL)
     assert (done.returncode, done.stderr) == (0, "")
@@ -73,7 +73,7 @@ SHARDS = ["--train_shards", "4", "--validation_shards", "2", "--num_processes", 
 
 @pytest.fixture(scope="session")
 def tars(tool: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same as image-net.org packs it."""
+    """Return the same data packed like image-net.org's."""
     folder = tmp_path_factory.mktemp("tars")
     done = tool("make_sample_imagenet.py", "--output_dir", folder, "--as_tars", *SMALL)
     assert (done.returncode, done.stderr) == (0, "")
@@ -84,7 +84,7 @@ def tars(tool: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(
     tool: Run, raw: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """The stand-in's shards, and how the program that made them ended."""
+    """Return the stand-in's shards, and the result of the program that made them."""
     folder = tmp_path_factory.mktemp("made") / "tf imagenet"
     done = tool("preprocess_imagenet.py", "--raw_data_dir", raw, "--output_dir", folder, *SHARDS)
     return folder, done

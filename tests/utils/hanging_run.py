@@ -1,4 +1,4 @@
-"""A run whose first shard is done at once and whose others never end: hanging_run.py OUT A B"""
+"""A run whose first shard is done at once and whose others never end: hanging_run.py OUT A B."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TensorFlow says about our records, and we about its: records_facts.py SHARDS RAW SCRATCH"""
+"""Reads our records by TensorFlow, and its records by ours: records_facts.py SHARDS RAW SCRATCH."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def images(shards: Path, raw: Path) -> list[dict[str, Any]]:
-    """The features of every record, and how far its pixels are from those of the raw file."""
+    """Return the features of every record, and the difference of its pixels from the raw file's."""
     found = []
     for path in sorted(shards.glob("*-of-*")):
         for record in tf.data.TFRecordDataset(str(path)):
@@ -76,12 +76,12 @@ def images(shards: Path, raw: Path) -> list[dict[str, Any]]:
 def decode(data: bytes) -> Any:
     if data[1:4] == b"PNG":
         return tf.io.decode_png(data, channels=3).numpy()
-    # The fast method is 4 levels off where the quality is 100.
+    # The fast method has errors of 4 levels at quality 100.
     return tf.io.decode_jpeg(data, channels=3, dct_method="INTEGER_ACCURATE").numpy()
 
 
 def ours_read_by_them(scratch: Path) -> bool:
-    """Records of all sizes; a CRC that is wrong would raise DataLossError."""
+    """Read records of all sizes. A wrong CRC would raise DataLossError."""
     rng = np.random.default_rng(0)
     records = [rng.bytes(n) for n in (0, 1, 3, 4, 63, 64, 65, 255, 256, 257, 1000, 70_001)]
     records.append(encode_example(FEATURES))

@@ -1,6 +1,6 @@
 """Shards for the resizer's tests: `make FOLDER` writes the input, `read FOLDER...` prints JSON.
 
-TensorFlow writes and reads them, so that our own reader and writer are checked as well.
+TensorFlow writes and reads them, which also checks our own reader and writer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tensorflow as tf
 from resizer_pictures import coded, features, pixels, record
 
 TRAIN_SHARDS = 4
-# Features that older readers of this format ask for.
+# Features that older readers of this format need.
 ASKED = {
     "image/class/text": tf.io.FixedLenFeature([], tf.string, default_value=""),
     "image/object/bbox/xmin": tf.io.VarLenFeature(tf.float32),
@@ -23,7 +23,7 @@ IMAGES = (6, 6, 6, 3)
 
 
 def make(folder: Path) -> None:
-    """`good`: train shards numbered from 1 and validation ones from 0; `bad`: two broken ones."""
+    """Make `good` (train shards from number 1, validation ones from 0) and `bad` (two broken)."""
     for name in ("good", "bad"):
         (folder / name).mkdir(parents=True)
     for shard, images in enumerate(IMAGES):
@@ -55,7 +55,7 @@ def write(path: Path, rows: list[bytes]) -> None:
 
 
 def read(folder: Path) -> dict[str, list[Any]]:
-    """By shard, of each record: name, label, told width and height, and the image's own."""
+    """Return, by shard, each record's name, label, stated width and height, and the image's own."""
     found = {}
     for path in sorted(folder.glob("[tv]*-of-*")):
         rows = []

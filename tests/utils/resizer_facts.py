@@ -37,7 +37,7 @@ def threads() -> list[Any]:
 
 
 def scaling() -> float:
-    """The largest difference to the float64 reference, in levels of 255."""
+    """Return the largest difference from the float64 reference, in levels of 255."""
     worst = 0.0
     for source, target in (((160, 121), (63, 48)), ((97, 301), (48, 149)), ((33, 40), (48, 48))):
         image = pixels(*source)
@@ -47,7 +47,7 @@ def scaling() -> float:
 
 
 def bands() -> bool:
-    """Is an image that several threads shrink the same, to the bit?"""
+    """Return whether several threads shrink an image to the same bits."""
     same = True
     for source, target in (((161, 121), (63, 48)), ((3, 2), (2, 1)), ((20, 30), (48, 48))):
         image = Image.fromarray(pixels(*source))
@@ -59,7 +59,7 @@ def bands() -> bool:
 
 
 def decoder_scale() -> list[float]:
-    """PSNR, to full decoding and the reference, of images whose decoder does part of it."""
+    """Return the PSNR of images that the decoder scales partly, to full decoding and reference."""
     found = []
     for side in (130, 200, 400):
         encoded = coded(pixels(side + 30, side, cell=side // 8), quality=92)
@@ -89,7 +89,7 @@ def jpeg() -> dict[str, Any]:
 
 
 def modes() -> dict[str, Any]:
-    """For each odd source: what the result is, and how near its middle is to (200, 40, 90)."""
+    """Return each unusual source's result, and its middle's distance to (200, 40, 90)."""
     plain = Image.new("RGB", (120, 90), (200, 40, 90))
     inverted = Image.merge("CMYK", [*(b.point(lambda v: 255 - v) for b in plain.split()), zero()])
     grey = plain.convert("L")
@@ -119,7 +119,7 @@ def zero() -> Image.Image:
 
 
 def kept() -> dict[str, bool]:
-    """Are the bytes the source's own, for images that need no shrinking?"""
+    """Return whether images that need no shrinking keep their bytes."""
     image = pixels(60, 40)
     coarse, fine = coded(image, quality=10, optimize=True), coded(image, quality=98)
     grey, png = coded(Image.fromarray(image).convert("L"), quality=5), coded(image, "PNG")
@@ -147,7 +147,7 @@ def records() -> dict[str, Any]:
 
 
 def corrupt() -> dict[str, Any]:
-    """What broken bytes do; a mutated image may still decode, and must then be a whole JPEG."""
+    """Return the results of broken bytes. A changed image that decodes must be a whole JPEG."""
     good = coded(pixels(120, 90))
     hopeless = [b"", b"\0" * 500, b"<html>404</html>", good[:20], good[: len(good) // 2], good[9:]]
     hopeless += [coded(pixels(60, 40), "PNG")[:200]]

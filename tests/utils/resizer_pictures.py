@@ -1,4 +1,4 @@
-"""Pictures and records for the resizer's tests, and a slow float64 reference of its scaling."""
+"""Pictures and records for the resizer's tests, and a slow reference of its scaling in float64."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image
 
 
 def pixels(width: int, height: int, seed: int = 0, cell: int = 8) -> np.ndarray:
-    """Smooth colours with some noise, as a photograph has them: (height, width, 3), uint8."""
+    """Return smooth colours with some noise, as in a photograph: (height, width, 3), uint8."""
     random = np.random.default_rng(seed)
     cells = (max(2, height // cell), max(2, width // cell), 3)
     coarse = random.integers(0, 256, cells, dtype=np.uint8)
@@ -30,7 +30,10 @@ def decoded(encoded: bytes) -> np.ndarray:
 
 
 def weights(source: int, target: int) -> np.ndarray:
-    """(target, source): a triangle as wide as the ratio, at least one pixel; rows sum to 1."""
+    """Return weights (target, source): a triangle as wide as the ratio, at least one pixel.
+
+    Rows sum to 1.
+    """
     scale = source / target
     support = max(scale, 1.0)
     centres = (np.arange(target) + 0.5) * scale
@@ -40,24 +43,24 @@ def weights(source: int, target: int) -> np.ndarray:
 
 
 def reference(image: np.ndarray, target: tuple[int, int]) -> np.ndarray:
-    """`image` scaled to (width, height) with those weights in float64."""
+    """Scale `image` to (width, height) with these weights in float64."""
     rows, columns = weights(image.shape[0], target[1]), weights(image.shape[1], target[0])
     return np.einsum("yh,hwc,xw->yxc", rows, image.astype(np.float64), columns, optimize=True)
 
 
 def luma(image: np.ndarray) -> np.ndarray:
-    """Brightness alone: a JPEG halves the resolution of colour, whoever scaled it."""
+    """Return only the brightness: a JPEG halves the resolution of colours in any case."""
     return image.astype(float) @ np.array([0.299, 0.587, 0.114])
 
 
 def psnr(one: np.ndarray, other: np.ndarray) -> float:
-    """Decibels; 99 for images that are alike."""
+    """Return the PSNR in decibels, 99 for equal images."""
     error = np.mean((one.astype(float) - other.astype(float)) ** 2)
     return 99.0 if error == 0 else float(10 * np.log10(255**2 / error))
 
 
 def record(encoded: bytes | None, **features: Any) -> bytes:
-    """A serialized Example as preprocess_imagenet.py writes it, with `features` over it."""
+    """Return a serialized Example as of preprocess_imagenet.py, with `features` changed."""
     from tensorflow.core.example import example_pb2
 
     values: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Functions that the tests of shard_jobs.py send to processes."""
+"""Tasks that the tests of shard_jobs.py run in processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def die(task: str, path: Path, count) -> Made:  # type: ignore[no-untyped-def]
 
 
 def hang(task: str, path: Path, count) -> Made:  # type: ignore[no-untyped-def]
-    """Any task but "quick" writes its process id to the file of that name and never ends."""
+    """Write the process id to the file named by the task and never end. "quick" returns at once."""
     if task == "quick":
         return write_text(task, path, count)
     path.write_text("half")

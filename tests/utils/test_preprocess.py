@@ -1,4 +1,4 @@
-"""Raw ImageNet to TFRecord files: what is in them, and every way in which runs go on or refuse."""
+"""Raw ImageNet to TFRecord files: their content, and all ways to resume or refuse a run."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def content(folder):
 
 @pytest.fixture
 def copy(made, tmp_path):
-    """Those shards, to be spoilt."""
+    """Return a copy of the shards, which a test may damage."""
     return Path(shutil.copytree(made[0], tmp_path / "copy"))
 
 
 @pytest.fixture
 def again(tool, raw):
-    """Run it once more on a folder of shards."""
+    """Run the program again on a folder of shards."""
 
     def run(folder, *argv):
         return tool(
@@ -88,8 +88,8 @@ def test_training_images_are_shuffled(facts):
 
 def test_jpegs_are_kept_as_they_are_and_two_odd_ones_converted(facts):
     converted = [image for image in facts["images"] if not image["same bytes"]]
-    assert len(converted) == 2  # CMYK and PNG; the grey one is a JPEG that trainers read
-    assert max(image["distance"] for image in facts["images"]) < 0.6  # of 255: JPEG rounds
+    assert len(converted) == 2  # CMYK and PNG; trainers can read the grey JPEG
+    assert max(image["distance"] for image in facts["images"]) < 0.6  # of 255 levels: JPEG rounds
 
 
 def test_the_corrupt_image_is_left_out_loudly(made, raw):
@@ -119,7 +119,7 @@ def test_a_second_run_has_nothing_to_do(made, again):
     assert "in 4 files" in done.stdout
     assert "(4 of them were there)" in done.stdout
     after = {path.name: path.stat().st_mtime_ns for path in made[0].iterdir()}
-    del before[LISTED], after[LISTED]  # written anew, with the same lines
+    del before[LISTED], after[LISTED]  # it is written again, with the same lines
     assert after == before
 
 
@@ -200,7 +200,7 @@ def test_usage_errors_end_with_2(tool, argv, said):
 
 
 def test_help_needs_no_library(tmp_path):
-    """On a machine without NumPy and Pillow it still says what it does, and what it lacks."""
+    """Without NumPy and Pillow, it still prints its help, and what is missing."""
     program = [sys.executable, "-S", str(UTILS / "preprocess_imagenet.py")]
     shown = subprocess.run([*program, "--help"], capture_output=True, text=True, check=True)
     assert "--imagenet_access_key" in shown.stdout

@@ -1,4 +1,4 @@
-"""The download against a real server: one that breaks off, forgets ranges, changes its file."""
+"""The download from a real server that breaks connections, ignores ranges or changes its file."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_the_whole_way_from_the_server_to_records(server, tool, tars, made, tmp_
     refused = tool("preprocess_imagenet.py", *argv, *key[:2], "--nocheck_download")
     assert refused.stderr == ("error: --imagenet_username and --imagenet_access_key go together\n")
     refused = tool("preprocess_imagenet.py", *argv, *key)
-    assert "has" in refused.stderr  # the real size is expected, or no disk is large enough for it
+    assert "has" in refused.stderr  # another size than expected, or the disk is too small
     assert refused.returncode == 1
     for partial in tmp_path.rglob(".*.partial*"):
         partial.unlink()

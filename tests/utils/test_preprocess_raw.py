@@ -1,4 +1,4 @@
-"""Finding raw images: every layout, and what is said where something is missing."""
+"""Finding raw images: every layout, and the errors if something is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raw_images import LABELS, RawError, labels_of, read_image, train_images, va
 
 
 def put(folder, **files):
-    """Files by their paths, with __ for /."""
+    """Write files by their paths. __ stands for /."""
     for name, content in files.items():
         path = folder / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)

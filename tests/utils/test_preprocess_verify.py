@@ -1,4 +1,4 @@
-"""--verify finds what is wrong with a set of shards, and says where."""
+"""--verify finds errors in a set of shards, and their places."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from .conftest import UTILS
 
 pytestmark = pytest.mark.train
 
-# Width, height, size, stretch -> width, height.
+# Width, height, size and stretch, and the resulting width and height.
 SIZES = [
     ((500, 375, 480, False), [500, 375]),
     ((640, 480, 480, False), [640, 480]),
@@ -25,7 +25,7 @@ SIZES = [
     ((100, 50, 480, True), [480, 480]),
     ((2000, 50, 480, True), [480, 480]),
 ]
-# Processes, inter, intra, shards, CPUs -> processes, inter, intra.
+# Processes, inter, intra, shards and CPUs, and the resulting processes, inter and intra.
 THREADS = [
     ((0, 0, 0, 1024, 64), [64, 1, 1]),
     ((60, 2, 2, 1024, 64), [60, 2, 2]),
@@ -50,7 +50,7 @@ def test_zero_threads_leave_no_cpu_idle(facts):
 
 
 def test_pixels_are_those_of_a_triangle_in_float64(facts):
-    assert facts["scaling"] <= 1.5  # two roundings to whole levels
+    assert facts["scaling"] <= 1.5  # levels are rounded twice
 
 
 def test_several_threads_give_the_same_bits(facts):

@@ -1,4 +1,4 @@
-"""The resizer as a command: whole runs, going on, refusing, checking, being interrupted."""
+"""The resizer as a command: complete, resumed, refused, verified and interrupted runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def resize(training_python: str, tmp_path: Path) -> Resize:
 
 @pytest.fixture(scope="module")
 def shards(facts_of: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`good` and `bad` input, under a path with a space and a quote in it."""
+    """Return `good` and `bad` input, below a path with a space and a quote in it."""
     folder = tmp_path_factory.mktemp("shards") / "it's imagenet"
     facts_of("resizer_data.py", "make", folder)
     return folder
@@ -53,13 +53,13 @@ def test_the_tutorials_line_keeps_records_order_and_tells_true_sizes(
 ):
     source, out = shards / "good", tmp_path / "tf imagenet"
     threads = ["--num_preprocess_threads", 60, "--num_intra_threads", 2, "--num_inter_threads", 2]
-    flags = ["-i", source, "-o", out, "-r", 48, *threads]  # the data set is in the path
+    flags = ["-i", source, "-o", out, "-r", 48, *threads]  # the path names the data set
     for subset in ("train", "validation"):
         done = resize(*flags, "--subset_name", subset)
         assert done.returncode == 0, done.stderr
     alone = tmp_path / "alone"
     assert resize(*SMALL, "--num_inter_threads", 1, "-i", source, "-o", alone).returncode == 0
-    assert contents(alone) == contents(out)  # to the byte, however many threads
+    assert contents(alone) == contents(out)  # equal bytes with any number of threads
     squares = tmp_path / "squares"
     assert resize(*SMALL, "-R", "-i", source, "-o", squares).returncode == 0
 
@@ -87,7 +87,7 @@ def test_a_run_goes_on_where_one_ended(resize, shards, tmp_path):
 
     (out / NAMES[1]).unlink()
     (out / NAMES[2]).write_bytes(whole[NAMES[2]][:-7])
-    os.utime(source / "train-00001-of-00004", ns=(1, 1))  # other input, as far as one can see
+    os.utime(source / "train-00001-of-00004", ns=(1, 1))  # looks like a different input
     assert "(3 made, 1 there before" in resize(*flags).stdout
     assert contents(out) == whole
 

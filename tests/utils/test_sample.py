@@ -1,4 +1,4 @@
-"""The stand-in for ImageNet: the real layout, its oddities, and the same files every time."""
+"""The stand-in for ImageNet: its real layout, its unusual images, and reproducible files."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def files(raw):
 
 
 def kind(data):
-    """What a picture is, by its marks alone: JPEG of how many colours, PNG, or cut short."""
+    """Return the kind of a picture from its markers: JPEG with N colours, PNG, or truncated."""
     if data.startswith(b"\x89PNG"):
         return "PNG"
-    start = data.index(b"\xff\xc0")  # start of frame; components are its tenth byte
+    start = data.index(b"\xff\xc0")  # start of frame; its tenth byte is the number of components
     return (
         "cut"
         if not data.endswith(b"\xff\xd9")
@@ -50,7 +50,7 @@ def test_it_is_laid_out_as_imagenet(files):
     assert validation == [f"validation/ILSVRC2012_val_{i:08d}.JPEG" for i in range(1, 11)]
     labels = files["synset_labels.txt"][0].decode().split("\n")
     assert labels.pop() == ""
-    assert sorted(labels) == sorted(synsets * 2)  # every class equally often
+    assert sorted(labels) == sorted(synsets * 2)  # all classes are equally frequent
     assert labels != sorted(labels)
     assert len(files) == 60 + 10 + 1
 

@@ -1,4 +1,4 @@
-"""Making shards over processes: resuming, refusing, and what is left when it ends badly."""
+"""Making shards in several processes: resuming, refusing, and the files after a failure."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_however_it_is_ended_no_process_stays_and_finished_shards_do(tmp_path, n
     command = [sys.executable, str(HERE / "hanging_run.py"), str(folder), *map(str, marks)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True) as run:
         until(lambda: texts(folder) and all(mark.exists() and mark.read_text() for mark in marks))
-        if number == signal.SIGINT:  # a terminal sends it to every process
+        if number == signal.SIGINT:  # a terminal sends SIGINT to every process
             os.killpg(run.pid, number)
         else:
             os.kill(run.pid, number)

@@ -1,4 +1,4 @@
-"""Names of shards, finding them, sharing records out, writing files whole."""
+"""Names of shards, finding them, distributing records, and writing complete files."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def test_a_folder_that_is_not_there_has_no_shards(tmp_path):
 @pytest.mark.parametrize(
     ("records", "count", "first", "last"),
     [
-        (1_281_167, 1024, 1252, 371),  # ImageNet's
+        (1_281_167, 1024, 1252, 371),  # ImageNet
         (50_000, 128, 391, 343),
         (8, 8, 1, 1),
-        (9, 8, 1, 2),  # rounding up would leave the last ones empty
+        (9, 8, 1, 2),  # rounding up would leave the last shards empty
         (10, 1, 10, 10),
         (17, 8, 2, 3),
         (100, 8, 13, 9),
@@ -79,7 +79,7 @@ def test_all_shards_but_the_last_hold_equally_many(records, count, first, last):
     shares = shards.share_out(records, count)
     assert (shares[0], shares[-1], len(shares), sum(shares)) == (first, last, count, records)
     assert set(shares[:-1]) <= {first}
-    assert shares[0] * (count - 1) + shares[-1] == records  # how trainers count
+    assert shares[0] * (count - 1) + shares[-1] == records  # trainers count records like this
 
 
 @pytest.mark.parametrize(("records", "count"), [(7, 8), (0, 1), (5, 0)])

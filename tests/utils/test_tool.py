@@ -1,4 +1,4 @@
-"""How the programs of utils/ tell what went wrong."""
+"""Error messages of the programs of utils/."""
 
 from __future__ import annotations
 

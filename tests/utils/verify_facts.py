@@ -1,4 +1,4 @@
-"""What the check says about damaged shards: verify_facts.py SHARDS SCRATCH, both 15 to a file"""
+"""Verifies damaged shards of 15 records each, and prints facts: verify_facts.py SHARDS SCRATCH."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ class World:
     def link_and_folder(self) -> None:
         """Copy from two sources: one has a link where the other has a folder.
 
-        Each call uses a new name, because a node follows a link that it already has (docs/copy.md).
+        Each call uses a new name, because a node follows a link that it has (docs/copy.md).
         """
         name = f"x{self.step}"
         (self.other / name).symlink_to(self.outside)
