@@ -119,7 +119,7 @@ LAYERS = ("defaults", "base", "demo", "environment", "flag")
 
 
 @given(st.sets(st.sampled_from(LAYERS)))
-def test_the_nearest_says_it(said):
+def test_the_nearest_layer_takes_precedence(said):
     by = [layer for layer in LAYERS if layer in said]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "clusterctl.yaml")

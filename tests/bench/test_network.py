@@ -87,12 +87,12 @@ def blamed(report):
         ),
     ],
 )
-def test_who_falls_behind(number, rate, rtt, expected):
+def test_a_slow_node_or_link_is_named(number, rate, rtt, expected):
     assert blamed(measured(number, rate, rtt or (lambda a, b: 50e-6))) == expected
 
 
 @given(st.integers(3, 40), st.floats(0, 0.07), st.integers(0, 99))
-def test_even_noise_blames_nobody(number, noise, seed):
+def test_noise_alone_names_no_node(number, noise, seed):
     assert blamed(measured(number, lambda a, b: 10, noise=noise, seed=seed)) == set()
 
 
@@ -104,7 +104,7 @@ def test_a_node_of_half_the_rate_or_less_is_named_through_noise(number, noise, s
     assert ("bench.slow-node", "demo-5") in blamed(report)
 
 
-def test_of_two_nodes_only_the_slower_way_is_told():
+def test_of_two_nodes_only_the_slower_direction_is_named():
     assert blamed(measured(2, lambda a, b: 1 if a else 10)) == {("bench.slow-link", "demo-1")}
     assert blamed(measured(2, lambda a, b: 1)) == set()
 

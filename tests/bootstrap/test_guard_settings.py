@@ -65,11 +65,11 @@ def test_the_file_of_a_head_node_whole():
         GuardSettings("d", 0, 1.0, 2.0, 3.0, True, "ec2-user", (Worker("d-1", "fd00::1"),)),
     ],
 )
-def test_there_and_back(settings):
+def test_settings_are_read_back_unchanged(settings):
     assert parse_settings(settings.text()) == settings
 
 
-def test_what_a_newer_launcher_adds_is_passed_over():
+def test_unknown_settings_of_a_newer_launcher_are_ignored():
     assert parse_settings('{"cluster": "demo", "moon": 1}') == GuardSettings("demo")
 
 

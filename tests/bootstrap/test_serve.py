@@ -122,7 +122,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("asked", "answer"), ANSWERS)
-def test_answers(server, asked, answer):
+def test_predictions_are_tensorflow_servings(server, asked, answer):
     status, said = server.predict(asked)
     assert (status, repr(sorted_outputs(said))) == (200, repr(sorted_outputs(answer)))
 

@@ -176,7 +176,7 @@ OTHER_KEY = KEY.replace("3.11", "3.10")
         ),
     ],
 )
-def test_what_is_in_the_way(nodes, check_id, host, message):
+def test_each_obstacle_is_a_finding(nodes, check_id, host, message):
     [found] = obstacles(nodes, FOLDER)
     assert (found.check_id, found.host, found.message) == (f"env.{check_id}", host, message)
 

@@ -23,7 +23,7 @@ def test_a_plan_makes_nothing(network):
     assert network("status", "training").status == 1
 
 
-def test_made_shown_and_again(network):
+def test_a_network_is_made_shown_and_made_only_once(network):
     made = network("up", "training", *FROM, "--json")
     assert made.status == 0
     assert made.data["done"] == "create"

@@ -185,7 +185,7 @@ def test_a_user_without_a_home():
         ("train demo 1 --syntetic", "Did you mean '--synthetic'?"),
     ],
 )
-def test_what_was_meant(words, meant, capsys):
+def test_a_mistyped_word_is_answered_with_the_nearest(words, meant, capsys):
     assert run_command(cli, words.split()) == 2
     assert meant in capsys.readouterr().err
 

@@ -64,7 +64,7 @@ def status_of(line, usd, duration_s=1000.0):
         ),
     ],
 )
-def test_what_it_says(line, log, usd, text):
+def test_the_status_line_of_a_log(line, log, usd, text):
     status = status_of(line, usd)
     status.take(log.encode())
     assert status.text(time.monotonic()) == text

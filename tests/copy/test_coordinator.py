@@ -40,7 +40,7 @@ def test_time_of_one_copy(count):
 
 
 @pytest.mark.parametrize("blocks", [0, 1, 2])
-def test_next_to_nothing(blocks):
+def test_a_copy_of_a_few_blocks_takes_seconds(blocks):
     world = World(3, blocks=blocks)
     assert world.run() < 5
     world.check()

@@ -51,7 +51,7 @@ def test_a_slow_node_is_not_in_the_estimate_while_others_are_under_way():
     assert now.left_s > world.ideal_s
 
 
-def test_what_is_done_has_all_that_it_needs():
+def test_a_finished_node_has_all_bytes_that_it_needed():
     world = World(3)
     world.run()
     assert all(node.bytes == node.needed_bytes > 0 for node in told(world).nodes)

@@ -31,7 +31,7 @@ def request(**changes) -> CopyRequest:
         {"link_rate": 1.0},
     ],
 )
-def test_requests_that_make_sense(changes):
+def test_valid_requests_are_accepted(changes):
     request(**changes)
 
 
@@ -77,7 +77,7 @@ def test_requests_that_make_sense(changes):
         ({"verify": True, "dry_run": True}, "--verify and --dry-run"),
     ],
 )
-def test_requests_that_make_none(changes, says):
+def test_invalid_requests_are_refused(changes, says):
     with pytest.raises(UsageError) as refused:
         request(**changes)
     assert says in refused.value.message + refused.value.hint

@@ -31,7 +31,7 @@ def entry(path="f", kind="f", mode=0o644, size=5, **more) -> Entry:
     ("digests", "groups"),
     [("aaa", ["012"]), ("aba", ["02", "1"]), ("baa", ["12", "0"]), ("ab", ["0", "1"]), ("", [])],
 )
-def test_groups(digests, groups):
+def test_nodes_are_grouped_by_their_digests(digests, groups):
     totals = {str(number): Looked(digest) for number, digest in enumerate(digests)}
     assert ["".join(group.hosts) for group in group_by_digest(totals)] == groups
 
@@ -66,7 +66,7 @@ def test_groups(digests, groups):
         (entry(kind=UNKNOWN), None, []),
     ],
 )
-def test_one_path(wanted, there, said):
+def test_the_differences_of_one_path(wanted, there, said):
     assert list(compare_entries(wanted, there)) == said
 
 

@@ -287,7 +287,7 @@ HEALTHY = {
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_what_is_well_is_not_called_sick(name):
+def test_a_healthy_job_has_no_error_as_its_verdict(name):
     found = diagnose(HEALTHY[name])
     assert found.exit_status == 0, found
     assert found.check_id in ("healthy", "starting", "unknown")

@@ -39,7 +39,7 @@ localhost slots=8
         ("ip-10-0-0-4.ec2.internal slots=8", [HostSlots("ip-10-0-0-4.ec2.internal", 8)]),
     ],
 )
-def test_what_people_write(text, entries):
+def test_valid_lines_are_read(text, entries):
     assert list(parse_hosts_file(text).entries) == entries
 
 
@@ -68,7 +68,7 @@ def test_what_people_write(text, entries):
         ("[::1]:2222", "'[::1]:2222' names a port"),
     ],
 )
-def test_what_cannot_be_meant(text, says):
+def test_invalid_hosts_files_are_refused(text, says):
     with pytest.raises(UsageError) as caught:
         parse_hosts_file(text, "hosts")
     assert says in caught.value.message

@@ -56,7 +56,7 @@ def raised(error: Exception) -> AwsError:
         (ResponseParserError("not XML"), "not EC2", "again"),
     ],
 )
-def test_foreign_errors(error, message, hint):
+def test_errors_of_botocore_become_aws_errors(error, message, hint):
     failure = raised(error)
     answer = getattr(error, "response", None)
     assert failure.code == (answer["Error"]["Code"] if answer else type(error).__name__)

@@ -29,7 +29,7 @@ def test_a_retired_type_and_what_to_take(name, hint, known):
 
 
 @pytest.mark.parametrize("name", ["p4d.24xlarge", "p30.xlarge", ""])
-def test_other_types_are_none_of_its_business(name):
+def test_other_types_have_no_finding(name):
     assert retired_finding(name, False, "us-east-1") is None
 
 

@@ -37,7 +37,7 @@ inputs:
 """
 
 
-def test_a_seeds_estimator(tmp_path):
+def test_the_estimator_of_a_notebook(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text(CIFAR10.replace("framework_version: 1.15.2", "framework_version: '1.15.2'"))
     source = os.path.relpath(tmp_path / "source")
@@ -63,7 +63,7 @@ def test_a_seeds_estimator(tmp_path):
     )
 
 
-def test_the_example_of_all_that_the_seeds_have():
+def test_the_example_has_all_settings_of_the_notebooks():
     job = read_job_file(EXAMPLES / "cifar10" / "job.yaml")
     assert job.variables == (
         "HOROVOD_TIMELINE=/opt/ml/output/timeline.json",

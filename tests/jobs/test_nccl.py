@@ -37,7 +37,7 @@ def sample(name: str) -> str:
         (sample("no-efa-2.21"), None),
     ],
 )
-def test_the_way_it_takes(log, transport):
+def test_the_transport_is_read_from_the_log(log, transport):
     assert parse_transport(log) == transport
 
 
@@ -62,7 +62,7 @@ NO_EFA = "NCCL uses TCP sockets between nodes, not their EFA: "
         ),
     ],
 )
-def test_what_is_said_of_it(log, message):
+def test_the_finding_of_each_transport(log, message):
     transport = parse_transport(log)
     finding = transport_finding(transport, True)
     assert finding.message == message

@@ -534,7 +534,7 @@ def test_data_that_a_node_has_is_copied_from_it(check_id, training, folder, quot
         (1, 1, 2, "one step takes 2 images for each of 1 rank, and there is 1 in all"),
     ],
 )
-def test_one_of_a_kind(files, ranks, batch, said):
+def test_messages_use_the_singular_for_one(files, ranks, batch, said):
     training = shards(files)
     node = replace(NODE, training=training, records=dict.fromkeys(training, 1))
     job = plan(replace(RUN, ranks=ranks, batch_size=batch))

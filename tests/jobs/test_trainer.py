@@ -55,7 +55,7 @@ def said(job, force=False):
         ),
     ],
 )
-def test_what_it_will_do(flags, run, log_dir):
+def test_the_run_that_the_flags_ask_for(flags, run, log_dir):
     job = plan(*shlex.split(flags))
     assert (job.run, job.refused, job.log_dir) == (run, "", log_dir)
 

@@ -114,7 +114,7 @@ def test_any_request_is_a_fault_or_one_line_of_refusal(good, data):
         ),
     ],
 )
-def test_faults_have_words(value, words):
+def test_each_fault_is_described_in_words(value, words):
     """The tests of the command have the texts of the other kinds."""
     assert describe(read_fault(value)) == words
 

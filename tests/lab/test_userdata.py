@@ -45,7 +45,7 @@ def mime(*parts: tuple[str, str, str]) -> bytes:
         (b"#cloud-boothook\n" + SCRIPT, UserData((("instance/boothooks/part-001", SCRIPT),))),
     ],
 )
-def test_what_it_is(raw, expected):
+def test_the_format_of_user_data_is_recognised(raw, expected):
     assert decode(raw) == expected
 
 
@@ -78,7 +78,7 @@ def test_the_parts_of_a_message(parts, files):
     assert decode(mime(*parts)) == UserData(tuple(files))
 
 
-def test_parts_in_a_part():
+def test_nested_parts_are_found():
     inner, outer = MIMEMultipart(), MIMEMultipart()
     inner.attach(MIMEText("a", "x-shellscript"))
     outer.attach(MIMEText("b", "x-shellscript"))
@@ -154,7 +154,7 @@ HOOK = "#!/bin/sh\nls /run/sshd.pid 2>&1; echo hook of $INSTANCE_ID >>/home/ubun
 
 
 @pytest.mark.lab
-def test_parts_at_their_times(instances, lab):
+def test_parts_run_in_cloud_inits_order(instances, lab):
     """Each boot runs hooks, then per-boot scripts. The first boot then runs the user's scripts."""
     data = mime(
         ("x-shellscript", "zz-last", "#!/bin/sh\necho last\n"),

@@ -113,7 +113,7 @@ def begun(progress):
     return all(node.bytes > 4 * MIB for node in progress.nodes)
 
 
-def test_the_command_twice(cluster, tmp_path):
+def test_a_second_copy_sends_nothing(cluster, tmp_path):
     folder = tmp_path / "set"
     folder.mkdir()
     for name in (b"a b", b"q\"uo'te", b"new\nline", b"\xff\xfe"):

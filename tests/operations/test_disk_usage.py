@@ -45,7 +45,7 @@ def test_odd_lines(text, mounts):
     assert {usage.mount: usage.used_percent for usage in parse_df(result(text))} == mounts
 
 
-def test_nothing_of_use():
+def test_output_without_a_file_system_is_an_error():
     with pytest.raises(CommandFailed, match="df said nothing of use"):
         parse_df(result("bash: df: command not found\n"))
 

@@ -53,7 +53,9 @@ def once_each(calls):
         ("up", CALLS["up"].split().index(LAUNCH), Mode.SLAIN),
     ],
 )
-def test_once_more(world, slayer, monkeypatch, name, number, mode):
+def test_a_command_completes_when_repeated_after_a_broken_change(
+    world, slayer, monkeypatch, name, number, mode
+):
     command = COMMANDS[name]
     world.prepare(command.before)
     done = world.break_off(slayer, name, command, number, mode)
@@ -65,7 +67,9 @@ def test_once_more(world, slayer, monkeypatch, name, number, mode):
     "name",
     [pytest.param(name, marks=() if name in LARGEST else pytest.mark.all) for name in COMMANDS],
 )
-def test_once_more_after_every_first_look(world, slayer, monkeypatch, name, turn):
+def test_a_command_completes_when_repeated_after_each_broken_first_read(
+    world, slayer, monkeypatch, name, turn
+):
     command = COMMANDS[name]
     world.prepare(command.before)
     for number in first_looks(name):

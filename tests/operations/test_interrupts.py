@@ -78,7 +78,7 @@ def cluster(present: Sequence[int], wanted: Sequence[int], unfinished: str, **mo
         ([0, 1], [0, 1], "remove 2-2", 1, True, 3),
     ],
 )
-def test_what_one_more_means(present, wanted, unfinished, count, under_way, nodes):
+def test_which_nodes_a_repeated_add_asks_for(present, wanted, unfinished, count, under_way, nodes):
     there = cluster(present, wanted, unfinished)
     if isinstance(nodes, str):
         with pytest.raises(UsageError) as caught:

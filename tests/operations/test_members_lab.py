@@ -94,7 +94,7 @@ def test_a_node_that_an_add_never_got_can_be_wanted_no_more(clusterctl, ec2, lab
     assert list(by_index(ec2, name)) == [0]
 
 
-def test_off_and_on_again(clusterctl, ec2, name):
+def test_a_stopped_cluster_starts_again(clusterctl, ec2, name):
     up(clusterctl, name, 2)
     ids = by_index(ec2, name)
     addresses = hosts_everywhere(clusterctl, name)

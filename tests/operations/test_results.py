@@ -52,7 +52,7 @@ def test_metrics_are_read_where_there_is_no_table_or_where_they_are_asked_for():
 
 
 @pytest.mark.parametrize("texts", [(), ("",), ("nothing\n", "\0\ufffd"), (HEADER,)])
-def test_nothing(texts):
+def test_logs_without_results_are_an_error(texts):
     with pytest.raises(NoResults, match="no training table, evaluation or metric in"):
         read(*texts)
     with pytest.raises(NoResults):
@@ -122,7 +122,7 @@ def test_pictures(ending):
 
 
 @pytest.mark.parametrize("text", [NAN, rows([0, 1]), rows([0]), evaluation(), TRAINING + NAN])
-def test_pictures_of_little(text):
+def test_a_picture_is_drawn_of_a_few_rows(text):
     runs = read(text).runs
     assert draw(run_panels(runs, REFERENCES[0]), "png").startswith(SIGNATURES["png"])
 

@@ -142,7 +142,7 @@ def world(tmp_path, monkeypatch):
     return World(tmp_path)
 
 
-def test_all_well(world):
+def test_two_healthy_nodes_become_ready(world):
     facts = world.wait().values
     assert [fact.node.name for fact in facts] == ["demo-0", "demo-1"]
     assert [fact.found.gpus for fact in facts] == [8, 8]
@@ -162,7 +162,7 @@ def refused():
     return HostUnreachable("demo-1", "refused the connection")
 
 
-def test_not_yet(world):
+def test_errors_of_a_booting_node_are_waited_out(world):
     """The host boots, its sshd starts, the user's key arrives, and cloud-init reboots it."""
     world.hosts["demo-1"] = [
         refused(),

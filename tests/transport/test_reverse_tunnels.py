@@ -51,7 +51,7 @@ def said_again(where, data: bytes) -> bytes:
         return found
 
 
-def test_through_it(ssh_server, echo):
+def test_data_passes_through_the_tunnel(ssh_server, echo):
     with ssh_server.connections() as connections:
         tunnels = ReverseTunnels(connections, HERE, echo)
         where = tunnels.open(ssh_server.target(2))
@@ -83,7 +83,7 @@ def test_one_connection_after_another_and_many_at_once(ssh_server, echo):
         assert sorted(found) == sorted(b"%d" % n * 50_000 for n in range(8))
 
 
-def test_nobody_at_home(ssh_server):
+def test_a_tunnel_to_a_closed_port_ends_only_its_connection(ssh_server):
     with socket.create_server((HERE, 0)) as closed:
         port = closed.getsockname()[1]
     with ssh_server.connections() as connections:
@@ -93,7 +93,7 @@ def test_nobody_at_home(ssh_server):
         assert connections.run(ssh_server.target(2), "echo in").stdout == "in\n"
 
 
-def test_closed_again(ssh_server, echo):
+def test_a_closed_tunnel_accepts_no_connection(ssh_server, echo):
     with ssh_server.connections() as connections:
         tunnels = ReverseTunnels(connections, HERE, echo)
         where = tunnels.open(ssh_server.target(2))
@@ -119,7 +119,7 @@ def test_a_server_that_forwards_nothing(tmp_path):
     assert "AllowTcpForwarding" in caught.value.hint
 
 
-def test_own_address(ssh_server):
+def test_the_own_address_as_nodes_see_it(ssh_server):
     with ssh_server.connections() as connections:
         assert own_address(connections, ssh_server.target(2)) == HERE
         behind = replace(ssh_server.target(3), jump=ssh_server.target(1))

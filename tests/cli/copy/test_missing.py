@@ -34,7 +34,9 @@ def lacking(clusterctl, client, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run", "-q")])
-def test_it_is_said_twice_and_is_no_success(lacking, clusterctl, options):
+def test_a_missing_node_is_reported_first_and_last_and_the_status_is_1(
+    lacking, clusterctl, options
+):
     ran = clusterctl("copy", *options, "demo", ".", "to")
     assert ran.status == 1
     first, *_, last = ran.err.splitlines()
@@ -44,7 +46,7 @@ def test_it_is_said_twice_and_is_no_success(lacking, clusterctl, options):
     )
 
 
-def test_who_names_nodes_is_warned(lacking, clusterctl):
+def test_a_copy_to_named_nodes_succeeds_with_a_warning(lacking, clusterctl):
     ran = clusterctl("copy", "--nodes", "0", "demo", ".", "to")
     assert (ran.status, ran.err) == (0, f"warning: {LINE}\n")
     ran = clusterctl("copy", "--nodes", "1", "demo", ".", "to")

@@ -96,7 +96,7 @@ def launch(monkeypatch, tmp_path):
         (["rdp", "rdd"], 1, [0]),
     ],
 )
-def test_alive(launch, looks, least, alive):
+def test_which_launched_nodes_count_as_alive(launch, looks, least, alive):
     assert launch(*looks, least=least)[:2] == (alive, [])
 
 

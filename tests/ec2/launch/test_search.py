@@ -54,7 +54,7 @@ def test_the_zone_that_ec2_names_is_next(launches, faults):
     )
 
 
-def test_nowhere(launches, faults):
+def test_without_capacity_anywhere_nothing_is_launched(launches, faults):
     scarce(faults, left=1)
     error = refused(launches)
     assert error.code == "InsufficientInstanceCapacity"

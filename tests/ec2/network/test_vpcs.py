@@ -161,7 +161,7 @@ def test_an_address_that_up_ran_from_is_let_in_until_it_runs_from_another(client
         assert set(group.ssh_from) == {*let_in, "192.0.2.1/32"}
 
 
-def test_no_find_vpc(client):
+def test_a_missing_default_vpc_is_an_error(client):
     class Empty:
         meta = client.meta
 

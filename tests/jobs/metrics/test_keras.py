@@ -124,7 +124,7 @@ def test_a_log_that_grows_says_the_same_in_whatever_pieces_it_comes(sizes):
         ("[1,0]<stdout>: - loss: 1.25", [1.25, None, None, None, None]),
     ],
 )  # fmt: skip
-def test_built_in(line, expected):
+def test_the_built_in_definitions_read_keras_lines(line, expected):
     found = [values(series) for series in read(line + "\n").values()][:5]
     shown = [None if not each or math.isnan(each[0]) else pytest.approx(each[0]) for each in found]
     assert shown == expected
@@ -159,7 +159,7 @@ def test_a_test_is_of_no_epoch():
         "Test loss: 0.5x",
     ],
 )
-def test_what_is_not_kerass(line):
+def test_lines_of_other_programs_have_no_metrics(line):
     assert [name for name, series in read(line).items() if series.points] == []
 
 

@@ -88,7 +88,7 @@ def test_what_cannot_be_compared_is_not():
     assert compare(synthetic, reference).speed_ratio == pytest.approx(0.993, abs=0.01)
 
 
-def test_between_rows():
+def test_values_between_two_rows_are_interpolated():
     table = [TrainingRow(step, 0.0, 1.0, 10.0 - step, 20.0 - step, step / 100)
              for step in (0, 10, 20, 30, 100)]  # fmt: skip
     assert at_step(table, 15) == pytest.approx((-5.0, 5.0, 0.15))

@@ -91,7 +91,7 @@ def test_suspend_or_slew_is_no_jump():
     ("index", "idle_s", "expected"),
     [(0, 600, 600), (1, 600, None), (0, None, None), (None, 600, 3600), (None, 7200, 7200)],
 )
-def test_who_judges(index, idle_s, expected):
+def test_which_guards_end_a_machine_for_idleness(index, idle_s, expected):
     assert limit_s(settings(index=index, idle_s=idle_s)) == expected
     assert limit_s(settings(index=index, idle_s=idle_s, at_power_off="stop")) == expected
     # If a power-off deletes the disk, idleness does not switch a machine off.
@@ -99,7 +99,7 @@ def test_who_judges(index, idle_s, expected):
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(1, 1), (100, 10), (1800, 60)])
-def test_how_often(limit, expected):
+def test_the_interval_between_checks(limit, expected):
     assert interval_s(limit) == expected
 
 
@@ -142,7 +142,7 @@ def test_reasons(before, now, expected):
 @pytest.mark.parametrize(
     "data", [{}, {"busy": 3, "cpu_s": 1, "at_s": 1}, {"busy": [], "cpu_s": "x"}]
 )
-def test_what_is_no_look(data):
+def test_an_invalid_answer_of_a_node_is_refused(data):
     with pytest.raises(ValueError):
         parse_activity(data)
 

@@ -151,7 +151,7 @@ def test_a_changed_program_is_taken_up(guard):
     assert process.poll() is None
 
 
-def test_nothing_to_write_on(guard):
+def test_the_guard_ends_its_machine_though_it_can_write_nothing(guard):
     guard.tell(over(3))
     for place in ("run", "var/log"):
         (guard.folder / place).parent.mkdir(exist_ok=True)

@@ -137,7 +137,7 @@ TRAIN_SH = f"/home/ubuntu/{LAUNCHER_PATH}"
         ("", "bash", ["-bash"], {b"CLUSTERCTL_HOME": b"/x"}),
     ],
 )
-def test_what_is_ours(role, name, argv, environ):
+def test_which_processes_belong_to_a_job(role, name, argv, environ):
     processes = [
         Process(1, 0, "systemd", ["/sbin/init"], {}),
         Process(2, 1, name, argv, environ),

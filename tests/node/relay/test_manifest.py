@@ -20,7 +20,7 @@ ENTRIES = [
 ]
 
 
-def test_there_and_back():
+def test_a_manifest_is_read_back_unchanged():
     assert decode(encode(ENTRIES)) == ENTRIES
     assert encode(ENTRIES) == encode(list(ENTRIES))
     assert digest_of(encode(ENTRIES)) != digest_of(encode(ENTRIES[1:]))
@@ -90,13 +90,13 @@ def row(**changed):
     ],
     ids=str,
 )
-def test_nothing_else_is_a_manifest(bad):
+def test_invalid_entries_are_refused(bad):
     with pytest.raises(BadManifest):
         decode(zlib.compress(json.dumps([bad]).encode() + b"\n"))
 
 
 @pytest.mark.parametrize("blob", [b"", b"x", encode(ENTRIES)[:-1], zlib.compress(b"{")])
-def test_nor_are_these_bytes(blob):
+def test_invalid_bytes_are_refused(blob):
     with pytest.raises(BadManifest):
         decode(blob)
 

@@ -272,7 +272,7 @@ def test_after_a_reboot_what_came_is_read_again(relays, tmp_path):
     assert tree(to) == tree(data)
 
 
-def test_what_is_left_goes_where_nothing_is_missing_any_more(relays, tmp_path):
+def test_leftovers_are_deleted_once_nothing_is_missing(relays, tmp_path):
     data, to = half(relays, tmp_path, empty=b"")
     (data / "big").unlink()
     assert (to / os.fsdecode(STAGING)).exists()

@@ -80,7 +80,7 @@ def test_globs(tmp_path, data):
 
 
 @pytest.mark.parametrize("source", [b"nothing", b"data/nothing*", b"data/a/", b"data/a/x", b"\xff"])
-def test_there_is_nothing(tmp_path, data, source):
+def test_a_source_without_files_is_an_error(tmp_path, data, source):
     with pytest.raises(SourceError):
         scan([source], None, os.fsencode(tmp_path))
 
