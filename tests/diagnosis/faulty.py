@@ -120,7 +120,7 @@ def main():
         # mpirun sees no error, and the other ranks wait for this one forever.
         os._exit(0)
     if IS_EARLY:
-        # The other ranks wait as in hvd.init, without the seconds that its import takes.
+        # The other ranks wait as in hvd.init, without the seconds that it takes to get there.
         SPOILED[GIVEN[len("early-") :]]() if GIVEN else time.sleep(3600)
         return
     import horovod.tensorflow as hvd

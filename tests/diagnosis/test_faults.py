@@ -40,7 +40,7 @@ class SickCluster(LabCluster):
     kept: Access
 
     def join(self) -> None:
-        """Log in, and write the number of each node's ranks into the hosts file."""
+        """Log in, and give the first node two slots in the hosts file."""
         self.kept = self.access()
         hosts = Path(self.lab.home, "sick", "hosts")
         hosts.write_text(hosts.read_text().replace("slots=1", "slots=2", 1))
