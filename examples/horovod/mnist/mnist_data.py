@@ -60,8 +60,8 @@ def read_npz(path: Path) -> tuple[Any, Any]:
             return arrays["data"], arrays["labels"]
     except KeyError as error:
         raise DataError(f"{path}: {str(error.args[0]).splitlines()[0]}") from error
-    # TypeError: for a file that is not an archive, np.load returns a bare array, which `with` of
-    # Python 3.11 refuses so.
+    # For a file that is not an archive, np.load returns a bare array, for which `with` raises
+    # TypeError.
     except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} cannot be read as .npz: {error}") from error
 
