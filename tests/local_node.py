@@ -20,13 +20,14 @@ class LocalNode:
     """Connections whose `run` and `run_all` use /bin/sh on this machine.
 
     Each call raises the next error of `trouble` instead of running, until none is left. Commands
-    are recorded.
+    are recorded. `greeting` is what ~/.bashrc prints before each command.
     """
 
     home: Path
     environ: dict[str, str] = field(default_factory=dict)
     trouble: list[ClusterctlError] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
+    greeting: bytes = b""
 
     def run(self, target, command, *, timeout_s=None, stdin=b"", sink=None):
         self.commands.append(command)
@@ -45,6 +46,7 @@ class LocalNode:
         except subprocess.TimeoutExpired:
             process.kill()
             raise CommandTimeout(target.host, "did not end") from None
+        out = self.greeting + out
         if sink:
             sink("stdout", out)
             sink("stderr", err)

@@ -91,18 +91,32 @@ def tell_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
         output.data(job.as_data())
     output.note(how_it_ended(job))
     if job.state.value in ("failed", "lost"):
-        from clusterctl.operations.logs import fetch, first_error
+        from clusterctl.operations.logs import first_error
 
         place = access.folder.path / "jobs" / job.job_id
-        try:
-            fetch(access, job.job_id, place)
-        except ClusterctlError as error:
-            output.note(f"its logs could not be brought here: {error.message}")
-            return exit_status(job)
-        for line in first_error(place / "log"):
-            output.note(line)
-        output.note(f"its record and logs are in {place}")
+        if _fetched(access, job.job_id, place, "its logs"):
+            lines: list[str] = []
+            with contextlib.suppress(OSError):
+                lines = first_error(place / "log")
+            for line in lines:
+                output.note(line)
+            output.note(f"its record and logs are in {place}")
     return exit_status(job)
+
+
+def _fetched(access: Access, job_id: str, place: Path, what: str) -> bool:
+    """Fetch a job that has ended, and return whether that succeeded. An error is only printed: the
+    job's exit status counts."""
+    from clusterctl.operations.logs import fetch
+
+    try:
+        fetch(access, job_id, place)
+    except (ClusterctlError, OSError) as error:
+        why = error.message if isinstance(error, ClusterctlError) else error
+        again = f"clusterctl fetch {access.cluster.name} {job_id} DIR"
+        output.note(f"warning: {what} could not be brought here: {why}; try again: {again}")
+        return False
+    return True
 
 
 def note_lost(why: HostError, delay_s: float) -> None:
@@ -495,10 +509,7 @@ def train(
             ended = follow_to_end(access, started.job.job_id, started.job.preset, as_json)
             if ended == output.INTERRUPTED:
                 return ended
-            if model_place:
-                from clusterctl.operations.logs import fetch
-
-                fetch(access, started.job.job_id, model_place)
+            if model_place and _fetched(access, started.job.job_id, model_place, "its model"):
                 output.note(f"its model, record and logs are in {model_place}")
             if (autotune or timeline or trace_steps) and not as_json:
                 _show_tuning(access, started.job.job_id)

@@ -33,6 +33,7 @@ from clusterctl.node.jobs.jobs import METRICS
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 from clusterctl.node.packer import program_of
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.data import read_data
 from clusterctl.transport.target import Target
 
 
@@ -527,7 +528,7 @@ def follow_job(
             job, seen = seen or find_job(connections, head, job_id), None
             known = _known(job)
             command = tail_command(job_id, offset, job.running, silent=sink is None, rank=rank)
-            connections.run(head, command, sink=received)
+            read_data(connections, head, command, received)
             if not job.running:
                 return job
             time.sleep(BETWEEN_LOOKS_S)
@@ -552,15 +553,14 @@ def _known(job: JobRecord, line_at: datetime | None = None) -> str:
 
 
 class _Counter:
-    """Passes stdout to a sink, counts its bytes, and keeps the time of the last chunk."""
+    """Passes chunks to a sink, counts its bytes, and keeps the time of the last chunk."""
 
     def __init__(self, sink: Callable[[bytes], None]) -> None:
         self._sink = sink
         self.count = 0
         self.at: datetime | None = None
 
-    def __call__(self, stream: str, chunk: bytes) -> None:
-        if stream == "stdout":
-            self.count += len(chunk)
-            self.at = datetime.now(timezone.utc)
-            self._sink(chunk)
+    def __call__(self, chunk: bytes) -> None:
+        self.count += len(chunk)
+        self.at = datetime.now(timezone.utc)
+        self._sink(chunk)

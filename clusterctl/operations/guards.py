@@ -36,6 +36,7 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.costs import note_spent, spending_of
 from clusterctl.operations.launcher import Launcher, check_all
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.data import read_data
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
 
@@ -163,13 +164,12 @@ def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[b
     own = {node.name: node.index for node in service}
 
     def one(target: Target) -> bool:
-        said = access.connections.run(target, SETTINGS_COMMAND, timeout_s=TIMEOUT_S).stdout
-        # A login shell may print a greeting first.
-        _, brace, text = said.partition("{")
-        if not brace:
+        said = bytearray()
+        read_data(access.connections, target, SETTINGS_COMMAND, said.extend, timeout_s=TIMEOUT_S)
+        if not said.strip():
             return False
         try:
-            settings = parse_settings(brace + text)
+            settings = parse_settings(said.decode())
         except ValueError as wrong:
             raise CommandFailed(
                 target.host,

@@ -36,6 +36,7 @@ from clusterctl.jobs.detached import (
 from clusterctl.jobs.plan import SERVE
 from clusterctl.jobs.processes import NodeProcess, ProcessQuery, all_of, list_processes
 from clusterctl.operations.access import Access
+from clusterctl.transport.data import read_data
 
 RECORD = "record.json"
 
@@ -185,13 +186,8 @@ def read_log(
     access: Access, job_id: str, sink: Callable[[bytes], None], rank: int | None = None
 ) -> None:
     """Pass the present content of a job's log, or of one rank's, to `sink`. Raise HostError."""
-
-    def take(stream: str, chunk: bytes) -> None:
-        if stream == "stdout":
-            sink(chunk)
-
     command = tail_command(job_id, 0, until_end=False, rank=rank)
-    access.connections.run(access.head, command, sink=take)
+    read_data(access.connections, access.head, command, sink)
 
 
 def follow(
@@ -256,6 +252,9 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
                 raise
     except OSError as error:
         raise UsageError(f"cannot write {error.filename or place}: {error.strerror}") from None
+    except tarfile.TarError as error:
+        why = f"the archive of job {job_id} cannot be read: {error}"
+        raise CommandFailed(access.head.host, why) from error
 
 
 def _publish(draft: Path, place: Path) -> None:
@@ -310,18 +309,12 @@ def _unpack(access: Access, job_id: str, folder: Path) -> None:
     Raise CommandFailed if the archive is incomplete.
     """
     with tempfile.TemporaryFile(dir=folder) as archive:
-        errors = bytearray()
-
-        def take(stream: str, chunk: bytes) -> None:
-            if stream == "stdout":
-                archive.write(chunk)
-            else:
-                errors.extend(chunk)
-
-        command = JOBS.command("pack", job_id)
-        result = access.connections.run(access.head, command, stdin=JOBS.stdin(), sink=take)
+        command = f"exec {JOBS.command('pack', job_id)}"
+        result = read_data(
+            access.connections, access.head, command, archive.write, stdin=JOBS.stdin()
+        )
         if not result.ok:
-            why = errors.decode(errors="replace").strip()
+            why = result.stderr.strip()
             raise CommandFailed(result.host, f"job {job_id} could not be packed: {why}")
         archive.seek(0)
         with tarfile.open(fileobj=archive, mode="r:") as files:

@@ -35,6 +35,7 @@ from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER, TRAINER
 from clusterctl.node.jobs.jobs import METRICS
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log
+from clusterctl.transport.data import read_data
 
 # The trainer's default log folder, below its own folder, and the files in it.
 LOG_FOLDER = "imagenet_resnet"
@@ -303,19 +304,19 @@ def _is_folder(access: Access, path: str) -> bool:
 
 
 def _remote_file(access: Access, path: str) -> str | None:
-    said: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
-    result = access.connections.run(
+    chunks: list[bytes] = []
+    result = read_data(
+        access.connections,
         access.head,
         cat_command(path),
+        chunks.append,
         timeout_s=READ_TIMEOUT_S,
-        sink=lambda stream, chunk: said[stream].append(chunk),
     )
     if result.exit_status == ABSENT:
         return None
     if result.exit_status:
-        complaint = last_line(decoded(b"".join(said["stderr"])))
-        raise CommandFailed(result.host, f"cannot read {path}: {complaint}")
-    return decoded(b"".join(said["stdout"]))
+        raise CommandFailed(result.host, f"cannot read {path}: {last_line(result.stderr)}")
+    return decoded(b"".join(chunks))
 
 
 def _job_log(access: Access, job: JobRecord) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
 import shlex
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.jobs.detached import JobRecord
@@ -25,6 +23,7 @@ from clusterctl.jobs.plan import JOBS_FOLDER
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import locked_staging_folder
 from clusterctl.operations.results import ABSENT
+from clusterctl.transport.data import read_data
 
 CHUNK_BYTES = 1 << 20
 
@@ -85,26 +84,23 @@ def _fetch(access: Access, place: str, path: Path, job_id: str) -> Path | None:
     which the first match counts. The file is compressed on its way. Raise UsageError, HostError.
     """
     # 31: zlib reads the gzip format with the largest window.
-    inflate, said = zlib.decompressobj(wbits=31), codecs.getincrementaldecoder("utf-8")("replace")
-    errors: list[str] = []
+    inflate = zlib.decompressobj(wbits=31)
     try:
         with locked_staging_folder(path.parent, job_id) as (folder, _):
             draft = folder / path.name
             with draft.open("wb") as file:
-
-                def take(stream: str, chunk: bytes) -> None:
-                    if stream == "stdout":
-                        file.write(inflate.decompress(chunk))
-                    else:
-                        errors.append(said.decode(chunk))
-
                 found = f'cd && set -- {place} && {{ [ -e "$1" ] || exit {ABSENT}; }}'
                 command = f'{found} && exec gzip -1c "$1"'
-                result: Any = access.connections.run(access.head, command, sink=take)
+                result = read_data(
+                    access.connections,
+                    access.head,
+                    command,
+                    lambda chunk: file.write(inflate.decompress(chunk)),
+                )
             if result.exit_status == ABSENT:
                 return None
             if not result.ok:
-                raise CommandFailed(result.host, f"cannot read {place}: {''.join(errors).strip()}")
+                raise CommandFailed(result.host, f"cannot read {place}: {result.stderr.strip()}")
             draft.replace(path)
             return path
     except OSError as error:

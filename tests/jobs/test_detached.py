@@ -11,13 +11,16 @@ import shlex
 import signal
 import stat
 import sys
+import tarfile
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from clusterctl.cli.train import tell_end
 from clusterctl.domain.errors import (
     CommandFailed,
     CommandTimeout,
@@ -28,6 +31,7 @@ from clusterctl.domain.errors import (
 from clusterctl.domain.results import CommandResult
 from clusterctl.jobs import detached
 from clusterctl.jobs.detached import (
+    JobRecord,
     JobRunning,
     JobState,
     end_job,
@@ -46,6 +50,7 @@ from clusterctl.operations import logs
 from clusterctl.operations.clean_logs import CLEAN, Cleaning
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.tuning import fetch_tuning
+from clusterctl.transport.data import MARK
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
 
@@ -382,6 +387,39 @@ def test_traced_steps_are_brought_after_a_kill_and_what_that_left_is_removed(nod
     assert found.steps_file.read_text() == "steps"
 
 
+def test_a_greeting_is_no_part_of_logs_and_files(node, tmp_path):
+    start_job(node, HEAD, plan(node.home, "echo out"), "demo", more_files={STEPS: "steps"})
+    (Path(node.environ["PATH"]) / "gzip").symlink_to("/usr/bin/gzip")
+    node.greeting = b"Welcome {\n"
+    access = SimpleNamespace(connections=node, head=HEAD, cluster=SimpleNamespace(name="demo"))
+    followed, read = [], []
+    job = follow_job(node, HEAD, JOB, followed.append)
+    logs.read_log(access, JOB, read.append)
+    assert b"".join(followed) == b"".join(read) == b"out\n"
+    logs.fetch(access, JOB, tmp_path / "run")
+    assert (tmp_path / "run" / "log").read_text() == "out\n"
+    assert fetch_tuning(access, job, tmp_path).steps_file.read_text() == "steps"
+
+
+@pytest.mark.parametrize(
+    "trouble", [CommandFailed("demo-0", "no"), tarfile.ReadError("no"), OSError(errno.ENOSPC, "no")]
+)
+@pytest.mark.parametrize("broken", ["_unpack", "_publish"])
+def test_a_fetch_that_fails_leaves_the_status_to_the_job(
+    tmp_path, monkeypatch, capsys, trouble, broken
+):
+    def fail(*_):
+        raise trouble
+
+    job = JobRecord(JOB, JobState.FAILED, 3, datetime.now(timezone.utc), 1.0, 2, "", "", 1)
+    monkeypatch.setattr(logs, "find_job", lambda *_: job)
+    monkeypatch.setattr(logs, "_unpack", lambda *_: None)
+    monkeypatch.setattr(logs, broken, fail)
+    where = {"folder": SimpleNamespace(path=tmp_path), "cluster": SimpleNamespace(name="demo")}
+    assert tell_end(SimpleNamespace(connections=None, head=HEAD, **where), job) == 3
+    assert "warning: its logs could not be brought here: " in capsys.readouterr().err
+
+
 def test_what_is_written_at_the_end_has_its_room_from_the_start(node):
     """When a job ends or is cancelled, no file in its folder is created or gets longer."""
     start_job(node, HEAD, plan(node.home, "exec sleep 60"), "demo")
@@ -508,7 +546,7 @@ def test_of_a_head_node_that_is_off_is_said_what_was_last_known_and_at_once(node
     def run(target, command, *, sink=None, **options):
         if not sink:
             return whole(target, command, **options)
-        sink("stdout", b"one\n")
+        sink("stdout", f"{MARK}\none\n".encode())
         off = ConnectionLost("demo-0", "its instance is stopped", "switch it on")
         off.is_off = True
         raise off

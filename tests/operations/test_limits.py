@@ -7,6 +7,7 @@ import random
 import re
 import shlex
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,8 @@ from clusterctl.operations import guards
 from clusterctl.operations.guards import LEAST_LEFT_S, change_limits
 from tests.cli.running import CommandLine
 from tests.lab.running import client, wait_until
+from tests.local_node import HEAD, LocalNode
+from tests.operations import clusters
 
 HOUR = 3600.0
 ASKED = (
@@ -155,6 +158,24 @@ class World:
     @property
     def running(self) -> list[Node]:
         return [node for node in self.nodes if node.state == "running"]
+
+
+@pytest.mark.parametrize(("idle_s", "limited"), [(600.0, True), (None, False)])
+def test_a_guard_is_read_behind_a_greeting_with_braces(tmp_path, idle_s, limited):
+    settings = GuardSettings("demo", index=0, idle_s=idle_s)
+    (tmp_path / "guard.json").write_text(settings.text())
+    (tmp_path / "sudo").write_text('#!/bin/sh\nexec cat "$HOME/guard.json"\n')
+    (tmp_path / "sudo").chmod(0o755)
+    head = LocalNode(tmp_path, {"PATH": f"{tmp_path}:/usr/bin:/bin"}, greeting=b"{ Welcome\n{\n")
+    access = SimpleNamespace(
+        connections=head,
+        head=HEAD,
+        cluster=clusters.cluster(clusters.node(0)),
+        select=lambda indices: (),
+    )
+    assert guards.update_idle_groups(access, []).values == [limited]
+    (tmp_path / "guard.json").unlink()
+    assert guards.update_idle_groups(access, []).values == [False]
 
 
 @pytest.mark.parametrize("seed", range(20))
