@@ -105,8 +105,8 @@ def tell_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
 
 
 def _fetched(access: Access, job_id: str, place: Path, what: str) -> bool:
-    """Fetch a job that has ended, and return whether that succeeded. An error is only printed: the
-    job's exit status counts."""
+    """Fetch a job that has ended, and return whether that succeeded. An error is only printed, so
+    that the caller can return the job's exit status."""
     from clusterctl.operations.logs import fetch
 
     try:
@@ -509,8 +509,12 @@ def train(
             ended = follow_to_end(access, started.job.job_id, started.job.preset, as_json)
             if ended == output.INTERRUPTED:
                 return ended
-            if model_place and _fetched(access, started.job.job_id, model_place, "its model"):
-                output.note(f"its model, record and logs are in {model_place}")
+            if model_place:
+                if _fetched(access, started.job.job_id, model_place, "its model"):
+                    output.note(f"its model, record and logs are in {model_place}")
+                else:
+                    # The model was asked for: a job that succeeded is not all of it.
+                    ended = ended or 1
             if (autotune or timeline or trace_steps) and not as_json:
                 _show_tuning(access, started.job.job_id)
             return ended
