@@ -434,7 +434,7 @@ def remove(
     nodes = fold_hosts([f"{name}-{index}" for index in chosen])
     output.confirm(f"Terminate {nodes}?", yes)
     if not force:
-        refuse_while_job_runs(app, name, "it may run on the nodes to be removed")
+        refuse_while_job_runs(app, name, "removing nodes may end it", chosen)
     with launcher_of(app, name) as launcher:
         removed = take_away(launcher, name, chosen)
     if as_json:
@@ -484,7 +484,7 @@ def replace(
     nodes = fold_hosts([f"{name}-{index}" for index in chosen])
     output.confirm(f"Replace {nodes}, and lose what is stored there?", yes)
     if not force:
-        refuse_while_job_runs(app, name, "it may run on the nodes to be replaced")
+        refuse_while_job_runs(app, name, "replacing nodes may end it", chosen)
     if data:
         with app.open(name) as access:
             # Raises UsageError if no node can supply the data, before any is terminated.

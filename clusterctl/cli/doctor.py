@@ -58,7 +58,8 @@ def doctor(
     with app.access(found.cluster) as access:
         if fix:
             try:
-                refuse_while_training(access, "what it uses would be changed")
+                # No repair disturbs a served model.
+                refuse_while_training(access, "what it uses would be changed", ())
             except (JobRunning, HostError) as refusal:
                 refusal.hint = f"end it: clusterctl cancel {name}; or look without --fix"
                 raise

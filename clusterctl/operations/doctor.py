@@ -17,7 +17,7 @@ from clusterctl.domain.units import count
 from clusterctl.ec2.instances import Instance
 from clusterctl.jobs.head_facts import choose_environment
 from clusterctl.jobs.preflight import in_order
-from clusterctl.jobs.processes import ProcessQuery
+from clusterctl.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.jobs.trainer import DATA_FOLDER
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
@@ -144,25 +144,38 @@ def repair(access: Access, report: DoctorReport, tell: Callable[[str], None]) ->
     done = 0
     ids = {finding.check_id for finding in report.findings}
     if "job.leftovers" in ids:
-        ended = _end_leftovers(access)
-        tell(f"ended {count(ended, 'process')} that an earlier job has left")
-        done += 1
+        ended, kept = _end_leftovers(access)
+        if ended or not kept:
+            tell(f"ended {count(ended, 'process')} that an earlier job has left")
+            done += 1
+        for process in kept:
+            tell(
+                f"{process.host}: left process {process.pid} alone, which has no job's id: what "
+                f"ends it would end the served model, too: {process.short_command}"
+            )
     if "hostname.duplicate" in ids:
         done += _rename(access, report, tell)
     return done
 
 
-def _end_leftovers(access: Access) -> int:
-    """End the processes that jobs have left, and return how many ended. Raise HostError."""
+def _end_leftovers(access: Access) -> tuple[int, tuple[NodeProcess, ...]]:
+    """End the processes that jobs have left. Return how many ended, and those left alone.
+
+    Raise HostError.
+    """
     running = running_work(access)
     queries = [ProcessQuery()]
-    if any(process.serves for process in running.processes):
+    kept: tuple[NodeProcess, ...] = ()
+    if running.served_on:
         # A query for all jobs would end the served models, too. Processes of an mpirun that was
         # typed by hand have no job's id, and stay in this case.
-        left = {one.job_id for one in running.trainings.leftovers if one.job_id}
-        queries = [ProcessQuery(job_id) for job_id in sorted(left)]
+        left = running.trainings.leftovers
+        jobs = {one.job_id for one in left if one.job_id}
+        queries = [ProcessQuery(job_id) for job_id in sorted(jobs)]
+        kept = tuple(one for one in left if not one.job_id)
     reports = [kill(access, query) for query in queries]
-    return sum(bool(process.ended) for report in reports for process in report.ended)
+    ended = sum(bool(process.ended) for report in reports for process in report.ended)
+    return ended, kept
 
 
 def _rename(access: Access, report: DoctorReport, tell: Callable[[str], None]) -> int:

@@ -8,7 +8,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +37,7 @@ from clusterctl.jobs.plan import SERVE
 from clusterctl.jobs.processes import NodeProcess, ProcessQuery, all_of, list_processes
 from clusterctl.operations.access import Access
 from clusterctl.transport.data import read_data
+from clusterctl.transport.target import Target
 
 RECORD = "record.json"
 
@@ -58,7 +59,7 @@ def running_jobs(access: Access) -> list[JobRecord]:
 @dataclass(frozen=True)
 class RunningWork:
     """The head node's jobs that have not ended, and the processes of jobs on all nodes. `silent`
-    has the outcomes of nodes that did not answer.
+    has the outcomes of nodes that did not answer, `served_on` the nodes that serve a model.
 
     A run is a job, or an mpirun that somebody started by hand. Processes without a run are
     leftovers: for example ranks whose daemon or mpirun was killed while their node was cut off.
@@ -67,6 +68,7 @@ class RunningWork:
     jobs: tuple[JobRecord, ...]
     processes: tuple[NodeProcess, ...]
     silent: tuple[HostOutcome[Any], ...] = ()
+    served_on: tuple[str, ...] = ()
 
     @property
     def launchers(self) -> tuple[NodeProcess, ...]:
@@ -75,7 +77,7 @@ class RunningWork:
     @property
     def trainings(self) -> RunningWork:
         """This value without the jobs that copy data or serve a model: a training may run beside
-        them."""
+        them. `served_on` stays."""
         others = {job.job_id for job in self.jobs if job.destination}
         # A job that serves a model on another node is not among the head node's jobs.
         others |= {one.job_id for one in self.processes if one.job_id and one.serves}
@@ -96,8 +98,9 @@ class RunningWork:
         return tuple(process for process in self.processes if process.role != "daemon")
 
 
-def running_work(access: Access) -> RunningWork:
-    """List the jobs and the processes of all nodes. A node that does not answer is in `silent`."""
+def running_work(access: Access, more: Sequence[Target] = ()) -> RunningWork:
+    """List the jobs, and the processes of all nodes in service and of `more`. A node that does not
+    answer is in `silent`."""
     silent: dict[str, HostOutcome[Any]] = {}
     jobs: list[JobRecord] = []
     try:
@@ -106,22 +109,35 @@ def running_work(access: Access) -> RunningWork:
         jobs = running_jobs(access)
     except HostError as error:
         silent[error.host] = HostOutcome(error.host, error=error)
-    found = list_processes(access.connections, access.targets, ProcessQuery())
+    targets = {target.host: target for target in (*access.targets, *more)}
+    found = list_processes(access.connections, tuple(targets.values()), ProcessQuery())
     silent.update({outcome.host: outcome for outcome in found.failures})
-    return RunningWork(tuple(jobs), all_of(found), tuple(silent.values()))
+    processes = all_of(found)
+    # A job that is being started on the head node may have no process yet.
+    serving = [access.head.host for job in jobs if job.preset == SERVE]
+    serving += [process.host for process in processes if process.serves]
+    served_on = tuple(dict.fromkeys(serving))
+    return RunningWork(tuple(jobs), processes, tuple(silent.values()), served_on)
 
 
-def refuse_while_training(access: Access, because: str) -> None:
-    """Raise JobRunning while a run is in progress, and HostError if the head node does not answer.
+def refuse_while_training(
+    access: Access, because: str, targets: Sequence[Target] | None = None
+) -> None:
+    """Raise JobRunning while a run is in progress, or while one of `targets` (None: the nodes in
+    service) serves a model. Raise HostError if the head node does not answer.
 
-    `because` completes the message. Other nodes that do not answer, and leftover processes, do not
-    count: the commands that call this are among those that repair such nodes.
+    `because` completes the message. `targets` are the nodes that the operation disturbs. Other
+    nodes that do not answer, and leftover processes, do not count: the commands that call this are
+    among those that repair such nodes.
     """
-    refuse_while_running(access, running_work(access), because)
+    running = running_work(access, targets or ())
+    refuse_while_running(access, running, because, targets)
 
 
-def refuse_while_running(access: Access, running: RunningWork, because: str) -> None:
-    """Do the same as refuse_while_training with `running`, an earlier result of what_runs."""
+def refuse_while_running(
+    access: Access, running: RunningWork, because: str, targets: Sequence[Target] | None = None
+) -> None:
+    """Do the same as refuse_while_training with `running`, an earlier result of running_work."""
     name = access.cluster.name
     for outcome in running.silent:
         if outcome.host == access.head.host and outcome.error:
@@ -130,15 +146,23 @@ def refuse_while_running(access: Access, running: RunningWork, because: str) -> 
                 f"cannot ask whether a job runs: {outcome.error.message}",
                 "if you are sure that none does: --force",
             ) from outcome.error
-    if running.jobs:
+    jobs = [job for job in running.jobs if job.preset != SERVE]
+    if jobs:
         # The first job runs; the others may be queued behind it.
-        raise job_running(name, running.jobs[0].job_id, because)
+        raise job_running(name, jobs[0].job_id, because)
     for process in running.launchers:
         raise JobRunning(
             f"{process.short_command} (process {process.pid}) is running on {process.host}, "
             f"and {because}",
             f"end it first (clusterctl cancel {name}), or go on all the same: --force",
         )
+    disturbed = {target.host for target in (access.targets if targets is None else targets)}
+    for host in running.served_on:
+        if host in disturbed:
+            raise JobRunning(
+                f"a model is served on {host}, and {because}",
+                f"end it first (clusterctl serve {name} --stop), or go on all the same: --force",
+            )
 
 
 def job_running(cluster: str, job_id: str, because: str) -> JobRunning:

@@ -227,7 +227,7 @@ def reboot(
     """
     targets = access.select(indices)
     if not force:
-        refuse_while_training(access, "a reboot ends it")
+        refuse_while_training(access, "a reboot ends it", targets)
     done: dict[str, HostOutcome[Rebooted]] = {}
     told: set[str] = set()
 

@@ -18,9 +18,9 @@ from clusterctl.copy.s3 import parse_source
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.files import write_file
-from clusterctl.domain.findings import Finding
+from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
-from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, parse_outputs
 from clusterctl.domain.units import count
 from clusterctl.jobs.deploy import (
@@ -188,7 +188,8 @@ def start_training(
     if how == "refuse":
         if plan.running.jobs:
             raise job_running_error(plan.running.jobs[0].job_id, access.cluster.name)
-        refuse_while_running(access, plan.running, "two would share its GPUs")
+        # A training may run beside served models.
+        refuse_while_running(access, plan.running, "two would share its GPUs", ())
     text = format_hosts_file(plan.hosts)
     shipped = _on_all(access, deploy_files(access.connections, access.targets, text))
     nodes = _node_records(access, plan, machines)
@@ -393,20 +394,29 @@ def preflight_nodes(
 
 def leftovers(cluster: str, running: RunningWork) -> list[Finding]:
     """Return an error for each node with leftover processes of an earlier job, which would share
-    the GPUs with a new one."""
+    the GPUs with a new one. No hint ends a served model unasked."""
     by_host: dict[str, list[NodeProcess]] = {}
     for process in running.leftovers:
         by_host.setdefault(process.host, []).append(process)
-    said = (
-        (
-            host,
-            f"process {first.pid} of an earlier job is still there"
-            + (f", and {count(len(more), 'other')}" if more else "")
-            + f": {first.short_command}",
-        )
-        for host, (first, *more) in by_host.items()
-    )
-    return findings_by_message("job.leftovers", said, f"end it first: clusterctl kill {cluster}")
+    end = f"clusterctl kill {cluster}"
+    if running.served_on:
+        # Without a model on the node, `kill --nodes` ends the leftovers only.
+        apart = [host for host in by_host if host not in running.served_on]
+        end += f" --nodes {format_indices(int(host.rpartition('-')[2]) for host in apart)}"
+    found = []
+    for host, (first, *more) in by_host.items():
+        message = f"process {first.pid} of an earlier job is still there"
+        message += f", and {count(len(more), 'other')}" if more else ""
+        message += f": {first.short_command}"
+        hint = f"end it first: {end}"
+        if host in running.served_on:
+            index = host.rpartition("-")[2]
+            hint = (
+                f"end the model there first: clusterctl serve {cluster} --stop; then: clusterctl "
+                f"kill {cluster} --nodes {index}"
+            )
+        found.append(Finding("job.leftovers", Severity.ERROR, message, host, hint))
+    return found
 
 
 def _look(result: CommandResult) -> NodeFacts:

@@ -197,6 +197,12 @@ def test_served_models(pair, tmp_path, monkeypatch):
         assert (answer[0], json.loads(answer[1])) == (0, {"outputs": [[1.0, 2.0]]})
         assert pair.ctl("predict", str(tmp_path / "x.json"), "--model", "far")[0] == 255
 
+    # Commands that disturb a node that serves are refused.
+    for words in (["reboot", "1"], ["stop"], ["remove", "1", "--yes"], ["replace", "1", "--yes"]):
+        status, _, err = pair.ctl(*words)
+        assert (status, "a model is served on pair-" in err) == (1, True), err
+        assert "clusterctl serve pair --stop" in err
+
     # Servers do not prevent a training, and `logs` does not show them.
     assert pair.ctl("train", "2", "--synthetic", "--dry-run")[0] == 0
     assert "no job has run" in pair.ctl("logs")[2] or "far" not in pair.ctl("logs")[1]

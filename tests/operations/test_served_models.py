@@ -1,0 +1,139 @@
+"""Which commands a served model refuses, and the hints for leftovers beside one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from clusterctl.domain.errors import HostError, HostUnreachable
+from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.jobs.detached import JobRunning
+from clusterctl.jobs.processes import NodeProcess
+from clusterctl.operations import logs
+from clusterctl.operations.doctor import _end_leftovers
+from clusterctl.operations.logs import refuse_while_training, running_work
+from clusterctl.operations.train import leftovers
+
+NODES = tuple(SimpleNamespace(host=f"d-{index}") for index in range(4))
+SERVE = ("/opt/python", "/home/u/.clusterctl/jobs/20261120-154501-3f2a/serve.py", "--port")
+BECAUSE = "a reboot ends it"
+
+
+def serving(node):
+    return NodeProcess(f"d-{node}", 7, None, "job", "20261120-154501-3f2a", 9, SERVE)
+
+
+def left(node, job=None):
+    return NodeProcess(f"d-{node}", 8, 0, "rank", job, 9, ("python", "train.py"))
+
+
+def job(preset="serve", destination=""):
+    return SimpleNamespace(job_id="20261120-154502-0001", preset=preset, destination=destination)
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """Return a function that makes the access to a cluster on which these run. Node 3 is in
+    quarantine, and is not asked unless it is named."""
+
+    def make(jobs=(), processes=(), head_error=None):
+        def list_processes(connections, targets, query):
+            hosts = [target.host for target in targets]
+            assert len(set(hosts)) == len(hosts)
+            found = [tuple(one for one in processes if one.host == host) for host in hosts]
+            return FanoutResult([HostOutcome(h, value=v) for h, v in zip(hosts, found)])
+
+        def running_jobs(access):
+            if head_error:
+                raise head_error
+            return list(jobs)
+
+        monkeypatch.setattr(logs, "list_processes", list_processes)
+        monkeypatch.setattr(logs, "running_jobs", running_jobs)
+        return SimpleNamespace(
+            cluster=SimpleNamespace(name="d"),
+            connections=None,
+            head=NODES[0],
+            targets=NODES[:3],
+        )
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("jobs", "processes", "nodes", "said", "command"),
+    [
+        (
+            [],
+            [serving(1)],
+            None,
+            "served on d-1, and a reboot ends it",
+            "serve d --stop",
+        ),
+        ([], [serving(1)], [1, 2], "a model is served on d-1", "serve d --stop"),
+        ([], [serving(3)], [3], "a model is served on d-3", "serve d --stop"),
+        ([job()], [], None, "a model is served on d-0", "serve d --stop"),
+        ([job()], [serving(0)], [0], "a model is served on d-0", "serve d --stop"),
+        ([job("mpi")], [serving(1)], [2], "job 20261120-154502-0001 is running", "cancel d"),
+        ([job(), job("mpi")], [], [], "job 20261120-154502-0001 is running", "cancel d"),
+        ([job("", "/data")], [], [], "job 20261120-154502-0001 is running", "cancel d"),
+        ([], [serving(1)], [0, 2], "", ""),
+        ([], [serving(1)], [], "", ""),  # doctor --fix
+        ([job()], [serving(0)], [], "", ""),
+        ([job()], [serving(0)], [2], "", ""),
+        ([], [serving(3)], None, "", ""),
+        ([], [left(1)], None, "", ""),
+    ],
+)
+def test_what_disturbs_a_served_model_is_refused(cluster, jobs, processes, nodes, said, command):
+    access = cluster(jobs, processes)
+    targets = None if nodes is None else [NODES[index] for index in nodes]
+    if not said:
+        refuse_while_training(access, BECAUSE, targets)
+        return
+    with pytest.raises(JobRunning, match=said) as refused:
+        refuse_while_training(access, BECAUSE, targets)
+    assert f"(clusterctl {command})" in refused.value.hint
+
+
+def test_a_head_node_that_does_not_answer_refuses_all(cluster):
+    access = cluster(head_error=HostUnreachable("d-0", "did not answer in time"))
+    with pytest.raises(HostError, match="cannot ask whether a job runs"):
+        refuse_while_training(access, BECAUSE, ())
+
+
+@pytest.mark.parametrize(
+    ("processes", "hints"),
+    [
+        ([left(1), left(2)], ["first: clusterctl kill d", "first: clusterctl kill d"]),
+        (
+            [left(1), left(2), serving(0)],
+            ["first: clusterctl kill d --nodes 1-2", "first: clusterctl kill d --nodes 1-2"],
+        ),
+        (
+            [left(1), left(2), serving(1)],
+            ["clusterctl serve d --stop; then: clusterctl kill d --nodes 1", "kill d --nodes 2"],
+        ),
+        ([left(1), serving(1)], ["serve d --stop; then: clusterctl kill d --nodes 1"]),
+    ],
+)
+def test_no_hint_for_leftovers_ends_a_model_unasked(cluster, processes, hints):
+    found = leftovers("d", running_work(cluster([], processes)).trainings)
+    assert [one.host for one in found] == [one.host for one in processes if one.role == "rank"]
+    for finding, hint in zip(found, hints):
+        assert finding.hint.endswith(hint)
+
+
+def test_doctor_leaves_what_it_cannot_end_without_the_model(cluster, monkeypatch):
+    asked = []
+
+    def kill(access, query):
+        asked.append(query.job_id)
+        return SimpleNamespace(ended=[SimpleNamespace(ended="killed")])
+
+    monkeypatch.setattr("clusterctl.operations.doctor.kill", kill)
+    own, by_hand = left(1, "20261120-154501-0002"), left(1)
+    assert _end_leftovers(cluster([], [own, by_hand, serving(0)])) == (1, (by_hand,))
+    assert _end_leftovers(cluster([], [own, by_hand])) == (1, ())
+    assert asked == ["20261120-154501-0002", None]
