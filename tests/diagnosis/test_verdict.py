@@ -206,6 +206,28 @@ def test_what_is_wrong_is_named(name):
     assert found.exit_status == 2
 
 
+@pytest.mark.parametrize(
+    ("host", "commands"),
+    [
+        (3, ["clusterctl replace demo 3"]),
+        (0, ["clusterctl stop demo --force", "clusterctl start demo", "clusterctl replace demo 0"]),
+    ],
+)
+@pytest.mark.parametrize("error", ["did not answer in time", "it answers none in time: frozen"])
+def test_a_silent_host_is_not_told_to_reboot(host, commands, error):
+    evidence = with_host(STUCK, host, error=error, processes=(), facts={})
+    [silent] = [one for one in diagnose(evidence).findings if one.check_id == "host.silent"]
+    assert "reboot" not in silent.hint
+    assert [one for one in commands if one not in silent.hint] == []
+
+
+@pytest.mark.parametrize(("job", "are"), [(STUCK, "are"), (ENDED, "were")])
+def test_ranks_of_an_ended_job_are_not_on_a_silent_host_any_more(job, are):
+    evidence = with_host(job, 3, error="did not answer in time", processes=(), facts={})
+    [silent] = [one for one in diagnose(evidence).findings if one.check_id == "host.silent"]
+    assert f"ranks 6-7 {are} there" in silent.message
+
+
 def glanced(evidence, letters, *ranks):
     """Return evidence whose samples show nothing. The ranks have these states between samples."""
     evidence = with_rank(evidence, *range(8), glances="wwwwwwwwwz" * 3)

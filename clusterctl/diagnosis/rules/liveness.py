@@ -41,7 +41,8 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
         matters = scene.is_running and (host.host in used or bool(host.quarantined))
         ranks = tuple(sorted(one for one, at in scene.host_of.items() if at.host == host.host))
         what, shown = _silence(scene, host)
-        there = f"; {format_ranks(ranks)} {_are(ranks)} there" if ranks else ""
+        are = _are(ranks) if scene.is_running else _were(ranks)
+        there = f"; {format_ranks(ranks)} {are} there" if ranks else ""
         check = "host.key" if re.search(r"host key", host.error) else "host.silent"
         if "off" in what:
             check = "host.off"
@@ -63,8 +64,8 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
             f"{scene.cluster} {host.index}; {again}",
             "host.key": "another machine may answer at its address: see "
             f"`clusterctl status {scene.cluster}` before you trust it",
-            "host.silent": f"clusterctl reboot {scene.cluster} {host.index}; if that does not "
-            f"help: clusterctl replace {scene.cluster} {host.index}",
+            # It takes no command over SSH, so `reboot` cannot help.
+            "host.silent": _renewal(scene.cluster, host.index),
         }
         message = f"{called(host)} {what}{there}"
         if matters and not scene.is_running:
@@ -83,6 +84,22 @@ def may_follow_lost_host(one: Cause) -> bool:
 
 def _are(ranks: Sized) -> str:
     return "are" if len(ranks) > 1 else "is"
+
+
+def _were(ranks: Sized) -> str:
+    return "were" if len(ranks) > 1 else "was"
+
+
+def _renewal(cluster: str, index: int) -> str:
+    """Return the commands that help a node which takes no command over SSH."""
+    anew = f"a new machine in its place: clusterctl replace {cluster} {index}"
+    if index:
+        return anew
+    # A replacement would lose the jobs, logs and checkpoints on the head node's disk.
+    return (
+        f"off and on again, disks kept: clusterctl stop {cluster} --force; clusterctl start "
+        f"{cluster}; a spot node cannot be stopped: {anew}"
+    )
 
 
 def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
