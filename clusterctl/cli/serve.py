@@ -22,6 +22,7 @@ from clusterctl.domain.units import format_duration
 if TYPE_CHECKING:
     from clusterctl.copy.report import TransferReport
     from clusterctl.copy.request import CopyRequest
+    from clusterctl.domain.results import FanoutResult
     from clusterctl.operations.access import Access
     from clusterctl.operations.serving import Served
     from clusterctl.transport.target import Target
@@ -87,7 +88,6 @@ def serve(
     from clusterctl.operations.serving import (
         find_served,
         forward_argv,
-        models_of,
         served,
         stop_serving,
     )
@@ -102,11 +102,7 @@ def serve(
         if model_dir is not None:
             return _start(app, access, model_dir, model, node, port, public, credentials, as_json)
         if show_status:
-            found = served(access)
-            models = [one for one in models_of(found) if model in (None, one.model)]
-            status = _status(access, models, as_json)
-            hostlines.show_failures(found.failures)
-            return 255 if found.failures else status
+            return _status(access, served(access), model, as_json)
         one = find_served(access, model)
         if end:
             stop_serving(access, one)
@@ -169,10 +165,19 @@ def _start(
     return 0
 
 
-def _status(access: Access, models: list[Served], as_json: bool) -> int:
-    """Print the served models; return 1 if one of them is not available, else 0."""
+def _status(
+    access: Access, found: FanoutResult[list[Served]], model: str | None, as_json: bool
+) -> int:
+    """Print the served models, or only `model`, and the nodes that did not answer.
+
+    Return 255 if there are such nodes, 1 if one of the models is not available, else 0.
+    """
+    from clusterctl.operations.serving import models_of
+
     rows, told = [], []
-    for one in models:
+    for one in models_of(found):
+        if model not in (None, one.model):
+            continue
         state, version = _state(access, one)
         told.append({**one.as_data(), "state": state, "version": version})
         lasted = format_duration(one.job.duration_s)
@@ -182,8 +187,13 @@ def _status(access: Access, models: list[Served], as_json: bool) -> int:
         output.data(told)
     elif rows:
         output.table(("MODEL", "VERSION", "STATE", "NODE", "LISTENS", "LASTED", "FOLDER"), rows)
-    else:
+    elif not found.failures:
         output.note("no model is served")
+    elif found.values:
+        output.note("no model is served on the nodes that answered")
+    hostlines.show_failures(found.failures)
+    if found.failures:
+        return 255
     return int(any(one["state"] != "AVAILABLE" for one in told))
 
 

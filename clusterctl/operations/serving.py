@@ -302,15 +302,15 @@ def _log_of(job_id: str) -> str:
 
 
 def served(access: Access) -> FanoutResult[list[Served]]:
-    """List the models that each node in service serves or loads."""
-    targets = {target.host: target for target in access.targets}
+    """List the models that each node serves or loads, those in quarantine included."""
+    targets = {target.host: target for target in access.all_targets}
 
     def parse(result: CommandResult) -> list[Served]:
         jobs = [job for job in parse_jobs(result) if job.preset == SERVE and job.running]
         return [_served(targets[result.host], job) for job in jobs]
 
     found = access.connections.run_all(
-        access.targets, JOBS.command("list"), stdin=JOBS.stdin(), timeout_s=TIMEOUT_S
+        access.all_targets, JOBS.command("list"), stdin=JOBS.stdin(), timeout_s=TIMEOUT_S
     )
     return parse_outputs(found, parse)
 

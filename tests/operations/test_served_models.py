@@ -6,13 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from clusterctl.cli.serve import _status
 from clusterctl.domain.errors import HostError, HostUnreachable
-from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.jobs.detached import JobRunning
 from clusterctl.jobs.processes import NodeProcess
 from clusterctl.operations import logs
 from clusterctl.operations.doctor import _end_leftovers
 from clusterctl.operations.logs import refuse_while_training, running_work
+from clusterctl.operations.serving import served
 from clusterctl.operations.train import leftovers
 
 NODES = tuple(SimpleNamespace(host=f"d-{index}") for index in range(4))
@@ -137,3 +139,31 @@ def test_doctor_leaves_what_it_cannot_end_without_the_model(cluster, monkeypatch
     assert _end_leftovers(cluster([], [own, by_hand, serving(0)])) == (1, (by_hand,))
     assert _end_leftovers(cluster([], [own, by_hand])) == (1, ())
     assert asked == ["20261120-154501-0002", None]
+
+
+@pytest.mark.parametrize(
+    ("silent", "status", "said"),
+    [
+        ((), 0, "no model is served\n"),
+        (("d-3",), 255, "no model is served on the nodes that answered\nd-3: cut off\n"),
+        (("d-0", "d-1", "d-2", "d-3"), 255, "d-[0-3]: cut off\n"),
+    ],
+)
+def test_a_silent_node_may_serve_a_model(capsys, silent, status, said):
+    """Node 3 is in quarantine, which ends no model."""
+
+    def run_all(targets, *arguments, **options):
+        return FanoutResult(
+            [
+                HostOutcome(host, error=HostUnreachable(host, "cut off"))
+                if host in silent
+                else HostOutcome(host, value=CommandResult(host, "", 0, "", "", 0.1))
+                for host in (target.host for target in targets)
+            ]
+        )
+
+    access = SimpleNamespace(
+        connections=SimpleNamespace(run_all=run_all), targets=NODES[:3], all_targets=NODES
+    )
+    assert _status(access, served(access), None, as_json=False) == status
+    assert capsys.readouterr().err == said
