@@ -18,7 +18,7 @@ from clusterctl.copy.s3 import parse_source
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.files import write_file
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, parse_outputs
@@ -416,7 +416,7 @@ def leftovers(cluster: str, running: RunningWork) -> list[Finding]:
                 f"kill {cluster} --nodes {index}"
             )
         found.append(Finding("job.leftovers", Severity.ERROR, message, host, hint))
-    return found
+    return folded(found)
 
 
 def _look(result: CommandResult) -> NodeFacts:

@@ -27,7 +27,7 @@ def serving(node):
 
 
 def left(node, job=None):
-    return NodeProcess(f"d-{node}", 8, 0, "rank", job, 9, ("python", "train.py"))
+    return NodeProcess(f"d-{node}", 8 + node, 0, "rank", job, 9, ("python", "train.py"))
 
 
 def job(preset="serve", destination=""):
