@@ -26,7 +26,9 @@ PROBLEMS_SHOWN = 40
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that every command needs. boto3's own chain decides about a None.
+    """The settings that every command needs.
+
+    Where `region`, `profile` or `endpoint_url` is None, boto3 looks for it in its usual places.
 
     `home` is the folder of clusterctl's state. `file` is the parsed clusterctl.yaml, None if there
     is none.

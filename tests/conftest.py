@@ -16,7 +16,7 @@ from tests.pair import pair
 
 __all__ = ["pair"]
 
-# No deadline: on a busy machine, the time of one example says nothing.
+# No deadline for one example: how long it takes depends on what else the machine does.
 hypothesis.settings.register_profile("suite", deadline=None, database=None)
 hypothesis.settings.load_profile("suite")
 
@@ -30,7 +30,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 botocore.loaders.create_loader = functools.lru_cache(botocore.loaders.create_loader)
 
 
-# Tests with these fixtures wait for hosts or for TensorFlow.
+# Fixtures, each with the mark of the tests that use it.
 MARKS = {"lab": "lab", "lab_home": "lab", "training_env": "train"}
 
 

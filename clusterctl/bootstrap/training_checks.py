@@ -56,7 +56,7 @@ def plan_lines(plan: EnvPlan, head: NodeEnv, folder: str) -> list[str]:
         (plan.gather, f"{head.host}: get the wheels, once for all nodes"),
         (plan.build, f"{head.host}: build Horovod's wheel, once for all nodes"),
         (plan.copy_to, f"copy the wheels from {head.host} to {fold_hosts(plan.copy_to)}"),
-        (plan.install, f"{all_of}: install into {folder}, and let two ranks meet"),
+        (plan.install, f"{all_of}: install into {folder}, and test it with two ranks"),
         (plan.install and head.without_kernels, f"{head.host}: {_kernels(head)}"),
     ]
     return [text for is_due, text in steps if is_due]

@@ -100,7 +100,7 @@ trust_option = click.option(
     "--accept-new-host-keys",
     is_flag=True,
     help="Where neither console nor Systems Manager tells a node's host key, trust the one it "
-    "shows. Whoever is in between then holds your session.",
+    "shows. An attacker between you and the node could then impersonate it.",
 )
 
 

@@ -1,6 +1,6 @@
 """Decides what each relay of a copy does: relay events and the time come in, orders go out.
 
-Pure: no I/O, and no clock of its own.
+No I/O and no clock; callers pass `now`.
 """
 
 from __future__ import annotations

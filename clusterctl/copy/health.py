@@ -15,7 +15,7 @@ from clusterctl.node.relay.messages import Lost, printable
 # upstream by more than what arrives in this many seconds at the fastest rate.
 SLOW_SHARE = 0.5
 LAG_S = 1.0
-# The second node counts as no slower than the first from this share of the first one's rate on.
+# The second node counts as equally fast if its rate is at least this share of the first node's.
 EVEN_SHARE = 0.8
 # How often the first node may be tried at the end of the chain.
 ROTATIONS = 2

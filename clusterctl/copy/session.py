@@ -49,13 +49,15 @@ KEPT_STDERR = 1 << 12
 MOST_UNREAD = 1 << 16
 # Seconds between SIGTERM and SIGKILL for the relay on this machine.
 END_WITHIN_S = 2.0
-# Of a group of relays: SSH logins at the same time; the longest wait for news; seconds between
-# pings; seconds without a ping after which a relay exits, so that none outlives a lost connection;
-# the longest wait for all relays to exit after the order to stop.
+# SSH logins of a group at the same time.
 MOST_LOGINS = 64
+# The longest that one call of `news` waits.
 TURN_S = 0.25
+# Time between two pings.
 PING_S = 5.0
+# A relay exits after this long without an order or ping: none outlives a lost connection.
 SILENCE_S = 60.0
+# The longest wait for all relays of a group to exit after the order to stop.
 LEAVE_WITHIN_S = 5.0
 
 Why = TypeVar("Why")

@@ -1,4 +1,4 @@
-"""Which relay pulls from which. Pure.
+"""Which relay pulls from which. No I/O and no clock; callers pass `now`.
 
 The chain is the healthy nodes in order: the first pulls from the source, each other from the node
 before it. A node that holds back others goes to the tail: it pulls from the chain's last node, and

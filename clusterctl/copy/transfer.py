@@ -56,11 +56,11 @@ Planner = Callable[[SourceSummary, Sequence[str]], CopyPlan]
 
 @dataclass(frozen=True)
 class Transfer:
-    """One copy. `source` is the node that has the sources; None is this machine.
+    """One copy. `source` is the node that has the source files; None means this machine.
 
-    `slowest_link` returns a rate in bytes a second for the progress, and is called once there is a
-    plan. `predict` returns a plan with the time for a number of files and of bytes. `watch` is
-    called with the progress of the copy.
+    `slowest_link` returns the rate of the slowest link in bytes per second, for the progress; it is
+    called only after planning. `predict` takes a plan, a number of files and a number of bytes,
+    and returns the plan with the time that these will take. `watch` is called with each progress.
     """
 
     connections: Connections

@@ -65,7 +65,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The instances that carry one cluster's tag, sorted by index.
+    """The members of one cluster, sorted by index.
 
     `wanted` has the indices that the cluster should have. It is empty where they are not known.
     """

@@ -49,12 +49,12 @@ class Consoles:
         self._client = client
         self._clock = clock
         self._lock = threading.Lock()
-        # When the last turn that was given out ends. It lags behind the clock by at most the time
-        # of AT_ONCE turns: that many are free at once.
+        # The time at which the last reserved turn ends. It counts as at least the clock minus
+        # AT_ONCE turns, so that after a pause AT_ONCE requests may be sent at once.
         self._taken_until = float("-inf")
-        # The next look at an instance in `_was_empty` asks for the older copy of its console,
-        # every look at one in `_without_latest`.
+        # Instances whose latest console was empty: the next look asks for the older copy.
         self._was_empty: set[str] = set()
+        # Instances for which EC2 has only the older copy: every look asks for it.
         self._without_latest: set[str] = set()
 
     def turn_s(self) -> float:

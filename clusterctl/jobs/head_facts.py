@@ -113,8 +113,9 @@ def probe(environment: str | None = None) -> str:
     """Return PROBE as if the virtual environment were activated, so that it is preferred."""
     if environment is None:
         return PROBE
-    home = '"$HOME"' if environment.startswith("~") else ""
-    return f"VIRTUAL_ENV={home}{shlex.quote(environment.removeprefix('~'))}\n{PROBE}"
+    in_home = environment.startswith("~")
+    home, path = ('"$HOME"', environment[1:]) if in_home else ("", environment)
+    return f"VIRTUAL_ENV={home}{shlex.quote(path)}\n{PROBE}"
 
 
 @dataclass(frozen=True)

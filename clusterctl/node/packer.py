@@ -1,13 +1,16 @@
 """Packs the programs that run on nodes: a module, and the modules of this package that it imports.
 
-A program reaches a node in one of two ways. Its text is sent on the standard input of the Python
-interpreter that runs it and is never stored (`command`, `stdin`). Or it is stored on the node as a
-zip file for `python3 -IS FILE` (`zipapp`): the guard, which starts at every boot, and the programs
-that train.sh starts, which users run themselves. Both contain the same modules.
+A program reaches a node in one of three ways. Most programs are text that is sent on the standard
+input of the Python interpreter that runs it, and are never stored (`command`, `stdin`). Text is
+stored (`text`) where something on the node starts the program later: after.py, collect.py and
+output.py in a job's folder (`job_files` of jobs/detached.py), and torch_rank.py (`example_files` of
+jobs/deploy.py). A zip file is stored for `python3 -IS FILE` (`zipapp`): the guard, which starts at
+every boot; the program that train.sh runs; and script mode's rank.pyz, which starts the user's
+program for each rank. Text and zip file contain the same modules.
 
-Text starts faster. Measured as processor time: 30 ms for the smallest program and 92 ms for the
-relay, against 40 ms and 125 ms as a zip file in memory (memfd_create). Besides, macOS, a possible
-source of a copy, has no memfd_create.
+Text on standard input starts faster than a zip file. Measured as processor time: 30 ms for the
+smallest program and 92 ms for the relay, against 40 ms and 125 ms as a zip file in memory
+(memfd_create). Besides, macOS, a possible source of a copy, has no memfd_create.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 TIMEOUT_S = 60.0
 # Prints a guard's settings; nothing on a node without a guard.
 SETTINGS_COMMAND = "sudo -n cat /var/lib/clusterctl/guard.json 2>/dev/null || :"
-# The earliest new end, in seconds from now. Before the nodes switch themselves off, EC2 must be
-# set to stop or terminate them then.
+# The earliest new end of a cluster, in seconds from now. Before the nodes switch themselves
+# off, EC2 must have been told whether to stop or to terminate them then.
 LEAST_LEFT_S = 120.0
 
 

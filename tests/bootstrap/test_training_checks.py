@@ -106,7 +106,7 @@ def test_the_plan_as_text():
         "demo-0: get the wheels, once for all nodes",
         "demo-0: build Horovod's wheel, once for all nodes",
         "copy the wheels from demo-0 to demo-[1-2]",
-        f"demo-[0-2]: install into {FOLDER}, and let two ranks meet",
+        f"demo-[0-2]: install into {FOLDER}, and test it with two ranks",
     ]
     assert plan_lines(EMPTY, nodes[0], FOLDER) == []
 

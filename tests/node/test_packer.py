@@ -52,6 +52,13 @@ def test_nothing_but_itself_and_the_standard_library(name):
         assert all(one.startswith("clusterctl.node") for one in ours)
 
 
+@pytest.mark.parametrize("name", OWN)
+def test_no_methods_of_python_3_9(name):
+    """ruff does not notice them: it sees syntax and imports only."""
+    used = {node.attr for node in ast.walk(ast.parse(source_of(name))) if hasattr(node, "attr")}
+    assert not used & {"removeprefix", "removesuffix", "is_relative_to", "with_stem"}
+
+
 @pytest.mark.parametrize(
     ("version", "comments"),
     [("3.8", False), ("3.9", True), ("3.10", False), ("3.12", False), ("3.13", True)],

@@ -43,7 +43,7 @@ def test_from_this_machines_wheels_and_again_from_the_head_nodes(pair, tmp_path)
     assert steps == [
         "pair-0: get the wheels, once for all nodes",
         "copy the wheels from pair-0 to pair-1",
-        f"pair-[0-1]: install into {FOLDER}, and let two ranks meet",
+        f"pair-[0-1]: install into {FOLDER}, and test it with two ranks",
     ]
     status, out, err = pair.ctl("env install", *install, "--json")
     assert (status, states(out)) == (0, ["ready", "ready"]), err

@@ -163,8 +163,9 @@ def carry_out(
     try:
         _carry_out(client, plan, work, attempt, CapacityTimeout(capacity_timeout_s), before_start)
     except ClusterctlError:
-        # An elastic address costs money without nodes, too. It is kept where a launch may have
-        # taken place, and after Ctrl-C: then the command line names it, and `up` goes on with it.
+        # An elastic address costs money even without nodes, so release it. Not if a launch may have
+        # taken place: the next `up` then uses the address. After Ctrl-C, which is no
+        # ClusterctlError, it stays too, and the command line names it.
         if "AllocationId" in work.results and not read_launches(launch_record):
             _give_back(client, plan.spec.name, on_step)
         raise

@@ -213,12 +213,13 @@ def fixed_request(spec: ClusterSpec) -> Request:
 class Observed:
     """A snapshot of everything in the account that concerns one cluster, and the spec to launch.
 
-    `spec` is complete: what the user left open is taken from the existing nodes. All later code
-    reads the spec from here. `instances` are those that are not shutting down or terminated, with
-    those that are being replaced or removed. `catalogue` is None where no node is missing.
-    `ssh_from` is the network to allow SSH from; empty where this machine's public address is
-    unknown and the security group's existing rules must do. `unsettled` are launches that were
-    sent a short time ago and have shown no instance yet.
+    `spec` is complete, with what the user left open taken from the existing nodes. Only the user
+    data lacks what `with_complete_user_data` (operations/guards.py) adds. All later code reads the
+    spec from here. `instances` are those that are not shutting down or terminated, with those that
+    are being replaced or removed. `catalogue` is None where no node is missing. `ssh_from` is the
+    network to allow SSH from; empty where this machine's public address is unknown and the security
+    group's existing rules must do. `unsettled` are launches that were sent a short time ago and
+    have shown no instance yet.
     """
 
     spec: ClusterSpec

@@ -97,7 +97,10 @@ def check_settled(seen: Observed, tokens: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class LaunchContext:
-    """The input of every check. `missing` is the number of nodes to launch."""
+    """What the checks read: the snapshot and the number of nodes to launch (`missing`).
+
+    Each check in CHECKS gets it alone, each in TYPE_CHECKS with one of the spec's types.
+    """
 
     seen: Observed
     missing: int

@@ -104,7 +104,7 @@ class InterfaceRule(Rule):
 
 
 def install() -> None:
-    """Replace how moto attaches the interfaces of an instance, and what it leaves of them."""
+    """Replace how moto attaches the interfaces of an instance, and how it frees them."""
     _show_own_groups()
     prepare, attach, end = Instance.prep_nics, Attachment.__init__, Instance.terminate
 

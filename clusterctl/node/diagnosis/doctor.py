@@ -79,7 +79,10 @@ def scripts() -> dict[str, str]:
 
 
 def data(folder: str) -> list[object] | None:
-    """Return a hash of the training files' names and sizes, and their number; None if none."""
+    """Return a hash of the names and sizes of the training and validation files, and their number.
+
+    None if there are no such files.
+    """
     found = preflight.listing(os.path.expanduser(folder))  # noqa: PTH111
     sizes = sorted({**found["train"], **found["validation"]}.items())
     if not sizes:

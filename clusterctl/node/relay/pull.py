@@ -30,8 +30,8 @@ from clusterctl.node.relay.wire import (
 
 # Seconds between two attempts.
 AGAIN_S = 0.2
-# Bytes that are requested in advance on each connection, so that it is not idle for a round trip
-# with each block. A request also waits behind the data that this node sends on.
+# Bytes of blocks that each connection has requested and not received yet, so that it is not idle
+# while a request travels. A request also waits behind the data that this node sends on.
 AHEAD_BYTES = 1 << 20
 # Bytes of an encoded manifest that is accepted.
 MOST_MANIFEST = 1 << 30

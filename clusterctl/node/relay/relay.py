@@ -1,7 +1,10 @@
-"""A relay: one process on each node for the duration of one copy, controlled by lines of JSON.
+"""A relay: one process on each host of a copy for as long as it lasts, controlled by JSON lines.
 
-Orders come in on stdin, events go out on stdout (`clusterctl.copy.transfer` is the client). The
-data goes directly from relay to relay. Nothing is installed, and the relay ends when stdin does.
+The hosts are nodes, and the user's machine where that has the source. Orders come in on stdin,
+events go out on stdout. The data goes directly from relay to relay. Nothing is installed, and the
+relay ends when stdin does. clusterctl.copy.transfer starts the roles `source` and `target`,
+operations/verify.py `verify` (compare files on nodes), operations/bench_network.py `probe` (measure
+the network between nodes).
 """
 
 from __future__ import annotations

@@ -50,12 +50,13 @@ class Waiting(NamedTuple):
 class Store:
     """The blocks of one node. Thread-safe, except that a block has one receiver at a time.
 
-    While a next node in the chain watches for blocks here, a block of one file goes from the socket
-    to the file by splice, and is not summed here. The next node gets it from the file by sendfile
-    and sums it: if it is right there, it was right here. It confirms that, and only then the block
-    counts for the journal and for its file. A block that is not confirmed in time is read and
-    summed here. The last node of a chain, and a node with --encrypt or without splice, sums what it
-    receives before writing it.
+    Where a next node in the chain waits for blocks, a block that belongs to one file goes from the
+    socket to the file by splice, and its checksum is not computed here. The next node gets the
+    block from the file by sendfile and computes the checksum: if the block is right there, it was
+    right here. The next node confirms that, and only then the block counts for the journal and for
+    its file. If no confirmation comes in time, this node reads the block again and checks it. The
+    last node of a chain, and a node with --encrypt or without splice, checks each block before it
+    writes it.
     """
 
     def __init__(
