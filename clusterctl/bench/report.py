@@ -109,7 +109,7 @@ def blocks(benchmark: Benchmark, predicted: Sequence[int] = ()) -> list[Block]:
     models = {kind: model_of(benchmark, kind) for kind in benchmark.settings.kinds}
     return [
         Text(f"How ResNet training scales on {benchmark.about.get('cluster', benchmark.name)}", 1),
-        Text(_summary(benchmark, results)),
+        Text(_summary(results)),
         *charts(benchmark, results, models),
         Text("Speed", 2),
         speed_table(results),
@@ -136,7 +136,7 @@ def blocks(benchmark: Benchmark, predicted: Sequence[int] = ()) -> list[Block]:
     ]  # fmt: skip
 
 
-def _summary(benchmark: Benchmark, results: Sequence[SizeResult]) -> str:
+def _summary(results: Sequence[SizeResult]) -> str:
     if not results:
         return "No run has finished yet."
     last = results[-1]

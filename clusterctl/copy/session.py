@@ -61,6 +61,7 @@ SILENCE_S = 60.0
 LEAVE_WITHIN_S = 5.0
 
 Why = TypeVar("Why")
+Group = TypeVar("Group", bound="RelayGroup[Any]")
 
 
 class Orders:
@@ -295,6 +296,9 @@ class RelayGroup(Generic[Why]):
             )
             for target in targets
         }
+
+    def __enter__(self: Group) -> Group:
+        return self
 
     def __exit__(self, *error: object) -> None:
         going = [relay for host, relay in self._relays.items() if host not in self.failures]

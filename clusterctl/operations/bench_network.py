@@ -156,9 +156,6 @@ class _Probes(RelayGroup[str]):
         self._heard: dict[str, float] = {}
         self._at: dict[str, Listening] = {}
 
-    def __enter__(self) -> _Probes:
-        return self
-
     def report(self, names: Sequence[str]) -> NetworkFigures:
         """Return the results so far. Rates and times of a pair are entered for both directions."""
         found = {**self.figures}

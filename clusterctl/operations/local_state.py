@@ -241,4 +241,4 @@ def _take(opened: IO[str], lock: Path) -> bool:
 
 def delete_folder(folder: ClusterFolder) -> None:
     """Delete the folder with all its files."""
-    shutil.rmtree(folder.path, ignore_errors=False)
+    shutil.rmtree(folder.path)

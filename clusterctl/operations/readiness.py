@@ -41,6 +41,7 @@ from clusterctl.domain.units import format_duration
 from clusterctl.ec2.errors import backoff_delays
 from clusterctl.ec2.host_keys import Consoles
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances, find_states
+from clusterctl.ec2.launch.request import LARGE_GPUS
 from clusterctl.ec2.network.vpcs import is_local
 from clusterctl.jobs.deploy import HOSTS_PATH, deploy_files, deployed_files
 from clusterctl.operations.access import cluster_targets
@@ -390,9 +391,9 @@ class Readiness:
 
 # A booting host may drop the first packets, so a short timeout and another try are faster.
 CONNECT_TIMEOUT_S = 5.0
-# Machines with 4 GPUs or more normally need 10 to 20 minutes: their firmware tests terabytes of
+# Machines with LARGE_GPUS or more normally need 10 to 20 minutes: their firmware tests terabytes of
 # memory, and the host keys are printed only at the end of the boot.
-READY_WITHIN_S, LARGE_READY_WITHIN_S, LARGE_GPUS = 600.0, 1800.0, 4
+READY_WITHIN_S, LARGE_READY_WITHIN_S = 600.0, 1800.0
 
 
 def make_ready(

@@ -166,9 +166,6 @@ class _Relays(RelayGroup[ClusterctlError]):
         self._timeout_s = timeout_s
         self._waiting = set(self._relays)
 
-    def __enter__(self) -> _Relays:
-        return self
-
     def totals(self) -> dict[str, Looked]:
         """Wait until all nodes have answered or failed; return the totals of those that answered,
         in the given order."""

@@ -106,7 +106,7 @@ def _binary(value: Any) -> Any:
     return [_binary(part) for part in value] if isinstance(value, list) else value
 
 
-# Tries of a RunInstances request that EC2 throttles or whose outcome is not known.
+# Tries of a request that EC2 throttles or whose outcome is not known.
 ATTEMPTS = 5
 # How long EC2 may take until DescribeInstances shows all instances of a launch.
 VISIBLE_WITHIN_S = 120.0
@@ -151,12 +151,6 @@ class Attempt:
     launch_record: Path
     on_step: Callable[[str], None]
     seen: tuple[Instance, ...] = ()
-
-    def indices_of(self, step: Step) -> tuple[int, ...]:
-        """Return the node indices that a step launches."""
-        labels = tags.tag_dict(step.arguments["TagSpecifications"][0]["Tags"])
-        first = int(labels[tags.FIRST_INDEX])
-        return tuple(range(first, first + step.arguments["MaxCount"]))
 
     def launch(self, step: Step, results: dict[str, Any]) -> tuple[Instance, ...]:
         """Launch the step's nodes, wait until they are not pending, and return their instances.
@@ -279,6 +273,13 @@ class Attempt:
             f"{names} died while starting: {reason}",
             f"nothing of that launch is left; {hint}",
         )
+
+
+def indices_of(step: Step) -> tuple[int, ...]:
+    """Return the node indices that a step launches."""
+    labels = tags.tag_dict(step.arguments["TagSpecifications"][0]["Tags"])
+    first = int(labels[tags.FIRST_INDEX])
+    return tuple(range(first, first + step.arguments["MaxCount"]))
 
 
 def _not_yet_known(error: AwsError) -> bool:

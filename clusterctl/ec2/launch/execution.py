@@ -18,9 +18,11 @@ from clusterctl.ec2.cluster_resources import await_available
 from clusterctl.ec2.errors import backoff_delays, throttled, translated
 from clusterctl.ec2.instances import PRESENT, Instance, find_instances, members_of, tag
 from clusterctl.ec2.launch.attempt import (
+    ATTEMPTS,
     MADE_JUST_NOW,
     Attempt,
     SentLaunch,
+    indices_of,
     read_launches,
     write_launches,
 )
@@ -77,7 +79,7 @@ def search(
     Raises AwsError for an error that no other place would mend, and when all places were tried and
     `timeout` is up.
     """
-    indices = attempt.indices_of(step)
+    indices = indices_of(step)
     place = place_of(step.arguments, plan.seen)
     assert place, "the plan is for places that EC2 has"
     tried: list[Place] = []
@@ -105,8 +107,6 @@ def search(
     raise AssertionError("unreachable")
 
 
-# Tries of a call that EC2 throttles, or that names a resource which EC2 does not know yet.
-ATTEMPTS = 5
 # How long to wait for a change of an instance's state: from stopping to stopped before a start,
 # from pending to running before it takes an address.
 STOPS_WITHIN_S = 600.0
@@ -240,7 +240,7 @@ def _associate(client: EC2Client, name: str, step: Step, results: Mapping[str, A
 def _launch(
     plan: LaunchPlan, step: Step, work: _Remaining, attempt: Attempt, timeout: CapacityTimeout
 ) -> None:
-    indices = attempt.indices_of(step)
+    indices = indices_of(step)
     made: tuple[Instance, ...] = ()
     try:
         made = search(plan, step, work.results, attempt, timeout, attempt.on_step)
@@ -301,6 +301,10 @@ def _members(found: Sequence[Instance], launched: list[str]) -> tuple[Instance, 
 
 
 def _repeated(client: EC2Client, step: Step, arguments: dict[str, Any]) -> Any:
+    """Call EC2, again while it throttles or does not know yet what an earlier step created.
+
+    Return its answer, or {} if the work was already done. Raises AwsError.
+    """
     for wait_s in itertools.islice(backoff_delays(0.5, 2.0), ATTEMPTS):
         try:
             with translated():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterctl.domain.cluster import ClusterSpec, Disk, Market
 from clusterctl.domain.ranges import format_indices
@@ -14,9 +14,6 @@ from clusterctl.ec2.images import Image
 from clusterctl.ec2.launch.capacity import Place
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.money.costs import format_limits
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -152,9 +149,11 @@ def _efa_only(card: int, common: dict[str, Any]) -> dict[str, Any]:
 
 # The default size of a root volume, unless the image's is larger.
 LEAST_GIB = 150
-# Machines with at least so many GPUs read data and write checkpoints faster than the performance
-# included in gp3's price allows (3,000 IOPS, 125 MiB/s). They get more by default.
-LARGE_GPUS, LARGE_IOPS, LARGE_MIB_S = 4, 6000, 500
+# GPUs from which on a machine counts as large.
+LARGE_GPUS = 4
+# Large machines read data and write checkpoints faster than the performance included in gp3's price
+# allows (3,000 IOPS, 125 MiB/s). They get more by default.
+LARGE_IOPS, LARGE_MIB_S = 6000, 500
 
 
 # A new root volume loads each block from the image's snapshot when it is first read, at a rate that

@@ -421,7 +421,7 @@ def spending(
     head = min(instances, key=lambda one: (one.retired, one.node.index))
     limits = parse_limits(head.limits_text)
     spent = sum(cost.spent_usd for cost in costs)
-    ends, by = _end(instances, costs, limits, total, spent, now)
+    ends, by = _end(instances, costs, limits, total, spent)
     return Spending(
         usd_per_hour=total,
         spent_usd=spent,
@@ -445,7 +445,6 @@ def _end(
     limits: Limits,
     hourly: float | None,
     spent: float,
-    now: datetime,
 ) -> tuple[float | None, str]:
     running = [(one, cost) for one, cost in zip(instances, costs) if one.node.state in AWAKE]
     ends: list[tuple[float, str]] = []
