@@ -178,7 +178,7 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
         output.data({"jobs": jobs, **others.as_data(hostlines.failure_data)})
     else:
         for before, job in cancelled.jobs:
-            output.line(how_it_ended(job) + ("" if before.running else " already"))
+            output.line(how_it_ended(job) + ("" if before.unended else " already"))
         if others.found:
             show_processes(others.found)
             output.line(how_they_ended(others))

@@ -450,7 +450,7 @@ def how_it_went(job: JobRecord) -> str:
     from clusterctl.jobs.detached import JobState
     from clusterctl.operations.results import state_phrase
 
-    if job.running:
+    if job.unended:
         return f"{state_phrase(job)}: this is what it has written so far"
     # It is not known when a lost job ended.
     after = "" if job.state is JobState.LOST else f" after {format_duration(job.duration_s)}"

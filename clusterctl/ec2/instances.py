@@ -32,11 +32,11 @@ STATUS_IDS = 100
 class Instance:
     """A node together with EC2's other facts and the cluster's tags on it.
 
-    `node.launched_at` is the start of the last run, `made_at` the start of the first one; None
-    where EC2 does not show it. `wanted` has the indices that all nodes of the cluster should have.
-    `retired` nodes are being replaced. `state_since` is EC2's StateTransitionReason, which may name
-    the time of a stop (see `stopped_since`). `reservation_id` is set only for an instance that was
-    launched into that reservation by id. `owner_id` is the account that pays.
+    `node.launched_at` is the start of the last run, `first_launched_at` the start of the first one;
+    None where EC2 does not show it. `wanted` has the indices that all nodes of the cluster should
+    have. `retired` nodes are being replaced. `transition_reason` is EC2's StateTransitionReason,
+    which may name the time of a stop (see `stopped_since`). `reservation_id` is set only for an
+    instance that was launched into that reservation by id. `owner_id` is the account that pays.
     """
 
     node: Node
@@ -47,7 +47,7 @@ class Instance:
     key_name: str
     launch_token: str
     state_reason: str = ""
-    state_since: str = ""
+    transition_reason: str = ""
     retired: bool = False
     unfinished: tags.Unfinished = tags.Unfinished()
     vpc_id: str = ""
@@ -63,7 +63,7 @@ class Instance:
     disk: Disk = field(default_factory=Disk)
     limits_text: str = ""
     spent: tags.Spent = field(default_factory=tags.Spent)
-    made_at: datetime | None = None
+    first_launched_at: datetime | None = None
     owner_id: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
 
@@ -265,7 +265,7 @@ def read_instance(described: Any) -> Instance:
         image_id=described.get("ImageId", ""),
         key_name=described.get("KeyName", ""),
         launch_token=tagged.get(tags.LAUNCH, ""),
-        state_since=described.get("StateTransitionReason", ""),
+        transition_reason=described.get("StateTransitionReason", ""),
         retired=tags.RETIRED in tagged,
         unfinished=tags.read_unfinished(tagged.get(tags.UNFINISHED, "")),
         vpc_id=described.get("VpcId", ""),
@@ -283,7 +283,7 @@ def read_instance(described: Any) -> Instance:
         disk=tags.read_disk(tagged.get(tags.DISK, "")),
         limits_text=tagged.get(tags.LIMITS, ""),
         spent=tags.read_spent(tagged.get(tags.SPENT, "")),
-        made_at=_made_at(described),
+        first_launched_at=_first_launched_at(described),
         owner_id=described.get("OwnerId", ""),
         tags=tagged,
         state_reason=_reason(reason.get("Code") or "", reason.get("Message") or ""),
@@ -319,7 +319,7 @@ def _primary_interface(described: Any) -> Any:
     return {}
 
 
-def _made_at(described: Any) -> datetime | None:
+def _first_launched_at(described: Any) -> datetime | None:
     # The primary interface cannot be detached, so it was attached at the first launch. LaunchTime,
     # in contrast, changes at every start.
     attached: Any = _primary_interface(described).get("Attachment") or {}

@@ -97,8 +97,8 @@ class JobRecord:
     metric_definitions: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def running(self) -> bool:
-        """Whether the job has not ended; True for a queued one, too."""
+    def unended(self) -> bool:
+        """Whether the job is running or queued."""
         return self.state in (JobState.RUNNING, JobState.QUEUED)
 
     @property
@@ -122,7 +122,7 @@ class JobRecord:
             "waits_for": list(self.waits_for),
             "head_rebooted": self.rebooted,
             "started_at": self.started_at.isoformat(),
-            "ended_at": None if self.running else self.ended_at.isoformat(),
+            "ended_at": None if self.unended else self.ended_at.isoformat(),
             "duration_s": round(self.duration_s, 1),
             "usd": None if self.usd is None else round(self.usd, 4),
             "usd_per_hour": self.usd_per_hour,
@@ -527,9 +527,9 @@ def follow_job(
         try:
             job, seen = seen or find_job(connections, head, job_id), None
             known = _known(job)
-            command = tail_command(job_id, offset, job.running, silent=sink is None, rank=rank)
+            command = tail_command(job_id, offset, job.unended, silent=sink is None, rank=rank)
             read_data(connections, head, command, received)
-            if not job.running:
+            if not job.unended:
                 return job
             time.sleep(BETWEEN_LOOKS_S)
         except (ConnectionLost, HostUnreachable) as lost:

@@ -352,7 +352,9 @@ def _ended(
     )
 
 
-def note_end(home: Path, clients: Clients, name: str, instances: Sequence[Instance]) -> None:
+def record_removal_cost(
+    home: Path, clients: Clients, name: str, instances: Sequence[Instance]
+) -> None:
     """Record in `home` what these nodes have cost. To be called before they are terminated.
 
     `instances` are as EC2 last showed them. Those that already shut down are left out, since they

@@ -20,7 +20,7 @@ from clusterctl.ec2.cluster_resources import (
 )
 from clusterctl.ec2.instances import Instance, find_instances
 from clusterctl.ec2.network.vpcs import release_addresses
-from clusterctl.operations.costs import note_end
+from clusterctl.operations.costs import record_removal_cost
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import StepProgress
 from clusterctl.operations.local_state import delete_folder, locked, record_removed, sent_launches
@@ -122,7 +122,7 @@ def _remove(
     def looked(left: Sequence[Instance]) -> None:
         # Costs are noted before the first termination: EC2 forgets an instance within the hour.
         if not told:
-            note_end(folder.path.parent, clients, name, left)
+            record_removal_cost(folder.path.parent, clients, name, left)
         if left and told[-1:] != [len(left)]:
             told.append(len(left))
             progress.step(f"terminating {name}: {count(len(left), 'node')} left")

@@ -34,10 +34,10 @@ from clusterctl.ec2.gc.removal import RemainingResource, remove, still_exists_er
 from clusterctl.ec2.gc.resources import STOPPED_SEEN, Resource, ResourceKind
 from clusterctl.ec2.gc.sweep import RegionResources, Unseen, look, unreachable_region
 from clusterctl.ec2.instances import Instance
-from clusterctl.ec2.launch.attempt import SETTLED_AFTER_S
+from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd, price_key
 from clusterctl.ec2.money.prices import find_prices
-from clusterctl.operations.costs import Region, note_end
+from clusterctl.operations.costs import Region, record_removal_cost
 from clusterctl.operations.down import await_unsettled_launches
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import locked, sent_launches
@@ -133,7 +133,7 @@ def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
     """Return the clusters with a folder in `home` that may be at these sites, given by region."""
     paths = [path for path in home.glob("*") if path.is_dir() and is_cluster_name(path.name)]
     regions = {folder: _regions(folder, sites) for folder in map(ClusterFolder, paths)}
-    recent = time.time() - SETTLED_AFTER_S
+    recent = time.time() - UNKNOWN_FOR_S
     return LocalClusters(
         here=_identities(regions, regions),
         locked=_identities(
@@ -470,21 +470,21 @@ class GarbageCollector:
                     except ClusterctlError as failure:
                         busy[name] = failure
             free = [one for one in resources if one.cluster not in busy]
-            self._note_end(place, free)
+            self._record_removal_cost(place, free)
             left = remove(place.clients, place.host, free, self._told, self._tell)
         taken = (
             RemainingResource(one, busy[one.cluster]) for one in resources if one.cluster in busy
         )
         return (*left, *taken)
 
-    def _note_end(self, place: Region, resources: Sequence[Resource]) -> None:
+    def _record_removal_cost(self, place: Region, resources: Sequence[Resource]) -> None:
         """Record what the instances among these have cost, before they are terminated."""
         ending: dict[str, list[Instance]] = {}
         for one in resources:
             if one.instance is not None:
                 ending.setdefault(one.instance.cluster, []).append(one.instance)
         for name, instances in ending.items():
-            note_end(self._home, place.clients, name, instances)
+            record_removal_cost(self._home, place.clients, name, instances)
 
     def _told(self, resource: Resource) -> None:
         with self._lock:

@@ -212,14 +212,14 @@ def _used_h(
 
     Leaves out nodes that cannot be reached and those whose guard has not counted from the start.
     """
-    made = {one.node.name: one for one in instances if not one.retired and one.made_at}
+    made = {one.node.name: one for one in instances if not one.retired and one.first_launched_at}
 
     def one(target: Target) -> float | None:
         found = made.get(target.host)
-        if found is None or found.made_at is None:
+        if found is None or found.first_launched_at is None:
             return None
         said = connections.run(target, used_command(), timeout_s=TIMEOUT_S).stdout
-        return parse_used_h(said, found.made_at.timestamp())
+        return parse_used_h(said, found.first_launched_at.timestamp())
 
     outcomes = fan_out(one, targets).outcomes
     return {made[one.host].node.instance_id: one.value for one in outcomes if one.value is not None}

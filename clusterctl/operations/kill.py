@@ -209,7 +209,7 @@ def cancel(access: Access, job_id: str | None = None) -> CancelReport:
             silent = error
     # End the queue from its back: if the running job ended first, the next one would start.
     for job in reversed(jobs):
-        if job.running:
+        if job.unended:
             end_job(access.connections, access.head, job.job_id)
     others = kill(access, ProcessQuery(job_id=job_id))
     # End these jobs' processes on nodes in quarantine, too. A quarantined node that does not answer

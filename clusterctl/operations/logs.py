@@ -53,7 +53,7 @@ def jobs_of(access: Access) -> list[JobRecord]:
 
 def running_jobs(access: Access) -> list[JobRecord]:
     """Return the jobs that have not ended, queued ones included. Raise HostError."""
-    return [job for job in jobs_of(access) if job.running]
+    return [job for job in jobs_of(access) if job.unended]
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
             raise UsageError(f"{place} holds {holds}", "name another folder")
         place.mkdir(parents=True, exist_ok=True)
         with locked_staging_folder(place, job_id) as (draft, is_ours):
-            if job.model_dir is not None and not job.running:
+            if job.model_dir is not None and not job.unended:
                 _collect(access, job_id)
             _unpack(access, job_id, draft)
             theirs = [path.name for path in draft.iterdir() if (place / path.name).exists()]

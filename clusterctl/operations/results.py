@@ -105,7 +105,7 @@ def results_of_cluster(
     if job.state is not JobState.SUCCEEDED:
         hint = f"that job {state_phrase(job)}; {hint}"
     own = LogText(f"the log of job {job.job_id}", _job_log(access, job))
-    if job_id and not job.running:
+    if job_id and not job.unended:
         # The log folder may hold a later job's logs by now, but the job has a copy of its rows.
         logs = _logs(access, [f"~/{JOBS_FOLDER}/{job_id}/{METRICS}"])
     else:

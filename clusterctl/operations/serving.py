@@ -306,7 +306,7 @@ def served(access: Access) -> FanoutResult[list[Served]]:
     targets = {target.host: target for target in access.all_targets}
 
     def parse(result: CommandResult) -> list[Served]:
-        jobs = [job for job in parse_jobs(result) if job.preset == SERVE and job.running]
+        jobs = [job for job in parse_jobs(result) if job.preset == SERVE and job.unended]
         return [_served(targets[result.host], job) for job in jobs]
 
     found = access.connections.run_all(

@@ -104,7 +104,7 @@ def describe_state(instance: Instance, impaired: str = "") -> str:
         return f"{node.state.value}{since}" + (f", {impaired}" if impaired else "")
     # EC2 records the time of a stop only if the stop was requested, not if the machine switched
     # itself off.
-    at = stopped_since(instance.state_since)
+    at = stopped_since(instance.transition_reason)
     since = f" since {at:%Y-%m-%d %H:%M:%S} UTC" if at else ""
     reason = f" ({instance.state_reason})" if instance.state_reason else ""
     return node.state.value + since + reason

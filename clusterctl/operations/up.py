@@ -17,7 +17,7 @@ from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
 from clusterctl.ec2.launch.preflight import check_twins
 from clusterctl.ec2.tags import Unfinished
-from clusterctl.operations.costs import note_end, note_spent
+from clusterctl.operations.costs import note_spent, record_removal_cost
 from clusterctl.operations.guards import with_complete_user_data
 from clusterctl.operations.launcher import Launcher, LaunchRefused
 from clusterctl.operations.local_state import LocalKey, keep_key, local_key, locked
@@ -120,7 +120,7 @@ def terminate_leaving(launcher: Launcher, name: str) -> None:
         launcher.progress.step(
             f"terminating {fold_hosts([found.node.name for found in going])}, no longer needed"
         )
-        note_end(launcher.home, launcher.clients, name, going)
+        record_removal_cost(launcher.home, launcher.clients, name, going)
         ids = [found.node.instance_id for found in going]
         terminate(client, name, DISMISSED_WITHIN_S, ids)
 

@@ -16,7 +16,7 @@ from clusterctl.cli.money import limits_words
 from clusterctl.domain.cluster import Limits
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
-from clusterctl.operations.costs import note_end
+from clusterctl.operations.costs import record_removal_cost
 from tests.cli.running import clusterctl
 from tests.lab.running import wait_until
 from tests.moto_ec2 import NEW_IMAGE, REGION, client, clients_of, moto_client, moto_url
@@ -184,7 +184,7 @@ def test_a_spreadsheet_gets_numbers(clusterctl, client):
 def remove(clusterctl, client, moto_url, name):
     """Record the cost and remove the cluster, as `down` does."""
     instances = find_instances(client, name)
-    note_end(clusterctl.home, clients_of(moto_url), name, instances)
+    record_removal_cost(clusterctl.home, clients_of(moto_url), name, instances)
     client.terminate_instances(InstanceIds=[one.node.instance_id for one in instances])
 
 
@@ -266,7 +266,7 @@ def test_what_cannot_be_noted_does_not_stop_a_removal(clusterctl, client, moto_u
     clusterctl.home.mkdir()
     (clusterctl.home / "file").write_text("")
     home = clusterctl.home / "file"
-    note_end(home, clients_of(moto_url), "demo", find_instances(client, "demo"))
+    record_removal_cost(home, clients_of(moto_url), "demo", find_instances(client, "demo"))
 
 
 @pytest.mark.parametrize(

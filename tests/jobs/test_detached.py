@@ -234,7 +234,7 @@ def test_a_cancelled_job_ends_by_itself_and_is_not_evaluated(node, train, evalua
     start_job(node, HEAD, job, "demo")
     there = folder(node) / "log"
     eventually(lambda: "ready\n" in there.read_text().splitlines(True))
-    assert find_job(node, HEAD, JOB).running
+    assert find_job(node, HEAD, JOB).unended
     assert end_job(node, HEAD, JOB)
     seen = find_job(node, HEAD, JOB)
     assert (seen.state, seen.exit_status) == (JobState.CANCELLED, 143)
@@ -289,10 +289,10 @@ def test_a_job_that_is_being_started_is_neither_lost_nor_cleaned_away(node):
         wait([cleaned, listed], timeout=1.0)
         (node.home / "go").touch()
         assert started.result(timeout=240)
-        assert [job.running for job in listed.result(timeout=240)] == [True], "it is not lost"
+        assert [job.unended for job in listed.result(timeout=240)] == [True], "it is not lost"
         nothing = {"folders": [], "failed": [], "links": []}
         assert json.loads(cleaned.result(timeout=240).stdout) == nothing
-    assert find_job(node, HEAD, own).running
+    assert find_job(node, HEAD, own).unended
     unforced = node.run(HEAD, clean[0], stdin=CLEAN.stdin(vars(Cleaning(jobs=True)))).stdout
     assert json.loads(unforced) == {"busy": own}, "a job that was started since it was asked"
     assert end_job(node, HEAD, own)
@@ -313,7 +313,7 @@ def test_a_connection_that_ends_while_a_job_is_started_leaves_a_whole_job(node):
     put_tool(node, "tmux", "#!/bin/sh\nexit 1\n")
     put_env(node, '#!/bin/sh\nkill -HUP $PPID; kill -TERM $PPID\nexec /usr/bin/env "$@"\n')
     start_job(node, HEAD, plan(node.home, "exec sleep 600"), "demo")
-    assert find_job(node, HEAD, JOB).running
+    assert find_job(node, HEAD, JOB).unended
     assert end_job(node, HEAD, JOB), "it does not ignore what the start had to"
 
 
@@ -501,7 +501,7 @@ def test_connections_that_break_at_any_byte_lose_and_repeat_nothing(node, monkey
     rng = random.Random(seed)
     written = rng.randbytes(200_000) + b"x" * (1 << 20) + b"\n" + rng.randbytes(5000)
     start_job(node, HEAD, plan(node.home, "true"), "demo")
-    eventually(lambda: not find_job(node, HEAD, JOB).running)
+    eventually(lambda: not find_job(node, HEAD, JOB).unended)
     log = folder(node) / "log"
     there = [0]
     whole = node.run

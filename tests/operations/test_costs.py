@@ -17,7 +17,7 @@ from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.money import prices
 from clusterctl.ec2.money.costs import BRIEF_S, PUBLIC_IPV4_HOUR_USD, Price
 from clusterctl.operations import costs, power
-from clusterctl.operations.costs import cost_report, note_end, note_spent
+from clusterctl.operations.costs import cost_report, note_spent, record_removal_cost
 from tests.cli.running import CommandLine
 from tests.lab.running import client, wait_until
 
@@ -173,7 +173,7 @@ class World:
             if one.state in self.chance.choice((("running",), ("stopped",), ("running", "stopped")))
         ]
         going = self.chance.sample(going, min(len(going), 2))
-        note_end(self.home, self.clients, "demo", self.seen(going))
+        record_removal_cost(self.home, self.clients, "demo", self.seen(going))
         self.wait(2)
         if self.cut_off():
             return

@@ -45,7 +45,7 @@ def instance(index: int = 1, state: NodeState = RUNNING, **fields) -> Instance:
         (
             instance(
                 state=STOPPED,
-                state_since="User initiated (2026-11-02 03:04:05 GMT)",
+                transition_reason="User initiated (2026-11-02 03:04:05 GMT)",
                 state_reason="Client.UserInitiatedShutdown: User initiated shutdown",
             ),
             "",

@@ -155,7 +155,7 @@ def stopped_at(one: Resource) -> datetime | None:
     """Return when an instance stopped, from EC2 or from the tag that `gc` set; None if neither."""
     if one.instance is None or one.made_at is None:
         return None
-    told = stopped_since(one.instance.state_since)
+    told = stopped_since(one.instance.transition_reason)
     try:
         noted = datetime.fromisoformat(one.instance.tags.get(STOPPED_SEEN, ""))
     except ValueError:

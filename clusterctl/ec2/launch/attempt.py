@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 
-# DescribeInstances shows a new instance within seconds. A launch that has shown none after this
-# long was never carried out.
-SETTLED_AFTER_S = 600.0
+# How long the outcome of a launch that has shown no instance counts as unknown. DescribeInstances
+# shows a new instance within seconds: after this long, the launch was never carried out.
+UNKNOWN_FOR_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Attempt:
         made = self._settled(ids, request["MinCount"])
         alive = tuple(found for found in made if found.node.state in AWAKE)
         if len(alive) < len(ids):
-            self._check_dead(request, made, alive)
+            self._handle_deaths(request, made, alive)
         return alive
 
     def _send(self, request: dict[str, Any]) -> Any:
@@ -244,7 +244,7 @@ class Attempt:
             time.sleep(gap_s)
         raise AssertionError("unreachable")
 
-    def _check_dead(
+    def _handle_deaths(
         self, request: dict[str, Any], made: Sequence[Instance], alive: Sequence[Instance]
     ) -> None:
         """Handle instances that died while they started.

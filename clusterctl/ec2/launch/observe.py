@@ -27,7 +27,7 @@ from clusterctl.ec2.instances import (
     members_or_all,
     wanted_of,
 )
-from clusterctl.ec2.launch.attempt import SETTLED_AFTER_S, SentLaunch, read_launches
+from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, SentLaunch, read_launches
 from clusterctl.ec2.launch.capacity import Offers, Reservation, find_offers, find_reservation
 from clusterctl.ec2.launch.quotas import (
     QuotaUse,
@@ -405,5 +405,5 @@ def _ssh_from(client: EC2Client, spec: ClusterSpec, vpc: Vpc, group: SecurityGro
 def _unsettled(client: EC2Client, launch_record: Path) -> tuple[SentLaunch, ...]:
     sent = read_launches(launch_record)
     seen = launched_with(client, [launch.token for launch in sent])
-    recent = time.time() - SETTLED_AFTER_S
+    recent = time.time() - UNKNOWN_FOR_S
     return tuple(launch for launch in sent if launch.token not in seen and launch.sent_at > recent)

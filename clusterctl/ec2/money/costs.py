@@ -310,7 +310,7 @@ class Spending:
 
 def first_launch(instance: Instance) -> datetime:
     """Return the start of the first run; of the last run where EC2 does not show the first."""
-    return instance.made_at or instance.node.launched_at
+    return instance.first_launched_at or instance.node.launched_at
 
 
 def price_key(instance: Instance) -> tuple[str, Market, str]:
@@ -342,7 +342,7 @@ def node_cost(
     hourly = held + (PUBLIC_IPV4_HOUR_USD if node.public_ip else 0.0) + (machine if billed else 0.0)
     unpriced = [] if price else [f"the price of {node.instance_type} is not known"]
     unpriced += ["no tag says how large its disk is"] if disk.size_gib is None else []
-    stopped = stopped_since(instance.state_since)
+    stopped = stopped_since(instance.transition_reason)
     if stopped and stopped < node.launched_at:
         stopped = None  # This is the time of an earlier stop.
     begin, why = _counted_until(instance, stopped)
@@ -371,11 +371,13 @@ def node_cost(
         # A tag of an older version has no hours: derive them from the dollars.
         before_h = spent.usd / (machine + held) if machine else 0.0
     ran_h += before_h
-    if used_h is not None and instance.made_at:
+    if used_h is not None and instance.first_launched_at:
         # The guard has counted all runs, so only unknown prices are missing. Its count is up to ten
         # minutes a boot too high.
         ran_h, missing = max(ran_h, used_h), unpriced
-        usd = max(usd, held * _hours(instance.made_at, now) + used_h * (machine + address))
+        usd = max(
+            usd, held * _hours(instance.first_launched_at, now) + used_h * (machine + address)
+        )
     return NodeCost(hourly if price or not billed else None, usd, ran_h, tuple(missing))
 
 
@@ -395,8 +397,8 @@ def _counted_until(instance: Instance, stopped: datetime | None) -> tuple[dateti
     if spent.usd:
         begin = launched_at if instance.node.state in AWAKE else stopped or launched_at
         return begin, ["an older clusterctl noted what it had cost, and not until when"]
-    if instance.made_at:
-        return instance.made_at, []
+    if instance.first_launched_at:
+        return instance.first_launched_at, []
     return launched_at, ["EC2 does not say when it was launched first"]
 
 
@@ -487,7 +489,7 @@ def _overdue(instances: Sequence[Instance], limits: Limits, now: datetime) -> li
     asleep = [one for one in instances if one.node.state is NodeState.STOPPED]
     if limits.stopped_days is None or not asleep:
         return []
-    stops = [stop for one in asleep if (stop := stopped_since(one.state_since))]
+    stops = [stop for one in asleep if (stop := stopped_since(one.transition_reason))]
     days = max((_hours(stop, now) / 24 for stop in stops), default=0.0)
     if days < limits.stopped_days:
         return []

@@ -11,7 +11,7 @@ from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2.instances import find_instances, launched_with
 from clusterctl.ec2.launch import attempt
-from clusterctl.ec2.launch.attempt import SETTLED_AFTER_S, SentLaunch, read_launches, write_launches
+from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, SentLaunch, read_launches, write_launches
 from tests.ec2.launching import Trouble, launches, refused
 from tests.moto_ec2 import NEW_IMAGE
 
@@ -106,9 +106,7 @@ def test_of_launches_with_other_settings_only_an_old_one_that_shows_nothing_is_p
     with pytest.raises(ClusterctlError, match="cut off"):
         launches.up(SPEC)
     assert unsettled(launches) == ["x"]
-    write_launches(
-        launches.record, [SentLaunch(request, attempt.time.time() - SETTLED_AFTER_S - 1)]
-    )
+    write_launches(launches.record, [SentLaunch(request, attempt.time.time() - UNKNOWN_FOR_S - 1)])
     launches.up(SPEC)
     assert (launches.alive(), unsettled(launches)) == (WHOLE, [])
 

@@ -31,7 +31,7 @@ def machine(hours=0.0, state="running", index=0, made=None, **more):
         launched_at=NOW - timedelta(hours=hours),
     )
     one = Instance(node, "demo", "ubuntu", (0,), "ami-1", "clusterctl-demo", "token", disk=DISK)
-    made = replace(one, made_at=NOW - timedelta(hours=hours if made is None else made))
+    made = replace(one, first_launched_at=NOW - timedelta(hours=hours if made is None else made))
     return replace(made, **more)
 
 
@@ -74,16 +74,16 @@ BY_ITSELF = {"state_reason": "Client.InstanceInitiatedShutdown: Instance initiat
         (machine(3, spent=noted(7.0, 3)), None, None, 7.24, False),
         # Stopped 5 h ago, in the console or by `clusterctl stop`: 4 h of a machine with an address,
         # and 9 h of a disk.
-        (machine(9, "stopped", state_since=ago(5), **BY_USER), TEN, 0.08, 40.74, True),
+        (machine(9, "stopped", transition_reason=ago(5), **BY_USER), TEN, 0.08, 40.74, True),
         (
-            machine(9, "stopped", state_since=ago(5), private=True, **BY_USER),
+            machine(9, "stopped", transition_reason=ago(5), private=True, **BY_USER),
             TEN,
             0.08,
             40.72,
             True,
         ),
         (
-            machine(9, "stopped", spent=noted(41.0, 5.001), state_since=ago(5), **BY_USER),
+            machine(9, "stopped", spent=noted(41.0, 5.001), transition_reason=ago(5), **BY_USER),
             TEN,
             0.08,
             41.41,
@@ -91,26 +91,34 @@ BY_ITSELF = {"state_reason": "Client.InstanceInitiatedShutdown: Instance initiat
         ),
         # Started by clusterctl and stopped in the console: the second run counts as well.
         (
-            machine(9, "stopped", made=50, spent=noted(41.0, 9), state_since=ago(5), **BY_USER),
+            machine(
+                9, "stopped", made=50, spent=noted(41.0, 9), transition_reason=ago(5), **BY_USER
+            ),
             TEN,
             0.08,
             81.74,
             True,
         ),
-        (machine(9, "stopping", state_since=ago(0), **BY_USER), TEN, 0.08, 90.765, True),
+        (machine(9, "stopping", transition_reason=ago(0), **BY_USER), TEN, 0.08, 90.765, True),
         # It stopped itself at an unknown time: at least the disk counts.
         (machine(9, "stopped", **BY_ITSELF), TEN, 0.08, 0.72, False),
         (machine(9, "stopped", spent=noted(41.0, 2), **BY_ITSELF), TEN, 0.08, 41.16, False),
         # EC2's reason is from an earlier stop, and is no evidence about the last run.
-        (machine(9, "stopped", state_since=ago(10), **BY_ITSELF), TEN, 0.08, 0.72, False),
-        (machine(9, "stopped", state_since=ago(5), **BY_USER), None, 0.08, 0.74, False),
+        (machine(9, "stopped", transition_reason=ago(10), **BY_ITSELF), TEN, 0.08, 0.72, False),
+        (machine(9, "stopped", transition_reason=ago(5), **BY_USER), None, 0.08, 0.74, False),
         (machine(9, "stopped", public_ip="198.51.100.7", **BY_ITSELF), TEN, 0.085, 0.765, False),
         # The tag of an older version: its cost is counted once, and is incomplete.
         (machine(3, spent=OLD), TEN, 10.08, 71.24, False),
-        (machine(9, "stopped", spent=OLD, state_since=ago(5), **BY_USER), TEN, 0.08, 41.40, False),
+        (
+            machine(9, "stopped", spent=OLD, transition_reason=ago(5), **BY_USER),
+            TEN,
+            0.08,
+            41.40,
+            False,
+        ),
         (machine(9, "stopped", spent=OLD, **BY_ITSELF), TEN, 0.08, 41.72, False),
         (machine(9, "shutting-down", spent=noted(41.0, 0)), TEN, 0.0, 41.0, False),
-        (replace(machine(3), made_at=None), TEN, 10.08, 30.24, False),
+        (replace(machine(3), first_launched_at=None), TEN, 10.08, 30.24, False),
     ],
 )
 def test_one_node(node, price, hourly, spent, complete):
@@ -217,10 +225,15 @@ def test_the_head_nodes_limits_count():
         ("budget=31", machine(3), TEN, ["cost.ending"]),
         ("budget=30", machine(3), TEN, ["cost.budget", "cost.ending"]),
         ("budget=30", machine(3), None, ["cost.price", "cost.incomplete"]),
-        ("idle-minutes=5 stopped-days=3", machine(99, "stopped", state_since=ago(71)), TEN, []),
         (
             "idle-minutes=5 stopped-days=3",
-            machine(99, "stopped", state_since=ago(73)),
+            machine(99, "stopped", transition_reason=ago(71)),
+            TEN,
+            [],
+        ),
+        (
+            "idle-minutes=5 stopped-days=3",
+            machine(99, "stopped", transition_reason=ago(73)),
             TEN,
             ["cost.stopped"],
         ),
