@@ -14,7 +14,7 @@ from clusterctl.copy import failures
 from clusterctl.copy.health import Health
 from clusterctl.copy.plan import SourceSummary
 from clusterctl.copy.topology import SOURCE, Peer, PeerState, Timeouts, Topology
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.node.relay.messages import (
     NOT_TOLD,
     Begin,
@@ -29,6 +29,7 @@ from clusterctl.node.relay.messages import (
     Progress,
     PullFrom,
     Stop,
+    printable,
 )
 
 # If this program was suspended (Ctrl-Z, a closed laptop), a long gap between ticks does not mean
@@ -116,7 +117,10 @@ class Coordinator:
             self._drop(peer, error or failures.died(node))
 
     def tick(self, now: float) -> list[tuple[str, Order]]:
-        """Return the orders that are due, each with its node. Raises what the planner raises."""
+        """Return the orders that are due, each with its node.
+
+        Raises what the planner raises, and UsageError if --delete would remove the source.
+        """
         self._advance(now)
         self._find_dead()
         if self.planned is None:
@@ -251,7 +255,20 @@ class Coordinator:
         if self._ready_at is None:
             self._ready_at = self.now
         if not waiting or self.now - self._ready_at >= self.timeouts.gather_s:
+            self._spare_source(there)
             self._begin(summary, self._plan(summary, there), there)
+
+    def _spare_source(self, there: Sequence[str]) -> None:
+        """Raise UsageError before any node deletes if one of them would remove the source.
+
+        A node that is ready later refuses by itself.
+        """
+        host, endangered = self._listed.host, self._listed.endangered
+        if endangered and any(self.net.peers[name].at.host == host for name in there):
+            raise UsageError(
+                f"{printable(endangered)} is what is copied, and --delete would remove it",
+                "leave out --delete, or choose a destination that SRC is not in",
+            )
 
     def _begin(self, summary: SourceSummary, planned: Planned, there: Sequence[str]) -> None:
         net = self.net

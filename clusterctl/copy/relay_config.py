@@ -34,6 +34,7 @@ def source_config(request: CopyRequest) -> dict[str, Any]:
         "role": "source",
         "sources": list(request.sources),
         "names_b64": None if names is None else [base64.b64encode(n).decode() for n in names],
+        "delete_in": request.destination if request.delete else None,
     }
 
 

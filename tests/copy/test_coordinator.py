@@ -10,6 +10,7 @@ import pytest
 from clusterctl.copy.coordinator import Coordinator
 from clusterctl.copy.health import Health
 from clusterctl.copy.topology import SOURCE, Peer, PeerState, Timeouts, Topology
+from clusterctl.domain.errors import UsageError
 from clusterctl.node.relay.messages import (
     Begin,
     Done,
@@ -312,6 +313,19 @@ def test_blocks_are_summed_by_gmac_where_all_that_may_take_part_can(without):
         orders += coordinator.tick(1.0 + tenth / 10)
     begun = {order.gmac for _, order in orders if isinstance(order, Begin)}
     assert begun == {not without}
+
+
+@pytest.mark.parametrize("host", ["a", "b"])
+def test_no_node_begins_where_delete_would_remove_the_source(host):
+    coordinator = Coordinator(["n0", "n1"], lambda *_: Plan(("n0", "n1")))
+    coordinator.handle_event(0.0, SOURCE, Listed("d", 1, 1 << 20, host="a", endangered="/x/set"))
+    for name, at in ((SOURCE, "a"), ("n0", host), ("n1", "c")):
+        coordinator.handle_event(0.0, name, Listening(name, 4000, host=at))
+    if host == "a":
+        with pytest.raises(UsageError, match="/x/set is what is copied"):
+            coordinator.tick(0.0)
+    else:
+        assert any(isinstance(order, Begin) for _, order in coordinator.tick(0.0))
 
 
 NONSENSE = [

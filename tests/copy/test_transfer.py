@@ -162,6 +162,17 @@ def test_from_a_node(hosts, data):
     assert (hosts.home(3) / "from" / "file").read_bytes() == b"of host2"
 
 
+def test_delete_that_would_remove_the_source_is_refused_on_every_host(hosts):
+    for number in range(1, 4):
+        for name in ("above/set/x", f"above/extra-{number}"):
+            (hosts.home(number) / name).parent.mkdir(parents=True, exist_ok=True)
+            (hosts.home(number) / name).write_text("x")
+    before = [tree(hosts.home(number) / "above") for number in range(1, 4)]
+    with pytest.raises(UsageError, match="is what is copied"):
+        copy(hosts, "~/above/set/", "~/above/", from_node=0, delete=True)
+    assert [tree(hosts.home(number) / "above") for number in range(1, 4)] == before
+
+
 @pytest.mark.parametrize("source", ["/nothing/there", "/nothing/there/", "~/nothing*"])
 def test_nothing_at_the_source(hosts, source):
     with pytest.raises(UsageError, match="nothing"):

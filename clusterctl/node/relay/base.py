@@ -107,7 +107,8 @@ class Relay:
         """
         own, client = _addresses()
         address, port = self.server.listen(bind or own, self.config.get("port", 0))
-        self.emit(Listening(address, port, client, os.cpu_count() or 0, gmac_is_faster()))
+        cores = os.cpu_count() or 0
+        self.emit(Listening(address, port, client, cores, gmac_is_faster(), host_identity()))
 
     def emit(self, event: Event) -> None:
         """Send an event to the client. If the client is gone, end the relay."""

@@ -26,7 +26,7 @@ class Listening(NamedTuple):
     """The relay accepts connections. `cores`: the machine's processors, 0 if not known.
 
     `client_address` is the client's as the node sees it, "" outside of SSH. `gmac`: on this machine
-    GMAC is faster than CRC-32.
+    GMAC is faster than CRC-32. Relays with the same `host` are on the same machine.
     """
 
     address: str = ""
@@ -34,6 +34,7 @@ class Listening(NamedTuple):
     client_address: str = ""
     cores: int = 0
     gmac: bool = False
+    host: str = ""
 
 
 class Listed(NamedTuple):
@@ -41,7 +42,7 @@ class Listed(NamedTuple):
 
     `left_out` is the number of entries that could not be read; `warnings` name the first of them.
     `single`: the source is one file. From `host` and `roots` a target on the same machine learns
-    what it must not delete.
+    what it must not delete. `endangered` is a source that --delete would remove there, if any.
     """
 
     digest: str = ""
@@ -52,6 +53,7 @@ class Listed(NamedTuple):
     single: bool = False
     host: str = ""
     roots: tuple[str, ...] = ()
+    endangered: str = ""
 
 
 class Gap(NamedTuple):

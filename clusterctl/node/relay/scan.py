@@ -126,8 +126,37 @@ def _expand(pattern: bytes) -> list[bytes]:
     return matches
 
 
+def endangered(sources: Sequence[bytes], base: bytes, dst: bytes) -> bytes:
+    """Return the path of a source that --delete would remove on a machine where DST is too.
+
+    Empty if there is none. A source that is copied onto itself is safe, with all that is below it.
+    """
+    folders, safe, paths = [], [], []
+    for path in (path for source in sources for path in _expand(os.path.join(base, source))):
+        contents = _is_contents(path)
+        folder, name = os.path.split(path)
+        real = os.path.join(os.path.realpath(folder), name)
+        target = dst if contents else os.path.join(dst, name)
+        if contents or (os.path.isdir(path) and not os.path.islink(path)):
+            real, target = os.path.realpath(path), os.path.realpath(target)
+            folders.append(target)
+        paths.append(real)
+        if real == target:
+            safe.append(real)
+    for path in paths:
+        above = [folder for folder in folders if os.path.commonpath([folder, path]) == folder]
+        if above and not any(os.path.commonpath([one, path]) == one for one in safe):
+            return path
+    return b""
+
+
+def _is_contents(path: bytes) -> bool:
+    """Return whether a path stands for what is in the folder, not for the folder."""
+    return path.endswith(b"/") or os.path.basename(path) in (b".", b"..")
+
+
 def _take(gathering: _Gathering, path: bytes) -> None:
-    contents = path.endswith(b"/") or os.path.basename(path) in (b".", b"..")
+    contents = _is_contents(path)
     try:
         status = os.stat(path) if contents else os.lstat(path)
     except OSError as error:

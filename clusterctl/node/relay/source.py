@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 
 from clusterctl.node.relay.base import Relay, host_identity
 from clusterctl.node.relay.blocks import BlockSet
+from clusterctl.node.relay.compare import destination
 from clusterctl.node.relay.hashing import Crc32, Gmac, Sum, digests_of_files
 from clusterctl.node.relay.layout import Extent, Layout
 from clusterctl.node.relay.manifest import FILE, Entry, bytes_of, digest_of, encode, text_of
 from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Listed, Order
-from clusterctl.node.relay.scan import SourceError, scan
+from clusterctl.node.relay.scan import SourceError, endangered, scan
 from clusterctl.node.relay.wire import CHUNK, LENGTH, Link, Waits, thread_buffer, trailer, waited_s
 
 
@@ -194,8 +195,15 @@ class SourceRelay(Relay):
                 single=single,
                 host=host_identity(),
                 roots=tuple(text_of(os.path.realpath(os.path.join(base, one))) for one in sources),
+                endangered=self._endangered(sources, base),
             )
         )
+
+    def _endangered(self, sources: list[bytes], base: bytes) -> str:
+        if self.config.get("delete_in") is None:
+            return ""
+        dst = destination(self.config["delete_in"], os.path.expanduser("~"))
+        return text_of(endangered(sources, base, dst))
 
     def _asked(self) -> tuple[list[bytes], list[bytes] | None, bytes]:
         config = self.config

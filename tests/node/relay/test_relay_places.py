@@ -166,6 +166,8 @@ def test_the_source_is_not_what_is_deleted_through_a_link(relays, tmp_path):
 
 def test_the_source_is_not_what_is_deleted(relays, data, tmp_path):
     refuses(relays, f"{data}/sub/", data)
+    listed = relays.source(f"{data}/sub/", delete_in=str(data)).expect("manifest")
+    assert listed["endangered"] == f"{data}/sub"
     assert (data / "sub" / "b").read_bytes() == b"b"
     assert not (data / ".clusterctl-copy").exists()
 

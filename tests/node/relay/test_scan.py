@@ -11,7 +11,7 @@ import pytest
 from clusterctl.node.relay.compare import compare, destination, place
 from clusterctl.node.relay.hashing import digests_of_files
 from clusterctl.node.relay.manifest import Entry
-from clusterctl.node.relay.scan import SourceError, _data_of, scan
+from clusterctl.node.relay.scan import SourceError, _data_of, endangered, scan
 from tests.node.relay.relays import make
 
 
@@ -102,6 +102,33 @@ def test_what_is_no_file_is_said_to_be_left_out(tmp_path, data):
     found = scan([b"data/"], None, os.fsencode(tmp_path))
     assert found.warnings == [f"{tmp_path}/data/fifo: not a file, folder or symbolic link"]
     assert b"fifo" not in names(found)
+
+
+@pytest.mark.parametrize(
+    ("sources", "dst", "path"),
+    [
+        ([b"data/d/"], b"data", b"data/d"),
+        ([b"data/d/."], b"data/d/..", b"data/d"),
+        ([b"data/[d]/"], b"data", b"data/d"),
+        ([b"data/l/"], b"data", b"data/d"),
+        ([b"data/l/"], b"to-data/", b"data/d"),
+        ([b"data/d/e", b"other/"], b"data", b"data/d/e"),
+        ([b"data/d/data"], b".", b"data/d/data"),
+        ([b"other/", b"data"], b"data", b"data"),
+        ([b"data/"], b"data", b""),
+        ([b"data"], b".", b""),
+        ([b"data/", b"data/d/"], b"data", b""),
+        ([b"data/d"], b"data", b""),
+        ([b"data/d/e"], b"data", b""),
+        ([b"data/d/"], b"data-2", b""),
+        ([b"data/d/"], b"nothing", b""),
+    ],
+)
+def test_a_source_that_delete_would_remove(tmp_path, data, sources, dst, path):
+    make(tmp_path, {b"other/x": b"", b"data/d/data/x": b""})
+    (tmp_path / "to-data").symlink_to("data")
+    base = os.fsencode(tmp_path)
+    assert endangered(sources, base, base + b"/" + dst) == (path and base + b"/" + path)
 
 
 @pytest.mark.parametrize(
