@@ -243,6 +243,8 @@ def test_a_link_to_the_path_is_followed_and_what_copies_keep_is_no_part(hosts, h
     (homes[1] / ".clusterctl-copy" / "part").write_text("x")
     report = check(hosts, "shortcut")
     assert (report.exit_status, report.groups[0].total.files) == (0, 4)
+    (homes[1] / ".clusterctl-copy-notes").write_text("x")
+    assert said(check(hosts)) == [("extra", ".clusterctl-copy-notes", ("host2",), "a file")]
 
 
 def test_nothing_there(hosts, homes):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from clusterctl.node.relay.hashing import has_digest, side_by_side
 from clusterctl.node.relay.manifest import FOLDER, LINK, MODES, Entry, text_of
-from clusterctl.node.relay.scan import STAGING
+from clusterctl.node.relay.scan import is_own
 
 SECOND_NS = 1_000_000_000
 
@@ -161,7 +161,7 @@ def _extra(
     for folder in folders:
         prefix = b"" if folder == b"." else folder + b"/"
         for name in _names(root + b"/" + prefix, unlisted):
-            if prefix + name not in known and name != STAGING:
+            if prefix + name not in known and not is_own(name):
                 found.extend(_tree(root, prefix + name, unlisted))
     return found
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 
 from clusterctl.node.relay.hashing import SHA256_BYTES, has_digest
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, UNKNOWN_MODE, Entry, text_of
-from clusterctl.node.relay.scan import STAGING
 from clusterctl.node.relay.staging import Removed, Staging
 from clusterctl.node.relay.wire import Waits, libc, waited_s
 
@@ -260,7 +259,7 @@ class Publisher(threading.Thread):
             if error.errno != errno.EXDEV:
                 raise
             # The folder is a link to another disk: copy the part there first, then rename it.
-            beside = os.path.dirname(path) + b"/" + STAGING + b"-" + os.path.basename(part)
+            beside = self._staging.beside(part, os.path.dirname(path))
             try:
                 _copy_to_disk(part, beside)
                 self._rename(beside, path)

@@ -42,7 +42,7 @@ from clusterctl.node.relay.manifest import (
     text_of,
 )
 from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Done, Gap, Listed
-from clusterctl.node.relay.scan import STAGING
+from clusterctl.node.relay.scan import is_own
 from clusterctl.node.relay.wire import Waits
 
 if TYPE_CHECKING:
@@ -264,8 +264,8 @@ def why_not(one: Object) -> str:
         return "it is no name that a file can have"
     if b"\n" in name:
         return "no tool is given names of more than one line"
-    if parts[0].startswith(STAGING):
-        return "the name is that of a folder of clusterctl's own"
+    if is_own(name):
+        return "the name is one that copies give while they go on"
     if any(len(part) > LONGEST_NAME for part in parts) or len(name) > LONGEST_PATH:
         return "its name is too long for a file"
     return "it is archived: copy it to another storage class" if one.archived else ""

@@ -5,20 +5,29 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, MODES, Entry, sort_key, text_of
 
-# The name of the folder for files that are not whole yet. It never belongs to a data set.
+# The name of the folder for files that are not whole yet.
 STAGING = b".clusterctl-copy"
+# The names that copies give: that folder's, and those of `Staging.beside`. They never belong to a
+# data set.
+_OWN = re.compile(rb"\.clusterctl-copy(-[0-9a-f]{32})?")
 # A sparse file in more segments than this is copied with zeros in place of its holes.
 MOST_SEGMENTS = 10_000
 
 
 class SourceError(Exception):
     """Raised if there is nothing to copy; the message says why."""
+
+
+def is_own(path: bytes) -> bool:
+    """Return whether a relative path has a name that only copies give, or is below one."""
+    return any(map(_OWN.fullmatch, path.split(b"/")))
 
 
 class LeftOut(NamedTuple):
@@ -120,7 +129,7 @@ def _expand(pattern: bytes) -> list[bytes]:
     if os.path.lexists(pattern) or not glob.has_magic(pattern):
         return [pattern]
     found = sorted(glob.glob(pattern))
-    matches = [one for one in found if not os.path.basename(one).startswith(STAGING)]
+    matches = [one for one in found if not is_own(os.path.basename(one))]
     if not matches:
         raise SourceError(f"nothing matches {text_of(pattern)}")
     return matches
@@ -175,7 +184,7 @@ def _take_names(gathering: _Gathering, root: bytes, names: Sequence[bytes]) -> N
         if not name or name == b"." or name.split(b"/")[0] == b"..":
             raise SourceError(f"not a name below {text_of(root)}: {text_of(raw)}")
         path = os.path.join(root, name)
-        if b"/" + STAGING in b"/" + name:  # its place is that of this copy's own staging folder
+        if is_own(name):  # its place is that of this copy's own staging folder
             gathering.leave_out(path, "an interrupted copy has left it")
             continue
         try:
@@ -206,7 +215,7 @@ def _walk(gathering: _Gathering, top: bytes, name: bytes) -> None:
             gathering.leave_out(folder, error)
             continue
         for child in children:
-            if child.name.startswith(STAGING):
+            if is_own(child.name):
                 continue
             below = prefix + b"/" + child.name if prefix else child.name
             try:

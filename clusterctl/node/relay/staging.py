@@ -99,6 +99,12 @@ class Staging:
         return self.folder + b"/%d" % number
 
     @staticmethod
+    def beside(part: bytes, folder: bytes) -> bytes:
+        """Return the path of a part's copy in a folder that is on another disk."""
+        name = hashlib.blake2b(part, digest_size=16).hexdigest().encode()
+        return folder + b"/" + STAGING + b"-" + name
+
+    @staticmethod
     def _name(entry: Entry) -> bytes:
         told = f"{entry.size} {entry.mtime_ns} {entry.changed_ns} {entry.segments}\n".encode()
         told += entry.digest + entry.path

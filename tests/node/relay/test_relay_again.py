@@ -289,13 +289,18 @@ def test_a_destination_that_someone_removes_ends_the_relay(relays, tmp_path):
 def test_what_an_interrupted_copy_left_at_the_source_is_no_data_though_it_is_named(
     relays, tmp_path
 ):
-    src = tmp_path / "src"
-    make(src, {b".clusterctl-copy/lock": b"", b".clusterctl-copy/5": b"part", b".x": b"x"})
-    names = [base64.b64encode(name).decode() for name in (b".clusterctl-copy/lock", b".x")]
+    src, own = tmp_path / "src", b".clusterctl-copy-notes"
+    beside = b".clusterctl-copy-" + b"0a" * 16
+    make(src, {b".clusterctl-copy/lock": b"", b".clusterctl-copy/5": b"part", own: b"x"})
+    make(src, {beside: b"part", b"d/" + beside: b"part"})
+    names = [base64.b64encode(name).decode() for name in (b".clusterctl-copy/lock", own, b"d")]
     named = relays.source(str(src), names_b64=names)
     [done] = relays.copy(named, target := relays.target(tmp_path / "named"))
     assert (done["files"], done["left_out"], target.stop()["clean"]) == (1, 0, True)
     [done] = relays.copy(relays.source(f"{src}/.*"), relays.target(f"{tmp_path}/matched/"))
     assert done["files"] == 1
-    for place in ("named", "matched"):
-        assert sorted(tree(tmp_path / place)) == [b".x"]
+    make(tmp_path / "all", {own: b"y", beside: b"another copy's", b"extra": b"z"})
+    [done] = relays.copy(relays.source(f"{src}/"), relays.target(tmp_path / "all", delete=True))
+    assert (done["files"], done["deleted"]) == (1, 1)
+    found = {place: sorted(tree(tmp_path / place)) for place in ("named", "matched", "all")}
+    assert found == {"named": [own, b"d"], "matched": [own], "all": [beside, own, b"d"]}
