@@ -94,7 +94,8 @@ class TransferReport:
 
     `limited_by` is one of `source disk`, `target disk`, `link`, `CPU`, `nothing`. `plan` is
     `CopyPlan.as_data()`. `missing` are nodes that the cluster should have and does not. `verified`
-    are the nodes whose files were read again and are equal to the source's.
+    are the nodes whose files were read again and are equal to the source's, or only to each other's
+    if the source was not `reread`.
     """
 
     source: SourceSummary | None
@@ -107,6 +108,7 @@ class TransferReport:
     plan: dict[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     verified: tuple[str, ...] = ()
+    reread: bool = True
 
     @property
     def failed(self) -> tuple[NodeReport, ...]:

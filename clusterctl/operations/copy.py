@@ -263,8 +263,9 @@ class _Copy:
             onward,
             nodes=(first, *onward.nodes),
             verified=same,
+            reread=False,
             duration_s=time.monotonic() - began,
-            one_copy_s=report.duration_s,
+            one_copy_s=None,  # the rate from the web server says nothing about the nodes' links
         )
 
     def _slowest_link(self) -> float | None:
@@ -324,7 +325,7 @@ class _Copy:
             errors = {node.host: node.error or _difference(node) for node in again.nodes}
         nodes = tuple(replace(n, error=n.error or errors.get(n.host)) for n in report.nodes)
         same = tuple(node.host for node in nodes if node.error is None)
-        return replace(report, nodes=nodes, verified=same)
+        return replace(report, nodes=nodes, verified=same, reread=not request.has_urls)
 
 
 def _difference(node: NodeReport) -> ClusterctlError | None:

@@ -132,6 +132,7 @@ def test_a_verified_file_of_a_web_server_is_the_same_on_all_nodes(hosts, tmp_pat
         )
     assert report.ok, report
     assert {*report.verified} == {"host1", "host2", "host3"}
+    assert (report.reread, report.one_copy_s) == (False, None)
 
 
 def test_a_link_of_unknown_rate_leaves_the_slowest_one_unknown(hosts, data):

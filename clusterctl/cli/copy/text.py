@@ -298,10 +298,16 @@ def summary(report: TransferReport) -> str:
 
 
 def verified_line(report: TransferReport) -> str:
-    """Return which hosts --verify found to have the source's content; empty if none."""
+    """Return which hosts --verify found to have equal content, and as what; empty if none."""
     if not report.verified:
         return ""
-    return f"{fold_hosts(report.verified)}: verified, the same content as SRC"
+    if report.reread:
+        what = "verified, the same content as SRC"
+    elif len(report.verified) > 1:
+        what = "verified, the same content on each of them; SRC was not read again"
+    else:
+        what = "all files can be read; no other node is equal, and SRC was not read again"
+    return f"{fold_hosts(report.verified)}: {what}"
 
 
 def limit_words(name: str) -> str:

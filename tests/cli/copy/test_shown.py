@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -120,6 +121,12 @@ REPORTS = {
     "one missing": report(*(came(index) for index in (0, 1, 3)), missing=("demo-2",)),
     "two missing": report(came(0), missing=("demo-1", "demo-2")),
     "verified": report(came(0), came(1), failed(2), verified=("demo-0", "demo-1")),
+    "verified among the nodes": replace(
+        left_out("s3://b/k//x: no name", nodes=(came(0), came(1))),
+        verified=("demo-0", "demo-1"),
+        reread=False,
+    ),
+    "verified alone": report(came(0), failed(1), verified=("demo-0",), reread=False),
     "left out and remarked": left_out(
         "a\nb: a socket", nodes=(came(0, warnings=("slow",)), came(1, warnings=("slow",)))
     ),
