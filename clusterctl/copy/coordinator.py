@@ -180,6 +180,7 @@ class Coordinator:
     def _has_gap(self, peer: Peer, told: Gap) -> None:
         if peer.gap is None and peer in self.net.order:
             peer.gap, peer.data_at = told, self.now
+            peer.warn(told.warnings)
             if peer.state is PeerState.COMPARING:
                 peer.state = PeerState.CHAIN
             elif peer.state is PeerState.TAIL and not peer.unreachable:

@@ -338,5 +338,5 @@ def _difference(node: NodeReport) -> ClusterctlError | None:
     return CommandFailed(
         node.host,
         f"has not what the source has: {names[0]}" + (f", and {more} more" if more else ""),
-        "copy again with --checksum",
+        gap.warnings[0] if gap.blocked and gap.warnings else "copy again with --checksum",
     )

@@ -536,9 +536,9 @@ def _looked_at(
         error = one.error
         if one.value and "why" in one.value:
             error = CommandFailed(one.host, one.value["why"], one.value["hint"])
-        reports.append(
-            NodeReport(one.host, known.get("gap"), error=error, warnings=known["remarks"])
-        )
+        gap = known.get("gap")
+        warnings = (*known["remarks"], *(gap.warnings if gap else ()))
+        reports.append(NodeReport(one.host, gap, error=error, warnings=warnings))
     return TransferReport(
         source=_summary(known.get("listed") for known in told),
         nodes=tuple(reports),

@@ -121,6 +121,18 @@ def test_verify_finds_what_became_wrong(hosts, data, monkeypatch):
     assert "big" in report.failed[0].error.message
 
 
+def test_verify_says_what_is_in_the_way(hosts, data):
+    (hosts.home(2) / "blocked" / "big" / "in").mkdir(parents=True)
+    (hosts.home(2) / "blocked" / "extra").touch()
+    report = copy(hosts, f"{data}/", "~/blocked", 2, verify=True, delete=True)
+    [failed] = report.failed
+    assert "big" in failed.error.message
+    assert failed.error.hint.endswith("remove or rename it")
+    assert failed.warnings[1].startswith("nothing was deleted")
+    dry = copy(hosts, f"{data}/", "~/blocked", 2, dry_run=True, delete=True)
+    assert [(len(node.warnings), node.gap.delete) for node in dry.nodes] == [(0, 0), (2, 0)]
+
+
 def test_a_verified_file_of_a_web_server_is_the_same_on_all_nodes(hosts, tmp_path):
     with serving() as server, hosts.access(3) as access:
         server.files["/file"] = b"public" * 1000

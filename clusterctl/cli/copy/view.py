@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from clusterctl.cli.copy.options import CopyOptions
     from clusterctl.domain.findings import Finding
+    from clusterctl.node.relay.messages import Gap
     from clusterctl.operations.disk import SlowDisk
 
 # Seconds between two lines with the total, and between two progress events.
@@ -266,6 +267,12 @@ def _node(node: NodeProgress) -> dict[str, Any]:
     return {**asdict(node), "stage": node.stage.value, "rate": round(node.rate)}
 
 
+def _gap(gap: Gap) -> dict[str, Any]:
+    """Return a gap's fields, without those that the node's warnings have."""
+    skipped = ("blocked", "warnings")
+    return {name: value for name, value in gap._asdict().items() if name not in skipped}
+
+
 def _node_report(node: NodeReport, report: TransferReport) -> dict[str, Any]:
     return {
         "host": node.host,
@@ -275,7 +282,7 @@ def _node_report(node: NodeReport, report: TransferReport) -> dict[str, Any]:
         "deleted": node.deleted,
         "duration_s": round(node.duration_s, 3),
         "rate": round(node.rate),
-        "gap": node.gap and node.gap._asdict(),
+        "gap": node.gap and _gap(node.gap),
         "warnings": list(node.warnings),
         "moves": list(node.moves),
         "limits": node.limits,

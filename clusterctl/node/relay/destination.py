@@ -14,9 +14,9 @@ from typing import Any
 from clusterctl.node.relay.base import Failure, host_identity
 from clusterctl.node.relay.compare import Plan, compare, destination, place, shown
 from clusterctl.node.relay.hashing import Crc32, Gmac
-from clusterctl.node.relay.manifest import FILE, Entry, bytes_of, text_of
+from clusterctl.node.relay.manifest import FILE, FOLDER, Entry, bytes_of, text_of
 from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Done, Gap
-from clusterctl.node.relay.publish import Publisher
+from clusterctl.node.relay.publish import Publisher, in_the_way
 from clusterctl.node.relay.staging import Staging
 from clusterctl.node.relay.wire import Waits
 
@@ -49,7 +49,7 @@ class Destination:
         self.notes: list[str] = []
         if self._delete and begin.left_out:
             self._delete = False
-            self.notes.append("nothing was deleted: something at the source could not be read")
+            self._note_kept("something at the source could not be read")
         self.plan = self._compare()
         self._spare_source(begin)
         self._made_root = not os.path.isdir(self.root)
@@ -62,6 +62,10 @@ class Destination:
             staging.forget_others(files)
         self.publisher = Publisher(staging, self.entries, self._waits)
         self.publisher.stamps = self.plan.stamps
+        self._blocked = self._find_blocked()
+        if self._blocked and self.plan.extra:
+            self.plan = self.plan._replace(extra=[])
+            self._note_kept("a folder is where a file or a link belongs")
         self.open_content(begin)
         self.compared = True
         gap = self._gap()
@@ -91,6 +95,16 @@ class Destination:
         for number in self.plan.missing:
             self.plan.stamps[number] = again.stamps[number]
         self.plan = self.plan._replace(missing=again.missing, retouch=retouch)
+
+    def _find_blocked(self) -> list[bytes]:
+        """Return the paths of missing files and links where a folder with content is."""
+        missing = (n for n in self.plan.missing if self.entries[n].kind != FOLDER)
+        return [path for path in map(self.publisher.path, missing) if _has_content(path)]
+
+    def _note_kept(self, why: str) -> None:
+        """Note that --delete removes nothing."""
+        verb = "would be" if self._config.get("dry_run") else "was"
+        self.notes.append(f"nothing {verb} deleted: {why}")
 
     def _spare_source(self, begin: Begin) -> None:
         """Raise Failure if --delete would remove what is being copied."""
@@ -146,7 +160,14 @@ class Destination:
             delete_names=shown(self.plan.extra),
             free_bytes=free,
             writable=writable or not self.plan.missing,
+            blocked=len(self._blocked),
+            warnings=self._warnings_of_dry_run(),
         )
+
+    def _warnings_of_dry_run(self) -> tuple[str, ...]:
+        if not self._config.get("dry_run"):
+            return ()  # `Done` has them
+        return (*map(in_the_way, self._blocked[:MOST_WARNINGS]), *self.notes)
 
     def _check_room(self, gap: Gap) -> None:
         if not gap.fits:
@@ -168,10 +189,12 @@ class Destination:
             if self.publisher.error:
                 raise self.publisher.error
             names = [text_of(self.entries[number].path) for number in sorted(self.bad())]
-            gone = [f"{name}: not the same any more at the source" for name in names]
+            gone = [f"{name}: it changed at the source, or became unreadable" for name in names]
             refused = list(self.publisher.refused.values())
             whole = not (gone or refused)
             deleted, kept = self.publisher.remove(self.plan.extra) if whole else (0, [])
+            if self.plan.extra and not whole:
+                self._note_kept("not everything could be put in place")
             refused += kept
             refused += [f"{text_of(name)}: it cannot be listed" for name in self.plan.unlisted]
             warnings = gone + refused + self.notes + self.publisher.settle(self.plan.retouch)
@@ -197,6 +220,14 @@ class Destination:
             with contextlib.suppress(OSError):
                 os.rmdir(self.root)
         return clear
+
+
+def _has_content(path: bytes) -> bool:
+    """Return whether a path is a folder, and no link to one, with something in it."""
+    try:
+        return not os.path.islink(path) and bool(os.listdir(path))
+    except OSError:  # no folder, or one that cannot be listed
+        return False
 
 
 def room_at(path: bytes) -> tuple[int, bool]:

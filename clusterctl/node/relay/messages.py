@@ -61,7 +61,8 @@ class Gap(NamedTuple):
 
     `missing` is the number of files, folders and links that it lacks or that differ, `delete` that
     of paths that the source does not have. `missing_names` and `delete_names` are the first of
-    them. `free_bytes` and `writable` are those of the destination.
+    them. `free_bytes` and `writable` are those of the destination. `blocked` is the number of files
+    and links where a folder with content is. `warnings` are those of a dry run, these first.
     """
 
     files: int = 0
@@ -72,6 +73,8 @@ class Gap(NamedTuple):
     writable: bool = True
     missing: int = 0
     missing_names: tuple[str, ...] = ()
+    blocked: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:

@@ -36,6 +36,11 @@ OF_ONE_ENTRY = {
 }
 
 
+def in_the_way(path: bytes) -> str:
+    """Return the warning that a folder with content is where a file or a link belongs."""
+    return f"{text_of(path)}: a folder with something in it is there: remove or rename it"
+
+
 class Publisher(threading.Thread):
     """A thread that publishes entries, given by number, in the order in which they become whole."""
 
@@ -233,7 +238,7 @@ class Publisher(threading.Thread):
         try:
             self._in_folder(path, lambda path: self._rename(part, path))
         except IsADirectoryError:
-            self.refused[number] = f"{text_of(path)}: a folder with something in it is there"
+            self.refused[number] = in_the_way(path)
             return False
         except OSError as error:
             self._refuse(number, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from clusterctl.node.relay.hashing import Crc32, Gmac, Sum, digests_of_files
 from clusterctl.node.relay.layout import Extent, Layout
 from clusterctl.node.relay.manifest import FILE, Entry, bytes_of, digest_of, encode, text_of
 from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Listed, Order
-from clusterctl.node.relay.scan import SourceError, endangered, scan
+from clusterctl.node.relay.scan import Found, LeftOut, SourceError, endangered, scan
 from clusterctl.node.relay.wire import CHUNK, LENGTH, Link, Waits, thread_buffer, trailer, waited_s
 
 
@@ -171,12 +172,35 @@ class Source:
             self.bad.setdefault(number, f"{text_of(self._entries[number].path)}: {why}")
 
 
+def _without_unreadable(found: Found) -> Found:
+    """Return what was found without files that cannot be read: they are left out.
+
+    Only files that not everybody may read are tried.
+    """
+    unreadable = {
+        number
+        for number, (entry, path) in enumerate(zip(found.entries, found.paths))
+        if entry.kind == FILE and ~entry.mode & 0o444 and not os.access(path, os.R_OK)
+    }
+    if not unreadable:
+        return found
+    why = os.strerror(errno.EACCES)
+    left_out = [LeftOut(found.paths[n], why, errno.EACCES) for n in sorted(unreadable)]
+    kept = [n for n in range(len(found.entries)) if n not in unreadable]
+    return Found(
+        [found.entries[n] for n in kept],
+        [found.paths[n] for n in kept],
+        [*found.left_out, *left_out],
+        found.single and bool(kept),
+    )
+
+
 class SourceRelay(Relay):
     """The relay at the source."""
 
     def start(self) -> None:
         sources, names, base = self._asked()
-        found = scan(sources, names, base)
+        found = _without_unreadable(scan(sources, names, base))
         self._entries, self._paths, single = found.entries, found.paths, found.single
         warnings = found.warnings
         if self.config.get("checksum"):

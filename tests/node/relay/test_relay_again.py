@@ -210,6 +210,21 @@ def test_modes_that_keep_the_owner_out_are_no_trouble(relays, tmp_path, nobodys,
         assert tree(home / "to") == tree(data)
 
 
+def test_an_unreadable_file_is_named_before_anything_is_copied(relays, tmp_path, nobodys):
+    make(nobodys / "data", {b"a": b"a", b"sub/b": b"b"})
+    (nobodys / "data" / "sub" / "b").chmod(0o600)
+    make(tmp_path / "to", {b"extra": b"x"})
+    source = relays.source(f"{nobodys}/data/", user=NOBODY)
+    target = relays.target(tmp_path / "to", delete=True, dry_run=True)
+    assert relays.begin(source, target)["warnings"] == [f"{nobodys}/data/sub/b: Permission denied"]
+    target.pull_from(source)
+    gap = target.expect("gap")
+    assert (gap["files"], gap["delete"]) == (1, 0)
+    assert gap["warnings"] == [
+        "nothing would be deleted: something at the source could not be read"
+    ]
+
+
 def test_a_part_that_has_its_read_only_mode_already_is_gone_on_with(relays, tmp_path, nobodys):
     """A copy that ends after it set the mode and before it renamed the file leaves this state."""
     data, to = tmp_path / "data", nobodys / "to"

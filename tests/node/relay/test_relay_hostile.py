@@ -374,9 +374,22 @@ def test_a_folder_in_the_place_of_a_file(relays, tmp_path):
     make(tmp_path / "data", {b"x": b"file", b"y": b"file", b"z/in": b"folder"})
     make(tmp_path / "to", {b"x/something": b"in it", b"z": b"file"})
     (tmp_path / "to" / "y").mkdir()
-    [done] = relays.copy(relays.source(f"{tmp_path}/data/"), relays.target(tmp_path / "to"))
-    assert done["left_out"] == 1
-    assert "x: a folder with something in it" in done["warnings"][0]
+    make(tmp_path / "to", {b"extra": b"x"})
+    told = []
+    for dry in (True, False):
+        source = relays.source(f"{tmp_path}/data/")
+        target = relays.target(tmp_path / "to", delete=True, dry_run=dry)
+        relays.begin(source, target)
+        target.pull_from(source)
+        gap = target.expect("gap")
+        assert (gap["delete"], gap["blocked"]) == (0, 1)
+        told.append(gap["warnings"] if dry else target.expect("done"))
+    dry_warnings, done = told
+    assert (done["left_out"], done["deleted"]) == (1, 0)
+    for first, second, *_ in (dry_warnings, done["warnings"]):
+        assert "x: a folder with something in it is there: remove or rename it" in first
+        assert second.startswith("nothing w") and "deleted" in second
+    assert (tmp_path / "to" / "extra").exists()
     assert (tmp_path / "to" / "y").read_bytes() == b"file"
     assert (tmp_path / "to" / "z" / "in").read_bytes() == b"folder"
 

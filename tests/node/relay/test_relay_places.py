@@ -123,6 +123,19 @@ def test_nothing_is_deleted_where_the_source_could_not_be_read(relays, data, tmp
     assert (tmp_path / "to" / "extra").exists()
 
 
+def test_a_file_that_vanishes_at_the_source_stops_the_deletion_and_that_is_said(
+    relays, data, tmp_path
+):
+    make(tmp_path / "to", {b"extra": b"x"})
+    source, target = relays.source(f"{data}/"), relays.target(tmp_path / "to", delete=True)
+    relays.begin(source, target)
+    (data / "a").unlink()
+    target.pull_from(source)
+    done = target.expect("done")
+    assert (done["left_out"], done["deleted"]) == (1, 0)
+    assert done["warnings"][1:] == ["nothing was deleted: not everything could be put in place"]
+
+
 def test_what_is_left_out_at_the_source_mixes_no_folders_and_touches_nothing_outside(
     relays, tmp_path
 ):
