@@ -19,10 +19,10 @@ LEAST_BLOCK = 64 << 10
 MOST_BLOCK = 64 << 20
 MOST_STREAMS = 64
 _URL = re.compile(r"(s3|https?)://", re.IGNORECASE)
-# Folders that --delete must not touch, since the node itself lives on them. Home folders are among
-# them because nobody could log in again without `.ssh`.
+# Folders that --delete must not touch, since the node or its programs live on them. Home folders
+# are among them because nobody could log in again without `.ssh`.
 _NODES_OWN = re.compile(
-    r"~|\.|//?|/+(bin|boot|dev|etc|home(/[^/]+)?|lib\w*|opt|proc|root|run|sbin|sys|usr|var)"
+    r"~|\.|//?|/+(bin|boot|dev|etc|home(/[^/]+)?|lib\w*|opt|proc|root|run|sbin|sys|tmp|usr|var(/+tmp)?)"
 )
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Union
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from clusterctl.bootstrap.wheels import program_in_wheel
 from clusterctl.copy.request import is_url
@@ -73,6 +73,8 @@ def parse_source(text: str) -> UrlSource:
         host = None
     if not is_url(text) or not host:
         raise UsageError(f"not a URL of data: {text!r}", "write it as s3://BUCKET/PREFIX")
+    if "\0" in unquote(parts.path):
+        raise UsageError(f"no file has a name with a zero byte: {text!r}")
     if parts.username or parts.password:
         raise UsageError(
             f"a password in the URL of {host} would be seen in lists of processes", "leave it out"

@@ -25,6 +25,7 @@ def request(**changes) -> CopyRequest:
         {"delete": True, "destination": "/data"},
         {"delete": True, "destination": "~/x"},
         {"delete": True, "destination": "etc"},
+        {"delete": True, "destination": "/tmp/set"},
         {"destination": "/"},
         {"streams": 64, "block_bytes": 64 << 20},
         {"port": 65535},
@@ -66,6 +67,8 @@ def test_valid_requests_are_accepted(changes):
         ({"delete": True, "destination": "//usr"}, "what the node runs on"),
         ({"delete": True, "destination": "/home/ubuntu"}, "what the node runs on"),
         ({"delete": True, "destination": "/root"}, "what the node runs on"),
+        ({"delete": True, "destination": "/tmp/"}, "what the node runs on"),
+        ({"delete": True, "destination": "/var/tmp"}, "what the node runs on"),
         ({"streams": 0}, "streams"),
         ({"streams": 65}, "streams"),
         ({"block_bytes": (64 << 10) - 1}, "block"),
@@ -98,6 +101,12 @@ def test_what_is_a_url(source, url):
     assert is_url(source) is url
     if url:
         assert parse_source(source).is_s3 is (source[0] in "sS")
+
+
+def test_a_url_whose_name_has_a_zero_byte_is_refused():
+    with pytest.raises(UsageError, match="zero byte"):
+        parse_source("http://host/a%00b")
+    assert parse_source("http://host/a?b=%00")
 
 
 @pytest.fixture

@@ -329,7 +329,7 @@ def test_an_object_that_has_another_size_than_was_listed_is_left_out(node):
 
 
 # moto refuses unsigned requests for objects, but answers unsigned lists.
-UNSIGNED = ("{}", {"credentials": "none"}, "to requests without credentials", "s3:GetObject")
+UNSIGNED = ("{}", {"credentials": "none"}, "to requests without credentials", "not public")
 
 
 @pytest.mark.parametrize(

@@ -337,8 +337,8 @@ def failure_lines(report: TransferReport) -> list[str]:
     return [*lines, *rest, *_missing_lines(report)]
 
 
-# An IPv4 address that is no part of a longer name or number.
-_ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(\.\d{1,3}){3}(?![\w.]*\w)")
+# An IPv4 address that is no part of a longer name or number, with the @ after a user.
+_ADDRESS = re.compile(r"(@|(?<![\w.]))\d{1,3}(\.\d{1,3}){3}(?![\w.]*\w)")
 
 
 def _without_name(text: str, host: str) -> str:
@@ -347,7 +347,7 @@ def _without_name(text: str, host: str) -> str:
     >>> _without_name("demo-1 did not answer at 10.0.0.7:22", "demo-1")
     'it did not answer at its address:22'
     """
-    text = _ADDRESS.sub("its address", text)
+    text = _ADDRESS.sub(lambda found: " at its address" if found[1] else "its address", text)
     return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "it", text)
 
 

@@ -565,6 +565,10 @@ MEANINGS = (
 )
 
 
+# What to do if a bucket refuses requests without credentials.
+PRIVATE = "it is not public: leave out --credentials none, or lend your keys (--credentials mine)"
+
+
 def explained(said: str, tool: Tool, url: str) -> Failure:
     """Return the Failure that a tool's output means."""
     unsigned = tool.config.get("credentials") == "none"
@@ -576,7 +580,10 @@ def explained(said: str, tool: Tool, url: str) -> Failure:
         if found:
             words = {"url": url, "bucket": bucket}
             words["unsigned"] = " to requests without credentials" if unsigned else ""
-            return Failure("source", why.format(*found.groups(), **words), hint)
+            refused = unsigned and "{unsigned}" in why
+            return Failure(
+                "source", why.format(*found.groups(), **words), PRIVATE * refused or hint
+            )
     return Failure("source", f"{tool.name}: {lines[-1] if lines else 'it failed and said nothing'}")
 
 

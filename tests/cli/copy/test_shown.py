@@ -108,6 +108,7 @@ REPORTS = {
     ),
     # Errors that differ only in the host's address count as equal.
     "other addresses": all_failed("no answer at 10.0.0.1:22", "no answer at 10.0.0.2:22"),
+    "users at addresses": all_failed("no key for root@10.0.0.1", "no key for root@10.0.0.2"),
     "own names": all_failed("demo-0 hangs", "demo-1 hangs"),
     "names of others": all_failed("demo-0 hangs", "demo-11 hangs"),
     "the same address": all_failed("at 10.0.0.1:22", "at 10.0.0.1:22"),
