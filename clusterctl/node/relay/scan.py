@@ -140,7 +140,7 @@ def endangered(sources: Sequence[bytes], base: bytes, dst: bytes) -> bytes:
 
     Empty if there is none. A source that is copied onto itself is safe, with all that is below it.
     """
-    folders, safe, paths = [], [], []
+    folders, safe, paths, dst = [], [], [], os.path.realpath(dst)
     for path in (path for source in sources for path in _expand(os.path.join(base, source))):
         contents = _is_contents(path)
         folder, name = os.path.split(path)

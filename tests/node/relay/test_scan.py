@@ -120,6 +120,7 @@ def test_what_is_no_file_is_said_to_be_left_out(tmp_path, data):
         ([b"data/", b"data/d/"], b"data", b""),
         ([b"data/d"], b"data", b""),
         ([b"data/d/e"], b"data", b""),
+        ([b"data/a", b"other/"], b"to-data", b""),
         ([b"data/d/"], b"data-2", b""),
         ([b"data/d/"], b"nothing", b""),
     ],
