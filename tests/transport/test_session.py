@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import resource
 import signal
@@ -166,7 +167,16 @@ def test_interrupts_are_of_one_view_and_for_good_stays_so(ssh_server):
 
 
 def test_an_interrupt_at_the_worst_moment_leaves_the_connection_usable(ssh_server):
-    with ssh_server.connections() as connections:
+    interrupted = threading.Event()
+
+    def interrupt_once(*_):
+        if not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
+
+    with ssh_server.connections() as connections, contextlib.ExitStack() as stack:
+        before = signal.signal(signal.SIGINT, interrupt_once)
+        stack.callback(signal.signal, signal.SIGINT, before)
         target = ssh_server.target()
         connections.run(target, "true")
         packetizer = connections.session(target).client.get_transport().packetizer
@@ -180,10 +190,14 @@ def test_an_interrupt_at_the_worst_moment_leaves_the_connection_usable(ssh_serve
             def acquire(self):
                 lock.acquire()
                 packetizer._Packetizer__write_lock = lock
-                signal.raise_signal(signal.SIGINT)
+                # Only a signal to the main thread itself ends its wait, and one that comes just
+                # before the wait begins is not noticed.
+                while not interrupted.is_set():
+                    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                    interrupted.wait(0.05)
 
-        packetizer._Packetizer__write_lock = Interrupting()
         with pytest.raises(KeyboardInterrupt):
+            packetizer._Packetizer__write_lock = Interrupting()
             connections.run(target, "sleep 1000")
         # In another thread: it would hang.
         said = []
