@@ -24,7 +24,7 @@ DOWNLOAD_WITHIN_S = 300.0
 
 
 @dataclass(frozen=True)
-class LentKeys:
+class AccessKeys:
     """AWS keys that go to the nodes over SSH. They are written to no file."""
 
     access: str
@@ -32,12 +32,12 @@ class LentKeys:
     token: str = ""
 
     def __repr__(self) -> str:
-        return f"LentKeys({self.access!r})"
+        return f"AccessKeys({self.access!r})"
 
 
 # The keys that nodes use: lent ones, None for the node's own (its instance profile), or "none" for
 # requests without a signature to public buckets.
-Credentials = Union[LentKeys, str, None]
+Credentials = Union[AccessKeys, str, None]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from clusterctl.jobs.trainer import LARC_FROM, NEEDS_LARC_FROM, PARAMETERS, TRAI
 
 
 @dataclass(frozen=True)
-class NodeFacts:
+class PreflightFacts:
     """What `node/jobs/preflight.py` found on one node.
 
     `training` and `validation` are the data files' sizes in bytes by name. `records` has the number
@@ -53,12 +53,12 @@ class JobContext:
     """
 
     plan: JobPlan
-    nodes: tuple[NodeFacts, ...]
-    readers: tuple[NodeFacts, ...]
+    nodes: tuple[PreflightFacts, ...]
+    readers: tuple[PreflightFacts, ...]
     callers_home: str = ""
 
     @property
-    def head(self) -> NodeFacts:
+    def head(self) -> PreflightFacts:
         return self.nodes[0]
 
     @property
@@ -106,9 +106,9 @@ def quote_hint(context: JobContext, option: str, path: str) -> str:
     return "" if home == context.plan.home else unquoted_home(path, home, option)
 
 
-def parse_node_facts(host: str, answer: Mapping[str, Any]) -> NodeFacts:
+def parse_node_facts(host: str, answer: Mapping[str, Any]) -> PreflightFacts:
     """Return the facts in a node's answer."""
-    return NodeFacts(
+    return PreflightFacts(
         host=host,
         training=answer["training"],
         validation=answer["validation"],
@@ -200,7 +200,7 @@ def _script_hint(context: JobContext) -> str:
     return quote or "put it there on every node (clusterctl copy NAME FILE DIR)"
 
 
-def _differences(node: NodeFacts, head: NodeFacts) -> Iterable[str]:
+def _differences(node: PreflightFacts, head: PreflightFacts) -> Iterable[str]:
     for key, name in _NAMES.items():
         wanted, there = (_comparable(key, one.versions.get(key)) for one in (head, node))
         if wanted and there != wanted:
@@ -285,7 +285,7 @@ def records_of(sizes: Mapping[str, int], records: Mapping[str, int]) -> int | No
     return None if first < 0 or last < 0 else first * (len(names) - 1) + last
 
 
-def _missing(node: NodeFacts, run: TrainerRun) -> Iterable[str]:
+def _missing(node: PreflightFacts, run: TrainerRun) -> Iterable[str]:
     if node.data_error:
         yield f"cannot read the training data: {node.data_error}"
     elif not node.training and not run.evaluates_only:
@@ -360,11 +360,11 @@ def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _cut_short(node: NodeFacts) -> Iterable[str]:
+def _cut_short(node: PreflightFacts) -> Iterable[str]:
     return (f"{name} ends within a record" for name, found in node.records.items() if found < 0)
 
 
-def _differing(nodes: Sequence[NodeFacts]) -> Iterable[tuple[str, str]]:
+def _differing(nodes: Sequence[PreflightFacts]) -> Iterable[tuple[str, str]]:
     for node in nodes[1:]:
         head = nodes[0]
         text = _difference(node.training, head.training, head.host)
@@ -388,7 +388,7 @@ def _difference(there: Mapping[str, int], wanted: Mapping[str, int], host: str) 
     return f"has other training data than {host}: {text}{more}"
 
 
-def _evaluating(context: JobContext) -> Sequence[NodeFacts]:
+def _evaluating(context: JobContext) -> Sequence[PreflightFacts]:
     """Return the nodes that evaluate: the head node after a training, or all nodes with ranks."""
     run = context.run
     if run.evaluates_only:
@@ -411,7 +411,7 @@ def _validation(context: JobContext) -> list[Finding]:
     return findings_by_message("data.validation", [(host, text) for host in without], hint)
 
 
-def _shards(node: NodeFacts, run: TrainerRun) -> Iterable[Finding]:
+def _shards(node: PreflightFacts, run: TrainerRun) -> Iterable[Finding]:
     """Check that the training files can be divided among the ranks."""
     files, ranks = len(node.training), run.ranks
     if run.evaluates_only or not files:
@@ -436,7 +436,7 @@ def _shards(node: NodeFacts, run: TrainerRun) -> Iterable[Finding]:
     yield from _too_few_images(node, run)
 
 
-def _too_few_images(node: NodeFacts, run: TrainerRun) -> Iterable[Finding]:
+def _too_few_images(node: PreflightFacts, run: TrainerRun) -> Iterable[Finding]:
     images = records_of(node.training, node.records)
     if images is not None and images < run.global_batch:
         yield Finding(
@@ -456,7 +456,7 @@ def _nearest(files: int, ranks: int) -> int:
     return max(number for number in range(1, ranks + 1) if files % number == 0)
 
 
-def _uneven(node: NodeFacts) -> Iterable[Finding]:
+def _uneven(node: PreflightFacts) -> Iterable[Finding]:
     """Check that all files but the last have equally many records, as the trainer assumes."""
     names = sorted(node.training)
     counted = {name: node.records[name] for name in names[:-1] if node.records.get(name, -1) >= 0}
@@ -533,7 +533,7 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
         yield Finding("log.resumed", Severity.INFO, text, context.head.host)
 
 
-def _what_is_there(node: NodeFacts, folder: str, steps: int | None) -> str:
+def _what_is_there(node: PreflightFacts, folder: str, steps: int | None) -> str:
     last = node.checkpoints[-1]
     size = f"{count(len(node.checkpoints), 'checkpoint')}, {format_bytes(node.checkpoint_bytes)}"
     if steps is not None and last > steps:
@@ -587,7 +587,7 @@ def _disk(context: JobContext, records: int | None) -> list[Finding]:
 
 def preflight(
     plan: JobPlan,
-    nodes: Sequence[NodeFacts],
+    nodes: Sequence[PreflightFacts],
     readers: Collection[str],
     force: bool = False,
     callers_home: str = "",
@@ -659,7 +659,7 @@ def recipe_findings(context: JobContext) -> list[Finding]:
     return [Finding("recipe.larc", severity, message, hint="do so: --more-aug")]
 
 
-def crowding_findings(nodes: Sequence[NodeFacts], ranks: Mapping[str, int]) -> list[Finding]:
+def crowding_findings(nodes: Sequence[PreflightFacts], ranks: Mapping[str, int]) -> list[Finding]:
     """Check that no node has more ranks than processors. `ranks` is by host.
 
     The lab's hosts share the processors of one machine, so their ranks are added up. Elsewhere the

@@ -23,7 +23,7 @@ from clusterctl.copy.report import (
     TransferReport,
 )
 from clusterctl.copy.request import CopyRequest
-from clusterctl.copy.s3 import Credentials, LentKeys, UrlSource, parse_source, tool_to_send
+from clusterctl.copy.s3 import AccessKeys, Credentials, UrlSource, parse_source, tool_to_send
 from clusterctl.copy.s3sync import (
     TIMEOUT_S,
     LogPart,
@@ -113,7 +113,7 @@ class SyncRequest:
         return {
             "sources": [{"bucket": one.bucket, "key_b64": _b64(one.key)} for one in self.sources],
             "names_b64": None if self.names is None else list(map(_b64, self.names)),
-            "credentials": vars(keys) if isinstance(keys, LentKeys) else keys,
+            "credentials": vars(keys) if isinstance(keys, AccessKeys) else keys,
             "endpoint": self.endpoint,
             "region": self.region,
             "tool": self.tool,

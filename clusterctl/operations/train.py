@@ -45,8 +45,8 @@ from clusterctl.jobs.plan import (
     with_trainer_run,
 )
 from clusterctl.jobs.preflight import (
-    NodeFacts,
     NotReady,
+    PreflightFacts,
     crowding_findings,
     errors,
     findings_by_message,
@@ -419,7 +419,7 @@ def leftovers(cluster: str, running: RunningWork) -> list[Finding]:
     return folded(found)
 
 
-def _look(result: CommandResult) -> NodeFacts:
+def _look(result: CommandResult) -> PreflightFacts:
     [answer] = json_lines(result, "looking at it")
     return parse_node_facts(result.host, answer)
 

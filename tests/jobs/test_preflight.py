@@ -10,8 +10,8 @@ from clusterctl.domain.findings import Severity
 from clusterctl.domain.hostsfile import HostsFile, HostSlots
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.preflight import (
-    NodeFacts,
     NotReady,
+    PreflightFacts,
     crowding_findings,
     errors,
     preflight,
@@ -35,7 +35,7 @@ def shards(files, subset="train", size=1000, first=0):
 
 
 TRAINING = shards(16)
-NODE = NodeFacts(
+NODE = PreflightFacts(
     host="demo-0",
     training=TRAINING,
     validation=shards(2, "validation"),

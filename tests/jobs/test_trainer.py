@@ -9,12 +9,14 @@ import pytest
 
 from clusterctl.jobs.deploy import EXAMPLES
 from clusterctl.jobs.plan import JobPlan, with_trainer_run
-from clusterctl.jobs.preflight import NodeFacts, preflight
+from clusterctl.jobs.preflight import PreflightFacts, preflight
 from clusterctl.jobs.trainer import TRAINER, TrainerRun, opposite, switch
 
 SHIPPED = EXAMPLES / "tensorflow"
 REAL = ("--data_dir", "/data of mine/", "--num_epochs", "90")
-NODE = NodeFacts(host="demo-0", versions={"mpirun": "mpirun (Open MPI) 5.0.11", "python": "3.11.2"})
+NODE = PreflightFacts(
+    host="demo-0", versions={"mpirun": "mpirun (Open MPI) 5.0.11", "python": "3.11.2"}
+)
 
 
 def plan(*words, evaluation=(), trainer=SHIPPED, **changes):

@@ -12,7 +12,7 @@ import pytest
 from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
 from clusterctl.copy.request import CopyRequest
-from clusterctl.copy.s3 import LentKeys
+from clusterctl.copy.s3 import AccessKeys
 from clusterctl.domain.errors import CommandTimeout, HostError
 from clusterctl.operations import copy as operation
 from clusterctl.operations.copy import UrlAccess, copy_to_cluster
@@ -30,7 +30,7 @@ class Cluster:
 
     def __init__(self, lab):
         self.environ = {**os.environ, "CLUSTERCTL_HOME": str(lab.home), "CLUSTERCTL_LAB": "1"}
-        self.keys = LentKeys(lab.keys[0].id, lab.keys[0].secret)
+        self.keys = AccessKeys(lab.keys[0].id, lab.keys[0].secret)
 
     def ctl(self, *words):
         done = subprocess.CompletedProcess(words, *run_one(words, self.environ))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.copy.s3 import LentKeys, parse_source, tool_to_send
+from clusterctl.copy.s3 import AccessKeys, parse_source, tool_to_send
 from clusterctl.copy.s3sync import SyncState
 from clusterctl.domain.errors import CommandTimeout, ConnectionLost, MissingTool
 from clusterctl.node.relay import syncjobs
@@ -34,7 +34,7 @@ from tests.pythons import python_or_skip
 pytestmark = pytest.mark.slow
 
 SECRET = "a-secret-that-nobody-may-see"
-MINE = LentKeys("AKIAMINE", SECRET, "a-token-that-nobody-may-see")
+MINE = AccessKeys("AKIAMINE", SECRET, "a-token-that-nobody-may-see")
 MIB = 1 << 20
 # This machine's aws may be version 1: the tested behaviour is the same in both versions.
 AWS = 'case $1 in --version) echo aws-cli/2.17; exit;; esac; PATH={!r} exec aws "$@"\n'

@@ -150,7 +150,7 @@ def credentials_of(
     A finding is printed if the keys lent to them allow more than reading. Raises AwsError.
     """
     from clusterctl.copy.request import is_url
-    from clusterctl.copy.s3 import LentKeys, parse_source
+    from clusterctl.copy.s3 import AccessKeys, parse_source
 
     if choice != "mine":
         return None if choice == "profile" else "none"
@@ -166,7 +166,7 @@ def credentials_of(
     lent = lend_keys(account, buckets)
     if lent.finding:
         output.findings([lent.finding])
-    return LentKeys(*lent.keys)
+    return AccessKeys(*lent.keys)
 
 
 def _names(options: CopyOptions) -> tuple[bytes, ...] | None:

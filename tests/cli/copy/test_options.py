@@ -19,7 +19,7 @@ from clusterctl.cli.copy.options import (
 )
 from clusterctl.cli.copyclust import copyclust, place_of
 from clusterctl.copy.request import CopyRequest
-from clusterctl.copy.s3 import LentKeys
+from clusterctl.copy.s3 import AccessKeys
 from clusterctl.domain.errors import UsageError
 
 
@@ -113,7 +113,7 @@ def test_names_from_the_standard_input(monkeypatch):
     [
         ([], None, 0),
         (["--credentials", "none"], "none", 0),
-        (["--credentials", "mine"], LentKeys("key", "secret", "token"), 1),
+        (["--credentials", "mine"], AccessKeys("key", "secret", "token"), 1),
         # A web server needs no credentials.
         (["--credentials", "mine", "https://mirror/a"], None, 0),
     ],
