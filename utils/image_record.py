@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,17 +21,20 @@ class CorruptImage(Exception):
 
 
 def image_features(data: bytes, name: str, synset: str, label: int) -> dict[str, Values | int]:
-    """Return the features of an image file's record. Raise CorruptImage."""
+    """Return the features of an image file's record. Raise CorruptImage.
+
+    Names that are not UTF-8 are written as their bytes.
+    """
     encoded, width, height = as_rgb_jpeg(data)
     return {
         "image/height": height,
         "image/width": width,
         "image/channels": 3,
         "image/class/label": label,
-        "image/class/synset": synset.encode(),
+        "image/class/synset": os.fsencode(synset),
         "image/colorspace": b"RGB",
         "image/format": b"JPEG",
-        "image/filename": name.encode(),
+        "image/filename": os.fsencode(name),
         "image/encoded": encoded,
     }
 

@@ -146,7 +146,8 @@ def read_corrupt(path: Path) -> dict[tuple[str, tuple[str, int, int]], str]:
     The key has the image's size and time, so an image that was replaced meanwhile does not match.
     """
     found = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    text = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
+    for line in text.splitlines():
         words = line.split("\t")
         if len(words) == 4 and words[1].isdigit() and words[2].isdigit():
             synset, _, name = words[0].partition("/")

@@ -66,7 +66,7 @@ class Line:
     left_out: tuple[tuple[str, str], ...] = ()
 
     def json(self) -> str:
-        return json.dumps(vars(self), ensure_ascii=False) + "\n"
+        return json.dumps(vars(self)) + "\n"
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,9 @@ def write_list(path: Path, lines: Sequence[str]) -> None:
         path.unlink(missing_ok=True)
         return
     with writing(path) as temporary:
-        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        text = "".join(f"{line}\n" for line in lines)
+        # Lines may have file names, whose bytes may not be UTF-8.
+        temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
 @contextlib.contextmanager

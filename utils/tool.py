@@ -30,7 +30,8 @@ def run(main: Callable[[], int], when_stopped: str = GOES_ON) -> NoReturn:
     """
     # Also into a pipe, stdout and stderr keep their order: stderr is not buffered.
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)
+        # Like stderr, stdout takes file names that are not UTF-8.
+        sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
     try:

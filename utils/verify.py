@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,7 +89,7 @@ def check_record(record: bytes, found: Checked) -> str:
     label, name = (features.get(f"image/{key}", []) for key in ("class/label", "filename"))
     encoded = features.get("image/encoded", [])
     if len(name) == 1 and isinstance(name[0], bytes) and name[0]:
-        found.names.append(name[0].decode(errors="replace"))
+        found.names.append(os.fsdecode(name[0]))
     if len(label) != 1 or not isinstance(label[0], int) or not 1 <= label[0] <= CLASSES:
         return f"its label is {label}, not 1 to {CLASSES}"
     found.labels[label[0]] += 1

@@ -175,6 +175,34 @@ def test_a_repaired_image_comes_in(tool, raw, copy, tmp_path):
     assert not (copy / LISTED).exists()
 
 
+def test_names_that_are_not_utf8_are_kept_as_bytes(tool, raw, tmp_path):
+    cafe = os.fsdecode(b"caf\xe9")
+    raw = Path(shutil.copytree(raw, tmp_path / cafe))
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    first, second, *_ = sorted((raw / "train").iterdir())
+    for folder in (first, raw / "validation"):
+        image = min(folder.iterdir())
+        image.rename(image.with_name(f"{image.stem} {cafe}.JPEG"))
+    (first / f"{cafe}.JPEG").write_bytes(b"no image")
+    shutil.make_archive(str(raw / "train" / first.name), "tar", first)
+    shutil.rmtree(first)
+    labels = raw / "synset_labels.txt"
+    labels.write_text(labels.read_text().replace(second.name, first.name))
+    second.rename(second.with_name(cafe))
+    argv = ["--raw_data_dir", raw, "--output_dir", tmp_path / "out", *SHARDS]
+    for made_before in ("", "(4 of them were there)"):
+        done = tool("preprocess_imagenet.py", *argv, env=strict)
+        assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
+        assert "train: 2 images are corrupt" in done.stdout
+        assert made_before in done.stdout
+    assert f"{first.name}/".encode() + b"caf\xe9.JPEG\t" in (tmp_path / "out" / LISTED).read_bytes()
+    data = b"".join(content(tmp_path / "out")[name] for name in (*TRAIN, *VALIDATION))
+    assert data.count(b" caf\xe9.JPEG") == 2
+    assert data.count(b"caf\xe9") > 3  # the synset of each of its images
+    checked = tool("preprocess_imagenet.py", "--output_dir", tmp_path / "out", "--verify")
+    assert checked.stdout.count("all is well") == 2
+
+
 def test_subfolders_are_written_and_read_where_asked_for(again, tool, tmp_path):
     assert again(tmp_path, "--subfolders").returncode == 3
     assert sorted(content(tmp_path / "train")) == [LISTED, *TRAIN]
