@@ -113,7 +113,7 @@ def resize_shard(task: Task, path: Path, count: Callable[[int], None]) -> Made:
     """Write the resized records of a shard to `path`, in order.
 
     Records that cannot be used are left out. A shard whose record lengths or CRCs are damaged is
-    not kept, since the records after the damage are lost.
+    not kept, since the records after the damage are lost, nor is one without a usable record.
     """
     warnings.filterwarnings("ignore", module=r"PIL\.")  # warnings about metadata, which is not used
     source = Path(task.source)
@@ -138,6 +138,11 @@ def resize_shard(task: Task, path: Path, count: Callable[[int], None]) -> Made:
                 count(1)
         except RecordError as error:
             return Made(0, ((source.name, str(error)),), keep=False)
+    if not written:
+        why = (
+            f"none of its images can be used: {left_out[0][1]}" if left_out else "it has no images"
+        )
+        return Made(0, ((source.name, why),), keep=False)
     return Made(written, tuple(left_out))
 
 

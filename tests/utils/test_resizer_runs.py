@@ -146,6 +146,24 @@ def test_corrupt_images_and_damaged_files_are_named_and_counted(resize, shards, 
 
 
 @pytest.mark.train
+def test_a_shard_without_a_usable_image_has_no_result(resize, shards, tmp_path):
+    source, out = tmp_path / "in", tmp_path / "out"
+    shutil.copytree(shards / "bad", source)
+    (source / NAMES[1]).write_bytes(b"")
+    data = (source / NAMES[2]).read_bytes()
+    for _ in range(4):
+        data = data[int.from_bytes(data[:8], "little") + 16 :]  # the last two have no images
+    (source / NAMES[2]).write_bytes(data)
+    done = resize(*SMALL, "-i", source, "-o", out)
+    assert done.returncode == 1
+    assert "error: 2 files of the input are damaged" in done.stderr
+    assert "corrupt" not in done.stdout
+    assert sorted(contents(out)) == [NAMES[0], NAMES[3]]
+    listing = (out / "corrupt-images-train.txt").read_text(encoding="utf-8")
+    assert [line.split("\t")[0] for line in listing.splitlines()] == NAMES[1:3]
+
+
+@pytest.mark.train
 def test_verify_finds_damage_and_shards_of_other_settings(resize, shards, tmp_path):
     out = tmp_path / "out"
     flags = [*SMALL, "-i", shards / "good", "-o", out]
