@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import io
+import itertools
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -27,8 +28,9 @@ STATUSES = {Severity.INFO: 0, Severity.WARNING: 1, Severity.ERROR: 2}
 SHOWN = 12
 # Bytes read at a time.
 PIECE = 1 << 20
-# First bytes of compressed files that are refused: xz, bzip2, zstd.
-_PACKED = (b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd")
+_GZIP = b"\x1f\x8b"
+# First bytes of compressed files that are refused: xz, bzip2, zstd, zip, gzip in gzip.
+_PACKED = (b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", _GZIP)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -69,19 +71,36 @@ def _pieces(name: str) -> Iterator[bytes | str]:
             open(file, "rb", closefd=name != "-") as pipe,  # noqa: PTH123
             io.BufferedReader(pipe) as raw,
         ):
-            head = raw.peek(6)
-            if head.startswith(_PACKED):
-                raise UsageError(f"{name} is compressed", "unpack it, or name a .gz file")
-            packed = head.startswith(b"\x1f\x8b")
+            packed = raw.peek(len(_GZIP)).startswith(_GZIP)
             log = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
-            pieces = iter(lambda: log.read(PIECE), b"")
-            # PowerShell's `>` writes UTF-16 with a byte order mark.
-            wide = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-            yield from codecs.iterdecode(pieces, "utf-16", "replace") if wide else pieces
+            first = log.read(PIECE)
+            if first.startswith(_PACKED):
+                raise UsageError(f"{name} is compressed", "unpack it, or name a .gz file")
+            pieces = itertools.chain((first,), iter(lambda: log.read(PIECE), b""))
+            wide = _utf16(first[:1024], name)
+            yield from codecs.iterdecode(pieces, wide, "replace") if wide else pieces
     except (OSError, EOFError) as error:
         raise UsageError(
             f"cannot read {name}: {getattr(error, 'strerror', None) or error}", "name a log file"
         ) from None
+
+
+def _utf16(head: bytes, name: str) -> str:
+    """Return the UTF-16 codec of a log by its first bytes, or "" for another encoding.
+
+    Raises UsageError for UTF-32.
+    """
+    # The mark of UTF-32 begins with that of UTF-16.
+    if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        raise UsageError(f"{name} is UTF-32", "convert it: iconv -f UTF-32 -t UTF-8")
+    # PowerShell's `>` writes UTF-16 with a byte order mark.
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    # Without a mark, most characters are ASCII: one of their two bytes is NUL, always the same one.
+    even, odd = head[::2].count(0), head[1::2].count(0)
+    if min(even, odd) or max(even, odd) * 4 <= len(head):
+        return ""
+    return "utf-16-le" if odd else "utf-16-be"
 
 
 def _show(found: Explanation) -> None:

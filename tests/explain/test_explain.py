@@ -216,15 +216,29 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert told["lead"]["values"]["gpu"] == "0000:10:1c"
     assert (told["lead"]["file"], told["lead"]["line"]) == (str(bad), 1)
     assert run_command(cli, ["explain", str(tmp_path / "none")]) == 2
-    wide, packed = tmp_path / "wide.log", tmp_path / "bad.log.xz"
-    wide.write_bytes("kernel: NVRM: Xid (PCI:0000:10:1c): 79, fallen off\r\n".encode("utf-16"))
-    assert run_command(cli, ["explain", str(wide), "--json"]) == 2
-    assert '"xid.79"' in capsys.readouterr().out
-    for log in (bad, wide):
-        with log.open() as stdin:
-            monkeypatch.setattr("sys.stdin", stdin)
-            assert run_command(cli, ["explain"]) == 2
-    packed.write_bytes(b"\xfd7zXZ\0")
+    with bad.open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert run_command(cli, ["explain"]) == 2
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
+def test_encodings_are_decoded_or_refused(tmp_path, capsys, encoding, pack):
+    log = tmp_path / "log"
+    text = "kernel: NVRM: Xid (PCI:0000:10:1c): 79, fallen off – ü\r\n"
+    log.write_bytes(pack(text.encode(encoding)))
+    assert run_command(cli, ["explain", str(log), "--json"]) == 2
+    shown = capsys.readouterr()
+    assert ("is UTF-32" in shown.err) == (encoding == "utf-32")
+    assert ('"xid.79"' in shown.out) == (encoding != "utf-32")
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xfd7zXZ\0", b"PK\x03\x04\0", gzip.compress(gzip.compress(b"Xid"))]
+)
+def test_what_is_compressed_otherwise_is_refused(tmp_path, capsys, data):
+    packed = tmp_path / "log"
+    packed.write_bytes(data)
     assert run_command(cli, ["explain", str(packed)]) == 2
     assert "compressed" in capsys.readouterr().err
 
