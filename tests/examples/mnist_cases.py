@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -92,6 +93,16 @@ def outcome(files: dict[str, bytes]) -> str:
     return f"{images.dtype} {images.shape} {labels.dtype} {labels.tolist()}"
 
 
+def bare_array_before_python_3_11() -> str:
+    """Return the outcome of a bare array where `with` raises AttributeError for it."""
+
+    def load(*_: Any, **__: Any) -> Any:
+        raise AttributeError("__enter__")
+
+    with patch.object(np, "load", load):
+        return outcome(CASES["a bare array"])
+
+
 def sample_is_the_same_in_both_formats() -> bool:
     with tempfile.TemporaryDirectory() as npz_dir, tempfile.TemporaryDirectory() as idx_dir:
         small = ["--images", "25", "--test_images", "10", "--data_dir"]
@@ -108,6 +119,7 @@ def sample_is_the_same_in_both_formats() -> bool:
 
 def main() -> None:
     outcomes = {case: outcome(files) for case, files in CASES.items()}
+    outcomes["a bare array, old Python"] = bare_array_before_python_3_11()
     same = sample_is_the_same_in_both_formats()
     print("FACTS " + json.dumps({"outcomes": outcomes, "sample is the same": same}))
 

@@ -23,6 +23,7 @@ OUTCOMES = {
     "empty npz": "DIR/train.npz cannot be read as .npz: No data left in file",
     "text": "DIR/train.npz cannot be read as .npz: ",
     "a bare array": "DIR/train.npz cannot be read as .npz: ",
+    "a bare array, old Python": "DIR/train.npz cannot be read as .npz: ",
     "cut npz": "DIR/train.npz cannot be read as .npz: File is not a zip file",
     "npz of objects": "DIR/train.npz cannot be read as .npz: Object arrays cannot be loaded",
     "npz without labels": "DIR/train.npz: labels is not a file in the archive",

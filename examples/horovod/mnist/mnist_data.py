@@ -61,8 +61,11 @@ def read_npz(path: Path) -> tuple[Any, Any]:
     except KeyError as error:
         raise DataError(f"{path}: {str(error.args[0]).splitlines()[0]}") from error
     # For a file that is not an archive, np.load returns a bare array, for which `with` raises
-    # TypeError.
-    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+    # TypeError, and before Python 3.11 AttributeError.
+    except (
+        *(OSError, EOFError, ValueError, TypeError, AttributeError),
+        *(zipfile.BadZipFile, zlib.error),
+    ) as error:
         raise DataError(f"{path} cannot be read as .npz: {error}") from error
 
 
