@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import socket
 import subprocess
 import sys
 import threading
@@ -66,7 +67,7 @@ class RunningRelay:
         self.process.stdin.write(json.dumps({"order": order, **fields}).encode() + b"\n")
         self.process.stdin.flush()
 
-    def pull_from(self, other: RunningRelay, name: str = "upstream") -> None:
+    def pull_from(self, other: RunningRelay | FirstPart, name: str = "upstream") -> None:
         self.tell("upstream", name=name, address=other.address, port=other.port)
 
     def stop(self) -> dict[str, Any]:
@@ -82,6 +83,40 @@ class RunningRelay:
             self.process.kill()
         self.process.wait()
         self.process.stdout.close()
+
+
+class FirstPart:
+    """The address of a relay that sends only the first `most` bytes of its data, and then hangs."""
+
+    def __init__(self, relay: RunningRelay, most: int) -> None:
+        self._to = relay.address, relay.port
+        self._most = most
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address, self.port = self._listener.getsockname()
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, far = self._listener.accept()[0], socket.create_connection(self._to)
+                self._ends += near, far
+                threading.Thread(target=self._pass, args=(near, far), daemon=True).start()
+                threading.Thread(target=self._pass, args=(far, near, True), daemon=True).start()
+
+    def _pass(self, one: socket.socket, other: socket.socket, limited: bool = False) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                if limited:
+                    self._most -= len(data)
+                    if self._most < 0:
+                        return
+                other.sendall(data)
+            other.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        for end in (self._listener, *self._ends):
+            end.close()
 
 
 class Relays:
