@@ -245,7 +245,11 @@ def test_a_listener_that_never_speaks(ssh_server):
     assert caught.value.message.startswith("takes connections and answers none in time")
 
 
-def test_a_name_that_nobody_knows(ssh_server):
+def test_a_name_that_nobody_knows(ssh_server, monkeypatch):
+    def unknown(*_, **__):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
     target = ssh_server.target(address="no-such-host.invalid")
     with ssh_server.connections() as connections, pytest.raises(HostUnreachable) as caught:
         connections.run(target, "true")
