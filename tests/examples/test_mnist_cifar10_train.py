@@ -80,7 +80,7 @@ def test_two_ranks_learn_and_the_model_is_evaluated(program, tmp_path):
     out = program("fed.py", facts, *mnist, "--", *cifar10, ranks=2)
     first, second, facts, streamed = re.split("(?=Horovod size: 2\n)|(?=FACTS )", out)[1:]
     check_facts(*json.loads(facts.partition(" ")[2]))
-    assert test_accuracy(streamed) > 0.2
+    assert accuracy_of(streamed) > 0.2
     assert (tmp_path / "out" / "cifar10 streamed" / "1" / "saved_model.pb").exists()
     for text, name in ((first, "mnist"), (second, "cifar10")):
         log, _, evaluation = text.partition("Model: ")
@@ -101,15 +101,12 @@ def check_log(log, name):
     assert rates[0] == 0.002, "two ranks' rate when the warm-up is over"
     losses = [float(re.match(METRICS["train:loss"], line)[1]) for line in epochs]
     assert losses == sorted(losses, reverse=True)
-    assert test_accuracy(log) > 0.3, "ten classes: chance is 0.1"
+    assert accuracy_of(log) > 0.3, "ten classes: chance is 0.1"
     assert f"Model saved in out/{name}/1" in lines
 
 
-def test_accuracy(log):
+def accuracy_of(log):
     return float(re.search(r"^Test accuracy: (.*)$", log, re.MULTILINE)[1])
-
-
-test_accuracy.__test__ = False
 
 
 def check_facts(mnist, cifar10):
@@ -126,7 +123,7 @@ def check_facts(mnist, cifar10):
 
 def check_evaluation(out, log, model_dir):
     accuracy = float(re.search(r"^Average accuracy: (.*)%$", out, re.MULTILINE)[1])
-    assert accuracy == pytest.approx(100 * test_accuracy(log), abs=0.01)
+    assert accuracy == pytest.approx(100 * accuracy_of(log), abs=0.01)
     table = [line.split() for line in out.splitlines() if "%" in line][1:]
     right = sum(int(row[3 + number]) for number, row in enumerate(table))
     images = sum(int(row[1]) for row in table)

@@ -36,6 +36,7 @@ def test_default_vpcs_are_parts_of_the_labs_network(lab):
         of_it = [{"Name": "vpc-id", "Values": [vpcs[0]["VpcId"]]}]
         subnets = ec2.describe_subnets(Filters=of_it)["Subnets"]
         inside = [ipaddress.ip_network(one["CidrBlock"]).subnet_of(blocks[-1]) for one in subnets]
+        assert inside
         assert all(inside)
     assert all(block.subnet_of(ipaddress.ip_network(lab.network)) for block in blocks)
     assert not any(one.overlaps(two) for one in blocks for two in blocks if one is not two)
