@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -14,6 +15,7 @@ from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.jobs.detached import JobRunning, end_job
 from clusterctl.operations import serving
 from clusterctl.operations.copy import copy_to_cluster
+from clusterctl.operations.logs import NoJobs, find
 from clusterctl.operations.serving import (
     _wait_until_ready,
     ask,
@@ -205,7 +207,10 @@ def test_served_models(pair, tmp_path, monkeypatch):
 
     # Servers do not prevent a training, and `logs` does not show them.
     assert pair.ctl("train", "2", "--synthetic", "--dry-run")[0] == 0
-    assert "no job has run" in pair.ctl("logs")[2] or "far" not in pair.ctl("logs")[1]
+    servers = [one["job"] for one in json.loads(pair.ctl("serve", "--status", "--json")[1])]
+    assert len(servers) == 2
+    with pair.access() as access, contextlib.suppress(NoJobs):
+        assert find(access, None).job_id not in servers
     status, _, err = pair.ctl("serve", f"file://{tiny}")
     assert (status, "a model tiny is served on pair-0 already" in err) == (1, True)
     words = ("serve", f"file://{tiny}", "--model", "other")
