@@ -226,8 +226,6 @@ def of_host(fault: str, undo: str, *options: str) -> Inject:
     def inject(sick: SickCluster) -> Iterator[None]:
         sick.stepping()
         with sick.fault(2, fault, undo, *options):
-            if fault != "shape":
-                time.sleep(2)
             yield
 
     return inject
