@@ -54,8 +54,9 @@ from clusterctl.transport.data import MARK
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
 
-# Jobs run on this machine here: those of another test run at the same time are none of ours.
-JOB = f"20261120-154501-{os.getpid() % 65536:04x}"
+# Jobs run on this machine here, beside those of other test runs. All workers of one run have one
+# parent, and need the same names of tests.
+JOB = f"20261120-154501-{os.getppid() % 65536:04x}"
 OTHER = "20261120-154502-3f2b"
 QUEUED = "20261120-154503-3f2c"
 
