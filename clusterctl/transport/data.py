@@ -14,7 +14,7 @@ from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
 # The line printed right before a command's own output.
-MARK = "clusterctl:data-begins-here"
+MARK = "clusterctl-data-begins-here"
 
 
 def read_data(
