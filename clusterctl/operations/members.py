@@ -20,6 +20,7 @@ from clusterctl.ec2.instances import (
     Instance,
     as_cluster,
     find_instances,
+    leaving_of,
     members_of,
     members_or_all,
     tag,
@@ -32,9 +33,9 @@ from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.down import await_unsettled_launches
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.local_state import locked, sent_launches
+from clusterctl.operations.local_state import sent_launches
 from clusterctl.operations.readiness import make_ready
-from clusterctl.operations.site import check_site
+from clusterctl.operations.site import changing
 from clusterctl.operations.up import (
     UpReport,
     bring_up,
@@ -81,8 +82,7 @@ def set_quarantine(
             f"a reason has up to {MOST_OF_A_REASON} characters, and no line breaks",
             "a tag of EC2 keeps it",
         )
-    with locked(folder):
-        check_site(folder, clients)
+    with changing(folder, clients):
         there = _instances(client, name)
         chosen = _chosen(name, members_of(there), indices)
         head = members_of(there)[0]
@@ -98,16 +98,9 @@ def set_quarantine(
             untag(client, ids, tags.QUARANTINED)
         else:
             _tag(client, chosen, {tags.QUARANTINED: now})
-        cluster = as_cluster(client, name, there)
+        cluster = as_cluster(client, name, _instances(client, name))
         assert cluster is not None, "there is no cluster without instances"
-        # `there` was read before the tags changed, and EC2 may show them only a moment later.
-        nodes = (
-            replace(node, quarantined="" if reason is None else now)
-            if node.instance_id in ids
-            else node
-            for node in cluster.nodes
-        )
-        return replace(cluster, nodes=tuple(nodes))
+        return cluster
 
 
 def nearest_peer(cluster: Cluster, indices: Sequence[int]) -> Node:
@@ -145,8 +138,7 @@ def add(launcher: Launcher, name: str, count: int) -> UpReport:
     An interrupted `add` continues when it is run again, and launches no further nodes until the
     first ones are ready.
     """
-    with locked(launcher.folder):
-        check_site(launcher.folder, launcher.clients)
+    with changing(launcher.folder, launcher.clients):
         return bring_up(launcher, _grown(launcher, name, count))
 
 
@@ -157,8 +149,7 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveRepor
     UsageError for the head node or an unknown index, NoSuchCluster, AwsError, ClusterctlError.
     """
     client = launcher.clients.ec2
-    with locked(launcher.folder):
-        check_site(launcher.folder, launcher.clients)
+    with changing(launcher.folder, launcher.clients):
         there = _instances(client, name)
         # Wanted nodes without an instance: they died, or an `add` never got them. They can be
         # removed, too, but not the head node.
@@ -173,7 +164,7 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveRepor
         going = _chosen(name, nodes, [index for index in indices if index not in gone])
         _check_rest(name, there, going)
         names = tuple(f"{name}-{index}" for index in sorted(set(indices)))
-        left = [index for index in wanted_of(there) if index not in indices]
+        wanted = [index for index in wanted_of(there) if index not in indices]
         # Selected by index: if two machines have launched the same node, both instances go.
         rest = [found for found in members_of(there) if found.node.index not in indices]
         launcher.progress.step(f"removing {fold_hosts(names)}")
@@ -183,16 +174,18 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveRepor
             replace=tuple(index for index in before.replace if index not in indices),
         )
         # With these tags, neither `up` nor `start` launches or starts the removed nodes again.
-        labels = {tags.NODES: tags.indices_text(left), tags.UNFINISHED: asked.text}
+        labels = {tags.NODES: tags.indices_text(wanted), tags.UNFINISHED: asked.text}
         _tag(client, rest, labels)
         # Otherwise an instance that `add` has launched, and EC2 does not show yet, would stay.
         await_unsettled_launches(client, launcher.folder, launcher.progress.step)
-        terminate_leaving(launcher, name)
-        cluster = as_cluster(client, name, rest)
+        there = _instances(client, name)
+        terminate_leaving(launcher, leaving_of(there))
+        left = members_of(there)
+        cluster = as_cluster(client, name, left)
         assert cluster is not None, "the head node is left"
         settled = all(node.state is NodeState.RUNNING for node in cluster.nodes)
         if settled:
-            cluster, *_ = make_ready(launcher, name, rest)
+            cluster, *_ = make_ready(launcher, name, left)
             clear_unfinished(launcher, name)
         return RemoveReport(cluster, names, settled)
 
@@ -206,8 +199,7 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
     what `up` raises.
     """
     client = launcher.clients.ec2
-    with locked(launcher.folder):
-        check_site(launcher.folder, launcher.clients)
+    with changing(launcher.folder, launcher.clients):
         there = _as_if_never_retired(find_instances(client, name))
         _check_there(client, name, there)
         before = unfinished_of(there)
@@ -223,7 +215,7 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
         if old:
             _tag(client, members_of(there), {tags.UNFINISHED: unfinished})
         if members_or_all(there)[0].reservation_id:
-            terminate_leaving(launcher, name)
+            terminate_leaving(launcher, leaving_of(find_instances(client, name)))
         try:
             return bring_up(launcher, lambda there: spec_of_existing(name, there))
         except ClusterctlError as failure:

@@ -18,8 +18,7 @@ from clusterctl.ec2.instances import Instance, as_cluster, find_instances
 from clusterctl.ec2.launch.observe import spec_of_existing
 from clusterctl.operations.costs import note_spent
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.local_state import locked
-from clusterctl.operations.site import check_site
+from clusterctl.operations.site import changing
 from clusterctl.operations.up import UpReport, bring_up
 
 if TYPE_CHECKING:
@@ -49,8 +48,7 @@ def stop(
     is still starting or at the deadline.
     """
     client = launcher.clients.ec2
-    with locked(launcher.folder):
-        check_site(launcher.folder, launcher.clients)
+    with changing(launcher.folder, launcher.clients):
         # Includes nodes that are being replaced or removed: they cost as much.
         there = find_instances(client, name)
         cluster = as_cluster(client, name, there)
@@ -73,8 +71,7 @@ def start(launcher: Launcher, name: str) -> UpReport:
 
     Missing nodes are launched, as by `up`. Raises what `up` raises.
     """
-    with locked(launcher.folder):
-        check_site(launcher.folder, launcher.clients)
+    with changing(launcher.folder, launcher.clients):
         return bring_up(launcher, lambda there: spec_of_existing(name, there))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,9 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.domain.files import write_file
 from clusterctl.ec2.instances import Instance, find_instances
 from clusterctl.ec2.network.vpcs import is_local
+from clusterctl.ec2.own_tags import own_tags_count
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.local_state import local_key
+from clusterctl.operations.local_state import local_key, locked
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
@@ -73,6 +75,17 @@ def kept_site(folder: ClusterFolder) -> Site | None:
 def keep_site(folder: ClusterFolder, site: Site) -> None:
     """Record in the folder where its cluster is."""
     write_file(folder.site, f"{site}\n")
+
+
+@contextmanager
+def changing(folder: ClusterFolder, clients: Clients) -> Iterator[None]:
+    """Hold the cluster's lock in the cluster's region and account, for a command that changes it.
+
+    The command's own tags count at once. Raises what `locked` and `check_site` raise.
+    """
+    with locked(folder), own_tags_count(clients.ec2):
+        check_site(folder, clients)
+        yield
 
 
 def check_site(

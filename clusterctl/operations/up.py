@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterctl.domain.cluster import ASLEEP, Cluster
@@ -11,7 +12,7 @@ from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import terminate
-from clusterctl.ec2.instances import Instance, find_instances, members_of, unfinished_of, untag
+from clusterctl.ec2.instances import Instance, find_instances, leaving_of, unfinished_of, untag
 from clusterctl.ec2.launch.execution import carry_out
 from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
@@ -20,9 +21,9 @@ from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.costs import note_spent, record_removal_cost
 from clusterctl.operations.guards import with_complete_user_data
 from clusterctl.operations.launcher import Launcher, LaunchRefused
-from clusterctl.operations.local_state import LocalKey, keep_key, local_key, locked
+from clusterctl.operations.local_state import LocalKey, keep_key, local_key
 from clusterctl.operations.readiness import make_ready
-from clusterctl.operations.site import check_site, keep_site, site_of
+from clusterctl.operations.site import changing, check_site, keep_site, site_of
 
 # How long `terminate_leaving` waits until the terminated nodes are gone.
 DISMISSED_WITHIN_S = 600.0
@@ -65,8 +66,7 @@ def up(launcher: Launcher, request: Request) -> UpReport:
     findings of the checks, AwsError, UsageError, and ClusterctlError naming each node that did not
     get ready.
     """
-    with locked(launcher.folder):
-        check_site(launcher.folder, launcher.clients)
+    with changing(launcher.folder, launcher.clients):
         return bring_up(launcher, request)
 
 
@@ -75,8 +75,7 @@ def bring_up(launcher: Launcher, request: Request) -> UpReport:
     plan, instances = launch(launcher, request)
     had_limits = any(found.limits_text for found in plan.seen.instances)
     cluster, gpus, can_train = make_ready(launcher, plan.spec.name, instances, had_limits)
-    if plan.seen.instances:
-        terminate_leaving(launcher, cluster.name)
+    terminate_leaving(launcher, leaving_of(plan.seen.instances))
     finished = unfinished_of(plan.seen.instances)
     if finished or plan.spec.by_add:
         clear_unfinished(launcher, cluster.name)
@@ -107,22 +106,18 @@ def clear_unfinished(launcher: Launcher, name: str) -> None:
             raise
 
 
-def terminate_leaving(launcher: Launcher, name: str) -> None:
-    """Terminate the nodes that are no longer members: those that were replaced or removed.
+def terminate_leaving(launcher: Launcher, leaving: Sequence[Instance]) -> None:
+    """Terminate these nodes, which the plan has seen replaced or removed, and no others.
 
     Waits until they are gone. Raises AwsError, ClusterctlError at the deadline.
     """
-    client = launcher.clients.ec2
-    there = find_instances(client, name)
-    members = {found.node.instance_id for found in members_of(there)}
-    going = [found for found in there if found.node.instance_id not in members]
-    if going:
+    if leaving:
         launcher.progress.step(
-            f"terminating {fold_hosts([found.node.name for found in going])}, no longer needed"
+            f"terminating {fold_hosts([found.node.name for found in leaving])}, no longer needed"
         )
-        record_removal_cost(launcher.home, launcher.clients, name, going)
-        ids = [found.node.instance_id for found in going]
-        terminate(client, name, DISMISSED_WITHIN_S, ids)
+        record_removal_cost(launcher.home, launcher.clients, launcher.name, leaving)
+        ids = [found.node.instance_id for found in leaving]
+        terminate(launcher.clients.ec2, launcher.name, DISMISSED_WITHIN_S, ids)
 
 
 def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Instance, ...]]:

@@ -21,7 +21,9 @@ launcher_venv_locked() {
     [[ -x $venv/bin/pip ]] || /usr/bin/python3 -m venv --clear "$venv"
     say "launcher: installing clusterctl[$extra] into $venv"
     rm -f "$stamp"
-    quietly "$venv/install.log" "$venv/bin/pip" install --no-input --progress-bar off \
+    # uv installs ten times as fast as pip.
+    quietly "$venv/install.log" "$venv/bin/pip" install --no-input --progress-bar off 'uv>=0.5'
+    quietly "$venv/install.log" "$venv/bin/uv" pip install --python "$venv/bin/python" \
         -e "${CHECKOUT}[$extra]"
     echo "$extra $sum" >"$stamp"
 }

@@ -20,7 +20,7 @@ CATALOGUE = (
 )
 SETTLED = "DescribeInstanceStatus DescribeInstances"
 FORGOTTEN = "DescribeInstances DeleteTags"
-DISMISSAL = "DescribeInstances DescribeInstances TerminateInstances DescribeInstances"
+DISMISSAL = "DescribeInstances TerminateInstances DescribeInstances"
 CALLS = {
     "up": f"DescribeInstances {LOOKS} DescribeInstanceTypes GetParameter DescribeImages "
     "DescribeImages DescribeInstanceTypeOfferings GetProducts DescribeInstances GetServiceQuota "
@@ -33,7 +33,8 @@ CALLS = {
     "DeletePlacementGroup DescribeKeyPairs DeleteKeyPair",
     "add": f"DescribeInstances {LOOKS} {CATALOGUE} CreateTags DescribePlacementGroups "
     f"RunInstances {SETTLED} {FORGOTTEN}",
-    "remove": f"DescribeInstances CreateTags {DISMISSAL} DescribeInstances {FORGOTTEN}",
+    "remove": f"DescribeInstances CreateTags DescribeInstances {DISMISSAL} DescribeInstances "
+    f"{FORGOTTEN}",
     "replace": f"DescribeInstances CreateTags CreateTags DescribeInstances {LOOKS} {CATALOGUE} "
     f"DescribePlacementGroups RunInstances {SETTLED} {DISMISSAL} {FORGOTTEN}",
     "replace-head": f"DescribeInstances CreateTags CreateTags DescribeInstances {LOOKS} "
