@@ -71,7 +71,7 @@ def cases():
             yield pytest.param(name, late, marks=() if usual else pytest.mark.all)
 
 
-@pytest.mark.parametrize(("name", "late"), cases())
+@pytest.mark.parametrize(("name", "late"), [*cases()])
 def test_a_command_counts_its_own_tags(world: World, late_tags, name, late):
     command = COMMANDS[name]
     world.prepare(command.before)
