@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import signal
 from collections import Counter
+from pathlib import Path
 
 import botocore.loaders
 import hypothesis
 import pytest
 
+from tests.changes import CHECKOUT, changed_files
 from tests.lab.running import LabHome, remaining_of, why_no_lab
 from tests.pair import pair
 
@@ -30,21 +33,53 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 botocore.loaders.create_loader = functools.lru_cache(botocore.loaders.create_loader)
 
 
+# Programs with tests that take minutes: those in the training environment run with --all, and where
+# the program or its tests have changed.
+PROGRAMS = {"examples": ("examples/", "tests/examples/"), "utils": ("utils/", "tests/utils/")}
+
+# Seconds of each file, as `--record-durations` last wrote them.
+DURATIONS = Path(__file__).with_name("durations.json")
 # Fixtures, each with the mark of the tests that use it.
 MARKS = {"lab": "lab", "lab_home": "lab", "training_env": "train"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects tests by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files with the most waiting tests first: short tests fill the gaps at the end."""
-    waits = ("lab", "train", "slow")
+    """Mark tests by their fixtures, and put the longest files first: short ones fill the gaps."""
     for item in items:
         for fixture in MARKS.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(MARKS[fixture])
-    waiting = Counter(
-        item.path for item in items if any(item.get_closest_marker(name) for name in waits)
+    same = [
+        CHECKOUT / "tests" / name
+        for name, folders in PROGRAMS.items()
+        if not any(file.startswith(folders) for file in changed_files())
+    ]
+    for item in items:
+        if item.get_closest_marker("train") and any(one in item.path.parents for one in same):
+            item.add_marker("all")
+    recorded = json.loads(DURATIONS.read_text())
+    items.sort(key=lambda item: -recorded.get(str(item.path.relative_to(CHECKOUT)), 1))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--record-durations",
+        action="store_true",
+        help=f"write how long each file takes into tests/{DURATIONS.name}, which sets the order",
     )
-    items.sort(key=lambda item: -waiting[item.path])
+
+
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    if not config.getoption("record_durations"):
+        return
+    took_s: Counter[str] = Counter()
+    for kind in ("passed", ""):  # "" has the setups and teardowns
+        for report in terminalreporter.stats.get(kind, ()):
+            took_s[report.nodeid.partition("::")[0]] += report.duration
+    known = {**json.loads(DURATIONS.read_text()), **took_s}
+    # Files that take a few seconds fill the gaps in any order.
+    kept = {file: round(seconds) for file, seconds in sorted(known.items()) if seconds > 3}
+    DURATIONS.write_text(json.dumps(kept, indent=2) + "\n")
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from tests.cli.forks import run_one
 from tests.lab.running import once_client, wait_until
 
 NAME = "pair"
+TRAINER = "examples/horovod/tensorflow/train_imagenet_resnet_hvd.py"
+STAND_IN = Path(__file__).with_name("stand_in_trainer.py").read_bytes()
 ROLE = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole"}]}
 CUT = """\
 gateway=$(ip route show default | cut -d' ' -f3)
@@ -85,6 +88,19 @@ class LabCluster:
             nodes = range(len(access.targets))
         for node in nodes:
             self.on(node, f"cat > {path}", text.encode())
+
+    @contextlib.contextmanager
+    def stand_in_trainer(self) -> Iterator[None]:
+        """Let tests/stand_in_trainer.py take the trainer's place for the duration of the block."""
+        with self.access() as access:
+            nodes = range(len(access.targets))
+        for node in nodes:
+            self.on(node, f"cp -p {TRAINER} {TRAINER}.kept && cat > {TRAINER}", STAND_IN)
+        try:
+            yield
+        finally:
+            for node in nodes:
+                self.on(node, f"mv {TRAINER}.kept {TRAINER}")
 
     @contextlib.contextmanager
     def cut_off(self, node: int) -> Iterator[None]:

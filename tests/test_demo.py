@@ -13,6 +13,7 @@ CHECKOUT = Path(__file__).parent.parent
 @pytest.mark.lab
 @pytest.mark.train
 @pytest.mark.timeout(1200)
+@pytest.mark.all
 def test_the_demo():
     done = subprocess.run(
         ["./scripts/demo"],

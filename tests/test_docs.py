@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.cli.main import COMMANDS, cli
+from tests.changes import CHECKOUT, changed_files
 from tests.cli.forks import run_one
 
-CHECKOUT = Path(__file__).parent.parent
 PAGES = sorted([CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")])
 BIN = Path(sys.executable).parent
 
@@ -62,8 +62,9 @@ def commands_of(page: Path) -> list[str]:
     return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
-# Pages that launch a cluster. The commands of the other pages share one cluster.
-LAUNCHES = {"README.md", "capacity.md", "clusters.md"}
+# The commands of all pages share one cluster. clusters.md ends it, so it comes after the others,
+# then README.md, which launches two. capacity.md only plans, where no cluster is.
+FIRST, LAST = ("capacity.md",), ("clusters.md", "README.md")
 UP, DOWN = "clusterctl up demo --nodes 2 --instance-type p3.2xlarge", "clusterctl down demo --yes"
 
 
@@ -126,7 +127,7 @@ def cluster(shell):
     """Launch the cluster that pages use without launching one."""
     shell(UP)
     yield
-    shell(DOWN)
+    shell(f"{DOWN} || true")  # clusters.md has ended it
 
 
 def show(page: Path, home: Path, shell) -> None:
@@ -141,26 +142,28 @@ def show(page: Path, home: Path, shell) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def pages(wanted):
-    found = [page for page in PAGES if commands_of(page) and wanted(page.name)]
-    return pytest.mark.parametrize("page", found, ids=lambda page: page.name)
+def in_order(page: Path) -> int:
+    return (*FIRST, "", *LAST).index(page.name if page.name in (*FIRST, *LAST) else "")
+
+
+def pages():
+    """Return the pages with commands. README.md and pages that have changed run without --all."""
+    for page in sorted(filter(commands_of, PAGES), key=in_order):
+        usual = page.name == "README.md" or str(page.relative_to(CHECKOUT)) in changed_files()
+        if page.name != "lab.md":
+            marks = () if usual else pytest.mark.all
+            yield pytest.param(page, id=page.name, marks=marks)
 
 
 @pytest.mark.train
-@pages(lambda name: name in LAUNCHES)
-def test_every_command_of_a_page_that_launches(page, home, shell):
-    try:
-        show(page, home, shell)
-    finally:
-        shell(f"{DOWN} || true")
-
-
-@pytest.mark.train
-@pages(lambda name: name not in {*LAUNCHES, "lab.md"})
-def test_every_command_shown_works(page, home, shell, cluster):
+@pytest.mark.parametrize("page", [*pages()])
+def test_every_command_shown_works(page, home, shell, request):
+    if page.name not in (*FIRST, "README.md"):
+        request.getfixturevalue("cluster")
     show(page, home, shell)
 
 
+@pytest.mark.all
 def test_every_command_of_the_labs_page(home, shell, tmp_path):
     """The page starts and stops its own lab."""
 

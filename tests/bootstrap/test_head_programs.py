@@ -35,6 +35,7 @@ def put_anew(pair, tmp_path):
     assert pair.on(0, f"cat {FOLDER}/stamp").strip() == head_programs.own_stamp()
 
 
+@pytest.mark.all
 def test_one_command_over_ssh(pair, hosts):
     status, out, err = pair.ctl("ssh", "--", "runclust", "hosts", "hostname")
     assert (status, set(out.splitlines())) == (0, hosts), err
@@ -71,6 +72,7 @@ def test_up_again_puts_there_what_has_changed_and_only_that(pair, hosts):
     assert pair.on(0, look).splitlines()[1] == before.splitlines()[1]
 
 
+@pytest.mark.all
 def test_up_again_with_a_bashrc_of_ones_own(pair, hosts):
     """The .bashrc is written after the first `up`. It prints something and returns early."""
     before, line = pair.on(0, "cat .bashrc"), head_programs._ON_PATH
@@ -86,6 +88,7 @@ def test_up_again_with_a_bashrc_of_ones_own(pair, hosts):
         pair.on(0, "cat >.bashrc", before.encode())
 
 
+@pytest.mark.all
 def test_another_python_with_a_package_index(pair, hosts, tmp_path, monkeypatch):
     wheels = tmp_path / "wheels"
     wheels.mkdir()

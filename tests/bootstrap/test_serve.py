@@ -217,6 +217,7 @@ def test_metadata(server):
     assert [one["size"] for one in x["tensor_shape"]["dim"]] == ["-1", "2"]
 
 
+@pytest.mark.all
 def test_large_requests_and_many_at_once(server):
     """Small requests do not wait for one of 100 MB."""
     rows = 100_000_000 // len("[0.123456789, 0.123456789], ")
@@ -242,6 +243,7 @@ def test_large_requests_and_many_at_once(server):
     assert server.predict(gzip.compress(bytes(300 << 20), 1), **zipped)[0] == 413
 
 
+@pytest.mark.all
 def test_a_version_that_comes_and_one_that_does_not_load(tmp_path, libraries, tiny):
     shutil.copytree(tiny / "1", tmp_path / "tiny" / "1")
     server = Server(tmp_path / "job", libraries, tmp_path / "tiny")
@@ -306,6 +308,7 @@ def wait_for(server, version, state):
     raise AssertionError(said)
 
 
+@pytest.mark.all
 def test_what_cannot_be_served_ends_with_the_reason(tmp_path, libraries, server):
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken").mkdir()

@@ -71,6 +71,7 @@ def node(tmp_path, monkeypatch):
 
 
 @pytest.mark.train
+@pytest.mark.all
 def test_from_wheels_to_ranks_that_meet_and_again(node):
     assert node.look().state is EnvState.MISSING
     node.give()
@@ -99,6 +100,7 @@ def test_from_wheels_to_ranks_that_meet_and_again(node):
 
 
 @pytest.mark.train
+@pytest.mark.all
 def test_the_newest_tensorflow_has_keras_2_and_horovod_its_headers(node):
     node.release = "newest"
     node.give("source")
@@ -143,6 +145,7 @@ def test_the_newest_tensorflow_has_keras_2_and_horovod_its_headers(node):
         ),
     ],
 )
+@pytest.mark.all
 def test_ranks_that_do_not_stay_alike_are_found(before, ranks, says):
     """Two ranks, in the real environment."""
     alone = ("-H", "localhost:2", "--bind-to", "none")
@@ -167,6 +170,7 @@ def test_what_others_have_put_there_stays(node):
     assert [path.name for path in node.folder.iterdir()] == ["pyvenv.cfg"]
 
 
+@pytest.mark.all
 def test_a_wheel_that_is_missing_is_named_and_the_next_run_goes_on(node):
     given = node.give()
     numpy = next(given.glob("numpy-*"))
@@ -183,6 +187,7 @@ def test_a_wheel_that_is_missing_is_named_and_the_next_run_goes_on(node):
 
 
 @pytest.mark.train
+@pytest.mark.all
 def test_horovod_is_built_for_gpus_over_an_installation_that_did_not_end(
     node, tmp_path, monkeypatch
 ):

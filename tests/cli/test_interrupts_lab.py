@@ -97,6 +97,7 @@ def way_on(cut: Cut, said: str | None) -> list[str]:
     return words
 
 
+@pytest.mark.all
 def test_a_life_of_interrupts(lab, clusterctl):
     ec2 = client(lab)
     before = everything(ec2)

@@ -92,6 +92,7 @@ def test_a_port_that_is_taken(lab_home):
     assert read_record(lab_home.path) is None
 
 
+@pytest.mark.all
 def test_a_server_that_cannot_start_fails(tmp_path):
     (tmp_path / "lab").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -123,6 +124,7 @@ $lab stop
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can have another network")
+@pytest.mark.all
 def test_behind_a_vpn_there_is_a_network_and_one_can_be_chosen(lab_home):
     environ = {**os.environ, "CLUSTERCTL_HOME": str(lab_home.path)}
     argv = ["unshare", "--net", "sh", "-c", BEHIND_A_VPN, sys.executable]

@@ -34,6 +34,7 @@ def ok(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
+@pytest.mark.all
 def test_a_private_cluster_in_a_network_of_its_own(clusterctl, lab, tmp_path):
     network = json.loads(ok(clusterctl("network", "up", "training", "--json")))
     launch = ("--network", "training", "--private", "--nodes", "3")
@@ -70,6 +71,7 @@ def test_a_private_cluster_in_a_network_of_its_own(clusterctl, lab, tmp_path):
     assert network["vpc_id"] not in [vpc["VpcId"] for vpc in vpcs]
 
 
+@pytest.mark.all
 def test_a_head_node_that_is_away(clusterctl, lab):
     ok(clusterctl("network", "up", "training"))
     launch = ("--network", "training", "--private", "--nodes", "2")

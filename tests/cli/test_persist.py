@@ -47,6 +47,7 @@ def outcome(done: subprocess.CompletedProcess[str]):
         (["-n", "wc -c"], b"not for you"),
     ],
 )
+@pytest.mark.all
 def test_a_call_is_as_it_is_without(home, hosts, runtime, words, stdin):
     hosts.write_text(hosts.read_text() + "no-such-host.invalid\n")
     *options, command = words
@@ -56,6 +57,7 @@ def test_a_call_is_as_it_is_without(home, hosts, runtime, words, stdin):
         assert outcome(kept) == outcome(plain)
 
 
+@pytest.mark.all
 def test_json_is_as_it_is_without(home, hosts, runtime):
     hosts.write_text("127.0.0.3\nno-such-host.invalid\n127.0.0.1\n")
     words = ["--json", hosts, "echo out; echo err >&2; exit 2"]
@@ -85,6 +87,7 @@ def test_a_second_call_logs_in_no_more_and_the_keeper_ends_in_time(
     wait_until(lambda: not path.exists(), "a keeper of no time to end", 10)
 
 
+@pytest.mark.all
 def test_two_first_calls_at_once_share_a_keeper(home, hosts, runtime, ssh_server):
     before = ssh_server.logins
     argv = [BIN / "runclust", "--persist", "-n", hosts, "echo in"]
@@ -96,6 +99,7 @@ def test_two_first_calls_at_once_share_a_keeper(home, hosts, runtime, ssh_server
     assert ssh_server.logins == before + 4
 
 
+@pytest.mark.all
 def test_a_keeper_that_was_killed_is_not_missed(home, hosts, runtime):
     call("runclust", "--persist", hosts, "true")
     [keeper] = keepers(runtime)
@@ -118,6 +122,7 @@ def test_a_keeper_that_was_killed_is_not_missed(home, hosts, runtime):
     assert said.splitlines() == ["127.0.0.[1-4]: the process that keeps its connection has ended"]
 
 
+@pytest.mark.all
 def test_what_it_rests_on_is_looked_at_by_every_call(home, hosts, runtime, ssh_server):
     def lines(*words) -> int:
         done = call("runclust", "--persist", *words, "echo in")
@@ -146,6 +151,7 @@ def test_what_it_rests_on_is_looked_at_by_every_call(home, hosts, runtime, ssh_s
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770])
+@pytest.mark.all
 def test_a_folder_that_others_may_enter_is_refused(home, hosts, runtime, mode):
     (runtime / "clusterctl").mkdir()
     (runtime / "clusterctl").chmod(mode)
@@ -157,12 +163,14 @@ def test_a_folder_that_others_may_enter_is_refused(home, hosts, runtime, mode):
     assert call("runclust", "--persist", hosts, "true").returncode == 0
 
 
+@pytest.mark.all
 def test_where_no_keeper_can_be(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(UsageError, match="needs Linux"):
         login_of(tmp_path / "hosts", None, None, tmp_path)
 
 
+@pytest.mark.all
 def test_connections_that_the_hosts_closed_and_jump_hosts(home, hosts, runtime, tmp_path):
     with running_sshd(tmp_path) as server:
         (home / ".ssh" / "config").write_text(
@@ -195,6 +203,7 @@ def pair_hosts(pair, tmp_path, monkeypatch):
 
 @pytest.mark.lab
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.all
 def test_who_ends_early_ends_the_commands_and_no_connection(pair_hosts, runtime, how):
     def come_from() -> set[str]:
         done = call("runclust", "--persist", pair_hosts, "echo $SSH_CONNECTION")
@@ -221,6 +230,7 @@ def test_who_ends_early_ends_the_commands_and_no_connection(pair_hosts, runtime,
 
 
 @pytest.mark.lab
+@pytest.mark.all
 def test_hosts_that_are_cut_off_or_boot_between_two_calls(pair, pair_hosts, runtime):
     first, second = (line.split()[0] for line in pair_hosts.read_text().splitlines())
 

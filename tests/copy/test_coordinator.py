@@ -359,6 +359,7 @@ def test_nothing_ever_hangs(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.all
 def test_a_tick_takes_time_linear_in_the_nodes():
     """A tick for 256 nodes takes much less than the 0.1 s until the next tick."""
     spent = {}

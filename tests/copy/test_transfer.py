@@ -313,6 +313,7 @@ def test_a_killed_relay_leaves_the_others_whole_and_the_same_copy_completes(host
     assert [node.received_bytes for node in report.nodes][::2] == [0, 0]
 
 
+@pytest.mark.all
 def test_a_frozen_relay_holds_nobody_back(hosts, tmp_path):
     large = large_file(tmp_path, 192)
     frozen = []

@@ -118,6 +118,7 @@ def apart(looks):
     )
 
 
+@pytest.mark.all
 def test_four_thousand_ranks_on_five_hundred_hosts():
     """One rank is named, and the tree stays short."""
     evidence = with_rank(

@@ -19,7 +19,7 @@ def weird_home(tmp_path):
 TOOLS = "sh env nohup tail cat sleep kill rm touch grep dirname cp mv wc"
 
 
-@pytest.fixture(params=["tmux", "nohup and python3.8"])
+@pytest.fixture(params=["nohup and python3.8", pytest.param("tmux", marks=pytest.mark.all)])
 def node(request, weird_home, tmp_path):
     """Return a head node: with tmux, or without it and with the oldest supported Python."""
     tools = tmp_path / "tools"

@@ -13,6 +13,7 @@ from clusterctl.jobs.head_facts import Environment
 from clusterctl.jobs.mpirun import MpiRun
 from clusterctl.jobs.plan import JobRequest, new_job_id, plan_job
 from clusterctl.operations.train import head_facts
+from tests.variants import usual
 
 PLACE = """\
 import os, socket, sys
@@ -29,12 +30,12 @@ FOUR = Environment(MpiRun("/usr/bin/mpirun", "4.1.4"), "/usr/bin/python3", True)
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("preset", ["cpu", "gpu"])
+@pytest.mark.parametrize("preset", usual(1, ["gpu", "cpu"]))
 @pytest.mark.parametrize(
     "environment",
     [pytest.param(FOUR, id="4.1"), pytest.param(FIVE, id="5", marks=pytest.mark.train)],
 )
-@pytest.mark.parametrize(("ranks", "on_head"), [(1, 1), (2, 2), (3, 2), (4, 2)])
+@pytest.mark.parametrize(("ranks", "on_head"), usual(1, [(3, 2), (1, 1), (2, 2), (4, 2)]))
 def test_ranks_fill_the_head_node_first(pair, environment, preset, ranks, on_head):
     pair.put("place.py", PLACE)
     job = new_job_id()

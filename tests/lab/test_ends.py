@@ -15,6 +15,7 @@ import clusterctl
 from clusterctl.lab.record import read_record
 from tests.lab.conftest import Instances
 from tests.lab.running import client, remaining_of
+from tests.variants import usual
 
 pytestmark = pytest.mark.lab
 
@@ -45,7 +46,7 @@ def parts_of(home) -> dict[str, int]:
     return {"api": api, "entered": entered, "daemon": daemon}
 
 
-@pytest.mark.parametrize("part", ["api", "entered", "daemon"])
+@pytest.mark.parametrize("part", usual(1, ["api", "entered", "daemon"]))
 def test_killing_any_process_ends_all(lab_home, part):
     record = lab_home.start()
     launch_one(record)

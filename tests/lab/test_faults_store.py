@@ -84,6 +84,7 @@ def test_what_makes_no_sense_is_refused(value):
 
 
 @given(st.sampled_from(GOOD), st.data())
+@pytest.mark.all
 def test_any_request_is_a_fault_or_one_line_of_refusal(good, data):
     """One field of the fault is changed, missing or added."""
     field = data.draw(st.sampled_from([*good, "more"]))

@@ -6,6 +6,8 @@ import random
 import subprocess
 import sys
 
+import pytest
+
 # One process for each order, because moto is completed once per process. Several rules refuse each
 # of these launches.
 ASK = """
@@ -54,6 +56,7 @@ with mock_aws():
 """
 
 
+@pytest.mark.all
 def test_any_order_of_installation():
     orders = 0, random.randrange(1, 10**6)
     asked = [

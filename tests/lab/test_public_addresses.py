@@ -178,6 +178,7 @@ def test_an_elastic_address_from_allocation_to_release(instances, ec2, elastic):
     )
 
 
+@pytest.mark.all
 def test_an_elastic_address_moves_only_when_told_to(instances, ec2, elastic):
     first, second = instances.up(MinCount=2, MaxCount=2)
     made = elastic()

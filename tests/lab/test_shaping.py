@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.lab.running import wait_until
+from tests.variants import usual
 
 pytestmark = pytest.mark.lab
 
@@ -46,7 +47,7 @@ LISTEN = (
 )
 
 
-@pytest.mark.parametrize("way", ["down", "up"])
+@pytest.mark.parametrize("way", usual(1, ["down", "up"]))
 def test_a_link_carries_no_more_than_its_rate(instances, faults, way):
     one, other = instances.up(MinCount=2, MaxCount=2)
     instances.run(one, LISTEN)

@@ -55,7 +55,7 @@ def as_user(home: Path, *command: str, with_subids: bool) -> subprocess.Complete
     return subprocess.run(argv, capture_output=True, text=True, cwd="/", check=False)
 
 
-@pytest.fixture(scope="module", params=["subuid", "single"])
+@pytest.fixture(scope="module", params=["subuid", pytest.param("single", marks=pytest.mark.all)])
 def user_lab(request):
     if request.param == "subuid" and not shutil.which("newuidmap"):
         pytest.skip("no newuidmap on this machine")
@@ -141,6 +141,7 @@ def test_a_host_of_an_unprivileged_lab(user_lab, made, tmp_path):
     assert away.returncode == 255
 
 
+@pytest.mark.all
 def test_faults_of_the_hosts_of_an_unprivileged_lab(user_lab, made):
     key, faults = made.key, LabFaults(user_lab)
 

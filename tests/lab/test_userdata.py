@@ -183,6 +183,7 @@ def test_parts_run_in_cloud_inits_order(instances, lab):
 
 
 @pytest.mark.lab
+@pytest.mark.all
 def test_a_shutdown_is_scheduled_seen_and_cancelled(instances, lab):
     one = instances.up()[0]
     root = "" if lab.mode == "single" else "sudo "

@@ -14,6 +14,7 @@ import pytest
 import clusterctl
 from clusterctl.node.packer import program_of, without_comments
 from tests.pythons import python_or_skip
+from tests.variants import usual
 
 PACKAGE = Path(clusterctl.__file__).parent
 NODE = [
@@ -61,7 +62,7 @@ def test_no_methods_of_python_3_9(name):
 
 @pytest.mark.parametrize(
     ("version", "comments"),
-    [("3.8", False), ("3.9", True), ("3.10", False), ("3.12", False), ("3.13", True)],
+    usual(1, [("3.8", False), ("3.9", True), ("3.10", False), ("3.12", False), ("3.13", True)]),
 )
 def test_every_module_on_other_pythons(tmp_path, version, comments):
     program = program_of(*NODE, "clusterctl.jobs.train_sh")

@@ -1,4 +1,4 @@
-"""`bench` on two hosts of the lab with the real trainer, cut off and resumed."""
+"""`bench` on two hosts of the lab, cut off and resumed. A stand-in takes the trainer's place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ TRAINER = ("--", "-m", "resnet18", "--image_size", "32", "-b", "2")
 def quiet(pair):
     """Return the cluster without running processes and without jobs."""
     pair.on(0, "rm -rf ~/.clusterctl/jobs/*")
-    yield pair
+    with pair.stand_in_trainer():
+        yield pair
+    pair.on(0, "rm -f /data/hold")
     pair.ctl("cancel")
     pair.ctl("clean-logs", "--jobs", "--force", "--yes")
 
@@ -51,10 +53,12 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     short = ("--gpus", "1,2", "--repeats", "1", "--steps", "4", "--warmup", "2", "--out", str(out))
     status, plan, err = quiet.ctl("bench", *short, "--seed", "5", "--dry-run", "--json", *TRAINER)
     assert status == 0, err
-    assert sorted(run["gpus"] for run in json.loads(plan)["runs"]) == [1, 2]
+    sizes = [run["gpus"] for run in json.loads(plan)["runs"]]
+    assert sorted(sizes) == [1, 2]
     assert (json.loads(plan)["usd_per_hour"], out.exists()) == (6.12, False)
 
     # Ctrl-C in the second run: it is cancelled on all nodes. The result of the first run is kept.
+    quiet.on(0, f"echo {sizes[1]} >/data/hold")
     process = quiet.start("bench", *short, "--seed", "5", *TRAINER)
     first = begun(process, 1)
     second = begun(process, 2)
@@ -77,6 +81,7 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     assert (status, "another clusterctl bench is at work in" in err) == (1, True), err
     process.kill()
     process.communicate()
+    quiet.on(0, "rm /data/hold")
     with (out / "runs.jsonl").open("a") as file:
         file.write('{"gpus": 2, "data": "synt')  # as if killed during the write
     status, _, err = quiet.ctl("bench", "--gpus", "1", *short[2:], *TRAINER)

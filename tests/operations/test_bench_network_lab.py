@@ -67,6 +67,7 @@ def test_a_slow_link_is_named(quad):
     assert [left_on(quad, node) for node in range(4)] == [""] * 4
 
 
+@pytest.mark.all
 def test_a_node_that_freezes_in_the_middle_is_a_row(quad):
     frozen = []
 
@@ -87,6 +88,7 @@ def test_a_node_that_freezes_in_the_middle_is_a_row(quad):
     eventually(lambda: not any(left_on(quad, node) for node in range(4)), "relays to be gone")
 
 
+@pytest.mark.all
 def test_a_head_node_lost_behind_the_pairs_takes_no_figure_along(quad, monkeypatch):
     def lost(access):
         raise HostError(access.head.host, "connection lost")
@@ -97,6 +99,7 @@ def test_a_head_node_lost_behind_the_pairs_takes_no_figure_along(quad, monkeypat
     assert report.failures == {"quad-0": "connection lost"}
 
 
+@pytest.mark.all
 def test_its_command_with_nccl_tests_where_they_are(quad, tmp_path):
     # There is no GPU: a replacement prints one row like nccl-tests.
     row = "1073741824 268435456 float sum -1 4605 233.16 437.18 0 4600 233.4 437.6 0"

@@ -157,6 +157,7 @@ def test_ec2_is_asked_for_the_links_beside_the_logins(cluster, tmp_path, monkeyp
     assert asked == ["ec2"]
 
 
+@pytest.mark.all
 def test_a_machine_that_freezes(cluster, shaped, large):
     path, digest = large
     watch = once(begun, lambda: cluster.fault("freeze", shaped[1]))
@@ -198,6 +199,7 @@ def test_a_full_disk(cluster, large):
     assert cluster.copy(path, "/data/full/").ok
 
 
+@pytest.mark.all
 def test_a_disk_that_is_read_only(cluster, large):
     path, digest = large
     node = cluster.instance(2)
@@ -222,6 +224,7 @@ def test_a_folder_of_somebody_else(cluster, large):
     assert failed.error.hint
 
 
+@pytest.mark.all
 def test_a_slow_link_holds_nobody_back(cluster, shaped, large):
     path, digest = large
     cluster.fault("shape", shaped[1], "--rate", "12mbit")
@@ -239,6 +242,7 @@ def test_a_slow_link_holds_nobody_back(cluster, shaped, large):
     assert max(ended.values()) < slow
 
 
+@pytest.mark.all
 def test_nodes_whose_ports_are_closed_to_each_other(cluster, large):
     """Data comes from the source then, or through SSH if the source's port is closed as well."""
     path, digest = large

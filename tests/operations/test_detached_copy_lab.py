@@ -76,6 +76,7 @@ def test_the_others_get_what_was_brought_and_nothing_else(pair, place, source):
         assert pair.on(node, f"cd {place} && ls 'another name'") == "another name\n"
 
 
+@pytest.mark.all
 def test_a_reboot_of_the_head_node_and_the_same_again(pair, place):
     """A second copy to the same place is refused while one runs. The next one resumes a copy that
     was cut off."""
@@ -106,6 +107,7 @@ def parts_of(pair, place, command, *words):
     return [(one["host"], one["in_use"]) for one in found if one["path"].endswith(f"/{place}")]
 
 
+@pytest.mark.all
 def test_cancel_keeps_what_came_until_it_is_discarded(pair, place, source):
     parts = f"du -sm {place}/.clusterctl-copy 2>/dev/null | cut -f1"
     with pair.fault(0, "shape", "unshape", "--rate", "8mbit"):

@@ -64,6 +64,7 @@ def trained(pair):
     pair.ctl("clean-logs", "--jobs", "--force", "--yes")
 
 
+@pytest.mark.all
 def test_a_training_and_its_end(pair, trained):
     evidence = seen(pair)
     assert [(host.host, host.error, host.problems) for host in evidence.hosts] == [
@@ -177,6 +178,7 @@ def test_stuck_ranks_of_an_mpirun_by_hand(by_hand):
 REFUSES = "#!/bin/sh\necho Error: Permission denied >&2\nexit 1\n"
 
 
+@pytest.mark.all
 def test_what_is_missing_is_said_and_the_rest_is_there(by_hand):
     """On node 0, processes cannot be read; on node 1, nothing can be stored."""
     name = diagnose.PySpies(by_hand.lab.home).of("x86_64")[0].name

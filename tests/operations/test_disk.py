@@ -56,6 +56,7 @@ def test_a_full_volume_is_found(pair, left, status, check):
     pair.on(1, "rm -r /data/old /data/b")
 
 
+@pytest.mark.all
 def test_when_a_disk_that_grows_is_full(pair):
     grows = "setsid sh -c 'while head -c 1M /dev/zero >>/data/grows; do sleep 0.1; done'"
     pair.on(1, f"{grows} </dev/null >/dev/null 2>&1 & echo $! >grows")
@@ -152,6 +153,7 @@ def typed(pair, answer, *arguments):
     return done.returncode, said.decode()
 
 
+@pytest.mark.all
 def test_force_leaves_the_usual_folders_to_a_run_that_was_typed_by_hand(pair):
     checkpoint = "imagenet_resnet/model.ckpt-7.index"
     pair.on(1, f"mkdir -p imagenet_resnet && touch {checkpoint}")
@@ -168,6 +170,7 @@ def test_force_leaves_the_usual_folders_to_a_run_that_was_typed_by_hand(pair):
         pair.on(1, "rm -rf imagenet_resnet")
 
 
+@pytest.mark.all
 def test_force_leaves_a_queued_job_what_was_shipped_for_it_to_nodes_where_nothing_runs(pair):
     queued, ended = "20261123-094449-a10d", "20261123-094458-e672"
     for job in (queued, ended):

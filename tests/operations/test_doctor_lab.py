@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 
+import pytest
+
 from tests.skew import skewed
 
 # Findings that depend on the machine on which the tests run.
@@ -81,6 +83,7 @@ def test_everything_that_is_wrong_with_a_node_is_named_and_what_is_safe_is_mende
         assert pair.on(1, "pgrep -f [s]erve.py"), "a served model is no leftover"
 
 
+@pytest.mark.all
 def test_a_node_that_is_frozen_is_a_finding_in_ec2s_words(pair):
     with pair.fault(1, "freeze", "thaw"):
         report, found = look(pair, status=2)

@@ -35,6 +35,7 @@ def states(out: str) -> list[str]:
     return [node["state"] for node in json.loads(out)["nodes"]]
 
 
+@pytest.mark.all
 def test_from_this_machines_wheels_and_again_from_the_head_nodes(pair, tmp_path):
     wheels = make_wheelhouse(tmp_path / "my wheels")
     (wheels / "notes.txt").write_text("no package")
@@ -77,6 +78,7 @@ open(folder + "/kernel", "w").write(" ".join(sys.argv[1:]))
 """
 
 
+@pytest.mark.all
 def test_kernels_are_compiled_on_one_node_for_all(pair, tmp_path):
     """Fake programs replace those that need a GPU: the driver's, and the trainer that compiles."""
     wheels = make_wheelhouse(tmp_path / "wheels")
@@ -104,6 +106,7 @@ def test_kernels_are_compiled_on_one_node_for_all(pair, tmp_path):
             pair.on(node, f"sudo -n rm -rf /usr/local/bin/nvidia-smi {WHEELS}/cuda")
 
 
+@pytest.mark.all
 def test_what_is_in_the_way_is_said_before_anything_is_done(pair, tmp_path):
     wheels = make_wheelhouse(tmp_path / "wheels")
     pair.on(1, f"sudo -n mkdir -p {FOLDER}/mine")

@@ -153,6 +153,7 @@ def without_consoles(clusterctl, name, lag, lab, monkeypatch):
     return start
 
 
+@pytest.mark.all
 def test_keys_are_accepted_unseen_with_the_flag_only_and_compared_later(
     clusterctl, name, lag, without_consoles
 ):
@@ -179,6 +180,7 @@ def test_keys_are_accepted_unseen_with_the_flag_only_and_compared_later(
     assert all(line.removesuffix(f" {UNSEEN}") in compared for line in unseen)
 
 
+@pytest.mark.all
 def test_the_reason_of_the_second_channel_is_in_the_message(
     clusterctl, name, lab, without_consoles
 ):

@@ -42,6 +42,7 @@ def imagenet(pair):
         pair.on(node, "rm -rf raw records data/tf-imagenet")
 
 
+@pytest.mark.all
 def test_from_raw_images_to_the_result(imagenet, tmp_path):
     # The other node has no data yet, which is reported before mpirun starts.
     status, _, err = imagenet.ctl("train", "2", "--dry-run")

@@ -91,6 +91,7 @@ def test_what_a_rank_writes_is_shown_followed_and_fetched(quiet, tmp_path):
     assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["mine"]
 
 
+@pytest.mark.all
 def test_what_a_full_disk_loses_of_a_log_is_said_and_a_reboot_loses_the_queue(quiet):
     quiet.put(
         "more.py", "import time\nwhile True: print('x' * 9999, flush=True); time.sleep(0.1)\n"
@@ -121,6 +122,7 @@ def test_what_a_full_disk_loses_of_a_log_is_said_and_a_reboot_loses_the_queue(qu
         quiet.on(0, "rm .clusterctl/jobs && mv /data/jobs .clusterctl/jobs")
 
 
+@pytest.mark.all
 def test_a_lost_node_is_a_reason_to_start_again_and_an_exception_is_none(quiet):
     job_id, _ = started(
         quiet, "2", "--script", "~/stay.py", "--retries", "2", "--watchdog", "1h", "--", "7"

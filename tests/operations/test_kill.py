@@ -99,6 +99,7 @@ def test_a_hostile_name_stays_on_its_line(deaf):
     assert "\x1b" not in out
 
 
+@pytest.mark.all
 def test_a_dead_host_is_one_line_and_the_rest_end(deaf):
     with deaf.cut_off(1):
         status, out, err = deaf.ctl("kill")

@@ -68,6 +68,7 @@ def test_more_fewer_and_other_nodes(clusterctl, ec2, name):
     assert list(by_index(ec2, name)) == [0, 1, 2]
 
 
+@pytest.mark.all
 def test_a_node_that_an_add_never_got_can_be_wanted_no_more(clusterctl, ec2, lab, name, capsys):
     ctl = CommandLine(lab.home, capsys, [])
     up(clusterctl, name, 1)
@@ -94,6 +95,7 @@ def test_a_node_that_an_add_never_got_can_be_wanted_no_more(clusterctl, ec2, lab
     assert list(by_index(ec2, name)) == [0]
 
 
+@pytest.mark.all
 def test_a_stopped_cluster_starts_again(clusterctl, ec2, name):
     up(clusterctl, name, 2)
     ids = by_index(ec2, name)

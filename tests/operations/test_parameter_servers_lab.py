@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.pair import eventually
+from tests.variants import usual
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
@@ -39,6 +40,7 @@ def nothing_is_left(pair):
         eventually(lambda node=node: pair.on(node, look) == "", f"node {node} to have none left")
 
 
+@pytest.mark.all
 def test_a_model_of_two_nodes(pair, tmp_path):
     shutil.copytree(MNIST, tmp_path / "mnist")
     job_file = tmp_path / "mnist" / "mnist_ps.yaml"
@@ -69,14 +71,17 @@ def test_a_model_of_two_nodes(pair, tmp_path):
 
 @pytest.mark.parametrize(
     ("victim", "says"),
-    [
-        ("part-chief", "the chief was killed by signal 9"),
-        ("part-worker", "the worker was killed by signal 9"),
-        ("tf.distribute.[S]erver", "the parameter server was killed by signal 9"),
-        ("[r]ank.pyz", ""),
-        ("cancel", ""),
-        ("", ""),
-    ],
+    usual(
+        1,
+        [
+            ("part-worker", "the worker was killed by signal 9"),
+            ("tf.distribute.[S]erver", "the parameter server was killed by signal 9"),
+            ("[r]ank.pyz", ""),
+            ("cancel", ""),
+            ("", ""),
+            ("part-chief", "the chief was killed by signal 9"),
+        ],
+    ),
 )
 def test_what_ends_a_job_ends_all_of_it(pair, tmp_path, victim, says):
     (tmp_path / "program.py").write_text(PROGRAM)

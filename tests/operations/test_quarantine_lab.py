@@ -44,6 +44,7 @@ def test_every_command_is_known_here():
     assert from_others <= {"diagnose", "explain", "watch", "serve", "predict"}
 
 
+@pytest.mark.all
 def test_quarantine_replacement_and_release(pair):
     status, out, err = pair.ctl("quarantine", "1", "--reason", "GPU 0 lost")
     assert (status, out) == (0, "pair-1: in quarantine; 1 node in service, with 1 slot\n"), err
@@ -114,6 +115,7 @@ def the_job_of_a_quarantined_node_is_seen_and_ended(pair):
     assert not pair.on(1, "pgrep -f '[w]ait.py|[p]rted' || :")
 
 
+@pytest.mark.all
 def test_a_node_in_quarantine_is_told_when_to_end(lab):
     """It costs as much as the others."""
     limited = LabCluster(lab, "limited")

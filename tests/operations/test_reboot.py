@@ -151,6 +151,7 @@ def test_all_at_once(pair, impatient):
 
 
 @pytest.mark.lab
+@pytest.mark.all
 def test_a_gpu_that_is_lost(pair, impatient):
     smi = pair.on(1, "command -v nvidia-smi").strip()
     pair.on(1, f"sudo -n mv {smi} {smi}.kept")
@@ -235,6 +236,7 @@ def test_a_node_that_refuses(pair):
 
 
 @pytest.mark.lab
+@pytest.mark.all
 def test_a_dead_node_is_one_line_and_the_rest_reboot(pair):
     before = boot_ids(pair)
     with pair.cut_off(1):
@@ -247,6 +249,7 @@ def test_a_dead_node_is_one_line_and_the_rest_reboot(pair):
 
 
 @pytest.mark.lab
+@pytest.mark.all
 def test_not_while_an_mpirun_runs(pair):
     pair.on(
         0,

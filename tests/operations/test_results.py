@@ -31,6 +31,7 @@ from clusterctl.operations.results import (
 )
 from clusterctl.operations.results_plot import draw, metric_panels, picture_format, run_panels
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
+from tests.variants import usual
 
 TRAINING = banner() + HEADER + rows([0, 1, *range(50, 14051, 50)]) + "Finished in 6000.5\n"
 KERAS = "Epoch 1/1\n4/4 - 1s - loss: 1.3 - accuracy: 0.25\n"
@@ -112,7 +113,7 @@ def test_json_is_json_whatever_the_loss():
 SIGNATURES = {"png": b"\x89PNG\r\n", "svg": b"<?xml", "pdf": b"%PDF"}
 
 
-@pytest.mark.parametrize("ending", SIGNATURES)
+@pytest.mark.parametrize("ending", usual(1, SIGNATURES))
 def test_pictures(ending):
     panels = [
         *run_panels(read(TRAINING + evaluation()).runs, REFERENCES[0]),

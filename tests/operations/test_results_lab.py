@@ -125,6 +125,7 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
     assert (shown["job"]["id"], len(shown["runs"][0]["rows"])) == (job_id, 6)
 
 
+@pytest.mark.all
 def test_a_cancelled_job_is_called_so(quiet):
     arguments = ("--script", "~/mine/train_imagenet_resnet_hvd.py", "--", "--log_dir", "lo gs")
     status, out, err = quiet.ctl("train", "1", "--detach", "--json", *arguments)

@@ -67,6 +67,7 @@ def same(pair, folder: str) -> int:
     return len(first.splitlines())
 
 
+@pytest.mark.all
 def test_two_buckets_by_s3sync_and_again(pair, profile):
     places = ("s3://my-train/shards", "s3://my-validation", "~/data/both")
     status, _, err = pair.ctl("s3sync", *places)
@@ -94,6 +95,7 @@ def test_two_buckets_by_s3sync_and_again(pair, profile):
         assert (status, "no sync 20200101-000000-aaaa has run on pair" in err) == (2, True), err
 
 
+@pytest.mark.all
 def test_a_copy_again_and_without_what_is_no_longer_there(pair, profile):
     status, out, err = pair.ctl("copy", "--json", "-q", "s3://my-train/shards", "~/copied")
     assert status == 0, err

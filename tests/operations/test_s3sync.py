@@ -68,7 +68,7 @@ def own_tool(folder: Path) -> Path:
 
 AWS_THERE = pytest.mark.skipif(not shutil.which("aws"), reason="no aws")
 both = pytest.mark.parametrize(
-    "node", ["s5cmd", pytest.param("aws", marks=AWS_THERE)], indirect=True
+    "node", ["s5cmd", pytest.param("aws", marks=(AWS_THERE, pytest.mark.all))], indirect=True
 )
 
 
@@ -338,7 +338,7 @@ UNSIGNED = ("{}", {"credentials": "none"}, "to requests without credentials", "n
         ("s5cmd", "no-such-bucket", {}, "there is no bucket no-such-bucket", "aws s3 ls"),
         ("s5cmd", "{}/nothing", {}, "there is nothing at s3://{}/nothing", "aws s3 ls"),
         ("s5cmd", *UNSIGNED),
-        pytest.param("aws", *UNSIGNED, marks=AWS_THERE),
+        pytest.param("aws", *UNSIGNED, marks=(AWS_THERE, pytest.mark.all)),
     ],
     indirect=["node"],
 )
@@ -438,7 +438,7 @@ ODD_NAMES = [*ODD.split("|"), "trail ", "tab\there", "f0_", "f0_1", "-f/#a"]
     ("node", "place"),
     [
         ("s5cmd", "no text \udcff"),
-        pytest.param("aws", "we [ir]d*?'\"$x\\ü", marks=AWS_THERE),
+        pytest.param("aws", "we [ir]d*?'\"$x\\ü", marks=(AWS_THERE, pytest.mark.all)),
     ],
     indirect=["node"],
 )

@@ -117,6 +117,7 @@ role: any
 """
 
 
+@pytest.mark.all
 def test_a_job_file(pair, tmp_path):
     for name, text in {
         "data/t e s t": "x",
@@ -139,6 +140,7 @@ def test_a_job_file(pair, tmp_path):
     pair.ctl("clean-logs", "--jobs", "--force", "--yes")
 
 
+@pytest.mark.all
 def test_an_estimator_whose_job_fails(pair, tmp_path, monkeypatch):
     """Neither the files that it left nor an earlier model are served."""
     (tmp_path / "program.py").write_text(
@@ -185,6 +187,7 @@ channels:
 """
 
 
+@pytest.mark.all
 def test_streams_of_two_ranks(pair, tmp_path):
     s3 = once_client(pair.lab, "s3")
     s3.create_bucket(Bucket="streams")
@@ -237,6 +240,7 @@ while not pathlib.Path.home().joinpath("may-end").exists():
 """
 
 
+@pytest.mark.all
 def test_a_disk_that_is_full_when_the_model_is_collected(pair, tmp_path):
     """The job fails, and no incomplete file counts as complete. `fetch` brings the model later."""
     (tmp_path / "program.py").write_text(HEAVY_PROGRAM)

@@ -131,6 +131,7 @@ def ended_as_soon_as_it_was_served(pair, tiny, monkeypatch):
 
 @pytest.mark.lab
 @pytest.mark.train
+@pytest.mark.all
 def test_served_models(pair, tmp_path, monkeypatch):
     """A model from here is on the head node, one from S3 on the other. Requests go through SSH."""
     tiny = make_model(tmp_path / "tiny", 1)

@@ -134,6 +134,7 @@ def test_a_program_of_here_is_shipped_and_stays_what_it_was(quiet, tmp_path):
         assert quiet.on(node, "ls .clusterctl/code") == ""
 
 
+@pytest.mark.all
 def test_the_network_that_nccl_takes_is_told(quiet):
     """The log is a real one of NCCL on a machine without EFA, since there is no GPU here."""
     log = Path(__file__).parents[1] / "jobs" / "samples" / "nccl-no-plugin-2.21.txt"
@@ -167,6 +168,7 @@ def bridged(quiet):
         quiet.on(node, "sudo -n ip link del br-0123")
 
 
+@pytest.mark.all
 def test_ranks_meet_have_the_variables_and_leave_a_timeline_and_what_was_tuned(
     bridged, tmp_path, monkeypatch
 ):
@@ -205,6 +207,7 @@ def test_ranks_meet_have_the_variables_and_leave_a_timeline_and_what_was_tuned(
 TORCHRUN = ("--launcher", "torchrun", "-x", "PET_REDIRECTS=9:0", "-x", "PET_TEE=9:0")
 
 
+@pytest.mark.all
 def test_pytorchs_resnet_trains_and_its_rows_are_read(quiet):
     run = (*TORCHRUN, "--script", "~/examples/horovod/pytorch/resnet50_ddp.py")
     small = ("-m", "resnet18", "-b", "2", "--image_size", "32", "--num_batches", "3")
@@ -219,6 +222,7 @@ def test_pytorchs_resnet_trains_and_its_rows_are_read(quiet):
     assert kept[0]["loss"] > 0, "rank 0 is on the head node"
 
 
+@pytest.mark.all
 def test_two_hosts_learn_to_find_rectangles(quiet, tmp_path):
     definitions = [
         {"Name": name, "Regex": f"{name}: ([0-9.]+)"}
@@ -262,6 +266,7 @@ while True:
 
 
 @pytest.mark.parametrize("end", ["fail", pytest.param("cancel", marks=pytest.mark.all)])
+@pytest.mark.all
 def test_torchruns_end_together_and_leave_nothing(quiet, tmp_path, end):
     hosts = Path(quiet.lab.home, "pair", "hosts")
     kept = hosts.read_text()
@@ -298,6 +303,7 @@ def test_refused(pair, arguments, status, says):
     assert (ended, says in err) == (status, True), err
 
 
+@pytest.mark.all
 def test_what_differs_between_nodes_is_said_at_once_and_nothing_starts(quiet):
     mpirun = "/opt/clusterctl/training/bin/mpirun"
     quiet.on(0, "mkdir small runs && echo x > small/train-00000-of-00001")
@@ -327,6 +333,7 @@ def test_what_differs_between_nodes_is_said_at_once_and_nothing_starts(quiet):
         quiet.on(0, "rm -r small runs")
 
 
+@pytest.mark.all
 def test_a_program_is_looked_for_on_all_nodes_at_once(quiet):
     run = ("train", "2", "--dry-run", "--script")
     quiet.on(0, "touch only-here.py")

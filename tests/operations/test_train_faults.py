@@ -66,6 +66,7 @@ def test_cancel_leaves_nothing_on_any_node(quiet, stay):
     assert (status, "cancelled" in out) == (0, True)
 
 
+@pytest.mark.all
 def test_what_a_killed_daemon_left_is_found_and_keeps_a_job_from_starting(quiet, stay):
     run = ("train", "1", "--script", "~/stay.py")
     stay(2)
@@ -99,6 +100,7 @@ def test_what_a_killed_daemon_left_is_found_and_keeps_a_job_from_starting(quiet,
     assert quiet.on(1, f"kill {own}") == "", "a program of the user's own had stayed"
 
 
+@pytest.mark.all
 def test_a_cut_link_ends_the_job_in_seconds_and_kill_finds_what_is_left(quiet, stay):
     # The default of a minute is long for a test.
     keep_alives = "--prtemca plm_ssh_args '-o ServerAliveInterval=2 -o ServerAliveCountMax=3'"
@@ -111,6 +113,7 @@ def test_a_cut_link_ends_the_job_in_seconds_and_kill_finds_what_is_left(quiet, s
     assert "none left" in out or out == "nothing to end\n"
 
 
+@pytest.mark.all
 def test_a_job_whose_way_to_a_node_was_lost_has_failed(quiet, stay):
     stay(2)
     # mpirun's ssh to the node, but no other ssh.
@@ -120,6 +123,7 @@ def test_a_job_whose_way_to_a_node_was_lost_has_failed(quiet, stay):
     assert quiet.ctl("kill")[0] == 0
 
 
+@pytest.mark.all
 def test_ten_seconds_of_silence_do_not_end_a_job(quiet, stay):
     stay(2)
     with quiet.fault(1, "freeze", "thaw"):
@@ -139,6 +143,7 @@ def jobs_on_data(quiet):
     quiet.on(0, "rm .clusterctl/jobs && mv /data/jobs .clusterctl/jobs")
 
 
+@pytest.mark.all
 def test_a_full_disk_hides_no_job_and_no_end(jobs_on_data, stay):
     pair = jobs_on_data
     run = ("train", "1", "--detach", "--script", "~/stay.py")
@@ -162,6 +167,7 @@ def test_a_full_disk_hides_no_job_and_no_end(jobs_on_data, stay):
     assert len(pair.jobs()) == 2, "of the jobs that did not start nothing is left"
 
 
+@pytest.mark.all
 def test_a_job_is_ended_where_nothing_can_be_written(jobs_on_data, stay):
     pair = jobs_on_data
     stay(1)

@@ -22,6 +22,7 @@ from clusterctl.transport.target import Target
 from tests.lab.running import client
 from tests.operations.clusters import node
 from tests.pair import NAME, eventually
+from tests.variants import usual
 
 RUNNING, STOPPED = NodeState.RUNNING, NodeState.STOPPED
 SINCE = "2026-11-01 00:00:00 UTC"
@@ -163,15 +164,18 @@ def ids(pair) -> list[str]:
 @pytest.mark.lab
 @pytest.mark.parametrize(
     ("fault", "undo", "message", "helps"),
-    [
-        (
-            "freeze",
-            "thaw",
-            "takes connections and answers none in time",
-            "clusterctl replace pair 1",
-        ),
-        ("cut", "mend", "its instance status check fails since ", "clusterctl replace pair 1"),
-    ],
+    usual(
+        1,
+        [
+            (
+                "freeze",
+                "thaw",
+                "takes connections and answers none in time",
+                "clusterctl replace pair 1",
+            ),
+            ("cut", "mend", "its instance status check fails since ", "clusterctl replace pair 1"),
+        ],
+    ),
 )
 def test_a_node_that_does_not_answer(pair, fault, undo, message, helps):
     assert "yes" in pair.ctl("status")[1]
@@ -199,6 +203,7 @@ def test_a_node_that_does_not_answer(pair, fault, undo, message, helps):
 
 
 @pytest.mark.lab
+@pytest.mark.all
 def test_a_node_that_switched_itself_off(pair):
     pair.on(1, "setsid sudo -n sh -c 'sleep 0.3; poweroff' </dev/null >/dev/null 2>&1 &")
     ec2 = client(pair.lab)

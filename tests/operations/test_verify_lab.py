@@ -62,6 +62,7 @@ def test_differences(data):
     assert found["findings"][0]["path"] == "a\nb\udcff"
 
 
+@pytest.mark.all
 def test_unreadable(data):
     data.on(1, "mkdir set/closed && touch set/closed/x && chmod 0 set/closed set/sub/note")
     data.on(0, "mkdir set/closed && touch set/closed/x && chmod 0 set/closed set/sub/note")
@@ -89,6 +90,7 @@ def test_nothing_there(data):
     assert "no host has anything at '/nothing here'" in err
 
 
+@pytest.mark.all
 def test_a_dead_node_is_one_line(data):
     with data.cut_off(1):
         status, out, err = verify(data, "set")

@@ -13,6 +13,7 @@ import pytest
 from clusterctl.diagnosis.bundle import load
 from clusterctl.operations import watchdog
 from tests.pair import eventually
+from tests.variants import usual
 
 # Makes steps until /data/hang exists. Horovod's messages about the stall do not count as steps.
 HANGS = """\
@@ -47,7 +48,7 @@ def folder_of(job_id):
 
 @pytest.mark.lab
 @pytest.mark.train
-@pytest.mark.parametrize("cancels", [False, True], ids=["diagnoses", "cancels"])
+@pytest.mark.parametrize("cancels", usual(1, [True, False]))
 def test_a_job_that_hangs_is_diagnosed_without_this_machine(hanging, tmp_path, cancels):
     run = ("train", "2", "--detach", "--json", "--script", "~/hangs.py", "--watchdog", "3s")
     status, out, err = hanging.ctl(*run, *(("--watchdog-cancel",) if cancels else ()))
@@ -94,6 +95,7 @@ def test_a_job_that_hangs_is_diagnosed_without_this_machine(hanging, tmp_path, c
 
 @pytest.mark.lab
 @pytest.mark.train
+@pytest.mark.all
 def test_a_job_is_ended_where_the_diagnosis_cannot_be_kept(hanging):
     hanging.on(0, "touch /data/hang")
     run = ("train", "1", "--detach", "--json", "--script", "~/hangs.py")

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import zlib
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from clusterctl.node.diagnosis import sampler, stacks
 from clusterctl.operations import diagnose
 from clusterctl.operations.diagnose import installed_py_spy
+from tests.lab.running import wait_until
 
 NAME = "py-spy-0123"
 EMPTY = ("stacks", "stack_source", "stack_error")
@@ -90,12 +90,13 @@ def state(pid: int) -> str:
 
 def test_a_stopped_process_is_read_and_stays_as_it_is(processes, spy):
     pid = processes.python("import time" + INNER)
+    # On a busy machine it may have printed and not reached its next line.
+    wait_until(lambda: state(pid) == "S", "its sleep")
     found = sample(pid, spy)
     assert (found["stack_source"], functions(found)) == ("py-spy", ["<module>", "inner"])
     assert found["stacks"][0]["frames"][1]["line"] == 4
     os.kill(pid, signal.SIGSTOP)
-    while state(pid) != "T":
-        time.sleep(0.01)
+    wait_until(lambda: state(pid) == "T", "its stop")
     found = sample(pid, spy)
     assert (found["state"], functions(found)) == ("T", ["<module>", "inner"])
     assert state(pid) == "T"

@@ -37,6 +37,7 @@ def test_armed_by_user_data_it_ends_a_machine_that_nobody_ever_logged_in_to(laun
     node.is_off(0, "terminated")
 
 
+@pytest.mark.all
 def test_installed_again_changed_and_removed(launch):
     node = launch()
     node.tell(0, lifetime_s=1e6)
@@ -54,6 +55,7 @@ def test_installed_again_changed_and_removed(launch):
     assert node.on(0, NOTHING) == "complete"
 
 
+@pytest.mark.all
 def test_it_survives_being_killed_and_a_second_start(launch):
     node = launch()
     node.tell(0, lifetime_s=1e6)
@@ -66,6 +68,7 @@ def test_it_survives_being_killed_and_a_second_start(launch):
     wait_until(lambda: node.on(0, RUNNING) == "1", "one guard")
 
 
+@pytest.mark.all
 def test_an_image_of_a_node_is_not_ended_by_the_nodes_guard(launch):
     node = launch()
     node.tell(0, lifetime_s=1e6)
@@ -81,6 +84,7 @@ def test_an_image_of_a_node_is_not_ended_by_the_nodes_guard(launch):
     wait_until(lambda: node.on(0, RUNNING) == "1", "a guard")
 
 
+@pytest.mark.all
 def test_a_job_keeps_it_up_until_it_ends(launch):
     node = launch()
     node.on(0, HISTORY)
@@ -97,6 +101,7 @@ def test_a_job_keeps_it_up_until_it_ends(launch):
     node.is_off(0)
 
 
+@pytest.mark.all
 def test_a_login_keeps_it_up_until_it_ends(launch):
     node = launch()
     # Log in before the limit is set: a login may take longer than the limit.
@@ -135,6 +140,7 @@ def test_a_whole_cluster_idles(launch):
     cluster.is_off(0)
 
 
+@pytest.mark.all
 def test_a_worker_that_does_not_answer_is_no_idle_worker(launch):
     cluster = launch(2)
     cluster.joined()

@@ -13,6 +13,7 @@ from clusterctl.node.guard.settings import GuardSettings
 from tests.lab.running import wait_until
 from tests.node.guard.guard_process import GuardProcess
 from tests.pythons import python_or_skip
+from tests.variants import usual
 
 pytestmark = pytest.mark.slow
 
@@ -180,7 +181,9 @@ def test_hanging_helpers_hold_nothing_up(guard):
     assert ended(guard)
 
 
-@pytest.mark.parametrize(("version", "short"), [("3.8", True), ("3.9", False), ("3.13", True)])
+@pytest.mark.parametrize(
+    ("version", "short"), usual(1, [("3.8", True), ("3.9", False), ("3.13", True)])
+)
 def test_other_pythons(guard, version, short):
     guard.python = str(python_or_skip(version))
     guard.program.write_bytes(GUARD.zipapp(comments=not short))

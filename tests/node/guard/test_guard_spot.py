@@ -71,6 +71,7 @@ def notice(node):
     return told and told["action"]
 
 
+@pytest.mark.all
 def test_the_notice_reaches_whoever_can_use_it(node):
     # There is no metadata service yet: the guard keeps polling, less and less often.
     node.tell(0, spot=True, imds="http://127.0.0.1:8777")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.node.relay.relays import make, tree
 from tests.pythons import python_or_skip
+from tests.variants import usual
 
 HOSTILE = {
     b"plain": b"x",
@@ -62,7 +63,7 @@ def test_blocks_of_any_size(relays, data, tmp_path, block_bytes):
     assert tree(tmp_path / "one") == tree(tmp_path / "two") == tree(data)
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13"])
+@pytest.mark.parametrize("version", usual(1, ["3.8", "3.9", "3.10", "3.12", "3.13"]))
 def test_with_older_and_newer_pythons(relays, data, tmp_path, version):
     source = relays.source(f"{data}/")
     relays.python = str(python_or_skip(version))
