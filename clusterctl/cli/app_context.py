@@ -23,6 +23,7 @@ from clusterctl.cli.params import (
 from clusterctl.config import Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import LabError, UsageError
+from clusterctl.domain.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -56,8 +57,9 @@ _OPTIONS = (
 class AppContext:
     """The settings of this run, and the clients made from them when they are first needed."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, timeouts: Timeouts = Timeouts()) -> None:
         self.settings = settings
+        self.timeouts = timeouts
 
     @functools.cached_property
     def proxy_command(self) -> tuple[str, ...]:
@@ -280,7 +282,8 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
             config=config,
             cluster=kwargs.get("name"),
         )
-        return command(*args, app=AppContext(settings), **kwargs)
+        timeouts = context.find_object(Timeouts) or Timeouts()
+        return command(*args, app=AppContext(settings, timeouts), **kwargs)
 
     for option in reversed(_OPTIONS):
         wired = option(wired)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.cli.main import cli, run_command
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import session
 from tests.moto_ec2 import REGION
 
@@ -31,10 +32,11 @@ class Ran:
 
 
 class CommandLine:
-    """`clusterctl` with its own home."""
+    """`clusterctl` with its own home. `timeouts` are those of the commands that are run."""
 
     def __init__(self, home: Path, capsys: pytest.CaptureFixture[str], account: list[str]) -> None:
         self.home = home
+        self.timeouts = Timeouts()
         self._capsys = capsys
         self._account = account
 
@@ -50,7 +52,7 @@ class CommandLine:
     def __call__(self, command: str, *arguments: str) -> Ran:
         """Run a command. `command` is all before the options: `up`, `network up`."""
         self._capsys.readouterr()
-        status = run_command(cli, [*command.split(), *self._account, *arguments])
+        status = run_command(cli, [*command.split(), *self._account, *arguments], obj=self.timeouts)
         said = self._capsys.readouterr()
         return Ran(status, said.out, said.err)
 
