@@ -129,7 +129,7 @@ class AppContext:
         from clusterctl.operations.status import Ec2Explanation
 
         folder, explain = self.folder(cluster.name), Ec2Explanation(self.clients, cluster.name)
-        return open_access(cluster, folder, self.proxy_command, explain)
+        return open_access(cluster, folder, self.proxy_command, explain, self.timeouts)
 
 
 def _lab_region(region: str) -> str:

@@ -37,6 +37,9 @@ class Timeouts:
 
     clock: Clock = field(default_factory=Clock)
 
+    # Without a sign of life, until a host counts as lost that vanished in the middle of a command.
+    silence_s: float = 30.0
+
     # A launch, until EC2 shows what it has done:
     # until RunInstances knows a resource that was created just before;
     known_s: float = 60.0
@@ -50,6 +53,16 @@ class Timeouts:
     rolled_back_s: float = 600.0
     # until an instance that stops can be started, and one that starts takes an address.
     stopped_s: float = 600.0
+
+    # New nodes, until they are ready:
+    # for which only the console is asked for host keys; of a shorter timeout it is a third;
+    console_alone_s: float = 60.0
+    # for which a refused key is tried again: cloud-init may start sshd before it has written
+    # authorized_keys;
+    key_refused_s: float = 120.0
+    # that are left at least to a cluster whose end has passed: before its nodes switch themselves
+    # off, EC2 must have been told whether to stop or to terminate them then.
+    least_left_s: float = 120.0
 
     # Until a file system can use an enlarged volume.
     enlarged_s: float = 900.0
