@@ -34,9 +34,15 @@ class Ran:
 class CommandLine:
     """`clusterctl` with its own home. `timeouts` are those of the commands that are run."""
 
-    def __init__(self, home: Path, capsys: pytest.CaptureFixture[str], account: list[str]) -> None:
+    def __init__(
+        self,
+        home: Path,
+        capsys: pytest.CaptureFixture[str],
+        account: list[str],
+        timeouts: Timeouts = Timeouts(),
+    ) -> None:
         self.home = home
-        self.timeouts = Timeouts()
+        self.timeouts = timeouts
         self._capsys = capsys
         self._account = account
 
@@ -47,7 +53,7 @@ class CommandLine:
 
     def anywhere(self) -> CommandLine:
         """Run a command without the options that select an account."""
-        return CommandLine(self.home, self._capsys, [])
+        return CommandLine(self.home, self._capsys, [], self.timeouts)
 
     def __call__(self, command: str, *arguments: str) -> Ran:
         """Run a command. `command` is all before the options: `up`, `network up`."""
