@@ -19,6 +19,7 @@ from clusterctl.cli.params import (
     clusters_launched,
     completions,
     launched_here,
+    timeouts_of,
 )
 from clusterctl.config import Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
@@ -148,7 +149,7 @@ class ClusterName(click.ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        return completions(lambda: clusters_here(ctx.params), incomplete)
+        return completions(ctx, lambda: clusters_here(ctx.params), incomplete)
 
 
 class ClusterCommand(click.Command):
@@ -282,8 +283,7 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
             config=config,
             cluster=kwargs.get("name"),
         )
-        timeouts = context.find_object(Timeouts) or Timeouts()
-        return command(*args, app=AppContext(settings, timeouts), **kwargs)
+        return command(*args, app=AppContext(settings, timeouts_of(context)), **kwargs)
 
     for option in reversed(_OPTIONS):
         wired = option(wired)

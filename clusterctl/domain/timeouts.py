@@ -64,5 +64,17 @@ class Timeouts:
     # off, EC2 must have been told whether to stop or to terminate them then.
     least_left_s: float = 120.0
 
+    # A rebooted node, from SSH until its mounts and drivers are back.
+    restored_s: float = 60.0
+
+    # After each lost connection in a row, until the log of a job is followed again.
+    reconnect_after_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+    # Until the plan of a copy goes without the links' rates, which EC2 is asked for.
+    link_rates_s: float = 3.0
+
+    # Until shell completion proposes nothing: the user waits at each Tab.
+    completion_s: float = 3.0
+
     # Until a file system can use an enlarged volume.
     enlarged_s: float = 900.0
