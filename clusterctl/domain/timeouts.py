@@ -37,44 +37,34 @@ class Timeouts:
 
     clock: Clock = field(default_factory=Clock)
 
-    # Without a sign of life, until a host counts as lost that vanished in the middle of a command.
-    silence_s: float = 30.0
-
-    # A launch, until EC2 shows what it has done:
-    # until RunInstances knows a resource that was created just before;
-    known_s: float = 60.0
-    # until a new placement group is `available`;
-    placement_group_s: float = 60.0
-    # until DescribeInstances shows all instances of a launch;
-    visible_s: float = 120.0
-    # until none is pending: slower ones are awaited node by node, when they are made ready;
-    started_s: float = 300.0
-    # until the instances of a failed launch are gone;
-    rolled_back_s: float = 600.0
-    # until an instance that stops can be started, and one that starts takes an address.
-    stopped_s: float = 600.0
-
-    # New nodes, until they are ready:
-    # for which only the console is asked for host keys; of a shorter timeout it is a third;
-    console_alone_s: float = 60.0
-    # for which a refused key is tried again: cloud-init may start sshd before it has written
-    # authorized_keys;
-    key_refused_s: float = 120.0
-    # that are left at least to a cluster whose end has passed: before its nodes switch themselves
-    # off, EC2 must have been told whether to stop or to terminate them then.
-    least_left_s: float = 120.0
-
-    # A rebooted node, from SSH until its mounts and drivers are back.
-    restored_s: float = 60.0
-
-    # After each lost connection in a row, until the log of a job is followed again.
+    # Hosts over SSH
+    silence_s: float = 30.0  # until a host counts as lost that vanished while a command ran
+    restored_s: float = 60.0  # after a reboot, from SSH until mounts and drivers are back
+    # Before each further attempt to follow a job, after lost connections in a row.
     reconnect_after_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
 
-    # Until the plan of a copy goes without the links' rates, which EC2 is asked for.
-    link_rates_s: float = 3.0
+    # EC2, after a request
+    known_s: float = 60.0  # until RunInstances knows a resource that was created just before
+    placement_group_s: float = 60.0  # until a new placement group is available
+    visible_s: float = 120.0  # until all instances of a launch are shown
+    # Until none of them is pending. Slower ones are awaited when the nodes are made ready.
+    started_s: float = 300.0
+    rolled_back_s: float = 600.0  # until the instances of a failed launch are gone
+    # Until an instance that stops can be started, and one that starts takes an address.
+    state_change_s: float = 600.0
+    stopped_s: float = 900.0  # until all instances that `stop` stops are stopped
+    enlarged_s: float = 900.0  # until a file system can use an enlarged volume
+    link_rates_s: float = 3.0  # until a copy is planned without the links' rates
 
-    # Until shell completion proposes nothing: the user waits at each Tab.
-    completion_s: float = 3.0
+    # New nodes
+    # For which only the console is read for host keys; a third of the timeout if that is less.
+    console_alone_s: float = 60.0
+    # For which a refused key is tried again: cloud-init may start sshd before it has written
+    # authorized_keys.
+    key_refused_s: float = 120.0
+    # That are left to a cluster whose end has passed. Before its nodes switch themselves off, EC2
+    # must have been told whether to stop or to terminate them then.
+    least_left_s: float = 120.0
 
-    # Until a file system can use an enlarged volume.
-    enlarged_s: float = 900.0
+    # The user
+    completion_s: float = 3.0  # until shell completion proposes nothing: the user waits at each Tab

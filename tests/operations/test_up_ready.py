@@ -141,8 +141,7 @@ def test_large_machines_have_longer_to_get_ready(gpus, minutes):
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch):
-    monkeypatch.setattr(readiness, "backoff_delays", lambda *_: itertools.repeat(0.001))
+def world(tmp_path):
     return World(tmp_path)
 
 
@@ -329,7 +328,7 @@ def test_a_dead_instance_is_not_asked_for(world):
 def test_a_console_that_speaks_later_than_the_agents(world):
     silent(world, HostKeyAnswers({}, {"i-0": "no agent", "i-1": "no agent"}))
     for found in world.nodes:
-        world.consoles[found.instance_id] = ["..."] * 60 + [BLOCK.format(ED25519)]
+        world.consoles[found.instance_id] = ["..."] * 8 + [BLOCK.format(ED25519)]
     assert [fact.host_keys for fact in world.wait().values] == [(ED25519,), (ED25519,)]
 
 
@@ -378,7 +377,7 @@ def test_even_with_the_flag_console_and_agents_come_first(world):
     silent(world, HostKeyAnswers({"i-1": (OTHER,)}, {"i-0": "no agent"}))
     world.consoles["i-0"] = ["..."] * 5 + [BLOCK.format(ED25519)]
     showing(world, demo_0=[AssertionError("console")], demo_1=[AssertionError("agent")])
-    world.console_alone_s = 0.2
+    world.console_alone_s = 5.0
     assert [fact.host_keys for fact in world.wait().values] == [(ED25519,), (OTHER,)]
     assert world.told == []
 

@@ -223,7 +223,7 @@ def _associate(
 ) -> None:
     """Associate the elastic address, retrying while the head node is still starting."""
     clock = timeouts.clock
-    deadline = clock.monotonic() + timeouts.stopped_s
+    deadline = clock.monotonic() + timeouts.state_change_s
     arguments = step.resolved(results)
     for gap_s in backoff_delays(0.5):
         try:
@@ -332,7 +332,7 @@ def _start(
 ) -> None:
     """Start stopped nodes. Waits for nodes that are still stopping, and for capacity."""
     clock = attempt.timeouts.clock
-    deadline = clock.monotonic() + attempt.timeouts.stopped_s
+    deadline = clock.monotonic() + attempt.timeouts.state_change_s
     once = without_retries(client)
     too_fast = iter(range(ATTEMPTS))
     for gap_s in backoff_delays(0.5):
