@@ -9,7 +9,9 @@ from collections.abc import Callable
 from clusterctl.domain.timeouts import Clock
 
 # Polls are at most 8 seconds apart (ec2/errors.py, `backoff_delays`).
-LONG_S, POLL_S = 10.0, 0.01
+LONG_S = 10.0
+# A power of two, so that sums of it are exact, and no time is left at a deadline by rounding.
+POLL_S = 1 / 64
 
 
 class FakeClock(Clock):
