@@ -18,6 +18,7 @@ import pytest
 from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.lab.record import LabRecord
 from clusterctl.operations.access import Access
 from tests.cli.forks import run_one
@@ -71,8 +72,8 @@ class LabCluster:
         found: list[dict[str, Any]] = json.loads(out)
         return found
 
-    def access(self) -> Access:
-        return AppContext(load_settings(self.environ)).open(self.name)
+    def access(self, timeouts: Timeouts = Timeouts()) -> Access:
+        return AppContext(load_settings(self.environ), timeouts).open(self.name)
 
     def on(self, node: int, command: str, stdin: bytes = b"") -> str:
         """Return the output of a command on a node. It has to succeed."""

@@ -25,7 +25,7 @@ LABELS_URL = (
 PIECE = 1 << 20  # bytes of one read
 TIMEOUT_S = 60.0
 ATTEMPTS = 6  # attempts in a row that brought no byte
-PAUSE_S = 1.0  # before the second attempt; doubled for each further one
+PAUSE_S = 1.0  # before the second attempt
 
 
 class DownloadError(DataError):
@@ -107,8 +107,10 @@ def fetch_all(files: list[Remote], folder: Path, login: Login | None) -> None:
         fetch(file, folder, login if file.name != LABELS[0] else None)
 
 
-def fetch(file: Remote, folder: Path, login: Login | None = None) -> Path:
+def fetch(file: Remote, folder: Path, login: Login | None = None, pause_s: float = PAUSE_S) -> Path:
     """Download a file and return its path. An earlier run or a broken connection is resumed.
+
+    The second attempt comes after `pause_s` seconds, each further one after twice as long.
 
     Raises DownloadError if the server refuses, if several attempts in a row bring nothing, or if
     the size or the MD5 of the file is wrong.
@@ -130,7 +132,7 @@ def fetch(file: Remote, folder: Path, login: Login | None = None) -> Path:
             failures = 0 if size_of(part) > before else failures + 1
             if failures >= ATTEMPTS:
                 raise DownloadError(f"{file.url}: {why}; run it again to go on from here")
-            time.sleep(PAUSE_S * 2 ** max(failures - 1, 0))
+            time.sleep(pause_s * 2 ** max(failures - 1, 0))
     finally:
         progress.close()
     check(file, part)

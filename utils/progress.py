@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 # Seconds between two updates of the line on a terminal, and between two lines elsewhere.
@@ -15,11 +16,18 @@ class Progress:
     """Shows progress towards `total`, or without a total if it is 0.
 
     On a terminal it is one line that is updated. Elsewhere it prints a line at long intervals.
+    `now` returns the time in seconds.
     """
 
     def __init__(
-        self, total: int, title: str = "", unit: str = "images", stream: TextIO | None = None
+        self,
+        total: int,
+        title: str = "",
+        unit: str = "images",
+        stream: TextIO | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.now = now
         self.total = total
         self.title = f"{title}: " if title else ""
         self.unit = unit
@@ -27,12 +35,12 @@ class Progress:
         self.terminal = self.stream.isatty()
         self.done = 0
         self.first: int | None = None  # done by an earlier run; left out of the rate
-        self.began = self.shown = time.monotonic()
+        self.began = self.shown = self.now()
         self.ended: float | None = None
 
     @property
     def seconds(self) -> float:
-        return (self.ended or time.monotonic()) - self.began
+        return (self.ended or self.now()) - self.began
 
     @property
     def per_second(self) -> float:
@@ -46,7 +54,7 @@ class Progress:
     def update(self, done: int) -> None:
         """Set how many are done in all. Show it if the last update is long enough ago."""
         self.done = done
-        now = time.monotonic()
+        now = self.now()
         if now - self.shown >= (TERMINAL_EVERY_S if self.terminal else PLAIN_EVERY_S):
             self.shown = now
             self.show()
@@ -59,7 +67,7 @@ class Progress:
     def close(self) -> None:
         """Show the final state and end the line. A run that did nothing prints nothing."""
         if self.ended is None:
-            self.ended = time.monotonic()
+            self.ended = self.now()
             if self.terminal and self.done:
                 self.show()
                 self.stream.write("\n")

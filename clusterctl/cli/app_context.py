@@ -19,10 +19,12 @@ from clusterctl.cli.params import (
     clusters_launched,
     completions,
     launched_here,
+    timeouts_of,
 )
 from clusterctl.config import Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import LabError, UsageError
+from clusterctl.domain.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -56,8 +58,9 @@ _OPTIONS = (
 class AppContext:
     """The settings of this run, and the clients made from them when they are first needed."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, timeouts: Timeouts = Timeouts()) -> None:
         self.settings = settings
+        self.timeouts = timeouts
 
     @functools.cached_property
     def proxy_command(self) -> tuple[str, ...]:
@@ -127,7 +130,7 @@ class AppContext:
         from clusterctl.operations.status import Ec2Explanation
 
         folder, explain = self.folder(cluster.name), Ec2Explanation(self.clients, cluster.name)
-        return open_access(cluster, folder, self.proxy_command, explain)
+        return open_access(cluster, folder, self.proxy_command, explain, self.timeouts)
 
 
 def _lab_region(region: str) -> str:
@@ -146,7 +149,7 @@ class ClusterName(click.ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        return completions(lambda: clusters_here(ctx.params), incomplete)
+        return completions(ctx, lambda: clusters_here(ctx.params), incomplete)
 
 
 class ClusterCommand(click.Command):
@@ -280,7 +283,7 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
             config=config,
             cluster=kwargs.get("name"),
         )
-        return command(*args, app=AppContext(settings), **kwargs)
+        return command(*args, app=AppContext(settings, timeouts_of(context)), **kwargs)
 
     for option in reversed(_OPTIONS):
         wired = option(wired)

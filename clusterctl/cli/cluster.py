@@ -165,7 +165,9 @@ def launcher_of(
     launcher = None
     try:
         with node_progress() as progress:
-            launcher = Launcher(clients, folder, progress, app.proxy_command, *waiting, agree)
+            launcher = Launcher(
+                *(clients, folder, progress, app.proxy_command, *waiting, agree, app.timeouts)
+            )
             yield launcher
     except KeyboardInterrupt:
         if launcher and launcher.progress.done:

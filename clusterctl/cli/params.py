@@ -16,6 +16,7 @@ from clusterctl.config import home_folder, load_settings
 from clusterctl.domain.cluster import is_cluster_name
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import parse_indices, parse_nodes
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.domain.units import format_bytes, parse_bytes, parse_duration_s, parse_rate
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 # Key in a click context's meta: the set of clusters whose nodes were named.
 NAMED_CLUSTERS_KEY = "clusterctl.clusters"
-
-# Shell completion gives up after this time: the user waits at each Tab.
-COMPLETED_WITHIN_S = 3.0
 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
@@ -112,7 +110,9 @@ class Indices(click.ParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         before = incomplete[: incomplete.rfind(",") + 1]
-        return completions(lambda: [before + index for index in _indices_here(ctx)], incomplete)
+        return completions(
+            ctx, lambda: [before + index for index in _indices_here(ctx)], incomplete
+        )
 
 
 class JobId(click.ParamType):
@@ -123,7 +123,7 @@ class JobId(click.ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        return completions(lambda: _jobs_of(ctx), incomplete)
+        return completions(ctx, lambda: _jobs_of(ctx), incomplete)
 
 
 def launched_here(name: str) -> bool:
@@ -193,17 +193,24 @@ def _jobs_of(ctx: click.Context) -> list[str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        timeout=COMPLETED_WITHIN_S - 0.5,  # ssh ends before completion does
+        timeout=timeouts_of(ctx).completion_s - 0.5,  # ssh ends before completion does
         check=True,
     )
     # A .bashrc may print lines, too.
     return list(filter(JOB_ID.fullmatch, listed.stdout.decode().splitlines()))
 
 
-def completions(ask: Callable[[], Iterable[str]], incomplete: str) -> list[CompletionItem]:
+def timeouts_of(ctx: click.Context) -> Timeouts:
+    """Return the command's timeouts: the context's object (`run_command`), or the defaults."""
+    return ctx.find_object(Timeouts) or Timeouts()
+
+
+def completions(
+    ctx: click.Context, ask: Callable[[], Iterable[str]], incomplete: str
+) -> list[CompletionItem]:
     """Return those of `ask`'s words that begin with `incomplete`, for the shell.
 
-    Empty if `ask` fails, or takes longer than COMPLETED_WITHIN_S.
+    Empty if `ask` fails, or takes longer than `completion_s`.
     """
     from click.shell_completion import CompletionItem
 
@@ -216,7 +223,7 @@ def completions(ask: Callable[[], Iterable[str]], incomplete: str) -> list[Compl
 
     looking = threading.Thread(target=look, daemon=True)
     looking.start()
-    looking.join(COMPLETED_WITHIN_S)
+    looking.join(timeouts_of(ctx).completion_s)
     return [CompletionItem(word) for word in found if word.startswith(incomplete)]
 
 

@@ -53,9 +53,9 @@ class Setting(click.ParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         if self.option.metavar == "TYPE":
-            return completions(_types, incomplete)
+            return completions(ctx, _types, incomplete)
         if self.option.key == "zone":
-            return completions(lambda: _zones(ctx), incomplete)
+            return completions(ctx, lambda: _zones(ctx), incomplete)
         return super().shell_complete(ctx, param, incomplete)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from clusterctl.copy import failures
 from clusterctl.copy.health import Health
 from clusterctl.copy.plan import SourceSummary
-from clusterctl.copy.topology import SOURCE, Peer, PeerState, Timeouts, Topology
+from clusterctl.copy.topology import SOURCE, CopyTimeouts, Peer, PeerState, Topology
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.node.relay.messages import (
     NOT_TOLD,
@@ -67,11 +67,11 @@ class Coordinator:
         plan: Planner,
         *,
         dry_run: bool = False,
-        timeouts: Timeouts | None = None,
+        timeouts: CopyTimeouts | None = None,
     ) -> None:
         self.net = Topology({name: Peer(name) for name in (SOURCE, *targets)})
         self.targets = tuple(self.net.peers[name] for name in targets)
-        self.timeouts = timeouts or Timeouts()
+        self.timeouts = timeouts or CopyTimeouts()
         self.dry_run = dry_run
         self.health = Health(self.net, self.timeouts)
         self.summary: SourceSummary | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clusterctl.copy.topology import SOURCE, WINDOW_S, Peer, PeerState, Timeouts, Topology
+from clusterctl.copy.topology import SOURCE, WINDOW_S, CopyTimeouts, Peer, PeerState, Topology
 from clusterctl.node.relay.messages import Lost, printable
 
 # A node is slow if its rate is below this share of the fastest rate, and if it is behind its
@@ -37,7 +37,7 @@ class _Loss(NamedTuple):
 class Health:
     """Moves nodes that hold back others to the tail of a Topology, and back when they are fast."""
 
-    def __init__(self, topology: Topology, timeouts: Timeouts) -> None:
+    def __init__(self, topology: Topology, timeouts: CopyTimeouts) -> None:
         self._net, self._timeouts = topology, timeouts
         self._losses: dict[str, _Loss] = {}
         self._best = 0.0

@@ -44,7 +44,7 @@ _TAIL = (PeerState.TAIL, PeerState.LAST)
 
 
 @dataclass
-class Timeouts:
+class CopyTimeouts:
     """The coordinator's timeouts in seconds."""
 
     gather_s: float = 1.0  # for further nodes, once the source and one node are ready

@@ -27,7 +27,7 @@ from clusterctl.copy.report import (
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.routes import Routes
 from clusterctl.copy.session import Ended, Inbox, LocalRelay, LoggedIn, RelaySession, RemoteRelay
-from clusterctl.copy.topology import SOURCE, Timeouts
+from clusterctl.copy.topology import SOURCE, CopyTimeouts
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.node.packer import program_of
 from clusterctl.node.relay.messages import (
@@ -72,7 +72,7 @@ class Transfer:
     predict: Callable[[CopyPlan, int, int], CopyPlan] | None = None
     max_logins: int = 64
     timeout_s: float | None = None
-    timeouts: Timeouts | None = None
+    timeouts: CopyTimeouts | None = None
     watch: Callable[[CopyProgress], None] = field(default=lambda progress: None)
 
     def run(self) -> TransferReport:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import backoff_delays, throttled, translated
 from clusterctl.ec2.instances import Instance, batches, find_instances, launched_with
@@ -38,10 +38,6 @@ def find_key_pairs(client: EC2Client, name: str) -> tuple[KeyPair, ...]:
     return tuple(KeyPair(pair["KeyName"], pair.get("PublicKey", "")) for pair in found)
 
 
-# How long a new placement group may stay in another state than `available`.
-AVAILABLE_WITHIN_S = 60.0
-
-
 @dataclass(frozen=True)
 class PlacementGroup:
     """A placement group. `state` is EC2's: `pending`, `available` or `deleting`."""
@@ -62,23 +58,24 @@ def find_placement_groups(client: EC2Client, name: str) -> tuple[PlacementGroup,
     )
 
 
-def await_available(client: EC2Client, name: str) -> None:
+def await_available(client: EC2Client, name: str, timeouts: Timeouts = Timeouts()) -> None:
     """Wait until the cluster's placement group accepts instances.
 
-    Raises AwsError, and ClusterctlError if that takes more than AVAILABLE_WITHIN_S.
+    Raises AwsError, and ClusterctlError if that takes more than `placement_group_s`.
     """
-    deadline = time.monotonic() + AVAILABLE_WITHIN_S
+    clock = timeouts.clock
+    deadline = clock.monotonic() + timeouts.placement_group_s
     for gap_s in backoff_delays(0.1):
         states = {group.state for group in find_placement_groups(client, name)}
         if states == {"available"}:
             return
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             raise ClusterctlError(
                 f"the placement group of {name} does not become available: "
                 f"{', '.join(states) or 'EC2 does not show it'}",
                 "run `up` again, or do without: --no-placement-group",
             )
-        time.sleep(gap_s)
+        clock.sleep(gap_s)
 
 
 @dataclass(frozen=True)
@@ -118,12 +115,13 @@ def delete(
     value: str,
     deadline: float,
     on_wait: Callable[[AwsError, float], None] = lambda error, left_s: None,
+    clock: Clock = Clock(),
 ) -> None:
     """Delete the resource with this id or name, unless it is gone already.
 
-    Tries again until `deadline` (monotonic time) while something still uses it, as EC2 reports for
-    a while after an instance is gone, and while EC2 is throttling. `on_wait` receives the error
-    before each retry, and the seconds left. Raises AwsError.
+    Tries again until `deadline` (by `clock.monotonic`) while something still uses it, as EC2
+    reports for a while after an instance is gone, and while EC2 is throttling. `on_wait` receives
+    the error before each retry, and the seconds left. Raises AwsError.
     """
     for gap_s in backoff_delays(0.5):
         try:
@@ -133,22 +131,24 @@ def delete(
         except AwsError as error:
             if error.code in deletion.gone:
                 return
-            left_s = deadline - time.monotonic()
+            left_s = deadline - clock.monotonic()
             if left_s < 0 or not (error.code in deletion.in_use or throttled(error)):
                 raise
             on_wait(error, left_s)
-        time.sleep(gap_s)
+        clock.sleep(gap_s)
 
 
-def delete_placement_groups(client: EC2Client, name: str, timeout_s: float) -> tuple[str, ...]:
+def delete_placement_groups(
+    client: EC2Client, name: str, timeout_s: float, clock: Clock = Clock()
+) -> tuple[str, ...]:
     """Delete the cluster's placement groups and return their names.
 
     Waits up to `timeout_s` while terminated instances are still in a group. Raises AwsError.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = clock.monotonic() + timeout_s
     groups = [group for group in find_placement_groups(client, name) if group.state != "deleting"]
     for group in groups:
-        delete(client, DELETE_PLACEMENT_GROUP, group.name, deadline)
+        delete(client, DELETE_PLACEMENT_GROUP, group.name, deadline, clock=clock)
     return tuple(group.name for group in groups)
 
 
@@ -163,6 +163,7 @@ def terminate(
     timeout_s: float,
     ids: Collection[str] | None = None,
     on_look: Callable[[Sequence[Instance]], None] = lambda left: None,
+    clock: Clock = Clock(),
 ) -> tuple[str, ...]:
     """Terminate a cluster's instances, wait until they are gone, and return the nodes' names.
 
@@ -170,7 +171,7 @@ def terminate(
     terminates those that a launch still under way brings. `on_look` receives the remaining
     instances of each poll. Raises AwsError, and ClusterctlError after `timeout_s`.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = clock.monotonic() + timeout_s
     nodes: dict[str, None] = {}
     for gap_s in backoff_delays():
         found = find_instances(client, name, NOT_TERMINATED)
@@ -183,7 +184,7 @@ def terminate(
         # pending and not carry it out.
         awake = [one for one in left if one.node.state is not NodeState.SHUTTING_DOWN]
         _terminate(client, [one.node.instance_id for one in awake])
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             hint = f"see `clusterctl status {name}`"
             if ids is None:
                 hint = f"run it again later: clusterctl down {name}"
@@ -191,7 +192,7 @@ def terminate(
                 f"still shutting down: {', '.join(one.node.name for one in left)}",
                 f"they are told to end; {hint}",
             )
-        time.sleep(gap_s)
+        clock.sleep(gap_s)
     raise AssertionError("unreachable")
 
 
@@ -211,15 +212,17 @@ def _terminate(client: EC2Client, ids: Sequence[str]) -> None:
                     _terminate(client, [one])
 
 
-def delete_groups(client: EC2Client, name: str, timeout_s: float) -> tuple[str, ...]:
+def delete_groups(
+    client: EC2Client, name: str, timeout_s: float, clock: Clock = Clock()
+) -> tuple[str, ...]:
     """Delete the cluster's security groups and return their ids.
 
     Waits up to `timeout_s` while something still uses a group. Raises AwsError.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = clock.monotonic() + timeout_s
     groups = find_groups(client, name)
     for group in groups:
-        delete(client, DELETE_SECURITY_GROUP, group.group_id, deadline)
+        delete(client, DELETE_SECURITY_GROUP, group.group_id, deadline, clock=clock)
     return tuple(group.group_id for group in groups)
 
 
@@ -230,12 +233,14 @@ def delete_key_pairs(client: EC2Client, names: Sequence[str]) -> None:
             client.delete_key_pair(KeyName=name)
 
 
-def await_launches(client: EC2Client, tokens: Sequence[str], until: float) -> None:
+def await_launches(
+    client: EC2Client, tokens: Sequence[str], until: float, clock: Clock = Clock()
+) -> None:
     """Wait until each of these client tokens has made instances, or until `until` (Unix time).
 
     For launches of unknown outcome. Raises AwsError.
     """
     for gap_s in backoff_delays():
-        if time.time() >= until or launched_with(client, tokens) >= set(tokens):
+        if clock.time() >= until or launched_with(client, tokens) >= set(tokens):
             return
-        time.sleep(gap_s)
+        clock.sleep(gap_s)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError
+from clusterctl.domain.timeouts import Clock
 from clusterctl.ec2.errors import backoff_delays, throttled, translated
 from clusterctl.ec2.instances import batches
 
@@ -171,7 +172,10 @@ class HostKeyAnswers:
 
 
 def ask_host_keys(
-    client: SSMClient, instance_ids: Sequence[str], within_s: float = ANSWERED_WITHIN_S
+    client: SSMClient,
+    instance_ids: Sequence[str],
+    within_s: float = ANSWERED_WITHIN_S,
+    clock: Clock = Clock(),
 ) -> HostKeyAnswers:
     """Read the host keys of these instances through Systems Manager, 50 instances per command.
 
@@ -182,7 +186,7 @@ def ask_host_keys(
     reasons: dict[str, str] = {}
     for group in batches(instance_ids, AT_A_TIME):
         try:
-            _ask(client, group, within_s, keys, reasons)
+            _ask(client, group, within_s, clock, keys, reasons)
         except AwsError as error:
             reasons.update((one, error.message) for one in group if one not in keys)
     return HostKeyAnswers(keys, reasons)
@@ -192,6 +196,7 @@ def _ask(
     client: SSMClient,
     group: Sequence[str],
     within_s: float,
+    clock: Clock,
     keys: dict[str, tuple[str, ...]],
     reasons: dict[str, str],
 ) -> None:
@@ -209,7 +214,7 @@ def _ask(
             TimeoutSeconds=DELIVERED_WITHIN_S,
             Parameters={"commands": [COMMAND]},
         )
-    ended = _await(client, sent["Command"]["CommandId"], len(asked), within_s)
+    ended = _await(client, sent["Command"]["CommandId"], len(asked), within_s, clock)
     for one in asked:
         found = keys_in(_output(ended[one])) if one in ended else ()
         if found:
@@ -232,12 +237,14 @@ def _online(client: SSMClient, group: Sequence[str]) -> set[str]:
         }
 
 
-def _await(client: SSMClient, command_id: str, count: int, within_s: float) -> dict[str, Any]:
+def _await(
+    client: SSMClient, command_id: str, count: int, within_s: float, clock: Clock
+) -> dict[str, Any]:
     """Return the invocations that have ended within `within_s`, by instance id.
 
     Returns early once all `count` have ended. Raises AwsError.
     """
-    deadline = time.monotonic() + within_s
+    deadline = clock.monotonic() + within_s
     for gap_s in backoff_delays(0.5, 1.4, 5.0):
         # Right after SendCommand the listing may still be empty.
         ended = {
@@ -245,9 +252,9 @@ def _await(client: SSMClient, command_id: str, count: int, within_s: float) -> d
             for one in _invocations(client, command_id)
             if one.get("Status") in _ENDED
         }
-        if len(ended) >= count or time.monotonic() + gap_s > deadline:
+        if len(ended) >= count or clock.monotonic() + gap_s > deadline:
             return ended
-        time.sleep(gap_s)
+        clock.sleep(gap_s)
     raise AssertionError("unreachable")
 
 

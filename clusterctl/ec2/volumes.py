@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import AwsError
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.errors import backoff_delays, translated
 from clusterctl.ec2.machines import find_machine_type
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import VolumeModificationTypeDef
-
-# How long to wait until a file system can use a volume's new size.
-MODIFIED_WITHIN_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -64,13 +61,13 @@ def root_rate(client: EC2Client, instance_id: str, instance_type: str) -> float 
     return min((rate for rate in rates if rate), default=None)
 
 
-def enlarge(client: EC2Client, volume: Volume, gib: int) -> None:
+def enlarge(client: EC2Client, volume: Volume, gib: int, timeouts: Timeouts = Timeouts()) -> None:
     """Enlarge a volume to `gib` GiB and wait until a file system can use the new size.
 
     Does not ask again if an interrupted command has asked for the same size. Does nothing if the
     volume is large enough. The wait ends in EBS's state `optimizing`, long before all blocks have
-    the volume's full speed. Raises AwsError, for example because EBS allows one change of a volume
-    in six hours.
+    the volume's full speed. Raises AwsError: after `enlarged_s`, and for example because EBS allows
+    one change of a volume in six hours.
     """
     change = _last_change(client, volume.id)
     if not (change and change["TargetSize"] == gib and change["ModificationState"] != "failed"):
@@ -78,7 +75,8 @@ def enlarge(client: EC2Client, volume: Volume, gib: int) -> None:
             return
         with translated():
             client.modify_volume(VolumeId=volume.id, Size=gib)
-    deadline = time.monotonic() + MODIFIED_WITHIN_S
+    clock = timeouts.clock
+    deadline = clock.monotonic() + timeouts.enlarged_s
     for gap_s in backoff_delays(0.5, 1.4, 10.0):
         change = _last_change(client, volume.id)
         # EC2 may still show the change before this one, or none.
@@ -88,13 +86,13 @@ def enlarge(client: EC2Client, volume: Volume, gib: int) -> None:
         if change and state == "failed":
             said = change.get("StatusMessage") or "EBS does not say why"
             raise AwsError("VolumeModificationFailed", f"{volume.id} could not be changed: {said}")
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             raise AwsError(
                 "VolumeModificationSlow",
-                f"{volume.id} is still being changed after {MODIFIED_WITHIN_S / 60:.0f} min",
+                f"{volume.id} is still being changed after {timeouts.enlarged_s / 60:.0f} min",
                 "the same command goes on",
             )
-        time.sleep(gap_s)
+        clock.sleep(gap_s)
 
 
 def _last_change(client: EC2Client, volume_id: str) -> VolumeModificationTypeDef | None:

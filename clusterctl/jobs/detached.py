@@ -9,7 +9,6 @@ import errno
 import json
 import os
 import shlex
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -28,6 +27,7 @@ from clusterctl.domain.errors import (
     UsageError,
 )
 from clusterctl.domain.results import CommandResult, json_lines
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.node.jobs.jobs import METRICS
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
@@ -486,7 +486,6 @@ def end_job(connections: Connections, head: Target, job_id: str) -> bool:
 
 
 BETWEEN_LOOKS_S = 0.2
-RECONNECT_AFTER_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 def tail_command(
@@ -511,15 +510,16 @@ def follow_job(
     on_lost: Callable[[HostError, float], None] = lambda why, delay_s: None,
     rank: int | None = None,
     seen: JobRecord | None = None,
+    timeouts: Timeouts = Timeouts(),
 ) -> JobRecord:
     """Pass a job's log, or that of one rank, to `sink` until the job has ended. Return its record.
 
     Without a sink, only wait. `seen` is the job's record, if the caller has just queried it.
 
     After a lost connection the log continues at the byte where it broke; `on_lost(why, delay_s)` is
-    called before each new attempt. Raises ConnectionLost or HostUnreachable, with the last known
-    state of the job, if the head node is off or if all attempts in a row fail. Raises UsageError if
-    there is no such job.
+    called before each new attempt, of which there are as many in a row as `reconnect_after_s` has
+    delays. Raises ConnectionLost or HostUnreachable, with the last known state of the job, if the
+    head node is off or if all attempts in a row fail. Raises UsageError if there is no such job.
     """
     failures, offset, known = 0, 0, f"of job {job_id} nothing was heard"
     while True:
@@ -531,17 +531,17 @@ def follow_job(
             read_data(connections, head, command, received)
             if not job.unended:
                 return job
-            time.sleep(BETWEEN_LOOKS_S)
+            timeouts.clock.sleep(BETWEEN_LOOKS_S)
         except (ConnectionLost, HostUnreachable) as lost:
             failures = 1 if received.count else failures + 1
             if received.count:
                 known = _known(job, received.at)
-            if lost.is_off or failures > len(RECONNECT_AFTER_S):
+            if lost.is_off or failures > len(timeouts.reconnect_after_s):
                 raise type(lost)(lost.host, f"{lost.message}; {known}", lost.hint) from lost
-            delay_s = RECONNECT_AFTER_S[failures - 1]
+            delay_s = timeouts.reconnect_after_s[failures - 1]
             on_lost(lost, delay_s)
             connections.forget(head)
-            time.sleep(delay_s)
+            timeouts.clock.sleep(delay_s)
         offset += received.count
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, HostError, MissingTool
 from clusterctl.domain.ranges import check_indices
 from clusterctl.domain.results import FanoutResult
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
@@ -28,6 +29,7 @@ class Access:
     folder: ClusterFolder
     connections: Connections
     proxy_command: tuple[str, ...] = ()
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
     def __enter__(self) -> Access:
         return self
@@ -129,6 +131,7 @@ def open_access(
     folder: ClusterFolder,
     proxy_command: tuple[str, ...] = (),
     explain: Callable[[Target, HostError], HostError] = lambda target, error: error,
+    timeouts: Timeouts = Timeouts(),
 ) -> Access:
     """Return access to a cluster's nodes. Opens no connection yet.
 
@@ -151,5 +154,5 @@ def open_access(
 
     identity = Identity((load_key(folder.key),))
     host_keys = ClusterHostKeys(folder.known_hosts, cluster)
-    connections = Connections(identity, host_keys, explain=explain)
-    return Access(cluster, folder, connections, proxy_command)
+    connections = Connections(identity, host_keys, explain=explain, timeouts=timeouts)
+    return Access(cluster, folder, connections, proxy_command, timeouts)

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 # The most logins at the same time through a jump host: from 10 on, its sshd drops some
 # (MaxStartups).
 JUMP_LOGINS = 8
-# How long planning waits for the links' rates, which are queried from EC2 during the logins.
-RATES_WITHIN_S = 3.0
 
 Watch = Callable[[CopyProgress], None]
 
@@ -77,8 +75,9 @@ def copy_to_cluster(
     """Copy SRC to DST on these nodes of a cluster. Raise UsageError if nothing can be copied.
 
     `link_rates` returns the known link rates in bytes per second by instance type. It runs in a
-    thread during the logins and must not raise. `max_workers` is the number of simultaneous logins,
-    limited to JUMP_LOGINS behind a jump host. After `timeout_s` seconds, unfinished nodes fail.
+    thread during the logins and must not raise; the plan waits `link_rates_s` for it. `max_workers`
+    is the number of simultaneous logins, limited to JUMP_LOGINS behind a jump host. After
+    `timeout_s` seconds, unfinished nodes fail.
     """
     by_index = {node.index: access.target(node) for node in access.cluster.nodes}
     zones = {node.name: node.availability_zone for node in access.cluster.nodes}
@@ -90,7 +89,7 @@ def copy_to_cluster(
     def facts() -> tuple[NodeFacts, ...]:
         if not asking.ident:  # not started yet, for sources that are URLs
             asking.start()
-        asking.join(RATES_WITHIN_S)
+        asking.join(access.timeouts.link_rates_s)
         return tuple(
             NodeFacts(
                 target.host,

@@ -185,7 +185,7 @@ def grow_disks(
         id = nodes[target.host].instance_id
         volume = volumes[id]
         try:
-            enlarge(client, volume, gib)
+            enlarge(client, volume, gib, access.timeouts)
         except AwsError as refused:
             text = f"its volume {volume.id} was not made larger: {refused.message}"
             raise CommandFailed(target.host, text, refused.hint) from refused

@@ -47,9 +47,6 @@ if TYPE_CHECKING:
 TIMEOUT_S = 60.0
 # Prints a guard's settings; nothing on a node without a guard.
 SETTINGS_COMMAND = "sudo -n cat /var/lib/clusterctl/guard.json 2>/dev/null || :"
-# The earliest new end of a cluster, in seconds from now. Before the nodes switch themselves
-# off, EC2 must have been told whether to stop or to terminate them then.
-LEAST_LEFT_S = 120.0
 
 
 def with_complete_user_data(clients: Clients, seen: Observed) -> Observed:
@@ -105,7 +102,8 @@ def update_guards(
             if finding.check_id == "cost.incomplete" and spending.limits.ends:
                 launcher.progress.finding(replace(finding, severity=Severity.WARNING))
     left_s = None if spending.ends_in_h is None else spending.ends_in_h * 3600
-    ends_at = None if left_s is None else time.time() + max(left_s, LEAST_LEFT_S)
+    least_s = launcher.timeouts.least_left_s
+    ends_at = None if left_s is None else time.time() + max(left_s, least_s)
     first = first_settings(
         cluster.name,
         # `ends_at` replaces these two limits. The idle time stays: only the guards can see it.

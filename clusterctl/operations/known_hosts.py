@@ -9,7 +9,6 @@ import base64
 import contextlib
 import hashlib
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from clusterctl.bootstrap.trust import NodeIdentity, known_hosts_lines
 from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import AwsError, HostError, HostKeyChanged, HostUnreachable
 from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2.host_keys import Consoles, HostKeyAnswers, ask_host_keys, parse_host_keys
 from clusterctl.transport.keys import PinnedHostKeys, add_line, described
 from clusterctl.transport.target import Target
@@ -205,7 +205,9 @@ class AgentHostKeys:
         client: Callable[[], SSMClient],
         ask: Callable[..., HostKeyAnswers] = ask_host_keys,
         every_s: float = ASK_EVERY_S,
+        clock: Clock = Clock(),
     ) -> None:
+        self._clock = clock
         self._client = client
         self._ask = ask
         self._every_s = every_s
@@ -248,18 +250,13 @@ class AgentHostKeys:
     def _question(self) -> None:
         with self._lock:
             waiting = sorted(self._waiting - self._keys.keys())
-            if not waiting or time.monotonic() < self._next_question:
+            if not waiting or self._clock.monotonic() < self._next_question:
                 return
         answers = self._ask(self._client(), waiting)
         with self._lock:
             self._keys.update(answers.keys)
             self._reasons.update(answers.reasons)
-            self._next_question = time.monotonic() + self._every_s
-
-
-# Seconds for which only the console is polled before other sources are tried. With a short timeout
-# it is a third of the timeout.
-CONSOLE_ALONE_S = 60.0
+            self._next_question = self._clock.monotonic() + self._every_s
 
 
 @dataclass(frozen=True)
@@ -267,7 +264,8 @@ class HostKeySources:
     """The sources of host keys, in order: earlier pins, console, Systems Manager, the node itself.
 
     `shown_key` connects to a node and returns the key that it shows; it is None unless the user
-    accepts unseen keys. `tell` receives findings, for example about a changed key.
+    accepts unseen keys. `tell` receives findings, for example about a changed key. For
+    `console_alone_s` only the console is polled.
     """
 
     consoles: Consoles
@@ -275,7 +273,7 @@ class HostKeySources:
     agents: AgentHostKeys
     shown_key: Callable[[Node], paramiko.PKey] | None = None
     tell: Callable[[Finding], None] = lambda finding: None
-    console_alone_s: float = CONSOLE_ALONE_S
+    console_alone_s: float = Timeouts.console_alone_s
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _compared: dict[str, bool] = field(default_factory=dict)
 

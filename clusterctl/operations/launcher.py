@@ -13,6 +13,7 @@ from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import FanoutResult
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.domain.units import count
 from clusterctl.operations.costs import price_cache
 from clusterctl.operations.folder import ClusterFolder
@@ -89,6 +90,7 @@ class Launcher:
     capacity_timeout_s: float = 0.0
     accept_new_host_keys: bool = False
     agree: Callable[[LaunchPlan], None] = lambda plan: None
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
     @property
     def name(self) -> str:

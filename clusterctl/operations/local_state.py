@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.files import write_file
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
+from clusterctl.domain.timeouts import Clock
 from clusterctl.operations.access import needs_jump
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.keys import load_key
@@ -189,14 +189,14 @@ LOCK_WITHIN_S = 0.5
 
 
 @contextmanager
-def locked(folder: ClusterFolder) -> Iterator[None]:
+def locked(folder: ClusterFolder, clock: Clock = Clock()) -> Iterator[None]:
     """Hold the folder's lock, so that one command at a time changes the cluster.
 
     Creates the folder, and deletes it again if nothing else was written into it. Raises
     ClusterctlError if another command has the lock or the folder cannot be written.
     """
     lock = folder.path / "lock"
-    until = time.monotonic() + LOCK_WITHIN_S
+    until = clock.monotonic() + LOCK_WITHIN_S
     while True:
         try:
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -212,11 +212,11 @@ def locked(folder: ClusterFolder) -> Iterator[None]:
         if _take(opened, lock):
             break
         opened.close()
-        if time.monotonic() > until:
+        if clock.monotonic() > until:
             raise ClusterctlError(
                 f"another clusterctl is at work on {folder.path.name}", "wait for it to end"
             )
-        time.sleep(0.02)
+        clock.sleep(0.02)
     with opened:
         try:
             yield

@@ -229,7 +229,10 @@ def follow(
     job and the command that follows it again.
     """
     try:
-        return follow_job(access.connections, access.head, job_id, sink, on_lost, rank, seen)
+        return follow_job(
+            *(access.connections, access.head, job_id, sink, on_lost, rank, seen),
+            timeouts=access.timeouts,
+        )
     except (ConnectionLost, HostUnreachable) as lost:
         again = f"then: clusterctl logs {access.cluster.name} -f --job {job_id}"
         hint = f"{lost.hint}; {again}" if lost.hint else again
@@ -238,7 +241,9 @@ def follow(
 
 def wait_for(access: Access, seen: JobRecord) -> JobRecord:
     """Wait until the job has ended and return its record. Raise the errors of follow_job."""
-    return follow_job(access.connections, access.head, seen.job_id, None, seen=seen)
+    return follow_job(
+        access.connections, access.head, seen.job_id, None, seen=seen, timeouts=access.timeouts
+    )
 
 
 def fetch(access: Access, job_id: str, place: Path) -> None:

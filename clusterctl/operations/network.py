@@ -5,7 +5,6 @@ Also `network s3`: a gateway endpoint for S3 in an existing VPC.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
+from clusterctl.domain.timeouts import Clock
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import backoff_delays, translated
@@ -84,12 +84,13 @@ class StackWork:
     """
 
     def __init__(
-        self, client: CloudFormationClient, progress: StepProgress, timeout_s: float
+        self, client: CloudFormationClient, progress: StepProgress, timeout_s: float, clock: Clock
     ) -> None:
+        self._clock = clock
         self._client = client
         self._progress = progress
         self._timeout_s = timeout_s
-        self._deadline = time.monotonic() + timeout_s
+        self._deadline = self._clock.monotonic() + timeout_s
         self._told: set[str] = set()
 
     def create(self, settings: NetworkSettings) -> Stack | None:
@@ -105,9 +106,9 @@ class StackWork:
             if error.code != "AlreadyExistsException":
                 raise
             # DescribeStacks may not show the other command's stack for a moment.
-            if time.monotonic() > self._deadline:
+            if self._clock.monotonic() > self._deadline:
                 raise
-            time.sleep(1.0)
+            self._clock.sleep(1.0)
             return None
         stack = self._follow(Stack(stack_id, name, "CREATE_IN_PROGRESS"))
         return self._expect(stack, "CREATE_COMPLETE", "created")
@@ -160,7 +161,7 @@ class StackWork:
         `before` is the stack as of the request, which CloudFormation may still show for a moment.
         Raises ClusterctlError at the deadline.
         """
-        stale_until = time.monotonic() + STALE_FOR_S
+        stale_until = self._clock.monotonic() + STALE_FOR_S
         for gap_s in backoff_delays(0.5, 1.3, 5.0):
             seen = find_stack(self._client, stack.stack_id)
             if seen is None:
@@ -169,17 +170,17 @@ class StackWork:
                 before.status,
                 before.changed,
             )
-            if not stale or time.monotonic() > stale_until:
+            if not stale or self._clock.monotonic() > stale_until:
                 self._tell(stack)
                 if not seen.in_progress:
                     return seen
-            if time.monotonic() + gap_s > self._deadline:
+            if self._clock.monotonic() + gap_s > self._deadline:
                 raise ClusterctlError(
                     f"stack {stack.name} is still {seen.status} "
                     f"after {format_duration(self._timeout_s)}",
                     "AWS goes on by itself; run the command again to wait for it",
                 )
-            time.sleep(gap_s)
+            self._clock.sleep(gap_s)
         raise AssertionError("unreachable")
 
     def _tell(self, stack: Stack) -> None:
@@ -292,13 +293,14 @@ def network_up(
     *,
     progress: StepProgress | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    clock: Clock = Clock(),
 ) -> NetworkReport:
     """Create or update the network, whatever exists of it. Return it with what was done.
 
     Raises what plan_network raises, StackFailed with CloudFormation's reasons, and ClusterctlError
     at the deadline.
     """
-    work = StackWork(clients.cloudformation, progress or StepProgress(), timeout_s)
+    work = StackWork(clients.cloudformation, progress or StepProgress(), timeout_s, clock)
     while True:
         plan = plan_network(clients, wish)
         done = _carry_out(work, plan)
@@ -328,13 +330,14 @@ def network_down(
     *,
     progress: StepProgress | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    clock: Clock = Clock(),
 ) -> bool:
     """Remove the network. Return False if there was none.
 
     Raises ClusterctlError while instances are in it, if the stack is not clusterctl's, or at the
     deadline, StackFailed, AwsError.
     """
-    work = StackWork(clients.cloudformation, progress or StepProgress(), timeout_s)
+    work = StackWork(clients.cloudformation, progress or StepProgress(), timeout_s, clock)
     stack = find_stack(clients.cloudformation, stack_name(check_network_name(name)))
     if stack is None:
         _check_no_orphans(clients, name)

@@ -5,7 +5,6 @@ The root volumes are kept.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from clusterctl.domain.cluster import Cluster, Market, NodeState
 from clusterctl.domain.errors import ClusterctlError, NoSuchCluster, UsageError, no_such_cluster
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.errors import backoff_delays, translated
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances
 from clusterctl.ec2.launch.observe import spec_of_existing
@@ -23,9 +23,6 @@ from clusterctl.operations.up import UpReport, bring_up
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-
-# How long EC2 may take to stop the instances.
-STOPPED_WITHIN_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,8 @@ def stop(
             launcher.progress.step(f"stopping {fold_hosts(names)}")
             with translated():
                 client.stop_instances(InstanceIds=[one.node.instance_id for one in going])
-        return StopReport(_await_stopped(client, name), tuple(one.node.name for one in going))
+        stopped = _await_stopped(client, name, launcher.timeouts)
+        return StopReport(stopped, tuple(one.node.name for one in going))
 
 
 def start(launcher: Launcher, name: str) -> UpReport:
@@ -90,9 +88,10 @@ def _check_stoppable(name: str, there: Sequence[Instance]) -> None:
         )
 
 
-def _await_stopped(client: EC2Client, name: str) -> Cluster:
+def _await_stopped(client: EC2Client, name: str, timeouts: Timeouts) -> Cluster:
     """Wait until all instances are stopped. Return the cluster."""
-    deadline = time.monotonic() + STOPPED_WITHIN_S
+    clock = timeouts.clock
+    deadline = clock.monotonic() + timeouts.stopped_s
     for gap_s in backoff_delays():
         there = find_instances(client, name)
         cluster = as_cluster(client, name, there)
@@ -101,10 +100,10 @@ def _await_stopped(client: EC2Client, name: str) -> Cluster:
         moving = [one.node.name for one in there if one.node.state is not NodeState.STOPPED]
         if not moving:
             return cluster
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             raise ClusterctlError(
                 f"still stopping: {fold_hosts(moving)}",
                 f"they are told to; look again later: clusterctl status {name}",
             )
-        time.sleep(gap_s)
+        clock.sleep(gap_s)
     raise AssertionError("unreachable")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -37,6 +36,7 @@ from clusterctl.domain.errors import (
 from clusterctl.domain.files import write_file
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.results import FanoutResult, parse_outputs
+from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2.errors import backoff_delays
 from clusterctl.ec2.host_keys import Consoles
@@ -47,7 +47,6 @@ from clusterctl.jobs.deploy import HOSTS_PATH, deploy_files, deployed_files
 from clusterctl.operations.access import cluster_targets
 from clusterctl.operations.guards import update_guards
 from clusterctl.operations.known_hosts import (
-    CONSOLE_ALONE_S,
     AgentHostKeys,
     HostKeySources,
     LearntHostKeys,
@@ -72,14 +71,17 @@ class InstanceWatch:
     only the states, which is a shorter answer, and reads the rest when a state has changed.
     """
 
-    def __init__(self, client: EC2Client, name: str, seen: Sequence[Instance]) -> None:
+    def __init__(
+        self, client: EC2Client, name: str, seen: Sequence[Instance], clock: Clock = Clock()
+    ) -> None:
         self._client = client
+        self._clock = clock
         self._name = name
         self._lock = threading.Lock()
         self._often, self._seldom = backoff_delays(0.2, 1.1), backoff_delays(1.0, 1.3)
         self._seen = {instance.node.instance_id: instance for instance in seen}
         self._ids = tuple(self._seen)
-        self._next_look = time.monotonic() + next(self._pace)
+        self._next_look = self._clock.monotonic() + next(self._pace)
 
     def look(self, instance_id: str) -> Instance | None:
         """Return the latest snapshot of an instance, polling EC2 if it is time to.
@@ -89,9 +91,9 @@ class InstanceWatch:
         # Threads share one DescribeInstances call: those that arrive during a call wait for it and
         # use its answer.
         with self._lock:
-            if time.monotonic() >= self._next_look:
+            if self._clock.monotonic() >= self._next_look:
                 self._look()
-                self._next_look = time.monotonic() + next(self._pace)
+                self._next_look = self._clock.monotonic() + next(self._pace)
             return self._seen.get(instance_id)
 
     def latest(self, node: Node) -> Node:
@@ -166,11 +168,6 @@ def not_ready_error(
     )
 
 
-# Seconds for which a refused key is tried again: cloud-init may start sshd before it has written
-# authorized_keys.
-KEY_REFUSED_FOR_S = 120.0
-
-
 @dataclass(frozen=True)
 class ReadyNode:
     """A node that is ready, and what it reported.
@@ -202,7 +199,9 @@ class Readiness:
         progress: StepProgress,
         timeout_s: float,
         checked: Callable[[Node], None],
+        timeouts: Timeouts = Timeouts(),
     ) -> None:
+        self._timeouts, self._clock = timeouts, timeouts.clock
         self._checked = checked
         self._watch = watch
         self._connections = connections
@@ -210,7 +209,7 @@ class Readiness:
         self._target_of = target_of
         self._progress = progress
         self._timeout_s = timeout_s
-        self._deadline = time.monotonic() + timeout_s
+        self._deadline = self._clock.monotonic() + timeout_s
         self._cancelled = threading.Event()
         self._stages: dict[str, Stage] = {}
         self._nodes: Sequence[Node] = ()
@@ -262,12 +261,12 @@ class Readiness:
         agents, has_agent = self._host_keys.agents, self._may_have_agent(node)
         if has_agent:
             agents.expect(node.instance_id)
-        began = time.monotonic()
+        began = self._clock.monotonic()
         try:
             for _ in self._ticks(node, backoff_delays(0.3, 1.5, 10.0)):
                 # All nodes share one rate of GetConsoleOutput calls, which EC2 throttles.
                 self._sleep(node, self._host_keys.consoles.turn_s())
-                keys = self._host_keys.look(node, has_agent, time.monotonic() - began)
+                keys = self._host_keys.look(node, has_agent, self._clock.monotonic() - began)
                 if keys:
                     return keys
                 self._alive(node)
@@ -293,12 +292,12 @@ class Readiness:
         """Run the inspection script as soon as the node can be logged in to. Return its report."""
         self._enter(node, Stage.LOGIN)
         compared = False
-        refused_until = time.monotonic() + KEY_REFUSED_FOR_S
+        refused_until = self._clock.monotonic() + self._timeouts.key_refused_s
         for _ in self._ticks(node, backoff_delays(0.2, 1.5)):
             try:
                 return self._ask(node, script)
             except KeyRefused:
-                if time.monotonic() > refused_until:
+                if self._clock.monotonic() > refused_until:
                     raise
             except (HostUnreachable, ConnectionLost):
                 # sshd is not up yet, or the node reboots, which its user data may do.
@@ -337,7 +336,7 @@ class Readiness:
         self._connections.run(
             self._target_of(node),
             "sh -s",
-            timeout_s=max(1.0, self._deadline - time.monotonic()),
+            timeout_s=max(1.0, self._deadline - self._clock.monotonic()),
             stdin=script.encode(),
             sink=sink,
         )
@@ -369,14 +368,14 @@ class Readiness:
         """Yield at once, then after each gap in seconds. Raises NodeNotReady at the deadline."""
         for gap_s in gaps_s:
             yield
-            left_s = self._deadline - time.monotonic()
+            left_s = self._deadline - self._clock.monotonic()
             if left_s <= 0:
                 raise self._late(node)
             self._sleep(node, min(gap_s, left_s))
 
     def _sleep(self, node: Node, seconds: float) -> None:
         """Sleep. Raises NodeNotReady if an interrupt has ended the waiting."""
-        if self._cancelled.wait(seconds):
+        if self._clock.wait(self._cancelled, seconds):
             raise NodeNotReady(node.name, "nobody waits for it any more")
 
     def _late(self, node: Node) -> NodeNotReady:
@@ -434,26 +433,27 @@ def _reach_and_join(
     ClusterctlError naming every node that failed.
     """
     client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
+    timeouts, clock = launcher.timeouts, launcher.timeouts.clock
     timeout_s = launcher.timeout_s or ready_within_s(cluster)
     awaited = cluster.in_service
     left_out = [node for node in cluster.nodes if node not in awaited]
     progress.nodes([node.name for node in awaited])
     host_keys = LearntHostKeys(folder.known_hosts)
     identity = Identity((load_key(folder.key),))
-    with Connections(identity, host_keys, CONNECT_TIMEOUT_S) as connections:
-        watch = InstanceWatch(client, cluster.name, instances)
+    with Connections(identity, host_keys, CONNECT_TIMEOUT_S, timeouts=timeouts) as connections:
+        watch = InstanceWatch(client, cluster.name, instances, clock)
         target_of = cluster_targets(cluster, launcher.proxy_command, watch.latest)
         sources = HostKeySources(
-            consoles=Consoles(client),
+            consoles=Consoles(client, clock.monotonic),
             pins=host_keys,
-            agents=AgentHostKeys(lambda: launcher.clients.ssm),
+            agents=AgentHostKeys(lambda: launcher.clients.ssm, clock=clock),
             shown_key=(
                 (lambda node: connections.shown_key(target_of(node)))
                 if launcher.accept_new_host_keys
                 else None
             ),
             tell=progress.finding,
-            console_alone_s=min(CONSOLE_ALONE_S, timeout_s / 3),
+            console_alone_s=min(timeouts.console_alone_s, timeout_s / 3),
         )
         why_no_programs: list[Callable[[], str]] = []
 
@@ -467,7 +467,9 @@ def _reach_and_join(
                     )
                 )
 
-        readiness = Readiness(watch, connections, sources, target_of, progress, timeout_s, checked)
+        readiness = Readiness(
+            *(watch, connections, sources, target_of, progress, timeout_s, checked, timeouts)
+        )
         try:
             waited = readiness.wait(awaited)
         finally:

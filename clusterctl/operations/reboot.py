@@ -7,7 +7,6 @@ GPUs as the type has.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -168,8 +167,6 @@ LOOK_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 5.0
 POLL_S = 0.5
 DEFAULT_TIMEOUT_S = 600.0
-# How long after SSH the mounts and drivers may take to be back.
-SETTLED_WITHIN_S = 60.0
 # The errors of a node that is not back yet. All but the first come from hosts that shut down or
 # boot: they may kill a command, which then fails or prints half of its output.
 NOT_YET = (HostUnreachable, ConnectionLost, CommandTimeout, KeyRefused, CommandFailed)
@@ -275,7 +272,7 @@ def _not_touched(host: str, late: Sequence[str]) -> NotTouched:
 
 @dataclass(frozen=True)
 class _Sent:
-    """A reboot that was requested at `at`, a time of the monotonic clock.
+    """A reboot that was requested at `at`, a time of the access's monotonic clock.
 
     `before` is the state from before it, which must come back with another boot id.
     """
@@ -296,7 +293,7 @@ def _send(access: Access, target: Target, on_sent: Sent) -> _Sent:
         target, "sh -s", timeout_s=LOOK_TIMEOUT_S, stdin=boot_state_script(wait=False).encode()
     )
     before = parse_boot_state(target.host, looked.stdout)
-    at = time.monotonic()
+    at = access.timeouts.clock.monotonic()
     on_sent(target.host)
     try:
         result = connections.run(target, REBOOT, timeout_s=COMMAND_TIMEOUT_S)
@@ -313,24 +310,25 @@ def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
     """Wait until the node is back as it was.
 
     Raises NotBack with the last error at the deadline, and NotAsItWas if something is still missing
-    SETTLED_WITHIN_S after the node is back.
+    `restored_s` after the node is back.
     """
+    timeouts, clock = access.timeouts, access.timeouts.clock
     deadline = sent.at + timeout_s
     seen = "it is still up: it never went down"
     settled_by = None
-    while time.monotonic() < deadline:
+    while clock.monotonic() < deadline:
         try:
             if _boot_id(access, sent.target) != sent.before.boot_id:
-                settled_by = settled_by or min(deadline, time.monotonic() + SETTLED_WITHIN_S)
+                settled_by = settled_by or min(deadline, clock.monotonic() + timeouts.restored_s)
                 lacks = _lacks(access, sent, deadline)
                 if not lacks:
-                    return Rebooted(sent.host, time.monotonic() - sent.at)
+                    return Rebooted(sent.host, clock.monotonic() - sent.at)
                 seen = f"it lacks what it had: {'; '.join(lacks)}"
-                if time.monotonic() > settled_by:
+                if clock.monotonic() > settled_by:
                     break
         except NOT_YET as error:
             seen = error.message
-        time.sleep(POLL_S)
+        clock.sleep(POLL_S)
     name = access.cluster.name
     if settled_by:
         raise NotAsItWas(
@@ -348,7 +346,7 @@ def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
 def _lacks(access: Access, sent: _Sent, deadline: float) -> list[str]:
     """Return the differences to the state before the reboot, after waiting for cloud-init."""
     script = boot_state_script(wait=True).encode()
-    left_s = max(1.0, deadline - time.monotonic())
+    left_s = max(1.0, deadline - access.timeouts.clock.monotonic())
     after = parse_boot_state(sent.host, _fresh(access, sent.target, "sh -s", left_s, script).stdout)
     promised = {node.name: node.gpus for node in access.cluster.nodes}
     return differences(sent.before, after, promised.get(sent.host, 0))

@@ -355,13 +355,17 @@ def follow_sync(
     targets: Sequence[Target],
     sync_id: str,
     sink: Callable[[str, bytes], None],
+    every_s: float = BETWEEN_LOOKS_S,
 ) -> FanoutResult[SyncRecord]:
-    """Pass new parts of the logs to `sink` until the sync has ended on all nodes."""
+    """Pass new parts of the logs to `sink` until the sync has ended on all nodes.
+
+    The nodes are polled every `every_s` seconds.
+    """
     watched = SyncFollower(connections, targets, sync_id, sink)
     while watched.left:
         watched.look()
         if watched.left:
-            time.sleep(BETWEEN_LOOKS_S)
+            time.sleep(every_s)
     return watched.result
 
 
@@ -404,11 +408,13 @@ def copy_by_job(
     watch: Callable[[CopyProgress], None],
     dry_run: bool = False,
     timeout_s: float | None = None,
+    every_s: float = BETWEEN_LOOKS_S,
 ) -> tuple[TransferReport, Mapping[str, SyncRecord]]:
     """Run a sync job on every node to its end. Return the report, and each node's last record.
 
-    On KeyboardInterrupt, and when `timeout_s` has passed, the jobs are cancelled. Raise
-    ClusterctlError if no job could be started.
+    The nodes are polled every `every_s` seconds, at first more often. On KeyboardInterrupt, and
+    when `timeout_s` has passed, the jobs are cancelled. Raise ClusterctlError if no job could be
+    started.
     """
     began = time.monotonic()
     if dry_run:
@@ -427,7 +433,7 @@ def copy_by_job(
             summary = _summary(record.listed for record in watched.known.values())
             watch(CopyProgress(time.monotonic() - began, tuple(nodes), summary, plan=plan))
             early = time.monotonic() - began < 2
-            time.sleep(BETWEEN_FIRST_LOOKS_S if early else BETWEEN_LOOKS_S)
+            time.sleep(min(every_s, BETWEEN_FIRST_LOOKS_S) if early else every_s)
     except KeyboardInterrupt:
         cancel_sync(connections, targets, sync_id)
         raise

@@ -117,7 +117,8 @@ def terminate_leaving(launcher: Launcher, leaving: Sequence[Instance]) -> None:
         )
         record_removal_cost(launcher.home, launcher.clients, launcher.name, leaving)
         ids = [found.node.instance_id for found in leaving]
-        terminate(launcher.clients.ec2, launcher.name, DISMISSED_WITHIN_S, ids)
+        clock = launcher.timeouts.clock
+        terminate(launcher.clients.ec2, launcher.name, DISMISSED_WITHIN_S, ids, clock=clock)
 
 
 def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Instance, ...]]:
@@ -146,7 +147,8 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
         note_spent(launcher.clients, asleep, launcher.prices)
 
     instances = carry_out(
-        client, plan, folder.launch, progress.step, launcher.capacity_timeout_s, before_start
+        *(client, plan, folder.launch, progress.step),
+        *(launcher.capacity_timeout_s, before_start, launcher.timeouts),
     )
     # The lock covers this machine only: another machine may have launched the same nodes.
     check_twins(name, [one.node for one in instances])

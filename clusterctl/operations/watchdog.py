@@ -25,6 +25,7 @@ from clusterctl.diagnosis.evidence import decode
 from clusterctl.diagnosis.verdict import diagnose as conclude
 from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.timeouts import Clock
 from clusterctl.domain.units import format_duration
 from clusterctl.jobs.deploy import HOSTS_PATH
 from clusterctl.jobs.metrics.logs import TAG
@@ -103,10 +104,11 @@ class JobProgress:
     """Detects whether a job makes steps, from its log and the trainer's metrics file.
 
     `last` is the time of the last sign of progress and `began` that of the attempt's start, both by
-    `time.monotonic`.
+    `clock.monotonic`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clock: Clock = Clock()) -> None:
+        self._clock = clock
         plan = jobs.describe(folder)["plan"]
         log_dir = plan.get("log_dir")
         self._folder, self._log = folder, folder / "log"
@@ -118,7 +120,7 @@ class JobProgress:
     def _begin(self) -> None:
         self._attempt = jobs.mtime_of(self._folder / "exit_status")
         self.has_stepped = False
-        self.began = self.last = time.monotonic()
+        self.began = self.last = self._clock.monotonic()
 
     def look(self) -> None:
         """Read what the job has written since the last call."""
@@ -127,7 +129,7 @@ class JobProgress:
         waits = is_between_attempts(self._folder)
         if waits or jobs.mtime_of(self._folder / "exit_status") != self._attempt:
             self._begin()
-        rows, now = _size(self._metrics), time.monotonic()
+        rows, now = _size(self._metrics), self._clock.monotonic()
         # The file shrinks when the job clears what an earlier job left; that is no step.
         if rows > self._rows:
             self.has_stepped, self.last = True, now
@@ -151,7 +153,7 @@ class JobProgress:
         Too long is more than `after_s`. Before the first step, nothing is too long until START_UP
         times `after_s` after the start.
         """
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if not self.has_stepped and now - self.began < START_UP * after_s:
             return None
         return now - self.last if now - self.last > after_s else None

@@ -10,6 +10,7 @@ import paramiko
 
 from clusterctl.domain.errors import ConnectionLost, HostError, HostUnreachable
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.transport.dial import most_hosts
 from clusterctl.transport.errors import jump_failed
 from clusterctl.transport.execute import Exchange, Sink
@@ -57,7 +58,9 @@ class Connections:
         host_keys: PinnedHostKeys,
         connect_timeout_s: float = 10.0,
         explain: Callable[[Target, HostError], HostError] = lambda target, error: error,
+        timeouts: Timeouts = Timeouts(),
     ) -> None:
+        self._silence_s = timeouts.silence_s
         self.explain = explain
         self.identity = identity
         self.host_keys = host_keys
@@ -117,7 +120,9 @@ class Connections:
 
         A jump host is reached by its kept connection.
         """
-        return connect(target, self.identity, self.host_keys, connect_timeout_s, self.session)
+        session = connect(target, self.identity, self.host_keys, connect_timeout_s, self.session)
+        session.limit_silence(self._silence_s)
+        return session
 
     def shown_key(self, target: Target) -> paramiko.PKey:
         """Return the host key that the target shows, without checking it. Raise HostError."""

@@ -16,10 +16,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.transport.target import Target
-
-# Seconds after which a host counts as lost if it vanishes in the middle of a command without a RST.
-SILENCE_LIMIT_S = 30
 
 
 class KeepAliveSocket:
@@ -47,6 +45,9 @@ class KeepAliveSocket:
         """Whether a request can be sent without blocking on a full send window."""
         return True
 
+    def limit_silence(self, silence_s: float) -> None:
+        """End the connection if the host does not acknowledge data for so many seconds."""
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.sock, name)
 
@@ -72,6 +73,17 @@ class QuickAckSocket(KeepAliveSocket):
         with contextlib.suppress(OSError):
             fcntl.ioctl(self.sock.fileno(), termios.TIOCOUTQ, unsent)
         return unsent[0] > 0
+
+    def limit_silence(self, silence_s: float) -> None:
+        for level, option, value in (
+            (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(silence_s * 1000)),
+            (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, round(silence_s / 2))),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+        ):
+            with contextlib.suppress(OSError):
+                self.sock.setsockopt(level, option, value)
 
 
 # Connections that `start_connecting` has started, and when (time.monotonic). `dial` takes them from
@@ -203,14 +215,9 @@ def _passed_socket(argv: list[str], timeout_s: float) -> socket.socket:
 
 
 def _tuned(sock: socket.socket) -> QuickAckSocket:
-    for level, option, value in (
-        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_LIMIT_S * 1000),
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENCE_LIMIT_S // 2),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    ):
-        with contextlib.suppress(OSError):
-            sock.setsockopt(level, option, value)
-    return QuickAckSocket(sock)
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    tuned = QuickAckSocket(sock)
+    # For the login. A session then sets its own limit.
+    tuned.limit_silence(Timeouts.silence_s)
+    return tuned

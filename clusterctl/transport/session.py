@@ -21,6 +21,7 @@ from clusterctl.domain.errors import (
     KeyRefused,
 )
 from clusterctl.domain.results import CommandResult
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.transport import dial
 from clusterctl.transport.dial import KeepAliveSocket
 from clusterctl.transport.errors import as_host_error, jump_failed, worth_retrying
@@ -31,7 +32,7 @@ from clusterctl.transport.target import Target
 from clusterctl.transport.wire import TunedTransport, open_tunnel
 
 LOGIN_ATTEMPTS = 4
-# Intervals into which dial.SILENCE_LIMIT_S is divided for keep-alive requests to a silent host.
+# Intervals into which `silence_s` of Timeouts is divided for keep-alive requests to a silent host.
 KEEPALIVE_INTERVALS = 4
 # Seconds after which paramiko's reading thread of an idle connection wakes up. paramiko uses 0.1 s,
 # which a login needs for its deadlines. With 128 idle connections that would take much of a core.
@@ -130,6 +131,14 @@ class Session:
         except (AssertionError, paramiko.SSHException, EOFError, OSError):
             return False
         return True
+
+    def limit_silence(self, silence_s: float) -> None:
+        """Close the connection once the host gives no sign of life for about so many seconds."""
+        transport = self.client.get_transport()
+        if transport is not None:
+            sock = cast("KeepAliveSocket", transport.sock)
+            sock.limit_silence(silence_s)
+            _keep_alive(transport, sock, silence_s)
 
     def close(self) -> None:
         """Close the connection, and that to the jump host if the session owns it."""
@@ -249,11 +258,10 @@ def _attempt(
     except BaseException:
         client.close()
         raise
-    transport = client.get_transport()
-    assert transport is not None
-    _keep_alive(transport, sock)
     sock.settimeout(IDLE_WAKE_S)
-    return Session(target, client, jump)
+    session = Session(target, client, jump)
+    session.limit_silence(Timeouts.silence_s)
+    return session
 
 
 def open_socket(target: Target, timeout_s: float, jump: Session | None = None) -> KeepAliveSocket:
@@ -269,7 +277,7 @@ def open_socket(target: Target, timeout_s: float, jump: Session | None = None) -
     return open_tunnel(transport, target, timeout_s)
 
 
-def _keep_alive(transport: paramiko.Transport, sock: KeepAliveSocket) -> None:
+def _keep_alive(transport: paramiko.Transport, sock: KeepAliveSocket, silence_s: float) -> None:
     """Close the connection if the host vanishes or its sshd freezes.
 
     TCP's own keep-alive does not notice a frozen sshd, since the kernel acknowledges data that sshd
@@ -295,7 +303,7 @@ def _keep_alive(transport: paramiko.Transport, sock: KeepAliveSocket) -> None:
             question.add_boolean(True)
             reference._send_user_message(question)
 
-    transport.packetizer.set_keepalive(dial.SILENCE_LIMIT_S / KEEPALIVE_INTERVALS, ask)
+    transport.packetizer.set_keepalive(silence_s / KEEPALIVE_INTERVALS, ask)
 
 
 def _login_error(target: Target, error: Exception) -> ClusterctlError:

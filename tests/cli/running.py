@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.cli.main import cli, run_command
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import session
 from tests.moto_ec2 import REGION
 
@@ -31,10 +32,17 @@ class Ran:
 
 
 class CommandLine:
-    """`clusterctl` with its own home."""
+    """`clusterctl` with its own home. `timeouts` are those of the commands that are run."""
 
-    def __init__(self, home: Path, capsys: pytest.CaptureFixture[str], account: list[str]) -> None:
+    def __init__(
+        self,
+        home: Path,
+        capsys: pytest.CaptureFixture[str],
+        account: list[str],
+        timeouts: Timeouts = Timeouts(),
+    ) -> None:
         self.home = home
+        self.timeouts = timeouts
         self._capsys = capsys
         self._account = account
 
@@ -45,12 +53,12 @@ class CommandLine:
 
     def anywhere(self) -> CommandLine:
         """Run a command without the options that select an account."""
-        return CommandLine(self.home, self._capsys, [])
+        return CommandLine(self.home, self._capsys, [], self.timeouts)
 
     def __call__(self, command: str, *arguments: str) -> Ran:
         """Run a command. `command` is all before the options: `up`, `network up`."""
         self._capsys.readouterr()
-        status = run_command(cli, [*command.split(), *self._account, *arguments])
+        status = run_command(cli, [*command.split(), *self._account, *arguments], obj=self.timeouts)
         said = self._capsys.readouterr()
         return Ran(status, said.out, said.err)
 

@@ -9,8 +9,8 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from clusterctl.cli import params
 from clusterctl.cli.main import cli, run_command
+from clusterctl.domain.timeouts import Timeouts
 
 LAB = "us-east-1 at a local EC2, account 123456789012\n"
 WEST = "us-west-2 at https://ec2.us-west-2.amazonaws.com, account 123456789012\n"
@@ -167,16 +167,11 @@ def test_no_cluster_is_here(launched, capsys):
     assert run_command(cli, ["run", "--help"], prog_name="cli") == 0
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """Raise the timeouts: a machine that is busy with other tests is slow."""
-    monkeypatch.setattr(params, "COMPLETED_WITHIN_S", 60.0)
-
-
-def completed(line):
-    """Return what the shell proposes for the last word."""
+def completed(line, within_s=60.0):
+    """Return what the shell proposes for the last word. A machine that is busy is slow."""
     *words, last = line.split(" ")
-    complete = ShellComplete(cli, {}, "clusterctl", "_CLUSTERCTL_COMPLETE")
+    timeouts = Timeouts(completion_s=within_s)
+    complete = ShellComplete(cli, {"obj": timeouts}, "clusterctl", "_CLUSTERCTL_COMPLETE")
     return [item.value for item in complete.get_completions(words, last)]
 
 
@@ -201,12 +196,11 @@ def test_what_is_completed(line, proposed, launched):
     assert completed(line) == proposed
 
 
-def test_a_head_node_that_says_nothing_is_not_waited_for(launched, monkeypatch):
-    monkeypatch.setattr(params, "COMPLETED_WITHIN_S", 2.0)
+def test_a_head_node_that_says_nothing_is_not_waited_for(launched):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         launched("demo", port=silent.getsockname()[1])
         began = time.monotonic()
-        assert completed("logs demo --job ") == []
+        assert completed("logs demo --job ", within_s=1.0) == []
         assert time.monotonic() - began < 60
 
 

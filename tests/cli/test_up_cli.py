@@ -15,6 +15,7 @@ import sys
 import pytest
 
 from clusterctl.cli.cluster import readable
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.cluster_resources import find_key_pairs
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import execution as launch_module
@@ -22,6 +23,7 @@ from clusterctl.ec2.network.vpcs import find_groups
 from clusterctl.operations import up as up_module
 from tests.cli.programs import BIN
 from tests.cli.running import DEMO, CommandLine, clusterctl, launched
+from tests.clock import LabClock
 from tests.lab.running import client as lab_client
 from tests.lab.running import wait_until
 from tests.moto_ec2 import NEW_IMAGE, OLD_IMAGE, REGION, client, moto_client, moto_url
@@ -316,7 +318,7 @@ def test_what_ec2_refuses_is_one_message(clusterctl, client, monkeypatch, code, 
             )
 
     monkeypatch.setattr(launch, "without_retries", lambda _: Refuses())
-    monkeypatch.setattr(launch.time, "sleep", lambda _: None)
+    clusterctl.timeouts = Timeouts(LabClock())
     ran = clusterctl("up", *DEMO)
     assert ran.status == 1
     assert message in ran.err

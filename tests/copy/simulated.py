@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from clusterctl.copy.coordinator import Coordinator
-from clusterctl.copy.topology import SOURCE, Timeouts
+from clusterctl.copy.topology import SOURCE, CopyTimeouts
 from clusterctl.node.relay.messages import (
     NOT_TOLD,
     Begin,
@@ -101,7 +101,7 @@ class World:
         rate: float = 20 * MIB,
         blocks: int = 256,
         plan: Plan | None = None,
-        timeouts: Timeouts | None = None,
+        timeouts: CopyTimeouts | None = None,
         dry_run: bool = False,
     ) -> None:
         self.names = [f"n{number}" for number in range(count)]

@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.copy.coordinator import Coordinator
 from clusterctl.copy.health import Health
-from clusterctl.copy.topology import SOURCE, Peer, PeerState, Timeouts, Topology
+from clusterctl.copy.topology import SOURCE, CopyTimeouts, Peer, PeerState, Topology
 from clusterctl.domain.errors import UsageError
 from clusterctl.node.relay.messages import (
     Begin,
@@ -293,7 +293,7 @@ def test_a_fast_node_of_the_tail_that_lost_the_source_at_that_moment_ends_nothin
     for now in (99.0, 100.0):
         peer.heard_at = now
         peer.take_progress(now, Progress(9, int(now)), 100)
-    health = Health(net, Timeouts())
+    health = Health(net, CopyTimeouts())
     peer.data_at = 99.0
     health.lost(peer, 99.0, Lost(SOURCE, "closed", "closed"))
     health.look(100.0)

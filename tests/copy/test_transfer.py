@@ -20,7 +20,7 @@ from clusterctl.copy import transfer as transfer_module
 from clusterctl.copy.plan import CopyFacts, NodeFacts, plan_copy
 from clusterctl.copy.report import NodeStage
 from clusterctl.copy.request import CopyRequest
-from clusterctl.copy.topology import Timeouts
+from clusterctl.copy.topology import CopyTimeouts
 from clusterctl.domain.errors import CommandFailed, CommandTimeout, HostUnreachable, UsageError
 from clusterctl.operations.copy import UrlAccess, copy_to_cluster, copy_to_hosts
 from tests.copy.ssh_hosts import ssh_hosts, tree
@@ -261,7 +261,7 @@ def test_a_relay_that_does_not_start(tmp_path, data, name):
                 targets=access.targets,
                 request=CopyRequest((f"{data}/",), "~/broken"),
                 plan=_plan(access.targets),
-                timeouts=Timeouts(start_s=10.0 if name == "says nothing" else 240.0),
+                timeouts=CopyTimeouts(start_s=10.0 if name == "says nothing" else 240.0),
             ).run()
         assert [node.host for node in report.failed] == ["host2"], report
         assert message in report.failed[0].error.message
@@ -329,7 +329,7 @@ def test_a_frozen_relay_holds_nobody_back(hosts, tmp_path):
             targets=access.targets,
             request=CopyRequest((str(large),), "~/frozen/"),
             plan=_plan(access.targets),
-            timeouts=Timeouts(dead_s=5.0),
+            timeouts=CopyTimeouts(dead_s=5.0),
             watch=freeze,
         ).run()
     os.kill(frozen[0], signal.SIGKILL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from clusterctl.domain.cluster import ClusterSpec
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import execution
 from clusterctl.ec2.launch.attempt import read_launches
@@ -19,6 +19,7 @@ from clusterctl.ec2.launch.plan import plan_launch
 from clusterctl.lab.faults.checks import admit
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts.instances import all_lab_instances
+from tests.clock import LabClock
 from tests.lab.running import wait_until
 from tests.moto_ec2 import clients_with
 
@@ -58,21 +59,6 @@ class Trouble:
 
 
 @dataclass
-class Clock:
-    """A clock for waiting: time passes at once."""
-
-    waits: list[float]
-    after: Callable[[int], None] = lambda waits: None
-
-    def monotonic(self) -> float:
-        return sum(self.waits)
-
-    def sleep(self, seconds: float) -> None:
-        self.waits.append(seconds)
-        self.after(len(self.waits))
-
-
-@dataclass
 class Launches:
     """Launches. `sent` are the requests of RunInstances; `told` are the messages to the user."""
 
@@ -81,7 +67,8 @@ class Launches:
     sent: list[dict[str, Any]] = field(default_factory=list)
     written: list[list[str]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
-    clock: Clock = field(default_factory=lambda: Clock([]))
+    clock: LabClock = field(default_factory=LabClock)
+    timeouts: Timeouts | None = None
     errors: list[Exception | None] = field(default_factory=list)
 
     def refuse(self, code: str, status: int = 400, times: int = 1) -> None:
@@ -101,7 +88,8 @@ class Launches:
 
     def carry_out(self, plan, capacity_timeout_s: float = 0.0):
         return execution.carry_out(
-            self.client, plan, self.record, self.told.append, capacity_timeout_s
+            *(self.client, plan, self.record, self.told.append, capacity_timeout_s),
+            timeouts=self.timeouts or Timeouts(self.clock),
         )
 
     def alive(self) -> list[tuple[int, str]]:
@@ -132,7 +120,6 @@ def launches(client, tmp_path, monkeypatch):
     made = Launches(client, tmp_path / "launch.json")
     once = execution.without_retries(client)
     monkeypatch.setattr(execution, "without_retries", lambda _: once)
-    monkeypatch.setattr(execution, "time", made.clock)
     event = "provide-client-params.ec2.RunInstances"
     once.meta.events.register(event, made.keep)
     yield made

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import cluster_resources, tags
 from clusterctl.ec2.cluster_resources import (
     PlacementGroup,
@@ -18,15 +17,11 @@ from clusterctl.ec2.cluster_resources import (
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.request import tagged
 from clusterctl.ec2.network.vpcs import find_groups, find_vpc
+from tests.clock import FakeClock, LabClock
 from tests.ec2.launching import PUBLIC_KEY, Trouble, refused
 from tests.ec2.test_instances import launch
 
 NOT_FOUND = "InvalidInstanceID.NotFound"
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch):
-    monkeypatch.setattr(cluster_resources.time, "sleep", lambda _: None)
 
 
 def test_all_of_a_cluster_and_nothing_else(client):
@@ -41,7 +36,7 @@ def test_all_of_a_cluster_and_nothing_else(client):
         if left and len(find_instances(client, "demo", ())) == 3:
             launch(client, "demo", 1, first=3)
 
-    ended = cluster_resources.terminate(client, "demo", 60, on_look=look)
+    ended = cluster_resources.terminate(client, "demo", 60, on_look=look, clock=LabClock())
     assert ended == ("demo-0", "demo-1", "demo-2", "demo-3")
     assert (looks[0], looks[-1]) == (3, 0)
     assert find_instances(client, "demo") == ()
@@ -51,7 +46,7 @@ def test_all_of_a_cluster_and_nothing_else(client):
 def test_an_id_that_ec2_has_forgotten_does_not_save_the_others(client):
     launch(client, "demo", 3)
     trouble = Trouble(client, "terminate_instances", refused(NOT_FOUND), refused(NOT_FOUND))
-    cluster_resources.terminate(trouble, "demo", 60)
+    cluster_resources.terminate(trouble, "demo", 60, clock=LabClock())
     # The first request is for all, the second for one alone, which the next poll repeats.
     assert [len(request["InstanceIds"]) for request in trouble.requests][:4] == [3, 1, 1, 1]
 
@@ -78,7 +73,8 @@ def test_a_request_that_ec2_does_not_carry_out_is_repeated(client):
             requests.append(request)
             return client.terminate_instances(**request) if requests[1:] else {}
 
-    assert cluster_resources.terminate(DeafAtFirst(), "demo", 60) == ("demo-0", "demo-1")
+    ended = cluster_resources.terminate(DeafAtFirst(), "demo", 60, clock=LabClock())
+    assert ended == ("demo-0", "demo-1")
     assert find_instances(client, "demo") == ()
 
 
@@ -102,7 +98,7 @@ def test_a_group_that_is_still_used_is_tried_again_and_not_for_ever(client):
         client, "delete_security_group", *in_use, refused("InvalidGroup.NotFound"), after=False
     )
     # The group has disappeared meanwhile.
-    assert cluster_resources.delete_groups(trouble, "demo", 60) == (group,)
+    assert cluster_resources.delete_groups(trouble, "demo", 60, FakeClock()) == (group,)
     assert len(trouble.requests) == 4
     assert cluster_resources.delete_groups(client, "demo", 60) == (group,)
     assert find_groups(client, "demo") == ()
@@ -131,11 +127,14 @@ def test_waiting_for_a_launch_nobody_saw_the_answer_of(client):
                 launch(client, "demo", 1, **{tags.LAUNCH: "t"})
             return getattr(client, name)
 
-    cluster_resources.await_launches(Late(), ["t"], time.time() + 60)
+    clock = FakeClock()
+    cluster_resources.await_launches(Late(), ["t"], 60, clock)
     assert len(looks) == 3
+    cluster_resources.await_launches(client, [], 60, clock)
+    assert clock.time() < 60
     # After the deadline, a launch that never shows is not waited for.
-    cluster_resources.await_launches(client, ["u"], time.time() - 1)
-    cluster_resources.await_launches(client, [], time.time() + 60)
+    cluster_resources.await_launches(client, ["u"], 60, clock)
+    assert 60 <= clock.time() < 66
 
 
 class States:
@@ -169,16 +168,17 @@ def test_a_placement_group_is_the_clusters_own(client):
 
 
 def test_a_placement_group_that_takes_a_moment():
-    await_available(States("", "pending", "available"), "demo")
+    await_available(States("", "pending", "available"), "demo", Timeouts(FakeClock()))
 
 
 @pytest.mark.parametrize(
     ("state", "said"), [("pending", "pending"), ("", "EC2 does not show it"), ("deleting", "del")]
 )
-def test_a_placement_group_that_never_comes(monkeypatch, state, said):
-    monkeypatch.setattr(cluster_resources, "AVAILABLE_WITHIN_S", 0.0)
+def test_a_placement_group_that_never_comes(state, said):
+    clock = FakeClock()
     with pytest.raises(ClusterctlError) as caught:
-        await_available(States(state), "demo")
+        await_available(States(state), "demo", Timeouts(clock))
+    assert 60 < clock.monotonic() < 66
     assert said in caught.value.message
     assert "--no-placement-group" in caught.value.hint
 
@@ -204,15 +204,13 @@ class InUse(States):
         (InUse(0, "UnauthorizedOperation"), "UnauthorizedOperation"),
     ],
 )
-def test_as_long_as_a_placement_group_is_in_use_it_is_tried_again(monkeypatch, client, code):
-    """It is tried for five seconds. Each try takes one second."""
-    start, tries = time.monotonic(), len(client.refusals)
-    elapsed = lambda: tries - len(client.refusals)  # noqa: E731
-    monkeypatch.setattr(cluster_resources.time, "monotonic", lambda: start + elapsed())
+def test_as_long_as_a_placement_group_is_in_use_it_is_tried_again(client, code):
+    """It is tried for five seconds."""
+    clock = FakeClock()
     if code is None:
-        assert delete_placement_groups(client, "demo", 5) == ("clusterctl-demo",)
+        assert delete_placement_groups(client, "demo", 5, clock) == ("clusterctl-demo",)
         assert client.refusals == []
         return
     with pytest.raises(AwsError) as caught:
-        delete_placement_groups(client, "demo", 5)
+        delete_placement_groups(client, "demo", 5, clock)
     assert caught.value.code == code

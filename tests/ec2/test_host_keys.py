@@ -10,7 +10,6 @@ import pytest
 from botocore.stub import Stubber
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.ec2 import host_keys
 from clusterctl.ec2.host_keys import (
     AT_ONCE,
     COMMAND,
@@ -21,6 +20,7 @@ from clusterctl.ec2.host_keys import (
     ask_host_keys,
     parse_host_keys,
 )
+from tests.clock import FakeClock
 from tests.ec2.launching import refused
 
 ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGpKsSb4iRTaMhcPcU3cYKcwWxW8oXhGJFRSgkE3Jd2k"
@@ -272,14 +272,13 @@ class Agents:
 
     def ask(self, ids, within_s=60.0):
         with self.stub:
-            answers = ask_host_keys(self.client, ids, within_s)
+            answers = ask_host_keys(self.client, ids, within_s, FakeClock())
             self.stub.assert_no_pending_responses()
         return answers
 
 
 @pytest.fixture
-def agents(monkeypatch):
-    monkeypatch.setattr(host_keys.time, "sleep", lambda gap_s: None)
+def agents():
     return Agents()
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.domain.errors import AwsError
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import volumes
 from clusterctl.lab.ec2 import volumes as lab_volumes
 from tests.ec2.test_instances import launch
@@ -26,8 +27,8 @@ def test_a_change_that_was_cut_off_is_waited_for_and_not_asked_for_again(
     volume = volumes.root_volumes(client, [id])[id]
     with monkeypatch.context() as interrupted:
         interrupted.setattr(lab_volumes, "MODIFYING_S", 1e6)
-        interrupted.setattr(volumes, "backoff_delays", lambda *_: iter(()))
-        volumes.enlarge(client, volume, 20)
+        with pytest.raises(AwsError, match="still being changed after 0 min"):
+            volumes.enlarge(client, volume, 20, Timeouts(enlarged_s=0.0))
         assert changes_of(client, volume) == [(20, "modifying")]
         with pytest.raises(AwsError, match="still going on"):
             volumes.enlarge(client, volume, 30)

@@ -29,6 +29,7 @@ from clusterctl.domain.errors import (
     UsageError,
 )
 from clusterctl.domain.results import CommandResult
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.jobs import detached
 from clusterctl.jobs.detached import (
     JobRecord,
@@ -51,6 +52,7 @@ from clusterctl.operations.clean_logs import CLEAN, Cleaning
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.tuning import fetch_tuning
 from clusterctl.transport.data import MARK
+from tests.clock import FakeClock
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
 
@@ -497,8 +499,7 @@ def test_a_job_whose_process_was_killed_is_lost(node):
 @pytest.mark.parametrize("seed", range(2))
 def test_connections_that_break_at_any_byte_lose_and_repeat_nothing(node, monkeypatch, seed):
     """The log has binary garbage and a line of a megabyte, and grows while it is followed."""
-    monkeypatch.setattr(detached, "RECONNECT_AFTER_S", (0.0,) * 1000)
-    monkeypatch.setattr(detached, "BETWEEN_LOOKS_S", 0.0)
+    timeouts = Timeouts(FakeClock(), reconnect_after_s=(0.0,) * 1000)
     rng = random.Random(seed)
     written = rng.randbytes(200_000) + b"x" * (1 << 20) + b"\n" + rng.randbytes(5000)
     start_job(node, HEAD, plan(node.home, "true"), "demo")
@@ -528,16 +529,17 @@ def test_connections_that_break_at_any_byte_lose_and_repeat_nothing(node, monkey
     monkeypatch.setattr(node, "run", run)
     chunks = []
     lost = []
-    follow_job(node, HEAD, JOB, chunks.append, lambda why, delay_s: lost.append(delay_s))
+    on_lost = lambda why, delay_s: lost.append(delay_s)  # noqa: E731
+    follow_job(node, HEAD, JOB, chunks.append, on_lost, timeouts=timeouts)
     assert (b"".join(chunks), set(lost)) == (written, {0.0})
 
 
-def test_a_head_node_that_stays_away_ends_the_following(node, monkeypatch):
-    monkeypatch.setattr(detached, "RECONNECT_AFTER_S", (0.0, 0.0))
-    node.trouble = [HostUnreachable("demo-0", "did not answer in time")] * 3
+def test_a_head_node_that_stays_away_ends_the_following(node):
+    clock = FakeClock()
+    node.trouble = [HostUnreachable("demo-0", "did not answer in time")] * 6
     with pytest.raises(HostUnreachable):
-        follow_job(node, HEAD, JOB, lambda _: None)
-    assert node.trouble == []
+        follow_job(node, HEAD, JOB, lambda _: None, timeouts=Timeouts(clock))
+    assert (node.trouble, clock.waits) == ([], [1.0, 2.0, 4.0, 8.0, 16.0])
 
 
 def test_of_a_head_node_that_is_off_is_said_what_was_last_known_and_at_once(node, monkeypatch):

@@ -14,7 +14,7 @@ from clusterctl.config import load_settings
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.s3 import AccessKeys
 from clusterctl.domain.errors import CommandTimeout, HostError
-from clusterctl.operations import copy as operation
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.operations.copy import UrlAccess, copy_to_cluster
 from tests.cli.forks import run_one
 from tests.lab.running import wait_until
@@ -37,8 +37,8 @@ class Cluster:
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
-    def open(self):
-        return AppContext(load_settings(self.environ)).open(NAME)
+    def open(self, timeouts=Timeouts()):
+        return AppContext(load_settings(self.environ), timeouts).open(NAME)
 
     def instance(self, number):
         with self.open() as access:
@@ -128,7 +128,7 @@ def test_a_second_copy_sends_nothing(cluster, tmp_path):
     assert sorted(names) == sorted([r"\377\376", r"a\ b", r"new\nline", "q\"uo'te"])
 
 
-def test_ec2_is_asked_for_the_links_beside_the_logins(cluster, tmp_path, monkeypatch):
+def test_ec2_is_asked_for_the_links_beside_the_logins(cluster, tmp_path):
     """EC2 answers when relays already run, and the plan uses it. A source in S3 needs no plan."""
     asked = []
 
@@ -138,7 +138,7 @@ def test_ec2_is_asked_for_the_links_beside_the_logins(cluster, tmp_path, monkeyp
         return {"p3.2xlarge": 3e8}
 
     def copy(source):
-        with cluster.open() as access:
+        with cluster.open(Timeouts(link_rates_s=60)) as access:
             request = CopyRequest((source,), "~/links/")
             return copy_to_cluster(
                 access,
@@ -149,7 +149,6 @@ def test_ec2_is_asked_for_the_links_beside_the_logins(cluster, tmp_path, monkeyp
                 link_rates=rates,
             )
 
-    monkeypatch.setattr(operation, "RATES_WITHIN_S", 60)
     (tmp_path / "file").write_bytes(b"x")
     report = copy(f"{tmp_path}/file")
     assert report.plan["predicted_s"] > 0

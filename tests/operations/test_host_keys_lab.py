@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.instances import find_instances
-from clusterctl.operations import readiness
 from clusterctl.operations.known_hosts import UNSEEN
 from tests.cli.running import CommandLine
 from tests.lab.running import client, once_client, wait_until
@@ -136,13 +136,13 @@ def test_an_address_that_another_instance_had(clusterctl, shared, lab):
 
 
 @pytest.fixture
-def without_consoles(clusterctl, name, lag, lab, monkeypatch):
+def without_consoles(clusterctl, name, lag, lab):
     """Bring the nodes up except for their keys.
 
     Then the end of an `up` with short timeouts and without consoles depends only on the keys.
     """
     lag("1h")
-    monkeypatch.setattr(readiness, "CONSOLE_ALONE_S", 1.0)
+    clusterctl.timeouts = Timeouts(console_alone_s=1.0)
 
     def start(*more):
         assert up(clusterctl, name, "--timeout", "1s", *more).status == 1

@@ -13,11 +13,12 @@ import pytest
 
 from clusterctl.bootstrap.guard import first_settings, joined_settings
 from clusterctl.domain.cluster import Limits
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.node.guard import decisions
 from clusterctl.node.guard.clock import Moment
 from clusterctl.node.guard.settings import GuardSettings
 from clusterctl.operations import guards
-from clusterctl.operations.guards import LEAST_LEFT_S, change_limits
+from clusterctl.operations.guards import change_limits
 from tests.cli.running import CommandLine
 from tests.lab.running import client, wait_until
 from tests.local_node import HEAD, LocalNode
@@ -106,7 +107,8 @@ class World:
     def _settings(self, index: int, limits: Limits) -> GuardSettings:
         lived = max(node.moment(self.now).used_s for node in self.nodes)
         hours = limits.max_hours or (limits.budget_usd or 0) / (DAILY_USD / 24) or None
-        ends = None if hours is None else self.now + max(hours * HOUR - lived, LEAST_LEFT_S)
+        left_s = None if hours is None else max(hours * HOUR - lived, Timeouts.least_left_s)
+        ends = None if left_s is None else self.now + left_s
         told = Limits(idle_minutes=limits.idle_minutes)
         first = first_settings("demo", told, at_power_off=limits.at_power_off)
         return joined_settings(first, index, "ubuntu", [], ends)
@@ -210,8 +212,7 @@ names = (f"limits{number}" for number in itertools.count())
 @pytest.fixture
 def clusterctl(lab, monkeypatch, capsys):
     monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
-    monkeypatch.setattr(guards, "LEAST_LEFT_S", 3.0)
-    return CommandLine(lab.home, capsys, ["--lab"])
+    return CommandLine(lab.home, capsys, ["--lab"], Timeouts(least_left_s=3.0))
 
 
 @pytest.mark.lab
@@ -233,7 +234,7 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
             f"train:    clusterctl train {name} --lab 1\n"
             f"remove:   clusterctl down {name} --lab\n"
         ) in ran.err
-        ran = CommandLine(lab.home, capsys, [])(*shlex.split(told[1]))
+        ran = CommandLine(lab.home, capsys, [], clusterctl.timeouts)(*shlex.split(told[1]))
         assert (ran.status, "a day" in ran.err) == (0, False)
         found = ec2.describe_instances(
             Filters=[{"Name": "tag:clusterctl:cluster", "Values": [name]}]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import threading
 
 import pytest
@@ -13,19 +13,17 @@ from clusterctl.ec2.network.plan import Action, NetworkRequest, NetworkSettings,
 from clusterctl.ec2.network.stack import template_version
 from clusterctl.operations import network
 from clusterctl.operations.launcher import StepProgress
-from clusterctl.operations.network import (
-    StackFailed,
-    network_down,
-    network_status,
-    network_up,
-    plan_network,
-)
+from clusterctl.operations.network import StackFailed, network_status, plan_network
+from tests.clock import FakeClock
 from tests.ec2.cloudformation import REASON, CloudFormation
 from tests.moto_ec2 import NEW_IMAGE, clients_of
 
 SETTINGS = NetworkSettings("net", "10.20.0.0/16", ("us-east-1a", "us-east-1b"), "203.0.113.7/32")
 WISH = NetworkRequest("net", ssh_from="203.0.113.7/32")
 NAME = stack_name("net")
+CLOCK = FakeClock()
+network_up = functools.partial(network.network_up, clock=CLOCK)
+network_down = functools.partial(network.network_down, clock=CLOCK)
 
 
 class Steps(StepProgress):
@@ -39,9 +37,8 @@ class Steps(StepProgress):
 
 
 @pytest.fixture
-def clients(client, moto_url, monkeypatch):
+def clients(client, moto_url):
     """moto's EC2 with a CloudFormation that takes its time."""
-    monkeypatch.setattr(network, "backoff_delays", lambda *_: itertools.repeat(0.0))
     clients = clients_of(moto_url)
     clients.__dict__["cloudformation"] = CloudFormation(client)
     return clients
@@ -259,13 +256,12 @@ def test_a_lost_answer_is_an_error_and_again_goes_on(clients, monkeypatch):
         from botocore.exceptions import ReadTimeoutError
 
         create(**request)
-        monkeypatch.undo()
         raise ReadTimeoutError(endpoint_url="https://cloudformation")
 
-    monkeypatch.setattr(clients.cloudformation, "create_stack", lost)
-    with pytest.raises(AwsError):
-        network_up(clients, WISH)
-    monkeypatch.setattr(network, "backoff_delays", lambda *_: itertools.repeat(0.0))
+    with monkeypatch.context() as once:
+        once.setattr(clients.cloudformation, "create_stack", lost)
+        with pytest.raises(AwsError):
+            network_up(clients, WISH)
     assert network_up(clients, WISH).done is Action.NOTHING
     assert len(clients.cloudformation.stacks) == 1
 

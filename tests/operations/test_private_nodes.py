@@ -14,12 +14,12 @@ import pytest
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ConnectionLost, HostUnreachable
 from clusterctl.domain.files import write_file
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import copy_to_cluster
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.known_hosts import node_names
 from clusterctl.operations.local_state import hosts_text, ssh_config_text
-from clusterctl.transport import dial
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.keys import PinnedHostKeys
 from tests.cli.programs import call
@@ -31,7 +31,7 @@ INSIDE = "10.99.0.1"
 
 
 @contextlib.contextmanager
-def private(pair, folder: Path):
+def private(pair, folder: Path, timeouts: Timeouts = Timeouts()):
     """Return the cluster as of `up --private`: the second node has only an inner address."""
     with pair.access() as given:
         head, second = given.cluster.nodes
@@ -53,7 +53,8 @@ def private(pair, folder: Path):
     write_file(own.key, given.folder.key.read_bytes())
     text = ssh_config_text(cluster, own, given.proxy_command)
     write_file(own.ssh_config, text)
-    connections = Connections(given.connections.identity, PinnedHostKeys([own.known_hosts]))
+    host_keys = PinnedHostKeys([own.known_hosts])
+    connections = Connections(given.connections.identity, host_keys, timeouts=timeouts)
     try:
         with Access(cluster, own, connections, given.proxy_command) as access:
             yield access
@@ -114,12 +115,11 @@ def test_openssh_and_copies_go_the_same_way(pair, tmp_path):
         assert read.stdout == "content"
 
 
-def test_a_node_that_vanishes_behind_the_head_is_noticed(pair, tmp_path, monkeypatch):
-    monkeypatch.setattr(dial, "SILENCE_LIMIT_S", 3)
+def test_a_node_that_vanishes_behind_the_head_is_noticed(pair, tmp_path):
     ended: list[object] = []
     began = threading.Event()
 
-    with private(pair, tmp_path) as access:
+    with private(pair, tmp_path, Timeouts(silence_s=3)) as access:
 
         def run() -> None:
             try:
@@ -141,9 +141,8 @@ def test_a_node_that_vanishes_behind_the_head_is_noticed(pair, tmp_path, monkeyp
         assert access.connections.run(access.targets[0], "true", timeout_s=240).ok
 
 
-def test_a_quiet_command_is_not_taken_for_a_dead_node(pair, tmp_path, monkeypatch):
-    monkeypatch.setattr(dial, "SILENCE_LIMIT_S", 1)
-    with private(pair, tmp_path) as access:
+def test_a_quiet_command_is_not_taken_for_a_dead_node(pair, tmp_path):
+    with private(pair, tmp_path, Timeouts(silence_s=1)) as access:
         began = time.monotonic()
         assert access.connections.run(access.targets[1], "sleep 4; echo done").stdout == "done\n"
         assert time.monotonic() - began >= 4

@@ -11,10 +11,12 @@ import pytest
 
 from clusterctl.domain.errors import HostError
 from clusterctl.domain.results import CommandResult
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.operations import reboot as module
 from clusterctl.operations.reboot import batches
 from clusterctl.transport.target import Target
 from tests.cli.running import CommandLine
+from tests.clock import FakeClock
 from tests.pair import eventually
 
 HEAD = Target("demo-0", "198.51.100.7", "ubuntu")
@@ -72,8 +74,7 @@ class Rebooting:
     [[143], ["new", "boot-id new\n"]],
     ids=["the command is killed", "the output is cut"],
 )
-def test_a_command_that_fails_as_the_host_goes_down_is_tried_again(monkeypatch, while_it_boots):
-    monkeypatch.setattr(module, "POLL_S", 0.0)
+def test_a_command_that_fails_as_the_host_goes_down_is_tried_again(while_it_boots):
     said = "boot-id {}\ncomplete\n"
     host = Rebooting(said.format("old"), "", *while_it_boots, "new", said.format("new"))
     access = SimpleNamespace(
@@ -81,6 +82,7 @@ def test_a_command_that_fails_as_the_host_goes_down_is_tried_again(monkeypatch, 
         head=HEAD,
         cluster=SimpleNamespace(name="demo", nodes=()),
         connections=host,
+        timeouts=Timeouts(FakeClock()),
     )
     assert module.reboot(access, force=True).values[0].back_after_s is not None
     assert not host.answers
@@ -116,9 +118,8 @@ def test_all_nodes(pair):
 def impatient(pair, monkeypatch, capsys):
     """Run `clusterctl reboot pair ...` with a short timeout for what a boot has not restored."""
     monkeypatch.setenv("CLUSTERCTL_HOME", str(pair.lab.home))
-    monkeypatch.setattr(module, "SETTLED_WITHIN_S", 0.5)
     monkeypatch.setenv("CLUSTERCTL_LAB", "1")
-    line = CommandLine(pair.lab.home, capsys, [])
+    line = CommandLine(pair.lab.home, capsys, [], Timeouts(restored_s=0.5))
     return lambda *words: line("reboot", "pair", *words)
 
 

@@ -36,6 +36,7 @@ pytestmark = pytest.mark.slow
 SECRET = "a-secret-that-nobody-may-see"
 MINE = AccessKeys("AKIAMINE", SECRET, "a-token-that-nobody-may-see")
 MIB = 1 << 20
+OFTEN_S = 0.05  # between two polls of a node
 # This machine's aws may be version 1: the tested behaviour is the same in both versions.
 AWS = 'case $1 in --version) echo aws-cli/2.17; exit;; esac; PATH={!r} exec aws "$@"\n'
 
@@ -47,9 +48,8 @@ def s3():
 
 
 @pytest.fixture(params=["s5cmd"])
-def node(tmp_path, monkeypatch, request):
+def node(tmp_path, request):
     """Return a node with one of the tools."""
-    monkeypatch.setattr("clusterctl.operations.s3sync.BETWEEN_LOOKS_S", 0.05)
     home = tmp_path / "home with blanks"
     home.mkdir()
     there = {} if request.param != "aws" else {"aws": AWS.format(os.environ["PATH"])}
@@ -113,6 +113,7 @@ def copied(node, wish, watch=lambda progress: None, **more):
         cache=node.home / "cache",
         send=nothing_to_send,
         watch=watch,
+        every_s=OFTEN_S,
         **more,
     )
     return report.nodes[0]
@@ -120,7 +121,7 @@ def copied(node, wish, watch=lambda progress: None, **more):
 
 def followed(node, sync_id):
     log = []
-    result = follow_sync(node, [HEAD], sync_id, lambda host, text: log.append(text))
+    result = follow_sync(node, [HEAD], sync_id, lambda host, text: log.append(text), OFTEN_S)
     assert not result.failures, result.failures
     return result.values[0], b"".join(log).decode()
 
@@ -410,6 +411,7 @@ def test_of_two_sources_with_a_name_the_later_is_taken_and_all_is_well(s3, node)
         cache=node.home / "cache",
         send=nothing_to_send,
         watch=lambda progress: None,
+        every_s=OFTEN_S,
     )
     assert (report.exit_status, report.nodes[0].files) == (0, 2)
     assert report.nodes[0].warnings == ("a is in several sources: the last counts",)

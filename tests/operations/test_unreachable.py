@@ -15,9 +15,9 @@ import pytest
 
 from clusterctl.domain.cluster import Market, NodeState
 from clusterctl.domain.errors import AwsError, HostUnreachable
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.instances import Instance
 from clusterctl.operations.status import Ec2Explanation, describe_state, unreachable_hint
-from clusterctl.transport import dial
 from clusterctl.transport.target import Target
 from tests.lab.running import client
 from tests.operations.clusters import node
@@ -231,9 +231,8 @@ def test_a_node_that_switched_itself_off(pair):
 
 
 @pytest.mark.lab
-def test_a_command_on_a_node_that_freezes_is_given_up(pair, monkeypatch):
-    monkeypatch.setattr(dial, "SILENCE_LIMIT_S", 2)
-    with pair.access() as access:
+def test_a_command_on_a_node_that_freezes_is_given_up(pair):
+    with pair.access(Timeouts(silence_s=2)) as access:
         target = access.targets[1]
         # A command that only prints nothing is not given up.
         assert access.connections.run(target, "sleep 4; echo done").stdout == "done\n"

@@ -13,6 +13,7 @@ from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import delete_folder, keep_key, local_key, locked
 from clusterctl.operations.site import Site, check_site, keep_site, kept_site, parse_site, site_of
 from tests import moto_ec2
+from tests.clock import FakeClock
 
 
 @pytest.fixture
@@ -96,19 +97,18 @@ def test_one_command_at_a_time(folder):
         pass
 
 
-def test_a_look_at_the_lock_refuses_no_command(folder, monkeypatch):
+def test_a_look_at_the_lock_refuses_no_command(folder):
     """`gc` holds the lock for an instant, and a command that ends deletes the opened lock file."""
     lock = folder.path / "lock"
     folder.path.mkdir(parents=True)
     looks = lock.open("w")
     fcntl.flock(looks, fcntl.LOCK_SH)
 
-    def look_ends(seconds):
+    def look_ends(waits):
         lock.unlink(missing_ok=True)
         looks.close()
 
-    monkeypatch.setattr("clusterctl.operations.local_state.time.sleep", look_ends)
-    with locked(folder), lock.open() as other, pytest.raises(BlockingIOError):
+    with locked(folder, FakeClock(look_ends)), lock.open() as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 

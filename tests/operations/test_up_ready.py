@@ -21,6 +21,7 @@ from clusterctl.domain.errors import (
 )
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import CommandResult
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.host_keys import Consoles, HostKeyAnswers
 from clusterctl.ec2.instances import Instance
 from clusterctl.operations import readiness
@@ -33,6 +34,7 @@ from clusterctl.operations.known_hosts import (
 )
 from clusterctl.operations.launcher import Stage, StepProgress, check_all
 from clusterctl.operations.readiness import InstanceWatch, NodeNotReady, Readiness, ready_within_s
+from tests.clock import FakeClock
 from tests.operations.clusters import ED25519, OTHER, cluster, node
 
 BLOCK = "-----BEGIN SSH HOST KEY KEYS-----\n{}\n-----END SSH HOST KEY KEYS-----\n"
@@ -70,6 +72,7 @@ class World:
         self.console_alone_s = 60.0
         self.told = []
         self.profile = ""
+        self.timeouts = Timeouts(FakeClock())
 
     # InstanceWatch
     def look(self, instance_id):
@@ -112,7 +115,7 @@ class World:
 
     def wait(self, timeout_s=60.0):
         sources = HostKeySources(
-            Consoles(self),
+            Consoles(self, self.timeouts.clock.monotonic),
             self.pins,
             self.agents,
             self.shown_key,
@@ -127,6 +130,7 @@ class World:
             self.progress,
             timeout_s,
             checked=lambda node: None,
+            timeouts=self.timeouts,
         )
         return readiness.wait(self.nodes)
 
@@ -137,8 +141,7 @@ def test_large_machines_have_longer_to_get_ready(gpus, minutes):
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch):
-    monkeypatch.setattr(readiness, "backoff_delays", lambda *_: itertools.repeat(0.001))
+def world(tmp_path):
     return World(tmp_path)
 
 
@@ -190,8 +193,8 @@ def failure(world, **kwargs):
     return failed.error
 
 
-def test_a_key_that_stays_refused(world, monkeypatch):
-    monkeypatch.setattr(readiness, "KEY_REFUSED_FOR_S", 0.0)
+def test_a_key_that_stays_refused(world):
+    world.timeouts = Timeouts(FakeClock(), key_refused_s=1.0)
     world.hosts["demo-1"] = [KeyRefused("demo-1", "refused every key")]
     assert isinstance(failure(world), KeyRefused)
 
@@ -298,7 +301,8 @@ NONE = HostKeyAnswers({}, {})
 
 
 def test_where_the_consoles_are_silent_the_agents_are_asked_for_all_at_once(world):
-    agents = silent(world, BOTH)
+    agents = silent(world, BOTH, alone_s=0.2)
+    world.timeouts = Timeouts()  # the nodes have to wait at the same time
     assert [fact.host_keys for fact in world.wait().values] == [(ED25519,), (OTHER,)]
     assert agents.asked == [["i-0", "i-1"]]
     assert world.told == []
@@ -324,7 +328,7 @@ def test_a_dead_instance_is_not_asked_for(world):
 def test_a_console_that_speaks_later_than_the_agents(world):
     silent(world, HostKeyAnswers({}, {"i-0": "no agent", "i-1": "no agent"}))
     for found in world.nodes:
-        world.consoles[found.instance_id] = ["..."] * 60 + [BLOCK.format(ED25519)]
+        world.consoles[found.instance_id] = ["..."] * 8 + [BLOCK.format(ED25519)]
     assert [fact.host_keys for fact in world.wait().values] == [(ED25519,), (ED25519,)]
 
 
@@ -373,7 +377,7 @@ def test_even_with_the_flag_console_and_agents_come_first(world):
     silent(world, HostKeyAnswers({"i-1": (OTHER,)}, {"i-0": "no agent"}))
     world.consoles["i-0"] = ["..."] * 5 + [BLOCK.format(ED25519)]
     showing(world, demo_0=[AssertionError("console")], demo_1=[AssertionError("agent")])
-    world.console_alone_s = 0.2
+    world.console_alone_s = 5.0
     assert [fact.host_keys for fact in world.wait().values] == [(ED25519,), (OTHER,)]
     assert world.told == []
 
@@ -487,14 +491,20 @@ class Ec2:
     """One instance in EC2. `looks` are the times and kinds of requests."""
 
     def __init__(self, monkeypatch, state):
-        self.state, self.now, self.looks = state, 0.0, []
+        self.state, self.clock, self.looks = state, FakeClock(), []
         monkeypatch.setattr(readiness, "find_instances", lambda *_, **__: self.shown("whole"))
         monkeypatch.setattr(
             readiness,
             "find_states",
             lambda *_: {one.node.instance_id: one.node.state for one in self.shown("state")},
         )
-        monkeypatch.setattr(readiness.time, "monotonic", lambda: self.now)
+
+    @property
+    def now(self):
+        return self.clock.monotonic()
+
+    def wait_until(self, second):
+        self.clock.advance(second - self.now)
 
     def shown(self, kind=""):
         if kind:
@@ -508,10 +518,10 @@ class Ec2:
 
 def test_one_look_at_ec2_serves_all_who_wait(monkeypatch):
     ec2 = Ec2(monkeypatch, NodeState.RUNNING)
-    watch = InstanceWatch(None, "demo", ec2.shown())
+    watch = InstanceWatch(None, "demo", ec2.shown(), ec2.clock)
     assert watch.look("i-0").node.state is NodeState.RUNNING
     assert ec2.looks == []  # the first snapshot is recent enough
-    ec2.now = 1.0
+    ec2.wait_until(1.0)
     waiting = [threading.Thread(target=watch.look, args=("i-0",)) for _ in range(32)]
     for thread in waiting:
         thread.start()
@@ -519,7 +529,7 @@ def test_one_look_at_ec2_serves_all_who_wait(monkeypatch):
         thread.join()
     assert ec2.looks == [(1.0, "state")]
     for half in range(3, 200):
-        ec2.now = half / 2
+        ec2.wait_until(half / 2)
         assert watch.look("i-0").node.state is NodeState.RUNNING
         assert watch.look("i-1") is None
     # Requests become rarer, but not less than one per 5 s. An equal answer is not read again.
@@ -530,11 +540,11 @@ def test_one_look_at_ec2_serves_all_who_wait(monkeypatch):
 
 def test_the_last_answer_says_when_to_look_again_and_for_what(monkeypatch):
     ec2 = Ec2(monkeypatch, NodeState.PENDING)
-    watch = InstanceWatch(None, "demo", ec2.shown())
+    watch = InstanceWatch(None, "demo", ec2.shown(), ec2.clock)
 
     def look_until(second):
         while ec2.now < second:
-            ec2.now = round(ec2.now + 0.05, 2)
+            ec2.wait_until(round(ec2.now + 0.05, 2))
             watch.look("i-0")
 
     look_until(3)

@@ -12,6 +12,7 @@ import pytest
 
 from clusterctl.diagnosis.bundle import load
 from clusterctl.operations import watchdog
+from tests.clock import FakeClock
 from tests.pair import eventually
 from tests.variants import usual
 
@@ -111,18 +112,6 @@ def test_a_job_is_ended_where_the_diagnosis_cannot_be_kept(hanging):
 
 
 @pytest.fixture
-def waited(monkeypatch):
-    """Return a function that advances the clock by some seconds."""
-    now = [0.0]
-    monkeypatch.setattr(watchdog.time, "monotonic", lambda: now[0])
-
-    def wait(seconds):
-        now[0] += seconds
-
-    return wait
-
-
-@pytest.fixture
 def folder(tmp_path):
     """Return the folder of a job whose log folder has rows of an earlier job."""
     for name, text in (
@@ -137,13 +126,14 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_what_is_a_step_and_how_long_may_pass_without_one(folder, waited):
-    progress = watchdog.JobProgress(folder)
+def test_what_is_a_step_and_how_long_may_pass_without_one(folder):
+    clock = FakeClock()
+    progress = watchdog.JobProgress(folder, clock)
 
     def silent_after(seconds, name="log", text=""):
         with (folder / name).open("a") as file:
             file.write(text)
-        waited(seconds)
+        clock.advance(seconds)
         progress.look()
         return progress.silent_s(60)
 
@@ -158,23 +148,24 @@ def test_what_is_a_step_and_how_long_may_pass_without_one(folder, waited):
         assert silent_after(61, text=stall) == 61, tag
 
 
-def test_a_job_that_waits_for_a_lost_node_does_not_hang(folder, waited):
-    progress = watchdog.JobProgress(folder)
+def test_a_job_that_waits_for_a_lost_node_does_not_hang(folder):
+    clock = FakeClock()
+    progress = watchdog.JobProgress(folder, clock)
     (folder / "logs" / "metrics.jsonl").write_text("{}\n{}\n")
     progress.look()
     argv = [sys.executable, str(folder / "after.py")]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as after:
         after.stdout.readline()
-        waited(900)
+        clock.advance(900)
         progress.look()
         assert progress.silent_s(60) is None
         after.stdin.close()
     os.utime(folder / "exit_status", (1, 1))  # the job starts again
-    waited(70)
+    clock.advance(70)
     progress.look()
     assert (progress.silent_s(60), progress.has_stepped) == (None, False)
-    waited(170)
+    clock.advance(170)
     progress.look()
     assert progress.silent_s(60) is None
-    waited(11)
+    clock.advance(11)
     assert progress.silent_s(60) == 181

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from clusterctl.transport import dial
+from clusterctl.domain.timeouts import Timeouts
 from tests.lab.running import wait_until
 
 pytestmark = pytest.mark.lab
@@ -49,9 +49,8 @@ def test_an_interrupt_ends_the_commands_on_their_hosts(pair):
         until(lambda: not running(watching, "sleep 86402"), "it still runs")
 
 
-def test_a_host_that_dies_under_a_command_is_one_line_and_the_other_finishes(pair, monkeypatch):
-    monkeypatch.setattr(dial, "SILENCE_LIMIT_S", 4)
-    with pair.access() as access:
+def test_a_host_that_dies_under_a_command_is_one_line_and_the_other_finishes(pair):
+    with pair.access(Timeouts(silence_s=4)) as access:
         dying = access.targets[1].host
         result = access.connections.run_all(
             access.targets,

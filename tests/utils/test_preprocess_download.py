@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 
 import imagenet_download
 import pytest
-from imagenet_download import DownloadError, Login, Remote, fetch
+from imagenet_download import DownloadError, Login, Remote
 
 from tests.node.relay.webserver import cut, serving, status, whole_file
 
@@ -17,9 +18,11 @@ CONTENT = bytes(range(256)) * 4000
 BROKEN = [cut(1000), *[cut(0)] * imagenet_download.ATTEMPTS]
 
 
+fetch = functools.partial(imagenet_download.fetch, pause_s=0.0)
+
+
 @pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setattr(imagenet_download, "PAUSE_S", 0.0)
+def server():
     with serving() as made:
         made.files["/x.tar"] = CONTENT
         yield made

@@ -18,6 +18,8 @@ from progress import Progress, describe, duration
 from shard_jobs import Job, make_shards
 from shards import ShardError, shard_name
 
+from tests.clock import FakeClock
+
 from .conftest import HERE
 
 
@@ -185,13 +187,11 @@ def test_durations_are_short():
     assert said == ["0 s", "59 s", "1 min 00 s", "59 min 59 s", "1 h 00 min", "26 h 03 min"]
 
 
-def test_progress_is_plain_lines_where_there_is_no_terminal(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    stream = io.StringIO()
-    progress = Progress(100, "train", stream=stream)
+def test_progress_is_plain_lines_where_there_is_no_terminal():
+    clock, stream = FakeClock(), io.StringIO()
+    progress = Progress(100, "train", stream=stream, now=clock.monotonic)
     for done in range(1, 101):
-        clock[0] += 1
+        clock.advance(1)
         progress.update(done)
     progress.close()
     assert stream.getvalue().splitlines() == [

@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import random
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from clusterctl.domain.cluster import AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.files import write_file
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import terminate
 from clusterctl.ec2.errors import backoff_delays, outcome_unknown, throttled, translated
@@ -108,14 +108,6 @@ def _binary(value: Any) -> Any:
 
 # Tries of a request that EC2 throttles or whose outcome is not known.
 ATTEMPTS = 5
-# How long EC2 may take until DescribeInstances shows all instances of a launch.
-VISIBLE_WITHIN_S = 120.0
-# How long to wait for pending instances. Slower ones are awaited node by node when the nodes are
-# made ready.
-SETTLED_WITHIN_S = 300.0
-ROLLED_BACK_WITHIN_S = 600.0
-# How long EC2 may take until RunInstances knows a resource that was created just before.
-KNOWN_WITHIN_S = 60.0
 # EC2 is eventually consistent: RunInstances may refuse a resource that was created just before
 # with one of these codes.
 MADE_JUST_NOW = (
@@ -151,6 +143,7 @@ class Attempt:
     launch_record: Path
     on_step: Callable[[str], None]
     seen: tuple[Instance, ...] = ()
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
     def launch(self, step: Step, results: dict[str, Any]) -> tuple[Instance, ...]:
         """Launch the step's nodes, wait until they are not pending, and return their instances.
@@ -174,10 +167,10 @@ class Attempt:
 
         Raises AwsError. A request of unknown outcome stays recorded.
         """
-        token = request["ClientToken"]
+        clock, token = self.timeouts.clock, request["ClientToken"]
         others = [sent for sent in read_launches(self.launch_record) if sent.token != token]
-        write_launches(self.launch_record, [*others, SentLaunch(request, time.time())])
-        known_by = time.monotonic() + KNOWN_WITHIN_S
+        write_launches(self.launch_record, [*others, SentLaunch(request, clock.time())])
+        known_by = clock.monotonic() + self.timeouts.known_s
         tries = backoff_delays(0.5, 2.0, 8.0)
         vain, doubtful = 0, False
         for wait_s in tries:
@@ -191,11 +184,11 @@ class Attempt:
                 # Throttling says nothing about an earlier try of the same request that may have
                 # been carried out. Only a refusal of the request itself clears the doubt.
                 doubtful = outcome_unknown(error) or (doubtful and throttled(error))
-                again = vain < ATTEMPTS if patient else time.monotonic() < known_by
+                again = vain < ATTEMPTS if patient else clock.monotonic() < known_by
                 if not (patient or _not_yet_known(error)) or not again:
                     break
                 # Jitter keeps commands that were throttled together from retrying together.
-                time.sleep(wait_s * random.uniform(0.5, 1.0))
+                clock.sleep(wait_s * random.uniform(0.5, 1.0))
         if doubtful:
             raise AwsError(
                 failure.code,
@@ -209,10 +202,11 @@ class Attempt:
         """Wait until EC2 shows all these instances and none is pending, and return them.
 
         Returns early when so many have died that fewer than `least` can be left, and after
-        SETTLED_WITHIN_S with some still pending. Raises AwsError, and ClusterctlError where EC2
-        does not show all of them within VISIBLE_WITHIN_S.
+        `started_s` with some still pending. Raises AwsError, and ClusterctlError where EC2 does not
+        show all of them within `visible_s`.
         """
-        start = time.monotonic()
+        limits, clock = self.timeouts, self.timeouts.clock
+        start = clock.monotonic()
         states: dict[str, NodeState] = {}
         known: dict[str, Instance] = {}
 
@@ -223,9 +217,9 @@ class Attempt:
         for gap_s in backoff_delays(0.2, 1.15):
             # Merge: an instance that EC2 does not show for a moment keeps its last state.
             states |= find_states(self.client, ids)
-            waited_s = time.monotonic() - start
+            waited_s = clock.monotonic() - start
             hidden = len(states) < len(ids)
-            late = waited_s > (VISIBLE_WITHIN_S if hidden else SETTLED_WITHIN_S)
+            late = waited_s > (limits.visible_s if hidden else limits.started_s)
             if late or (not hidden and ended(states.values())):
                 # EC2 shows terminated instances for about an hour. Ask for them only if one of
                 # this launch died, to read the reason.
@@ -236,12 +230,12 @@ class Attempt:
                 missing = set(ids) - set(known)
                 if not missing and (late or ended(one.node.state for one in known.values())):
                     return tuple(known[id] for id in ids)
-                if missing and waited_s > VISIBLE_WITHIN_S:
+                if missing and waited_s > limits.visible_s:
                     raise ClusterctlError(
                         f"EC2 launched {', '.join(sorted(missing))} and does not show them",
                         f"look again with `clusterctl status {self.cluster}`, then run `up` again",
                     )
-            time.sleep(gap_s)
+            clock.sleep(gap_s)
         raise AssertionError("unreachable")
 
     def _handle_deaths(
@@ -262,7 +256,8 @@ class Attempt:
         others = "; terminating the others" if alive else ""
         self.on_step(f"{names} died while starting: {reason}{others}")
         ids = [found.node.instance_id for found in made]
-        terminate(self.client, self.cluster, ROLLED_BACK_WITHIN_S, ids)
+        limits = self.timeouts
+        terminate(self.client, self.cluster, limits.rolled_back_s, ids, clock=limits.clock)
         token = request["ClientToken"]
         kept = [sent for sent in read_launches(self.launch_record) if sent.token != token]
         write_launches(self.launch_record, kept)

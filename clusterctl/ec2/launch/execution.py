@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import await_available
@@ -49,13 +49,14 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 600.0
 class CapacityTimeout:
     """Waits between tries, each wait twice as long as the last, for `timeout_s` in all."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._deadline = time.monotonic() + timeout_s
+    def __init__(self, timeout_s: float, clock: Clock) -> None:
+        self._clock = clock
+        self._deadline = clock.monotonic() + timeout_s
         self._gaps = backoff_delays(FIRST_WAIT_S, 2.0, LONGEST_WAIT_S)
 
     def wait(self, failure: AwsError, on_step: Callable[[str], None]) -> None:
         """Wait until the next try. Raises `failure` if the time is up."""
-        left_s = self._deadline - time.monotonic()
+        left_s = self._deadline - self._clock.monotonic()
         if left_s <= 0:
             raise failure
         wait_s = min(next(self._gaps), left_s)
@@ -63,7 +64,7 @@ class CapacityTimeout:
         on_step(
             f"{why}; next try in {format_duration(wait_s)}, giving up in {format_duration(left_s)}"
         )
-        time.sleep(wait_s)
+        self._clock.sleep(wait_s)
 
 
 def search(
@@ -107,9 +108,6 @@ def search(
     raise AssertionError("unreachable")
 
 
-# How long to wait for a change of an instance's state: from stopping to stopped before a start,
-# from pending to running before it takes an address.
-STOPS_WITHIN_S = 600.0
 # AssociateAddress fails with these for an instance that is still starting.
 STILL_STARTING = ("InvalidInstanceID", "IncorrectInstanceState")
 # EC2 is eventually consistent: a step may be refused with these because EC2 does not know yet what
@@ -145,6 +143,7 @@ def carry_out(
     on_step: Callable[[str], None] = lambda text: None,
     capacity_timeout_s: float = 0.0,
     before_start: Callable[[], None] = lambda: None,
+    timeouts: Timeouts = Timeouts(),
 ) -> tuple[Instance, ...]:
     """Execute the plan's steps and return the cluster's members.
 
@@ -156,12 +155,14 @@ def carry_out(
     outcome stays in `launch_record`.
     """
     work = _Remaining(list(plan.steps))
-    attempt = Attempt(client, without_retries(client), plan.spec.name, launch_record, on_step)
+    once = without_retries(client)
+    attempt = Attempt(client, once, plan.spec.name, launch_record, on_step, timeouts=timeouts)
+    capacity = CapacityTimeout(capacity_timeout_s, timeouts.clock)
     # Keep the launches that this plan sends again. All others are settled: `check_settled` refuses
     # a plan where they are not.
     write_launches(launch_record, _sent_again(plan, launch_record))
     try:
-        _carry_out(client, plan, work, attempt, CapacityTimeout(capacity_timeout_s), before_start)
+        _carry_out(client, plan, work, attempt, capacity, before_start)
     except ClusterctlError:
         # An elastic address costs money even without nodes, so release it. Not if a launch may have
         # taken place: the next `up` then uses the address. After Ctrl-C, which is no
@@ -186,23 +187,23 @@ def _carry_out(
     timeout: CapacityTimeout,
     before_start: Callable[[], None],
 ) -> None:
-    on_step = attempt.on_step
+    on_step, timeouts = attempt.on_step, attempt.timeouts
     while work.steps:
         step = work.steps.pop(0)
         work.last = step.operation
         on_step(step.describe())
         if step.operation == "run_instances":
             if "Placement" in step.arguments:
-                await_available(client, plan.spec.name)
+                await_available(client, plan.spec.name, timeouts)
             _launch(plan, step, work, attempt, timeout)
         elif step.operation == "start_instances":
-            _start(client, step, timeout, before_start, on_step)
+            _start(client, step, attempt, timeout, before_start)
         elif step.operation == "associate_address":
-            _associate(client, plan.spec.name, step, work.results)
+            _associate(client, plan.spec.name, step, work.results, timeouts)
         else:
             # AllocateAddress is not idempotent: every retry by botocore could allocate another.
             sent_by = attempt.once if step.operation == "allocate_address" else client
-            answer = _repeated(sent_by, step, step.resolved(work.results))
+            answer = _repeated(sent_by, step, step.resolved(work.results), timeouts.clock)
             work.results.update({key: answer[key] for key in step.gives})
 
 
@@ -217,24 +218,27 @@ def _give_back(client: EC2Client, name: str, on_step: Callable[[str], None]) -> 
             on_step(f"ReleaseAddress: {', '.join(released)}, there is no node to have it")
 
 
-def _associate(client: EC2Client, name: str, step: Step, results: Mapping[str, Any]) -> None:
+def _associate(
+    client: EC2Client, name: str, step: Step, results: Mapping[str, Any], timeouts: Timeouts
+) -> None:
     """Associate the elastic address, retrying while the head node is still starting."""
-    deadline = time.monotonic() + STOPS_WITHIN_S
+    clock = timeouts.clock
+    deadline = clock.monotonic() + timeouts.state_change_s
     arguments = step.resolved(results)
     for gap_s in backoff_delays(0.5):
         try:
-            _repeated(client, step, arguments)
+            _repeated(client, step, arguments, clock)
             return
         except AwsError as error:
-            if error.code not in STILL_STARTING or time.monotonic() > deadline:
+            if error.code not in STILL_STARTING or clock.monotonic() > deadline:
                 raise
             interface = arguments["NetworkInterfaceId"]
             head = [one for one in find_instances(client, name) if one.interface_id == interface]
             if not any(one.node.state is NodeState.PENDING for one in head):
                 # It may have left `pending` after the call. The answer to one more is final.
-                _repeated(client, step, arguments)
+                _repeated(client, step, arguments, clock)
                 return
-        time.sleep(gap_s)
+        clock.sleep(gap_s)
 
 
 def _launch(
@@ -300,7 +304,7 @@ def _members(found: Sequence[Instance], launched: list[str]) -> tuple[Instance, 
     )
 
 
-def _repeated(client: EC2Client, step: Step, arguments: dict[str, Any]) -> Any:
+def _repeated(client: EC2Client, step: Step, arguments: dict[str, Any], clock: Clock) -> Any:
     """Call EC2, again while it throttles or does not know yet what an earlier step created.
 
     Return its answer, or {} if the work was already done. Raises AwsError.
@@ -315,19 +319,20 @@ def _repeated(client: EC2Client, step: Step, arguments: dict[str, Any]) -> Any:
             if error.code not in NOT_YET_KNOWN and not throttled(error):
                 raise
             failure = error
-            time.sleep(wait_s)
+            clock.sleep(wait_s)
     raise failure
 
 
 def _start(
     client: EC2Client,
     step: Step,
+    attempt: Attempt,
     timeout: CapacityTimeout,
     before: Callable[[], None],
-    on_step: Callable[[str], None],
 ) -> None:
     """Start stopped nodes. Waits for nodes that are still stopping, and for capacity."""
-    deadline = time.monotonic() + STOPS_WITHIN_S
+    clock = attempt.timeouts.clock
+    deadline = clock.monotonic() + attempt.timeouts.state_change_s
     once = without_retries(client)
     too_fast = iter(range(ATTEMPTS))
     for gap_s in backoff_delays(0.5):
@@ -337,11 +342,11 @@ def _start(
                 once.start_instances(**step.resolved({}))
             return
         except AwsError as error:
-            stops = error.code == "IncorrectInstanceState" and time.monotonic() < deadline
+            stops = error.code == "IncorrectInstanceState" and clock.monotonic() < deadline
             if stops or (throttled(error) and next(too_fast, None) is not None):
-                time.sleep(gap_s)
+                clock.sleep(gap_s)
             elif refusal_action(error.code) in (RefusalAction.NEXT_PLACE, RefusalAction.WAIT):
-                timeout.wait(_no_room_to_start(error), on_step)
+                timeout.wait(_no_room_to_start(error), attempt.on_step)
             else:
                 raise
 

@@ -95,7 +95,7 @@ class Moment:
     trusted: bool = True
 
 
-class Clock:
+class BootClock:
     """Reads the clocks, and keeps the running time of earlier boots in a file.
 
     The launcher reads that file, too, as EC2 does not report when a machine switched itself off.

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.node.guard import decisions, workers
-from clusterctl.node.guard.clock import Clock, GuardFiles, Moment, put, read_text
+from clusterctl.node.guard.clock import BootClock, GuardFiles, Moment, put, read_text
 from clusterctl.node.guard.look import NodeActivity, look
 from clusterctl.node.guard.power import PowerOff, announce, off_soon
 from clusterctl.node.guard.settings import GuardSettings, parse_settings
@@ -130,7 +130,7 @@ class Guard:
         self._program = program
         self._stamp = _stamp(program)
         self._settings = SettingsFile(place)
-        self._clock = Clock(place)
+        self._clock = BootClock(place)
         self._idle = IdleWatch(place)
         self._spot = SpotWatch(place)
         self._off = PowerOff(place)

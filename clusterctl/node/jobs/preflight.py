@@ -218,17 +218,20 @@ def free_bytes(folder: str) -> int | None:
     return None
 
 
-def versions(python: str, mpirun: str) -> dict[str, str]:
-    """Return the versions of what is installed. A program that does not start is left out."""
+def versions(python: str, mpirun: str, timeout_s: float = TIMEOUT_S) -> dict[str, str]:
+    """Return the versions of what is installed.
+
+    A program that does not start, or does not end within `timeout_s` seconds, is left out.
+    """
     found = {"kernel": os.uname().release}
     with contextlib.suppress(OSError):
         driver = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", Path(DRIVER).read_text())
         found.update({"driver": driver[1]} if driver else {})
-    said = (output([mpirun, "--version"], TIMEOUT_S, check=False) or "").strip()
+    said = (output([mpirun, "--version"], timeout_s, check=False) or "").strip()
     if said:
         found["mpirun"] = said.splitlines()[0]
     # A wrapper may print something before: only the last line counts.
-    told = output([python, "-W", "ignore", "-c", VERSIONS], TIMEOUT_S, check=False) or ""
+    told = output([python, "-W", "ignore", "-c", VERSIONS], timeout_s, check=False) or ""
     for line in told.strip().splitlines()[-1:]:
         with contextlib.suppress(ValueError):
             found.update(json.loads(line))

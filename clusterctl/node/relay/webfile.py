@@ -43,12 +43,20 @@ TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 
 
 class WebFile(Job):
-    """The download of one file to a folder, or to a new name. Raises Failure for a folder's URL."""
+    """The download of one file to a folder, or to a new name. Raises Failure for a folder's URL.
+
+    `sleep` waits so many seconds before another attempt.
+    """
 
     def __init__(
-        self, config: Mapping[str, Any], destination: str, say: Callable[[str], None]
+        self,
+        config: Mapping[str, Any],
+        destination: str,
+        say: Callable[[str], None],
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__(config, destination, say)
+        self._sleep = sleep
         parts = urlsplit(str(config["url"]))
         # Users write URLs with blanks and accents, which have to be quoted in a request.
         safe = "/%:@!$&'()*+,;=~-._"
@@ -200,7 +208,7 @@ class WebFile(Job):
                         "see whether a route leads there from the node",
                     ) from error
                 self.say(f"{why}: trying again")
-                time.sleep(random.uniform(0.5, 1.0) * min(10.0, 0.2 * 2**attempt))  # noqa: S311
+                self._sleep(random.uniform(0.5, 1.0) * min(10.0, 0.2 * 2**attempt))  # noqa: S311
 
 
 def _size(path: bytes) -> int:

@@ -6,10 +6,12 @@ import pytest
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.launch import attempt
 from clusterctl.ec2.launch.attempt import Attempt, read_launches
 from clusterctl.ec2.launch.request import Step
 from clusterctl.ec2.tags import tag_list
+from tests.clock import FakeClock
 from tests.ec2.observed import instance
 
 P, R, D = NodeState.PENDING, NodeState.RUNNING, NodeState.SHUTTING_DOWN
@@ -38,13 +40,12 @@ def step(nodes, least):
 def launch(monkeypatch, tmp_path):
     """Launch where each poll shows the next string: a letter for each node, a blank for none.
 
-    A second passes between polls. Return the indices of nodes taken as alive, the terminated
+    Return the indices of nodes taken as alive, the terminated
     instances, and the messages.
     """
 
     def run(*looks, least=None):
-        left, now, ended, told = list(looks), [0.0], [], []
-
+        left, ended, told = list(looks), [], []
         shown = [""]
 
         def find_states(_, ids):
@@ -58,20 +59,12 @@ def launch(monkeypatch, tmp_path):
                 if letter != " "
             )
 
-        class Time:
-            time = staticmethod(lambda: 0.0)
-            monotonic = staticmethod(lambda: now[0])
-
-            @staticmethod
-            def sleep(_):
-                now[0] += 1
-
         monkeypatch.setattr(attempt, "find_states", find_states)
         monkeypatch.setattr(attempt, "find_instances", find)
-        monkeypatch.setattr(attempt, "terminate", lambda *given: ended.extend(given[3]))
-        monkeypatch.setattr(attempt, "time", Time)
+        monkeypatch.setattr(attempt, "terminate", lambda *given, **_: ended.extend(given[3]))
         nodes = len(looks[0])
-        made = Attempt(None, Once(), "demo", tmp_path / "launch.json", told.append)
+        record, timeouts = tmp_path / "launch.json", Timeouts(FakeClock())
+        made = Attempt(None, Once(), "demo", record, told.append, timeouts=timeouts)
         try:
             alive = made.launch(step(nodes, least or nodes), {})
             return [one.node.index for one in alive], ended, told
@@ -88,7 +81,7 @@ def launch(monkeypatch, tmp_path):
         (["  ", "p ", "pp", "pr", "rr"], None, [0, 1]),
         # EC2 does not show an instance for a moment, early or late.
         (["pp", " p", "  ", "rr"], None, [0, 1]),
-        (["pp"] * 200 + [" p", "rr"], None, [0, 1]),
+        (["pp"] * 60 + [" p", "rr"], None, [0, 1]),
         # One takes long to start: the launcher waits for it later, with the checks for readiness.
         (["pr"], None, [0, 1]),
         # Two nodes are enough; the launcher still waits for the third.

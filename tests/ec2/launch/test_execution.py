@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,6 @@ from botocore.exceptions import ReadTimeoutError
 from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2.instances import find_instances, launched_with
-from clusterctl.ec2.launch import attempt
 from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, SentLaunch, read_launches, write_launches
 from tests.ec2.launching import Trouble, launches, refused
 from tests.moto_ec2 import NEW_IMAGE
@@ -20,12 +20,6 @@ __all__ = ["launches"]
 SPEC = ClusterSpec("demo", 3, "p4d.24xlarge", efa=False)
 WHOLE = [(0, "a"), (1, "a"), (2, "a")]
 SILENCE = ReadTimeoutError(endpoint_url="https://ec2")
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch):
-    """Do not wait between attempts."""
-    monkeypatch.setattr(attempt.time, "sleep", lambda _: None)
 
 
 def unsettled(launches):
@@ -102,11 +96,11 @@ def test_of_launches_with_other_settings_only_an_old_one_that_shows_nothing_is_p
     launches,
 ):
     request = {"ClientToken": "x", "MinCount": 7}
-    write_launches(launches.record, [SentLaunch(request, attempt.time.time())])
+    write_launches(launches.record, [SentLaunch(request, time.time())])
     with pytest.raises(ClusterctlError, match="cut off"):
         launches.up(SPEC)
     assert unsettled(launches) == ["x"]
-    write_launches(launches.record, [SentLaunch(request, attempt.time.time() - UNKNOWN_FOR_S - 1)])
+    write_launches(launches.record, [SentLaunch(request, time.time() - UNKNOWN_FOR_S - 1)])
     launches.up(SPEC)
     assert (launches.alive(), unsettled(launches)) == (WHOLE, [])
 

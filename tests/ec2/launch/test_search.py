@@ -8,6 +8,7 @@ import pytest
 
 from clusterctl.domain.cluster import ClusterSpec, Disk
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import cluster_resources
 from clusterctl.ec2.instances import find_instances, wanted_of
 from clusterctl.ec2.launch.attempt import read_launches
@@ -104,7 +105,7 @@ def test_waiting_for_machines(launches, faults):
         if waits == 2:
             faults(Capacity(TYPE, "us-east-1b", 2))
 
-    launches.clock.after = after
+    launches.clock.after_wait = after
     launches.up(SPEC, capacity_timeout_s=3600)
     assert launches.clock.waits == [30, 60]
     assert launches.alive() == [(0, "b"), (1, "b")]
@@ -115,15 +116,15 @@ def test_waiting_for_machines(launches, faults):
 
 def test_waiting_ends(launches, faults):
     scarce(faults)
-    error = refused(launches, capacity_timeout_s=100)
-    assert launches.clock.waits == [30, 60, 10]
+    error = refused(launches, capacity_timeout_s=190)
+    assert launches.clock.waits == [30, 60, pytest.approx(100, abs=10)]
     assert len(launches.sent) == 4 * len(ZONES)
     assert "tried p4d.24xlarge in us-east-1a, " in error.message
 
 
 def test_a_placement_group_that_never_comes_gives_the_address_back(launches, monkeypatch):
     plan = launches.plan(SPEC)
-    monkeypatch.setattr(cluster_resources, "AVAILABLE_WITHIN_S", 0.0)
+    launches.timeouts = Timeouts(launches.clock, placement_group_s=0.0)
     monkeypatch.setattr(cluster_resources, "find_placement_groups", lambda *_: ())
     with pytest.raises(ClusterctlError, match="does not become available"):
         launches.carry_out(plan)

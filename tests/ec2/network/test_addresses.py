@@ -9,7 +9,7 @@ import pytest
 from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.findings import Severity
-from clusterctl.ec2.launch import attempt
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.launch.request import tagged
 from clusterctl.ec2.network.vpcs import ElasticAddress, find_addresses, release_addresses
 from clusterctl.ec2.tags import CLUSTER, RETIRED
@@ -90,10 +90,8 @@ def test_a_launch_that_fails_keeps_no_address(launches):
     )
 
 
-def test_a_head_node_that_starts_slowly_gets_its_address_when_it_runs(
-    launches, faults, monkeypatch
-):
-    monkeypatch.setattr(attempt, "SETTLED_WITHIN_S", 0.0)
+def test_a_head_node_that_starts_slowly_gets_its_address_when_it_runs(launches, faults):
+    launches.timeouts = Timeouts(launches.clock, started_s=0.0)
     faults(Boot(nodes=(0,), slow_s=3600))
     refused = []
 

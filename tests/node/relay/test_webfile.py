@@ -22,11 +22,6 @@ from tests.node.relay.webserver import (
 BODY = bytes(range(256)) * 4000
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(webfile.time, "sleep", lambda seconds: None)
-
-
 @pytest.fixture
 def web():
     with serving() as server:
@@ -35,7 +30,7 @@ def web():
 
 
 def pull(web, folder, name="/f"):
-    file = WebFile({"url": web.url + name}, f"{folder}/", lambda line: None)
+    file = WebFile({"url": web.url + name}, f"{folder}/", lambda line: None, lambda wait_s: None)
     file.run()
     return file.progress
 

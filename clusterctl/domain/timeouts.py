@@ -1,0 +1,70 @@
+"""How long to wait for what, and the clock to wait by. Both are passed down as values."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+
+class Clock:
+    """The machine's clock. Tests use one on which waiting takes no time."""
+
+    def monotonic(self) -> float:
+        """Return seconds since an unspecified moment; they never go back."""
+        return time.monotonic()
+
+    def time(self) -> float:
+        """Return the Unix time in seconds."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait that many seconds."""
+        time.sleep(seconds)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait until the event is set, for at most so many seconds. Return whether it is set."""
+        return event.wait(seconds)
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long clusterctl waits, in seconds, and the clock that measures it.
+
+    The defaults are what users get. A test passes other values to whatever it starts: a command, a
+    Launcher, connections.
+    """
+
+    clock: Clock = field(default_factory=Clock)
+
+    # Hosts over SSH
+    silence_s: float = 30.0  # until a host counts as lost that vanished while a command ran
+    restored_s: float = 60.0  # after a reboot, from SSH until mounts and drivers are back
+    # Before each further attempt to follow a job, after lost connections in a row.
+    reconnect_after_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+    # EC2, after a request
+    known_s: float = 60.0  # until RunInstances knows a resource that was created just before
+    placement_group_s: float = 60.0  # until a new placement group is available
+    visible_s: float = 120.0  # until all instances of a launch are shown
+    # Until none of them is pending. Slower ones are awaited when the nodes are made ready.
+    started_s: float = 300.0
+    rolled_back_s: float = 600.0  # until the instances of a failed launch are gone
+    # Until an instance that stops can be started, and one that starts takes an address.
+    state_change_s: float = 600.0
+    stopped_s: float = 900.0  # until all instances that `stop` stops are stopped
+    enlarged_s: float = 900.0  # until a file system can use an enlarged volume
+    link_rates_s: float = 3.0  # until a copy is planned without the links' rates
+
+    # New nodes
+    # For which only the console is read for host keys; a third of the timeout if that is less.
+    console_alone_s: float = 60.0
+    # For which a refused key is tried again: cloud-init may start sshd before it has written
+    # authorized_keys.
+    key_refused_s: float = 120.0
+    # That are left to a cluster whose end has passed. Before its nodes switch themselves off, EC2
+    # must have been told whether to stop or to terminate them then.
+    least_left_s: float = 120.0
+
+    # The user
+    completion_s: float = 3.0  # until shell completion proposes nothing: the user waits at each Tab
