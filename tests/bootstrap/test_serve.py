@@ -122,6 +122,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("asked", "answer"), ANSWERS)
+@pytest.mark.all
 def test_predictions_are_tensorflow_servings(server, asked, answer):
     status, said = server.predict(asked)
     assert (status, repr(sorted_outputs(said))) == (200, repr(sorted_outputs(answer)))
@@ -171,6 +172,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("asked", "message"), REFUSED)
+@pytest.mark.all
 def test_refuses(server, asked, message):
     status, said = server.predict(asked)
     assert (status, list(said)) == (400, ["error"])
@@ -202,12 +204,14 @@ PATHS = [
 
 
 @pytest.mark.parametrize(("method", "path", "status", "answer"), PATHS)
+@pytest.mark.all
 def test_paths(server, method, path, status, answer):
     found, said = server.ask(method, path, b"{}" if method == "POST" else None)
     assert found == status
     assert said == answer if status == 200 else answer in said["error"]
 
 
+@pytest.mark.all
 def test_metadata(server):
     status, said = server.ask("GET", "/v1/models/tiny/versions/2/metadata")
     assert status == 200

@@ -101,6 +101,7 @@ def ran(pair, tmp_path):
     pages.ask(pair.lab, "/_lab/faults", "DELETE")
 
 
+@pytest.mark.all
 def test_outputs_that_take_nothing_and_json_that_is_whole(ran):
     ways = ("full", "closed", "gone")
     cases = []
@@ -124,6 +125,7 @@ def test_outputs_that_take_nothing_and_json_that_is_whole(ran):
 
 
 @pytest.mark.parametrize("turn", [0, *(pytest.param(n, marks=pytest.mark.all) for n in (1, 2))])
+@pytest.mark.all
 def test_homes_that_cannot_be_written(ran, pair, tmp_path, turn):
     """Each run of the tests tries each command with one of three homes; the others take turns."""
     nowhere = {

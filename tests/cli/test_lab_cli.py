@@ -102,6 +102,7 @@ def test_a_server_that_cannot_start_fails(tmp_path):
     assert (done.returncode, "cannot listen" in done.stdout) == (1, True)
 
 
+@pytest.mark.all
 def test_a_port_of_ones_own(lab_home):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

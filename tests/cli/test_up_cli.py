@@ -376,6 +376,7 @@ PRICE = rf"price of {{name}}: {{nodes}}, {USD} an hour, {USD} a day, {USD} per G
 
 
 @pytest.mark.lab
+@pytest.mark.all
 def test_on_a_terminal_money_is_asked_for(lab, tmp_path):
     """It uses the lab's API, but as an AWS account that costs money, not as the lab."""
     name, home = "asked", tmp_path / "home"

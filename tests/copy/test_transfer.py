@@ -338,6 +338,7 @@ def test_a_frozen_relay_holds_nobody_back(hosts, tmp_path):
     assert tree(hosts.home(3) / "frozen")[b"large"] == large.read_bytes()
 
 
+@pytest.mark.all
 def test_a_file_that_changes_meanwhile_is_left_out_and_told(hosts, tmp_path):
     folder = tmp_path / "set"
     folder.mkdir()
@@ -369,7 +370,7 @@ def test_too_little_time(hosts, data):
 @pytest.mark.parametrize(
     ("number", "status"),
     [
-        (signal.SIGINT, 130),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.all),
         pytest.param(signal.SIGTERM, 130, marks=pytest.mark.all),
         (signal.SIGKILL, -signal.SIGKILL),
     ],
@@ -410,6 +411,7 @@ def test_no_relay_outlives_the_program_and_the_same_copy_goes_on(hosts, tmp_path
     assert tree(hosts.home(2) / name)[b"large"] == large.read_bytes()
 
 
+@pytest.mark.all
 def test_two_copies_to_one_destination(hosts, tmp_path):
     large = large_file(tmp_path, 128)
     begun = threading.Event()

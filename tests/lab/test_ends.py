@@ -58,6 +58,7 @@ def test_killing_any_process_ends_all(lab_home, part):
     assert lab_home.run("status") == 1
 
 
+@pytest.mark.all
 def test_a_stopped_daemon_does_not_outlive_the_api_and_a_new_lab_starts(lab_home):
     record = lab_home.start()
     processes, parts = lab_home.processes(), parts_of(lab_home)
@@ -80,6 +81,7 @@ def test_stop_leaves_nothing(lab_home):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a user's own folder is open to the user's hosts")
+@pytest.mark.all
 def test_from_a_folder_that_only_root_can_read(lab_home, tmp_path):
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
@@ -94,6 +96,7 @@ def test_from_a_folder_that_only_root_can_read(lab_home, tmp_path):
     launch_one(read_record(lab_home.path))
 
 
+@pytest.mark.all
 def test_two_labs_at_once(lab, lab_home):
     other = lab_home.start()
     assert (other.network, other.endpoint_url) != (lab.network, lab.endpoint_url)

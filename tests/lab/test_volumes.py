@@ -55,6 +55,7 @@ def test_a_full_volume(instances, faults):
     assert instances.run(one, "stat -c %s /data/old") == str(20 * MIB)
 
 
+@pytest.mark.all
 def test_a_volume_without_a_byte_left_and_more_left_than_there_is(instances, faults):
     one = instances.up()[0]
     faults("fill", instance_id=one["InstanceId"], left=500 * GIB)
@@ -91,6 +92,7 @@ def boots(faults, host):
     return next(one["boots"] for one in found if one["instance_id"] == host["InstanceId"])
 
 
+@pytest.mark.all
 def test_the_size_of_volumes(lab_home, key):
     """A volume may be larger than this machine's memory, if it is not full."""
     assert lab_home.run("start", "--data-size", "1TiB") == 0

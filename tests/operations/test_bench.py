@@ -48,6 +48,7 @@ def states(pair):
 
 @pytest.mark.lab
 @pytest.mark.train
+@pytest.mark.all
 def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     out = tmp_path / "kept"
     short = ("--gpus", "1,2", "--repeats", "1", "--steps", "4", "--warmup", "2", "--out", str(out))

@@ -151,7 +151,9 @@ def test_stuck_ranks_of_an_mpirun_by_hand(by_hand):
     by_hand.on(1, "pkill -STOP -o prted")
     evidence = seen(by_hand)
     job = evidence.job
-    assert (job.job_id, job.state, job.size, job.log_bytes) == ("", "running", 2, 0)
+    assert (job.job_id, job.state, job.size) == ("", "running", 2)
+    # Open MPI may warn of a harmless race for a process group.
+    assert all("plm:ssh: Warning: setpgid" in line for line in job.log)
     assert job.line.startswith("/opt/clusterctl/training/bin/prterun -np 2 --hostfile hosts ")
     assert job.hosts == {host.address: host.slots for host in evidence.hosts}
     first, second = rank_of(evidence, 0), rank_of(evidence, 1)
@@ -199,6 +201,7 @@ def test_what_is_missing_is_said_and_the_rest_is_there(by_hand):
     assert [host.problems for host in evidence.hosts] == [(), ()]
 
 
+@pytest.mark.all
 def test_hosts_that_are_silent_are_evidence(by_hand):
     no_python = "sudo -n mount --bind /dev/null $(readlink -f /usr/bin/python3)"
     by_hand.on(0, no_python)

@@ -121,6 +121,7 @@ def test_what_is_in_the_way_is_said_before_anything_is_done(pair, tmp_path):
     assert (status, "there is no wheel in" in err) == (2, True)
 
 
+@pytest.mark.all
 def test_wheels_that_do_not_suffice(pair, tmp_path):
     wheels = make_wheelhouse(tmp_path / "wheels", horovod="")
     next(wheels.glob("numpy-*")).unlink()

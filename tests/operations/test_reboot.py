@@ -124,6 +124,7 @@ def impatient(pair, monkeypatch, capsys):
 
 
 @pytest.mark.lab
+@pytest.mark.all
 def test_at_the_first_that_is_not_as_it_was_the_rest_is_left_alone(pair, impatient):
     """A mount made by hand is not restored by a boot."""
     pair.on(1, "sudo -n mkdir -p /mnt/more && sudo -n mount -t tmpfs more /mnt/more")
@@ -187,6 +188,7 @@ def reboots_that_do_nothing(pair):
 
 
 @pytest.mark.lab
+@pytest.mark.all
 def test_after_an_interrupt_it_is_said_who_is_rebooting(pair):
     with reboots_that_do_nothing(pair), pair.start("reboot", "--timeout", "5m") as process:
         eventually(lambda: pair.on(1, "ls /tmp").count("told"), "the order to reboot")

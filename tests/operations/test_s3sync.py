@@ -139,6 +139,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.all
 def test_two_buckets_into_one_folder_and_again(s3, node):
     train = s3.bucket({"shards/train-0": b"t" * 100_000, "shards/sub/train-1": b"u" * 9_000_000})
     validation = s3.bucket({"it's [a] n*me": b"v", "empty": b"", "folder/": b""})
@@ -200,6 +201,7 @@ def test_names_from_a_list_and_what_is_deleted(s3, node):
 
 
 @pytest.mark.parametrize("version", ["3.8", "3.13"])
+@pytest.mark.all
 def test_on_other_pythons(s3, node, tmp_path, version):
     (tmp_path / "bin" / "python3").unlink()
     (tmp_path / "bin" / "python3").symlink_to(python_or_skip(version))
@@ -369,6 +371,7 @@ exec "{0}" "$@"
 
 
 @pytest.mark.parametrize("role", ["nodes", None])
+@pytest.mark.all
 def test_credentials_that_come_late_are_asked_for_again(s3, node, tmp_path, role):
     tool, late = own_tool(tmp_path), tmp_path / "bin" / "s5cmd"
     late.unlink()
@@ -444,6 +447,7 @@ ODD_NAMES = [*ODD.split("|"), "trail ", "tab\there", "f0_", "f0_1", "-f/#a"]
     ],
     indirect=["node"],
 )
+@pytest.mark.all
 def test_any_names_of_objects_and_of_the_folder(s3, node, place):
     objects = {name: name.encode() for name in ODD_NAMES}
     bucket = s3.bucket({f"pre/{name}": content for name, content in objects.items()})
@@ -461,6 +465,7 @@ def test_one_object_gets_the_name_that_is_asked_for(s3, node):
     assert tree(node.home / "into") == {"a.bin": b"weights"}
 
 
+@pytest.mark.all
 def test_old_ones_are_forgotten(s3, node):
     bucket = s3.bucket({"a": b"a"})
     folder = node.home / ".clusterctl" / "s3sync"
@@ -524,6 +529,7 @@ def test_how_one_ended_that_is_dead_before_the_first_look(tmp_path, monkeypatch,
         assert not syncjobs.describe(tmp_path / order["id"])["running"]
 
 
+@pytest.mark.all
 def test_one_that_does_not_end_by_itself_was_cancelled_all_the_same(node):
     """The sync reads a file for a long time."""
     size = 1 << 40
@@ -538,6 +544,7 @@ def test_one_that_does_not_end_by_itself_was_cancelled_all_the_same(node):
         assert (record.state, record.was_running) == (SyncState.CANCELLED, True)
 
 
+@pytest.mark.all
 def test_a_lost_connection_is_taken_up_again(s3, node):
     bucket = s3.bucket({"a": b"a"})
     sync_id = started(node, request(s3, bucket))

@@ -39,6 +39,7 @@ def test_ctrl_c_leaves_the_job_running(quiet):
     assert [job["state"] for job in quiet.jobs()] == ["succeeded"]
 
 
+@pytest.mark.all
 def test_a_lost_connection_is_taken_up_again(quiet):
     process = quiet.start("train", "1", "--script", "~/stay.py")
     eventually(lambda: process.stdout.readline() == "rank 0 is here\n", "rank 0")

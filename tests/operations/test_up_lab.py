@@ -172,6 +172,7 @@ def test_nodes_that_are_gone_are_replaced_and_the_others_stay(clusterctl, name, 
     assert mine in on(clusterctl, f"{name}-1", "cat .ssh/authorized_keys").splitlines()
 
 
+@pytest.mark.all
 def test_one_node_without_gpus_other_credentials_a_stop_and_the_folder_lost(
     clusterctl, lab, name, ec2, monkeypatch
 ):
@@ -243,14 +244,12 @@ def test_the_deadline_names_where_it_hung(clusterctl, name, tmp_path):
 @pytest.mark.parametrize(
     "moment",
     [
-        "RunInstances",
         "waiting for its host key",
-        "cloud-init",
         *(
             pytest.param(moment, marks=pytest.mark.all)
             for moment in (
-                *("looking at", "ImportKeyPair", "starting"),
-                *("waiting for SSH", "counting GPUs", "preparing"),
+                *("looking at", "ImportKeyPair", "RunInstances", "starting"),
+                *("cloud-init", "waiting for SSH", "counting GPUs", "preparing"),
             )
         ),
     ],

@@ -120,6 +120,7 @@ def test_a_login_keeps_it_up_until_it_ends(launch):
     node.is_off(0)
 
 
+@pytest.mark.all
 def test_a_whole_cluster_idles(launch):
     cluster = launch(2)
     cluster.joined()

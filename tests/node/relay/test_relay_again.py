@@ -44,6 +44,7 @@ def test_a_node_that_has_it_serves_the_next(relays, data, tmp_path):
     assert tree(tmp_path / "two") == tree(data)
 
 
+@pytest.mark.all
 def test_times_lie_and_checksums_do_not(relays, data, tmp_path):
     to = tmp_path / "to"
     relays.copy(relays.source(f"{data}/"), relays.target(to))
@@ -125,6 +126,7 @@ def test_what_an_interrupted_copy_left_is_passed_on(relays, tmp_path):
     assert tree(to) == tree(tmp_path / "next") == tree(data)
 
 
+@pytest.mark.all
 def test_what_is_left_of_another_file_of_the_same_size_and_time_is_not_used(relays, tmp_path):
     data, to = half(relays, tmp_path)
     time_ns = (data / "big").stat().st_mtime_ns
@@ -226,6 +228,7 @@ def test_an_unreadable_file_is_named_before_anything_is_copied(relays, tmp_path,
     ]
 
 
+@pytest.mark.all
 def test_a_part_that_has_its_read_only_mode_already_is_gone_on_with(relays, tmp_path, nobodys):
     """A copy that ends after it set the mode and before it renamed the file leaves this state."""
     data, to = tmp_path / "data", nobodys / "to"
@@ -288,6 +291,7 @@ def test_after_a_reboot_what_came_is_read_again(relays, tmp_path):
     assert tree(to) == tree(data)
 
 
+@pytest.mark.all
 def test_leftovers_are_deleted_once_nothing_is_missing(relays, tmp_path):
     data, to = half(relays, tmp_path, empty=b"")
     (data / "big").unlink()
@@ -296,12 +300,14 @@ def test_leftovers_are_deleted_once_nothing_is_missing(relays, tmp_path):
     assert tree(to) == tree(data)
 
 
+@pytest.mark.all
 def test_a_destination_that_someone_removes_ends_the_relay(relays, tmp_path):
     # A rename, since the relay would make files in a folder that is being emptied.
     half(relays, tmp_path, lambda _: (tmp_path / "to").rename(tmp_path / "gone"), mib=48)
     assert relays.running[-1].process.wait(20) == 1
 
 
+@pytest.mark.all
 def test_what_an_interrupted_copy_left_at_the_source_is_no_data_though_it_is_named(
     relays, tmp_path
 ):
