@@ -8,12 +8,15 @@ import functools
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 from unittest import mock
 
 import pytest
 
 from clusterctl.ec2.session import Account, Clients
+from tests import direct
 from tests.hostless import complete_moto
 
 REGION = "us-east-1"
@@ -52,6 +55,27 @@ IMAGES = [
 ]
 
 
+# The application behind each endpoint of this process.
+SERVED: dict[str, direct.App] = {}
+
+
+class DirectClients(Clients):
+    """Clients that call the server of this process directly. In other processes they use HTTP."""
+
+    def in_region(self, region: str) -> DirectClients:
+        elsewhere = DirectClients(replace(self.account, region=region))
+        elsewhere._origin = self
+        return elsewhere
+
+    def _make(self, service: str, *arguments: Any, **named: Any) -> Any:
+        client = super()._make(service, *arguments, **named)
+        app = SERVED.get(client.meta.endpoint_url)
+        # Requests to S3 have bodies that are streams.
+        if app and service != "s3":
+            direct.connect(client, app)
+        return client
+
+
 @contextlib.contextmanager
 def moto_server() -> Iterator[str]:
     """Yield the endpoint of a server in this process."""
@@ -73,9 +97,12 @@ def moto_server() -> Iterator[str]:
         server = make_api(listening, "no secret")
         serving = threading.Thread(target=server.serve_forever, daemon=True)
         serving.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        SERVED[url] = server.app
         try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+            yield url
         finally:
+            del SERVED[url]
             server.shutdown()
             serving.join()
             # Each client holds EC2's whole API description, and no later server has this address.
@@ -89,10 +116,23 @@ def reset() -> None:
     moto_api_backend.reset()
 
 
+def forget_terminated() -> None:
+    """Forget instances that are terminated, as EC2 does an hour later."""
+    from moto.ec2.models import ec2_backends
+
+    for regions in ec2_backends.values():
+        for backend in regions.values():
+            for id, reservation in list(backend.reservations.items()):
+                there = [one for one in reservation.instances if one.state != "terminated"]
+                reservation.instances = there
+                if not there:
+                    del backend.reservations[id]
+
+
 @functools.lru_cache
 def clients_of(endpoint_url: str) -> Clients:
     """Return cached clients: to make one takes longer than most tests."""
-    return Clients(Account(region=REGION, endpoint_url=endpoint_url, **KEY))
+    return DirectClients(Account(region=REGION, endpoint_url=endpoint_url, **KEY))
 
 
 def client_of(endpoint_url: str):

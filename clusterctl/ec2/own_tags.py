@@ -26,13 +26,22 @@ def own_tags_count(client: EC2Client) -> Iterator[None]:
     # Instance id -> key -> value; None for a tag that was removed.
     written: dict[str, dict[str, str | None]] = {}
 
-    def remember(params: Any, context: dict[str, Any], **_: Any) -> None:
-        context["own_tags"] = params
+    def begin(params: Any, context: dict[str, Any], **_: Any) -> None:
+        """Forget these tags: without a response, only EC2 knows whether they have changed."""
+        keys = {tag["Key"] for tag in params["Tags"]}
+        before = {id: dict(written.get(id, {})) for id in params["Resources"]}
+        for id, labels in before.items():
+            written[id] = {key: value for key, value in labels.items() if key not in keys}
+        context["own_tags"] = params, before
 
-    def note(parsed: Any, context: dict[str, Any], event_name: str, **_: Any) -> None:
+    def note(
+        parsed: Any, context: dict[str, Any], http_response: Any, event_name: str, **_: Any
+    ) -> None:
+        params, before = context.pop("own_tags")
         if "Error" in parsed:
+            if http_response.status_code < 500:
+                written.update(before)
             return
-        params = context.pop("own_tags")
         keep = event_name.endswith(_CREATE)
         labels = {tag["Key"]: tag.get("Value", "") if keep else None for tag in params["Tags"]}
         for id in params["Resources"]:
@@ -47,7 +56,7 @@ def own_tags_count(client: EC2Client) -> Iterator[None]:
                     instance["Tags"] = tags.tag_list(kept)
 
     handlers: list[tuple[str, Callable[..., None]]] = [
-        *((f"before-parameter-build.{event}", remember) for event in (_CREATE, _DELETE)),
+        *((f"before-parameter-build.{event}", begin) for event in (_CREATE, _DELETE)),
         *((f"after-call.{event}", note) for event in (_CREATE, _DELETE)),
         ("after-call.ec2.DescribeInstances", show),
     ]

@@ -18,10 +18,10 @@ from clusterctl.operations.launcher import Launcher
 
 NAME = "demo"
 # Several network cards need an elastic address. EFA and several nodes need a placement group.
-SPEC = ClusterSpec(NAME, 3, "p4d.24xlarge")
+SPEC = ClusterSpec(NAME, 3, "g6e.24xlarge")
 _sleep = time.sleep
 
-Deed = Callable[[Launcher], Any]
+Action = Callable[[Launcher], Any]
 
 
 def make_ready(
@@ -44,7 +44,7 @@ def make_ready(
         time.sleep(0.02)
 
 
-def hasten(put: Callable[[Any, str, Any], None] = setattr) -> None:
+def shorten_timeouts(put: Callable[[Any, str, Any], None] = setattr) -> None:
     """Shorten all waits, and skip getting hosts ready."""
     from botocore.retries.quota import RetryQuota
 
@@ -71,43 +71,56 @@ def stop(launcher: Launcher) -> None:
     power.stop(launcher, NAME)
 
 
+def start(launcher: Launcher) -> None:
+    power.start(launcher, NAME)
+
+
 def nothing(launcher: Launcher) -> None:
     pass
+
+
+def up_and_stopped(launcher: Launcher) -> None:
+    up(launcher)
+    stop(launcher)
+
+
+def _add(launcher: Launcher) -> None:
+    members.add(launcher, NAME, 1)
+
+
+def _remove(*indices: int) -> Action:
+    return lambda launcher: members.remove(launcher, NAME, indices)
+
+
+def _replace(*indices: int) -> Action:
+    return lambda launcher: members.replace_nodes(launcher, NAME, indices)
 
 
 @dataclass(frozen=True)
 class Command:
     """A command. `before` makes the state that it finds. `again` is what its user does after a
-    failure. In the end the nodes with `indices` are in `state`.
+    failure. In the end the nodes with `indices` are in `state`. `back` leads to the state of `up`.
     """
 
-    act: Deed
-    before: Deed = up
-    again: Deed | None = None
+    act: Action
+    before: Action = up
+    again: Action | None = None
     indices: tuple[int, ...] = (0, 1, 2)
     state: NodeState = NodeState.RUNNING
+    back: Action = nothing
 
     @property
-    def once_more(self) -> Deed:
+    def once_more(self) -> Action:
         return self.again or self.act
-
-
-def _up_and_stopped(launcher: Launcher) -> None:
-    up(launcher)
-    stop(launcher)
-
-
-def _replace(*indices: int) -> Deed:
-    return lambda launcher: members.replace_nodes(launcher, NAME, indices)
 
 
 COMMANDS = {
     "up": Command(up, before=nothing),
     "down": Command(down, again=up),
-    "add": Command(lambda launcher: members.add(launcher, NAME, 1), indices=(0, 1, 2, 3)),
-    "remove": Command(lambda launcher: members.remove(launcher, NAME, [1]), indices=(0, 2)),
+    "add": Command(_add, indices=(0, 1, 2, 3), back=_remove(3)),
+    "remove": Command(_remove(1), indices=(0, 2), back=_add),
     "replace": Command(_replace(1)),
     "replace-head": Command(_replace(0)),
-    "stop": Command(stop, state=NodeState.STOPPED),
-    "start": Command(lambda launcher: power.start(launcher, NAME), before=_up_and_stopped),
+    "stop": Command(stop, state=NodeState.STOPPED, back=start),
+    "start": Command(start, before=up_and_stopped),
 }

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from tests.moto_ec2 import client, moto_client, moto_url
-from tests.operations.killed import slayer as slayer_of
+from tests.operations.killed import killer as killer_of
 from tests.operations.world import World
 from tests.pair import eventually
 
@@ -17,8 +17,8 @@ def world(moto_url, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def slayer(moto_url):
-    with slayer_of(moto_url) as started:
+def killer(moto_url):
+    with killer_of(moto_url) as started:
         yield started
 
 

@@ -1,101 +1,91 @@
-"""Every API call of every command, and the ways to break it."""
+"""Which calls of a command are broken, and in which ways. The calls are recorded, not written here.
+
+A case is a command and a way to break it, and breaks several calls one after the other. Without
+`--all`, each call is broken in one of the ways in turn.
+"""
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
 import pytest
 
 from tests.operations.commands import COMMANDS
-from tests.operations.wire import READS, Mode
+from tests.operations.wire import ApiCall, Mode
 
-LOOKS = (
-    "DescribeSubnets DescribeVpcs DescribeKeyPairs DescribeSecurityGroups DescribePlacementGroups "
-    "DescribeAddresses"
-)
-# Calls for a launch.
-CATALOGUE = (
-    "DescribeInstanceTypes DescribeImages DescribeInstanceTypeOfferings DescribeInstances "
-    "GetServiceQuota DescribeRouteTables DescribeVpcEndpoints DescribeInstanceAttribute"
-)
-SETTLED = "DescribeInstanceStatus DescribeInstances"
-FORGOTTEN = "DescribeInstances DeleteTags"
-DISMISSAL = "DescribeInstances TerminateInstances DescribeInstances"
-CALLS = {
-    "up": f"DescribeInstances {LOOKS} DescribeInstanceTypes GetParameter DescribeImages "
-    "DescribeImages DescribeInstanceTypeOfferings GetProducts DescribeInstances GetServiceQuota "
-    "DescribeRouteTables DescribeVpcEndpoints DescribeAddresses GetServiceQuota "
-    "CreatePlacementGroup ImportKeyPair CreateSecurityGroup AuthorizeSecurityGroupIngress "
-    "AuthorizeSecurityGroupEgress AllocateAddress DescribePlacementGroups RunInstances "
-    f"{SETTLED} AssociateAddress DescribeInstances",
-    "down": "DescribeInstances TerminateInstances DescribeInstances DescribeAddresses "
-    "ReleaseAddress DescribeSecurityGroups DeleteSecurityGroup DescribePlacementGroups "
-    "DeletePlacementGroup DescribeKeyPairs DeleteKeyPair",
-    "add": f"DescribeInstances {LOOKS} {CATALOGUE} CreateTags DescribePlacementGroups "
-    f"RunInstances {SETTLED} {FORGOTTEN}",
-    "remove": f"DescribeInstances CreateTags DescribeInstances {DISMISSAL} DescribeInstances "
-    f"{FORGOTTEN}",
-    "replace": f"DescribeInstances CreateTags CreateTags DescribeInstances {LOOKS} {CATALOGUE} "
-    f"DescribePlacementGroups RunInstances {SETTLED} {DISMISSAL} {FORGOTTEN}",
-    "replace-head": f"DescribeInstances CreateTags CreateTags DescribeInstances {LOOKS} "
-    f"{CATALOGUE} DescribePlacementGroups RunInstances {SETTLED} AssociateAddress "
-    f"DescribeInstances {DISMISSAL} {FORGOTTEN}",
-    "stop": "DescribeInstances CreateTags StopInstances DescribeInstances",
-    "start": f"DescribeInstances {LOOKS} DescribeInstances CreateTags StartInstances "
-    "DescribeInstances DescribeInstances",
-}
-FOR_CHANGES = (Mode.REFUSED, Mode.BROKEN, Mode.LOST, Mode.LOST_ONCE, Mode.INTERRUPTED, Mode.KILLED)
-FOR_LOOKS = (Mode.REFUSED, Mode.STOPPED)
-LAUNCH = "RunInstances"
-# Commands have no lasting effect before these calls: a second run makes the same calls.
-LASTING = {"up": "CreatePlacementGroup", "stop": "StopInstances", "start": "StartInstances"}
-LASTING |= {"down": "TerminateInstances", "add": "CreateTags", "remove": "CreateTags"}
-LASTING |= {"replace": "CreateTags", "replace-head": "CreateTags"}
-# Commands that include what the others do.
-LARGEST = ("up", "down", "replace-head", "start")
+Way = TypeVar("Way")
+
+FOR_CHANGES = (Mode.REFUSED, Mode.KILLED, Mode.BROKEN, Mode.INTERRUPTED, Mode.LOST, Mode.LOST_ONCE)
+FOR_READS = (Mode.REFUSED, Mode.STOPPED)
+LAUNCH = ApiCall("RunInstances")
 
 
-def first_looks(name: str) -> list[int]:
-    calls = CALLS[name].split()
-    end = calls.index(LASTING[name])
-    return [number for number in range(end) if calls[number].startswith(READS)]
+def changes_of(calls: Sequence[ApiCall]) -> list[ApiCall]:
+    changes = [call for call in calls if call.changes]
+    assert changes, calls
+    return changes
 
 
-def _case(name: str, number: int, *how: Mode | str, plain: bool):
-    """Return a case for pytest. Only plain ones run without `--all`."""
-    words = [one if isinstance(one, str) else one.name for one in how]
-    id = "-".join([name, str(number), CALLS[name].split()[number], *words])
-    return pytest.param(name, number, *how, id=id, marks=() if plain else pytest.mark.all)
+def first_reads(calls: Sequence[ApiCall]) -> list[ApiCall]:
+    """Return the reads before the first change. A second run of the command makes them again."""
+    return [*calls[: calls.index(changes_of(calls)[0])]]
 
 
-def changes(ways: list[tuple[Mode | str, ...]], by_turns: list[tuple[Mode | str, ...]]):
-    """Yield (command, call, *way) for every change in every way.
+def later_reads(calls: Sequence[ApiCall]) -> list[ApiCall]:
+    first = first_reads(calls)
+    return [call for call in calls if not call.changes and call not in first]
 
-    Without `--all`, each change is broken in one of `by_turns`. A failed launch costs the most, so
-    all ways always run for that of `up`.
+
+def in_turn(
+    calls: Sequence[ApiCall], ways: Sequence[Way], way: Way, start: int = 0
+) -> list[ApiCall]:
+    """Return the calls whose turn it is with this way. Every call has one, and so has every way.
+
+    The first call has its turn with the way number `start`, the next one with the next way.
     """
-    turns = itertools.cycle(by_turns)
-    for name in COMMANDS:
-        for number, call in enumerate(CALLS[name].split()):
-            if call.startswith(READS):
-                continue
-            turn = next(turns)
-            for way in ways:
-                plain = way == turn or (name == "up" and way == (Mode.LOST,))
-                plain |= call == LAUNCH and (name == "up" or way in by_turns)
-                yield _case(name, number, *way, plain=plain)
+    return [
+        calls[number % len(calls)]
+        for number in range(max(len(calls), len(ways)))
+        if calls and ways[(number + start) % len(ways)] == way
+    ]
 
 
-def later_looks():
-    """Yield (command, call, mode) for every read after the first lasting change, modes in turn.
+def turn_of(name: str) -> int:
+    """Return where a command's turns start, so that calls common to commands differ in theirs."""
+    return [*COMMANDS].index(name)
 
-    The reads for a launch are those of `up`.
+
+def one_of_each(calls: Iterable[ApiCall]) -> list[ApiCall]:
+    """Return the first call of each action."""
+    return [*{call.action: call for call in reversed([*calls])}.values()][::-1]
+
+
+def by_turns_and_all(names: Iterable[str], ways: Iterable[Mode], usual: Iterable[str] = COMMANDS):
+    """Yield (command, way, every): calls in turn with a way, and with `--all` the other ones.
+
+    Without `--all`, only commands in `usual` run.
     """
-    for name in COMMANDS:
-        first, calls = first_looks(name), CALLS[name].split()
-        launched = calls.index(LAUNCH) if name == "replace-head" else 0
-        for number, call in enumerate(calls):
-            if call.startswith(READS) and number not in first:
-                mode = FOR_LOOKS[number % len(FOR_LOOKS)]
-                plain = name in LARGEST and number >= launched
-                yield _case(name, number, mode, plain=plain)
+    ways, usual = [*ways], [*usual]
+    for name in names:
+        for way in ways:
+            marks = () if name in usual else pytest.mark.all
+            yield pytest.param(name, way, False, id=f"{name}-{_id(way)}", marks=marks)
+            yield pytest.param(
+                name, way, True, id=f"{name}-{_id(way)}-others", marks=pytest.mark.all
+            )
+
+
+def _id(way: Mode | str) -> str:
+    return way.name if isinstance(way, Mode) else way
+
+
+@contextmanager
+def named(name: str, calls: Sequence[ApiCall], call: ApiCall, way: object) -> Iterator[None]:
+    """Name the broken call if the test fails."""
+    try:
+        yield
+    except Exception as failure:
+        where = f"{name}, call {calls.index(call)} ({call.action}, its {call.nth}.), {way}"
+        raise AssertionError(f"{where}: {failure}") from failure

@@ -13,19 +13,19 @@ from pathlib import Path
 from clusterctl.ec2.session import without_retries
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
-from tests.operations.commands import COMMANDS, hasten
-from tests.operations.wire import Mode, wired
+from tests.operations.commands import COMMANDS, shorten_timeouts
+from tests.operations.wire import ApiCall, Mode, wired
 
 
-class Slayer:
+class Killer:
     """The program, as seen by tests."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def run(self, command: str, folder: Path, number: int, mode: Mode) -> int:
+    def run(self, command: str, folder: Path, call: ApiCall, mode: Mode) -> int:
         """Return the signal that ended the command, or 0 if it finished."""
-        asked = json.dumps([command, str(folder), number, mode.name])
+        asked = json.dumps([command, str(folder), call, mode.name])
         assert self._process.stdin
         assert self._process.stdout
         print(asked, file=self._process.stdin, flush=True)
@@ -33,7 +33,7 @@ class Slayer:
 
 
 @contextmanager
-def slayer(endpoint_url: str) -> Iterator[Slayer]:
+def killer(endpoint_url: str) -> Iterator[Killer]:
     with subprocess.Popen(
         [sys.executable, "-m", "tests.operations.killed", endpoint_url],
         cwd=Path(__file__).parents[2],
@@ -41,22 +41,22 @@ def slayer(endpoint_url: str) -> Iterator[Slayer]:
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        yield Slayer(process)
+        yield Killer(process)
 
 
 def main() -> None:
-    hasten()
+    shorten_timeouts()
     clients = wired(sys.argv[1])
     # Clients are made here, but used in children only, which have their own connections.
     without_retries(clients.ec2)
     for _ in (clients.ssm, clients.quotas, clients.pricing("us-east-1")):
         pass
     for line in sys.stdin:
-        command, folder, number, mode = json.loads(line)
+        command, folder, call, mode = json.loads(line)
         child = os.fork()
         if not child:
             try:
-                clients.wire.break_at(number, Mode[mode])
+                clients.wire.break_at(ApiCall(*call), Mode[mode])
                 COMMANDS[command].act(Launcher(clients, ClusterFolder(Path(folder))))
             finally:
                 os._exit(0)

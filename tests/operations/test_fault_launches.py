@@ -19,15 +19,24 @@ from clusterctl.operations import down as down_module
 from clusterctl.operations import power
 from clusterctl.operations import up as up_module
 from clusterctl.operations.status import cluster_status
-from tests.operations.commands import COMMANDS, NAME, SPEC, Command, down, hasten, nothing, stop, up
-from tests.operations.fault_cases import CALLS, LARGEST
+from tests.operations.commands import (
+    COMMANDS,
+    NAME,
+    SPEC,
+    Command,
+    down,
+    nothing,
+    shorten_timeouts,
+    stop,
+    up,
+)
+from tests.operations.fault_cases import LAUNCH
 from tests.operations.wire import Mode
 from tests.operations.world import World
 
 pytestmark = pytest.mark.slow
 
 ZONES = [f"us-east-1{letter}" for letter in "abcdef"]
-RUN = CALLS["up"].split().index("RunInstances")
 DOWN, AGAIN, GC = "down", "up again", "gc"
 
 
@@ -40,7 +49,7 @@ def world(moto_url, tmp_path):
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    hasten(monkeypatch.setattr)
+    shorten_timeouts(monkeypatch.setattr)
 
 
 @pytest.fixture
@@ -81,7 +90,7 @@ def come_to_an_end(world: World, way: str, command: Command = COMMANDS["up"]) ->
     [
         ("Client.InternalError", (0,), AGAIN),
         ("Client.VolumeLimitExceeded", (1,), DOWN),
-        ("Client.InternalError", (0, 1, 2), AGAIN),
+        pytest.param("Client.InternalError", (0, 1, 2), AGAIN, marks=pytest.mark.all),
     ],
 )
 def test_nodes_that_die_while_they_start(world, faults, code, nodes, way):
@@ -93,7 +102,13 @@ def test_nodes_that_die_while_they_start(world, faults, code, nodes, way):
     come_to_an_end(world, way)
 
 
-@pytest.mark.parametrize("code", ["Server.InternalError", "Server.InsufficientInstanceCapacity"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("Server.InternalError", marks=pytest.mark.all),
+        "Server.InsufficientInstanceCapacity",
+    ],
+)
 def test_nodes_that_die_for_the_zone_s_sake_start_elsewhere(world, faults, code):
     faults(Boot(dies=code, nodes=(1,)))
     up(world.launcher)
@@ -146,9 +161,9 @@ def test_fewer_nodes_will_do(world, faults, fault, way):
     ("name", "fault", "way"),
     [
         ("add", "capacity", AGAIN),
-        ("add", "refusal", DOWN),
+        pytest.param("add", "refusal", DOWN, marks=pytest.mark.all),
         ("replace", "death", AGAIN),
-        ("replace-head", "capacity", DOWN),
+        pytest.param("replace-head", "capacity", DOWN, marks=pytest.mark.all),
         ("replace-head", "refusal", AGAIN),
     ],
 )
@@ -171,7 +186,7 @@ def test_no_machine_for_the_next_node(world, faults, name, fault, way):
     come_to_an_end(world, way, COMMANDS[name])
 
 
-@pytest.mark.parametrize("indices", [(1,), (0, 1, 2)])
+@pytest.mark.parametrize("indices", [pytest.param((1,), marks=pytest.mark.all), (0, 1, 2)])
 def test_what_a_replacement_cut_off_has_left_is_shown_and_stopped(world, indices):
     limited = replace(SPEC, limits=Limits(max_hours=8))
     up_module.up(world.launcher, fixed_request(limited))
@@ -191,11 +206,18 @@ def test_what_a_replacement_cut_off_has_left_is_shown_and_stopped(world, indices
     assert {one.node.instance_id for one in after}.isdisjoint(ids)
 
 
+# The other large commands make calls of the same kinds.
+LARGEST = [
+    "up",
+    *(pytest.param(name, marks=pytest.mark.all) for name in ("down", "replace-head", "start")),
+]
+
+
 @pytest.mark.parametrize("name", LARGEST)
 def test_a_busy_api(world, name):
     command = COMMANDS[name]
     command.before(world.launcher)
-    world.clients.wire.refuse(CALLS[name].split(), "RequestLimitExceeded", times=3)
+    world.clients.wire.refuse_all("RequestLimitExceeded", times=3)
     command.act(world.launcher)
     if name == "down":
         world.check_nothing()
@@ -207,7 +229,7 @@ def test_a_busy_api(world, name):
 def test_an_api_that_stays_too_busy(world, name):
     command = COMMANDS[name]
     command.before(world.launcher)
-    world.clients.wire.refuse(CALLS[name].split(), "RequestLimitExceeded", times=1000)
+    world.clients.wire.refuse_all("RequestLimitExceeded", times=1000)
     with pytest.raises(ClusterctlError):
         command.act(world.launcher)
     world.clients.wire.mend()
@@ -222,12 +244,12 @@ def test_a_token_that_another_request_used(world):
     come_to_an_end(world, AGAIN)
 
 
-@pytest.mark.parametrize(("mode", "way"), [(Mode.SLAIN, AGAIN), (Mode.KILLED, DOWN)])
-def test_other_settings_after_a_launch_of_unknown_outcome(world, slayer, monkeypatch, mode, way):
+@pytest.mark.parametrize(("mode", "way"), [(Mode.KILLED_BEFORE, AGAIN), (Mode.KILLED, DOWN)])
+def test_other_settings_after_a_launch_of_unknown_outcome(world, killer, monkeypatch, mode, way):
     """The launched nodes show late: the second `up` must not launch them again."""
     FAULTS.add(Lag(visible_s=1000.0))
     try:
-        world.break_off(slayer, "up", COMMANDS["up"], RUN, mode)
+        world.break_off(killer, "up", LAUNCH, mode)
         with pytest.raises(ClusterctlError):
             up(world.launcher, 4)
         FAULTS.add(Lag(visible_s=0.0))
@@ -240,21 +262,30 @@ def test_other_settings_after_a_launch_of_unknown_outcome(world, slayer, monkeyp
 @pytest.mark.parametrize(
     ("name", "mode", "way"),
     [
-        *itertools.product(["up"], [Mode.KILLED, Mode.LOST], [DOWN, AGAIN, GC]),
-        ("add", Mode.LOST, AGAIN),
-        ("replace", Mode.KILLED, DOWN),
-        ("replace", Mode.LOST, AGAIN),
+        ("up", Mode.KILLED, DOWN),
+        ("up", Mode.LOST, AGAIN),
+        ("up", Mode.KILLED, GC),
         ("replace-head", Mode.KILLED, AGAIN),
-        ("replace-head", Mode.LOST, GC),
+        *(
+            pytest.param(*case, marks=pytest.mark.all)
+            for case in (
+                ("up", Mode.LOST, DOWN),
+                ("up", Mode.KILLED, AGAIN),
+                ("up", Mode.LOST, GC),
+                ("add", Mode.LOST, AGAIN),
+                ("replace", Mode.KILLED, DOWN),
+                ("replace", Mode.LOST, AGAIN),
+                ("replace-head", Mode.LOST, GC),
+            )
+        ),
     ],
 )
-def test_a_launch_that_shows_late(world, slayer, monkeypatch, name, mode, way):
+def test_a_launch_that_shows_late(world, killer, monkeypatch, name, mode, way):
     command = COMMANDS[name]
     FAULTS.add(Lag(visible_s=1.0))
     try:
         command.before(world.launcher)
-        number = CALLS[name].split().index("RunInstances")
-        world.break_off(slayer, name, command, number, mode)
+        world.break_off(killer, name, LAUNCH, mode)
         monkeypatch.setattr(down_module, "LAUNCH_SHOWS_WITHIN_S", 3.0)
         if way == GC:
             monkeypatch.setattr(removal, "FREE_WITHIN_S", 2.0)
@@ -266,7 +297,15 @@ def test_a_launch_that_shows_late(world, slayer, monkeypatch, name, mode, way):
         FAULTS.add(Lag(visible_s=0.0))
 
 
-@pytest.mark.parametrize(("looks", "way"), [(1, AGAIN), (2, AGAIN), (3, AGAIN), (3, DOWN)])
+@pytest.mark.parametrize(
+    ("looks", "way"),
+    [
+        pytest.param(1, AGAIN, marks=pytest.mark.all),
+        (2, AGAIN),
+        pytest.param(3, AGAIN, marks=pytest.mark.all),
+        (3, DOWN),
+    ],
+)
 def test_a_launch_that_shows_between_two_looks(world, monkeypatch, looks, way):
     """EC2 shows it only after some of the next DescribeInstances: it does not count as missing."""
     monkeypatch.setattr(down_module, "LAUNCH_SHOWS_WITHIN_S", 60.0)
@@ -279,7 +318,7 @@ def test_a_launch_that_shows_between_two_looks(world, monkeypatch, looks, way):
 
     events = world.clients.ec2.meta.events
     try:
-        world.clients.wire.break_at(CALLS["up"].split().index("RunInstances"), Mode.LOST)
+        world.clients.wire.break_at(LAUNCH, Mode.LOST)
         with pytest.raises(AwsError):
             up(world.launcher)
         world.clients.wire.mend()
@@ -295,7 +334,7 @@ def test_a_replacement_of_unknown_outcome_is_replaced_once(world):
     FAULTS.add(Lag(visible_s=1.0))
     try:
         up(world.launcher)
-        world.clients.wire.break_at(CALLS["replace"].split().index("RunInstances"), Mode.LOST)
+        world.clients.wire.break_at(LAUNCH, Mode.LOST)
         with pytest.raises(AwsError):
             COMMANDS["replace"].act(world.launcher)
         world.clients.wire.mend()

@@ -2,95 +2,122 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
-from tests.operations.commands import COMMANDS, down, hasten, nothing, up
+from tests.operations.commands import COMMANDS, down, nothing, shorten_timeouts, up
 from tests.operations.fault_cases import (
-    CALLS,
     FOR_CHANGES,
-    FOR_LOOKS,
-    LARGEST,
+    FOR_READS,
     LAUNCH,
-    changes,
-    first_looks,
-    later_looks,
+    by_turns_and_all,
+    changes_of,
+    first_reads,
+    in_turn,
+    later_reads,
+    named,
+    one_of_each,
+    turn_of,
 )
-from tests.operations.wire import Mode
-from tests.operations.world import an_hour_later
+from tests.operations.wire import ApiCall, Mode
+from tests.operations.world import World, an_hour_later
 
 pytestmark = pytest.mark.slow
+# Commands that together make every kind of read after their first change.
+LARGEST = ("up", "down")
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    hasten(monkeypatch.setattr)
+    shorten_timeouts(monkeypatch.setattr)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_calls_are_those_broken_here(world, name):
-    world.prepare(COMMANDS[name].before)
-    world.clients.wire.mend()
-    COMMANDS[name].act(world.launcher)
-    # The number of polls until a state is reached depends on timing.
-    assert once_each(world.clients.wire.calls) == once_each(CALLS[name].split())
+def test_each_call_has_its_turn_and_each_way():
+    for count in range(1, 20):
+        calls = [ApiCall("CreateTags", number + 1) for number in range(count)]
+        turns = {mode: in_turn(calls, FOR_CHANGES, mode, count) for mode in FOR_CHANGES}
+        assert all(turns.values())
+        assert {call for each in turns.values() for call in each} == {*calls}
 
 
-def once_each(calls):
-    """Return the calls without repetitions."""
-    return [call for call, _ in itertools.groupby(calls)]
+@pytest.mark.parametrize(("name", "mode", "others"), [*by_turns_and_all(COMMANDS, FOR_CHANGES)])
+def test_a_command_completes_when_repeated_after_a_broken_change(
+    world, killer, monkeypatch, name, mode, others
+):
+    changes = changes_of(world.calls_of(name))
+    chosen = in_turn(changes, FOR_CHANGES, mode, turn_of(name))
+    if name == "up" and LAUNCH not in chosen:
+        # A failed launch costs the most.
+        chosen.append(LAUNCH)
+    if others:
+        chosen = [call for call in changes if call not in chosen]
+    for call in chosen:
+        check(world, killer, monkeypatch, name, call, mode)
+
+
+@pytest.mark.parametrize("mode", [Mode.FAILED, Mode.KILLED_BEFORE], ids=lambda mode: mode.name)
+def test_a_launch_that_was_not_carried_out_is_repeated(world, killer, monkeypatch, mode):
+    check(world, killer, monkeypatch, "up", LAUNCH, mode)
 
 
 @pytest.mark.parametrize(
-    ("name", "number", "mode"),
-    [
-        *changes(
-            [(mode,) for mode in FOR_CHANGES], [(Mode.REFUSED,), (Mode.LOST,), (Mode.KILLED,)]
-        ),
-        *later_looks(),
-        ("up", CALLS["up"].split().index(LAUNCH), Mode.FAILED),
-        ("up", CALLS["up"].split().index(LAUNCH), Mode.SLAIN),
-    ],
+    ("name", "mode", "others"), [*by_turns_and_all(COMMANDS, FOR_READS, LARGEST)]
 )
-def test_a_command_completes_when_repeated_after_a_broken_change(
-    world, slayer, monkeypatch, name, number, mode
+def test_a_command_completes_when_repeated_after_a_broken_later_read(
+    world, killer, monkeypatch, name, mode, others
 ):
-    command = COMMANDS[name]
-    world.prepare(command.before)
-    done = world.break_off(slayer, name, command, number, mode)
-    converge(world, monkeypatch, name, done)
+    """Without `--all`, one read of each kind is broken, after the first change."""
+    reads = later_reads(world.calls_of(name))
+    chosen = in_turn(one_of_each(reads), FOR_READS, mode)
+    if others:
+        chosen = [call for call in reads if call not in chosen]
+    for call in chosen:
+        check(world, killer, monkeypatch, name, call, mode)
 
 
 @pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.all)])
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in LARGEST else pytest.mark.all) for name in COMMANDS],
+    [
+        pytest.param(name, marks=() if name in ("up", "start") else pytest.mark.all)
+        for name in COMMANDS
+    ],
 )
 def test_a_command_completes_when_repeated_after_each_broken_first_read(
-    world, slayer, monkeypatch, name, turn
+    world, killer, monkeypatch, name, turn
 ):
-    command = COMMANDS[name]
+    calls, command = world.calls_of(name), COMMANDS[name]
     world.prepare(command.before)
-    for number in first_looks(name):
-        mode = FOR_LOOKS[(number + turn) % len(FOR_LOOKS)]
-        if world.break_off(slayer, name, command, number, mode):
-            # The command succeeds without this call's answer, for example without a price.
-            world.prepare(command.before)
+    for number, call in enumerate(first_reads(calls)):
+        mode = FOR_READS[(number + turn) % len(FOR_READS)]
+        with named(name, calls, call, mode):
+            if world.break_off(killer, name, call, mode):
+                # The command succeeds without this call's answer, for example without a price.
+                world.prepare(command.before)
     converge(world, monkeypatch, name)
 
 
-def converge(world, monkeypatch, name, done=False):
+def check(world: World, killer, monkeypatch, name: str, call: ApiCall, mode: Mode) -> None:
+    """Break a call of a command, and complete the command."""
+    calls = world.calls_of(name)
+    world.prepare(COMMANDS[name].before)
+    with named(name, calls, call, mode):
+        done = world.break_off(killer, name, call, mode)
+        converge(world, monkeypatch, name, done)
+
+
+def converge(world: World, monkeypatch, name: str, done: bool = False) -> None:
     """Repeat the command unless it succeeded. Assert its result, and that nothing is left over."""
     command = COMMANDS[name]
     if command.again or not done:
         command.once_more(world.launcher)
     world.check_whole(command)
-    an_hour_later(monkeypatch)
-    assert world.orphans() == []
+    with monkeypatch.context() as patches:
+        an_hour_later(patches)
+        assert world.orphans() == []
     if command.before is nothing:
         down(world.launcher)
         world.check_nothing()
         world.left_for(nothing)
-    elif command.before is up and command.indices != (0, 1, 2, 3):
+    else:
+        command.back(world.launcher)
         world.left_for(up)

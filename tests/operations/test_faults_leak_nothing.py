@@ -4,32 +4,50 @@ from __future__ import annotations
 
 import pytest
 
-from tests.operations.commands import COMMANDS, down, hasten, nothing, up
-from tests.operations.fault_cases import changes
+from tests.operations.commands import COMMANDS, down, nothing, shorten_timeouts
+from tests.operations.fault_cases import (
+    LAUNCH,
+    by_turns_and_all,
+    changes_of,
+    in_turn,
+    named,
+    one_of_each,
+    turn_of,
+)
 from tests.operations.wire import Mode
 
 pytestmark = pytest.mark.slow
 
+DOWN, GC, DOWN_LOST = "down", "gc", "down after no answer"
+WAYS = (DOWN, GC, DOWN_LOST)
+# Commands that together make or remove every kind of resource.
+EVERY_KIND = ("up", "down", "add")
+
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    hasten(monkeypatch.setattr)
+    shorten_timeouts(monkeypatch.setattr)
 
 
-DOWN, GC, DOWN_LOST = ("down", Mode.KILLED), ("gc", Mode.KILLED), ("down", Mode.LOST)
-
-
-@pytest.mark.parametrize(
-    ("name", "number", "way", "mode"), [*changes([DOWN, GC, DOWN_LOST], [DOWN, GC])]
-)
-def test_nothing_is_left_afterwards(world, slayer, name, number, way, mode):
-    command = COMMANDS[name]
-    world.prepare(command.before)
-    world.break_off(slayer, name, command, number, mode)
-    if way == "down":
-        down(world.launcher)
-        world.check_nothing()
-        world.left_for(nothing if command.before is nothing else up)
-    else:
-        world.collect()  # on a machine without the cluster's folder
-        assert world.extra == {}
+@pytest.mark.parametrize(("name", "way", "others"), [*by_turns_and_all(COMMANDS, WAYS, EVERY_KIND)])
+def test_nothing_is_left_afterwards(world, killer, name, way, others):
+    """Without `--all`, one change of each kind is broken, in these commands only."""
+    command, calls = COMMANDS[name], world.calls_of(name)
+    changes = changes_of(calls)
+    chosen = in_turn(one_of_each(changes), WAYS, way, turn_of(name))
+    if name == "up" and LAUNCH not in chosen:
+        chosen.append(LAUNCH)
+    if others:
+        chosen = [call for call in changes if call not in chosen]
+    for call in chosen:
+        mode = Mode.LOST if way == DOWN_LOST else Mode.KILLED
+        world.prepare(command.before)
+        with named(name, calls, call, way):
+            world.break_off(killer, name, call, mode)
+            if way == GC:
+                world.collect()  # on a machine without the cluster's folder
+                assert world.extra == {}
+            else:
+                down(world.launcher)
+                world.check_nothing()
+                world.left_for(nothing)

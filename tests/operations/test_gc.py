@@ -13,13 +13,14 @@ from time import sleep
 import pytest
 from botocore.exceptions import ClientError
 
+from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import UsageError
 from clusterctl.ec2 import session
 from clusterctl.ec2.gc import orphans as verdicts
 from clusterctl.ec2.gc import removal, resources
 from clusterctl.ec2.gc.orphans import Rules, Verdict, without_stop_time
 from clusterctl.ec2.gc.resources import ResourceKind
-from clusterctl.ec2.session import Clients
+from clusterctl.ec2.instances import find_states
 from clusterctl.operations import gc as gc_module
 from clusterctl.operations.costs import read_ended
 from clusterctl.operations.folder import ClusterFolder
@@ -27,7 +28,7 @@ from clusterctl.operations.gc import GarbageCollector, GcOptions
 from clusterctl.operations.site import keep_site, site_of
 from tests.cli.running import CommandLine
 from tests.lab import running
-from tests.moto_ec2 import KEY
+from tests.moto_ec2 import KEY, DirectClients
 from tests.operations.leaks import clear, everything, labels, launch, leave_behind
 
 REGIONS = ("us-east-1", "us-west-2")
@@ -38,7 +39,7 @@ KINDS = {"volume", "key pair", *UNDATED}
 @pytest.fixture(scope="module")
 def both(moto_url):
     account = session.Account(region=REGIONS[0], endpoint_url=moto_url, **KEY)
-    first = Clients(account)
+    first = DirectClients(account)
     return {REGIONS[0]: first, REGIONS[1]: first.in_region(REGIONS[1])}
 
 
@@ -61,7 +62,7 @@ def later(monkeypatch):
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     monkeypatch.setattr(removal, "FREE_WITHIN_S", 0.0)
-    monkeypatch.setattr(removal.time, "sleep", lambda _: None)
+    monkeypatch.setattr(removal.time, "sleep", lambda seconds: sleep(min(seconds, 0.01)))
 
 
 @pytest.fixture
@@ -163,6 +164,8 @@ def test_a_machine_that_stopped_itself_is_counted_from_the_first_look(places, ho
     limit = [{"Key": "clusterctl:limits", "Value": "idle-minutes=30 stopped-days=3"}]
     ec2.create_tags(Resources=[node], Tags=limit)
     ec2.stop_instances(InstanceIds=[node])
+    # It is `stopping` first.
+    running.wait_until(lambda: find_states(ec2, [node]) == {node: NodeState.STOPPED}, "it stopped")
     monkeypatch.setattr(resources, "stopped_since", lambda reason: None)
     collector = GarbageCollector(places, home)
     for _ in range(2):

@@ -19,7 +19,7 @@ from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.up import plan_up, up
 from tests.ec2.observed import instance
-from tests.operations.commands import NAME, SPEC, hasten
+from tests.operations.commands import NAME, SPEC, shorten_timeouts
 from tests.operations.commands import up as up_three
 from tests.operations.wire import Mode
 from tests.operations.world import World
@@ -32,7 +32,7 @@ FAILURES = (Mode.REFUSED, Mode.BROKEN, Mode.LOST, Mode.LOST_ONCE)
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    hasten(monkeypatch.setattr)
+    shorten_timeouts(monkeypatch.setattr)
 
 
 @pytest.mark.parametrize(
@@ -240,8 +240,15 @@ class Owner:
         return begun if wish.told != "stop and start" else True
 
 
-@pytest.mark.parametrize("modes", [INTERRUPTS, (*INTERRUPTS, *FAILURES)], ids=["cut", "failed"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("seed", "modes"),
+    [
+        pytest.param(0, INTERRUPTS, id="cut-0"),
+        pytest.param(1, (*INTERRUPTS, *FAILURES), id="failed-1"),
+        pytest.param(1, INTERRUPTS, id="cut-1", marks=pytest.mark.all),
+        pytest.param(0, (*INTERRUPTS, *FAILURES), id="failed-0", marks=pytest.mark.all),
+    ],
+)
 def test_asked_for_until_done_it_is_done_once(world, seed, modes):
     owner = Owner(world, seed)
     for _ in range(6):

@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.ec2.instances import find_instances
 from clusterctl.operations import members
-from tests.operations.commands import COMMANDS, NAME, hasten
+from tests.operations.commands import COMMANDS, NAME, shorten_timeouts
 from tests.operations.commands import up as up_three
 from tests.operations.world import World
 
@@ -26,7 +26,7 @@ LATE: dict[str, Callable[[int], bool]] = {
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    hasten(monkeypatch.setattr)
+    shorten_timeouts(monkeypatch.setattr)
 
 
 @pytest.fixture

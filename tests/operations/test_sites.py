@@ -22,7 +22,7 @@ from clusterctl.operations.local_state import local_key, sent_launches
 from clusterctl.operations.site import keep_site, kept_site
 from tests.cli.running import CommandLine
 from tests.moto_ec2 import OTHER_KEY, REGION, clients_of, reset
-from tests.operations.commands import NAME, hasten
+from tests.operations.commands import NAME, shorten_timeouts
 from tests.operations.wire import Mode, WiredClients
 from tests.variants import usual
 
@@ -35,7 +35,7 @@ MODES = (Mode.REFUSED, Mode.FAILED, Mode.LOST, Mode.STOPPED, Mode.INTERRUPTED)
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    hasten(monkeypatch.setattr)
+    shorten_timeouts(monkeypatch.setattr)
 
 
 @dataclass(frozen=True)

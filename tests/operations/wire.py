@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-import io
 import os
 import signal
+from collections import defaultdict
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
@@ -16,7 +17,8 @@ from botocore.httpsession import URLLib3Session
 
 from clusterctl.ec2.session import Clients
 from clusterctl.lab.faults.answers import Call, error_answer
-from tests.moto_ec2 import clients_of
+from tests import direct
+from tests.moto_ec2 import SERVED, clients_of
 
 READS = ("Describe", "Get", "List")
 
@@ -31,43 +33,59 @@ class Mode(Enum):
     LOST_ONCE = "carried out, connection closed; the repetition is answered"
     STOPPED = "interrupted, not carried out"
     INTERRUPTED = "carried out, then interrupted"
-    SLAIN = "killed, not carried out"
+    KILLED_BEFORE = "killed, not carried out"
     KILLED = "carried out, then killed"
 
     @property
     def effect(self) -> bool:
-        return self not in (Mode.REFUSED, Mode.FAILED, Mode.STOPPED, Mode.SLAIN)
+        return self not in (Mode.REFUSED, Mode.FAILED, Mode.STOPPED, Mode.KILLED_BEFORE)
 
     @property
     def kills(self) -> bool:
-        return self in (Mode.SLAIN, Mode.KILLED)
+        return self in (Mode.KILLED_BEFORE, Mode.KILLED)
+
+
+class ApiCall(NamedTuple):
+    """The n-th call of an action in one run of a command."""
+
+    action: str
+    nth: int = 1
+
+    @property
+    def changes(self) -> bool:
+        return not self.action.startswith(READS)
 
 
 ALWAYS = (Mode.FAILED, Mode.BROKEN, Mode.LOST)
 
 
 class Wire:
-    """A layer between botocore and the network that records calls and breaks number `at`."""
+    """A layer between botocore and the network that records calls and breaks one of them."""
 
     def __init__(self) -> None:
-        self.calls: list[str] = []
+        self.calls: list[ApiCall] = []
         self._http = URLLib3Session()
         self.mend()
 
     def mend(self) -> None:
         """Break no calls from now on, and count from zero."""
-        self._refused: dict[str, list[str]] = {}
-        self.break_at(-1, Mode.REFUSED)
+        self._refused: defaultdict[str, list[str]] = defaultdict(list)
+        self.break_at(None, Mode.REFUSED)
 
-    def refuse(self, actions: Iterable[str], code: str, times: int = 1) -> None:
-        """Answer each of these calls with this error a number of times, without carrying it out."""
-        self._refused = {action: [code] * times for action in actions}
+    def refuse(self, actions: Iterable[str], code: str) -> None:
+        """Answer the next call of each action with this error, without carrying it out."""
+        self._refused = defaultdict(list, {action: [code] for action in actions})
 
-    def break_at(self, number: int, mode: Mode) -> None:
+    def refuse_all(self, code: str, times: int) -> None:
+        """Answer the first calls of every action with this error, without carrying them out."""
+        self._refused = defaultdict(lambda: [code] * times)
+
+    def break_at(self, target: ApiCall | int | None, mode: Mode) -> None:
+        """Break one call from now on: a ApiCall, or one by its number from zero."""
         self.calls = []
         self._asked: tuple[str, str] | None = None
         self._broken: tuple[str, str] | None = None
-        self._number, self._mode = number, mode
+        self._target, self._mode = target, mode
         self._breaks = False
 
     def watch(self, client: Any) -> None:
@@ -78,26 +96,30 @@ class Wire:
         asked = (model.name, str(params["body"]))
         # A read that is repeated until a state is reached counts once, since polls are random.
         again = asked == self._asked and model.name.startswith(READS)
+        reached = False
         if not again:
-            self.calls.append(model.name)
+            earlier = sum(call.action == model.name for call in self.calls)
+            call = ApiCall(model.name, earlier + 1)
+            reached = self._target in (call, len(self.calls))
+            self.calls.append(call)
         self._model = model
         self._asked = asked
-        if not again and len(self.calls) - 1 == self._number:
+        if reached:
             self._broken = asked
             self._breaks = True
         else:
             self._breaks = asked == self._broken and self._mode in ALWAYS
 
     def _before_send(self, request: Any, **_: Any) -> AWSResponse | None:
-        refusals = self._refused.get(self._model.name)
+        refusals = self._refused[self._model.name]
         if refusals:
             return self._error(request.url, refusals.pop())
         if not self._breaks:
-            return None
+            return self._direct(request)
         mode = self._mode
         self._breaks = mode in ALWAYS
         if mode.effect:
-            self._http.send(request)
+            self._direct(request) or self._http.send(request)
         if mode is Mode.LOST:
             raise ReadTimeoutError(endpoint_url=request.url)
         if mode is Mode.LOST_ONCE:
@@ -109,18 +131,19 @@ class Wire:
         refused = mode is Mode.REFUSED
         return self._error(request.url, "UnauthorizedOperation" if refused else "InternalError")
 
+    def _direct(self, request: Any) -> AWSResponse | None:
+        """Return the response of a server in this process, None if it is in another one."""
+        url = urlsplit(request.url)
+        app = SERVED.get(f"{url.scheme}://{url.netloc}")
+        return direct.send(app, request) if app else None
+
     def _error(self, url: str, code: str) -> AWSResponse:
         service = self._model.service_model
         call = Call(service.endpoint_prefix, self._model.name, json=service.protocol == "json")
         answer = error_answer(call, code)
         return AWSResponse(
-            url, answer.status, {"content-type": answer.content_type}, _Body(answer.body)
+            url, answer.status, {"content-type": answer.content_type}, direct.Body(answer.body)
         )
-
-
-class _Body(io.BytesIO):
-    def stream(self) -> list[bytes]:
-        return [self.read()]
 
 
 class WiredClients(Clients):
