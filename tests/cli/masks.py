@@ -39,6 +39,8 @@ LAB = (
         "",
     ),
     *MASKS,
+    # mpirun may lose a race with its own child.
+    (r"^\[.*\] plm:ssh: Warning: setpgid.*\n", ""),
     (r"\bAKIA\w{16}\b", "KEY"),
     (r"(SECRET_ACCESS_KEY\W{1,4})[\w/+-]{40}", r"\1SECRET"),
     (r"\b(ami|key)-[0-9a-f]{17}\b", r"\1-ID"),
@@ -49,7 +51,10 @@ LAB = (
     (r"\b(\d+ min )?\d+(\.\d+)? (ms|s)\b", "N s"),
     (r"\b\d+(\.\d+)? [KMG]?i?B/s", "N B/s"),
     # doctor's facts, a job's log and cost, pids
-    (r"\b(KERNEL|CPUS|MPIRUN ON PATH|MPIRUN|PYTHON|TENSORFLOW|HOROVOD|SCRIPTS) [^,\n]+", r"\1 V"),
+    (
+        r'(?<!")\b(KERNEL|CPUS|MPIRUN ON PATH|MPIRUN|PYTHON|TENSORFLOW|HOROVOD|SCRIPTS) [^,\n]+',
+        r"\1 V",
+    ),
     (r"fullest disk .*", "fullest disk N %"),
     (r"is \S+mpirun \([\d.]+\), jobs take [\d.]+", "is ONE, jobs take ANOTHER"),
     (r"^\d\d:\d\d:\d\d ", "CLOCK "),

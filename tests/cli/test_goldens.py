@@ -225,15 +225,22 @@ def faults(golden, node: str) -> None:
         golden(f"lab fault {line}")
 
 
-@pytest.fixture
-def here(pair, snapshot, tmp_path):
-    """Return what records commands on the shared cluster, which it leaves as it found it."""
-    yield Golden(snapshot, tmp_path, {**pair.environ})
+@pytest.fixture(scope="module")
+def tidy(pair):
+    """Return the shared cluster, and leave it as it was found."""
+    pair.on(0, "rm -rf ~/.clusterctl/jobs/*")
+    yield pair
     pair.ctl("cancel")
     pair.ctl("kill")
     pair.ctl("clean-logs", "--jobs", "--force", "--yes")
     for node in (0, 1):
-        pair.on(node, f"rm -rf data golden copied synced mine; sudo -n rm -f {SERVING}")
+        pair.on(node, f"rm -rf golden copied synced mine; sudo -n rm -f {SERVING}")
+
+
+@pytest.fixture
+def here(tidy, snapshot, tmp_path):
+    """Return what records commands on the shared cluster."""
+    return Golden(snapshot, tmp_path, tidy.environ)
 
 
 def test_commands_and_files(pair, here, tmp_path):
@@ -246,7 +253,8 @@ def test_commands_and_files(pair, here, tmp_path):
     (tmp_path / "small").write_text("small")
     golden("copy pair small copied --json", lines=LAST)
     golden.both("disk pair", sort=True, masks=SIZES)
-    golden.both("doctor pair")
+    golden("doctor pair")
+    golden("doctor pair --nodes 0 --json")
     s3 = once_client(pair.lab, "s3")
     s3.create_bucket(Bucket="goldens")
     s3.put_object(Bucket="goldens", Key="set/small", Body=b"small")
@@ -256,9 +264,8 @@ def test_commands_and_files(pair, here, tmp_path):
 
 def test_jobs(pair, here):
     golden = here
-    pair.on(0, "rm -rf ~/.clusterctl/jobs/*")
-    pair.on(0, "mkdir -p mine; cat > mine/train.py", TRAINER.encode())
-    pair.on(1, "mkdir -p mine; cat > mine/train.py", TRAINER.encode())
+    for node in (0, 1):
+        pair.on(node, "mkdir -p mine; cat > mine/train.py", TRAINER.encode())
     train = "train pair 2 --script '~/mine/train.py' --timeline"
     golden(f"{train} --dry-run")
     golden(train)
