@@ -52,9 +52,12 @@ def run_all(cases, environ, folder):
     return [found[number] for number in range(len(cases))]
 
 
-def run_one(argv, environ, folder=None):
-    """Run `clusterctl ARGV...` with this environment. Return (status, stdout, stderr)."""
-    case = {"argv": list(argv), "environ": dict(environ), "cwd": str(folder or Path.cwd())}
+def run_one(argv, environ, folder=None, **more):
+    """Run `clusterctl ARGV...` with this environment. Return (status, stdout, stderr).
+
+    `program`: another program than clusterctl. `interrupt`: Ctrl-C after the first line of output.
+    """
+    case = {"argv": list(argv), "environ": dict(environ), "cwd": str(folder or Path.cwd()), **more}
     answer, answering = os.pipe()
     try:
         socket.send_fds(_runner(), [json.dumps(case).encode()], [answering])
@@ -149,7 +152,7 @@ def _run(case):
         _become(case, {"out": out[1], "err": err[1]})
     os.close(out[1])
     os.close(err[1])
-    said = _read({out[0]: "out", err[0]: "err"}, pid)
+    said = _read({out[0]: "out", err[0]: "err"}, pid, case.get("interrupt", False))
     _, status = os.waitpid(pid, 0)
     return {
         "status": os.waitstatus_to_exitcode(status),
@@ -158,7 +161,7 @@ def _run(case):
     }
 
 
-def _read(pipes, pid):
+def _read(pipes, pid, interrupt):
     said = dict.fromkeys(pipes.values(), b"")
     deadline = time.monotonic() + PATIENCE_S
     with selectors.DefaultSelector() as selector:
@@ -172,6 +175,9 @@ def _read(pipes, pid):
             for key, _ in ready:
                 chunk = os.read(key.fd, 1 << 16)
                 said[key.data] += chunk
+                if interrupt and b"\n" in said["out"]:
+                    os.kill(pid, signal.SIGINT)
+                    interrupt = False
                 if not chunk:
                     selector.unregister(key.fd)
     for pipe in pipes:
@@ -196,12 +202,12 @@ def _become(case, pipes) -> None:
         _redirect(case, 2, case.get("stderr", "err"), pipes)
         for pipe in pipes.values():
             os.close(pipe)
-        sys.argv = ["clusterctl", *case["argv"]]
+        sys.argv = [case.get("program", "clusterctl"), *case["argv"]]
     except BaseException:
         traceback.print_exc()
         os._exit(99)
-    from clusterctl.cli.main import main
-
+    module = {"clusterctl": "main"}.get(sys.argv[0], sys.argv[0])
+    main = importlib.import_module(f"clusterctl.cli.{module}").main
     status = 0
     try:
         main()

@@ -5,43 +5,17 @@ Renew the screens with `pytest tests/cli/test_screens.py --snapshot-update`, and
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from syrupy.extensions.amber import AmberSnapshotExtension
 
 from clusterctl.diagnosis import bundle
+from tests.cli.masks import COPY, MASKS, SPOT, masked
 from tests.cli.running import DEMO, clusterctl, launched
 from tests.diagnosis.made_up import job_of, own, samples, with_rank
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 from tests.moto_ec2 import client, moto_client, moto_url
 
 __all__ = ["client", "clusterctl", "moto_client", "moto_url"]
-
-# Values that differ in each run.
-MASKS = (
-    (r"python -m pytest\.clusterctl", "clusterctl"),
-    (r"http://127\.0\.0\.1:\d+", "ENDPOINT"),
-    (r"\b(i|vpc|vpce|sg|subnet|pg|eipalloc|eni|vol|rtb)-[0-9a-f]{8,17}\b", r"\1-ID"),
-    (r"\b(?:10\.[7-9]\d|198\.18|198\.19)\.\d+\.\d+(/\d+)?", r"ADDRESS\1"),
-    (r"(\d{4}-\d\d-\d\d)[T ]\d\d:\d\d(:\d\d)?( ?UTC|Z|\+00:00)?", "TIME"),
-    (r"SHA256:[\w+/]+", "SHA256:KEY"),
-    (r"2026-11-\d\d", "TODAY"),
-    (r"/\S*/home\b", "HOME"),
-    (r"\b\d{8}-\d{6}-[0-9a-f]{4}\b", "JOB"),
-    (r"/\S*/bin/mpirun", "ENVIRONMENT/bin/mpirun"),
-    (r"after \d+\.\d s", "after N s"),
-    (r"\$[\d.]+ so far|\$[\d.]+(?= +ended)", "$N so far"),
-    (r"(?<=TIME)( +\S+ +)\$[\d.]+", r"\1$N"),
-    (r"ends in [\d hmin]+ by", "ends in N h by"),
-    # Progress of hosts and instances depends on timing.
-    (r"^(demo-\d: |terminating demo: |looking at what is there).*\n", ""),
-    (r"(: not ready after N s): .*\n( +hint: if .*\n)?", r"\1: STATE\n"),
-)
-# Spot prices change every few hours.
-SPOT = ((r"\$[\d.]+", "$N"),)
-# Durations and rates of copies.
-COPY = ((r"\d+(\.\d+)? s\b.*?( +\d+)?$", r"N s\2"), (r"\d+\.\d GiB$", "N GiB"))
 
 
 @pytest.fixture
@@ -54,12 +28,8 @@ def see(clusterctl, snapshot, monkeypatch):
         """Compare one command. `account`: use moto's EC2, with the options of its account."""
         ran = (clusterctl if account else clusterctl.anywhere())(*arguments)
         text = f"$ clusterctl {' '.join(arguments)}\n{ran.out}--\n{ran.err}exit {ran.status}\n"
-        for pattern, mask in (
-            MASKS + SPOT * ("--spot" in arguments) + COPY * (arguments[0] == "copy")
-        ):
-            text = re.sub(pattern, mask, text, flags=re.MULTILINE)
-        # The width of a column depends on masked words.
-        text = re.sub(r"(?<=\S) {2,}", "  ", text.replace(str(clusterctl.home), "HOME"))
+        more = SPOT * ("--spot" in arguments) + COPY * (arguments[0] == "copy")
+        text = masked(text.replace(str(clusterctl.home), "HOME"), MASKS + more)
         assert text == snapshot(extension_class=AmberSnapshotExtension)
 
     return compare

@@ -1,0 +1,373 @@
+"""What each command prints: its screen, its --json and its dry run, recorded over the lab.
+
+A change of behaviour shows as a diff of the records. Renew them with
+`pytest tests/cli/test_goldens.py --snapshot-update`, and read the diff. Screens that
+test_screens.py has are not recorded twice. The last test names what neither has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from syrupy.extensions.amber import AmberSnapshotExtension
+
+from clusterctl.cli.copyclust import copyclust
+from clusterctl.cli.runclust import runclust
+from clusterctl.cli.verify import copyclust_verify
+from clusterctl.diagnosis import bundle
+from clusterctl.lab.record import read_record
+from clusterctl.operations.serving import LIBRARIES
+from tests.bootstrap.wheels import TRAINING, make_wheelhouse
+from tests.cli.forks import run_one
+from tests.cli.masks import LAB, NOTHING, SIZES, VARIES, masked, masked_json
+from tests.cli.running import CommandLine, clusterctl
+from tests.cli.test_every_command import commands
+from tests.diagnosis.made_up import job_of, own, samples, with_rank
+from tests.jobs.test_horovod import TRACE
+from tests.jobs.training_logs import HEADER, banner, evaluation, rows
+from tests.lab.running import newest_image, once_client
+from tests.moto_ec2 import client, moto_client, moto_url
+from tests.pair import LabCluster, eventually
+
+__all__ = ["client", "clusterctl", "moto_client", "moto_url"]
+
+EXAMPLES = "examples/horovod/tensorflow"
+LOGS = Path(__file__).parents[1] / "explain" / "logs"
+
+
+# A trainer that prints rows as the real one does, without TensorFlow. With `stay` it does not end.
+TRAINER = f"""\
+import os, sys, time
+if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+    print({banner(2) + HEADER + rows(range(4)) + "Finished in 12.5"!r}, flush=True)
+    if "HOROVOD_TIMELINE" in os.environ:
+        open(os.environ["HOROVOD_TIMELINE"], "w").write({json.dumps(TRACE)!r})
+while "stay" in sys.argv:
+    time.sleep(0.1)
+"""
+# Answers as TensorFlow Serving does.
+SERVER = """\
+#!/usr/bin/python3
+import http.server, json, sys
+class Model(http.server.BaseHTTPRequestHandler):
+    def answer(self, value):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.answer({"model_version_status": [{"version": "1", "state": "AVAILABLE"}]})
+    def do_POST(self):
+        self.answer({"predictions": [[3.0, 4.0]]})
+    def log_message(self, *words):
+        pass
+port = next(int(word.partition("=")[2]) for word in sys.argv if "rest_api_port" in word)
+http.server.ThreadingHTTPServer(("", port), Model).serve_forever()
+"""
+FIRST, LAST = slice(0, 1), slice(-1, None)
+SERVING = "/usr/local/bin/tensorflow_model_server"
+
+
+class Golden:
+    """Runs commands, and compares what they print with the records, which bear their words."""
+
+    def __init__(self, snapshot, folder: Path, environ: dict[str, str], masks=LAB) -> None:
+        self._snapshot = snapshot(extension_class=AmberSnapshotExtension)
+        self._folder = folder
+        self._masks = masks
+        self._environ = {**os.environ, "HOME": str(folder), "COLUMNS": "100", **environ}
+
+    def __call__(self, line: str, *, sort=False, lines=slice(None), masks=(), **more) -> str:
+        """Record `clusterctl LINE`. Return its stdout.
+
+        `sort`: its lines have no order. `lines`: only these lines of its output are recorded.
+        """
+        program = more.get("program", "clusterctl")
+        status, out, err = run_one(shlex.split(line), self._environ, self._folder, **more)
+        whole = out
+        out = "".join(out.splitlines(True)[lines])
+        if "--json" in line:
+            out = masked_json(out, VARIES if self._masks else NOTHING, sort)
+        elif sort:
+            out, err = ("".join(sorted(text.splitlines(True))) for text in (out, err))
+        self.compare(f"{program} {line}", status, out, err, masks)
+        return whole
+
+    def both(self, line: str, **more) -> None:
+        """Record a command that can be repeated, without and with --json."""
+        self(line, **more)
+        self(f"{line} --json", **more)
+
+    def compare(self, line: str, status: int, out: str, err: str, masks=()) -> None:
+        assert "Traceback" not in err, err
+        line, text = (
+            one.replace(str(self._folder), "HERE").replace(TRAINING, "ENVIRONMENT")
+            for one in (line, f"$ {line}\n{out}--\n{err}exit {status}\n")
+        )
+        name = masked(line, self._masks).removeprefix("clusterctl ")
+        assert masked(text, (*self._masks, *masks)) == self._snapshot(name=name)
+
+
+@pytest.fixture
+def at_moto(snapshot, tmp_path, clusterctl: CommandLine, monkeypatch):
+    """Return what records commands of this process at moto's EC2."""
+    monkeypatch.setattr("clusterctl.cli.status._log_in", lambda *_: ())
+    monkeypatch.setattr("sys.argv", ["clusterctl"])
+    golden = Golden(snapshot, tmp_path, {})
+
+    def run(command: str, *arguments: str) -> None:
+        ran = clusterctl(command, *arguments)
+        line = shlex.join(["clusterctl", *command.split(), *arguments])
+        out = masked_json(ran.out) if "--json" in arguments else ran.out
+        golden.compare(line, ran.status, out, ran.err)
+
+    return run
+
+
+def test_what_needs_no_cluster(snapshot, tmp_path):
+    golden = Golden(snapshot, tmp_path, {"CLUSTERCTL_HOME": str(tmp_path / "home")}, masks=())
+    (tmp_path / "job.log").write_text((LOGS / "02-horovod-stall-tagged.txt").read_text())
+    golden.both("explain job.log")
+    opens = samples(own("load"), syscall="openat /data/fifo", wait_channel="wait_for_partner")
+    bundle.save(with_rank(job_of(), 5, samples=opens), tmp_path / "stuck.json.gz")
+    golden("diagnose --from stuck.json.gz --json")
+    finished = rows([0, 1, 50, 100], speed=19200.0) + "Finished in 6000.5\n"
+    (tmp_path / "run.log").write_text(banner() + HEADER + finished + evaluation())
+    golden("results --log run.log --json")
+    (tmp_path / "clusterctl.yaml").write_text("clusters:\n  demo: {nodes: 4, spot: true}\n")
+    golden.both("config check")
+    golden("config show demo --json")
+    golden.both("iam-policy")
+
+
+def test_what_needs_no_host(at_moto, clusterctl):
+    one = ("up", "demo", "--nodes", "1", "--instance-type", "g5.xlarge")
+    at_moto(*one, "--dry-run", "--json")
+    clusterctl(*one, "--timeout", "0.01")
+    at_moto("gc", "--all")
+    at_moto("gc", "--all", "--json")
+    for command in ("network up", "network status", "network down"):
+        at_moto(command, "training", "--json")
+    at_moto("network s3", "--json")
+
+
+def test_the_life_of_a_cluster(snapshot, lab_home, tmp_path):
+    """One cluster in a lab of its own, which nothing else uses."""
+    environ = {"CLUSTERCTL_HOME": str(lab_home.path), "CLUSTERCTL_LAB": "1"}
+    golden = Golden(snapshot, tmp_path, environ)
+    golden("lab start")
+    golden.both("lab env")
+    golden("up gold --nodes 1 --instance-type p3.2xlarge")
+    golden.both("lab status")
+    golden.both("hosts gold")
+    golden("list --json")
+    golden("costs --json")
+    node = json.loads(golden("status gold --json"))["nodes"][0]["instance_id"]
+    wheels = make_wheelhouse(tmp_path / "wheels")
+    install = f"env install gold --prefix /opt/tiny/environment --wheelhouse {wheels}"
+    golden(f"{install} --dry-run")
+    golden.both(install)
+    golden.both("env status gold")
+    record = read_record(lab_home.path)
+    LabCluster(record, "gold").put(f"{EXAMPLES}/train_imagenet_resnet_hvd.py", TRAINER)
+    bench = "bench gold --gpus 1 --repeats 1 --steps 2 --warmup 1 --seed 1 --out kept"
+    golden.both(f"{bench} --dry-run")
+    golden.both(bench)
+    for command in ("stop gold", "start gold"):
+        golden(command)
+    for command in ("stop gold", "start gold"):
+        golden(f"{command} --json")
+    golden("add gold 1")
+    golden.both("quarantine gold 1")
+    golden.both("release gold 1")
+    golden.both("replace gold 1")
+    golden("remove gold 1")
+    golden.both("reboot gold 0")
+    golden("up gold --nodes 2 --instance-type p3.2xlarge --json")
+    golden("remove gold 1 --json")
+    golden("add gold 1 --json")
+    faults(golden, node)
+    golden("down gold --json --yes")
+    golden(f"lab fault interrupt {spot_instance(record)} --in 300s")
+    golden("lab stop")
+
+
+def spot_instance(record) -> str:
+    ec2 = once_client(record)
+    launched = ec2.run_instances(
+        ImageId=newest_image(ec2),
+        InstanceType="p3.2xlarge",
+        InstanceMarketOptions={"MarketType": "spot"},
+        MinCount=1,
+        MaxCount=1,
+    )
+    return str(launched["Instances"][0]["InstanceId"])
+
+
+def faults(golden, node: str) -> None:
+    """Record the faults, each followed by its undoing."""
+    for line in (
+        f"cut {node}", f"mend {node}", f"freeze {node}", f"thaw {node}",
+        f"fill {node} --left 1MiB", f"drain {node}", f"readonly {node}", f"writable {node}",
+        f"gpu {node} --lost", f"heal {node}", f"shape {node} --rate 1gbit", f"unshape {node}",
+        "boot --slow 10", "capacity p4d.24xlarge us-east-1a 0", "delay RunInstances 2s",
+        "error RunInstances InsufficientInstanceCapacity", "lost RunInstances",
+        "quota L-1216C47A 8", "throttle RunInstances --rate 1 --burst 1",
+        "lag --visible 2s", "list", "list --json", "clear",
+    ):  # fmt: skip
+        golden(f"lab fault {line}")
+
+
+@pytest.fixture(scope="module")
+def tidy(pair):
+    """Return the shared cluster, and leave it as it was found."""
+    pair.on(0, "rm -rf ~/.clusterctl/jobs/*")
+    yield pair
+    pair.ctl("cancel")
+    pair.ctl("kill")
+    pair.ctl("clean-logs", "--jobs", "--force", "--yes")
+    for node in (0, 1):
+        pair.on(node, f"rm -rf golden copied synced mine; sudo -n rm -f {SERVING}")
+
+
+@pytest.fixture
+def here(tidy, snapshot, tmp_path):
+    """Return what records commands on the shared cluster."""
+    return Golden(snapshot, tmp_path, tidy.environ)
+
+
+def test_commands_and_files(pair, here, tmp_path):
+    golden = here
+    pair.put("golden", "content\n")
+    golden("run pair 'cat golden'", sort=True)
+    golden("run pair --json 'cat golden'")
+    golden("ssh pair 1 -- cat golden")
+    golden.both("data verify pair '~/golden'")
+    (tmp_path / "small").write_text("small")
+    golden("copy pair small copied --json", lines=LAST)
+    golden.both("disk pair", sort=True, masks=SIZES)
+    golden("doctor pair")
+    golden("doctor pair --nodes 0 --json")
+    s3 = once_client(pair.lab, "s3")
+    s3.create_bucket(Bucket="goldens")
+    s3.put_object(Bucket="goldens", Key="set/small", Body=b"small")
+    golden("s3sync pair s3://goldens/set '~/synced' --credentials mine --follow --head")
+    golden.both("s3sync pair --status --head")
+
+
+def test_jobs(pair, here):
+    golden = here
+    for node in (0, 1):
+        pair.on(node, "mkdir -p mine; cat > mine/train.py", TRAINER.encode())
+    train = "train pair 2 --script '~/mine/train.py' --timeline"
+    golden(f"{train} --dry-run")
+    golden(train)
+    golden.both("jobs pair")
+    job = pair.jobs()[-1]["id"]
+    golden("logs pair")
+    golden.both("wait pair")
+    golden(f"fetch pair {job} fetched")
+    golden("results pair")
+    golden.both("tuning pair")
+    golden(f"{train} --detach --json -- stay")
+    eventually(lambda: "Finished" in pair.ctl("logs")[1], "the rows")
+    golden.both("watch pair --interval 1s", interrupt=True, lines=FIRST)
+    golden("cancel pair")
+    pair.ctl("train", "2", "--script", "~/mine/train.py", "--detach", "--", "stay")
+    golden("cancel pair --json")
+    leave(pair)
+    golden.both("kill pair --dry-run")
+    golden("kill pair")
+    leave(pair)
+    golden("kill pair --json")
+    golden.both("clean-logs pair --jobs --dry-run", masks=SIZES)
+    golden("clean-logs pair --jobs --keep-last 1", masks=SIZES)
+    golden("clean-logs pair --jobs --json")
+
+
+def leave(pair) -> None:
+    """Leave a rank on a node."""
+    rank = "CLUSTERCTL_JOB=20261120-154501-1ef7 OMPI_COMM_WORLD_RANK=3 setsid sleep 1000"
+    pair.on(1, f"{rank} </dev/null >/dev/null 2>&1 &")
+
+
+def test_a_served_model(pair, here, tmp_path):
+    golden = here
+    pair.on(0, f"sudo -n tee {SERVING} >/dev/null && sudo -n chmod 755 {SERVING}", SERVER.encode())
+    pair.on(0, f"mkdir -p {LIBRARIES} mine/tiny/1; touch mine/tiny/1/saved_model.pb")
+    (tmp_path / "request.json").write_text('{"instances": [[3, 4]]}')
+    golden("serve pair '~/mine/tiny' --public")
+    eventually(lambda: "AVAILABLE" in pair.ctl("serve", "--status")[1], "the model")
+    golden.both("serve pair --status")
+    golden("predict pair request.json")
+    golden("serve pair --stop")
+    golden("serve pair '~/mine/tiny' --public --json")
+    golden("serve pair --stop --json")
+
+
+def test_programs_for_any_hosts(home, hosts, snapshot, tmp_path):
+    golden = Golden(snapshot, tmp_path, dict(os.environ))
+    (tmp_path / "small").write_text("small")
+    hosts.write_text("127.0.0.1\n127.0.0.2\n")
+    one = tmp_path / "one"
+    one.write_text("127.0.0.1\n")
+    golden("hosts 'echo $((6 * 7))'", program="runclust", sort=True)
+    golden("--json hosts 'echo $((6 * 7))'", program="runclust")
+    golden("--dry-run one small copied", masks=SIZES, program="copyclust")
+    golden("one small copied", program="copyclust")
+    golden("--json one small again", program="copyclust", lines=LAST)
+    golden("verify hosts copied", program="copyclust")
+    golden("verify --json hosts copied", program="copyclust")
+
+
+# Commands whose main outcome is another exit status than 0.
+STATUSES = {
+    "diagnose": (2, "the job of its record is stuck"),
+    "explain": (2, "its log has an error"),
+    "watch": (130, "it goes on until Ctrl-C"),
+}
+RECORDS = ("test_goldens", "test_screens")
+RECORDED = re.compile(
+    r"^  \$ ((?:clusterctl|runclust|copyclust).*)\n(?:  .*\n)*?  exit (\d+)$", re.M
+)
+
+
+def recorded() -> set[tuple[str, str]]:
+    """Return (command, option) of all records with the command's own status.
+
+    The option is --json, --dry-run, or empty for the screen.
+    """
+    found = set()
+    names = {*(name for name, _ in every_command())}
+    for file in RECORDS:
+        text = (Path(__file__).parent / "__snapshots__" / f"{file}.ambr").read_text()
+        for line, status in RECORDED.findall(text):
+            words = line.removeprefix("clusterctl ").split(" ")
+            name = next(one for n in (3, 2, 1) if (one := " ".join(words[:n])) in names)
+            if int(status) == STATUSES.get(name, (0,))[0]:
+                options = {"--json", "--dry-run"} & set(words)
+                found |= {(name, option) for option in options or {""}}
+    return found
+
+
+def every_command():
+    yield from commands()
+    yield from (("runclust", runclust), ("copyclust", copyclust))
+    yield "copyclust verify", copyclust_verify
+
+
+def test_every_command_has_its_records():
+    wanted = {
+        (name, option)
+        for name, command in every_command()
+        for option in ("", "--json", "--dry-run")
+        if not option or any(option in one.opts for one in command.params)
+    }
+    assert wanted - recorded() == set()
