@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from clusterctl.ec2.launch import execution
 from clusterctl.ec2.launch.attempt import read_launches
 from clusterctl.ec2.launch.observe import fixed_request, observe
 from clusterctl.ec2.launch.plan import plan_launch
+from clusterctl.lab.ec2 import placement_groups
 from clusterctl.lab.faults.checks import admit
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts.instances import all_lab_instances
@@ -115,10 +117,15 @@ class Launches:
             raise error
 
 
+# To make a client takes as long as a launch.
+single_attempts = functools.lru_cache(maxsize=1)(execution.without_retries)
+
+
 @pytest.fixture
 def launches(client, tmp_path, monkeypatch):
     made = Launches(client, tmp_path / "launch.json")
-    once = execution.without_retries(client)
+    once = single_attempts(client)
+    monkeypatch.setattr(placement_groups, "PENDING_S", 0.03)
     monkeypatch.setattr(execution, "without_retries", lambda _: once)
     event = "provide-client-params.ec2.RunInstances"
     once.meta.events.register(event, made.keep)

@@ -122,7 +122,15 @@ def test_a_network_without_clusters_goes_when_asked_for(places, home, later):
     assert [one["StackName"] for one in stacks] == ["foreign"]
 
 
-@pytest.mark.parametrize("name", ["", "../x", "Großrechner ⚙; rm -rf ~", "x" * 255])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "../x",
+        pytest.param("Großrechner ⚙; rm -rf ~", marks=pytest.mark.all),
+        pytest.param("x" * 255, marks=pytest.mark.all),
+    ],
+)
 def test_whatever_the_tag_says(places, home, later, name):
     ec2 = places["us-east-1"].ec2
     before = everything(ec2)
@@ -209,7 +217,7 @@ def test_what_is_kept_here_is_in_use_here_only(places, home, later, account, ver
             collector.sweep()
 
 
-@pytest.mark.parametrize("cluster", [None, "demo"])
+@pytest.mark.parametrize("cluster", [pytest.param(None, marks=pytest.mark.all), "demo"])
 def test_a_cluster_that_is_worked_on_is_left_alone(places, home, later, cluster):
     ec2 = places["us-east-1"].ec2
     leave_behind(ec2, "demo")
@@ -281,11 +289,21 @@ def test_a_kind_that_may_not_be_looked_at(places, home, later):
     ("operation", "code", "kind"),
     [
         ("DeleteVolume", "UnauthorizedOperation", "volume"),
-        ("ReleaseAddress", "AuthFailure", "address"),
+        pytest.param("ReleaseAddress", "AuthFailure", "address", marks=pytest.mark.all),
         ("DeleteSecurityGroup", "DependencyViolation", "security group"),
-        ("DeletePlacementGroup", "InvalidPlacementGroup.InUse", "placement group"),
-        ("DeleteNetworkInterface", "InvalidNetworkInterface.InUse", "network interface"),
-        ("DeleteKeyPair", "InternalError", "key pair"),
+        pytest.param(
+            "DeletePlacementGroup",
+            "InvalidPlacementGroup.InUse",
+            "placement group",
+            marks=pytest.mark.all,
+        ),
+        pytest.param(
+            "DeleteNetworkInterface",
+            "InvalidNetworkInterface.InUse",
+            "network interface",
+            marks=pytest.mark.all,
+        ),
+        pytest.param("DeleteKeyPair", "InternalError", "key pair", marks=pytest.mark.all),
     ],
 )
 def test_what_cannot_be_deleted_keeps_nothing_else(places, home, later, operation, code, kind):
@@ -304,9 +322,9 @@ def test_what_cannot_be_deleted_keeps_nothing_else(places, home, later, operatio
     ("operation", "stays"),
     [
         ("DescribeVolumes", {"volume", *UNDATED}),
-        ("DescribeKeyPairs", {"key pair", *UNDATED}),
-        ("DescribeAddresses", {"address"}),
-        ("DescribePlacementGroups", {"placement group"}),
+        pytest.param("DescribeKeyPairs", {"key pair", *UNDATED}, marks=pytest.mark.all),
+        pytest.param("DescribeAddresses", {"address"}, marks=pytest.mark.all),
+        pytest.param("DescribePlacementGroups", {"placement group"}, marks=pytest.mark.all),
         ("DescribeInstances", KINDS),
     ],
 )
@@ -323,7 +341,7 @@ def test_what_cannot_be_looked_at_again_stays(places, home, later, operation, st
     assert set(made.values()) & everything(ec2) == {made[kind] for kind in stays}
 
 
-@pytest.mark.parametrize("cluster", [None, "demo"])
+@pytest.mark.parametrize("cluster", [None, pytest.param("demo", marks=pytest.mark.all)])
 def test_nothing_is_an_orphan_where_instances_cannot_be_looked_at(places, home, later, cluster):
     ec2 = places["us-east-1"].ec2
     leave_behind(ec2, "demo")
