@@ -69,7 +69,7 @@ SIZES = (
 # Values of --json that differ so. What is missing stays.
 VARIES = re.compile(
     r"(_s|_at|spent_usd|^usd|pid|pid_started|memory_bytes|link|cgroups|mode|tcp|proxy_command"
-    r"|rate|free_bytes|size_bytes|freed_bytes|_percent|grows|^/home/.*|load|disk|net|cpu"
+    r"|rate|log_bytes|free_bytes|size_bytes|freed_bytes|_percent|grows|^/home/.*|load|disk|net|cpu"
     r"|wait_channel|rss_bytes|KERNEL|CPUS|MPIRUN|MPIRUN ON PATH|PYTHON|TENSORFLOW|HOROVOD"
     r"|SCRIPTS|NOFILE|MEMLOCK)$"
 )

@@ -55,6 +55,7 @@ SERVER = """\
 #!/usr/bin/python3
 import http.server, json, sys
 class Model(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
     def answer(self, value):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         body = json.dumps(value).encode()
@@ -200,6 +201,7 @@ def test_the_life_of_a_cluster(snapshot, lab_home, tmp_path):
 
 
 def spot_instance(record) -> str:
+    """Launch a spot instance, the only one that runs in the lab. Return its id."""
     ec2 = once_client(record)
     launched = ec2.run_instances(
         ImageId=newest_image(ec2),
@@ -208,7 +210,12 @@ def spot_instance(record) -> str:
         MinCount=1,
         MaxCount=1,
     )
-    return str(launched["Instances"][0]["InstanceId"])
+    node = str(launched["Instances"][0]["InstanceId"])
+    running = {"Name": "instance-state-name", "Values": ["running"]}
+    eventually(
+        lambda: ec2.describe_instances(Filters=[running])["Reservations"], "the spot instance"
+    )
+    return node
 
 
 def faults(golden, node: str) -> None:
