@@ -15,9 +15,9 @@ import pytest
 
 from tests.changes import CHECKOUT, changed_files
 from tests.lab.running import LabHome, remaining_of, why_no_lab
-from tests.pair import pair
+from tests.pair import launched_pair, pair
 
-__all__ = ["pair"]
+__all__ = ["launched_pair", "pair"]
 
 # No deadline for one example: how long it takes depends on what else the machine does.
 hypothesis.settings.register_profile("suite", deadline=None, database=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -174,10 +175,27 @@ def eventually(reached, what: str):
 
 
 @pytest.fixture(scope="session")
-def pair(lab):
-    """Yield the shared cluster of two nodes. `down` removes it at the end."""
+def launched_pair(lab):
+    """Yield a cluster of two nodes, and the names in the home of one. `down` removes it."""
     cluster = LabCluster(lab)
     status, _, err = cluster.ctl("up", "--nodes", "2", "--instance-type", "p3.2xlarge")
     assert status == 0, err
-    yield cluster
+    yield cluster, cluster.on(0, "ls -A").splitlines()
     cluster.ctl("down", "--yes")
+
+
+# Removes all files that tests have left, of which some cannot be read, and the kernel's messages.
+TIDY = """chmod -R u+rwX . 2>/dev/null
+ls -A | grep -vxF {kept} | tr '\\n' '\\0' | xargs -0r rm -rf --
+rm -rf .clusterctl/jobs .clusterctl/code
+sudo -n sh -c 'rm -rf /data/* /etc/clusterctl-lab/kmsg'
+"""
+
+
+@pytest.fixture(scope="module")
+def pair(launched_pair):
+    """Yield the shared cluster of two nodes. What the tests of a file leave on it is removed."""
+    cluster, kept = launched_pair
+    yield cluster
+    for node in (0, 1):
+        cluster.on(node, TIDY.format(kept=shlex.join(f"-e{name}" for name in kept)))

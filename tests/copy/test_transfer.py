@@ -22,6 +22,7 @@ from clusterctl.copy.report import NodeStage
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.topology import CopyTimeouts
 from clusterctl.domain.errors import CommandFailed, CommandTimeout, HostUnreachable, UsageError
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.operations.copy import UrlAccess, copy_to_cluster, copy_to_hosts
 from tests.copy.ssh_hosts import ssh_hosts, tree
 from tests.lab.running import wait_until
@@ -158,12 +159,14 @@ def test_a_link_of_unknown_rate_leaves_the_slowest_one_unknown(hosts, data):
             connections=access.connections,
             cluster=SimpleNamespace(nodes=nodes),
             target=lambda node: access.targets[node.index],
+            timeouts=Timeouts(),
         )
         request = CopyRequest((f"{data}/",), "~/links")
         rates = {"t0": 1e9}
-        copy_to_cluster(
+        report = copy_to_cluster(
             cluster, access.targets, request, watch=told.append, link_rates=lambda: rates
         )
+    assert report.ok, report
     assert (told[-1].slowest_link, told[-1].plan["predicted_s"]) == (None, None)
 
 

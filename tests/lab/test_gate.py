@@ -125,7 +125,8 @@ def test_no_key_is_refused(lab):
     ):
         status, _, said = send(lab, method, path, body, headers)
         assert (status // 100, code in said) == (4, True), (method, path, said)
-    assert client(lab, service="s3").list_buckets()["Buckets"] == []
+    buckets = client(lab, service="s3").list_buckets()["Buckets"]
+    assert "a-bucket" not in [one["Name"] for one in buckets]
 
 
 def test_what_was_changed_after_it_was_signed_is_refused(lab):

@@ -98,6 +98,7 @@ def test_a_program_of_sagemakers_and_what_it_leaves(pair, s3, tmp_path):
     pair.on(0, f"mkdir -m 0 {base}/model/closed")
     packed = pair.on(0, f"({PACK.format(job['id'], 'model')}) 2>&1 >/dev/null || echo failed")
     assert ("model/closed" in packed, packed.endswith("failed\n")) == (True, True)
+    pair.on(0, f"rmdir {base}/model/closed")
     (tmp_path / "own" / "model").mkdir(parents=True)
     status, _, err = pair.ctl("fetch", job["id"], str(tmp_path / "own"))
     assert (status, "has its own file model" in err) == (2, True), err
