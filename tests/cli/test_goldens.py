@@ -47,8 +47,9 @@ if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
     print({banner(2) + HEADER + rows(range(4)) + "Finished in 12.5"!r}, flush=True)
     if "HOROVOD_TIMELINE" in os.environ:
         open(os.environ["HOROVOD_TIMELINE"], "w").write({json.dumps(TRACE)!r})
-while "stay" in sys.argv:
-    time.sleep(0.1)
+if "stay" in sys.argv:
+    print("here", flush=True)
+    time.sleep(1000)
 """
 # Answers as TensorFlow Serving does.
 SERVER = """\
@@ -284,10 +285,11 @@ def test_jobs(pair, here):
     golden("results pair")
     golden.both("tuning pair")
     golden(f"{train} --detach --json -- stay")
-    eventually(lambda: "Finished" in pair.ctl("logs")[1], "the rows")
+    wait_for_ranks(pair)
     golden.both("watch pair --interval 1s", interrupt=True, lines=FIRST)
     golden("cancel pair")
     pair.ctl("train", "2", "--script", "~/mine/train.py", "--detach", "--", "stay")
+    wait_for_ranks(pair)
     golden("cancel pair --json")
     leave(pair)
     golden.both("kill pair --dry-run")
@@ -297,6 +299,11 @@ def test_jobs(pair, here):
     golden.both("clean-logs pair --jobs --dry-run", masks=SIZES)
     golden("clean-logs pair --jobs --keep-last 1", masks=SIZES)
     golden("clean-logs pair --jobs --json")
+
+
+def wait_for_ranks(pair) -> None:
+    """Wait for both. An mpirun that is ended before it has started them goes on for a while."""
+    eventually(lambda: pair.ctl("logs")[1].count("here\n") == 2, "the ranks")
 
 
 def leave(pair) -> None:
