@@ -100,6 +100,7 @@ def _replace(*indices: int) -> Action:
 class Command:
     """A command. `before` makes the state that it finds. `again` is what its user does after a
     failure. In the end the nodes with `indices` are in `state`. `back` leads to the state of `up`.
+    It is None where nodes have been stopped: their later commands also record the earlier cost.
     """
 
     act: Action
@@ -107,7 +108,7 @@ class Command:
     again: Action | None = None
     indices: tuple[int, ...] = (0, 1, 2)
     state: NodeState = NodeState.RUNNING
-    back: Action = nothing
+    back: Action | None = nothing
 
     @property
     def once_more(self) -> Action:
@@ -121,6 +122,6 @@ COMMANDS = {
     "remove": Command(_remove(1), indices=(0, 2), back=_add),
     "replace": Command(_replace(1)),
     "replace-head": Command(_replace(0)),
-    "stop": Command(stop, state=NodeState.STOPPED, back=start),
-    "start": Command(start, before=up_and_stopped),
+    "stop": Command(stop, state=NodeState.STOPPED, back=None),
+    "start": Command(start, before=up_and_stopped, back=None),
 }

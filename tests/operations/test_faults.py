@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.operations.commands import COMMANDS, down, nothing, shorten_timeouts, up
+from tests.operations.commands import COMMANDS, down, nothing, shorten_timeouts
 from tests.operations.fault_cases import (
     FOR_CHANGES,
     FOR_READS,
@@ -130,5 +130,4 @@ def converge(
         world.check_nothing()
         world.left_for(nothing)
     else:
-        command.back(world.launcher)
-        world.left_for(up)
+        world.leave(command)
