@@ -60,7 +60,14 @@ SERVED: dict[str, direct.App] = {}
 
 
 class DirectClients(Clients):
-    """Clients that call the server of this process directly. In other processes they use HTTP."""
+    """Clients that call the server of this process directly. In other processes they use HTTP.
+
+    Each is made once: to make one takes as long as ten calls.
+    """
+
+    def __init__(self, account: Account) -> None:
+        super().__init__(account)
+        self._made: dict[str, Any] = {}
 
     def in_region(self, region: str) -> DirectClients:
         elsewhere = DirectClients(replace(self.account, region=region))
@@ -68,7 +75,10 @@ class DirectClients(Clients):
         return elsewhere
 
     def _make(self, service: str, *arguments: Any, **named: Any) -> Any:
-        client = super()._make(service, *arguments, **named)
+        key = repr((service, arguments, named))
+        if key in self._made:
+            return self._made[key]
+        client = self._made[key] = super()._make(service, *arguments, **named)
         app = SERVED.get(client.meta.endpoint_url)
         # Requests to S3 have bodies that are streams.
         if app and service != "s3":
