@@ -45,6 +45,7 @@ LAB = (
     (r"(SECRET_ACCESS_KEY\W{1,4})[\w/+-]{40}", r"\1SECRET"),
     (r"\b(ami|key)-[0-9a-f]{17}\b", r"\1-ID"),
     (r"\b[0-9a-f]{32}\b", "ID"),
+    (r"\b[0-9a-f]{64}\b", "DIGEST"),
     (r"ssh-ed25519 [\w/+=]+", "ssh-ed25519 KEY"),
     (r"^(mode|limits|tcp|process) .*", r"\1  OF THIS MACHINE"),
     (r"python(-?)3\.\d+", r"python\g<1>3"),
@@ -74,7 +75,7 @@ VARIES = re.compile(
     r"|SCRIPTS|NOFILE|MEMLOCK)$"
 )
 # Subtrees about a machine, of which only the names are kept, and one value of each list.
-MACHINE = re.compile(r"^(facts|memory|gpus)$")
+MACHINE = re.compile(r"^(facts|memory|gpus|versions)$")
 NOTHING = re.compile(r"(?!)")
 
 
