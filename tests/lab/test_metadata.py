@@ -99,7 +99,7 @@ def ask(instances):
 
 
 def token_of(ask, one) -> dict[str, str]:
-    ttl = {"X_aws_ec2_metadata_token_ttl_seconds": "60"}
+    ttl = {"X_aws_ec2_metadata_token_ttl_seconds": "21600"}
     status, token = ask(one, "/latest/api/token", "PUT", **ttl)
     assert status == 200
     return {"X_aws_ec2_metadata_token": token}
