@@ -351,6 +351,7 @@ http.server.HTTPServer(("", int(given["rest_api_port"])), Handler).serve_forever
 
 
 @pytest.mark.parametrize("state", ["AVAILABLE", "END"])
+@pytest.mark.all
 def test_the_real_server_where_there_is_one(tmp_path, libraries, tiny, state):
     real = tmp_path / "bin" / "tensorflow_model_server"
     real.parent.mkdir()

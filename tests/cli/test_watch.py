@@ -128,6 +128,7 @@ def terminal(ranks):
     made.process.wait()
 
 
+@pytest.mark.all
 def test_a_frozen_node_is_a_row_and_q_quits(ranks, terminal):
     terminal.shows(r"an mpirun typed by hand, running .*, 2 ranks")
     terminal.shows(r"pair-0 +0 [SR] \d+% ")

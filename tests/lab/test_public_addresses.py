@@ -148,6 +148,7 @@ def test_the_subnet_and_the_launch_decide(instances, ec2):
     assert found == launched
 
 
+@pytest.mark.all
 def test_an_elastic_address_from_allocation_to_release(instances, ec2, elastic):
     one = instances.up()[0]
     id, own = one["InstanceId"], one["PublicIpAddress"]

@@ -51,6 +51,7 @@ def blamed(report):
     return [(one.check_id, one.host) for one in findings(report, "quad")]
 
 
+@pytest.mark.all
 def test_a_slow_link_is_named(quad):
     """On an idle machine no other link is named: tests/bench/test_network.py shows that."""
     with quad.fault(2, "shape", "unshape", "--rate", "10mbit"):

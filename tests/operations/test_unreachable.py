@@ -177,6 +177,7 @@ def ids(pair) -> list[str]:
         ],
     ),
 )
+@pytest.mark.all
 def test_a_node_that_does_not_answer(pair, fault, undo, message, helps):
     assert "yes" in pair.ctl("status")[1]
     instance_id = ids(pair)[1]

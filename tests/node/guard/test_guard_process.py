@@ -75,6 +75,7 @@ def test_a_new_end_is_taken_up(guard):
 BROKEN = ["", "{", "[]", "null", '{"cluster": "demo", "ends_at": "soon"}', "{}", "[" * 90000]
 
 
+@pytest.mark.all
 def test_broken_settings_change_nothing(guard):
     guard.tell(over(15))
     guard.start()
@@ -173,6 +174,7 @@ def test_the_log_does_not_grow_without_end(guard):
     wait_until(lambda: 0 < len(guard.log) < 10_000, "a new log")
 
 
+@pytest.mark.all
 def test_hanging_helpers_hold_nothing_up(guard):
     for name in ("nvidia-smi", "wall"):
         guard.command(name, "#!/bin/sh\nexec sleep 60\n")
