@@ -18,10 +18,9 @@ _CREATE, _DELETE = "ec2.CreateTags", "ec2.DeleteTags"
 def own_tags_count(client: EC2Client) -> Iterator[None]:
     """Let DescribeInstances show all tags that this client has set and removed since.
 
-    EC2 is eventually consistent (AWS, "Ensuring idempotency in Amazon EC2 API requests" and
-    "Eventual consistency"): for some seconds after CreateTags, a read may show the tags of before,
-    also after another read that showed the new ones. A command that decides by tags that it has
-    just written would decide by the old ones.
+    EC2 is eventually consistent (EC2's developer guide, "Eventual consistency"): for some seconds
+    after CreateTags, a read may show the tags of before, also after another read that showed the
+    new ones. A command that decides by tags that it has just written would decide by the old ones.
     """
     # Instance id -> key -> value; None for a tag that was removed.
     written: dict[str, dict[str, str | None]] = {}

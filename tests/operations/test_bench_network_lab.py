@@ -60,12 +60,12 @@ def test_a_slow_link_is_named(quad):
     assert len(report.many) == len(report.one) == len(report.rtt) == 12
     for pair, rate in report.many.items():
         # On a busy machine, what waits in the buffers makes a rate look higher than the link's.
-        assert 0 < rate / MBIT < 5 * (10 if "quad-2" in pair else 100), pair
+        assert 0 < rate / MBIT < (3 * 10 if "quad-2" in pair else 1.1 * 100), pair
     [table] = report.allreduce
     assert (table.program, table.ranks, table.error) == ("MPI_Allreduce", 4, "")
     assert [row.bytes for row in table.rows][:3] == [8, 1024, 65536]
     # No rank's link carries more than the slowest one, except for a burst.
-    assert table.rows[3].busbw < 5 * 10 * MBIT
+    assert table.rows[3].busbw < 1.1 * 10 * MBIT
     assert [left_on(quad, node) for node in range(4)] == [""] * 4
 
 
