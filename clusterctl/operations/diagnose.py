@@ -52,9 +52,9 @@ BESIDE_S = 3.0
 ENDING_S = 1.5
 # Time to send py-spy to a node that lacks it: a home uplink is slow.
 SEND_WITHIN_S = 30.0
-# A node has a slow link if its greeting takes at least 0.3 s and 10 times as long as the quickest
+# A node has a slow link if its round trip takes at least 0.2 s and 10 times as long as the quickest
 # node's.
-SLOW_GREETING_S, SLOW_GREETING = 0.3, 10
+SLOW_S, TIMES_SLOWER = 0.2, 10
 LOG_LINES = 2000
 DOWNLOAD_WITHIN_S = 60.0
 
@@ -92,7 +92,7 @@ class PySpies:
     `cache`. Thread-safe."""
 
     cache: Path
-    _quickest_s: float = math.inf
+    _nearest_s: float = math.inf
     _found: dict[str, tuple[PySpyFile | None, str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -105,19 +105,20 @@ class PySpies:
             return self._found[machine]
 
     def for_node(
-        self, machine: str, kept: Sequence[str], greeting_s: float
+        self, machine: str, kept: Sequence[str], round_trip_s: float | None
     ) -> tuple[PySpyFile | None, str, bytes]:
         """Return the program for a node, the reason if there is none, and the bytes to send it.
 
         `kept` are the programs that the node has already. None is sent over a link that is far
-        slower than the others', where that would use up the whole time: the node's greeting took
-        `greeting_s`.
+        slower than the others', where that would use up the whole time. `round_trip_s` is that of
+        the link, None if it is not known.
         """
-        self._quickest_s = min(self._quickest_s, greeting_s)
+        round_trip_s = round_trip_s or 0.0
+        self._nearest_s = min(self._nearest_s, round_trip_s or math.inf)
         spy, why = self.of(machine)
         if spy is None or spy.name in kept:
             return spy, why, b""
-        if greeting_s >= max(SLOW_GREETING_S, SLOW_GREETING * self._quickest_s):
+        if round_trip_s >= max(SLOW_S, TIMES_SLOWER * self._nearest_s):
             return None, "its link is too slow to send py-spy over it", b""
         return spy, "", spy.packed
 
@@ -243,13 +244,13 @@ def ask(
     of the job (else None). Raise HostError."""
     run = functools.partial(access.connections.run, target)
     # Log in first: the greeting's time is used as the link's delay and must not include the login.
-    access.connections.session(target)
+    session = access.connections.session(target)
     asked_at = time.time()
     result = run(GREETING, timeout_s=CONNECT_WITHIN_S)
     answered_at = time.time()
     # A login shell may print a greeting of its own first.
     words = [*result.stdout.rpartition("clusterctl ")[2].split(), "", ""]
-    spy, why, send = spies.for_node(words[1], words[2:], answered_at - asked_at)
+    spy, why, send = spies.for_node(words[1], words[2:], session.round_trip_s)
     question = {
         "py_spy": spy.name if spy else "",
         "py_spy_missing": why,

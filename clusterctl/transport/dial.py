@@ -11,6 +11,7 @@ import resource
 import select
 import socket
 import subprocess
+import sys
 import termios
 import time
 from collections.abc import Iterable
@@ -18,6 +19,9 @@ from typing import Any
 
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.transport.target import Target
+
+# tcpi_rtt, the smoothed round trip in microseconds, in struct tcp_info of linux/tcp.h.
+RTT_AT = 68
 
 
 class KeepAliveSocket:
@@ -44,6 +48,11 @@ class KeepAliveSocket:
     def has_room(self) -> bool:
         """Whether a request can be sent without blocking on a full send window."""
         return True
+
+    @property
+    def round_trip_s(self) -> float | None:
+        """The time in which the host's kernel acknowledges data, None if it is not known."""
+        return None
 
     def limit_silence(self, silence_s: float) -> None:
         """End the connection if the host does not acknowledge data for so many seconds."""
@@ -73,6 +82,14 @@ class QuickAckSocket(KeepAliveSocket):
         with contextlib.suppress(OSError):
             fcntl.ioctl(self.sock.fileno(), termios.TIOCOUTQ, unsent)
         return unsent[0] > 0
+
+    @property
+    def round_trip_s(self) -> float | None:
+        try:
+            info = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, RTT_AT + 4)
+        except OSError:
+            return None
+        return int.from_bytes(info[RTT_AT:], sys.byteorder) / 1e6
 
     def limit_silence(self, silence_s: float) -> None:
         for level, option, value in (

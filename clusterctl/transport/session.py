@@ -132,6 +132,13 @@ class Session:
             return False
         return True
 
+    @property
+    def round_trip_s(self) -> float | None:
+        """The round trip that the kernel measured on this connection: it tells of the link, however
+        busy the host is. None if it is not known, as over a jump host."""
+        transport = self.client.get_transport()
+        return cast("KeepAliveSocket", transport.sock).round_trip_s if transport else None
+
     def limit_silence(self, silence_s: float) -> None:
         """Close the connection once the host gives no sign of life for about so many seconds."""
         transport = self.client.get_transport()

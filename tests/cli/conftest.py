@@ -59,10 +59,12 @@ def runtime(monkeypatch) -> Iterator[Path]:
 def keepers(runtime: Path) -> list[int]:
     """Return the processes that listen on sockets in the folder."""
     lines = Path("/proc/net/unix").read_text().splitlines()
-    inodes = {line.split()[6] for line in lines if f" {runtime}/" in line}
+    inodes = {f"socket:[{line.split()[6]}]" for line in lines if f" {runtime}/" in line}
     found = set()
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if str(link.readlink()).strip("socket:[]") in inodes:
-                found.add(int(link.parts[2]))
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            for link in (folder / "fd").iterdir():
+                with contextlib.suppress(OSError):  # it was closed
+                    if str(link.readlink()) in inodes:
+                        found.add(int(folder.name))
     return sorted(found)

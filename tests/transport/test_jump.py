@@ -75,6 +75,7 @@ def test_two_jumps(ssh_server):
     target = behind(ssh_server, 3, jump=behind(ssh_server, 2))
     with ssh_server.connections() as connections:
         assert connections.run(target, "echo in").stdout == "in\n"
+        assert connections.session(target).round_trip_s is None, "not known"
 
 
 @pytest.mark.parametrize("number", [1, 30])
