@@ -122,7 +122,9 @@ def test_pictures(ending):
     assert draw(panels, ending).startswith(SIGNATURES[ending])
 
 
-@pytest.mark.parametrize("text", [NAN, rows([0, 1]), rows([0]), evaluation(), TRAINING + NAN])
+@pytest.mark.parametrize(
+    "text", usual(2, [NAN, rows([0]), rows([0, 1]), evaluation(), TRAINING + NAN])
+)
 def test_a_picture_is_drawn_of_a_few_rows(text):
     runs = read(text).runs
     assert draw(run_panels(runs, REFERENCES[0]), "png").startswith(SIGNATURES["png"])
