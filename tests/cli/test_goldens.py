@@ -1,56 +1,39 @@
 """What each command prints: its screen, its --json and its dry run, recorded over the lab.
 
 A change of behaviour shows as a diff of the records. Renew them with
-`pytest tests/cli/test_goldens.py --snapshot-update`, and read the diff. Screens that
-test_screens.py has are not recorded twice. The last test names what neither has.
+`pytest tests/cli/test_goldens*.py --snapshot-update`, and read the diff. Screens that
+test_screens.py has are not recorded twice. The last test names what none of them has.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 from pathlib import Path
 
 import pytest
-from syrupy.extensions.amber import AmberSnapshotExtension
 
 from clusterctl.cli.copyclust import copyclust
 from clusterctl.cli.runclust import runclust
 from clusterctl.cli.verify import copyclust_verify
 from clusterctl.diagnosis import bundle
-from clusterctl.lab.record import read_record
 from clusterctl.operations.serving import LIBRARIES
-from tests.bootstrap.wheels import TRAINING, make_wheelhouse
-from tests.cli.forks import run_one
-from tests.cli.masks import LAB, NOTHING, SIZES, VARIES, masked, masked_json
+from tests.cli.golden import TRAINER, Golden
+from tests.cli.masks import SIZES, masked_json
 from tests.cli.running import CommandLine, clusterctl
 from tests.cli.test_every_command import commands
 from tests.diagnosis.made_up import job_of, own, samples, with_rank
-from tests.jobs.test_horovod import TRACE
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
-from tests.lab.running import newest_image, once_client
+from tests.lab.running import once_client
 from tests.moto_ec2 import client, moto_client, moto_url
-from tests.pair import LabCluster, eventually
+from tests.pair import eventually
 
 __all__ = ["client", "clusterctl", "moto_client", "moto_url"]
 
-EXAMPLES = "examples/horovod/tensorflow"
 LOGS = Path(__file__).parents[1] / "explain" / "logs"
 
 
-# A trainer that prints rows as the real one does, without TensorFlow. With `stay` it does not end.
-TRAINER = f"""\
-import os, sys, time
-if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
-    print({banner(2) + HEADER + rows(range(4)) + "Finished in 12.5"!r}, flush=True)
-    if "HOROVOD_TIMELINE" in os.environ:
-        open(os.environ["HOROVOD_TIMELINE"], "w").write({json.dumps(TRACE)!r})
-if "stay" in sys.argv:
-    print("here", flush=True)
-    time.sleep(1000)
-"""
 # Answers as TensorFlow Serving does.
 SERVER = """\
 #!/usr/bin/python3
@@ -75,46 +58,6 @@ http.server.ThreadingHTTPServer(("", port), Model).serve_forever()
 """
 FIRST, LAST = slice(0, 1), slice(-1, None)
 SERVING = "/usr/local/bin/tensorflow_model_server"
-
-
-class Golden:
-    """Runs commands, and compares what they print with the records, which bear their words."""
-
-    def __init__(self, snapshot, folder: Path, environ: dict[str, str], masks=LAB) -> None:
-        self._snapshot = snapshot(extension_class=AmberSnapshotExtension)
-        self._folder = folder
-        self._masks = masks
-        self._environ = {**os.environ, "HOME": str(folder), "COLUMNS": "100", **environ}
-
-    def __call__(self, line: str, *, sort=False, lines=slice(None), masks=(), **more) -> str:
-        """Record `clusterctl LINE`. Return its stdout.
-
-        `sort`: its lines have no order. `lines`: only these lines of its output are recorded.
-        """
-        program = more.get("program", "clusterctl")
-        status, out, err = run_one(shlex.split(line), self._environ, self._folder, **more)
-        whole = out
-        out = "".join(out.splitlines(True)[lines])
-        if "--json" in line:
-            out = masked_json(out, VARIES if self._masks else NOTHING, sort)
-        elif sort:
-            out, err = ("".join(sorted(text.splitlines(True))) for text in (out, err))
-        self.compare(f"{program} {line}", status, out, err, masks)
-        return whole
-
-    def both(self, line: str, **more) -> None:
-        """Record a command that can be repeated, without and with --json."""
-        self(line, **more)
-        self(f"{line} --json", **more)
-
-    def compare(self, line: str, status: int, out: str, err: str, masks=()) -> None:
-        assert "Traceback" not in err, err
-        line, text = (
-            one.replace(str(self._folder), "HERE").replace(TRAINING, "ENVIRONMENT")
-            for one in (line, f"$ {line}\n{out}--\n{err}exit {status}\n")
-        )
-        name = masked(line, self._masks).removeprefix("clusterctl ")
-        assert masked(text, (*self._masks, *masks)) == self._snapshot(name=name)
 
 
 @pytest.fixture
@@ -158,79 +101,6 @@ def test_what_needs_no_host(at_moto, clusterctl):
     for command in ("network up", "network status", "network down"):
         at_moto(command, "training", "--json")
     at_moto("network s3", "--json")
-
-
-def test_the_life_of_a_cluster(snapshot, lab_home, tmp_path):
-    """One cluster in a lab of its own, which nothing else uses."""
-    environ = {"CLUSTERCTL_HOME": str(lab_home.path), "CLUSTERCTL_LAB": "1"}
-    golden = Golden(snapshot, tmp_path, environ)
-    golden("lab start")
-    golden.both("lab env")
-    golden("up gold --nodes 1 --instance-type p3.2xlarge")
-    golden.both("lab status")
-    golden.both("hosts gold")
-    golden("list --json")
-    golden("costs --json")
-    node = json.loads(golden("status gold --json"))["nodes"][0]["instance_id"]
-    wheels = make_wheelhouse(tmp_path / "wheels")
-    install = f"env install gold --prefix /opt/tiny/environment --wheelhouse {wheels}"
-    golden(f"{install} --dry-run")
-    golden.both(install)
-    golden.both("env status gold")
-    record = read_record(lab_home.path)
-    LabCluster(record, "gold").put(f"{EXAMPLES}/train_imagenet_resnet_hvd.py", TRAINER)
-    bench = "bench gold --gpus 1 --repeats 1 --steps 2 --warmup 1 --seed 1 --out kept"
-    golden.both(f"{bench} --dry-run")
-    golden.both(bench)
-    for command in ("stop gold", "start gold"):
-        golden(command)
-    for command in ("stop gold", "start gold"):
-        golden(f"{command} --json")
-    golden("add gold 1")
-    golden.both("quarantine gold 1")
-    golden.both("release gold 1")
-    golden.both("replace gold 1")
-    golden("remove gold 1")
-    golden.both("reboot gold 0")
-    golden("up gold --nodes 2 --instance-type p3.2xlarge --json")
-    golden("remove gold 1 --json")
-    golden("add gold 1 --json")
-    faults(golden, node)
-    golden("down gold --json --yes")
-    golden(f"lab fault interrupt {spot_instance(record)} --in 300s")
-    golden("lab stop")
-
-
-def spot_instance(record) -> str:
-    """Launch a spot instance, the only one that runs in the lab. Return its id."""
-    ec2 = once_client(record)
-    launched = ec2.run_instances(
-        ImageId=newest_image(ec2),
-        InstanceType="p3.2xlarge",
-        InstanceMarketOptions={"MarketType": "spot"},
-        MinCount=1,
-        MaxCount=1,
-    )
-    node = str(launched["Instances"][0]["InstanceId"])
-    running = {"Name": "instance-state-name", "Values": ["running"]}
-    eventually(
-        lambda: ec2.describe_instances(Filters=[running])["Reservations"], "the spot instance"
-    )
-    return node
-
-
-def faults(golden, node: str) -> None:
-    """Record the faults, each followed by its undoing."""
-    for line in (
-        f"cut {node}", f"mend {node}", f"freeze {node}", f"thaw {node}",
-        f"fill {node} --left 1MiB", f"drain {node}", f"readonly {node}", f"writable {node}",
-        f"gpu {node} --lost", f"heal {node}", f"shape {node} --rate 1gbit", f"unshape {node}",
-        "boot --slow 10", "capacity p4d.24xlarge us-east-1a 0", "delay RunInstances 2s",
-        "error RunInstances InsufficientInstanceCapacity", "lost RunInstances",
-        "quota L-1216C47A 8", "throttle RunInstances --rate 1 --burst 1",
-        "lag --visible 2s", "list", "list --json", "clear",
-    ):  # fmt: skip
-        golden(f"lab fault {line}")
 
 
 @pytest.fixture(scope="module")
@@ -347,7 +217,7 @@ STATUSES = {
     "explain": (2, "its log has an error"),
     "watch": (130, "it goes on until Ctrl-C"),
 }
-RECORDS = ("test_goldens", "test_screens")
+RECORDS = ("test_goldens", "test_goldens_life", "test_screens")
 RECORDED = re.compile(
     r"^  \$ ((?:clusterctl|runclust|copyclust).*)\n(?:  .*\n)*?  exit (\d+)$", re.M
 )
