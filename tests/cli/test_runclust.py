@@ -15,6 +15,7 @@ import pytest
 from tests.cli.programs import BIN, call
 from tests.lab.running import wait_until
 from tests.transport.conftest import running_sshd
+from tests.variants import usual
 
 
 def python(program: str) -> subprocess.CompletedProcess[str]:
@@ -265,7 +266,7 @@ def test_few_files_may_be_open(home, hosts):
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("options", [[], ["-b"], ["--json"]])
+@pytest.mark.parametrize("options", usual(1, [[], (["-b"],), (["--json"],)]))
 def test_a_reader_that_goes_away_is_no_trouble_of_the_hosts(
     home, hosts, options, unbuffered, monkeypatch
 ):

@@ -22,6 +22,7 @@ from clusterctl.transport.keys import PinnedHostKeys
 from clusterctl.transport.target import Target
 from tests.moto_ec2 import clients_with
 from tests.operations.clusters import ED25519, OTHER, cluster, node
+from tests.variants import usual
 
 WEIRD = ["plain", "with space", "100% %h %%", 'it\'s "quoted"', "#hash", "ünï", "back\\slash"]
 
@@ -209,7 +210,7 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("command", WRITERS)
+@pytest.mark.parametrize("command", usual(2, WRITERS))
 def test_what_a_tag_says_is_no_setting_of_ssh(client, tmp_path, command):
     """A user who may tag instances cannot run commands on the machine of a user who logs in."""
     launcher = Launcher(
