@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from tests.cli.programs import BIN, call
+from tests.cli.programs import BIN, forked
 
 
 @pytest.fixture
@@ -47,18 +47,18 @@ def test_names_and_contents_are_kept(home, one_host, tmp_path):
     for name in ("plain", "with space", "qu'o\"te", "ünï", "a:b", "$HOME", "-rf"):
         (source / name).write_text("content\n")
         os.utime(source / name, (1e9, 1e9))
-    done = call("copyclust", one_host, f"{source}/", f"{target}/")
+    done = forked("copyclust", one_host, f"{source}/", f"{target}/")
     assert done.returncode == 0, done.stderr
     assert copy_of(target) == copy_of(source)
     assert {path.stat().st_mtime for path in target.iterdir()} == {1e9}
     assert done.stdout.startswith("127.0.0.1: 7 files, 56 B in ")
-    again = call("copyclust", one_host, f"{source}/", f"{target}/")
+    again = forked("copyclust", one_host, f"{source}/", f"{target}/")
     assert again.stdout.startswith("127.0.0.1: up to date (7 files, 56 B), ")
 
 
 def test_one_host_is_bad_and_the_other_gets_it(home, hosts, source, tmp_path):
     hosts.write_text("127.0.0.1\nno-such-host.invalid\n")
-    done = call("copyclust", "--json", hosts, source / "file", tmp_path / "copy")
+    done = forked("copyclust", "--json", hosts, source / "file", tmp_path / "copy")
     report = json.loads(done.stdout.splitlines()[-1])
     good, bad = report["nodes"]
     assert (report["event"], report["ok"], report["exit_status"]) == ("report", False, 255)
@@ -72,7 +72,7 @@ def test_from_a_host_of_the_file(home, hosts, source, tmp_path):
     hosts.write_text("127.0.0.1\n127.0.0.2\n")
     arguments = (hosts, f"{source}/", tmp_path / "to")
     for place in ("1", "127.0.0.2"):
-        done = call("copyclust", "--dry-run", "--from", place, *arguments)
+        done = forked("copyclust", "--dry-run", "--from", place, *arguments)
         assert done.returncode == 0, done.stderr
         assert "would be copied" in done.stdout
 
@@ -94,7 +94,7 @@ def test_from_a_host_of_the_file(home, hosts, source, tmp_path):
     ],
 )
 def test_requests_that_make_no_sense(home, hosts, argv, says):
-    done = call("copyclust", *[hosts if word == "HOSTS" else word for word in argv])
+    done = forked("copyclust", *[hosts if word == "HOSTS" else word for word in argv])
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
@@ -102,7 +102,7 @@ def test_requests_that_make_no_sense(home, hosts, argv, says):
 
 @pytest.mark.parametrize("source", [("/no/such",), ("--from", "0", "/no/such")])
 def test_a_refused_request_as_json(home, one_host, source):
-    done = call("copyclust", "--json", *source[:-1], one_host, source[-1], "to")
+    done = forked("copyclust", "--json", *source[:-1], one_host, source[-1], "to")
     report = json.loads(done.stdout.splitlines()[-1])
     assert (done.returncode, report["exit_status"], report["error"]) == (2, 2, "UsageError")
     assert "there is nothing at" in report["message"]
@@ -125,6 +125,6 @@ def test_ctrl_c_leaves_what_can_go_on(home, one_host, tmp_path):
     assert process.returncode == 130
     assert stderr.splitlines()[-1] == "interrupted"
     assert not target.exists()
-    assert call("copyclust", one_host, source, target).returncode == 0
+    assert forked("copyclust", one_host, source, target).returncode == 0
     assert target.read_bytes() == source.read_bytes()
     assert not (tmp_path / ".clusterctl-copy").exists()

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from tests.cli.programs import BIN, call
+from tests.cli.programs import BIN, call, forked
 from tests.lab.running import wait_until
 from tests.transport.conftest import running_sshd
 from tests.variants import usual
@@ -28,7 +28,7 @@ def lines(*hosts: int, text: str) -> list[str]:
 
 
 def test_every_line_has_its_host(home, hosts):
-    done = call("runclust", hosts, "echo one; echo two; echo three >&2")
+    done = forked("runclust", hosts, "echo one; echo two; echo three >&2")
     assert sorted(done.stdout.splitlines()) == sorted(
         lines(1, 2, 3, 4, text="one") + lines(1, 2, 3, 4, text="two")
     )
@@ -37,13 +37,13 @@ def test_every_line_has_its_host(home, hosts):
 
 
 def test_a_last_line_without_an_end(home, hosts):
-    done = call("runclust", hosts, "printf x")
+    done = forked("runclust", hosts, "printf x")
     assert sorted(done.stdout.splitlines()) == lines(1, 2, 3, 4, text="x")
 
 
 def test_identical_output_is_shown_once(home, hosts):
     command = "case $SSH_CONNECTION in *' 127.0.0.2 '*) echo b;; *) echo a;; esac"
-    done = call("runclust", "-b", hosts, command)
+    done = forked("runclust", "-b", hosts, command)
     assert done.stderr == ""
     assert done.stdout == (
         "---------------\n127.0.0.[1,3-4] (3)\n---------------\na\n"
@@ -52,7 +52,7 @@ def test_identical_output_is_shown_once(home, hosts):
 
 
 def test_the_tutorials_third_argument(home, hosts):
-    done = call("runclust", hosts, "true", "verbose")
+    done = forked("runclust", hosts, "true", "verbose")
     assert [line.split(",")[0] for line in sorted(done.stderr.splitlines())] == [
         f"On 127.0.0.{number}: exit status 0" for number in range(1, 5)
     ]
@@ -60,14 +60,14 @@ def test_the_tutorials_third_argument(home, hosts):
 
 def test_the_highest_exit_status(home, hosts):
     command = "case $SSH_CONNECTION in *' 127.0.0.2 '*) exit 7;; *' 127.0.0.3 '*) exit 3;; esac"
-    done = call("runclust", hosts, command)
+    done = forked("runclust", hosts, command)
     assert done.returncode == 7
     assert done.stderr.splitlines() == ["127.0.0.3: exit status 3", "127.0.0.2: exit status 7"]
 
 
 def test_one_host_is_bad_and_the_others_finish(home, hosts):
     hosts.write_text(hosts.read_text() + "no-such-host.invalid slots=8\n")
-    done = call("runclust", hosts, "echo ok")
+    done = forked("runclust", hosts, "echo ok")
     assert sorted(done.stdout.splitlines()) == lines(1, 2, 3, 4, text="ok")
     assert done.returncode == 255
     [trouble] = done.stderr.splitlines()
@@ -76,7 +76,7 @@ def test_one_host_is_bad_and_the_others_finish(home, hosts):
 
 def test_one_host_does_not_end_in_time(home, hosts):
     command = "echo begun; case $SSH_CONNECTION in *' 127.0.0.4 '*) exec sleep 60;; esac"
-    done = call("runclust", "--timeout", "4s", hosts, command)
+    done = forked("runclust", "--timeout", "4s", hosts, command)
     assert sorted(done.stdout.splitlines()) == lines(1, 2, 3, 4, text="begun")
     assert done.returncode == 255
     assert done.stderr.startswith("127.0.0.4: did not end within 4 s")
@@ -84,7 +84,7 @@ def test_one_host_does_not_end_in_time(home, hosts):
 
 def test_json_has_every_host_in_order(home, hosts):
     hosts.write_text("127.0.0.3\nno-such-host.invalid\n127.0.0.1\n")
-    done = call("runclust", "--json", hosts, "echo out; echo err >&2; exit 2")
+    done = forked("runclust", "--json", hosts, "echo out; echo err >&2; exit 2")
     first, second, third = json.loads(done.stdout)
     assert [first["host"], second["host"], third["host"]] == [
         "127.0.0.3",
@@ -109,7 +109,7 @@ def test_no_input_when_asked(home, hosts):
 
 def test_a_command_keeps_its_quotes(home, hosts):
     hosts.write_text("127.0.0.1\n")
-    done = call("runclust", hosts, """echo "a  'b'" '$HOME' ünï; echo \\\\n""")
+    done = forked("runclust", hosts, """echo "a  'b'" '$HOME' ünï; echo \\\\n""")
     assert done.stdout == "127.0.0.1: a  'b' $HOME ünï\n127.0.0.1: \\n\n"
 
 
@@ -152,7 +152,7 @@ def test_hosts_behind_a_jump_host_share_one_connection_to_it(home, hosts, tmp_pa
         key = re.search("IdentityFile (.*/sshd.*)", config.read_text())[1]
         for options in ([], ["--key", key], ["--user", getpass.getuser()]):
             before = jump.logins
-            done = call("runclust", *options, hosts, "echo in")
+            done = forked("runclust", *options, hosts, "echo in")
             assert sorted(done.stdout.splitlines()) == sorted(lines(*range(2, 26), text="in"))
             assert (done.returncode, jump.logins - before) == (0, 1)
 
@@ -170,7 +170,7 @@ def test_hosts_behind_a_jump_host_share_one_connection_to_it(home, hosts, tmp_pa
     ],
 )
 def test_requests_that_make_no_sense(home, hosts, argv, says):
-    done = call("runclust", *[hosts if word == "HOSTS" else word for word in argv])
+    done = forked("runclust", *[hosts if word == "HOSTS" else word for word in argv])
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
@@ -178,7 +178,7 @@ def test_requests_that_make_no_sense(home, hosts, argv, says):
 
 def test_a_host_named_twice(home, hosts):
     hosts.write_text("a slots=8\nb\na\n")
-    done = call("runclust", hosts, "true")
+    done = forked("runclust", hosts, "true")
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{hosts}: a is on lines 1 and 3" in done.stderr
 
@@ -218,7 +218,7 @@ def test_a_named_key_with_a_passphrase_is_the_agents(home, hosts, ssh_server, mo
     locked.chmod(0o600)
     subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", locked], check=True)
     config.write_text(config.read_text().replace(str(ssh_server.key), str(locked)))
-    refused = call("runclust", hosts, "true")
+    refused = forked("runclust", hosts, "true")
     assert (refused.returncode, f"ssh-add {locked}" in refused.stderr) == (2, True)
     sock = home / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", sock], stdout=subprocess.DEVNULL)
@@ -226,7 +226,7 @@ def test_a_named_key_with_a_passphrase_is_the_agents(home, hosts, ssh_server, mo
         wait_until(sock.exists, "the agent")
         monkeypatch.setenv("SSH_AUTH_SOCK", str(sock))
         subprocess.run(["ssh-add", "-q", ssh_server.key], check=True)
-        assert call("runclust", hosts, "echo in").stdout.count("in") == 4
+        assert forked("runclust", hosts, "echo in").stdout.count("in") == 4
     finally:
         agent.terminate()
         agent.wait()
@@ -251,7 +251,7 @@ def test_a_second_call_needs_no_ssh_library(home, hosts, runtime):
 
 def test_json_says_where_output_was_cut(home, hosts):
     hosts.write_text("127.0.0.1\n")
-    done = call("runclust", "--json", hosts, "head -c 17000000 /dev/zero | tr '\\0' x")
+    done = forked("runclust", "--json", hosts, "head -c 17000000 /dev/zero | tr '\\0' x")
     [cut] = json.loads(done.stdout)
     assert (len(cut["stdout"]), cut["truncated"]) == (16 << 20, True)
 
