@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -43,6 +44,11 @@ TABLE: dict[str, tuple[str, str]] = {
     "SSOTokenLoadError": ("there is no AWS login", "log in: aws sso login"),
     "TokenRetrievalError": ("the AWS login has expired", "log in again: aws sso login"),
     "CredentialRetrievalError": ("", "check the profile's credential_process or login"),
+    "AuthFailure.ServiceLinkedRoleCreationNotPermitted": (
+        "the account has no service-linked role for spot instances, and you may not create it",
+        "ask whoever runs the account to do it once: "
+        "aws iam create-service-linked-role --aws-service-name spot.amazonaws.com",
+    ),
     "AuthFailure*": (
         "EC2 does not accept these credentials in this region",
         "check the key, and that the region is enabled for your account",
@@ -107,6 +113,10 @@ TABLE: dict[str, tuple[str, str]] = {
         "EC2 has not enough machines of this type now: {message}",
         "nothing was launched; try later, another zone or region, or a smaller type",
     ),
+    "InsufficientVolumeCapacity": (
+        "EC2 has not enough room for volumes here now: {message}",
+        "nothing was launched; try later or another zone",
+    ),
     "InsufficientFreeAddressesInSubnet": ("", "use a larger subnet"),
     "VcpuLimitExceeded": (
         "the account's vCPU quota is too small: {message}",
@@ -165,17 +175,10 @@ _OUTCOME_UNKNOWN = frozenset(
         "ResponseParserError",
     )
 )
-# EC2 sends these with HTTP 500 or 503, but they are definite refusals.
-_REFUSED_WITH_5XX = frozenset(
-    (
-        "InsufficientInstanceCapacity",
-        "InsufficientHostCapacity",
-        "InsufficientReservedInstanceCapacity",
-        "InsufficientCapacity",
-        "UnfulfillableCapacity",
-        "RequestLimitExceeded",
-        "EC2ThrottledException",
-    )
+# EC2 sends refusals for want of room with HTTP 500 or 503 too, under "Server error codes" in
+# docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html.
+_REFUSED_WITH_5XX = re.compile(
+    r"(Insufficient|Unfulfillable).*|.*(LimitExceeded|CapacityExceeded)|EC2ThrottledException"
 )
 
 
@@ -184,7 +187,7 @@ def outcome_unknown(error: AwsError) -> bool:
     response = getattr(error.__cause__, "response", None) or {}
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:
-        return error.code not in _REFUSED_WITH_5XX
+        return not _REFUSED_WITH_5XX.fullmatch(error.code)
     return error.code in _OUTCOME_UNKNOWN
 
 

@@ -112,6 +112,7 @@ ATTEMPTS = 5
 # with one of these codes.
 MADE_JUST_NOW = (
     "InvalidGroup.NotFound",
+    "InvalidSecurityGroupID.NotFound",
     "InvalidKeyPair.NotFound",
     "InvalidPlacementGroup.Unknown",
 )

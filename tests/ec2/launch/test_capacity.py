@@ -34,6 +34,8 @@ REFUSAL = (
     [
         ("InsufficientInstanceCapacity", RefusalAction.NEXT_PLACE),
         ("Server.InsufficientInstanceCapacity", RefusalAction.NEXT_PLACE),
+        ("InsufficientVolumeCapacity", RefusalAction.NEXT_PLACE),
+        ("Server.InsufficientVolumeCapacity", RefusalAction.NEXT_PLACE),
         ("UnfulfillableCapacity", RefusalAction.NEXT_PLACE),
         ("Unsupported", RefusalAction.NEXT_PLACE),
         ("InsufficientFreeAddressesInSubnet", RefusalAction.NEXT_PLACE),

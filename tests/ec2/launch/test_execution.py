@@ -124,6 +124,7 @@ def test_of_two_launches_the_first_stays_written_until_both_show(launches):
     [
         # EC2 may not show a new resource yet.
         (["InvalidGroup.NotFound"] * 2, 3),
+        (["InvalidSecurityGroupID.NotFound"] * 2, 3),
         (["InvalidKeyPair.NotFound"] * 2, 3),
         # Another program has added the rule meanwhile.
         (["InvalidPermission.Duplicate"], 1),

@@ -55,6 +55,15 @@ def test_the_zone_that_ec2_names_is_next(launches, faults):
     )
 
 
+@pytest.mark.parametrize("code", ["InsufficientVolumeCapacity", "InsufficientCapacityOnHost"])
+def test_a_zone_without_room_for_volumes_is_left_at_once(launches, code):
+    launches.refuse(code, 500)
+    launches.up(SPEC)
+    assert zones_of(launches) == ["a", "b"], "EC2 has answered: nothing is asked twice"
+    assert launches.alive() == [(0, "b"), (1, "b")]
+    assert (read_launches(launches.record), launches.clock.waits) == ((), [])
+
+
 def test_without_capacity_anywhere_nothing_is_launched(launches, faults):
     scarce(faults, left=1)
     error = refused(launches)
