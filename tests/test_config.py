@@ -283,6 +283,7 @@ defaults: &all
   disk-gib: 500
   disk-iops: 6000
   disk-throughput: 500
+  disk-load: 0
   kms-key: alias/mine
   tag: {a: b}
   max-hours: 8
@@ -322,7 +323,7 @@ clusters: {demo: {<<: *all}}
         ssh_from="203.0.113.0/24",
         user_data=b"#!/bin/sh\n\xff",
         instance_profile="node",
-        disk=Disk(500, 6000, 500, "alias/mine"),
+        disk=Disk(500, 6000, 500, "alias/mine", 0),
         tags=(("a", "b"),),
         limits=Limits(8.0, 99.5, 90.0, 30.0, 3.0),
     )

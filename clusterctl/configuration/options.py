@@ -37,7 +37,7 @@ class Option:
     `field` is the field of ClusterSpec that it sets (`disk.iops`: of its Disk), empty if it sets
     none; the value is divided by `per` first, to change its unit. A text has to match `pattern`;
     `example` does. `builtin` describes what applies if the setting is not given. `zero` allows a
-    duration of 0.
+    number or a duration of 0.
     """
 
     key: str
@@ -252,6 +252,15 @@ LAUNCH = (
         "chosen by the plan",
     ),
     Option(
+        "disk-load",
+        ValueKind.WHOLE,
+        "MiB/s at which EC2 fills it from the image: 100 to 300, or 0.",
+        "disk.load_mib_s",
+        "N",
+        "chosen by the plan",
+        zero=True,
+    ),
+    Option(
         "kms-key",
         ValueKind.TEXT,
         "The key that it is encrypted with: an id, an alias or an ARN.",
@@ -423,6 +432,8 @@ def _flag(option: Option, text: str) -> bool:
 
 
 def _whole(option: Option, text: str) -> int:
+    if option.zero and text == "0":
+        return 0
     if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
         raise ValueError(text)
     return int(text)

@@ -142,13 +142,15 @@ class Disk:
     """A node's root volume, which is an encrypted gp3. The launcher fills in fields that are None.
 
     `kms_key` is the id, the alias or the ARN of a key. None means the account's default key for
-    EBS.
+    EBS. `load_mib_s` is the rate at which EC2 fills a new volume from its image, 0 to let it load
+    each block when it is first read.
     """
 
     size_gib: int | None = None
     iops: int | None = None
     throughput_mib_s: int | None = None
     kms_key: str | None = None
+    load_mib_s: int | None = None
 
 
 @dataclass(frozen=True)

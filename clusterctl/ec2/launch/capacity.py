@@ -30,6 +30,14 @@ class Place:
     zone: str
     subnet_id: str
 
+    @property
+    def in_local_zone(self) -> bool:
+        """Whether the zone is none of the region's own, such as us-west-2-lax-1a.
+
+        The name of an availability zone is the region's and a letter.
+        """
+        return not re.fullmatch(r"[a-z]+(-[a-z]+)+-\d+[a-z]", self.zone)
+
 
 class RefusalAction(Enum):
     """What to do after EC2 has refused a launch."""

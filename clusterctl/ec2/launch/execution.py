@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -84,11 +85,17 @@ def search(
     place = place_of(step.arguments, plan.seen)
     assert place, "the plan is for places that EC2 has"
     tried: list[Place] = []
+    fills = True
     for number in itertools.count(1):
         try:
             return attempt.launch(step, results)
         except AwsError as error:
             move, failure = refusal_action(error.code), error
+        if fills and plan.launch_at(place, indices).load_mib_s and _is_about_filling(failure):
+            fills = False
+            step = plan.step_at(place, indices, f"{plan.launch_id}-{indices[0]}-{number}", fills)
+            on_step(f"{failure.message}; again without --disk-load: the first reads are slow")
+            continue
         if move not in (RefusalAction.NEXT_PLACE, RefusalAction.WAIT):
             raise failure
         tried.append(place)
@@ -103,9 +110,18 @@ def search(
             tried, other = [], plan.places[0]
         place = other
         # After a definite answer take a new token: EC2 refuses a known token with another request.
-        step = plan.step_at(place, indices, f"{plan.launch_id}-{indices[0]}-{number}")
+        step = plan.step_at(place, indices, f"{plan.launch_id}-{indices[0]}-{number}", fills)
         on_step(f"{failure.code}; {step.describe()}")
     raise AssertionError("unreachable")
+
+
+def _is_about_filling(failure: AwsError) -> bool:
+    """Return whether EC2 refused the rate at which it was to fill the volumes.
+
+    EBS refuses it beyond the region's limit and where it has no room for it. AWS documents no code
+    for that, so EC2's words decide.
+    """
+    return bool(re.search(r"volume ?initiali[sz]ation", failure.message, re.IGNORECASE))
 
 
 # AssociateAddress fails with these for an instance that is still starting.

@@ -153,7 +153,8 @@ def _shown(value: object) -> str:
 
 
 def _filled(disk: Disk, other: Disk) -> Disk:
-    return Disk(*(getattr(disk, one.name) or getattr(other, one.name) for one in fields(Disk)))
+    given = {one.name: getattr(disk, one.name) for one in fields(Disk)}
+    return replace(other, **{name: value for name, value in given.items() if value is not None})
 
 
 def _limits(asked: Limits, kept: Limits) -> Limits:

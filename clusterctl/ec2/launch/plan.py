@@ -35,7 +35,6 @@ from clusterctl.ec2.launch.request import (
     ResultOf,
     Step,
     base_tags,
-    load_mib_s,
     run_request,
     run_step,
     runs,
@@ -337,8 +336,11 @@ class LaunchPlan:
         least, present = self.spec.min_nodes, len(self.wanted) - len(self.missing)
         return least is not None and 0 not in indices and present + launched >= least
 
-    def launch_at(self, place: Place, indices: tuple[int, ...]) -> Launch:
-        """Return the launch of the nodes with these indices at a place."""
+    def launch_at(self, place: Place, indices: tuple[int, ...], fills: bool = True) -> Launch:
+        """Return the launch of the nodes with these indices at a place.
+
+        `fills`: EC2 is asked to fill the volumes from the image.
+        """
         spec, catalogue = self.spec, self.seen.launch_catalogue
         machine = catalogue.machines[place.instance_type]
         image = catalogue.images[place.instance_type]
@@ -354,6 +356,7 @@ class LaunchPlan:
             wanted=self.wanted,
             group_id=self.seen.group.group_id if self.seen.group else ResultOf("GroupId"),
             placement_group=placement_wanted(spec, machine),
+            fills=fills,
         )
 
     def steps_after(self, instance_type: str) -> tuple[Step, ...]:
@@ -374,9 +377,11 @@ class LaunchPlan:
         after = associate_steps(self.seen, launches[0])
         return list(allocate_steps(self.seen)), list(after)
 
-    def step_at(self, place: Place, indices: tuple[int, ...], token: str) -> Step:
+    def step_at(
+        self, place: Place, indices: tuple[int, ...], token: str, fills: bool = True
+    ) -> Step:
         """Return the RunInstances step for these nodes at a place, with `token` as ClientToken."""
-        launch, nodes = self.launch_at(place, indices), len(indices)
+        launch, nodes = self.launch_at(place, indices, fills), len(indices)
         addresses = 0 if launch.without_address else nodes
         cost = estimate_of(self.seen, launch.machine, nodes, addresses)
         return run_step(launch, token, cost.hourly_usd)
@@ -496,9 +501,8 @@ def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
         *associated,
     ]
     launch = plan.launch_at(found[0], plan.missing)
-    gib = launch.image.root_gib
-    rate = load_mib_s(launch.machine, gib)
-    load = LoadCost(len(plan.missing), gib, rate) if rate else None
+    rate = launch.load_mib_s
+    load = LoadCost(len(plan.missing), launch.image.root_gib, rate) if rate else None
     whole = replace(cluster_estimate(seen, launch.machine), once=load)
     return replace(plan, steps=tuple(steps), estimate=whole)
 
@@ -530,7 +534,10 @@ def _resent(
     for run in groups:
         for sent in plan.seen.unsettled:
             place = place_of(sent.request, plan.seen)
-            if place and sent.asks_for(run_request(plan.launch_at(place, run), sent.token)):
+            if place and any(
+                sent.asks_for(run_request(plan.launch_at(place, run, fills), sent.token))
+                for fills in (True, False)
+            ):
                 found[run] = (place, sent.token, dict(sent.request))
     return found
 

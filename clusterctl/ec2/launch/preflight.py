@@ -21,7 +21,13 @@ from clusterctl.ec2.instances import Instance, members_or_all
 from clusterctl.ec2.launch.capacity import Reservation
 from clusterctl.ec2.launch.observe import Catalogue, Observed
 from clusterctl.ec2.launch.quotas import quota_exceeded_finding, quota_finding
-from clusterctl.ec2.launch.request import interfaces_needed, lacks_public_address, root_disk
+from clusterctl.ec2.launch.request import (
+    LOAD_MIB_S,
+    LOAD_REGION_MIB_S,
+    interfaces_needed,
+    lacks_public_address,
+    root_disk,
+)
 from clusterctl.ec2.machines import MachineType, retired_finding
 from clusterctl.ec2.money.costs import (
     CostEstimate,
@@ -357,6 +363,16 @@ def disk(context: LaunchContext) -> Iterator[Finding]:
                 "disk.limits",
                 f"a gp3 volume has {least} to {most} {what}, not {value}",
                 f"choose another {option}",
+            )
+    if disk.load_mib_s:
+        most = LOAD_REGION_MIB_S // context.missing
+        if disk.load_mib_s not in LOAD_MIB_S or disk.load_mib_s > most:
+            yield Finding.error(
+                "disk.load",
+                f"EC2 fills volumes at {LOAD_MIB_S[0]} to {LOAD_MIB_S[-1]} MiB/s, and all that are "
+                f"filled at once in a region at {LOAD_REGION_MIB_S:,}: not "
+                f"{count(context.missing, 'volume')} at {disk.load_mib_s}",
+                "leave --disk-load out, or give --disk-load 0",
             )
 
 

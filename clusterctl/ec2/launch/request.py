@@ -157,18 +157,24 @@ LARGE_IOPS, LARGE_MIB_S = 6000, 500
 
 
 # A new root volume loads each block from the image's snapshot when it is first read, at a rate that
-# EC2 does not guarantee. The first `import tensorflow` takes minutes. This is the fastest rate in
-# MiB/s at which EC2 fills a volume for money (VolumeInitializationRate).
-LOAD_MIB_S = 300
+# EC2 does not guarantee. The first `import tensorflow` takes minutes. These are the slowest and the
+# fastest rate in MiB/s at which EC2 fills a volume for money (VolumeInitializationRate).
+LOAD_MIB_S = range(100, 300 + 1)
+# The volumes that are filled at the same time in a region may have this rate together (EBS user
+# guide, "Initialize Amazon EBS volumes"). By default a launch leaves a tenth for others.
+LOAD_REGION_MIB_S, LOAD_LAUNCH_MIB_S = 5000, 4500
 
 
-def load_mib_s(machine: MachineType, image_gib: int) -> int | None:
-    """Return the rate in MiB/s at which EC2 fills the root volume from its image.
+def load_mib_s(machine: MachineType, image_gib: int, nodes: int, asked: int | None) -> int | None:
+    """Return the rate in MiB/s at which EC2 fills each root volume of a cluster from its image.
 
-    None where that is not worth its price. 100 GiB cost $0.36, as much as one minute of a
-    p4d.24xlarge.
+    None where that is not worth its price, and where there are too many nodes for the region's
+    limit. 100 GiB cost $0.36, as much as one minute of a p4d.24xlarge.
     """
-    return LOAD_MIB_S if machine.gpus >= LARGE_GPUS and image_gib else None
+    if asked is not None or not image_gib:
+        return (asked or None) if image_gib else None
+    rate = min(LOAD_MIB_S[-1], LOAD_LAUNCH_MIB_S // nodes)
+    return rate if machine.gpus >= LARGE_GPUS and rate in LOAD_MIB_S else None
 
 
 def root_disk(asked: Disk, machine: MachineType, image_gib: int) -> Disk:
@@ -195,7 +201,8 @@ class Launch:
     """A launch of some nodes at a place: everything in the request except its token.
 
     `indices` are those of the nodes, `wanted` those of the whole cluster. EC2 launches at least
-    `least` nodes or none. `group_id` is the security group's id, or a ResultOf.
+    `least` nodes or none. `group_id` is the security group's id, or a ResultOf. Without `fills` EC2
+    is not asked to fill the volumes: it has refused that.
     """
 
     spec: ClusterSpec
@@ -207,6 +214,19 @@ class Launch:
     wanted: tuple[int, ...]
     group_id: Any
     placement_group: bool
+    fills: bool = True
+
+    @property
+    def load_mib_s(self) -> int | None:
+        """The rate at which EC2 fills each root volume; None for no rate.
+
+        It depends on the whole cluster, so that a request can be sent again when some of the nodes
+        exist. EBS takes no rate in a Local Zone.
+        """
+        if not self.fills or self.place.in_local_zone:
+            return None
+        gib, asked = self.image.root_gib, self.spec.disk.load_mib_s
+        return load_mib_s(self.machine, gib, len(self.wanted), asked)
 
     @property
     def efa(self) -> bool:
@@ -315,7 +335,7 @@ def runs(indices: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _root_volume(launch: Launch) -> dict[str, Any]:
-    disk, load = launch.disk, load_mib_s(launch.machine, launch.image.root_gib)
+    disk, load = launch.disk, launch.load_mib_s
     return {
         "VolumeSize": disk.size_gib,
         "VolumeType": "gp3",

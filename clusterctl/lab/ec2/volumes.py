@@ -7,6 +7,7 @@ no smaller size, and takes some time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,9 @@ IOPS_TYPES = ("io1", "io2")
 TYPES = ("standard", "gp2", "gp3", "st1", "sc1", *IOPS_TYPES)
 # Smallest and largest values of gp3: IOPS, MiB/s, GiB. The smallest IOPS and MiB/s are the default.
 GP3_IOPS, GP3_THROUGHPUT, GP3_SIZE = (3000, 80_000), (125, 2000), (1, 65_536)
-# Smallest and largest rate at which a volume is filled from its snapshot.
-LOAD_MIB_S = (100, 300)
+# Smallest and largest rate at which a volume is filled from its snapshot, and the most of all
+# volumes together that are being filled in a region.
+LOAD_MIB_S, LOAD_REGION_MIB_S = (100, 300), 5000
 # How long a change is `modifying`, and its age when it is `completed`. On EBS the largest volumes
 # take days. Then, the time until EBS allows the next change.
 MODIFYING_S, OPTIMIZING_S, NEXT_CHANGE_S = 0.3, 2.0, 6 * 3600
@@ -74,8 +76,11 @@ class VolumeRule(Rule):
     """The instance's volumes obey EC2's rules."""
 
     def check_request(self, request: Request) -> None:
-        for disk in disks_of(request.backend, request.image, _asked(request)):
+        disks = disks_of(request.backend, request.image, _asked(request))
+        for disk in disks:
             check_disk(disk)
+        nodes = int(request.get("MaxCount", 1))
+        check_load(request.backend, nodes * sum(disk.load_mib_s or 0 for disk in disks))
 
 
 def install() -> None:
@@ -140,6 +145,9 @@ def setup_defaults(instance: Any) -> None:
             iops=disk.effective_iops,
             throughput=disk.effective_throughput,
         )
+        if disk.load_mib_s:
+            filled_s = disk.snapshot_gib * 1024 / disk.load_mib_s
+            volume.load_mib_s, volume.filled_at = disk.load_mib_s, time.monotonic() + filled_s
         attached = backend.attach_volume(volume.id, instance.id, disk.device, disk.delete)
         attached.delete_on_termination = disk.delete
 
@@ -191,6 +199,26 @@ def _disk(backend: Any, device: str, ebs: Mapping[str, Any]) -> VolumeRequest:
         delete=bool(ebs.get("DeleteOnTermination")),
         load_mib_s=None if load is None else int(load),
     )
+
+
+def check_load(backend: Any, more_mib_s: int) -> None:
+    """Raise an error if volumes would be filled at more than the region's rate.
+
+    EBS fails such a request (EBS user guide, "Initialize Amazon EBS volumes"). AWS documents neither
+    code nor words.
+    """
+    now = time.monotonic()
+    filling = [
+        volume.load_mib_s
+        for volume in backend.volumes.values()
+        if getattr(volume, "filled_at", 0.0) > now
+    ]
+    if more_mib_s and sum(filling) + more_mib_s > LOAD_REGION_MIB_S:
+        raise refuse(
+            "VolumeInitializationRateLimitExceeded",
+            f"The volume initialization rates of this request exceed the maximum of "
+            f"{LOAD_REGION_MIB_S} MiB/s in this Region.",
+        )
 
 
 def check_disk(disk: VolumeRequest) -> None:

@@ -14,8 +14,9 @@ from clusterctl.domain.cluster import MOST_TAGS, ClusterSpec, Disk, Limits, Mark
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.findings import Severity
 from clusterctl.ec2.launch.attempt import SentLaunch
+from clusterctl.ec2.launch.capacity import Place
 from clusterctl.ec2.launch.plan import least_counts, plan_launch, wanted_indices
-from clusterctl.ec2.launch.request import ResultOf, runs
+from clusterctl.ec2.launch.request import ResultOf, run_request, runs
 from clusterctl.ec2.network.vpcs import FOUND_RULE, GIVEN_RULE, ElasticAddress
 from clusterctl.ec2.tags import read_indices, read_unfinished
 from tests.ec2.observed import (
@@ -610,3 +611,36 @@ def test_the_most_tags_fit_into_what_ec2_takes():
         keys = [tag["Key"] for tag in specification["Tags"]]
         # Two more tags are added later: the cost so far, and that the node is being replaced.
         assert len(keys) == len(set(keys)) <= 48
+
+
+def rates(*, zone="us-east-1a", **changes):
+    """Return the rates at which EC2 is asked to fill the volumes."""
+    place = Place("p4d.24xlarge", zone, "subnet-a")
+    made = plan(NOTHING, replace(SPEC, **changes))
+    request = run_request(made.launch_at(place, made.missing), "token")
+    return request["BlockDeviceMappings"][0]["Ebs"].get("VolumeInitializationRate")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "rate"),
+    [
+        (1, None, 300),
+        (15, None, 300),
+        (16, None, 281),
+        (32, None, 140),
+        (45, None, 100),
+        (46, None, None),
+        (256, None, None),
+        (4, 0, None),
+        (4, 120, 120),
+        (40, 120, 120),
+    ],
+)
+def test_all_volumes_of_a_cluster_are_filled_within_the_regions_rate(nodes, asked, rate):
+    assert rates(nodes=nodes, disk=Disk(load_mib_s=asked)) == rate
+    assert nodes * (rate or 0) <= 5000
+
+
+def test_no_volume_is_filled_at_a_rate_in_a_local_zone():
+    assert rates(zone="us-west-2-phx-2a") is None
+    assert rates(zone="us-east-1-wl1-bos-wlz-1", disk=Disk(load_mib_s=200)) is None

@@ -116,6 +116,8 @@ FOUND = {
     "disk.limits": (NOTHING, asked(disk=Disk(iops=100))),
     "disk.limits of size": (NOTHING, asked(disk=Disk(size_gib=70_000))),
     "disk.limits of throughput": (NOTHING, asked(disk=Disk(throughput_mib_s=2001))),
+    "disk.load": (NOTHING, asked(disk=Disk(load_mib_s=301))),
+    "disk.load of many": (NOTHING, asked(nodes=20, disk=Disk(load_mib_s=300))),
     "disk.iops": (NOTHING, asked(disk=Disk(iops=80_000))),
     "disk.throughput": (NOTHING, asked(disk=Disk(throughput_mib_s=1999))),
     "disk.key": (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
+from moto.ec2.models import ec2_backends
 
 from clusterctl.domain.cluster import ClusterSpec, Disk
 from clusterctl.domain.errors import AwsError, ClusterctlError
@@ -20,6 +22,7 @@ from tests.ec2.launching import TYPE, ZONES, faults, launches
 __all__ = ["faults", "launches"]
 
 SPEC = ClusterSpec("demo", 2, TYPE)
+WHOLE = [(0, "a"), (1, "a")]
 
 
 def scarce(faults, left=0, zones=ZONES, instance_type=TYPE):
@@ -62,6 +65,44 @@ def test_a_zone_without_room_for_volumes_is_left_at_once(launches, code):
     assert zones_of(launches) == ["a", "b"], "EC2 has answered: nothing is asked twice"
     assert launches.alive() == [(0, "b"), (1, "b")]
     assert (read_launches(launches.record), launches.clock.waits) == ((), [])
+
+
+def rates_of(launches):
+    return [
+        request["BlockDeviceMappings"][0]["Ebs"].get("VolumeInitializationRate")
+        for request in launches.sent
+    ]
+
+
+def test_where_ebs_does_not_fill_the_volumes_the_launch_is_made_without(launches):
+    """Other launches of the account have used up what EBS gives a region."""
+    other = launches.client.create_volume(AvailabilityZone=ZONES[0], Size=100)["VolumeId"]
+    backends = (backend for _, _, backend in ec2_backends.iter_backends())
+    [volume] = [one.volumes[other] for one in backends if other in one.volumes]
+    volume.load_mib_s, volume.filled_at = 4400, time.monotonic() + 1000
+    launches.up(SPEC)
+    assert launches.alive() == WHOLE
+    volume.load_mib_s = 4999
+    launches.up(replace(SPEC, nodes=4))
+    assert rates_of(launches) == [300, 300, None]
+    assert zones_of(launches) == ["a"] * 3, "the place is not the reason"
+    assert read_launches(launches.record) == ()
+    assert any("without --disk-load" in line for line in launches.told)
+    volume.filled_at = 0.0
+    launches.up(replace(SPEC, nodes=5))
+    assert rates_of(launches)[3:] == [300]
+
+
+def test_a_launch_without_filling_whose_answer_was_lost_is_found_again(launches):
+    plan = launches.plan(SPEC)
+    launches.refuse("VolumeInitializationRateLimitExceeded")
+    launches.errors.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        launches.carry_out(plan)
+    [sent] = read_launches(launches.record)
+    launches.up(SPEC, "second")
+    assert launches.tokens()[-1] == sent.token
+    assert (launches.alive(), rates_of(launches)) == (WHOLE, [300, None, None])
 
 
 def test_without_capacity_anywhere_nothing_is_launched(launches, faults):
