@@ -18,7 +18,7 @@ from clusterctl.cli.params import Duration, Indices, yes_option
 from clusterctl.cli.spec_options import spec_options
 from clusterctl.cli.status import cluster_data, print_nodes
 from clusterctl.domain.cluster import ClusterSpec
-from clusterctl.domain.errors import MissingTool, UsageError
+from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.units import count
@@ -176,6 +176,12 @@ def launcher_of(
             output.note(_left_behind(app, name))
             output.note_resume_command()
         raise
+    except ClusterctlError:
+        before = launcher.progress.awake_before if launcher else None
+        runs = "" if before is None else _what_runs(app, name, before)
+        if runs:
+            output.note(runs)
+        raise
 
 
 def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
@@ -247,6 +253,31 @@ def show_plan(plan: LaunchPlan, as_json: bool) -> None:
         print_plan(plan)
     if plan.refused:
         raise LaunchRefused(plan.spec.name, () if as_json else plan.findings)
+
+
+def _what_runs(app: AppContext, name: str, awake_before: frozenset[str]) -> str:
+    """Return what a failed command has launched or started, and what the cluster costs now.
+
+    Empty if nothing runs that did not run before.
+    """
+    from clusterctl.domain.cluster import AWAKE
+    from clusterctl.ec2.instances import find_instances
+    from clusterctl.operations.costs import price_cache, spending_of
+
+    try:
+        there = [one for one in find_instances(app.ec2, name) if one.node.state in AWAKE]
+    except AwsError:
+        return f"whether nodes run, and cost money, is not known: clusterctl status {name}"
+    if {one.node.instance_id for one in there} <= awake_before:
+        return ""
+    hourly = spending_of(app.clients, there, price_cache(app.settings.home)).usd_per_hour
+    cost = "nothing, in the lab" if app.settings.lab else f"{format_usd(hourly)} an hour"
+    runs, costs = ("runs", "costs") if len(there) == 1 else ("run", "cost")
+    end = "stop" if click.get_current_context().info_name == "start" else "down"
+    return (
+        f"{count(len(there), 'node')} of {name} {runs} and {costs} {cost}; "
+        f"to end that: clusterctl {end} {name}"
+    )
 
 
 def _left_behind(app: AppContext, name: str) -> str:

@@ -81,6 +81,11 @@ TABLE: dict[str, tuple[str, str]] = {
     "InvalidSubnetID*": ("", "subnet ids are regional: check --subnet and --region"),
     "InvalidSubnetId*": ("", "subnet ids are regional: check --subnet and --region"),
     "InvalidVpcID*": ("", "VPC ids are regional: check --region"),
+    "Gateway.NotAttached": (
+        "",
+        "attach an internet gateway to the VPC and route 0.0.0.0/0 to it, or launch in a network "
+        "that has one: clusterctl network up NAME, and --network NAME",
+    ),
     "InvalidKeyPair.Duplicate": (
         "",
         "a key pair of that name is not this cluster's: delete it, or choose another name",

@@ -41,10 +41,12 @@ class StepProgress:
     """Receives the progress of an operation, and shows nothing.
 
     The command line overrides the methods, which are called from several threads. `done` is set
-    once all the work is done: an interrupt after that leaves nothing unfinished.
+    once all the work is done: an interrupt after that leaves nothing unfinished. `awake_before` has
+    the ids of the instances that ran before the first launch or start; None until then.
     """
 
     done = False
+    awake_before: frozenset[str] | None = None
 
     def step(self, text: str) -> None:
         """Note that the next step of the whole operation begins."""

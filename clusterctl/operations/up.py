@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterctl.domain.cluster import ASLEEP, Cluster
+from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster
 from clusterctl.domain.errors import AwsError, MissingTool
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts
@@ -146,6 +146,9 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
         asleep = [one for one in find_instances(client, name) if one.node.state in ASLEEP]
         note_spent(launcher.clients, asleep, launcher.prices)
 
+    if plan.missing or plan.stopped:
+        awake = [one for one in plan.seen.instances if one.node.state in AWAKE]
+        progress.awake_before = frozenset(one.node.instance_id for one in awake)
     instances = carry_out(
         *(client, plan, folder.launch, progress.step),
         *(launcher.capacity_timeout_s, before_start, launcher.timeouts),

@@ -13,8 +13,10 @@ import subprocess
 import sys
 
 import pytest
+from botocore.exceptions import ClientError
 
 from clusterctl.cli.cluster import readable
+from clusterctl.domain.errors import AwsError
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.cluster_resources import find_key_pairs
 from clusterctl.ec2.instances import find_instances
@@ -221,6 +223,27 @@ def test_ctrl_c_says_what_is_left(clusterctl, monkeypatch, at, options, says):
         assert f"to go on: clusterctl up {clusterctl.typed} {' '.join(DEMO)}" in ran.err
 
 
+def test_what_fails_after_the_launch_says_what_runs_and_what_it_costs(
+    clusterctl, client, monkeypatch
+):
+    def refuse(*_):
+        raise AwsError("Gateway.NotAttached", "no gateway")
+
+    monkeypatch.setattr(launch_module, "_associate", refuse)
+    ran = clusterctl("up", *DEMO, "--private")
+    assert (ran.status, "no gateway" in ran.err) == (1, True)
+    [told] = [line for line in ran.err.splitlines() if "an hour; to end that" in line]
+    assert re.match(r"2 nodes of demo run and cost \$\d+\.\d\d an hour; to end that: ", told)
+    assert "clusterctl down demo " in told
+    # Nothing runs that did not run before.
+    monkeypatch.setattr(up_module, "make_ready", lambda *_: pytest.fail("it is not launched"))
+    before = {one.node.instance_id for one in find_instances(client, "demo")}
+    monkeypatch.setattr(launch_module, "search", refuse)
+    ran = clusterctl("up", "demo", "--nodes", "3")
+    assert (ran.status, "to end that" in ran.err) == (1, False)
+    assert {one.node.instance_id for one in find_instances(client, "demo")} == before
+
+
 def test_ctrl_c_that_cuts_an_import_short(clusterctl, monkeypatch):
     """An incomplete module then does not show as an error of this program."""
 
@@ -301,8 +324,6 @@ def test_ssh_to_a_node_there_is_not(clusterctl, monkeypatch, index):
     ],
 )
 def test_what_ec2_refuses_is_one_message(clusterctl, client, monkeypatch, code, status, message):
-    from botocore.exceptions import ClientError
-
     from clusterctl.ec2.launch import execution as launch
 
     class Refuses:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture
 def vpcs(ec2, instances):
-    """Return a function that makes VPCs with subnets. The end removes them and their instances."""
+    """Return a function that makes VPCs with public subnets. The end removes them and their
+    instances."""
     made = []
 
     def make(block: str, *subnets: str):
@@ -29,7 +31,10 @@ def vpcs(ec2, instances):
         for one in subnets:
             subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=one, AvailabilityZone=zone)
             ids.append(subnet["Subnet"]["SubnetId"])
-        made.append((vpc, ids))
+        gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+        ec2.attach_internet_gateway(VpcId=vpc, InternetGatewayId=gateway)
+        route(ec2.create_route, vpc, GatewayId=gateway)
+        made.append((vpc, ids, gateway))
         return ids
 
     yield make
@@ -37,10 +42,19 @@ def vpcs(ec2, instances):
         ec2.terminate_instances(InstanceIds=instances.ids)
         for id in instances.ids:
             instances.in_state(id, "terminated")
-    for vpc, subnets in made:
+    for vpc, subnets, gateway in made:
+        ec2.detach_internet_gateway(VpcId=vpc, InternetGatewayId=gateway)
+        ec2.delete_internet_gateway(InternetGatewayId=gateway)
         for subnet in subnets:
             ec2.delete_subnet(SubnetId=subnet)
         ec2.delete_vpc(VpcId=vpc)
+
+
+def route(change, vpc: str, **to: str) -> None:
+    """Create or delete the default route of a VPC."""
+    of_vpc = [{"Name": "vpc-id", "Values": [vpc]}]
+    [table] = change.__self__.describe_route_tables(Filters=of_vpc)["RouteTables"]
+    change(RouteTableId=table["RouteTableId"], DestinationCidrBlock="0.0.0.0/0", **to)
 
 
 def in_subnet(subnet: str, public: bool = False):
@@ -73,6 +87,27 @@ def test_hosts_of_two_subnets_and_of_the_default_vpc_reach_each_other(instances,
         "default via 10.20.0.1 dev eth0 ",
         f"10.20.0.0/24 dev eth0 proto kernel scope link src {head['PrivateIpAddress']} ",
     ]
+
+
+def test_a_public_address_answers_only_with_a_route_to_an_internet_gateway(instances, vpcs):
+    if instances.lab.proxy_command:
+        pytest.skip("no way to public addresses but through SSH")
+    [subnet] = vpcs("10.21.0.0/16", "10.21.0.0/24")
+    head = instances.up(**in_subnet(subnet, public=True))[0]
+
+    def answers() -> bool:
+        try:
+            with socket.create_connection((head["PublicIpAddress"], 22), 1) as dialled:
+                dialled.settimeout(1)
+                return dialled.recv(4) == b"SSH-"
+        except OSError:
+            return False
+
+    wait_until(answers, "the way in")
+    route(instances.ec2.delete_route, head["VpcId"])
+    wait_until(lambda: not answers(), "no way in")
+    shown = instances.see(head["InstanceId"])
+    assert shown["PublicIpAddress"] == head["PublicIpAddress"], "it has it all the same"
 
 
 def gets_s3(instances, one) -> bool:

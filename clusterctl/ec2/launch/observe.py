@@ -183,7 +183,7 @@ class Catalogue:
     """What EC2 offers for a launch. The mappings are by instance type, `ways_out` by subnet id.
 
     `machines`, `images`, `prices` and `quotas` lack a type that EC2 does not know. `images` has
-    None for a type without an image. `ways_out` is empty unless nodes get no public address.
+    None for a type without an image. `ways_out` is empty where routes may not be read.
     `addresses` and `interfaces` are the use of these quotas; None where the launch takes no
     elastic address, or few interfaces. `spent_usd` is what the existing nodes have cost.
     """
@@ -366,11 +366,20 @@ def _catalogue(
             for name in machines
         },
         quotas=find_quota_uses(clients, machines.values(), spec.market),
-        ways_out=find_ways_out(client, subnets) if without and spec.nodes > 1 else {},
+        ways_out=_ways_out(client, subnets),
         addresses=find_address_use(clients) if without and not seen.address else None,
         interfaces=find_interface_use(clients) if most >= MANY_INTERFACES else None,
         spent_usd=_spent_usd(clients, seen.instances, price_cache),
     )
+
+
+def _ways_out(client: EC2Client, subnets: Sequence[Subnet]) -> Mapping[str, Egress]:
+    try:
+        return find_ways_out(client, subnets)
+    except AwsError as error:
+        if error.code != "UnauthorizedOperation":
+            raise
+        return {}
 
 
 def _spent_usd(clients: Clients, there: tuple[Instance, ...], price_cache: Path) -> float:

@@ -28,6 +28,7 @@ from clusterctl.ec2.launch.preflight import (
     errors_as_warnings,
     estimate_of,
     kept,
+    open_subnets,
     preflight,
 )
 from clusterctl.ec2.launch.request import (
@@ -519,7 +520,7 @@ def _places(seen: Observed, types: Sequence[str], nodes: int) -> tuple[Place, ..
     spec, catalogue = seen.spec, seen.launch_catalogue
     reservation = catalogue.reservation
     zone = spec.zone or (reservation.zone if reservation else None)
-    return places(types, catalogue.offers, catalogue.subnets, zone, nodes)
+    return places(types, catalogue.offers, open_subnets(seen), zone, nodes)
 
 
 def _resent(

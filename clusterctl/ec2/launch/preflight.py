@@ -36,6 +36,7 @@ from clusterctl.ec2.money.costs import (
     format_limits,
     parse_limits,
 )
+from clusterctl.ec2.network.vpcs import Egress, Subnet
 
 # EC2's limit for user data, before the encoding in base64.
 USER_DATA_BYTES = 16 * 1024
@@ -505,6 +506,40 @@ def interfaces(context: LaunchContext, machine: MachineType) -> Iterator[Finding
         )
 
 
+def open_subnets(seen: Observed) -> tuple[Subnet, ...]:
+    """Return the subnets that a launch may use: where a new head node can be reached.
+
+    A subnet counts as one where its routes are not known.
+    """
+    ways = seen.launch_catalogue.ways_out
+    return tuple(
+        subnet
+        for subnet in seen.launch_catalogue.subnets
+        if seen.head or (way := ways.get(subnet.subnet_id, Egress(""))).public or not way.table_id
+    )
+
+
+def way_in(context: LaunchContext) -> Iterator[Finding]:
+    """Check that a new head node can be reached: its subnet leads to an internet gateway.
+
+    Without one, EC2 refuses an elastic address when the nodes run already, and nobody can log in by
+    any other.
+    """
+    spec, subnets = context.spec, context.catalogue.subnets
+    wanted = [subnet for subnet in subnets if spec.zone in (None, subnet.zone)]
+    usable = open_subnets(context.seen)
+    if wanted and not any(subnet in usable for subnet in wanted):
+        ways = (context.catalogue.ways_out[subnet.subnet_id] for subnet in wanted)
+        tables = ", ".join(sorted({way.table_id for way in ways}))
+        yield Finding.error(
+            "network.way_in",
+            f"nobody could log in: no route of {tables} leads "
+            f"{', '.join(subnet.subnet_id for subnet in wanted)} to an internet gateway",
+            "choose a public --subnet, add a route for 0.0.0.0/0 to an internet gateway, or make a "
+            "network that has one: clusterctl network up NAME, and --network NAME",
+        )
+
+
 def way_out(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     """Warn about what nodes without a public address, all but the head node, cannot reach."""
     spec = context.spec
@@ -513,7 +548,7 @@ def way_out(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     lacking: dict[str, list[str]] = {}
     for subnet in context.catalogue.subnets:
         way = context.catalogue.ways_out.get(subnet.subnet_id)
-        if way is None or way.internet or spec.zone not in (None, subnet.zone):
+        if way is None or not way.table_id or way.internet or spec.zone not in (None, subnet.zone):
             continue
         services = {"s3": "S3", "ssm": "Systems Manager"}
         missed = [text for service, text in services.items() if service not in way.services]
@@ -694,6 +729,7 @@ CHECKS: tuple[Callable[[LaunchContext], Iterator[Finding]], ...] = (
     placement,
     reservation,
     spot,
+    way_in,
 )
 TYPE_CHECKS: tuple[Callable[[LaunchContext, MachineType], Iterator[Finding]], ...] = (
     offered,

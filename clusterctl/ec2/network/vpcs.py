@@ -191,18 +191,21 @@ class Subnet:
 
 @dataclass(frozen=True)
 class Egress:
-    """What a node without a public address can reach from a subnet.
+    """What a node without a public address can reach from a subnet, and whether one with a public
+    address can be reached.
 
-    `table_id` is the subnet's route table. `internet`: a NAT gateway or the like leads out; an
-    internet gateway does not count, because it serves public addresses only. `services` are AWS
-    services with a VPC endpoint, such as `s3` and `ssm`. `s3_gateway`: the one for S3 is a gateway
-    endpoint.
+    `table_id` is the subnet's route table, empty if EC2 shows none, as to participants of a shared
+    VPC: then nothing is known. `internet`: a NAT gateway or the like leads out; an internet gateway
+    does not count, because it serves public addresses only. `services` are AWS services with a VPC
+    endpoint, such as `s3` and `ssm`. `s3_gateway`: the one for S3 is a gateway endpoint.
+    `public`: the default route leads to an internet gateway, so public addresses work.
     """
 
     table_id: str
     internet: bool = False
     services: frozenset[str] = frozenset()
     s3_gateway: bool = False
+    public: bool = False
 
 
 def find_ways_out(client: EC2Client, subnets: Sequence[Subnet]) -> Mapping[str, Egress]:
@@ -237,11 +240,17 @@ def _way_out(subnet_id: str, tables: Sequence[Any], endpoints: Sequence[Any]) ->
         if gateway or one.get("PrivateDnsEnabled"):
             services.add(service)
         s3_gateway |= gateway and service == "s3"
+    defaults = [
+        route
+        for route in table.get("Routes", ())
+        if route.get("DestinationCidrBlock") == EVERYWHERE and route.get("State") == "active"
+    ]
     return Egress(
         table.get("RouteTableId", ""),
-        any(_leads_out(route) for route in table.get("Routes", ())),
+        any(not _to_gateway(route) for route in defaults),
         frozenset(services),
         s3_gateway,
+        any(_to_gateway(route) for route in defaults),
     )
 
 
@@ -256,9 +265,8 @@ def _table_of(subnet_id: str, tables: Sequence[Any]) -> Any:
     return main
 
 
-def _leads_out(route: Any) -> bool:
-    default = route.get("DestinationCidrBlock") == EVERYWHERE and route.get("State") == "active"
-    return default and not route.get("GatewayId", "").startswith("igw-")
+def _to_gateway(route: Any) -> bool:
+    return bool(route.get("GatewayId", "").startswith("igw-"))
 
 
 def find_subnets(

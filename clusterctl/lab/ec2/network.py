@@ -128,11 +128,24 @@ def reaches_s3(instance: Any) -> bool:
     for endpoint in list(backend.vpc_end_points.values()):
         if endpoint.service_name == service and table.id in (endpoint.route_table_ids or ()):
             return True
-    for route in table.routes:
-        if route.destination_cidr_block == EVERYWHERE:
-            to_internet = route.gateway is not None and str(route.gateway.id).startswith("igw-")
-            return bool(nic.public_ip) or not to_internet
-    return False
+    return any(bool(nic.public_ip) or not to_internet for to_internet in _defaults(table))
+
+
+def answers_publicly(instance: Any) -> bool:
+    """Return whether the instance's public address, if it has one, leads to it.
+
+    It does where the default route of its subnet leads to an internet gateway.
+    """
+    return any(_defaults(_table_of(instance.ec2_backend, instance.nics[0].subnet)))
+
+
+def _defaults(table: Any) -> list[bool]:
+    """Return of each default route, of which there is at most one: it is to an internet gateway."""
+    return [
+        route.gateway is not None and str(route.gateway.id).startswith("igw-")
+        for route in table.routes
+        if route.destination_cidr_block == EVERYWHERE
+    ]
 
 
 def _table_of(backend: Any, subnet: Any) -> Any:

@@ -87,6 +87,7 @@ def install(public: IPv4Network, changed: Callable[[], None]) -> None:
         elastic = _find(backend, address, allocation_id)
         nic = eni or _only_interface(instance)
         _check_addressable(nic.instance)
+        _check_gateway(backend, nic.subnet.vpc_id)
         if elastic.eni is nic:
             return elastic
         for there, name in ((elastic, elastic.allocation_id), (_elastic_of(nic), nic.id)):
@@ -179,6 +180,15 @@ def _only_interface(instance: Any) -> Any:
             "Please specify an interface ID for the operation instead.",
         )
     return instance.nics[0]
+
+
+def _check_gateway(backend: Any, vpc_id: str) -> None:
+    """Raise EC2's error for a VPC without an internet gateway."""
+    gateways = list(backend.internet_gateways.values())
+    if not any(one.vpc and one.vpc.id == vpc_id for one in gateways):
+        raise EC2ClientError(
+            "Gateway.NotAttached", f"Network {vpc_id} is not attached to any internet gateway"
+        )
 
 
 def _check_addressable(instance: Any) -> None:

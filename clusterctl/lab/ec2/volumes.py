@@ -204,8 +204,8 @@ def _disk(backend: Any, device: str, ebs: Mapping[str, Any]) -> VolumeRequest:
 def check_load(backend: Any, more_mib_s: int) -> None:
     """Raise an error if volumes would be filled at more than the region's rate.
 
-    EBS fails such a request (EBS user guide, "Initialize Amazon EBS volumes"). AWS documents neither
-    code nor words.
+    EBS fails such a request (EBS user guide, "Initialize Amazon EBS volumes"). AWS documents no
+    code and no words.
     """
     now = time.monotonic()
     filling = [

@@ -135,7 +135,7 @@ class Supervisor:
         """Have the host's public address and its way to S3 follow the API."""
         with LabInstance.transition:
             public_addresses.settle(instance)
-            public = instance.public_ip or ""
+            public = _reached_by(instance)
             reached = network.reaches_s3(instance)
         if reached != view["reaches_storage"]:
             self._daemon.call("set_storage", id=instance.id, reached=reached)
@@ -191,7 +191,7 @@ class Supervisor:
             "address": address,
             "prefix_length": block.prefixlen,
             "gateway": str(block[1]),
-            "public_address": instance.public_ip or "",
+            "public_address": _reached_by(instance),
             "reaches_storage": network.reaches_s3(instance),
             "public_key": instance.public_key,
             "user_files": [
@@ -203,3 +203,8 @@ class Supervisor:
             "volume_bytes": self._volume_bytes,
             **simulated_gpus(instance.instance_type),
         }
+
+
+def _reached_by(instance: LabInstance) -> str:
+    """Return the public address that leads to the instance; empty if none does."""
+    return (instance.public_ip or "") if network.answers_publicly(instance) else ""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from clusterctl.domain.cluster import ClusterSpec, Limits
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.domain.findings import Severity
+from clusterctl.ec2.errors import translated
 from clusterctl.ec2.launch.request import tagged
 from clusterctl.ec2.network.vpcs import NETWORK, Egress, find_subnets, find_ways_out
 from clusterctl.operations.network import make_s3_endpoint, plan_s3_endpoint
@@ -18,6 +20,7 @@ from tests.moto_ec2 import clients_with
 __all__ = ["launches"]
 
 SPEC = ClusterSpec("demo", 1, "g5.12xlarge")
+PUBLIC = partial(Egress, public=True)
 
 
 @pytest.fixture
@@ -37,6 +40,15 @@ def _network(client, name, cidr):
         AvailabilityZone="us-east-1b",
         TagSpecifications=tagged(["subnet"], {NETWORK: name}),
     )["Subnet"]["SubnetId"]
+    gateway = client.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    client.attach_internet_gateway(VpcId=vpc, InternetGatewayId=gateway)
+    of_vpc = [{"Name": "vpc-id", "Values": [vpc]}]
+    [table] = client.describe_route_tables(Filters=of_vpc)["RouteTables"]
+    client.create_route(
+        RouteTableId=table["RouteTableId"],
+        DestinationCidrBlock="0.0.0.0/0",
+        GatewayId=gateway,
+    )
     return vpc, subnet
 
 
@@ -84,7 +96,7 @@ def test_where_routes_lead_and_an_endpoint_for_s3(launches, client, vpc):
     to = {"RouteTableId": own, "DestinationCidrBlock": "0.0.0.0/0"}
     client.create_route(NatGatewayId=nat["NatGatewayId"], **to)
     second = find_subnets(client)[1].subnet_id
-    assert ways(client, first, second) == {first: Egress(own, True), second: Egress(table)}
+    assert ways(client, first, second) == {first: Egress(own, True), second: PUBLIC(table)}
 
     spec = replace(SPEC, nodes=2, private=True, zone="us-east-1b")
     [found] = [one for one in launches.plan(spec).findings if one.check_id == "network.way_out"]
@@ -114,13 +126,34 @@ def test_where_routes_lead_and_an_endpoint_for_s3(launches, client, vpc):
     services = frozenset({"s3", "ssm"})
     assert ways(client, first, second) == {
         first: Egress(own, True, services, True),
-        second: Egress(table, False, services, True),
+        second: PUBLIC(table, services=services, s3_gateway=True),
     }
     assert plan_s3_endpoint(clients, None) is None
     [found] = [one for one in launches.plan(spec).findings if one.check_id == "network.way_out"]
     assert found.severity is Severity.INFO
     with pytest.raises(UsageError, match="subnet-0123456789abcdef0"):
         plan_s3_endpoint(clients, "subnet-0123456789abcdef0")
+
+
+def test_a_vpc_without_an_internet_gateway_is_refused_before_anything_is_made(launches, client):
+    """As EC2 says it only when the nodes run and their address is to be associated."""
+    vpc = client.create_vpc(CidrBlock="10.30.0.0/24")["Vpc"]["VpcId"]
+    subnet = client.create_subnet(
+        VpcId=vpc, CidrBlock="10.30.0.0/24", AvailabilityZone="us-east-1b"
+    )["Subnet"]["SubnetId"]
+    made = launches.plan(replace(SPEC, nodes=2, subnet_id=subnet, private=True))
+    [found] = [one for one in made.findings if one.check_id == "network.way_in"]
+    assert (found.severity, made.steps) == (Severity.ERROR, ())
+    assert "an internet gateway" in found.hint
+    plain = launches.plan(replace(SPEC, subnet_id=subnet))
+    assert plain.refused
+    # What would have happened:
+    nic = client.create_network_interface(SubnetId=subnet)["NetworkInterface"]
+    address = client.allocate_address(Domain="vpc")["AllocationId"]
+    with pytest.raises(AwsError) as refused, translated():
+        client.associate_address(AllocationId=address, NetworkInterfaceId=nic["NetworkInterfaceId"])
+    assert refused.value.code == "Gateway.NotAttached"
+    assert "internet gateway" in refused.value.hint
 
 
 def test_no_such_subnet_is_said_with_the_rest(launches):

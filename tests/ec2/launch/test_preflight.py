@@ -33,6 +33,7 @@ from tests.ec2.observed import (
 
 TYPE = "p4d.24xlarge"
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
+PUBLIC = Egress("rtb-1", public=True)
 SUBNET_IDS = [one.subnet_id for one in SUBNETS]
 START = datetime(2026, 12, 1, 11, 30, tzinfo=timezone.utc)
 ODCR = Reservation("cr-1", TYPE, "us-east-1b", "active", 4)
@@ -127,17 +128,18 @@ FOUND = {
     "network.efa": (NOTHING, asked(efa=True)),
     "network.public": (offering(MACHINE), SPEC),
     "network.way_out": (
-        account(ways_out=dict.fromkeys(SUBNET_IDS, Egress("rtb-1"))),
+        account(ways_out=dict.fromkeys(SUBNET_IDS, PUBLIC)),
         asked(private=True),
     ),
     "network.way_out, several interfaces in one subnet": (
-        offering(MACHINE, ways_out={"subnet-b": Egress("rtb-1", services=frozenset({"ssm"}))}),
+        offering(MACHINE, ways_out={"subnet-b": replace(PUBLIC, services=frozenset({"ssm"}))}),
         asked(subnet_id="subnet-b"),
     ),
     "network.way_out, S3 alone": (
-        offering(MACHINE, ways_out={"subnet-b": Egress("rtb-1", services=frozenset({"s3"}))}),
+        offering(MACHINE, ways_out={"subnet-b": replace(PUBLIC, services=frozenset({"s3"}))}),
         SPEC,
     ),
+    "network.way_in": (account(ways_out=dict.fromkeys(SUBNET_IDS, Egress("rtb-1"))), SPEC),
     "placement.type": (
         offering(replace(PLAIN, placement_strategies=("spread",))),
         asked(placement_group=True),
@@ -196,6 +198,32 @@ def test_nothing_speaks_against_a_plain_launch(ssh_from):
 def test_nodes_that_get_out_are_not_warned_of(spec, way):
     found = plan(account(ways_out={"subnet-a": way}), spec).findings
     assert [one for one in found if one.check_id == "network.way_out"] == []
+
+
+def way_in(ways, spec=SPEC, **more):
+    made = plan(account(ways_out=ways, **more), spec)
+    return [one.severity for one in made.findings if one.check_id == "network.way_in"], made.places
+
+
+def test_a_head_node_is_launched_only_where_it_can_be_reached():
+    closed, natted = Egress("rtb-1"), Egress("rtb-2", internet=True)
+    assert way_in(dict.fromkeys(SUBNET_IDS, natted))[0] == [ERROR]
+    found, places = way_in({**dict.fromkeys(SUBNET_IDS, closed), "subnet-b": PUBLIC})
+    assert (found, {place.subnet_id for place in places}) == ([], {"subnet-b"})
+    only_a = {**dict.fromkeys(SUBNET_IDS, PUBLIC), "subnet-a": closed}
+    assert way_in(only_a, asked(zone="us-east-1a"))[0] == [ERROR]
+    assert way_in(only_a, asked(zone="us-east-1b"))[0] == []
+    # Participants of a shared VPC see no route table, and some may list none.
+    assert way_in(dict.fromkeys(SUBNET_IDS, Egress("")))[0] == []
+    assert way_in({})[0] == []
+
+
+def test_more_nodes_join_a_cluster_whatever_its_routes():
+    """Its head node is there, and is reached or not."""
+    seen = replace(
+        account(ways_out=dict.fromkeys(SUBNET_IDS, Egress("rtb-1"))), instances=(instance(0),)
+    )
+    assert [one for one in plan(seen, asked(nodes=2)).findings if "way_in" in one.check_id] == []
 
 
 def test_all_of_it_is_said_at_once_errors_first():
