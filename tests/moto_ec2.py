@@ -34,6 +34,7 @@ def _image(ami_id: str, name: str, date: str, architecture: str = "x86_64") -> d
         "name": name,
         "description": name,
         "owner_id": "898082745236",
+        "owner_alias": "amazon",
         "public": True,
         "virtualization_type": "hvm",
         "architecture": architecture,

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 
-# The AWS account that owns the Deep Learning AMIs (DLAMI).
-DLAMI_OWNER = "898082745236"
 # Name patterns of the Deep Learning AMIs with NVIDIA's open or proprietary kernel modules.
 OPEN_DRIVER = "Deep Learning {arm}Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *"
 # For Ubuntu and Amazon Linux. No SSM parameter names these, and AWS publishes no new ones.
@@ -29,8 +27,9 @@ PARAMETER = (
     "/aws/service/deeplearning/ami/{architecture}/"
     "base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
 )
-# Whose images a name pattern from the user may match.
-OWNERS = ("self", "amazon", DLAMI_OWNER)
+# Whose images a name pattern from the user may match. The Deep Learning AMIs are Amazon's in every
+# partition; the account that owns them is another in each.
+OWNERS = ("self", "amazon")
 
 # NVIDIA's open kernel modules need the GPU System Processor (GSP), which GPUs before Turing lack.
 _NO_GSP = frozenset(("K520", "K80", "M60", "V100"))
@@ -120,7 +119,7 @@ def _by_id_or_name(client: EC2Client, wanted: str | None, machine: MachineType) 
     ]
     if machine.architectures:
         filters.append({"Name": "architecture", "Values": list(machine.architectures)})
-    owners = [DLAMI_OWNER] if wanted is None else list(OWNERS)
+    owners = ["amazon"] if wanted is None else list(OWNERS)
     # EC2 hides deprecated images of other accounts unless asked. All images with the proprietary
     # driver are old.
     return _described(client, Owners=owners, Filters=filters, IncludeDeprecated=True)

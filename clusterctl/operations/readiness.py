@@ -390,8 +390,9 @@ class Readiness:
 
 # A booting host may drop the first packets, so a short timeout and another try are faster.
 CONNECT_TIMEOUT_S = 5.0
-# Machines with LARGE_GPUS or more normally need 10 to 20 minutes: their firmware tests terabytes of
-# memory, and the host keys are printed only at the end of the boot.
+# Machines with LARGE_GPUS or more, and those without a hypervisor, normally need 10 to 20 minutes:
+# their firmware tests terabytes of memory, and the host keys are printed only at the end of the
+# boot.
 READY_WITHIN_S, LARGE_READY_WITHIN_S = 600.0, 1800.0
 
 
@@ -419,8 +420,8 @@ def make_ready(
 
 
 def ready_within_s(cluster: Cluster) -> float:
-    """Return the default timeout for getting nodes ready, in seconds, by their GPUs."""
-    large = any(node.gpus >= LARGE_GPUS for node in cluster.nodes)
+    """Return the default timeout for getting nodes ready, in seconds, by their types."""
+    large = any(node.gpus >= LARGE_GPUS or ".metal" in node.instance_type for node in cluster.nodes)
     return LARGE_READY_WITHIN_S if large else READY_WITHIN_S
 
 

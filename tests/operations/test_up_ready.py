@@ -135,9 +135,20 @@ class World:
         return readiness.wait(self.nodes)
 
 
-@pytest.mark.parametrize(("gpus", "minutes"), [(0, 10), (1, 10), (4, 30), (8, 30)])
-def test_large_machines_have_longer_to_get_ready(gpus, minutes):
-    assert ready_within_s(cluster(node(0, gpus=0), node(1, gpus=gpus))) == minutes * 60
+@pytest.mark.parametrize(
+    ("instance_type", "gpus", "minutes"),
+    [
+        ("g5.xlarge", 0, 10),
+        ("g5.xlarge", 1, 10),
+        ("g5.12xlarge", 4, 30),
+        ("p5.48xlarge", 8, 30),
+        ("g5g.metal", 2, 30),
+        ("c5.metal-24xl", 0, 30),
+    ],
+)
+def test_large_machines_have_longer_to_get_ready(instance_type, gpus, minutes):
+    small, one = node(0, gpus=0, instance_type="g5.xlarge"), {"instance_type": instance_type}
+    assert ready_within_s(cluster(small, node(1, gpus=gpus, **one))) == minutes * 60
 
 
 @pytest.fixture

@@ -190,12 +190,17 @@ def _roomiest(subnets: Sequence[Subnet]) -> Iterator[Subnet]:
     return iter(by_zone[zone] for zone in sorted(by_zone))
 
 
+# The platform of Ubuntu, Amazon Linux and other distributions that need no licence.
+LINUX = "Linux/UNIX"
+
+
 @dataclass(frozen=True)
 class Reservation:
     """A capacity reservation, or with `block` a Capacity Block, which ends at `ends_at`.
 
     `free` is the number of instances that it still has room for. `placement_group`: it is tied to
-    a placement group.
+    a placement group. `interruptible`: its owner may take it back. `platform` is EC2's name of the
+    operating system that it is billed for, `tenancy` is `default` or `dedicated`.
     """
 
     reservation_id: str
@@ -207,6 +212,9 @@ class Reservation:
     placement_group: bool = False
     starts_at: datetime | None = None
     ends_at: datetime | None = None
+    interruptible: bool = False
+    platform: str = LINUX
+    tenancy: str = "default"
 
 
 def find_reservation(client: EC2Client, reservation_id: str) -> Reservation | None:
@@ -229,5 +237,8 @@ def find_reservation(client: EC2Client, reservation_id: str) -> Reservation | No
             placement_group=bool(found.get("PlacementGroupArn")),
             starts_at=found.get("StartDate"),
             ends_at=found.get("EndDate"),
+            interruptible=bool(found.get("Interruptible")),
+            platform=found.get("InstancePlatform") or LINUX,
+            tenancy=found.get("Tenancy") or "default",
         )
     return None

@@ -18,7 +18,7 @@ from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.units import count
 from clusterctl.ec2.images import Image, image_findings
 from clusterctl.ec2.instances import Instance, members_or_all
-from clusterctl.ec2.launch.capacity import Reservation
+from clusterctl.ec2.launch.capacity import LINUX, Reservation
 from clusterctl.ec2.launch.observe import Catalogue, Observed
 from clusterctl.ec2.launch.quotas import quota_exceeded_finding, quota_finding
 from clusterctl.ec2.launch.request import (
@@ -187,6 +187,24 @@ def reservation(context: LaunchContext) -> Iterator[Finding]:
             "reservation.placement",
             f"{name} is for a placement group of its own, which clusterctl does not launch into",
             "make a reservation without a placement group",
+        )
+    if found.interruptible:
+        yield Finding.error(
+            "reservation.interruptible",
+            f"{name} is an interruptible reservation, which clusterctl does not launch into",
+            "choose another: --capacity-reservation",
+        )
+    if found.platform != LINUX and spec.image is None:
+        yield Finding.error(
+            "reservation.platform",
+            f"{name} is for {found.platform}, and the Deep Learning AMI is {LINUX}",
+            "choose an image of that platform with --image, or another --capacity-reservation",
+        )
+    if found.tenancy != "default":
+        yield Finding.error(
+            "reservation.tenancy",
+            f"{name} is of {found.tenancy} tenancy, and nodes are of default tenancy",
+            "choose another: --capacity-reservation",
         )
     if found.block:
         yield from _block(context)
@@ -576,12 +594,25 @@ def way_out(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 
 
 def placement(context: LaunchContext) -> Iterator[Finding]:
-    """Check that a Capacity Block is not combined with a placement group."""
-    if context.spec.placement_group and context.spec.market is Market.CAPACITY_BLOCK:
+    """Check that reserved capacity is not combined with a placement group.
+
+    A reservation is made in a placement group or outside of any (EC2 user guide, "Use Capacity
+    Reservations with cluster placement groups").
+    """
+    if not context.spec.placement_group:
+        return
+    if context.spec.market is Market.CAPACITY_BLOCK:
         yield Finding.error(
             "placement.block",
             "a Capacity Block and a placement group exclude each other",
             "leave --placement-group out: a block's machines are close to each other anyway",
+        )
+    elif context.spec.capacity_reservation:
+        yield Finding.error(
+            "placement.reservation",
+            f"{context.spec.capacity_reservation} was made outside of the cluster's placement "
+            "group, and EC2 would launch none of it there",
+            "leave --placement-group out",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from clusterctl.domain.findings import Finding
 from clusterctl.domain.units import count
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import PAGE
-from clusterctl.ec2.machines import MachineType
+from clusterctl.ec2.machines import MachineType, find_machine_types
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
@@ -63,8 +64,9 @@ _BUCKET_OF = {letters: bucket for family, bucket in BUCKETS.items() for letters 
 _OLD_P = QuotaFamily("P4, P3 and P2", "", "L-7212CCBC")
 SPOT_P = {"2": _OLD_P, "3": _OLD_P, "4": _OLD_P, "5": QuotaFamily("P5", "", "L-C4BD4855")}
 
-# The states in which an instance counts against a quota.
+# The states in which an instance counts against a quota, and a Capacity Reservation.
 COUNTED = ("pending", "running")
+RESERVED = ("active", "pending", "scheduled", "assessing", "delayed")
 # DescribeInstances' InstanceLifecycle -> market.
 _MARKET_OF = {"": Market.ON_DEMAND, "spot": Market.SPOT, "capacity-block": Market.CAPACITY_BLOCK}
 
@@ -152,7 +154,7 @@ def find_quota_uses(
     """Return the use of the vCPU quota of each type, by instance type. Raises AwsError.
 
     Empty for Capacity Blocks, which AWS does not count. Lists the running instances of these
-    families once, and reads each quota once.
+    families and the Capacity Reservations once, and reads each quota once.
     """
     sizes = {machine.name: machine.vcpus for machine in machines}
     if market is Market.CAPACITY_BLOCK or not sizes:
@@ -160,6 +162,7 @@ def find_quota_uses(
     codes = {name: quota_code(name, market) for name in sizes}
     buckets = {name: bucket_of(name, market) for name, code in codes.items() if code}
     described = _running(clients, buckets.values()) if buckets else []
+    reserved = _unused_vcpus(clients, sizes) if buckets and market is Market.ON_DEMAND else {}
     limits = {code: find_quota(clients, code) for code in dict.fromkeys(codes.values()) if code}
     uses = {}
     for name, code in codes.items():
@@ -167,7 +170,9 @@ def find_quota_uses(
         if not bucket or not code:
             uses[name] = QuotaUse(market.value, "", 0, None)
             continue
-        used = used_vcpus(described, bucket, market, sizes)
+        used = used_vcpus(described, bucket, market, sizes) + sum(
+            vcpus for other, vcpus in reserved.items() if bucket_of(other) == bucket
+        )
         uses[name] = QuotaUse(bucket.title(market), code, used, limits[code])
     return uses
 
@@ -210,6 +215,33 @@ def _running(clients: Clients, buckets: Iterable[QuotaFamily | None]) -> list[An
             for reservation in page["Reservations"]
             for instance in reservation["Instances"]
         ]
+
+
+def _unused_vcpus(clients: Clients, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the vCPUs of reserved capacity that nobody uses, by instance type. Raises AwsError.
+
+    They count against the quota of On-Demand instances from the request on (EC2 user guide,
+    "On-Demand Instance quotas"). `sizes` are the vCPUs of types that are known already. Empty where
+    the reservations may not be listed.
+    """
+    free: Counter[str] = Counter()
+    try:
+        with translated():
+            pages = clients.ec2.get_paginator("describe_capacity_reservations")
+            for page in pages.paginate(PaginationConfig=PAGE):
+                for one in page["CapacityReservations"]:
+                    is_block = one.get("ReservationType") == "capacity-block"
+                    if one.get("State") in RESERVED and not is_block:
+                        free[one["InstanceType"]] += one.get("AvailableInstanceCount", 0)
+    except AwsError as error:
+        if error.code != "UnauthorizedOperation":
+            raise
+        return {}
+    names = [name for name, number in free.items() if number]
+    others = [name for name in names if name not in sizes]
+    machines = find_machine_types(clients.ec2, others) if others else {}
+    known = {**sizes, **{name: machine.vcpus for name, machine in machines.items()}}
+    return {name: free[name] * known.get(name, 0) for name in names}
 
 
 def used_vcpus(

@@ -144,6 +144,19 @@ FOUND = {
         offering(replace(PLAIN, placement_strategies=("spread",))),
         asked(placement_group=True),
     ),
+    "placement.reservation": (
+        account(reservation=replace(BLOCK, block=False)),
+        replace(RESERVED, placement_group=True),
+    ),
+    "reservation.interruptible": (
+        account(reservation=replace(BLOCK, block=False, interruptible=True)),
+        RESERVED,
+    ),
+    "reservation.platform": (
+        account(reservation=replace(BLOCK, platform="Red Hat Enterprise Linux")),
+        RESERVED,
+    ),
+    "reservation.tenancy": (account(reservation=replace(BLOCK, tenancy="dedicated")), RESERVED),
     "placement.block": (account(reservation=BLOCK), replace(RESERVED, placement_group=True)),
     "reservation.none": (NOTHING, RESERVED),
     "reservation.state": (account(reservation=replace(BLOCK, state="scheduled")), RESERVED),

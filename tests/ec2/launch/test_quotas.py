@@ -118,6 +118,37 @@ def test_all_instances_of_the_region_count_whoever_launched_them(client, moto_ur
     assert find_quota_uses(clients_of(moto_url), types, BLOCK) == {}
 
 
+def test_capacity_that_is_reserved_and_unused_counts(client, moto_url):
+    """EC2 counts it, whether instances run in it or not."""
+    c5 = MachineType("c5.xlarge", gpus=0, vcpus=4, architectures=("x86_64",))
+    before = find_quota_uses(clients_of(moto_url), [c5], ON_DEMAND)["c5.xlarge"].used
+    made = [
+        client.create_capacity_reservation(
+            InstanceType=name,
+            InstancePlatform="Linux/UNIX",
+            AvailabilityZone="us-east-1a",
+            InstanceCount=3,
+            InstanceMatchCriteria="targeted",
+        )["CapacityReservation"]["CapacityReservationId"]
+        for name in ("c5.xlarge", "m5.2xlarge", "g5.xlarge")
+    ]
+    used = lambda: find_quota_uses(clients_of(moto_url), [c5], ON_DEMAND)["c5.xlarge"].used  # noqa: E731
+    assert used() == before + 3 * 4 + 3 * 8
+    target = {"CapacityReservationTarget": {"CapacityReservationId": made[0]}}
+    client.run_instances(
+        ImageId=NEW_IMAGE,
+        InstanceType="c5.xlarge",
+        MinCount=1,
+        MaxCount=1,
+        CapacityReservationSpecification=target,
+        Placement={"AvailabilityZone": "us-east-1a"},
+    )
+    assert used() == before + 3 * 4 + 3 * 8, "it counts once"
+    for id in made:
+        client.cancel_capacity_reservation(CapacityReservationId=id)
+    assert used() == before + 4
+
+
 P4D = MachineType("p4d.24xlarge", gpus=8, vcpus=96, architectures=("x86_64",))
 
 
