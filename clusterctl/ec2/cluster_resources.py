@@ -157,6 +157,10 @@ NOT_TERMINATED = ("pending", "running", "stopping", "stopped", "shutting-down")
 BATCH = 100
 
 
+class StillShuttingDown(ClusterctlError):
+    """Instances that were told to end have not ended in time. They will."""
+
+
 def terminate(
     client: EC2Client,
     name: str,
@@ -164,31 +168,39 @@ def terminate(
     ids: Collection[str] | None = None,
     on_look: Callable[[Sequence[Instance]], None] = lambda left: None,
     clock: Clock = Clock(),
+    until_gone: bool = True,
 ) -> tuple[str, ...]:
     """Terminate a cluster's instances, wait until they are gone, and return the nodes' names.
 
     These are the instances with `ids`. None means all: each poll finds them by tag, so it also
     terminates those that a launch still under way brings. `on_look` receives the remaining
-    instances of each poll. Raises AwsError, and ClusterctlError after `timeout_s`.
+    instances of each poll. Without `until_gone` it waits only until they shut down: they cost
+    nothing any more, and are in nobody's way but that of their reservation and placement group.
+    Raises AwsError, and StillShuttingDown after `timeout_s`.
     """
     deadline = clock.monotonic() + timeout_s
     nodes: dict[str, None] = {}
+    if ids is not None:
+        # Whatever EC2 shows of them: it may show an instance, or its tags, late.
+        _terminate(client, tuple(ids))
     for gap_s in backoff_delays():
         found = find_instances(client, name, NOT_TERMINATED)
         left = [one for one in found if ids is None or one.node.instance_id in ids]
         on_look(left)
-        if not left:
-            return tuple(nodes)
         nodes.update(dict.fromkeys(one.node.name for one in left))
+        if until_gone and not left:
+            return tuple(nodes)
         # Repeat the request until they shut down: EC2 may accept one for an instance that is still
         # pending and not carry it out.
         awake = [one for one in left if one.node.state is not NodeState.SHUTTING_DOWN]
+        if not until_gone and not awake:
+            return tuple(nodes)
         _terminate(client, [one.node.instance_id for one in awake])
         if clock.monotonic() > deadline:
             hint = f"see `clusterctl status {name}`"
             if ids is None:
                 hint = f"run it again later: clusterctl down {name}"
-            raise ClusterctlError(
+            raise StillShuttingDown(
                 f"still shutting down: {', '.join(one.node.name for one in left)}",
                 f"they are told to end; {hint}",
             )

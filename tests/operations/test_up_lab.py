@@ -288,5 +288,5 @@ def test_api_calls_do_not_grow_with_the_nodes(clusterctl, clients, ec2, name, mo
     assert calls.count("DescribeInstances") <= 4
     looks = ("DescribePlacementGroups", "DescribeInstances", "DescribeInstanceStatus")
     once = [call for call in calls if call not in (*looks, "GetConsoleOutput")]
-    assert len(once) == len(set(once)) == 14
+    assert len(once) == len(set(once)) == 17
     assert len(calls) - calls.count("GetConsoleOutput") < 60

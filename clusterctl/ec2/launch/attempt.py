@@ -16,7 +16,7 @@ from clusterctl.domain.files import write_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
-from clusterctl.ec2.cluster_resources import terminate
+from clusterctl.ec2.cluster_resources import StillShuttingDown, terminate
 from clusterctl.ec2.errors import backoff_delays, outcome_unknown, throttled, translated
 from clusterctl.ec2.instances import PRESENT, Instance, find_instances, find_states
 from clusterctl.ec2.launch.request import Step
@@ -258,7 +258,17 @@ class Attempt:
         self.on_step(f"{names} died while starting: {reason}{others}")
         ids = [found.node.instance_id for found in made]
         limits = self.timeouts
-        terminate(self.client, self.cluster, limits.rolled_back_s, ids, clock=limits.clock)
+        # The next launch needs their places, where these are reserved or in a placement group.
+        in_the_way = {"Placement", "CapacityReservationSpecification"} & request.keys()
+        try:
+            terminate(
+                *(self.client, self.cluster, limits.rolled_back_s, ids),
+                clock=limits.clock,
+                until_gone=bool(in_the_way),
+            )
+        except StillShuttingDown as late:
+            # Another place may be free all the same.
+            self.on_step(late.message)
         token = request["ClientToken"]
         kept = [sent for sent in read_launches(self.launch_record) if sent.token != token]
         write_launches(self.launch_record, kept)

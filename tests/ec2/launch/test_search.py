@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from moto.ec2.models import ec2_backends
 
-from clusterctl.domain.cluster import ClusterSpec, Disk
+from clusterctl.domain.cluster import ClusterSpec, Disk, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import cluster_resources
@@ -213,6 +213,27 @@ def test_nodes_that_die_while_they_start_are_taken_back_and_tried_elsewhere(laun
     )
     ended = find_instances(launches.client, "demo", states=("terminated",))
     assert [one.node.index for one in ended] == [0, 1]
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_nodes_that_take_long_to_end_do_not_end_the_search(launches, faults, monkeypatch, grouped):
+    """p4d and larger take minutes. Only a reservation and a placement group have to be free."""
+    gone = find_instances
+
+    def never_gone(client, name, *states, **more):
+        found = gone(client, name, *states, **more)
+        ended = gone(client, name, ("shutting-down", "terminated"))
+        late = [
+            replace(one, node=replace(one.node, state=NodeState.SHUTTING_DOWN)) for one in ended
+        ]
+        return (*found, *late)
+
+    monkeypatch.setattr(cluster_resources, "find_instances", never_gone)
+    launches.timeouts = Timeouts(launches.clock, rolled_back_s=0.5)
+    faults(Boot(dies="Server.InternalError", nodes=(1,)))
+    launches.up(replace(SPEC, placement_group=grouped))
+    assert launches.alive() == [(0, "b"), (1, "b")]
+    assert any("still shutting down: demo-0" in line for line in launches.told) is grouped
 
 
 @pytest.mark.parametrize(
