@@ -23,7 +23,8 @@ class MachineType:
     numbers that it takes. `card_interfaces` is how many interfaces each card takes, `efa_cards`
     the indices of the cards that take an EFA-only interface; both are empty where EC2 does not
     list them. `link_gbps` is the first card's baseline bandwidth, `ebs_mb_s` the baseline
-    throughput to EBS in 10^6 bytes a second; 0 where EC2 does not list them.
+    throughput to EBS in 10^6 bytes a second; 0 where EC2 does not list them. `store_gb` is the size
+    of its instance store in 10^9 bytes.
     """
 
     name: str
@@ -39,6 +40,7 @@ class MachineType:
     ebs_mb_s: float = 0.0
     usage_classes: tuple[str, ...] = ("on-demand", "spot")
     placement_strategies: tuple[str, ...] = ("cluster", "partition", "spread")
+    store_gb: int = 0
 
     @property
     def family(self) -> str:
@@ -109,6 +111,7 @@ def read_machine_type(described: Any) -> MachineType:
         placement_strategies=tuple(
             described.get("PlacementGroupInfo", {}).get("SupportedStrategies", ())
         ),
+        store_gb=described.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
     )
 
 

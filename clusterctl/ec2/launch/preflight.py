@@ -271,6 +271,21 @@ def limit_findings(seen: Observed) -> Iterator[Finding]:
         )
 
 
+def store(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
+    """Warn of limits that stop nodes with an instance store, which a stop erases.
+
+    (EC2 user guide, "Data persistence for Amazon EC2 instance store volumes".)
+    """
+    limits = context.spec.limits
+    if machine.store_gb and limits.idle_minutes and limits.at_power_off == "stop":
+        yield Finding.warning(
+            "limits.store",
+            f"each stop erases the instance store of {machine.name}, {machine.store_gb:,} GB at "
+            "/opt/dlami/nvme: idleness stops the nodes",
+            "keep what is to last on the root volume or in S3, or leave --idle-stop out",
+        )
+
+
 def _dropped(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
     before = parse_limits(members_or_all(there)[0].limits_text) if there else Limits()
     held, hold = (format_limits(one).split() for one in (before, spec.limits))
@@ -771,6 +786,7 @@ TYPE_CHECKS: tuple[Callable[[LaunchContext, MachineType], Iterator[Finding]], ..
     way_out,
     placed,
     single_node_growth,
+    store,
     quotas,
     _money,
 )

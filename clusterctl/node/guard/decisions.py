@@ -65,7 +65,7 @@ class Idleness:
 def limit_s(settings: GuardSettings) -> float | None:
     """Return how long the cluster has to be idle before this node ends it; None if this node does
     not decide."""
-    # Idleness must never cost a disk: if EC2 terminates at a power-off, the limit does not apply.
+    # Idleness must never cost a volume: if EC2 terminates at a power-off, the limit does not apply.
     if settings.idle_s is None or settings.at_power_off == "terminate":
         return None
     if settings.index is None:

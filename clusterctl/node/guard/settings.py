@@ -71,7 +71,10 @@ class GuardSettings:
     @property
     def power_off_effect(self) -> str:
         """What happens to the machine, in words for logged-in users."""
-        kept = {"stop": "stopped (its disk stays)", "terminate": "terminated (with its disk)"}
+        kept = {
+            "stop": "stopped (its volumes stay, an instance store is erased)",
+            "terminate": "terminated (with its disks)",
+        }
         return kept.get(self.at_power_off, "switched off")
 
     @property

@@ -117,6 +117,10 @@ FOUND = {
     "disk.limits": (NOTHING, asked(disk=Disk(iops=100))),
     "disk.limits of size": (NOTHING, asked(disk=Disk(size_gib=70_000))),
     "disk.limits of throughput": (NOTHING, asked(disk=Disk(throughput_mib_s=2001))),
+    "limits.store": (
+        offering(replace(PLAIN, store_gb=8000)),
+        asked(limits=Limits(idle_minutes=30)),
+    ),
     "disk.load": (NOTHING, asked(disk=Disk(load_mib_s=301))),
     "disk.load of many": (NOTHING, asked(nodes=20, disk=Disk(load_mib_s=300))),
     "disk.iops": (NOTHING, asked(disk=Disk(iops=80_000))),

@@ -39,8 +39,8 @@ def ended(guard):
     ("at_power_off", "fate"),
     [
         ("", "switched off"),
-        ("stop", "stopped (its disk stays)"),
-        ("terminate", "terminated (with its disk)"),
+        ("stop", "stopped (its volumes stay, an instance store is erased)"),
+        ("terminate", "terminated (with its disks)"),
     ],
 )
 def test_the_end_comes_and_is_announced(guard, at_power_off, fate):
