@@ -140,7 +140,7 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "timeout_s",
             type=Duration(),
             help="How long nodes may take to get ready. Default: 10m, and 30m from 4 GPUs a "
-            "node on.",
+            "node on and without a hypervisor (metal).",
         ),
     ):
         wrapped = option(wrapped)
@@ -256,7 +256,7 @@ def show_plan(plan: LaunchPlan, as_json: bool) -> None:
 
 
 def _what_runs(app: AppContext, name: str, awake_before: frozenset[str]) -> str:
-    """Return what a failed command has launched or started, and what the cluster costs now.
+    """Return what a failed command has launched or started, and what the cluster's nodes cost now.
 
     Empty if nothing runs that did not run before.
     """
@@ -268,16 +268,23 @@ def _what_runs(app: AppContext, name: str, awake_before: frozenset[str]) -> str:
         there = [one for one in find_instances(app.ec2, name) if one.node.state in AWAKE]
     except AwsError:
         return f"whether nodes run, and cost money, is not known: clusterctl status {name}"
-    if {one.node.instance_id for one in there} <= awake_before:
+    new = {one.node.instance_id for one in there} - awake_before
+    if not new:
         return ""
     hourly = spending_of(app.clients, there, price_cache(app.settings.home)).usd_per_hour
-    cost = "nothing, in the lab" if app.settings.lab else f"{format_usd(hourly)} an hour"
-    runs, costs = ("runs", "costs") if len(there) == 1 else ("run", "cost")
-    end = "stop" if click.get_current_context().info_name == "start" else "down"
-    return (
-        f"{count(len(there), 'node')} of {name} {runs} and {costs} {cost}; "
-        f"to end that: clusterctl {end} {name}"
+    cost = "money" if hourly is None else f"{format_usd(hourly)} an hour"
+    if app.settings.lab:
+        cost = "nothing, in the lab"
+    all_of_it = "" if len(new) == len(there) else f", {len(there)} in all"
+    text = (
+        f"{count(len(new), 'node')} of {name} {'runs' if len(new) == 1 else 'run'} now{all_of_it}"
     )
+    end = (
+        f"clusterctl status {name} shows them"
+        if awake_before
+        else f"clusterctl stop {name} keeps their disks, clusterctl down {name} removes all"
+    )
+    return f"{text}: that costs {cost}. {end}"
 
 
 def _left_behind(app: AppContext, name: str) -> str:

@@ -22,6 +22,7 @@ class ValueKind(Enum):
 
     FLAG = "true or false"
     WHOLE = "a whole number, 1 to 999999999"
+    LOAD = "a whole number, 100 to 300, or 0"
     NUMBER = "a number such as 8 or 0.5, above 0 and below 1000000000"
     TEXT = "text"
     DURATION = "a duration such as 90, 30s, 5m or 2h"
@@ -37,7 +38,7 @@ class Option:
     `field` is the field of ClusterSpec that it sets (`disk.iops`: of its Disk), empty if it sets
     none; the value is divided by `per` first, to change its unit. A text has to match `pattern`;
     `example` does. `builtin` describes what applies if the setting is not given. `zero` allows a
-    number or a duration of 0.
+    duration of 0.
     """
 
     key: str
@@ -253,12 +254,11 @@ LAUNCH = (
     ),
     Option(
         "disk-load",
-        ValueKind.WHOLE,
+        ValueKind.LOAD,
         "MiB/s at which EC2 fills it from the image: 100 to 300, or 0.",
         "disk.load_mib_s",
         "N",
         "chosen by the plan",
-        zero=True,
     ),
     Option(
         "kms-key",
@@ -327,7 +327,7 @@ LAUNCH = (
         ValueKind.DURATION,
         "How long nodes may take to get ready.",
         metavar="DURATION",
-        builtin="10m, and 30m from 4 GPUs a node on",
+        builtin="10m, and 30m from 4 GPUs a node on and for metal",
     ),
 )
 
@@ -432,9 +432,13 @@ def _flag(option: Option, text: str) -> bool:
 
 
 def _whole(option: Option, text: str) -> int:
-    if option.zero and text == "0":
-        return 0
     if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
+        raise ValueError(text)
+    return int(text)
+
+
+def _load(option: Option, text: str) -> int:
+    if not re.fullmatch(r"0|[12]\d\d|300", text, re.ASCII):
         raise ValueError(text)
     return int(text)
 
@@ -466,6 +470,7 @@ def _duration(option: Option, text: str) -> float:
 _PARSERS: dict[ValueKind, Any] = {
     ValueKind.FLAG: _flag,
     ValueKind.WHOLE: _whole,
+    ValueKind.LOAD: _load,
     ValueKind.NUMBER: _number,
     ValueKind.TEXT: _text,
     ValueKind.LIST: _text,

@@ -25,6 +25,8 @@ from clusterctl.domain.cluster import check_cluster_name
 from clusterctl.domain.errors import UsageError, did_you_mean
 
 _SECTIONS = ("defaults", "clusters")
+# The kinds of settings that stand without quotes.
+LITERAL = (ValueKind.FLAG, ValueKind.WHOLE, ValueKind.LOAD, ValueKind.NUMBER)
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ class _Reader:
             return None
         line = node.start_mark.line + 1
         tree = read_tree(node)
-        literal = option.kind in (ValueKind.FLAG, ValueKind.WHOLE, ValueKind.NUMBER)
+        literal = option.kind in LITERAL
         if literal and isinstance(tree, Scalar) and tree.quoted:
             self._wrong(
                 line, place, f"not {option.kind.value}: the text {text!r}; leave out the quotes"

@@ -175,8 +175,8 @@ def terminate(
     These are the instances with `ids`. None means all: each poll finds them by tag, so it also
     terminates those that a launch still under way brings. `on_look` receives the remaining
     instances of each poll. Without `until_gone` it waits only until they shut down: they cost
-    nothing any more, and are in nobody's way but that of their reservation and placement group.
-    Raises AwsError, and StillShuttingDown after `timeout_s`.
+    nothing any more, but still take room in their reservation, placement group and subnet. Raises
+    AwsError, and after `timeout_s` ClusterctlError: StillShuttingDown if all shut down.
     """
     deadline = clock.monotonic() + timeout_s
     nodes: dict[str, None] = {}
@@ -200,8 +200,10 @@ def terminate(
             hint = f"see `clusterctl status {name}`"
             if ids is None:
                 hint = f"run it again later: clusterctl down {name}"
-            raise StillShuttingDown(
-                f"still shutting down: {', '.join(one.node.name for one in left)}",
+            kind = ClusterctlError if awake else StillShuttingDown
+            raise kind(
+                f"still {'running' if awake else 'shutting down'}: "
+                f"{', '.join(one.node.name for one in left)}",
                 f"they are told to end; {hint}",
             )
         clock.sleep(gap_s)

@@ -243,7 +243,8 @@ def ask(
     """Run the sampler on one node. Return the node's evidence and, from the head node, its record
     of the job (else None). Raise HostError."""
     run = functools.partial(access.connections.run, target)
-    # Log in first: the greeting's time is used as the link's delay and must not include the login.
+    # Log in first: the greeting's time bounds the error of the clock's offset and must not include
+    # the login.
     session = access.connections.session(target)
     asked_at = time.time()
     result = run(GREETING, timeout_s=CONNECT_WITHIN_S)

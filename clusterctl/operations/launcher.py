@@ -78,7 +78,7 @@ class Launcher:
     """The account, the cluster's folder and the options of an operation that launches nodes.
 
     `proxy_command` is the ProxyCommand for SSH, which the unprivileged lab needs. `timeout_s` is
-    how long nodes may take to get ready; None chooses it by their GPUs (see `ready_within_s`).
+    how long nodes may take to get ready; None chooses it by their types (see `ready_within_s`).
     `capacity_timeout_s` is how long to wait for EC2 to have machines. With `accept_new_host_keys`,
     a host key that no other source has is taken from the node itself. `agree` is called before the
     first step of a plan that launches or starts nodes, and raises if the user declines.

@@ -232,15 +232,17 @@ def test_what_fails_after_the_launch_says_what_runs_and_what_it_costs(
     monkeypatch.setattr(launch_module, "_associate", refuse)
     ran = clusterctl("up", *DEMO, "--private")
     assert (ran.status, "no gateway" in ran.err) == (1, True)
-    [told] = [line for line in ran.err.splitlines() if "an hour; to end that" in line]
-    assert re.match(r"2 nodes of demo run and cost \$\d+\.\d\d an hour; to end that: ", told)
+    [told] = [line for line in ran.err.splitlines() if "run now" in line]
+    assert re.match(
+        r"2 nodes of demo run now: that costs \$\d+\.\d\d an hour\. clusterctl stop", told
+    )
     assert "clusterctl down demo " in told
     # Nothing runs that did not run before.
     monkeypatch.setattr(up_module, "make_ready", lambda *_: pytest.fail("it is not launched"))
     before = {one.node.instance_id for one in find_instances(client, "demo")}
     monkeypatch.setattr(launch_module, "search", refuse)
     ran = clusterctl("up", "demo", "--nodes", "3")
-    assert (ran.status, "to end that" in ran.err) == (1, False)
+    assert (ran.status, "run now" in ran.err) == (1, False)
     assert {one.node.instance_id for one in find_instances(client, "demo")} == before
 
 

@@ -130,6 +130,10 @@ DEATHS = {
 }
 
 
+class OutcomeUnknown(AwsError):
+    """EC2 may have launched the nodes. Only the same request, with its token, may be sent again."""
+
+
 @dataclass
 class Attempt:
     """Launches of one cluster. `once` is a client without retries.
@@ -151,8 +155,8 @@ class Attempt:
 
         `results` fill in the arguments that come from earlier steps. Returns fewer instances than
         requested where the request's MinCount allows it. Raises AwsError, with nothing left of
-        the attempt unless the outcome is unknown, and ClusterctlError where EC2 does not show
-        what it launched; then the launch stays recorded.
+        the attempt but instances that shut down, OutcomeUnknown, and ClusterctlError where EC2 does
+        not show what it launched; then the launch stays recorded.
         """
         request = step.resolved(results)
         answer = self._send(request)
@@ -191,7 +195,7 @@ class Attempt:
                 # Jitter keeps commands that were throttled together from retrying together.
                 clock.sleep(wait_s * random.uniform(0.5, 1.0))
         if doubtful:
-            raise AwsError(
+            raise OutcomeUnknown(
                 failure.code,
                 f"whether EC2 launched the nodes is not known: {failure.message}",
                 "run `up` again: it sends the same request, and nothing is launched twice",
@@ -277,7 +281,7 @@ class Attempt:
         raise AwsError(
             code,
             f"{names} died while starting: {reason}",
-            f"nothing of that launch is left; {hint}",
+            f"that launch was taken back; {hint}",
         )
 
 

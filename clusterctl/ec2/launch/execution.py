@@ -22,6 +22,7 @@ from clusterctl.ec2.launch.attempt import (
     ATTEMPTS,
     MADE_JUST_NOW,
     Attempt,
+    OutcomeUnknown,
     SentLaunch,
     indices_of,
     read_launches,
@@ -89,6 +90,8 @@ def search(
     for number in itertools.count(1):
         try:
             return attempt.launch(step, results)
+        except OutcomeUnknown:
+            raise
         except AwsError as error:
             move, failure = refusal_action(error.code), error
         if fills and plan.launch_at(place, indices).load_mib_s and _is_about_filling(failure):

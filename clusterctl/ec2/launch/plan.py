@@ -511,7 +511,8 @@ def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
 def _no_place(spec: ClusterSpec, nodes: int) -> Finding:
     return Finding.error(
         "place.none",
-        f"no zone that offers {' or '.join(spec.types)} has a subnet with {nodes} free addresses",
+        f"no zone that offers {' or '.join(spec.types)} has a subnet with {nodes} free addresses "
+        "and, for a new head node, a route to an internet gateway",
         "choose a larger subnet with --subnet, or make a network: clusterctl network up NAME",
     )
 

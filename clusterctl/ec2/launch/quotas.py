@@ -129,6 +129,8 @@ class QuotaUse:
     """A quota and how much of it is in use.
 
     `limit` is None where it cannot be read. An empty `code` means that AWS lists no quota.
+    `reserved` is unused reserved capacity that may count as well: some of it may be another
+    account's, and nodes in an open reservation use it up instead of counting beside it.
     """
 
     title: str
@@ -136,6 +138,7 @@ class QuotaUse:
     used: int
     limit: float | None
     service: str = "ec2"
+    reserved: int = 0
 
     def request(self, wanted: int, region: str) -> str:
         """Return the command that asks AWS to raise the quota to `wanted` in all.
@@ -170,10 +173,9 @@ def find_quota_uses(
         if not bucket or not code:
             uses[name] = QuotaUse(market.value, "", 0, None)
             continue
-        used = used_vcpus(described, bucket, market, sizes) + sum(
-            vcpus for other, vcpus in reserved.items() if bucket_of(other) == bucket
-        )
-        uses[name] = QuotaUse(bucket.title(market), code, used, limits[code])
+        used = used_vcpus(described, bucket, market, sizes)
+        unused = sum(vcpus for other, vcpus in reserved.items() if bucket_of(other) == bucket)
+        uses[name] = QuotaUse(bucket.title(market), code, used, limits[code], reserved=unused)
     return uses
 
 
@@ -300,13 +302,16 @@ def quota_exceeded_finding(
 ) -> Finding | None:
     """Return an error if `need` more exceed the quota; None if they fit or the limit is unknown.
 
-    `wanted` is the beginning of the message.
+    It is a warning if they fit only where unused reserved capacity does not count. `wanted` is the
+    beginning of the message.
     """
-    if use.limit is None or use.used + need <= use.limit:
+    if use.limit is None or use.used + use.reserved + need <= use.limit:
         return None
-    return Finding.error(
+    fits = use.used + need <= use.limit
+    reserved = f", {use.reserved} are reserved and unused" if use.reserved else ""
+    return (Finding.warning if fits else Finding.error)(
         check_id,
-        f"{wanted}, {use.used} are in use, "
+        f"{wanted}, {use.used} are in use{reserved}, "
         f"and the quota {use.title} ({use.code}) is {use.limit:g} in {region}",
-        f"ask for more: {use.request(use.used + need, region)}",
+        f"ask for more: {use.request(use.used + use.reserved + need, region)}",
     )

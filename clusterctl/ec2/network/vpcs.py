@@ -198,7 +198,8 @@ class Egress:
     VPC: then nothing is known. `internet`: a NAT gateway or the like leads out; an internet gateway
     does not count, because it serves public addresses only. `services` are AWS services with a VPC
     endpoint, such as `s3` and `ssm`. `s3_gateway`: the one for S3 is a gateway endpoint.
-    `public`: the default route leads to an internet gateway, so public addresses work.
+    `public`: a route leads to an internet gateway, or to an endpoint in front of one, so public
+    addresses may work.
     """
 
     table_id: str
@@ -240,17 +241,14 @@ def _way_out(subnet_id: str, tables: Sequence[Any], endpoints: Sequence[Any]) ->
         if gateway or one.get("PrivateDnsEnabled"):
             services.add(service)
         s3_gateway |= gateway and service == "s3"
-    defaults = [
-        route
-        for route in table.get("Routes", ())
-        if route.get("DestinationCidrBlock") == EVERYWHERE and route.get("State") == "active"
-    ]
+    routes = [route for route in table.get("Routes", ()) if route.get("State") == "active"]
+    defaults = [route for route in routes if route.get("DestinationCidrBlock") == EVERYWHERE]
     return Egress(
         table.get("RouteTableId", ""),
         any(not _to_gateway(route) for route in defaults),
         frozenset(services),
         s3_gateway,
-        any(_to_gateway(route) for route in defaults),
+        any(_to_gateway(route) or _to_firewall(route) for route in routes),
     )
 
 
@@ -266,7 +264,14 @@ def _table_of(subnet_id: str, tables: Sequence[Any]) -> Any:
 
 
 def _to_gateway(route: Any) -> bool:
-    return bool(route.get("GatewayId", "").startswith("igw-"))
+    # A carrier gateway is a Wavelength Zone's.
+    return bool(route.get("GatewayId", "").startswith(("igw-", "cagw-")))
+
+
+def _to_firewall(route: Any) -> bool:
+    """Return whether the route leads to a Gateway Load Balancer's endpoint: a firewall in front of
+    the internet gateway. The gateway endpoints of S3 have a list of prefixes instead of a block."""
+    return "DestinationCidrBlock" in route and route.get("GatewayId", "").startswith("vpce-")
 
 
 def find_subnets(

@@ -12,7 +12,13 @@ from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.domain.findings import Severity
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.launch.request import tagged
-from clusterctl.ec2.network.vpcs import NETWORK, Egress, find_subnets, find_ways_out
+from clusterctl.ec2.network.vpcs import (
+    NETWORK,
+    Egress,
+    _way_out,
+    find_subnets,
+    find_ways_out,
+)
 from clusterctl.operations.network import make_s3_endpoint, plan_s3_endpoint
 from tests.ec2.launching import launches
 from tests.moto_ec2 import clients_with
@@ -133,6 +139,27 @@ def test_where_routes_lead_and_an_endpoint_for_s3(launches, client, vpc):
     assert found.severity is Severity.INFO
     with pytest.raises(UsageError, match="subnet-0123456789abcdef0"):
         plan_s3_endpoint(clients, "subnet-0123456789abcdef0")
+
+
+@pytest.mark.parametrize(
+    ("target", "block", "public"),
+    [
+        ({"GatewayId": "igw-1"}, "0.0.0.0/0", True),
+        ({"GatewayId": "igw-1"}, "203.0.113.0/24", True),
+        # A firewall in front of the internet gateway.
+        ({"GatewayId": "vpce-1"}, "0.0.0.0/0", True),
+        ({"GatewayId": "local"}, "10.0.0.0/8", False),
+        ({"NatGatewayId": "nat-1"}, "0.0.0.0/0", False),
+        ({"TransitGatewayId": "tgw-1"}, "0.0.0.0/0", False),
+    ],
+)
+def test_which_routes_let_public_addresses_answer(target, block, public):
+    route = {**target, "DestinationCidrBlock": block, "State": "active"}
+    to_s3 = {"GatewayId": "vpce-2", "DestinationPrefixListId": "pl-1", "State": "active"}
+    table = {"RouteTableId": "rtb-1", "Associations": [{"Main": True}], "Routes": [to_s3, route]}
+    assert _way_out("subnet-1", [table], []).public is public
+    gone = {**table, "Routes": [{**route, "State": "blackhole"}]}
+    assert not _way_out("subnet-1", [gone], []).public
 
 
 def test_a_vpc_without_an_internet_gateway_is_refused_before_anything_is_made(launches, client):

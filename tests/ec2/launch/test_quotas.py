@@ -1,5 +1,7 @@
 """The quota of a type, its use, and the finding if it is too small."""
 
+from dataclasses import replace
+
 import pytest
 from botocore.stub import Stubber
 from moto.ec2.models.instance_types import INSTANCE_TYPES
@@ -121,7 +123,12 @@ def test_all_instances_of_the_region_count_whoever_launched_them(client, moto_ur
 def test_capacity_that_is_reserved_and_unused_counts(client, moto_url):
     """EC2 counts it, whether instances run in it or not."""
     c5 = MachineType("c5.xlarge", gpus=0, vcpus=4, architectures=("x86_64",))
-    before = find_quota_uses(clients_of(moto_url), [c5], ON_DEMAND)["c5.xlarge"].used
+
+    def use():
+        found = find_quota_uses(clients_of(moto_url), [c5], ON_DEMAND)["c5.xlarge"]
+        return found.used, found.reserved
+
+    used, reserved = use()
     made = [
         client.create_capacity_reservation(
             InstanceType=name,
@@ -132,8 +139,7 @@ def test_capacity_that_is_reserved_and_unused_counts(client, moto_url):
         )["CapacityReservation"]["CapacityReservationId"]
         for name in ("c5.xlarge", "m5.2xlarge", "g5.xlarge")
     ]
-    used = lambda: find_quota_uses(clients_of(moto_url), [c5], ON_DEMAND)["c5.xlarge"].used  # noqa: E731
-    assert used() == before + 3 * 4 + 3 * 8
+    assert use() == (used, reserved + 3 * 4 + 3 * 8)
     target = {"CapacityReservationTarget": {"CapacityReservationId": made[0]}}
     client.run_instances(
         ImageId=NEW_IMAGE,
@@ -143,10 +149,22 @@ def test_capacity_that_is_reserved_and_unused_counts(client, moto_url):
         CapacityReservationSpecification=target,
         Placement={"AvailabilityZone": "us-east-1a"},
     )
-    assert used() == before + 3 * 4 + 3 * 8, "it counts once"
+    assert use() == (used + 4, reserved + 2 * 4 + 3 * 8), "it counts once"
     for id in made:
         client.cancel_capacity_reservation(CapacityReservationId=id)
-    assert used() == before + 4
+    assert use() == (used + 4, reserved)
+
+
+def test_reserved_capacity_alone_refuses_nothing():
+    """It may be another account's, or an open reservation that the nodes will be in."""
+    tight = replace(use_of(96, 480), reserved=192)
+    assert quota_finding(tight, P4D, 2, "us-west-2") is None
+    found = quota_finding(tight, P4D, 3, "us-west-2")
+    assert (found.severity, "192 are reserved and unused" in found.message) == (
+        Severity.WARNING,
+        True,
+    )
+    assert quota_finding(tight, P4D, 5, "us-west-2").severity is Severity.ERROR
 
 
 P4D = MachineType("p4d.24xlarge", gpus=8, vcpus=96, architectures=("x86_64",))

@@ -93,6 +93,16 @@ def test_where_ebs_does_not_fill_the_volumes_the_launch_is_made_without(launches
     assert rates_of(launches)[3:] == [300]
 
 
+@pytest.mark.parametrize("code", ["VolumeInitializationRateUnavailable", "Unsupported"])
+def test_a_launch_of_unknown_outcome_is_not_made_anew(launches, code):
+    """Whatever the words and the code are: only the same request may be sent again."""
+    launches.refuse(code, 503, times=9)
+    error = refused(launches)
+    assert type(error).__name__ == "OutcomeUnknown"
+    assert set(launches.tokens()) == {"launch-0"}
+    assert len(read_launches(launches.record)) == 1
+
+
 def test_a_launch_without_filling_whose_answer_was_lost_is_found_again(launches):
     plan = launches.plan(SPEC)
     launches.refuse("VolumeInitializationRateLimitExceeded")
@@ -249,7 +259,7 @@ def test_a_death_that_no_other_place_mends(launches, faults, dies, hint):
     error = refused(launches)
     assert error.code == dies
     assert error.message.startswith(f"demo-0 died while starting: {dies}: ")
-    assert error.hint.startswith("nothing of that launch is left; ")
+    assert error.hint.startswith("that launch was taken back; ")
     assert hint in error.hint
     assert (launches.alive(), read_launches(launches.record)) == ([], ())
     assert len(launches.sent) == 1
