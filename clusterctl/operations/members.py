@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 # Characters of a quarantine's reason. With the time before it, it has to fit into a tag, which
 # holds 256 characters.
 MOST_OF_A_REASON = 200
+# How long a reservation takes at most to show the place of a terminated instance as free: EC2 says
+# several minutes (EC2 user guide, "Launch instances using Capacity Blocks").
+FREED_WITHIN_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,8 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
             _tag(client, members_of(there), {tags.UNFINISHED: unfinished})
         if members_or_all(there)[0].reservation_id:
             terminate_leaving(launcher, leaving_of(find_instances(client, name)))
+            capacity_s = max(launcher.capacity_timeout_s, FREED_WITHIN_S)
+            launcher = replace(launcher, capacity_timeout_s=capacity_s)
         try:
             return bring_up(launcher, lambda there: spec_of_existing(name, there))
         except ClusterctlError as failure:

@@ -13,10 +13,10 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import terminate
 from clusterctl.ec2.instances import Instance, find_instances, leaving_of, unfinished_of, untag
-from clusterctl.ec2.launch.execution import carry_out
+from clusterctl.ec2.launch.execution import CapacityTimeout, carry_out
 from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
-from clusterctl.ec2.launch.preflight import check_twins
+from clusterctl.ec2.launch.preflight import AWAITED, check_twins
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.costs import note_spent, record_removal_cost
 from clusterctl.operations.guards import with_complete_user_data
@@ -130,9 +130,9 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
     progress.step("looking at what is there")
     key, name = local_key(folder, launcher.name), launcher.name
-    plan = _plan(launcher, request, key)
-    if plan.refused:
-        raise LaunchRefused(name, plan.findings)
+    began = launcher.timeouts.clock.monotonic()
+    plan = _plan_with_capacity(launcher, request, key)
+    waited_s = launcher.timeouts.clock.monotonic() - began
     for finding in plan.findings:
         if finding.severity is Severity.WARNING:
             progress.finding(finding)
@@ -151,11 +151,34 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
         progress.awake_before = frozenset(one.node.instance_id for one in awake)
     instances = carry_out(
         *(client, plan, folder.launch, progress.step),
-        *(launcher.capacity_timeout_s, before_start, launcher.timeouts),
+        *(max(0.0, launcher.capacity_timeout_s - waited_s), before_start, launcher.timeouts),
     )
     # The lock covers this machine only: another machine may have launched the same nodes.
     check_twins(name, [one.node for one in instances])
     return plan, instances
+
+
+def _plan_with_capacity(launcher: Launcher, request: Request, key: LocalKey) -> LaunchPlan:
+    """Return a plan that is not refused, after reserved capacity has become free or active.
+
+    Raises LaunchRefused at once for any other reason, else after the capacity timeout.
+    """
+    capacity = CapacityTimeout(launcher.capacity_timeout_s, launcher.timeouts.clock)
+    while True:
+        plan = _plan(launcher, request, key)
+        errors = [one for one in plan.findings if one.severity is Severity.ERROR]
+        if not errors:
+            return plan
+        refused = LaunchRefused(launcher.name, plan.findings)
+        if any(one.check_id not in AWAITED for one in errors):
+            raise refused
+        launcher.progress.step(errors[0].message)
+        try:
+            capacity.wait(
+                AwsError("ReservationCapacityExceeded", errors[0].message), launcher.progress.step
+            )
+        except AwsError:
+            raise refused from None
 
 
 def _plan(launcher: Launcher, request: Request, key: LocalKey) -> LaunchPlan:

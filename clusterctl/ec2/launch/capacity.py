@@ -67,6 +67,7 @@ MOVES = {
     "Server.SpotInstanceTermination": RefusalAction.NEXT_PLACE,
     "Server.InternalError": RefusalAction.NEXT_PLACE,
     "ReservationCapacityExceeded": RefusalAction.WAIT,
+    "InvalidCapacityReservationState.PendingActivation": RefusalAction.WAIT,
     "InsufficientAddressCapacity": RefusalAction.WAIT,
     "PendingVerification": RefusalAction.WAIT,
     "VcpuLimitExceeded": RefusalAction.QUOTA,

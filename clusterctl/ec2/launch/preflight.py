@@ -170,7 +170,8 @@ def reservation(context: LaunchContext) -> Iterator[Finding]:
         yield Finding.error(
             "reservation.free",
             f"{name} has {count(found.free, 'machine')} left of {context.missing} that are needed",
-            "ask for fewer --nodes; a terminated instance frees its place within minutes",
+            "ask for fewer --nodes, or wait for places with --capacity-timeout 30m: a terminated "
+            "instance frees its own within minutes",
         )
     if spec.types != (found.instance_type,):
         yield Finding.error(
@@ -210,14 +211,19 @@ def reservation(context: LaunchContext) -> Iterator[Finding]:
         yield from _block(context)
 
 
+# Errors that time mends: with --capacity-timeout, `up` waits and looks again.
+AWAITED = ("reservation.free", "reservation.start")
+
+
 def _not_active(found: Reservation) -> Finding:
     to_come = found.state in TO_COME
     when = f", from {found.starts_at:%Y-%m-%d %H:%M %Z}" if to_come and found.starts_at else ""
-    return Finding.error(
-        "reservation.state",
-        f"{found.reservation_id} is {found.state}, not active{when}",
-        "wait for its start" if to_come else "choose another: --capacity-reservation",
-    )
+    text = f"{found.reservation_id} is {found.state}, not active{when}"
+    if to_come:
+        return Finding.error(
+            "reservation.start", text, "wait for its start: --capacity-timeout 12h"
+        )
+    return Finding.error("reservation.state", text, "choose another: --capacity-reservation")
 
 
 def _block(context: LaunchContext) -> Iterator[Finding]:

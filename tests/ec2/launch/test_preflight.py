@@ -163,7 +163,7 @@ FOUND = {
     "reservation.tenancy": (account(reservation=replace(BLOCK, tenancy="dedicated")), RESERVED),
     "placement.block": (account(reservation=BLOCK), replace(RESERVED, placement_group=True)),
     "reservation.none": (NOTHING, RESERVED),
-    "reservation.state": (account(reservation=replace(BLOCK, state="scheduled")), RESERVED),
+    "reservation.start": (account(reservation=replace(BLOCK, state="scheduled")), RESERVED),
     "reservation.state of one that is over": (
         account(reservation=replace(BLOCK, state="expired")),
         RESERVED,
@@ -265,7 +265,7 @@ def test_all_of_it_is_said_at_once_errors_first():
         "disk.limits",
         "disk.limits",
         "placement.block",
-        "reservation.state",
+        "reservation.start",
         "reservation.zone",
         "reservation.min",
         "network.efa",

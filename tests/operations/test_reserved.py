@@ -1,0 +1,97 @@
+"""Reserved capacity that becomes free, or active, later: it is waited for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.domain.cluster import ClusterSpec
+from clusterctl.domain.timeouts import Timeouts
+from clusterctl.ec2.instances import find_instances
+from clusterctl.ec2.launch import observe
+from clusterctl.ec2.launch.observe import fixed_request
+from clusterctl.operations import members
+from clusterctl.operations.launcher import LaunchRefused
+from clusterctl.operations.up import up
+from tests.clock import LabClock
+from tests.operations.commands import NAME, down, shorten_timeouts
+from tests.operations.world import World
+
+pytestmark = pytest.mark.slow
+TYPE = "g6e.24xlarge"
+
+
+@pytest.fixture
+def reserved(world: World, monkeypatch):
+    """Return a launcher, and the spec of two nodes in a reservation for two."""
+    shorten_timeouts(monkeypatch.setattr)
+    made = world.plain.ec2.create_capacity_reservation(
+        InstanceType=TYPE,
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-east-1a",
+        InstanceCount=2,
+        InstanceMatchCriteria="targeted",
+    )["CapacityReservation"]["CapacityReservationId"]
+    launcher = replace(world.launcher, timeouts=Timeouts(LabClock()))
+    yield launcher, ClusterSpec(NAME, 2, TYPE, capacity_reservation=made)
+    down(launcher)
+    world.plain.ec2.cancel_capacity_reservation(CapacityReservationId=made)
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Return a function that has EC2 show the reservation otherwise at its next looks."""
+    find = observe.find_reservation
+    later: list[dict] = []
+
+    def look(client, id):
+        found = find(client, id)
+        return replace(found, **later.pop(0)) if later else found
+
+    monkeypatch.setattr(observe, "find_reservation", look)
+    return later.extend
+
+
+@pytest.mark.parametrize("late", [{"free": 1}, {"state": "scheduled", "free": 0}])
+def test_up_waits_for_its_capacity_where_it_may(reserved, shown, late):
+    launcher, spec = reserved
+    shown([late] * 3)
+    with pytest.raises(LaunchRefused):
+        up(launcher, fixed_request(spec))
+    assert find_instances(launcher.clients.ec2, NAME) == ()
+    patient = replace(launcher, capacity_timeout_s=3600.0)
+    assert len(up(patient, fixed_request(spec)).cluster.nodes) == 2
+    assert launcher.timeouts.clock.waits == [30, 60]
+
+
+def test_up_does_not_wait_for_what_time_does_not_mend(reserved, shown):
+    launcher, spec = reserved
+    shown([{"state": "expired"}, {"free": 0, "tenancy": "dedicated"}])
+    for _ in range(2):
+        with pytest.raises(LaunchRefused):
+            up(replace(launcher, capacity_timeout_s=3600.0), fixed_request(spec))
+    assert launcher.timeouts.clock.waits == []
+
+
+def test_up_gives_up_at_the_end_of_its_time(reserved, shown):
+    launcher, spec = reserved
+    shown([{"free": 0}] * 99)
+    with pytest.raises(LaunchRefused) as refused:
+        up(replace(launcher, capacity_timeout_s=100.0), fixed_request(spec))
+    assert "reservation.free" in [one.check_id for one in refused.value.findings]
+    assert launcher.timeouts.clock.waits == [30, 60, pytest.approx(10, abs=5)]
+
+
+def test_a_replaced_node_gets_the_place_that_its_old_one_leaves(reserved, shown):
+    """EC2 counts the place as free only minutes after the old node is terminated."""
+    launcher, spec = reserved
+    up(launcher, fixed_request(spec))
+    old = {one.node.instance_id for one in find_instances(launcher.clients.ec2, NAME)}
+    shown([{"free": 0}] * 3)
+    members.replace_nodes(launcher, NAME, [1])
+    there = find_instances(launcher.clients.ec2, NAME)
+    assert [one.node.index for one in there] == [0, 1]
+    assert len({one.node.instance_id for one in there} - old) == 1
+    assert {one.reservation_id for one in there} == {spec.capacity_reservation}
+    assert launcher.timeouts.clock.waits == [30, 60, 120]
