@@ -609,12 +609,22 @@ def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
             name,
             lambda cluster: None if force else _check_jobs(app, name),
         )
+    _note_reservations(found.reservations)
     if as_json:
         output.data({**cluster_data(found.cluster), "stopped": found.stopped})
     elif not found.stopped:
         output.note(f"nothing to do: {name} is stopped")
     else:
         output.line(f"stopped {name}; its disks go on costing money")
+
+
+def _note_reservations(ids: Sequence[str]) -> None:
+    """Say which reservations go on costing money without running nodes."""
+    for one in ids:
+        output.note(
+            f"{one} goes on costing as much as if its machines ran: end it with "
+            f"aws ec2 cancel-capacity-reservation --capacity-reservation-id {one}"
+        )
 
 
 def _check_jobs(app: AppContext, name: str) -> None:
@@ -660,6 +670,7 @@ def down(app: AppContext, name: str, yes: bool, as_json: bool) -> None:
         output.note("something may be left")
         output.note_resume_command()
         raise
+    _note_reservations(removed.reservations)
     if as_json:
         output.data(
             {

@@ -80,6 +80,12 @@ TABLE: dict[str, tuple[str, str]] = {
     "InvalidAMIID*": ("", "image ids are regional: check --image and --region"),
     "InvalidSubnetID*": ("", "subnet ids are regional: check --subnet and --region"),
     "InvalidSubnetId*": ("", "subnet ids are regional: check --subnet and --region"),
+    "InvalidCapacityReservationState*": (
+        "",
+        "a node whose reservation has ended starts again once it is released from it: aws ec2 "
+        "modify-instance-capacity-reservation-attributes --instance-id ID "
+        "--capacity-reservation-specification CapacityReservationPreference=open",
+    ),
     "InvalidVpcID*": ("", "VPC ids are regional: check --region"),
     "Gateway.NotAttached": (
         "",

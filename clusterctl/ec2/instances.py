@@ -155,6 +155,17 @@ def launched_with(client: EC2Client, tokens: Sequence[str]) -> frozenset[str]:
     return frozenset(instance.launch_token for instance in seen)
 
 
+def billing_reservations(instances: Iterable[Instance]) -> tuple[str, ...]:
+    """Return the ids of the Capacity Reservations that these instances are in, sorted.
+
+    AWS bills their capacity at the On-Demand rate, whether instances run in it or not, until they
+    are cancelled (EC2 user guide, "Capacity Reservation pricing and billing"). Capacity Blocks were
+    paid for in advance and are left out.
+    """
+    ids = {one.reservation_id for one in instances if one.market is not Market.CAPACITY_BLOCK}
+    return tuple(sorted(ids - {""}))
+
+
 def as_cluster(client: EC2Client, name: str, instances: Sequence[Instance]) -> Cluster | None:
     """Return the members among these instances as a cluster; None if there are none.
 

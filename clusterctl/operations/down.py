@@ -18,7 +18,7 @@ from clusterctl.ec2.cluster_resources import (
     find_key_pairs,
     terminate,
 )
-from clusterctl.ec2.instances import Instance, find_instances
+from clusterctl.ec2.instances import Instance, billing_reservations, find_instances
 from clusterctl.ec2.network.vpcs import release_addresses
 from clusterctl.operations.costs import record_removal_cost
 from clusterctl.operations.folder import ClusterFolder
@@ -43,7 +43,8 @@ class Leftovers:
     """What exists of a cluster, or what `down` removed.
 
     `nodes` are node names, `addresses` elastic addresses, `groups` ids of security groups,
-    `placement_groups` and `key_pairs` names. `folder` is true for the local folder.
+    `placement_groups` and `key_pairs` names. `folder` is true for the local folder. `reservations`
+    are the ids of the Capacity Reservations that the nodes were in, which go on billing.
     """
 
     nodes: tuple[str, ...] = ()
@@ -52,6 +53,7 @@ class Leftovers:
     placement_groups: tuple[str, ...] = ()
     key_pairs: tuple[str, ...] = ()
     folder: bool = False
+    reservations: tuple[str, ...] = ()
 
     @property
     def nothing(self) -> bool:
@@ -118,8 +120,10 @@ def _remove(
 ) -> Leftovers:
     client = clients.ec2
     told: list[int] = []
+    reservations: list[str] = []
 
     def looked(left: Sequence[Instance]) -> None:
+        reservations.extend(billing_reservations(left))
         # Costs are noted before the first termination: EC2 forgets an instance within the hour.
         if not told:
             record_removal_cost(folder.path.parent, clients, name, left)
@@ -135,6 +139,7 @@ def _remove(
         groups=delete_groups(client, name, GROUP_FREE_WITHIN_S),
         placement_groups=delete_placement_groups(client, name, GROUP_FREE_WITHIN_S),
         key_pairs=tuple(pair.name for pair in find_key_pairs(client, name)),
+        reservations=tuple(sorted({*reservations})),
     )
     if not removed.nothing:
         # The key pair is deleted last. A `down` that was interrupted earlier finds it when it is

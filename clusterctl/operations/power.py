@@ -14,7 +14,7 @@ from clusterctl.domain.errors import ClusterctlError, NoSuchCluster, UsageError,
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.errors import backoff_delays, translated
-from clusterctl.ec2.instances import Instance, as_cluster, find_instances
+from clusterctl.ec2.instances import Instance, as_cluster, billing_reservations, find_instances
 from clusterctl.ec2.launch.observe import spec_of_existing
 from clusterctl.operations.costs import note_spent
 from clusterctl.operations.launcher import Launcher
@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StopReport:
-    """The cluster with all nodes stopped, and the names of the nodes that this run stopped."""
+    """The cluster with all nodes stopped, and the names of the nodes that this run stopped.
+
+    `reservations` are the ids of the Capacity Reservations that go on billing.
+    """
 
     cluster: Cluster
     stopped: tuple[str, ...]
+    reservations: tuple[str, ...] = ()
 
 
 def stop(
@@ -61,7 +65,8 @@ def stop(
             with translated():
                 client.stop_instances(InstanceIds=[one.node.instance_id for one in going])
         stopped = _await_stopped(client, name, launcher.timeouts)
-        return StopReport(stopped, tuple(one.node.name for one in going))
+        names = [one.node.name for one in going]
+        return StopReport(stopped, tuple(names), billing_reservations(there))
 
 
 def start(launcher: Launcher, name: str) -> UpReport:

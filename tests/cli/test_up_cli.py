@@ -246,6 +246,23 @@ def test_what_fails_after_the_launch_says_what_runs_and_what_it_costs(
     assert {one.node.instance_id for one in find_instances(client, "demo")} == before
 
 
+def test_down_names_the_reservation_that_goes_on_costing(clusterctl, client):
+    one = client.create_capacity_reservation(
+        InstanceType="g5.xlarge",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone=f"{REGION}a",
+        InstanceCount=1,
+        InstanceMatchCriteria="targeted",
+    )["CapacityReservation"]["CapacityReservationId"]
+    up = ("up", "demo", "--nodes", "1", "--instance-type", "g5.xlarge")
+    clusterctl(*up, "--capacity-reservation", one, "--timeout", "0.01")
+    ran = clusterctl("down", "demo")
+    client.cancel_capacity_reservation(CapacityReservationId=one)
+    assert ran.status == 0
+    assert f"{one} goes on costing" in ran.err
+    assert f"aws ec2 cancel-capacity-reservation --capacity-reservation-id {one}" in ran.err
+
+
 def test_ctrl_c_that_cuts_an_import_short(clusterctl, monkeypatch):
     """An incomplete module then does not show as an error of this program."""
 

@@ -11,7 +11,8 @@ from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import observe
 from clusterctl.ec2.launch.observe import fixed_request
-from clusterctl.operations import members
+from clusterctl.operations import down as down_module
+from clusterctl.operations import members, power
 from clusterctl.operations.launcher import LaunchRefused
 from clusterctl.operations.up import up
 from tests.clock import LabClock
@@ -95,3 +96,13 @@ def test_a_replaced_node_gets_the_place_that_its_old_one_leaves(reserved, shown)
     assert len({one.node.instance_id for one in there} - old) == 1
     assert {one.reservation_id for one in there} == {spec.capacity_reservation}
     assert launcher.timeouts.clock.waits == [30, 60, 120]
+
+
+def test_a_reservation_goes_on_costing_when_its_nodes_do_not(reserved):
+    launcher, spec = reserved
+    up(launcher, fixed_request(spec))
+    stopped = power.stop(launcher, NAME)
+    assert stopped.reservations == (spec.capacity_reservation,)
+    removed = down_module.down(launcher.clients, NAME, launcher.folder)
+    assert removed.reservations == (spec.capacity_reservation,)
+    assert len(removed.nodes) == 2
