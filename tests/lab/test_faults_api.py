@@ -87,7 +87,7 @@ def test_throttled_until_the_bucket_has_filled(lab, once, faults):
     ("service", "method", "action", "code", "status"),
     [
         ("ssm", "describe_parameters", "DescribeParameters", "ThrottlingException", 400),
-        ("cloudwatch", "list_metrics", "ListMetrics", "ThrottlingException", 400),
+        ("cloudwatch", "describe_alarms", "DescribeAlarms", "ThrottlingException", 400),
         ("cloudformation", "describe_stacks", "DescribeStacks", "Throttling", 400),
     ],
 )

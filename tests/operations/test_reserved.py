@@ -16,7 +16,7 @@ from clusterctl.operations import members, power
 from clusterctl.operations.launcher import LaunchRefused
 from clusterctl.operations.up import up
 from tests.clock import LabClock
-from tests.operations.commands import NAME, down, shorten_timeouts
+from tests.operations.commands import NAME, down, nothing, shorten_timeouts
 from tests.operations.world import World
 
 pytestmark = pytest.mark.slow
@@ -27,6 +27,7 @@ TYPE = "g6e.24xlarge"
 def reserved(world: World, monkeypatch):
     """Return a launcher, and the spec of two nodes in a reservation for two."""
     shorten_timeouts(monkeypatch.setattr)
+    world.prepare(nothing)
     made = world.plain.ec2.create_capacity_reservation(
         InstanceType=TYPE,
         InstancePlatform="Linux/UNIX",
