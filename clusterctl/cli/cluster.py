@@ -619,10 +619,13 @@ def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
 
 
 def _note_reservations(ids: Sequence[str]) -> None:
-    """Say which reservations go on costing money without running nodes."""
+    """Say which reservations go on costing money without running nodes.
+
+    EC2 is not asked whether they have been cancelled meanwhile.
+    """
     for one in ids:
         output.note(
-            f"{one} goes on costing as much as if its machines ran: end it with "
+            f"{one} goes on costing as much as if its machines ran, unless it has ended: "
             f"aws ec2 cancel-capacity-reservation --capacity-reservation-id {one}"
         )
 
