@@ -668,7 +668,7 @@ def down(app: AppContext, name: str, yes: bool, as_json: bool) -> None:
             nodes = count(len(found), "node")
             output.confirm(f"Terminate the {nodes} of {name}?", yes)
     try:
-        removed = remove(app.clients, name, folder, LineProgress())
+        removed = remove(app.clients, name, folder, LineProgress(), app.timeouts)
     except KeyboardInterrupt:
         output.note("something may be left")
         output.note_resume_command()

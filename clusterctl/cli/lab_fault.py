@@ -182,14 +182,40 @@ def capacity(type: str, zone: str, machines: int) -> None:
 @click.option(
     "--console", "console_s", type=Duration(none=True), help="Until a console shows what it has."
 )
-def lag(visible_s: float | None, console_s: float | None) -> None:
+@click.option("--tags", "tags_s", type=Duration(none=True), help="Until changed tags are shown.")
+@click.option(
+    "--states", "states_s", type=Duration(none=True), help="Until an instance's state is shown."
+)
+@click.option(
+    "--addresses",
+    "addresses_s",
+    type=Duration(none=True),
+    help="Until elastic addresses, and who has them, are shown.",
+)
+@click.option(
+    "--groups",
+    "groups_s",
+    type=Duration(none=True),
+    help="Until security groups and their rules are shown.",
+)
+@click.option(
+    "--volumes", "volumes_s", type=Duration(none=True), help="Until volumes are shown as they are."
+)
+@click.option("--spot", "spot_s", type=Duration(none=True), help="Until spot requests are shown.")
+@click.option(
+    "--reordered/--in-order",
+    default=None,
+    help="Half of the reads show what there is at once: an answer may be older than the last.",
+)
+def lag(**late: float | bool | None) -> None:
     """Make EC2 show later what there is. Without this, new instances are hidden for 0.3 s.
 
     \b
     Example:
       clusterctl lab fault lag --visible 5s --console 30s
+      clusterctl lab fault lag --tags 4s --states 4s --reordered
     """
-    set_fault("lag", visible_s=visible_s, console_s=console_s)
+    set_fault("lag", **late)
 
 
 @fault.command()

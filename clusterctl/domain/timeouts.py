@@ -47,12 +47,18 @@ class Timeouts:
     known_s: float = 60.0  # until RunInstances knows a resource that was created just before
     placement_group_s: float = 60.0  # until a new placement group is available
     visible_s: float = 120.0  # until all instances of a launch are shown
+    # Until descriptions show what an earlier command may have made, if it has made it.
+    shown_s: float = 20.0
     # Until none of them is pending. Slower ones are awaited when the nodes are made ready.
     started_s: float = 300.0
     rolled_back_s: float = 600.0  # until the instances of a failed launch are gone
     # Until an instance that stops can be started, and one that starts takes an address.
     state_change_s: float = 600.0
     stopped_s: float = 900.0  # until all instances that `stop` stops are stopped
+    terminated_s: float = 900.0  # until all instances that `down` terminates are gone
+    dismissed_s: float = 600.0  # until nodes are gone that were replaced or removed
+    # Until a group can be deleted, which counts as in use for a while after its instances are gone.
+    group_free_s: float = 300.0
     enlarged_s: float = 900.0  # until a file system can use an enlarged volume
     link_rates_s: float = 3.0  # until a copy is planned without the links' rates
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +10,15 @@ from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2 import tags
+from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.errors import backoff_delays, throttled, translated
 from clusterctl.ec2.instances import Instance, batches, find_instances, launched_with
-from clusterctl.ec2.network.vpcs import find_groups
+from clusterctl.ec2.network.vpcs import (
+    ElasticAddress,
+    SecurityGroup,
+    find_addresses,
+    find_groups,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -79,6 +85,29 @@ def await_available(client: EC2Client, name: str, timeouts: Timeouts = Timeouts(
 
 
 @dataclass(frozen=True)
+class Made:
+    """What a cluster has beside its instances: usually one or none of each kind."""
+
+    key_pairs: tuple[KeyPair, ...] = ()
+    groups: tuple[SecurityGroup, ...] = ()
+    placement_groups: tuple[PlacementGroup, ...] = ()
+    addresses: tuple[ElasticAddress, ...] = ()
+
+
+def find_made(client: EC2Client, name: str, creations: Creations) -> Made:
+    """Return everything with the cluster's tag, waiting for what was begun a short time ago.
+
+    Raises AwsError.
+    """
+    return Made(
+        creations.find("import_key_pair", lambda: find_key_pairs(client, name)),
+        creations.find("create_security_group", lambda: find_groups(client, name)),
+        creations.find("create_placement_group", lambda: find_placement_groups(client, name)),
+        creations.find("allocate_address", lambda: find_addresses(client, name)),
+    )
+
+
+@dataclass(frozen=True)
 class Deletion:
     """The API call that deletes one kind of resource.
 
@@ -114,7 +143,7 @@ def delete(
     deletion: Deletion,
     value: str,
     deadline: float,
-    on_wait: Callable[[AwsError, float], None] = lambda error, left_s: None,
+    on_wait: Callable[[AwsError, float], object] = lambda error, left_s: None,
     clock: Clock = Clock(),
 ) -> None:
     """Delete the resource with this id or name, unless it is gone already.
@@ -139,16 +168,22 @@ def delete(
 
 
 def delete_placement_groups(
-    client: EC2Client, name: str, timeout_s: float, clock: Clock = Clock()
+    client: EC2Client,
+    found: Iterable[PlacementGroup],
+    timeout_s: float,
+    clock: Clock = Clock(),
+    on_wait: Callable[[], object] = lambda: None,
 ) -> tuple[str, ...]:
-    """Delete the cluster's placement groups and return their names.
+    """Delete these placement groups and return the names of those that were not being deleted.
 
-    Waits up to `timeout_s` while terminated instances are still in a group. Raises AwsError.
+    Waits up to `timeout_s` while terminated instances are still in a group, and calls `on_wait`
+    before each further try. Raises AwsError.
     """
     deadline = clock.monotonic() + timeout_s
-    groups = [group for group in find_placement_groups(client, name) if group.state != "deleting"]
+    groups = [group for group in found if group.state != "deleting"]
     for group in groups:
-        delete(client, DELETE_PLACEMENT_GROUP, group.name, deadline, clock=clock)
+        again = (deadline, lambda error, left_s: on_wait())
+        delete(client, DELETE_PLACEMENT_GROUP, group.name, *again, clock=clock)
     return tuple(group.name for group in groups)
 
 
@@ -169,20 +204,21 @@ def terminate(
     on_look: Callable[[Sequence[Instance]], None] = lambda left: None,
     clock: Clock = Clock(),
     until_gone: bool = True,
+    known: Sequence[Instance] = (),
 ) -> tuple[str, ...]:
     """Terminate a cluster's instances, wait until they are gone, and return the nodes' names.
 
     These are the instances with `ids`. None means all: each poll finds them by tag, so it also
-    terminates those that a launch still under way brings. `on_look` receives the remaining
-    instances of each poll. Without `until_gone` it waits only until they shut down: they cost
+    terminates those that a launch still under way brings. `known` are some of these all that an
+    earlier answer has shown: the next one may not. `on_look` receives the remaining instances of
+    each poll. Without `until_gone` it waits only until they shut down: they cost
     nothing any more, but still take room in their reservation, placement group and subnet. Raises
     AwsError, and after `timeout_s` ClusterctlError: StillShuttingDown if all shut down.
     """
     deadline = clock.monotonic() + timeout_s
-    nodes: dict[str, None] = {}
-    if ids is not None:
-        # Whatever EC2 shows of them: it may show an instance, or its tags, late.
-        _terminate(client, tuple(ids))
+    nodes = dict.fromkeys(one.node.name for one in known)
+    # Whatever EC2 shows of them: it may show an instance, or its tags, late.
+    _terminate(client, [one.node.instance_id for one in known] if ids is None else tuple(ids))
     for gap_s in backoff_delays():
         found = find_instances(client, name, NOT_TERMINATED)
         left = [one for one in found if ids is None or one.node.instance_id in ids]
@@ -227,16 +263,21 @@ def _terminate(client: EC2Client, ids: Sequence[str]) -> None:
 
 
 def delete_groups(
-    client: EC2Client, name: str, timeout_s: float, clock: Clock = Clock()
+    client: EC2Client,
+    groups: Sequence[SecurityGroup],
+    timeout_s: float,
+    clock: Clock = Clock(),
+    on_wait: Callable[[], object] = lambda: None,
 ) -> tuple[str, ...]:
-    """Delete the cluster's security groups and return their ids.
+    """Delete these security groups and return their ids.
 
-    Waits up to `timeout_s` while something still uses a group. Raises AwsError.
+    Waits up to `timeout_s` while something still uses a group, and calls `on_wait` before each
+    further try. Raises AwsError.
     """
     deadline = clock.monotonic() + timeout_s
-    groups = find_groups(client, name)
     for group in groups:
-        delete(client, DELETE_SECURITY_GROUP, group.group_id, deadline, clock=clock)
+        again = (deadline, lambda error, left_s: on_wait())
+        delete(client, DELETE_SECURITY_GROUP, group.group_id, *again, clock=clock)
     return tuple(group.group_id for group in groups)
 
 
@@ -249,12 +290,14 @@ def delete_key_pairs(client: EC2Client, names: Sequence[str]) -> None:
 
 def await_launches(
     client: EC2Client, tokens: Sequence[str], until: float, clock: Clock = Clock()
-) -> None:
+) -> tuple[Instance, ...]:
     """Wait until each of these client tokens has made instances, or until `until` (Unix time).
 
-    For launches of unknown outcome. Raises AwsError.
+    For launches of unknown outcome. Returns the instances that EC2 has shown. Raises AwsError.
     """
     for gap_s in backoff_delays():
-        if clock.time() >= until or launched_with(client, tokens) >= set(tokens):
-            return
+        made = launched_with(client, tokens)
+        if clock.time() >= until or {one.launch_token for one in made} >= set(tokens):
+            return made
         clock.sleep(gap_s)
+    raise AssertionError("unreachable")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterctl.domain.cluster import Cluster, Disk, Market, Node, NodeState, is_user_name
-from clusterctl.domain.errors import AwsError
+from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
-from clusterctl.ec2.errors import translated
+from clusterctl.ec2.errors import backoff_delays, translated
 from clusterctl.ec2.tags import tag_list
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ PRESENT = ("pending", "running", "stopping", "stopped")
 PAGE: Any = {"PageSize": 1000}
 # Instance ids per DescribeInstanceStatus call.
 STATUS_IDS = 100
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,29 @@ def find_instances(
     return tuple(_describe(client, filters))
 
 
+def find_with(
+    client: EC2Client, name: str, ids: Collection[str], timeouts: Timeouts
+) -> tuple[Instance, ...]:
+    """Return a cluster's instances in all states, once EC2 shows those with `ids` among them.
+
+    EC2 has shown each of them before, and may leave it out again for a moment. Raises AwsError, and
+    ClusterctlError after `visible_s`.
+    """
+    until = timeouts.clock.monotonic() + timeouts.visible_s
+    for gap_s in backoff_delays(0.2):
+        found = find_instances(client, name, states=())
+        missing = set(ids) - {one.node.instance_id for one in found}
+        if not missing:
+            return found
+        if timeouts.clock.monotonic() > until:
+            raise ClusterctlError(
+                f"EC2 does not show {', '.join(sorted(missing))} any more, which it has shown",
+                f"look again with `clusterctl status {name}`, then run `up` again",
+            )
+        timeouts.clock.sleep(gap_s)
+    raise AssertionError("unreachable")
+
+
 def batches(ids: Sequence[str], size: int) -> list[list[str]]:
     """Split ids into lists of at most `size`, the most that one API call takes."""
     return [list(ids[start : start + size]) for start in range(0, len(ids), size)]
@@ -147,12 +173,11 @@ def impaired_checks(client: EC2Client, instance_ids: Sequence[str]) -> dict[str,
     return said
 
 
-def launched_with(client: EC2Client, tokens: Sequence[str]) -> frozenset[str]:
-    """Return those of these client tokens whose launches have made instances. Raises AwsError."""
+def launched_with(client: EC2Client, tokens: Sequence[str]) -> tuple[Instance, ...]:
+    """Return the instances that launches with these client tokens have made. Raises AwsError."""
     if not tokens:
-        return frozenset()
-    seen = _describe(client, [{"Name": f"tag:{tags.LAUNCH}", "Values": list(tokens)}])
-    return frozenset(instance.launch_token for instance in seen)
+        return ()
+    return tuple(_describe(client, [{"Name": f"tag:{tags.LAUNCH}", "Values": list(tokens)}]))
 
 
 def billing_reservations(instances: Iterable[Instance]) -> tuple[str, ...]:
@@ -374,19 +399,37 @@ def _number(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() else 0
 
 
+def once_known(call: Callable[[], Answer], timeouts: Timeouts = Timeouts()) -> Answer:
+    """Return the answer to a call that names instances.
+
+    Repeats it for `shown_s` while EC2 does not know one of them, as of an instance that it has
+    shown before, but launched a moment ago. Raises AwsError.
+    """
+    until = timeouts.clock.monotonic() + timeouts.shown_s
+    for gap_s in backoff_delays(0.2):
+        try:
+            with translated():
+                return call()
+        except AwsError as error:
+            late = timeouts.clock.monotonic() > until
+            if error.code != "InvalidInstanceID.NotFound" or late:
+                raise
+        timeouts.clock.sleep(gap_s)
+    raise AssertionError("unreachable")
+
+
 def tag(client: EC2Client, instance_ids: Sequence[str], labels: Mapping[str, str]) -> None:
     """Set these tags on the instances. Does nothing without instances. Raises AwsError."""
     if instance_ids:
         given: Any = tag_list(labels)
-        with translated():
-            client.create_tags(Resources=list(instance_ids), Tags=given)
+        once_known(lambda: client.create_tags(Resources=list(instance_ids), Tags=given))
 
 
 def untag(client: EC2Client, instance_ids: Sequence[str], key: str) -> None:
     """Remove this tag from the instances. Does nothing without instances. Raises AwsError."""
     if instance_ids:
-        with translated():
-            client.delete_tags(Resources=list(instance_ids), Tags=[{"Key": key}])
+        gone: Any = [{"Key": key}]
+        once_known(lambda: client.delete_tags(Resources=list(instance_ids), Tags=gone))
 
 
 # Threads that change an attribute, which EC2 does for one instance per call. EC2 would throttle
@@ -399,8 +442,9 @@ def find_user_data(client: EC2Client, instance_id: str) -> bytes:
 
     Raises AwsError.
     """
-    with translated():
-        answer = client.describe_instance_attribute(InstanceId=instance_id, Attribute="userData")
+    answer = once_known(
+        lambda: client.describe_instance_attribute(InstanceId=instance_id, Attribute="userData")
+    )
     return base64.b64decode((answer.get("UserData") or {}).get("Value", ""))
 
 
@@ -414,12 +458,15 @@ def set_at_power_off(client: EC2Client, instance_ids: Iterable[str], behavior: s
     def one(instance_id: str) -> None:
         wanted: Any = {"Value": behavior}
         name: Any = "instanceInitiatedShutdownBehavior"
-        with translated():
-            found = client.describe_instance_attribute(InstanceId=instance_id, Attribute=name)
-            if found.get("InstanceInitiatedShutdownBehavior") != wanted:
-                client.modify_instance_attribute(
+        found = once_known(
+            lambda: client.describe_instance_attribute(InstanceId=instance_id, Attribute=name)
+        )
+        if found.get("InstanceInitiatedShutdownBehavior") != wanted:
+            once_known(
+                lambda: client.modify_instance_attribute(
                     InstanceId=instance_id, InstanceInitiatedShutdownBehavior=wanted
                 )
+            )
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(one, instance_ids))

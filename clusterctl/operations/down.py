@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import NoSuchCluster
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.domain.units import count
 from clusterctl.ec2.cluster_resources import (
     NOT_TERMINATED,
+    Made,
     await_launches,
     delete_groups,
     delete_key_pairs,
     delete_placement_groups,
-    find_key_pairs,
+    find_made,
     terminate,
 )
+from clusterctl.ec2.creations import Creations
+from clusterctl.ec2.errors import backoff_delays
 from clusterctl.ec2.instances import Instance, billing_reservations, find_instances
 from clusterctl.ec2.network.vpcs import release_addresses
 from clusterctl.operations.costs import record_removal_cost
@@ -30,12 +33,6 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
     from clusterctl.ec2.session import Clients
-
-TERMINATED_WITHIN_S = 900.0
-# EC2 reports a security or placement group as in use for a while after its instances are gone.
-GROUP_FREE_WITHIN_S = 300.0
-# How long EC2 may take to show the instances of a launch whose response was lost.
-LAUNCH_SHOWS_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,11 @@ def find_nodes(clients: Clients, name: str, folder: ClusterFolder) -> Sequence[I
 
 
 def down(
-    clients: Clients, name: str, folder: ClusterFolder, progress: StepProgress | None = None
+    clients: Clients,
+    name: str,
+    folder: ClusterFolder,
+    progress: StepProgress | None = None,
+    timeouts: Timeouts = Timeouts(),
 ) -> Leftovers:
     """Remove everything that carries the cluster's tag, then its folder. Return what was removed.
 
@@ -82,12 +83,12 @@ def down(
     """
     progress = progress or StepProgress()
     if not folder.path.exists():
-        return _remove(clients, name, folder, progress)
+        return _remove(clients, name, folder, (), progress, timeouts)
     with locked(folder):
         # Existing nodes carry the account number, so `down` works even where STS is unreachable.
-        find_nodes(clients, name, folder)
-        await_unsettled_launches(clients.ec2, folder, progress.step)
-        removed = _remove(clients, name, folder, progress)
+        there = find_nodes(clients, name, folder)
+        made = await_unsettled_launches(clients.ec2, folder, progress.step, timeouts)
+        removed = _remove(clients, name, folder, (*there, *made), progress, timeouts)
         if removed.nothing and folder.launched:
             # Nodes may still run in another region or account, and only the key in this folder
             # can log in to them.
@@ -102,23 +103,31 @@ def down(
 
 
 def await_unsettled_launches(
-    client: EC2Client, folder: ClusterFolder, tell: Callable[[str], None]
-) -> None:
+    client: EC2Client, folder: ClusterFolder, tell: Callable[[str], None], timeouts: Timeouts
+) -> tuple[Instance, ...]:
     """Wait for launches of unknown outcome, until EC2 shows their instances or is overdue.
 
-    `tell` receives a line of progress if there is something to wait for. Raises AwsError.
+    `tell` receives a line of progress if there is something to wait for. Returns the instances that
+    EC2 has shown. Raises AwsError.
     """
     sent = sent_launches(folder)
-    until = max((launch.sent_at + LAUNCH_SHOWS_WITHIN_S for launch in sent), default=0.0)
-    if until > time.time():
+    until = max((launch.sent_at + timeouts.shown_s for launch in sent), default=0.0)
+    if until > timeouts.clock.time():
         tell(f"waiting for what launches of {folder.path.name} have made to show")
-    await_launches(client, [launch.token for launch in sent], until)
+    return await_launches(client, [launch.token for launch in sent], until, timeouts.clock)
 
 
 def _remove(
-    clients: Clients, name: str, folder: ClusterFolder, progress: StepProgress
+    clients: Clients,
+    name: str,
+    folder: ClusterFolder,
+    known: Sequence[Instance],
+    progress: StepProgress,
+    timeouts: Timeouts,
 ) -> Leftovers:
-    client = clients.ec2
+    """Remove what EC2 shows of the cluster, and the instances that it has shown: `known`."""
+    client, clock = clients.ec2, timeouts.clock
+    creations = Creations(folder.creations, timeouts, progress.step)
     told: list[int] = []
     reservations: list[str] = []
 
@@ -131,14 +140,27 @@ def _remove(
             told.append(len(left))
             progress.step(f"terminating {name}: {count(len(left), 'node')} left")
 
-    nodes = terminate(client, name, TERMINATED_WITHIN_S, on_look=looked)
+    if known:
+        looked(known)
+
+    nodes: dict[str, None] = {}
+
+    def end(known: Sequence[Instance] = ()) -> None:
+        within_s = timeouts.terminated_s
+        ended = terminate(client, name, within_s, on_look=looked, clock=clock, known=known)
+        nodes.update(dict.fromkeys(ended))
+
+    end(known)
     progress.step(f"removing what was made for {name}, once nothing uses it any more")
+    made = find_made(client, name, creations)
+    # An instance that EC2 did not show before may be what still uses a group.
+    patience = (timeouts.group_free_s, clock, end)
     removed = Leftovers(
-        nodes=nodes,
-        addresses=release_addresses(client, name),
-        groups=delete_groups(client, name, GROUP_FREE_WITHIN_S),
-        placement_groups=delete_placement_groups(client, name, GROUP_FREE_WITHIN_S),
-        key_pairs=tuple(pair.name for pair in find_key_pairs(client, name)),
+        addresses=release_addresses(client, made.addresses),
+        groups=delete_groups(client, made.groups, *patience),
+        placement_groups=delete_placement_groups(client, made.placement_groups, *patience),
+        key_pairs=tuple(pair.name for pair in made.key_pairs),
+        nodes=tuple(nodes),
         reservations=tuple(sorted({*reservations})),
     )
     if not removed.nothing:
@@ -146,4 +168,19 @@ def _remove(
         # run again, and so still deletes the folder.
         record_removed(folder)
     delete_key_pairs(client, removed.key_pairs)
+    if not removed.nothing:
+        _await_unseen(client, name, timeouts)
     return removed
+
+
+def _await_unseen(client: EC2Client, name: str, timeouts: Timeouts) -> None:
+    """Wait until EC2 shows nothing of the cluster any more, for `shown_s` at most.
+
+    The next `up` would build on an address or a group that is gone. Raises AwsError.
+    """
+    clock = timeouts.clock
+    until = clock.monotonic() + timeouts.shown_s
+    for gap_s in backoff_delays(0.2):
+        if find_made(client, name, Creations()) == Made() or clock.monotonic() > until:
+            return
+        clock.sleep(gap_s)

@@ -47,6 +47,11 @@ class ClusterFolder:
         return self.path / "launch.json"
 
     @property
+    def creations(self) -> Path:
+        """When `up` last began to make a key pair, a group or an address, as JSON."""
+        return self.path / "creations.json"
+
+    @property
     def launched(self) -> bool:
         """Whether a launch was sent from here and `down` has not yet removed all of the cluster."""
         return self.launch.exists() or self.ssh_config.exists()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.cluster import AWAKE, Market, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.files import write_file
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import backoff_delays, translated
 from clusterctl.ec2.gc.orphans import (
@@ -152,14 +153,14 @@ def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
 
 @contextmanager
 def locked_and_settled(
-    clients: Clients, folder: ClusterFolder, tell: Callable[[str], None]
+    clients: Clients, folder: ClusterFolder, tell: Callable[[str], None], timeouts: Timeouts
 ) -> Iterator[None]:
     """Hold the cluster's lock, after waiting for its launches of unknown outcome.
 
     Raises ClusterctlError if another command holds it, AwsError.
     """
     with locked(folder):
-        await_unsettled_launches(clients.ec2, folder, tell)
+        await_unsettled_launches(clients.ec2, folder, tell, timeouts)
         yield
 
 
@@ -279,7 +280,9 @@ class GarbageCollector:
         home: Path,
         wishes: GcOptions = GcOptions(),
         tell: Callable[[str], None] = lambda text: None,
+        timeouts: Timeouts = Timeouts(),
     ) -> None:
+        self._timeouts = timeouts
         self._places = [Region(region, clients[region]) for region in clients]
         self._home = home
         self._wishes = wishes
@@ -386,7 +389,7 @@ class GarbageCollector:
                 # If another command holds the lock, `_remove` reports it.
                 with (
                     suppress(ClusterctlError),
-                    locked_and_settled(place.clients, folder, self._tell),
+                    locked_and_settled(place.clients, folder, self._tell, self._timeouts),
                 ):
                     pass
 
@@ -466,7 +469,8 @@ class GarbageCollector:
                 if (place.host, name) in here:
                     try:
                         folder = ClusterFolder(self._home / name)
-                        held.enter_context(locked_and_settled(place.clients, folder, self._tell))
+                        settled = (place.clients, folder, self._tell, self._timeouts)
+                        held.enter_context(locked_and_settled(*settled))
                     except ClusterctlError as failure:
                         busy[name] = failure
             free = [one for one in resources if one.cluster not in busy]

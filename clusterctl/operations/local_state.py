@@ -178,9 +178,10 @@ def sent_launches(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
 def record_removed(folder: ClusterFolder) -> None:
     """Record that nothing launched from this folder exists any more (see `ClusterFolder.launched`).
 
-    Deletes the record of launches and ssh_config.
+    Deletes the records of launches and creations, and ssh_config.
     """
     folder.launch.unlink(missing_ok=True)
+    folder.creations.unlink(missing_ok=True)
     folder.ssh_config.unlink(missing_ok=True)
 
 

@@ -180,7 +180,8 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveRepor
         labels = {tags.NODES: tags.indices_text(wanted), tags.UNFINISHED: asked.text}
         _tag(client, rest, labels)
         # Otherwise an instance that `add` has launched, and EC2 does not show yet, would stay.
-        await_unsettled_launches(client, launcher.folder, launcher.progress.step)
+        tell, timeouts = launcher.progress.step, launcher.timeouts
+        await_unsettled_launches(client, launcher.folder, tell, timeouts)
         there = _instances(client, name)
         terminate_leaving(launcher, leaving_of(there))
         left = members_of(there)

@@ -13,8 +13,14 @@ from clusterctl.domain.cluster import Cluster, Market, NodeState
 from clusterctl.domain.errors import ClusterctlError, NoSuchCluster, UsageError, no_such_cluster
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.ec2.errors import backoff_delays, translated
-from clusterctl.ec2.instances import Instance, as_cluster, billing_reservations, find_instances
+from clusterctl.ec2.errors import backoff_delays
+from clusterctl.ec2.instances import (
+    Instance,
+    as_cluster,
+    billing_reservations,
+    find_instances,
+    once_known,
+)
 from clusterctl.ec2.launch.observe import spec_of_existing
 from clusterctl.operations.costs import note_spent
 from clusterctl.operations.launcher import Launcher
@@ -62,11 +68,10 @@ def stop(
             note_spent(launcher.clients, going, launcher.prices)
             names = [one.node.name for one in going]
             launcher.progress.step(f"stopping {fold_hosts(names)}")
-            with translated():
-                client.stop_instances(InstanceIds=[one.node.instance_id for one in going])
-        stopped = _await_stopped(client, name, launcher.timeouts)
-        names = [one.node.name for one in going]
-        return StopReport(stopped, tuple(names), billing_reservations(there))
+        # All of them: EC2 may still show one as stopped that was started a moment ago.
+        ran = _stop(client, there, launcher.timeouts)
+        stopped = _await_stopped(client, name, launcher.timeouts, ran)
+        return StopReport(stopped, tuple(ran), billing_reservations(there))
 
 
 def start(launcher: Launcher, name: str) -> UpReport:
@@ -93,8 +98,26 @@ def _check_stoppable(name: str, there: Sequence[Instance]) -> None:
         )
 
 
-def _await_stopped(client: EC2Client, name: str, timeouts: Timeouts) -> Cluster:
-    """Wait until all instances are stopped. Return the cluster."""
+def _stop(client: EC2Client, going: Sequence[Instance], timeouts: Timeouts) -> list[str]:
+    """Call StopInstances, and return the names of the nodes that ran until then, by EC2's answer.
+
+    Raises AwsError.
+    """
+    names = {one.node.instance_id: one.node.name for one in going}
+    answer = once_known(lambda: client.stop_instances(InstanceIds=[*names]), timeouts)
+    ran = [
+        one["InstanceId"]
+        for one in answer["StoppingInstances"]
+        if one["PreviousState"]["Name"] == NodeState.RUNNING.value
+    ]
+    return [name for id, name in names.items() if id in ran]
+
+
+def _await_stopped(client: EC2Client, name: str, timeouts: Timeouts, ran: list[str]) -> Cluster:
+    """Wait until all instances are stopped. Return the cluster.
+
+    Stops instances that EC2 has not shown before, too, and adds their names to `ran`.
+    """
     clock = timeouts.clock
     deadline = clock.monotonic() + timeouts.stopped_s
     for gap_s in backoff_delays():
@@ -105,6 +128,9 @@ def _await_stopped(client: EC2Client, name: str, timeouts: Timeouts) -> Cluster:
         moving = [one.node.name for one in there if one.node.state is not NodeState.STOPPED]
         if not moving:
             return cluster
+        awake = [one for one in there if one.node.state is NodeState.RUNNING]
+        if awake:
+            ran += [one for one in _stop(client, awake, timeouts) if one not in ran]
         if clock.monotonic() > deadline:
             raise ClusterctlError(
                 f"still stopping: {fold_hosts(moving)}",

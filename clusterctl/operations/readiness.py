@@ -23,7 +23,7 @@ from clusterctl.bootstrap.inspection import (
     parse_inspection,
 )
 from clusterctl.bootstrap.trust import NodeIdentity, node_script
-from clusterctl.domain.cluster import AWAKE, Cluster, Market, Node, NodeState
+from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market, Node, NodeState
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandTimeout,
@@ -72,7 +72,11 @@ class InstanceWatch:
     """
 
     def __init__(
-        self, client: EC2Client, name: str, seen: Sequence[Instance], clock: Clock = Clock()
+        self,
+        client: EC2Client,
+        name: str,
+        seen: Sequence[Instance],
+        clock: Clock = Clock(),
     ) -> None:
         self._client = client
         self._clock = clock
@@ -131,6 +135,14 @@ def _is_whole(seen: Instance) -> bool:
     # one then, an elastic address.
     public = not (seen.private or (seen.several_interfaces and node.index))
     return bool(node.private_ip and (node.public_ip or not public))
+
+
+def has_ended(state: NodeState, settled: bool) -> bool:
+    """Return whether an instance that was to run has stopped or terminated.
+
+    Until EC2's answers are `settled`, it may be shown as stopped, as it was before it was started.
+    """
+    return state not in AWAKE and (settled or state not in ASLEEP)
 
 
 # What a user can do about a node that is late at a stage.
@@ -210,6 +222,7 @@ class Readiness:
         self._progress = progress
         self._timeout_s = timeout_s
         self._deadline = self._clock.monotonic() + timeout_s
+        self._settled_at = self._clock.monotonic() + timeouts.shown_s
         self._cancelled = threading.Event()
         self._stages: dict[str, Stage] = {}
         self._nodes: Sequence[Node] = ()
@@ -350,12 +363,14 @@ class Readiness:
         seen = self._watch.look(node.instance_id)
         if seen is None:
             return None
-        if seen.node.state not in AWAKE:
+        state = seen.node.state
+        if has_ended(state, self._clock.monotonic() > self._settled_at):
             why = f": {seen.state_reason}" if seen.state_reason else ""
+            again = "starts it" if state in ASLEEP else "launches another in its place"
             raise NodeNotReady(
                 node.name,
-                f"its instance {node.instance_id} is {seen.node.state.value}{why}",
-                "`up` again launches another in its place",
+                f"its instance {node.instance_id} is {state.value}{why}",
+                f"`up` again {again}",
             )
         return seen.node
 

@@ -12,6 +12,7 @@ from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import terminate
+from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.instances import Instance, find_instances, leaving_of, unfinished_of, untag
 from clusterctl.ec2.launch.execution import CapacityTimeout, carry_out
 from clusterctl.ec2.launch.observe import Request, observe
@@ -24,9 +25,6 @@ from clusterctl.operations.launcher import Launcher, LaunchRefused
 from clusterctl.operations.local_state import LocalKey, keep_key, local_key
 from clusterctl.operations.readiness import make_ready
 from clusterctl.operations.site import changing, check_site, keep_site, site_of
-
-# How long `terminate_leaving` waits until the terminated nodes are gone.
-DISMISSED_WITHIN_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -117,8 +115,13 @@ def terminate_leaving(launcher: Launcher, leaving: Sequence[Instance]) -> None:
         )
         record_removal_cost(launcher.home, launcher.clients, launcher.name, leaving)
         ids = [found.node.instance_id for found in leaving]
-        clock = launcher.timeouts.clock
-        terminate(launcher.clients.ec2, launcher.name, DISMISSED_WITHIN_S, ids, clock=clock)
+        within_s, clock = launcher.timeouts.dismissed_s, launcher.timeouts.clock
+        terminate(launcher.clients.ec2, launcher.name, within_s, ids, clock=clock)
+
+
+def creations_of(launcher: Launcher) -> Creations:
+    """Return the record of what `up` has begun to make for the cluster."""
+    return Creations(launcher.folder.creations, launcher.timeouts, launcher.progress.step)
 
 
 def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Instance, ...]]:
@@ -150,7 +153,7 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
         awake = [one for one in plan.seen.instances if one.node.state in AWAKE]
         progress.awake_before = frozenset(one.node.instance_id for one in awake)
     instances = carry_out(
-        *(client, plan, folder.launch, progress.step),
+        *(client, plan, folder.launch, creations_of(launcher), progress.step),
         *(max(0.0, launcher.capacity_timeout_s - waited_s), before_start, launcher.timeouts),
     )
     # The lock covers this machine only: another machine may have launched the same nodes.
@@ -183,7 +186,8 @@ def _plan_with_capacity(launcher: Launcher, request: Request, key: LocalKey) -> 
 
 def _plan(launcher: Launcher, request: Request, key: LocalKey) -> LaunchPlan:
     name, clients = launcher.name, launcher.clients
-    seen = observe(clients, name, request, launcher.folder.launch, launcher.prices)
+    records = (launcher.folder.launch, launcher.prices, creations_of(launcher))
+    seen = observe(clients, name, request, *records)
     if seen.instances and key.unwritten is not None:
         raise MissingTool(
             f"the key of cluster {name} is not on this machine: {launcher.folder.key}",

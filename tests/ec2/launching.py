@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 
 from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.timeouts import Timeouts
+from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import execution
 from clusterctl.ec2.launch.attempt import read_launches
@@ -77,10 +78,15 @@ class Launches:
         """Make the next requests of RunInstances fail."""
         self.errors += [refused(code, status)] * times
 
+    @property
+    def creations(self) -> Creations:
+        path = self.record.with_name("creations.json")
+        return Creations(path, self.timeouts or Timeouts(self.clock))
+
     def plan(self, spec: ClusterSpec, launch_id: str = "launch"):
         clients = clients_with(self.client)
         prices = self.record.with_name("prices.json")
-        seen = observe(clients, spec.name, fixed_request(spec), self.record, prices)
+        seen = observe(clients, spec.name, fixed_request(spec), self.record, prices, self.creations)
         return plan_launch(seen, PUBLIC_KEY, launch_id)
 
     def up(self, spec: ClusterSpec, launch_id: str = "launch", capacity_timeout_s: float = 0.0):
@@ -90,7 +96,8 @@ class Launches:
 
     def carry_out(self, plan, capacity_timeout_s: float = 0.0):
         return execution.carry_out(
-            *(self.client, plan, self.record, self.told.append, capacity_timeout_s),
+            *(self.client, plan, self.record, self.creations),
+            *(self.told.append, capacity_timeout_s),
             timeouts=self.timeouts or Timeouts(self.clock),
         )
 

@@ -92,15 +92,17 @@ def test_a_group_that_is_still_used_is_tried_again_and_not_for_ever(client):
     in_use = [refused("DependencyViolation")] * 3
     with pytest.raises(AwsError) as caught:
         trouble = Trouble(client, "delete_security_group", *in_use)
-        cluster_resources.delete_groups(trouble, "demo", 0.0)
+        cluster_resources.delete_groups(trouble, find_groups(client, "demo"), 0.0)
     assert caught.value.code == "DependencyViolation"
     trouble = Trouble(
         client, "delete_security_group", *in_use, refused("InvalidGroup.NotFound"), after=False
     )
     # The group has disappeared meanwhile.
-    assert cluster_resources.delete_groups(trouble, "demo", 60, FakeClock()) == (group,)
+    assert cluster_resources.delete_groups(
+        trouble, find_groups(client, "demo"), 60, FakeClock()
+    ) == (group,)
     assert len(trouble.requests) == 4
-    assert cluster_resources.delete_groups(client, "demo", 60) == (group,)
+    assert cluster_resources.delete_groups(client, find_groups(client, "demo"), 60) == (group,)
     assert find_groups(client, "demo") == ()
     assert [found.group_id for found in find_groups(client, "other")] == [other]
 
@@ -161,8 +163,10 @@ def test_a_placement_group_is_the_clusters_own(client):
     assert find_placement_groups(client, "demo") == (
         PlacementGroup("clusterctl-demo", "available"),
     )
-    assert delete_placement_groups(client, "demo", 0) == ("clusterctl-demo",)
-    assert delete_placement_groups(client, "demo", 0) == ()
+    assert delete_placement_groups(client, find_placement_groups(client, "demo"), 0) == (
+        "clusterctl-demo",
+    )
+    assert delete_placement_groups(client, find_placement_groups(client, "demo"), 0) == ()
     assert len(find_placement_groups(client, "other")) == 1
     assert find_placement_groups(States("deleted"), "demo") == ()
 
@@ -208,9 +212,11 @@ def test_as_long_as_a_placement_group_is_in_use_it_is_tried_again(client, code):
     """It is tried for five seconds."""
     clock = FakeClock()
     if code is None:
-        assert delete_placement_groups(client, "demo", 5, clock) == ("clusterctl-demo",)
+        assert delete_placement_groups(client, find_placement_groups(client, "demo"), 5, clock) == (
+            "clusterctl-demo",
+        )
         assert client.refusals == []
         return
     with pytest.raises(AwsError) as caught:
-        delete_placement_groups(client, "demo", 5, clock)
+        delete_placement_groups(client, find_placement_groups(client, "demo"), 5, clock)
     assert caught.value.code == code

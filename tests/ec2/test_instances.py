@@ -103,8 +103,9 @@ def test_launches_are_found_by_token_even_when_terminated(client):
     ids = launch(client, "demo", 1, **{tags.LAUNCH: "t1"})
     launch(client, "demo", 1, first=1, **{tags.LAUNCH: "t2"})
     client.terminate_instances(InstanceIds=ids)
-    assert launched_with(client, ["t1", "t2", "t3"]) == {"t1", "t2"}
-    assert launched_with(client, []) == frozenset()
+    found = launched_with(client, ["t1", "t2", "t3"])
+    assert {one.launch_token for one in found} == {"t1", "t2"}
+    assert launched_with(client, []) == ()
 
 
 DESCRIBED = {

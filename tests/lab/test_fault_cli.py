@@ -36,6 +36,10 @@ def said(lab, capsys):
         ("delay '*' 1.5m", "every action: 90 s late"),
         ("boot --silent --times 3", "the next host: never starts sshd"),
         ("lag --visible 5s --console 30s", "instances 5 s late, consoles 30 s late"),
+        (
+            "lag --tags 4s --spot 1m --reordered",
+            "tags 4 s late, spot requests 60 s late, half of the reads in time",
+        ),
         ("quota L-417A185B 128", "L-417A185B is 128"),
         ("shape all --rate 1gbit --up 10Mbit/s", "every host: 1 Gbit/s down, 10 Mbit/s up"),
     ],

@@ -254,3 +254,13 @@ def test_the_faults_of_a_host():
 )
 def test_the_queue_of_a_rate(rate_bit, queue):
     assert shape_of(rate_bit) == queue
+
+
+def test_a_lag_keeps_the_times_that_it_does_not_name():
+    faults = Faults()
+    faults.add(Lag(tags_s=4.0, states_s=3.0, reordered=True))
+    faults.add(Lag(tags_s=5.0))
+    assert (faults.lag_s("tags"), faults.lag_s("states"), faults.lag_s("groups")) == (5.0, 3.0, 0.0)
+    assert faults.reordered
+    faults.add(Lag(reordered=False))
+    assert not faults.reordered

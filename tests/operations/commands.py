@@ -9,16 +9,19 @@ from typing import Any
 
 from clusterctl.domain.cluster import Cluster, ClusterSpec, NodeState
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.ec2.instances import Instance, as_cluster, find_instances
+from clusterctl.domain.timeouts import Timeouts
+from clusterctl.ec2.instances import Instance, as_cluster
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.operations import down as down_module
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
 from clusterctl.operations.launcher import Launcher
+from clusterctl.operations.readiness import InstanceWatch, has_ended
 
 NAME = "demo"
 # Several network cards need an elastic address. EFA and several nodes need a placement group.
 SPEC = ClusterSpec(NAME, 3, "g6e.24xlarge")
+SHORT = Timeouts(shown_s=0.1)
 _sleep = time.sleep
 
 Action = Callable[[Launcher], Any]
@@ -30,14 +33,17 @@ def make_ready(
     """Replaces the wait for ready hosts, since there are none: nodes run, or it is an error."""
     cluster = as_cluster(launcher.clients.ec2, name, members)
     assert cluster
+    watch = InstanceWatch(launcher.clients.ec2, name, members)
     ids = [node.instance_id for node in cluster.nodes]
+    settled_at = time.monotonic() + launcher.timeouts.shown_s
     deadline = time.monotonic() + 240
     while True:
-        found = find_instances(launcher.clients.ec2, cluster.name, states=())
-        nodes = tuple(one.node for one in found if one.node.instance_id in ids)
-        dead = [n.name for n in nodes if n.state not in (NodeState.PENDING, NodeState.RUNNING)]
+        settled = time.monotonic() > settled_at
+        shown = [seen.node for seen in map(watch.look, ids) if seen]
+        dead = [node.name for node in shown if has_ended(node.state, settled)]
         if dead:
             raise ClusterctlError(f"not ready: {dead}", "")
+        nodes = tuple(shown)
         if all(node.state is NodeState.RUNNING for node in nodes) and len(nodes) == len(ids):
             return replace(cluster, nodes=nodes), tuple(node.gpus for node in nodes), True
         assert time.monotonic() < deadline
@@ -52,7 +58,6 @@ def shorten_timeouts(put: Callable[[Any, str, Any], None] = setattr) -> None:
 
     put(time, "sleep", lambda seconds: _sleep(min(seconds, 0.02)))
     put(placement_groups, "PENDING_S", 0.03)
-    put(down_module, "LAUNCH_SHOWS_WITHIN_S", 0.1)
     # Clients are shared by all cases, but a real command starts with its full quota of retries.
     put(RetryQuota, "acquire", lambda quota, amount: True)
     put(up_module, "make_ready", make_ready)
@@ -64,7 +69,7 @@ def up(launcher: Launcher, nodes: int = SPEC.nodes) -> None:
 
 
 def down(launcher: Launcher) -> None:
-    down_module.down(launcher.clients, NAME, launcher.folder)
+    down_module.down(launcher.clients, NAME, launcher.folder, timeouts=launcher.timeouts)
 
 
 def stop(launcher: Launcher) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from clusterctl.ec2.session import without_retries
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
-from tests.operations.commands import COMMANDS, shorten_timeouts
+from tests.operations.commands import COMMANDS, SHORT, shorten_timeouts
 from tests.operations.wire import ApiCall, Mode, wired
 
 
@@ -57,7 +57,9 @@ def main() -> None:
         if not child:
             try:
                 clients.wire.break_at(ApiCall(*call), Mode[mode])
-                COMMANDS[command].act(Launcher(clients, ClusterFolder(Path(folder))))
+                COMMANDS[command].act(
+                    Launcher(clients, ClusterFolder(Path(folder)), timeouts=SHORT)
+                )
             finally:
                 os._exit(0)
         print(os.waitpid(child, 0)[1], flush=True)

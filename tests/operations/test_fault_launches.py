@@ -9,13 +9,13 @@ import pytest
 
 from clusterctl.domain.cluster import Limits, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.gc import removal
 from clusterctl.ec2.instances import find_instances, list_clusters, tag
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.lab.faults.kinds import Boot, Capacity, Lag
 from clusterctl.lab.faults.store import FAULTS
-from clusterctl.operations import down as down_module
 from clusterctl.operations import power
 from clusterctl.operations import up as up_module
 from clusterctl.operations.status import cluster_status
@@ -253,7 +253,7 @@ def test_other_settings_after_a_launch_of_unknown_outcome(world, killer, monkeyp
         with pytest.raises(ClusterctlError):
             up(world.launcher, 4)
         FAULTS.add(Lag(visible_s=0.0))
-        monkeypatch.setattr(down_module, "LAUNCH_SHOWS_WITHIN_S", 3.0)
+        monkeypatch.setattr(world, "timeouts", Timeouts(shown_s=3.0))
         come_to_an_end(world, way)
     finally:
         FAULTS.add(Lag(visible_s=0.0))
@@ -286,7 +286,7 @@ def test_a_launch_that_shows_late(world, killer, monkeypatch, name, mode, way):
     try:
         command.before(world.launcher)
         world.break_off(killer, name, LAUNCH, mode)
-        monkeypatch.setattr(down_module, "LAUNCH_SHOWS_WITHIN_S", 3.0)
+        monkeypatch.setattr(world, "timeouts", Timeouts(shown_s=3.0))
         if way == GC:
             monkeypatch.setattr(removal, "FREE_WITHIN_S", 2.0)
             world.collect_here()
@@ -308,7 +308,7 @@ def test_a_launch_that_shows_late(world, killer, monkeypatch, name, mode, way):
 )
 def test_a_launch_that_shows_between_two_looks(world, monkeypatch, looks, way):
     """EC2 shows it only after some of the next DescribeInstances: it does not count as missing."""
-    monkeypatch.setattr(down_module, "LAUNCH_SHOWS_WITHIN_S", 60.0)
+    monkeypatch.setattr(world, "timeouts", Timeouts(shown_s=60.0))
     FAULTS.add(Lag(visible_s=1000.0))
     asked = itertools.count(1)
 

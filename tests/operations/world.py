@@ -16,7 +16,7 @@ from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector, GcOptions
 from clusterctl.operations.launcher import Launcher
 from tests.moto_ec2 import REGION, clients_of, forget_terminated, reset
-from tests.operations.commands import COMMANDS, NAME, Action, Command, nothing, stop, up
+from tests.operations.commands import COMMANDS, NAME, SHORT, Action, Command, nothing, stop, up
 from tests.operations.commands import up_and_stopped as stopped
 from tests.operations.killed import Killer
 from tests.operations.leaks import everything
@@ -38,13 +38,14 @@ class World:
         self.clients = wired(endpoint_url)
         self.plain = clients_of(endpoint_url)
         self.folder = ClusterFolder(self._home / NAME)
+        self.timeouts = SHORT
         self._ready: Action | None = None
         self._before: set[str] = set()
 
     @property
     def launcher(self) -> Launcher:
         """The launcher whose calls fail."""
-        return Launcher(self.clients, self.folder)
+        return Launcher(self.clients, self.folder, timeouts=self.timeouts)
 
     def prepare(self, before: Action) -> None:
         """Make the state for a case, if possible from the one that the last case has left."""
@@ -152,7 +153,8 @@ class World:
     def collect(self) -> None:
         """Run `gc --cluster` on a machine without the cluster's folder."""
         elsewhere = GarbageCollector(
-            {REGION: self.plain}, self._home / "elsewhere", GcOptions(cluster=NAME)
+            *({REGION: self.plain}, self._home / "elsewhere", GcOptions(cluster=NAME)),
+            timeouts=self.timeouts,
         )
         assert elsewhere.remove(elsewhere.sweep().orphans).left == ()
 
@@ -163,7 +165,7 @@ class World:
         assert removed.left == ()
 
     def _collector(self, wishes: GcOptions) -> GarbageCollector:
-        return GarbageCollector({REGION: self.plain}, self._home, wishes)
+        return GarbageCollector({REGION: self.plain}, self._home, wishes, timeouts=self.timeouts)
 
 
 class Later(datetime):

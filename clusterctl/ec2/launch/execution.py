@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,9 @@ from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import await_available
-from clusterctl.ec2.errors import backoff_delays, throttled, translated
-from clusterctl.ec2.instances import PRESENT, Instance, find_instances, members_of, tag
+from clusterctl.ec2.creations import CREATIONS, Creations
+from clusterctl.ec2.errors import backoff_delays, outcome_unknown, throttled, translated
+from clusterctl.ec2.instances import PRESENT, Instance, find_instances, find_with, members_of, tag
 from clusterctl.ec2.launch.attempt import (
     ATTEMPTS,
     MADE_JUST_NOW,
@@ -37,7 +38,6 @@ from clusterctl.ec2.launch.capacity import (
 )
 from clusterctl.ec2.launch.plan import LaunchPlan, place_of
 from clusterctl.ec2.launch.request import Step
-from clusterctl.ec2.network.vpcs import release_addresses
 from clusterctl.ec2.session import without_retries
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ def carry_out(
     client: EC2Client,
     plan: LaunchPlan,
     launch_record: Path,
+    creations: Creations,
     on_step: Callable[[str], None] = lambda text: None,
     capacity_timeout_s: float = 0.0,
     before_start: Callable[[], None] = lambda: None,
@@ -181,20 +182,24 @@ def carry_out(
     # a plan where they are not.
     write_launches(launch_record, _sent_again(plan, launch_record))
     try:
-        _carry_out(client, plan, work, attempt, capacity, before_start)
+        _carry_out(client, plan, work, attempt, capacity, before_start, creations)
     except ClusterctlError:
         # An elastic address costs money even without nodes, so release it. Not if a launch may have
         # taken place: the next `up` then uses the address. After Ctrl-C, which is no
         # ClusterctlError, it stays too, and the command line names it.
         if "AllocationId" in work.results and not read_launches(launch_record):
-            _give_back(client, plan.spec.name, on_step)
+            _give_back(client, plan.spec.name, work.results["AllocationId"], on_step)
+            creations.end("allocate_address")
         raise
     if work.lost:
         _accept_fewer(client, plan, work.lost, on_step)
     write_launches(launch_record, ())
     # After a launch as the last step its snapshot is still valid, and saves a call.
     unchanged = work.last == "run_instances" and not work.lost
-    found = attempt.seen if unchanged else find_instances(client, plan.spec.name, states=())
+    known = {*work.launched, *(one.node.instance_id for one in plan.seen.members)}
+    found = attempt.seen if unchanged else ()
+    if not known <= {one.node.instance_id for one in found}:
+        found = find_with(client, plan.spec.name, known, timeouts)
     return _members(found, work.launched)
 
 
@@ -205,6 +210,7 @@ def _carry_out(
     attempt: Attempt,
     timeout: CapacityTimeout,
     before_start: Callable[[], None],
+    creations: Creations,
 ) -> None:
     on_step, timeouts = attempt.on_step, attempt.timeouts
     while work.steps:
@@ -222,19 +228,39 @@ def _carry_out(
         else:
             # AllocateAddress is not idempotent: every retry by botocore could allocate another.
             sent_by = attempt.once if step.operation == "allocate_address" else client
-            answer = _repeated(sent_by, step, step.resolved(work.results), timeouts.clock)
+            with _recorded(step.operation, creations):
+                answer = _repeated(sent_by, step, step.resolved(work.results), timeouts.clock)
             work.results.update({key: answer[key] for key in step.gives})
 
 
-def _give_back(client: EC2Client, name: str, on_step: Callable[[str], None]) -> None:
-    """Release the cluster's elastic address if the cluster has no instance left.
+@contextmanager
+def _recorded(operation: str, creations: Creations) -> Iterator[None]:
+    """Record what an operation may make, unless EC2 refuses it."""
+    if operation in CREATIONS:
+        creations.begin(operation)
+    try:
+        yield
+    except AwsError as error:
+        if not outcome_unknown(error):
+            creations.end(operation)
+        raise
+    if operation == "release_address":
+        creations.end("allocate_address")
+
+
+def _give_back(
+    client: EC2Client, name: str, allocation_id: str, on_step: Callable[[str], None]
+) -> None:
+    """Release the elastic address that was just allocated if the cluster has no instance left.
 
     Ignores AwsErrors: an address that stays is found by the next `up`.
     """
     with suppress(AwsError):
         if not find_instances(client, name):
-            released = release_addresses(client, name)
-            on_step(f"ReleaseAddress: {', '.join(released)}, there is no node to have it")
+            # EC2 may not show it yet, so it is not looked for.
+            with translated():
+                client.release_address(AllocationId=allocation_id)
+            on_step(f"ReleaseAddress: {allocation_id}, there is no node to have it")
 
 
 def _associate(

@@ -15,11 +15,12 @@ from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError, no_s
 from clusterctl.ec2.cluster_resources import (
     KeyPair,
     PlacementGroup,
-    find_key_pairs,
-    find_placement_groups,
+    find_made,
 )
+from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.images import Image, default_pattern, find_image
 from clusterctl.ec2.instances import (
+    PRESENT,
     Instance,
     find_instances,
     launched_with,
@@ -46,8 +47,6 @@ from clusterctl.ec2.network.vpcs import (
     Subnet,
     Vpc,
     caller_cidr,
-    find_addresses,
-    find_groups,
     find_subnets,
     find_vpc,
     find_ways_out,
@@ -253,7 +252,12 @@ class Observed:
 
 
 def observe(
-    clients: Clients, name: str, request: Request, launch_record: Path, price_cache: Path
+    clients: Clients,
+    name: str,
+    request: Request,
+    launch_record: Path,
+    price_cache: Path,
+    creations: Creations,
 ) -> Observed:
     """Take a snapshot of a cluster and complete the spec to launch. Changes nothing in EC2.
 
@@ -261,12 +265,13 @@ def observe(
     launches that were sent. Raises AwsError, ClusterctlError, and what `request` raises.
     """
     client = clients.ec2
-    # First the launches, then the instances. An instance that appears in between is in the second
-    # answer, so its launch is not sent again.
-    unsettled = _unsettled(client, launch_record)
-    instances = find_instances(client, name)
-    shown = {one.launch_token for one in instances}
-    unsettled = tuple(sent for sent in unsettled if sent.token not in shown)
+    sent = read_launches(launch_record)
+    launched = launched_with(client, [one.token for one in sent])
+    instances = _merged(find_instances(client, name), launched)
+    # An instance in either answer settles its launch, which is then not sent again.
+    shown = {one.launch_token for one in (*instances, *launched)}
+    recent = time.time() - UNKNOWN_FOR_S
+    unsettled = tuple(one for one in sent if one.token not in shown and one.sent_at > recent)
     asked = request(instances)
     spec = inherited(asked, instances)
     members = members_of(instances)
@@ -279,23 +284,20 @@ def observe(
         spec = with_reservation_market(spec, reservation)
     subnets = _subnets(clients, spec)
     vpc = _vpc(client, spec, subnets)
-    key_pairs = find_key_pairs(client, name)
-    groups = find_groups(client, name)
-    placement_groups = find_placement_groups(client, name)
-    addresses = find_addresses(client, name)
+    made = find_made(client, name, creations)
     # An interrupted `up` may have left a group in another VPC. That one cannot be used here, and
     # `down` removes it.
-    group = next((one for one in groups if one.vpc_id == vpc.vpc_id), None)
+    group = next((one for one in made.groups if one.vpc_id == vpc.vpc_id), None)
     seen = Observed(
         spec=spec,
         region=client.meta.region_name,
         vpc=vpc,
         ssh_from=_ssh_from(client, spec, vpc, group),
         instances=instances,
-        key_pair=key_pairs[0] if key_pairs else None,
+        key_pair=next(iter(made.key_pairs), None),
         group=group,
-        placement_group=placement_groups[0] if placement_groups else None,
-        address=addresses[0] if addresses else None,
+        placement_group=next(iter(made.placement_groups), None),
+        address=next(iter(made.addresses), None),
         unsettled=unsettled,
     )
     if not lacking:
@@ -412,8 +414,9 @@ def _ssh_from(client: EC2Client, spec: ClusterSpec, vpc: Vpc, group: SecurityGro
         raise
 
 
-def _unsettled(client: EC2Client, launch_record: Path) -> tuple[SentLaunch, ...]:
-    sent = read_launches(launch_record)
-    seen = launched_with(client, [launch.token for launch in sent])
-    recent = time.time() - UNKNOWN_FOR_S
-    return tuple(launch for launch in sent if launch.token not in seen and launch.sent_at > recent)
+def _merged(found: Sequence[Instance], launched: Sequence[Instance]) -> tuple[Instance, ...]:
+    """Return `found` with those of the launched instances that EC2 has left out there."""
+    there = {one.node.instance_id for one in found}
+    more = [one for one in launched if one.node.instance_id not in there]
+    present = [one for one in more if one.node.state.value in PRESENT]
+    return tuple(sorted((*found, *present), key=lambda one: (one.node.index, one.node.instance_id)))

@@ -346,10 +346,10 @@ def find_addresses(client: EC2Client, name: str) -> tuple[ElasticAddress, ...]:
     )
 
 
-def release_addresses(client: EC2Client, name: str) -> tuple[str, ...]:
-    """Release the cluster's elastic addresses and return their public IPs. Raises AwsError."""
+def release_addresses(client: EC2Client, addresses: Iterable[ElasticAddress]) -> tuple[str, ...]:
+    """Release these elastic addresses and return their public IPs. Raises AwsError."""
     released = []
-    for address in find_addresses(client, name):
+    for address in addresses:
         # EC2 refuses to release an address that is still associated.
         try:
             with translated():

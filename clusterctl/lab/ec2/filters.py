@@ -19,6 +19,7 @@ from moto.ec2 import utils
 from moto.ec2.models.core import TaggedEC2Resource
 from moto.ec2.models.tags import TagBackend
 
+from clusterctl.lab.ec2 import late
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.launch import refuse
 
@@ -53,7 +54,7 @@ def install() -> None:
         )
         return [
             {"resource_id": resource.id, "key": key, "value": value, "resource_type": kind}
-            for key, value in resource.ec2_backend.tags.get(resource.id, {}).items()
+            for key, value in _shown_tags(resource).items()
         ]
 
     override(TaggedEC2Resource, get_tags)
@@ -66,6 +67,13 @@ def install() -> None:
         return take(backend, resource_ids, tags)
 
     override(TagBackend, create_tags)
+
+
+def _shown_tags(resource: Any) -> dict[str, str]:
+    # The tags that a resource was made with are shown together with it.
+    now: dict[str, str] = resource.ec2_backend.tags.get(resource.id, {})
+    then = late.shown("tags") or {}
+    return dict(then.get(resource.id, now))
 
 
 def matches(

@@ -133,17 +133,32 @@ class Boot:
 
 @dataclass(frozen=True)
 class Lag:
-    """Seconds until new instances and consoles become visible. None leaves a time unchanged."""
+    """How many seconds late EC2 shows what there is. None leaves a time unchanged.
+
+    `visible_s` is for new instances and `console_s` for consoles. The others are for what has
+    changed: tags, the states of instances, elastic addresses and who has them, security groups,
+    volumes, spot requests. `reordered`: half of the reads show what there is at once, so that an
+    answer may be older than the one before it.
+    """
 
     visible_s: float | None = None
     console_s: float | None = None
+    tags_s: float | None = None
+    states_s: float | None = None
+    addresses_s: float | None = None
+    groups_s: float | None = None
+    volumes_s: float | None = None
+    spot_s: float | None = None
+    reordered: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.visible_s is None and self.console_s is None:
-            raise UsageError("nothing lags", "name --visible or --console, or both")
-        for name, value in (("visible", self.visible_s), ("console", self.console_s)):
-            if value is not None:
-                number(name, value, LONGEST_S)
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if not given:
+            raise UsageError("nothing lags", "name what does, such as --visible or --tags")
+        if self.reordered is not None:
+            flag("reordered", given.pop("reordered"))
+        for name, value in given.items():
+            number(name.removesuffix("_s"), value, LONGEST_S)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,17 @@ from clusterctl.lab.hosts.tracker import TRACKER
 from clusterctl.lab.wsgi import read_json
 
 PATH = "/_lab/faults"
+# The fields of a Lag, in words.
+LAGGING = {
+    "visible_s": "instances",
+    "console_s": "consoles",
+    "tags_s": "tags",
+    "states_s": "states",
+    "addresses_s": "addresses",
+    "groups_s": "groups",
+    "volumes_s": "volumes",
+    "spot_s": "spot requests",
+}
 
 
 def shown(one: ActiveFault) -> dict[str, Any]:
@@ -92,11 +103,13 @@ def describe(fault: Fault) -> str:
     if isinstance(fault, Boot):
         return _boot(fault)
     if isinstance(fault, Lag):
-        return ", ".join(
-            f"{what} {seconds:g} s late"
-            for what, seconds in (("instances", fault.visible_s), ("consoles", fault.console_s))
-            if seconds is not None
+        late = ", ".join(
+            f"{words} {getattr(fault, name):g} s late"
+            for name, words in LAGGING.items()
+            if getattr(fault, name) is not None
         )
+        again = "half of the reads in time" if fault.reordered else ""
+        return ", ".join(filter(None, [late, again])) or "reads in order"
     if isinstance(fault, QuotaFault):
         return f"{fault.code} is {fault.value:g}"
     return fault.words

@@ -113,6 +113,16 @@ class Faults:
         shown = self._lag().console_s
         return USUAL_CONSOLE_S if shown is None else shown
 
+    def lag_s(self, what: str) -> float:
+        """Return how late changes of tags, states, addresses, groups, volumes or spot are shown."""
+        seconds: float | None = getattr(self._lag(), f"{what}_s")
+        return seconds or 0.0
+
+    @property
+    def reordered(self) -> bool:
+        """Whether half of the reads show changes at once."""
+        return bool(self._lag().reordered)
+
     def delay_s(self, action: str) -> float:
         """Return the longest delay that is set for an action; 0 for none."""
         due = [one.seconds for one in self._of(Delay) if one.action in (ANY, action)]
@@ -230,5 +240,5 @@ def _merged(old: Fault, new: Fault) -> Fault:
     """Return the new fault. A Lag keeps the old one's times where it has none of its own."""
     if not (isinstance(old, Lag) and isinstance(new, Lag)):
         return new
-    visible = old.visible_s if new.visible_s is None else new.visible_s
-    return Lag(visible, old.console_s if new.console_s is None else new.console_s)
+    given = {name: value for name, value in vars(new).items() if value is not None}
+    return replace(old, **given)

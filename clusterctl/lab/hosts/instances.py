@@ -8,6 +8,7 @@ the host itself printed.
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import threading
 import time
@@ -25,6 +26,7 @@ from moto.ec2.responses import EC2Response
 from moto.ec2.utils import filter_dict_attribute_mapping
 
 from clusterctl.domain.errors import LabError
+from clusterctl.lab.ec2 import late
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.launch import all_instances
 from clusterctl.lab.faults.kinds import Boot
@@ -59,6 +61,8 @@ DEATHS = {
 LOOKS = ("DescribeInstances", "DescribeInstanceStatus")
 # Parameters that can hold instance ids.
 NAMES = ("InstanceId", "InstanceIds", "Resources", "ResourceId")
+# The actions that change nothing begin with one of these.
+READS = ("Describe", "Get")
 # Tags of clusterctl's nodes.
 FIRST_INDEX, CLUSTER = "clusterctl:first-index", "clusterctl:cluster"
 
@@ -91,6 +95,7 @@ class LabInstance(Instance):
         super().__init__(*args, **kwargs)
         self.admitted = False
         self.launched_at = self.booted_at = 0.0
+        self.was_shown = False
         self.boot_fault: Boot | None = None
         self.reboot_wanted = False
         self.reachable = False
@@ -100,6 +105,24 @@ class LabInstance(Instance):
         # With groups given for the interface, moto's instance has none. EC2 shows them there too.
         self.security_groups = self.security_groups or list(self.nics[0].group_set)
         self._state = InstanceState("pending", 0)
+
+    @property
+    def _state(self) -> InstanceState:
+        """The state as the read of this thread shows it: a Lag may show an earlier one."""
+        then: dict[str, InstanceState] = late.shown("states") or {}
+        state = then.get(self.id, self.true_state)
+        if self._is_terminated and state.name not in GONE:
+            # Its interfaces are gone, so it is not shown as one that has them.
+            return InstanceState("shutting-down", CODES["shutting-down"])
+        return state
+
+    @_state.setter
+    def _state(self, state: InstanceState) -> None:
+        self.true_state = state
+
+    @property
+    def _is_terminated(self) -> bool:
+        return str(self.true_state.name) == "terminated"
 
     @property
     def dies_on_shutdown(self) -> bool:
@@ -136,7 +159,10 @@ class LabInstance(Instance):
     @property
     def visible(self) -> bool:
         """Whether descriptions show the instance already."""
-        return self.admitted and time.monotonic() >= self.launched_at + FAULTS.visibility_s
+        if time.monotonic() >= self.launched_at + FAULTS.visibility_s:
+            # What was shown once stays so, unless reads come out of order.
+            self.was_shown = True
+        return self.admitted and (self.was_shown or late.in_time())
 
     @property
     def silent(self) -> bool:
@@ -164,7 +190,7 @@ class LabInstance(Instance):
     @property
     def private_ip_address(self) -> str | None:
         """A terminated instance has None, since another one may have its address already."""
-        return None if self.state == "terminated" else super().private_ip_address
+        return None if self._is_terminated else super().private_ip_address
 
     @property
     def private_ip(self) -> str | None:
@@ -176,7 +202,7 @@ class LabInstance(Instance):
 
     @property
     def network_interfaces(self) -> list[Any]:
-        return [] if self.state == "terminated" else super().network_interfaces
+        return [] if self._is_terminated else super().network_interfaces
 
     @property
     def instance_id(self) -> str:
@@ -252,6 +278,7 @@ class LabInstance(Instance):
 
     def enter(self, state: str, why: str) -> None:
         """Enter the state that the host has reached. `why` is the reason if the host is off."""
+        late.remember(self.ec2_backend)
         if state == "terminated":
             # moto's terminate() would replace the reason by that of a user's request.
             reason, code = self._reason, self.state_reason
@@ -330,15 +357,19 @@ def install(read_console: Callable[[str], str]) -> None:
     describe, describe_status = EC2Backend.describe_instances, EC2Backend.describe_instance_status
 
     def call_action(response: Any) -> Any:
-        hidden = [id for id in _named(response.params) if _is_hidden(response.ec2_backend, id)]
-        if hidden:
-            return response.serialized(ActionResult(InvalidInstanceIdError(hidden)))
-        if response._get_action() not in LOOKS:
-            return call(response)
+        action, backend = response._get_action(), response.ec2_backend
         # moto reads the states once to filter and again to write the answer. Without the lock, a
         # request for instances that shut down could show one as terminated.
-        with LabInstance.transition:
-            return call(response)
+        lock = LabInstance.transition if action in LOOKS else contextlib.nullcontext()
+        with late.reading(backend):
+            hidden = [id for id in _named(response.params) if _is_hidden(backend, id)]
+            if hidden:
+                return response.serialized(ActionResult(InvalidInstanceIdError(hidden)))
+            if action.startswith(READS):
+                with lock:
+                    return call(response)
+        late.remember(backend)
+        return call(response)
 
     def describe_instances(backend: Any, filters: Any = None) -> list[Any]:
         found = describe(backend, filters)

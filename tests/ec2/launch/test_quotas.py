@@ -8,6 +8,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from clusterctl.domain.cluster import ClusterSpec, Market
 from clusterctl.domain.findings import Severity
+from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.launch.observe import fixed_request, observe
 from clusterctl.ec2.launch.plan import plan_launch
 from clusterctl.ec2.launch.quotas import (
@@ -205,7 +206,12 @@ def test_interfaces_are_counted_where_a_launch_takes_many(client, moto_url, tmp_
         "Network interfaces per Region", "L-DF5E4CA3", 3, 5000.0, "vpc"
     )
     few, many = (
-        observe(clients, "demo", fixed_request(asked), tmp_path / "a", tmp_path / "b")
+        observe(
+            clients,
+            "demo",
+            fixed_request(asked),
+            *(tmp_path / "a", tmp_path / "b", Creations(tmp_path / "c")),
+        )
         for asked in (ClusterSpec("demo", nodes, "p5en.48xlarge") for nodes in (2, 400))
     )
     assert few.catalogue.interfaces is None

@@ -33,8 +33,8 @@ def test_only_the_clusters_own(client):
     [found] = find_addresses(client, "demo")
     assert found.allocation_id == mine
     assert (found.association_id, found.interface_id) == ("", "")
-    assert release_addresses(client, "demo") == (found.public_ip,)
-    assert release_addresses(client, "demo") == ()
+    assert release_addresses(client, find_addresses(client, "demo")) == (found.public_ip,)
+    assert release_addresses(client, find_addresses(client, "demo")) == ()
     assert len(find_addresses(client, "other")) == 1
 
 
@@ -156,9 +156,9 @@ class Refusing:
 def test_what_is_gone_already_is_no_error():
     client = Refusing("InvalidAssociationID.NotFound", "InvalidAllocationID.NotFound")
     assert find_addresses(client, "demo") == (ElasticAddress("eipalloc-1", "198.51.100.1", "a"),)
-    assert release_addresses(client, "demo") == ("198.51.100.1",)
+    assert release_addresses(client, find_addresses(client, "demo")) == ("198.51.100.1",)
     client = Refusing("InvalidAssociationID.NotFound")
-    release_addresses(client, "demo")
+    release_addresses(client, find_addresses(client, "demo"))
     assert client.released == ["eipalloc-1"]
 
 
@@ -167,5 +167,5 @@ def test_what_is_gone_already_is_no_error():
 )
 def test_what_is_refused_is_said(client):
     with pytest.raises(AwsError):
-        release_addresses(client, "demo")
+        release_addresses(client, find_addresses(client, "demo"))
     assert client.released == []

@@ -1,0 +1,83 @@
+"""What `up` has begun to make, so that the next command waits until EC2 shows it.
+
+EC2 is eventually consistent: for some seconds a description may lack a resource that was just made.
+A command that does not wait would make a second one, or leave the first one behind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from clusterctl.domain.files import write_file
+from clusterctl.domain.timeouts import Timeouts
+from clusterctl.ec2.errors import backoff_delays
+
+# boto3's methods that make what a cluster has one of, and what that is.
+CREATIONS = {
+    "import_key_pair": "key pair",
+    "create_security_group": "security group",
+    "create_placement_group": "placement group",
+    "allocate_address": "elastic address",
+}
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Creations:
+    """The record in `path` of when each of CREATIONS was sent. No file, or None, is an empty one.
+
+    A record that cannot be read counts as empty: it must not keep `down` from removing a cluster.
+    `tell` receives a line of progress about what is waited for.
+    """
+
+    path: Path | None = None
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    tell: Callable[[str], None] = lambda text: None
+
+    def begin(self, operation: str) -> None:
+        """Record, before an operation is sent, that it may have been carried out."""
+        self._write({**self._sent(), operation: self.timeouts.clock.time()})
+
+    def end(self, *operations: str) -> None:
+        """Record that these operations were refused, or that what they made is gone."""
+        left = {one: at for one, at in self._sent().items() if one not in operations}
+        if left != self._sent():
+            self._write(left)
+
+    def find(self, operation: str, look: Callable[[], Sequence[Found]]) -> tuple[Found, ...]:
+        """Return what `look` finds, looking again while EC2 may not show what was begun.
+
+        Raises what `look` raises.
+        """
+        clock = self.timeouts.clock
+        until = self._sent().get(operation, 0.0) + self.timeouts.shown_s
+        for number, gap_s in enumerate(backoff_delays(0.2)):
+            found = tuple(look())
+            if found or clock.time() >= until:
+                return found
+            if not number:
+                self.tell(f"waiting for EC2 to show the {CREATIONS[operation]}, if there is one")
+            clock.sleep(gap_s)
+        raise AssertionError("unreachable")
+
+    def _sent(self) -> dict[str, float]:
+        if self.path is None:
+            return {}
+        try:
+            kept = json.loads(self.path.read_text())
+            return {one: float(kept[one]) for one in CREATIONS if one in kept}
+        except (OSError, ValueError, TypeError):
+            return {}
+
+    def _write(self, sent: dict[str, float]) -> None:
+        if self.path is None:
+            return
+        if sent:
+            write_file(self.path, json.dumps(sent) + "\n")
+        else:
+            self.path.unlink(missing_ok=True)

@@ -1,0 +1,176 @@
+"""Late answers: for a while after a change, reads show what was there before it.
+
+EC2 is eventually consistent (EC2's developer guide, "Eventual consistency in the Amazon EC2 API").
+Before each change, `remember` keeps a copy of what it may change, as long as a `Lag` needs it. The
+methods that answer reads ask `shown` for the part that this request is to show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from moto.ec2.models import EC2Backend
+from moto.ec2.models.elastic_network_interfaces import NetworkInterface
+
+from clusterctl.lab.ec2.completion import override
+
+Copier = Callable[[Any], Any]
+
+
+def _copies(items: dict[str, Any], *lists: str) -> dict[str, Any]:
+    """Return copies of the items, with copies of these lists that they have."""
+    made = {id: copy.copy(one) for id, one in list(items.items())}
+    for one in made.values():
+        vars(one).update({name: [*getattr(one, name)] for name in lists})
+    return made
+
+
+def _groups(backend: Any) -> Any:
+    rules = ("ingress_rules", "egress_rules")
+    return {vpc: _copies(groups, *rules) for vpc, groups in list(backend.groups.items())}
+
+
+# What a Lag names -> how to copy that part of an account's EC2 in a region.
+PARTS: dict[str, Copier] = {
+    "tags": lambda backend: {
+        **{one.id: {} for one in backend.all_instances()},
+        **{id: dict(tags) for id, tags in list(backend.tags.items())},
+    },
+    "states": lambda backend: {
+        one.id: copy.copy(one.true_state) for one in backend.all_instances()
+    },
+    "addresses": lambda backend: (
+        [copy.copy(one) for one in backend.addresses],
+        {nic.id: vars(nic).get("_public_ip") for nic in list(backend.enis.values())},
+    ),
+    "groups": _groups,
+    "volumes": lambda backend: _copies(backend.volumes, "modifications"),
+    "spot": lambda backend: dict(backend.spot_instance_requests),
+}
+
+
+@dataclass
+class Lagging:
+    """How late each part is shown, in seconds, and whether half of the reads are in time."""
+
+    lag_s: Callable[[str], float] = lambda what: 0.0
+    reordered: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True)
+class Past:
+    """A copy of the parts that lag, made just before a change at `until` (monotonic)."""
+
+    until: float
+    parts: dict[str, Any]
+
+
+_lagging = Lagging()
+_lock = threading.Lock()
+_dice = random.Random(0)  # noqa: S311
+_request = threading.local()
+
+
+def remember(backend: Any) -> None:
+    """Keep a copy of what is about to change, if a Lag will show it."""
+    lags = {what: lag_s for what in PARTS if (lag_s := _lagging.lag_s(what))}
+    if not lags:
+        return
+    now = time.monotonic()
+    with _lock:
+        kept = _kept(backend)
+        while kept and kept[0].until < now - max(lags.values()):
+            kept.popleft()
+        kept.append(Past(now, {what: PARTS[what](backend) for what in lags}))
+
+
+def _kept(backend: Any) -> deque[Past]:
+    # Kept on the backend, of which moto has one per account and region and which its reset clears.
+    kept: deque[Past] = vars(backend).setdefault("lab_past", deque())
+    return kept
+
+
+@contextlib.contextmanager
+def reading(backend: Any) -> Iterator[None]:
+    """Have `shown` return what a read is to show now, in this thread, inside the `with`."""
+    _request.in_time = _lagging.reordered() and _dice.random() < 0.5
+    _request.parts = {} if _request.in_time else _due(backend)
+    try:
+        yield
+    finally:
+        _request.parts, _request.in_time = {}, False
+
+
+def shown(what: str) -> Any:
+    """Return the past part that the read of this thread shows; None where it shows the present."""
+    return getattr(_request, "parts", {}).get(what)
+
+
+def in_time() -> bool:
+    """Return whether the read of this thread shows what there is, among others that are late."""
+    return getattr(_request, "in_time", False)
+
+
+def _due(backend: Any) -> dict[str, Any]:
+    with _lock:
+        kept = [*_kept(backend)]
+    now, due = time.monotonic(), {}
+    for what in PARTS:
+        since = now - _lagging.lag_s(what)
+        past = next((one for one in kept if one.until > since and what in one.parts), None)
+        if past:
+            due[what] = past.parts[what]
+    return due
+
+
+def _public_ip(nic: Any) -> Any:
+    then = shown("addresses")
+    return then[1].get(nic.id) if then else vars(nic)["_public_ip"]
+
+
+def _set_public_ip(nic: Any, address: Any) -> None:
+    vars(nic)["_public_ip"] = address
+
+
+def install(lag_s: Callable[[str], float], reordered: Callable[[], bool]) -> None:
+    """Have descriptions of addresses, groups, volumes and spot requests show the past.
+
+    The parameters are as in `Lagging`.
+    """
+    _lagging.lag_s, _lagging.reordered = lag_s, reordered
+    NetworkInterface.public_ip = property(_public_ip, _set_public_ip)  # type: ignore[assignment]
+    addresses = EC2Backend.describe_addresses
+    groups = EC2Backend.describe_security_groups
+    volumes = EC2Backend.describe_volumes
+    spot = EC2Backend.describe_spot_instance_requests
+
+    def describe_addresses(backend: Any, *asked: Any, **named: Any) -> Any:
+        then = shown("addresses")
+        past: Any = SimpleNamespace(addresses=then[0]) if then else backend
+        return addresses(past, *asked, **named)
+
+    def describe_security_groups(backend: Any, *asked: Any, **named: Any) -> Any:
+        then = shown("groups")
+        return groups(backend if then is None else SimpleNamespace(groups=then), *asked, **named)  # type: ignore[arg-type]
+
+    def describe_volumes(backend: Any, *asked: Any, **named: Any) -> Any:
+        then = shown("volumes")
+        return volumes(backend if then is None else SimpleNamespace(volumes=then), *asked, **named)  # type: ignore[arg-type]
+
+    def describe_spot_instance_requests(backend: Any, *asked: Any, **named: Any) -> Any:
+        then = shown("spot")
+        past: Any = backend if then is None else SimpleNamespace(spot_instance_requests=then)
+        return spot(past, *asked, **named)
+
+    for method in (describe_addresses, describe_security_groups, describe_volumes):
+        override(EC2Backend, method)
+    override(EC2Backend, describe_spot_instance_requests)

@@ -1,0 +1,133 @@
+"""EC2 shows what was changed late, and old answers after new ones: every command bears it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+
+import pytest
+
+from clusterctl.domain.errors import ClusterctlError, NoSuchCluster
+from clusterctl.domain.timeouts import Timeouts
+from clusterctl.ec2.instances import find_instances
+from clusterctl.lab.faults.kinds import Lag
+from clusterctl.lab.faults.store import FAULTS
+from tests.operations.commands import COMMANDS, NAME, down, nothing, shorten_timeouts
+from tests.operations.commands import up as up_three
+from tests.operations.wire import ApiCall, Mode
+from tests.operations.world import ALONE, INTERFACES, World
+
+pytestmark = pytest.mark.slow
+LATE_S = 0.4
+KINDS = ("tags", "states", "addresses", "groups", "volumes", "visible", "spot")
+MANY = {f"{kind}_s": LATE_S for kind in KINDS}
+NONE = dict.fromkeys(MANY, 0.0)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch, world):
+    shorten_timeouts(monkeypatch.setattr)
+    monkeypatch.setattr(world, "timeouts", Timeouts(shown_s=10 * LATE_S, known_s=5 * LATE_S))
+
+
+@pytest.fixture
+def late():
+    """Return a function that has EC2 show what it names late. Undone at the end."""
+
+    def begin(kinds=KINDS, reordered=False) -> None:
+        FAULTS.add(Lag(**{f"{kind}_s": LATE_S for kind in kinds}, reordered=reordered))
+
+    yield begin
+    FAULTS.add(Lag(**NONE, reordered=False))
+
+
+def in_time() -> None:
+    FAULTS.add(Lag(**NONE, reordered=False))
+
+
+def cases():
+    """Yield (command, what is late, reordered). Without --all, all at once and each kind once."""
+    orders = {False: "in order", True: "reordered"}
+    for number, name in enumerate(COMMANDS):
+        for which, (kind, reordered) in enumerate(itertools.product((*KINDS, "all"), orders)):
+            usual = reordered if kind == "all" else which == 2 * number
+            yield pytest.param(
+                *(name, KINDS if kind == "all" else (kind,), reordered),
+                id=f"{name}, {kind}, {orders[reordered]}",
+                marks=() if usual else pytest.mark.all,
+            )
+
+
+@pytest.mark.parametrize(("name", "kinds", "reordered"), [*cases()])
+def test_a_command_comes_to_its_end(world: World, late, name, kinds, reordered):
+    command = COMMANDS[name]
+    world.prepare(command.before)
+    before = {one.node.instance_id for one in find_instances(world.plain.ec2, NAME)}
+    late(kinds, reordered)
+    command.act(world.launcher)
+    in_time()
+    if name == "down":
+        world.check_nothing()
+        return
+    world.check_whole(command)
+    after = {one.node.instance_id for one in find_instances(world.plain.ec2, NAME)}
+    lost = {"remove": 1, "replace": 1, "replace-head": 1}
+    assert len(before - after) == lost.get(name, 0)
+
+
+def interrupted():
+    """Yield (what comes next, the call after which `up` is interrupted, reordered)."""
+    steps = ("ImportKeyPair", "CreateSecurityGroup", "AuthorizeSecurityGroupIngress")
+    more = ("CreatePlacementGroup", "AllocateAddress", "RunInstances", "AssociateAddress")
+    for again, action in itertools.product((down, up_three), (*steps, *more)):
+        for reordered in (False, True):
+            usual = action in ("AllocateAddress", "RunInstances") and not reordered
+            yield pytest.param(again, action, reordered, marks=() if usual else pytest.mark.all)
+
+
+@pytest.mark.parametrize(("again", "action", "reordered"), [*interrupted()])
+def test_what_an_interrupted_up_has_made_is_not_made_twice_nor_left(
+    world: World, late, again, action, reordered
+):
+    world.prepare(nothing)
+    late(reordered=reordered)
+    world.clients.wire.break_at(ApiCall(action), Mode.INTERRUPTED)
+    with pytest.raises((KeyboardInterrupt, ClusterctlError)):
+        up_three(world.launcher)
+    world.clients.wire.mend()
+    again(world.launcher)
+    in_time()
+    if again is down:
+        world.check_nothing()
+    else:
+        world.check_whole(COMMANDS["up"])
+
+
+def pairs():
+    """Yield each pair of commands; an eighth of them without --all."""
+    for (one, first), (two, second) in itertools.product(enumerate(COMMANDS), repeat=2):
+        marks = () if (one + two) % 8 == 0 else pytest.mark.all
+        yield pytest.param(first, second, marks=marks)
+
+
+@pytest.mark.parametrize(("first", "second"), [*pairs()])
+def test_a_command_that_follows_at_once(world: World, late, first, second):
+    """It begins when the changes of the first one are shown now and then. It may refuse."""
+    world.prepare(COMMANDS[first].before)
+    late(reordered=True)
+    COMMANDS[first].act(world.launcher)
+    try:
+        COMMANDS[second].act(world.launcher)
+    except ClusterctlError:
+        in_time()
+        with contextlib.suppress(NoSuchCluster):
+            down(world.launcher)
+        assert world.extra == {}, world.extra
+        return
+    in_time()
+    there = find_instances(world.plain.ec2, NAME)
+    alone = dict.fromkeys(ALONE, 1) if there else {}
+    of_nodes = {"i": 1, "vol": 1, "eni": INTERFACES}
+    assert world.extra == {kind: n * len(there) for kind, n in of_nodes.items() if there} | alone
+    if second != "down":
+        assert {one.node.state for one in there} <= {COMMANDS[second].state, COMMANDS[first].state}
