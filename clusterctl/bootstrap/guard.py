@@ -52,6 +52,7 @@ def first_settings(
     hourly_usd: float | None = None,
     spot: bool = False,
     at_power_off: str = "",
+    block_ends_at: float | None = None,
 ) -> GuardSettings:
     """Return the settings for the user data: the same for all nodes, as no address is known yet."""
     return GuardSettings(
@@ -60,6 +61,7 @@ def first_settings(
         idle_s=None if limits.idle_minutes is None else limits.idle_minutes * 60,
         spot=spot,
         at_power_off=at_power_off,
+        block_ends_at=block_ends_at,
     )
 
 
@@ -84,6 +86,7 @@ def joined_settings(
         idle_s=first.idle_s,
         spot=first.spot,
         at_power_off=first.at_power_off,
+        block_ends_at=first.block_ends_at,
         user=user,
         workers=workers if index == 0 else (),
     )

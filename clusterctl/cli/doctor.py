@@ -48,6 +48,7 @@ def doctor(
     """
     from clusterctl.diagnosis.drift import measures
     from clusterctl.domain.errors import HostError
+    from clusterctl.ec2.health import health_findings
     from clusterctl.jobs.detached import JobRunning
     from clusterctl.operations.doctor import doctor as look
     from clusterctl.operations.doctor import repair
@@ -63,9 +64,11 @@ def doctor(
             except (JobRunning, HostError) as refusal:
                 refusal.hint = f"end it: clusterctl cancel {name}; or look without --fix"
                 raise
-        report = look(access, found.instances, indices, data_dir, all_to_all)
+        health = health_findings(app.clients.ec2, found.instances)
+        asked = (found.instances, indices, data_dir, all_to_all, health)
+        report = look(access, *asked)
         if fix and repair(access, report, output.note):
-            report = look(access, found.instances, indices, data_dir, all_to_all)
+            report = look(access, *asked)
     if as_json:
         output.data(_as_data(report))
         return report.exit_status

@@ -340,6 +340,34 @@ def interrupt(instance: str, after_s: float) -> None:
     output.line(f"{instance}: terminated at {said['ends_at']}")
 
 
+@fault.command()
+@click.argument("instance", type=InstanceName())
+@click.argument("code")
+@click.option(
+    "--in", "in_s", type=Duration(none=True), default="0", help="How long until it begins."
+)
+def event(instance: str, code: str, in_s: float) -> None:
+    """Show an event such as instance-retirement as scheduled for an instance.
+
+    \b
+    Example:
+      clusterctl lab fault event demo-1 instance-retirement --in 72h
+    """
+    set_fault("event", instance_id=instance, code=code, in_s=in_s or 0.0)
+
+
+@fault.command()
+@click.argument("instance", type=InstanceName())
+def volumes(instance: str) -> None:
+    """Show that an instance does not reach its EBS volumes.
+
+    \b
+    Example:
+      clusterctl lab fault volumes demo-1
+    """
+    set_fault("volumes", instance_id=instance)
+
+
 # The instance in examples.
 SOME_NODE = "demo-1"
 

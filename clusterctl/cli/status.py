@@ -110,10 +110,12 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
     clusterctl status demo
     clusterctl status demo --json
     """
+    from clusterctl.ec2.health import health_findings
     from clusterctl.operations.costs import price_cache, spending_of
     from clusterctl.operations.status import cluster_status
 
     found = cluster_status(app.clients, app.folder(name))
+    health = health_findings(app.clients.ec2, found.instances)
     outcomes = _log_in(app, found.cluster)
     reached = {one.host: one.error.message if one.error else "" for one in outcomes}
     money = spending_of(app.clients, found.instances, price_cache(app.settings.home))
@@ -125,6 +127,7 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
                 "missing": found.cluster.missing,
                 "leaving": [node.instance_id for node in found.leaving],
                 "unfinished": vars(found.unfinished),
+                "health": [output.finding_data(one) for one in health],
                 "costs": spending_data(money),
             }
         )
@@ -133,7 +136,7 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
     show_failures(outcomes)
     output.line()
     print_spending(money)
-    output.findings(money.findings)
+    output.findings((*health, *money.findings))
     for node in found.cluster.nodes:
         if node.quarantined:
             since, _, reason = node.quarantined.partition(" ")

@@ -393,6 +393,7 @@ def train(
     connection ends the following, not the job. The exit status is the job's.
     """
     from clusterctl.cli.copy.options import CopyOptions
+    from clusterctl.ec2.health import health_findings
     from clusterctl.ec2.money.prices import find_prices
     from clusterctl.jobs.horovod import Knobs
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
@@ -482,6 +483,8 @@ def train(
         if job:
             request = replace(request, ranks=job.ranks(live_hosts(access), name))
         plan = plan_training(access, request, force, script_mode)
+        health = health_findings(app.clients.ec2, status.instances)
+        plan = replace(plan, findings=(*health, *plan.findings))
         if dry_run:
             _show_plan(plan, as_json)
         plan.check()

@@ -153,26 +153,6 @@ def find_states(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, Nod
     return {one["InstanceId"]: NodeState(one["InstanceState"]["Name"]) for one in found}
 
 
-def impaired_checks(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, str]:
-    """Return, by instance id, which status check of EC2 fails and since when.
-
-    Instances that pass both checks are left out. Raises AwsError.
-    """
-    found: list[Any] = []
-    for batch in batches(instance_ids, STATUS_IDS):
-        with translated():
-            found += client.describe_instance_status(InstanceIds=batch)["InstanceStatuses"]
-    said: dict[str, str] = {}
-    for one in found:
-        checks = {"system": one.get("SystemStatus"), "instance": one.get("InstanceStatus")}
-        for name, check in checks.items():
-            if check and check.get("Status") == "impaired":
-                times = [detail.get("ImpairedSince") for detail in check.get("Details", ())]
-                since = "".join(f" since {at:%Y-%m-%d %H:%M:%S} UTC" for at in times if at)
-                said.setdefault(one["InstanceId"], f"its {name} status check fails{since}")
-    return said
-
-
 def launched_with(client: EC2Client, tokens: Sequence[str]) -> tuple[Instance, ...]:
     """Return the instances that launches with these client tokens have made. Raises AwsError."""
     if not tokens:

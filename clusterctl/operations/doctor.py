@@ -61,12 +61,14 @@ def doctor(
     indices: Sequence[int] | None = None,
     data_dir: str = "",
     all_to_all: bool = False,
+    health: Sequence[Finding] = (),
 ) -> DoctorReport:
     """Examine these nodes (None: all). A node that does not answer is a finding.
 
     `instances` are the cluster's, from which the expected number of EFA interfaces is taken.
     `data_dir` is the folder of the training files; empty for the default. The head node always
     tries to log in to every node; with `all_to_all` each node also tries port 22 of every other.
+    `health` are the findings of `health_findings`.
     """
     # Several fan-outs follow: do not wait for an unreachable node in each of them.
     access.connections.ask_again = False
@@ -111,7 +113,7 @@ def doctor(
         )
 
     looked: FanoutResult[ExaminedNode] = fan_out(one, targets)
-    found = [*_unreachable(looked.failures), *findings(looked.values)]
+    found = [*health, *_unreachable(looked.failures), *findings(looked.values)]
     running = running_work(access).trainings
     found += leftovers(access.cluster.name, running)
     return DoctorReport(tuple(looked.values), tuple(looked.failures), in_order(folded(found)))

@@ -30,6 +30,7 @@ from clusterctl.ec2.instances import (
     members_or_all,
     set_at_power_off,
 )
+from clusterctl.ec2.launch.capacity import block_end
 from clusterctl.ec2.launch.observe import Observed
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.operations.access import Access
@@ -110,6 +111,7 @@ def update_guards(
         replace(spending.limits, max_hours=None, budget_usd=None),
         spot=spot,
         at_power_off="" if spot else spending.limits.at_power_off,
+        block_ends_at=_block_ends_at(launcher.clients, instances),
     )
     settings = {
         target.host: joined_settings(first, index, cluster.ssh_user, members, ends_at)
@@ -147,6 +149,15 @@ def update_guards(
         set_behavior=lambda behavior: set_at_power_off(launcher.clients.ec2, ids, behavior),
         tell_guards=tell_guards,
     )
+
+
+def _block_ends_at(clients: Clients, instances: Sequence[Instance]) -> float | None:
+    """Return the Unix time at which EC2 begins to terminate the nodes of a Capacity Block.
+
+    None for other nodes. Asked anew each time: a block can be extended. Raises AwsError.
+    """
+    ends = block_end(clients.ec2, instances)
+    return None if ends is None else ends.timestamp()
 
 
 def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[bool]:

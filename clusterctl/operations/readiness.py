@@ -501,7 +501,8 @@ def _reach_and_join(
         ]
         members = _join(connections, facts, targets, cluster, progress, away)
         limited = had_limits or any(found.limits_text for found in instances)
-        if limited or any(found.market is Market.SPOT for found in instances):
+        ending = (Market.SPOT, Market.CAPACITY_BLOCK)
+        if limited or any(found.market in ending for found in instances):
             resting = [target_of(node) for node in left_out]
             update_guards(launcher, cluster, connections, targets, members, resting)
         findings = [finding for fact in facts for finding in fact.findings]

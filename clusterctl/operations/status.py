@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market, Node, NodeState
 from clusterctl.domain.errors import AwsError, HostError, no_such_cluster
+from clusterctl.ec2.health import impaired_checks
 from clusterctl.ec2.instances import (
     Instance,
     as_cluster,
     find_instances,
-    impaired_checks,
     leaving_of,
     stopped_since,
     unfinished_of,

@@ -11,10 +11,10 @@ from moto.ec2.models import EC2Backend
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.ec2 import tags
+from clusterctl.ec2.health import impaired_checks
 from clusterctl.ec2.instances import (
     as_cluster,
     find_instances,
-    impaired_checks,
     launched_with,
     list_clusters,
     read_instance,

@@ -8,14 +8,16 @@ of capacity errors in Karpenter and AWS ParallelCluster.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.domain.cluster import Market
 from clusterctl.domain.errors import AwsError
 from clusterctl.ec2.errors import translated
+from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.network.vpcs import Subnet
 
 if TYPE_CHECKING:
@@ -195,6 +197,11 @@ def _roomiest(subnets: Sequence[Subnet]) -> Iterator[Subnet]:
 LINUX = "Linux/UNIX"
 
 
+# EC2 begins to terminate a Capacity Block's machines this long before its end (EC2 user guide,
+# "Capacity Blocks for ML").
+CLEANED_BEFORE = timedelta(minutes=30)
+
+
 @dataclass(frozen=True)
 class Reservation:
     """A capacity reservation, or with `block` a Capacity Block, which ends at `ends_at`.
@@ -216,6 +223,11 @@ class Reservation:
     interruptible: bool = False
     platform: str = LINUX
     tenancy: str = "default"
+
+    @property
+    def machines_end_at(self) -> datetime | None:
+        """When EC2 begins to terminate the machines of a Capacity Block; None for others."""
+        return self.ends_at - CLEANED_BEFORE if self.block and self.ends_at else None
 
 
 def find_reservation(client: EC2Client, reservation_id: str) -> Reservation | None:
@@ -243,3 +255,13 @@ def find_reservation(client: EC2Client, reservation_id: str) -> Reservation | No
             tenancy=found.get("Tenancy") or "default",
         )
     return None
+
+
+def block_end(client: EC2Client, instances: Iterable[Instance]) -> datetime | None:
+    """Return when EC2 begins to terminate instances of a Capacity Block; None without a block.
+
+    Raises AwsError.
+    """
+    ids = {one.reservation_id for one in instances if one.market is Market.CAPACITY_BLOCK} - {""}
+    found = [find_reservation(client, one) for one in sorted(ids)]
+    return min((one.machines_end_at for one in found if one and one.machines_end_at), default=None)

@@ -234,12 +234,13 @@ def _block(context: LaunchContext) -> Iterator[Finding]:
             "a Capacity Block launches all nodes or none",
             "leave --min-nodes out",
         )
-    if found and found.ends_at:
+    if found and found.machines_end_at:
         yield Finding.warning(
             "reservation.end",
-            f"EC2 begins to terminate the nodes 30 minutes before the block ends: "
-            f"{found.ends_at:%Y-%m-%d %H:%M %Z}",
-            "let the last checkpoint be written by then",
+            f"EC2 begins to terminate the nodes at {found.machines_end_at:%Y-%m-%d %H:%M %Z}, 30 "
+            "minutes before the block ends",
+            "let the last checkpoint be written by then; the nodes are told 40, 15 and 10 minutes "
+            "before",
         )
 
 

@@ -12,7 +12,7 @@ from clusterctl.lab.ec2.capacity import used
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import all_instances
 from clusterctl.lab.faults.hosts import ALL, HostFault, Shape
-from clusterctl.lab.faults.kinds import ANY, Capacity, Fault
+from clusterctl.lab.faults.kinds import ANY, Capacity, Event, Fault, ImpairedVolumes
 from clusterctl.lab.requirements import check_shaping
 
 # The services that faults can strike, under botocore's names.
@@ -26,6 +26,8 @@ def admit(fault: Fault) -> Fault:
     """
     if isinstance(fault, Capacity):
         return _with_use(fault)
+    if isinstance(fault, (Event, ImpairedVolumes)):
+        check_host(fault.instance_id)
     if isinstance(fault, HostFault) and fault.instance_id != ALL:
         check_host(fault.instance_id)
     if isinstance(fault, Shape):

@@ -17,8 +17,8 @@ SLOWEST_BIT, FASTEST_BIT = 1_000_000, 100_000_000_000
 # Bytes.
 LARGEST_VOLUME = 2**40
 
-_INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
-_INSTANCE_OR_ALL = re.compile(rf"{ALL}|{_INSTANCE.pattern}")
+INSTANCE_ID = re.compile(r"i-[0-9a-f]{8,17}")
+_INSTANCE_OR_ALL = re.compile(rf"{ALL}|{INSTANCE_ID.pattern}")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class HostFault:
     instance_id: str
 
     effect: ClassVar[str]
-    instances: ClassVar[re.Pattern[str]] = _INSTANCE
+    instances: ClassVar[re.Pattern[str]] = INSTANCE_ID
 
     def __post_init__(self) -> None:
         word("an instance id", self.instance_id, self.instances)

@@ -8,7 +8,16 @@ from typing import Any, Union
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.lab.faults.fields import MOST, flag, number, text, whole, word
-from clusterctl.lab.faults.hosts import BrokenGpu, Cut, Filled, Frozen, HostFault, ReadOnly, Shape
+from clusterctl.lab.faults.hosts import (
+    INSTANCE_ID,
+    BrokenGpu,
+    Cut,
+    Filled,
+    Frozen,
+    HostFault,
+    ReadOnly,
+    Shape,
+)
 
 # In the place of an action: all of them.
 ANY = "*"
@@ -161,6 +170,41 @@ class Lag:
             number(name.removesuffix("_s"), value, LONGEST_S)
 
 
+# EC2's codes of scheduled events.
+EVENTS = (
+    *("instance-retirement", "instance-stop", "instance-reboot"),
+    *("system-reboot", "system-maintenance"),
+)
+
+
+@dataclass(frozen=True)
+class Event:
+    """EC2 has scheduled an event for an instance, which begins `in_s` seconds after it was set.
+
+    It is only shown: nothing happens to the instance.
+    """
+
+    instance_id: str
+    code: str
+    in_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        word("an instance id", self.instance_id, INSTANCE_ID)
+        if self.code not in EVENTS:
+            raise UsageError(f"no event {self.code!r:.80}", f"there are {', '.join(EVENTS)}")
+        number("the time until the event", self.in_s, 30 * LONGEST_S)
+
+
+@dataclass(frozen=True)
+class ImpairedVolumes:
+    """EC2 shows that an instance does not reach its EBS volumes. It does reach them."""
+
+    instance_id: str
+
+    def __post_init__(self) -> None:
+        word("an instance id", self.instance_id, INSTANCE_ID)
+
+
 @dataclass(frozen=True)
 class QuotaFault:
     """The value of the service quota with a code such as `L-417A185B`."""
@@ -173,7 +217,19 @@ class QuotaFault:
         number("the quota", self.value, 1e9)
 
 
-Fault = Union[Capacity, Throttle, ApiError, LostAnswer, Delay, Boot, Lag, QuotaFault, HostFault]
+Fault = Union[
+    Capacity,
+    Throttle,
+    ApiError,
+    LostAnswer,
+    Delay,
+    Boot,
+    Lag,
+    Event,
+    ImpairedVolumes,
+    QuotaFault,
+    HostFault,
+]
 KINDS: dict[str, type[Any]] = {
     "capacity": Capacity,
     "throttle": Throttle,
@@ -182,6 +238,8 @@ KINDS: dict[str, type[Any]] = {
     "delay": Delay,
     "boot": Boot,
     "lag": Lag,
+    "event": Event,
+    "volumes": ImpairedVolumes,
     "quota": QuotaFault,
     "freeze": Frozen,
     "cut": Cut,

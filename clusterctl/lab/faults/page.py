@@ -17,7 +17,9 @@ from clusterctl.lab.faults.kinds import (
     Boot,
     Capacity,
     Delay,
+    Event,
     Fault,
+    ImpairedVolumes,
     Lag,
     LostAnswer,
     QuotaFault,
@@ -110,6 +112,10 @@ def describe(fault: Fault) -> str:
         )
         again = "half of the reads in time" if fault.reordered else ""
         return ", ".join(filter(None, [late, again])) or "reads in order"
+    if isinstance(fault, Event):
+        return f"{fault.instance_id}: {fault.code} in {fault.in_s:g} s"
+    if isinstance(fault, ImpairedVolumes):
+        return f"{fault.instance_id}: its attached EBS status check fails"
     if isinstance(fault, QuotaFault):
         return f"{fault.code} is {fault.value:g}"
     return fault.words

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
 from clusterctl.domain.errors import UsageError
@@ -17,7 +17,9 @@ from clusterctl.lab.faults.kinds import (
     Boot,
     Capacity,
     Delay,
+    Event,
     Fault,
+    ImpairedVolumes,
     Lag,
     LostAnswer,
     QuotaFault,
@@ -176,6 +178,21 @@ class Faults:
         """Return the time since when a fault keeps a host's link down; None if there is none."""
         for one in self.standing():
             if isinstance(one.fault, Cut) and one.fault.instance_id == instance_id:
+                return one.since
+        return None
+
+    def events(self, instance_id: str) -> list[tuple[str, datetime]]:
+        """Return the code and the begin of each event that is scheduled for an instance."""
+        return [
+            (one.fault.code, one.since + timedelta(seconds=one.fault.in_s))
+            for one in self.standing()
+            if isinstance(one.fault, Event) and one.fault.instance_id == instance_id
+        ]
+
+    def volumes_impaired_since(self, instance_id: str) -> datetime | None:
+        """Return since when EC2 shows an instance's volumes as impaired; None if it does not."""
+        for one in self.standing():
+            if isinstance(one.fault, ImpairedVolumes) and one.fault.instance_id == instance_id:
                 return one.since
         return None
 

@@ -220,6 +220,27 @@ class LabInstance(Instance):
         return _status(self.state, self.reachable)
 
     @property
+    def attached_ebs_status(self) -> dict[str, Any]:
+        since = FAULTS.volumes_impaired_since(self.id)
+        if since and self.state == "running":
+            failed = {"Name": "reachability", "Status": "failed", "ImpairedSince": since}
+            return {"Details": [failed], "Status": "impaired"}
+        return _status(self.state, self.reachable)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events that are scheduled for it, as DescribeInstanceStatus shows them."""
+        return [
+            {
+                "Code": code,
+                "Description": "The instance is running on degraded hardware",
+                "InstanceEventId": f"instance-event-{self.id[2:]}",
+                "NotBefore": begins,
+            }
+            for code, begins in FAULTS.events(self.id)
+        ]
+
+    @property
     def system_status(self) -> dict[str, Any]:
         return _status(self.state, self.reachable)
 

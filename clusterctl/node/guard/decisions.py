@@ -35,6 +35,20 @@ def warning(left: float) -> float | None:
     return next((at for at in WARN_AT_S if left <= at), None)
 
 
+# The same for the end of a Capacity Block. Before it EC2 gives no other notice on the machine; the
+# last of these tells the rank that saves, too.
+BLOCK_WARN_AT_S = (10 * 60.0, 15 * 60.0, 40 * 60.0)
+
+
+def block_warning(settings: GuardSettings, now: Moment) -> float | None:
+    """Return the warning of a Capacity Block's end that is due: the smallest of BLOCK_WARN_AT_S
+    that is at least the time left; None if more is left, or if the wall clock is not trusted."""
+    if settings.block_ends_at is None or not now.trusted:
+        return None
+    left = settings.block_ends_at - now.wall
+    return next((at for at in BLOCK_WARN_AT_S if left <= at), None)
+
+
 def in_words(seconds: float) -> str:
     """Return a time in words: `in 10 minutes`."""
     if seconds <= 0:

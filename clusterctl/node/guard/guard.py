@@ -3,6 +3,7 @@
 run [ROOT]       guard this node; ends at once if another guard runs
 look             print what this node does, as JSON
 off WHY          switch off
+taken NOTICE     note that EC2 takes a node of the cluster back, as JSON
 check FILE       fails if the program does not run here or the file has no valid settings
 """
 
@@ -24,7 +25,7 @@ from clusterctl.node.guard.clock import BootClock, GuardFiles, Moment, put, read
 from clusterctl.node.guard.look import NodeActivity, look
 from clusterctl.node.guard.power import PowerOff, announce, off_soon
 from clusterctl.node.guard.settings import GuardSettings, parse_settings
-from clusterctl.node.guard.spot import SpotWatch
+from clusterctl.node.guard.spot import Notices, SpotWatch, why_taken
 
 TICK_S = 1.0
 STATE_EVERY_S = 5.0
@@ -132,15 +133,18 @@ class Guard:
         self._settings = SettingsFile(place)
         self._clock = BootClock(place)
         self._idle = IdleWatch(place)
-        self._spot = SpotWatch(place)
+        self._notices = Notices(place)
+        self._spot = SpotWatch(self._notices, place.log)
         self._off = PowerOff(place)
         self._warned: float | None = None
+        self._block_warned: float | None = None
         self._state_at = float("-inf")
         self.ending = ""
 
     def run(self) -> None:
         """Run until there is nothing to guard. Raises nothing."""
-        for name, step in (("idle", self._watch_idleness), ("spot", self._watch_spot)):
+        watches = (self._watch_idleness, self._watch_spot, self._watch_workers)
+        for name, step in zip(("idle", "spot", "workers"), watches):
             threading.Thread(target=self._forever, args=(name, step), daemon=True).start()
         while self._attempt("guard", self._tick, True):
             time.sleep(TICK_S)
@@ -155,6 +159,7 @@ class Guard:
         now = self._clock.read()
         left = decisions.left_s(settings, now)
         self._warn(left)
+        self._warn_of_block(settings, now)
         if left is not None and left <= 0 and not self.ending:
             self._end("its time is up")
         if self.ending:
@@ -178,6 +183,23 @@ class Guard:
             announce(self._place, f"this machine ends {when}, {fate}: save your work")
         self._warned = due
 
+    def _warn_of_block(self, settings: GuardSettings, now: Moment) -> None:
+        """Announce that EC2 will terminate the machines of a Capacity Block, and tell rank 0.
+
+        EC2 gives no notice of it on the machine. Each node does this for itself.
+        """
+        due = decisions.block_warning(settings, now)
+        if due is None or (self._block_warned is not None and due >= self._block_warned):
+            return
+        self._block_warned = due
+        when = decisions.in_words((settings.block_ends_at or 0.0) - now.wall)
+        why = f"its Capacity Block ends: EC2 begins to terminate this machine {when}"
+        if due == min(decisions.BLOCK_WARN_AT_S):
+            ends = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(settings.block_ends_at))
+            self._notices.taken({"action": "terminate", "time": ends, "node": settings.name}, why)
+        else:
+            announce(self._place, why)
+
     def _end(self, why: str) -> None:
         self.ending = why
         self._state_at = float("-inf")
@@ -192,7 +214,7 @@ class Guard:
             "used_s": round(now.used_s),
             "idle_s": decisions.limit_s(settings),
             **self._idle.report,
-            "spot": self._spot.notice,
+            "spot": self._notices.notice,
             "ending": self.ending or None,
             "problem": self._settings.problem or None,
         }
@@ -221,7 +243,12 @@ class Guard:
 
     def _watch_spot(self) -> float:
         settings = self._settings.value
-        return self._spot.step(settings.imds) if settings.spot else TICK_S
+        return self._spot.step(settings) if settings.spot else TICK_S
+
+    def _watch_workers(self) -> float:
+        settings = self._settings.value
+        asks = settings.spot and settings.index == 0
+        return self._spot.look_at_workers(settings) if asks else TICK_S
 
     def _forever(self, name: str, step: Callable[[], float]) -> None:
         while True:
@@ -253,13 +280,16 @@ def main() -> None:
         print("off", flush=True)
         announce(GuardFiles(), f"this machine is switched off now: {' '.join(arguments)}")
         off_soon()
+    elif command == "taken":
+        notice = json.loads(arguments[0])
+        Notices(GuardFiles()).taken(notice, why_taken(notice))
     elif command == "check":
         try:
             parse_settings(read_text(Path(arguments[0])))
         except (OSError, ValueError) as broken:
             sys.exit(f"{arguments[0]}: {broken}")
     else:
-        sys.exit("usage: guard run [ROOT] | look | off WHY | check FILE")
+        sys.exit("usage: guard run [ROOT] | look | off WHY | taken NOTICE | check FILE")
 
 
 def guard(place: GuardFiles, program: str) -> None:

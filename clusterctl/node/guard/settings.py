@@ -29,7 +29,8 @@ class GuardSettings:
     the node part of its cluster, and in quarantine. The head node (index 0) decides for all its
     `workers` whether the cluster is idle, and logs in to them as `user`. `at_power_off` is what EC2
     does when the machine switches itself off: `stop` keeps the disks, `terminate` deletes them;
-    empty if it is not known.
+    empty if it is not known. `block_ends_at` is the Unix time at which EC2 begins to terminate the
+    machines of its Capacity Block.
     """
 
     cluster: str
@@ -42,10 +43,11 @@ class GuardSettings:
     workers: tuple[Worker, ...] = ()
     imds: str = IMDS
     at_power_off: str = ""
+    block_ends_at: float | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError if a value is invalid."""
-        for name in ("lifetime_s", "ends_at", "idle_s"):
+        for name in ("lifetime_s", "ends_at", "idle_s", "block_ends_at"):
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and 0 < value < 1e12):
                 raise ValueError(f"{name} is not a time: {value!r}")
@@ -66,7 +68,7 @@ class GuardSettings:
     @property
     def guards(self) -> bool:
         """Whether any limit is set."""
-        return any((self.lifetime_s, self.ends_at, self.idle_s, self.spot))
+        return any((self.lifetime_s, self.ends_at, self.idle_s, self.spot, self.block_ends_at))
 
     @property
     def power_off_effect(self) -> str:

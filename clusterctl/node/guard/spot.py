@@ -1,4 +1,4 @@
-"""EC2's notice that it is about to interrupt a spot instance."""
+"""Notices that EC2 is about to take machines away, and how the job hears of them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from clusterctl.node.guard import look
+from clusterctl.node.guard import look, workers
 from clusterctl.node.guard.clock import GuardFiles, put
 from clusterctl.node.guard.power import announce
+from clusterctl.node.guard.settings import GuardSettings
 
 POLL_S = 5.0
+WORKERS_POLL_S = 10.0
 # While the metadata service does not answer.
 LONGEST_POLL_S = 60.0
 TIMEOUT_S = 2.0
@@ -66,46 +69,28 @@ class Imds:
             connection.close()
 
 
-class SpotWatch:
-    """Polls for notices, and announces each once. An interruption is also passed on to ranks that
-    catch SIGTERM, so that they save their state. Others would only die two minutes early."""
+class Notices:
+    """The notices that this machine will be taken away. Each is announced once."""
 
     def __init__(self, place: GuardFiles) -> None:
         self._place = place
-        self._imds: Imds | None = None
         self._said: set[str] = set()
-        self._pause_s = POLL_S
         self.notice: dict[str, Any] | None = None
 
-    def step(self, address: str) -> float:
-        """Poll once. Return the seconds until the next poll."""
-        if self._imds is None or self._imds.address != address:
-            self._imds = Imds(address)
-        try:
-            action, rebalance = self._imds.read(ACTION), self._imds.read(REBALANCE)
-        except OSError as absent:
-            if self._pause_s == POLL_S:
-                self._place.log(f"spot: {absent}")
-            self._pause_s = min(self._pause_s * 2, LONGEST_POLL_S)
-            return self._pause_s
-        self._pause_s = POLL_S
-        if action:
-            self._interrupted({"action": str(action.get("action")), "time": action.get("time")})
-        elif rebalance:
-            self._recommended({"action": "rebalance", "time": rebalance.get("noticeTime")})
-        return POLL_S
+    def taken(self, notice: dict[str, Any], why: str, tell_rank: bool = True) -> bool:
+        """Note that a machine of the cluster is taken away. Return whether that is news.
 
-    def _interrupted(self, notice: dict[str, Any]) -> None:
-        if self._is_new(notice):
-            pids = send_term(look.all_processes())
-            told = f"; sent SIGTERM to processes that catch it: {len(pids)}" if pids else ""
-            announce(
-                self._place,
-                f"EC2 takes this spot instance back ({notice['action']} at {notice['time']}): "
-                f"save your work now{told}",
-            )
+        With `tell_rank`, the rank that saves the job's state is told, if it runs here.
+        """
+        if not self._is_new(notice):
+            return False
+        pids = send_term(look.all_processes()) if tell_rank else []
+        told = f"; sent SIGTERM to rank 0, which catches it ({pids[0]})" if pids else ""
+        announce(self._place, f"{why}: save your work now{told}")
+        return True
 
-    def _recommended(self, notice: dict[str, Any]) -> None:
+    def recommended(self, notice: dict[str, Any]) -> None:
+        """Note that EC2 is likely to take this machine away."""
         if self._is_new(notice):
             announce(
                 self._place,
@@ -122,14 +107,62 @@ class SpotWatch:
         return True
 
 
+class SpotWatch:
+    """Polls for notices of interruptions: of this node, and on the head node also of the workers.
+
+    One lost node ends the whole job, and mostly only rank 0 saves its state. So the head node
+    passes a notice on to all nodes, and the one that has rank 0 tells it. The other ranks are not
+    told: they could only end the job before its state is saved.
+    """
+
+    def __init__(self, notices: Notices, log: Callable[[str], None]) -> None:
+        self._notices = notices
+        self._log = log
+        self._imds: Imds | None = None
+        self._pause_s = POLL_S
+
+    def step(self, settings: GuardSettings) -> float:
+        """Poll this node's metadata once. Return the seconds until the next poll."""
+        if self._imds is None or self._imds.address != settings.imds:
+            self._imds = Imds(settings.imds)
+        try:
+            action, rebalance = self._imds.read(ACTION), self._imds.read(REBALANCE)
+        except OSError as absent:
+            if self._pause_s == POLL_S:
+                self._log(f"spot: {absent}")
+            self._pause_s = min(self._pause_s * 2, LONGEST_POLL_S)
+            return self._pause_s
+        self._pause_s = POLL_S
+        if action:
+            notice = {"action": str(action.get("action")), "time": action.get("time")}
+            self._taken({**notice, "node": settings.name}, settings)
+        elif rebalance:
+            self._notices.recommended({"action": "rebalance", "time": rebalance.get("noticeTime")})
+        return POLL_S
+
+    def look_at_workers(self, settings: GuardSettings) -> float:
+        """Read the workers' notices once. Return the seconds until the next time."""
+        for notice in workers.notices(settings, settings.workers):
+            self._taken(notice, settings)
+        return WORKERS_POLL_S
+
+    def _taken(self, notice: dict[str, Any], settings: GuardSettings) -> None:
+        is_head = settings.index == 0
+        if self._notices.taken(notice, why_taken(notice), tell_rank=is_head) and is_head:
+            workers.pass_on(settings, settings.workers, notice)
+
+
+def why_taken(notice: dict[str, Any]) -> str:
+    """Return in words which spot instance EC2 takes back, and when."""
+    what = f"({notice.get('action')} at {notice.get('time')})"
+    return f"EC2 takes the spot instance {notice.get('node')} back {what}"
+
+
 def send_term(processes: dict[int, look.JobProcess]) -> list[int]:
-    """Send SIGTERM to each rank on this node that catches it. Return the process IDs. Of a rank's
-    processes only the outermost gets it: the others inherit its variables, often its handler."""
-    ranks = {
-        pid: process
-        for pid, process in processes.items()
-        if any(entry.startswith(look.MARKS[:2]) for entry in process.environ)
-    }
+    """Send SIGTERM to rank 0, if it runs on this node and catches it. Return the process IDs. Of a
+    rank's processes only the outermost gets it: the others inherit its variables, often its
+    handler."""
+    ranks = {pid: one for pid, one in processes.items() if is_rank_0(one.environ)}
     told: list[int] = []
     catching = {pid for pid in ranks if catches_term(pid)}
     for pid in sorted(catching):
@@ -138,6 +171,14 @@ def send_term(processes: dict[int, look.JobProcess]) -> list[int]:
                 os.kill(pid, signal.SIGTERM)
                 told.append(pid)
     return told
+
+
+def is_rank_0(environ: tuple[bytes, ...]) -> bool:
+    """Return whether these variables are those of a job's rank 0, of mpirun or of torchrun."""
+    if any(entry in environ for entry in (b"OMPI_COMM_WORLD_RANK=0", b"PMIX_RANK=0")):
+        return True
+    by_mpi = any(entry.startswith(look.MARKS[:2]) for entry in environ)
+    return b"RANK=0" in environ and b"LOCAL_RANK=0" in environ and not by_mpi
 
 
 def catches_term(pid: int) -> bool:

@@ -6,7 +6,9 @@ import json
 import pwd
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from clusterctl.node.guard.clock import GuardFiles
 from clusterctl.node.guard.commands import StartedProgram
 from clusterctl.node.guard.look import NodeActivity, parse_activity
 from clusterctl.node.guard.settings import GuardSettings, Worker
@@ -16,6 +18,8 @@ PROGRAM = "/usr/local/lib/clusterctl/guard"
 # SSH connections in parallel, and the timeout of each.
 AT_ONCE = 16
 TIMEOUT_S = 45.0
+# EC2 gives two minutes' notice.
+NOTICE_TIMEOUT_S = 15.0
 OPTIONS = (
     *("IdentitiesOnly=yes", "BatchMode=yes", "StrictHostKeyChecking=yes", "LogLevel=ERROR"),
     *("GlobalKnownHostsFile=/dev/null", "ConnectTimeout=10"),
@@ -23,12 +27,11 @@ OPTIONS = (
 )
 
 
-def ssh_argv(home: str, user: str, worker: Worker, *command: str) -> list[str]:
-    """Return the command line that runs the guard's program on a worker. The guard is root and uses
-    the key and the known hosts of the login user."""
+def ssh_argv(home: str, user: str, worker: Worker, far: str) -> list[str]:
+    """Return the command line that runs a command on a worker. The guard is root and uses the key
+    and the known hosts of the login user."""
     known = f'UserKnownHostsFile="{home}/.ssh/clusterctl_known_hosts"'
     options = [word for option in (known, *OPTIONS) for word in ("-o", option)]
-    far = shlex.join(["sudo", "-n", "python3", "-IS", PROGRAM, *command])
     key = f"{home}/.ssh/clusterctl_mpi"
     return ["ssh", "-F", "/dev/null", "-i", key, *options, f"{user}@{worker.address}", far]
 
@@ -37,7 +40,7 @@ def ask(
     settings: GuardSettings, workers: Sequence[Worker]
 ) -> Iterator[tuple[Worker, NodeActivity | str]]:
     """Yield for each worker its activity, or the reason why there is none."""
-    for worker, status, said in _on_each(settings, workers, "look"):
+    for worker, status, said in _on_each(settings, workers, _guard("look")):
         try:
             if status:
                 raise ValueError((said.strip().splitlines() or [f"exit status {status}"])[-1])
@@ -49,17 +52,41 @@ def ask(
 def power_off(settings: GuardSettings, workers: Sequence[Worker], why: str) -> list[Worker]:
     """Switch the workers off. Return those that were not reached. The exit status of ssh does not
     count: a worker may be off before ssh has ended."""
-    answers = _on_each(settings, workers, "off", why)
+    answers = _on_each(settings, workers, _guard("off", why))
     return [worker for worker, _, said in answers if not said.startswith("off\n")]
 
 
+def notices(settings: GuardSettings, workers: Sequence[Worker]) -> Iterator[dict[str, Any]]:
+    """Yield each worker's notice that EC2 takes it back. Workers that do not answer have none."""
+    # Without Python there, because that would take much of a worker's time every few seconds.
+    read = f"cat {GuardFiles().spot} 2>/dev/null || :"
+    for worker, _, said in _on_each(settings, workers, read, NOTICE_TIMEOUT_S):
+        try:
+            found = json.loads(said)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and found.get("node") == worker.name:
+            yield {key: found.get(key) for key in ("action", "time", "node")}
+
+
+def pass_on(settings: GuardSettings, workers: Sequence[Worker], notice: dict[str, Any]) -> None:
+    """Tell the workers that EC2 takes a node of the cluster back."""
+    for _ in _on_each(settings, workers, _guard("taken", json.dumps(notice)), NOTICE_TIMEOUT_S):
+        pass
+
+
+def _guard(*command: str) -> str:
+    """Return the shell command that runs the guard's program."""
+    return shlex.join(["sudo", "-n", "python3", "-IS", PROGRAM, *command])
+
+
 def _on_each(
-    settings: GuardSettings, workers: Sequence[Worker], *command: str
+    settings: GuardSettings, workers: Sequence[Worker], far: str, timeout_s: float = TIMEOUT_S
 ) -> Iterator[tuple[Worker, int, str]]:
     home = _home(settings.user)
     for start in range(0, len(workers), AT_ONCE):
         wave = [
-            (worker, StartedProgram(ssh_argv(home, settings.user, worker, *command), TIMEOUT_S))
+            (worker, StartedProgram(ssh_argv(home, settings.user, worker, far), timeout_s))
             for worker in workers[start : start + AT_ONCE]
         ]
         for worker, running in wave:

@@ -19,6 +19,8 @@ from step import Trainer
 UNFIT = "it is damaged, or of another --model"
 METRICS = "metrics.jsonl"
 INDEX = re.compile(r"model\.ckpt-(\d+)\.index")
+# The notice that a node is about to be taken away.
+NOTICE = "/run/clusterctl/spot-interruption"
 # Files that a training writes, and the folder in which TensorFlow starts a checkpoint. It does not
 # match copies made by the user, such as model.ckpt-best.
 WRITTEN = re.compile(
@@ -50,6 +52,7 @@ class Checkpoints:
         self.trainer = trainer
         self.besides = {"images": images, **trainer.scale.variables}
         self.state = self._state(self.besides)
+        self.notice = changed_at(NOTICE)
 
     def _state(self, besides: dict[str, tf.Variable]) -> tf.train.Checkpoint:
         """Return what a checkpoint holds. `besides` are the variables that older ones lack."""
@@ -103,9 +106,28 @@ class Checkpoints:
         """Return whether the state after `step` steps is to be saved."""
         return step % self.every == 0 or step == self.last_step
 
+    def noticed(self) -> bool:
+        """Return whether this process saves, and a node is newly known to be taken away soon.
+
+        That is for example a spot instance, of which EC2 gives two minutes' notice. clusterctl's
+        guard writes the notice to a file on every node.
+        """
+        if not self.saves:
+            return False
+        before, self.notice = self.notice, changed_at(NOTICE)
+        return self.notice is not None and self.notice != before
+
     def save(self, step: int) -> None:
         if self.saves:
             save(self.state, self.folder, step)
+
+
+def changed_at(path: str) -> int | None:
+    """Return when the file was written, in nanoseconds; None if there is none."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return None
 
 
 def saved_in(folder: str) -> list[Saved]:

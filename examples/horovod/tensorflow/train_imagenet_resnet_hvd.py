@@ -175,6 +175,9 @@ def train(args: argparse.Namespace, log: Log) -> None:
             if checkpoints.due(step + 1):
                 check(trainer.scale, final_loss, schedule.steps)
                 checkpoints.save(step + 1)
+            elif checkpoints.noticed():
+                log.line(f"Saving step {step + 1}: a node is about to be taken away")
+                checkpoints.save(step + 1)
     float(final_loss)  # waits for the device, so that the time includes the last step
     took_s = time.time() - started
     log.line(f"Finished in {took_s}")

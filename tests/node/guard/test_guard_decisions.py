@@ -8,6 +8,7 @@ from clusterctl.node.guard.clock import Jumps, Moment
 from clusterctl.node.guard.decisions import (
     GRACE_S,
     Idleness,
+    block_warning,
     in_words,
     interval_s,
     left_s,
@@ -18,6 +19,7 @@ from clusterctl.node.guard.decisions import (
 )
 from clusterctl.node.guard.look import JobProcess, NodeActivity, jobs, logins, parse_activity
 from clusterctl.node.guard.settings import GuardSettings, Worker
+from clusterctl.node.guard.spot import is_rank_0
 from clusterctl.node.guard.workers import ssh_argv
 
 DAY = 86400.0
@@ -205,7 +207,7 @@ def test_jobs(row, count):
 
 
 def test_the_way_to_a_worker_whole():
-    argv = ssh_argv("/home/ubuntu", "ubuntu", Worker("demo-1", "10.0.0.5"), "off", "idle: 5 min")
+    argv = ssh_argv("/home/ubuntu", "ubuntu", Worker("demo-1", "10.0.0.5"), "echo 'a b'")
     assert argv == [
         *("ssh", "-F", "/dev/null", "-i", "/home/ubuntu/.ssh/clusterctl_mpi"),
         *("-o", 'UserKnownHostsFile="/home/ubuntu/.ssh/clusterctl_known_hosts"'),
@@ -213,5 +215,36 @@ def test_the_way_to_a_worker_whole():
         *("-o", "LogLevel=ERROR", "-o", "GlobalKnownHostsFile=/dev/null"),
         *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
         "ubuntu@10.0.0.5",
-        "sudo -n python3 -IS /usr/local/lib/clusterctl/guard off 'idle: 5 min'",
+        "echo 'a b'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("left", "due"),
+    [(7200, None), (2401, None), (2400, 2400), (1000, 2400), (900, 900), (600, 600), (-5, 600)],
+)
+def test_the_end_of_a_capacity_block_is_announced_in_time(left, due):
+    now = Moment(1e9, 100, 100)
+    assert block_warning(settings(block_ends_at=1e9 + left), now) == due
+    # It ends the machine by itself, and the guard does not.
+    assert left_s(settings(block_ends_at=1e9 + left), now) is None
+    assert block_warning(settings(), now) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_0"),
+    [
+        ((b"OMPI_COMM_WORLD_RANK=0",), True),
+        ((b"OMPI_COMM_WORLD_RANK=1", b"OMPI_COMM_WORLD_LOCAL_RANK=0"), False),
+        ((b"PMIX_RANK=0",), True),
+        ((b"PMIX_RANK=10",), False),
+        # torchrun's
+        ((b"RANK=0", b"LOCAL_RANK=0", b"CLUSTERCTL_JOB=x"), True),
+        ((b"RANK=8", b"LOCAL_RANK=0", b"CLUSTERCTL_JOB=x"), False),
+        # A program of another kind has such a variable.
+        ((b"RANK=0",), False),
+        ((), False),
+    ],
+)
+def test_which_rank_saves(environ, is_0):
+    assert is_rank_0(environ) == is_0

@@ -36,8 +36,7 @@ class Imds(http.server.BaseHTTPRequestHandler):
         pass
 http.server.HTTPServer(("127.0.0.1", 8777), Imds).serve_forever()
 """
-# A rank that saves its state on SIGTERM, with a child that inherited the handler, and a rank that
-# does not handle SIGTERM.
+# A rank that saves its state on SIGTERM, with a child that inherited the handler.
 SAVES = """\
 import os, signal, time
 def save(*_):
@@ -82,8 +81,8 @@ def test_the_notice_reaches_whoever_can_use_it(node):
         node.on(0, f"cat >{name} <<'END'\n{text}END")
     background(node, "python3 imds.py")
     saving = background(node, "env OMPI_COMM_WORLD_RANK=0 python3 saves.py")
-    plain = background(node, "env OMPI_COMM_WORLD_RANK=1 sleep 1000")
-    wait_until(lambda: len(exists(node, "ready-*")) == 2, "two processes of the saving rank")
+    other = background(node, "env OMPI_COMM_WORLD_RANK=1 python3 saves.py")
+    wait_until(lambda: len(exists(node, "ready-*")) == 4, "two processes of each rank")
     wait_until(lambda: exists(node, "asked"), "a question")
     assert notice(node) is None
 
@@ -93,14 +92,51 @@ def test_the_notice_reaches_whoever_can_use_it(node):
 
     node.on(0, f"touch imds-expire; echo '{NOTICE}' >imds-instance-action")
     wait_until(lambda: exists(node, "saved-*"), "the rank to save its state")
+    # The other rank catches SIGTERM, too, and would only end the job too early.
     assert exists(node, "saved-*") == [f"saved-{saving}"]
-    assert node.on(0, f"kill -0 {plain} && echo alive") == "alive"
+    assert node.on(0, f"kill -0 {other} && echo alive") == "alive"
     noted = json.loads(node.on(0, "cat /run/clusterctl/spot-interruption"))
     assert (noted["action"], noted["time"]) == ("terminate", "2026-11-05T12:00:00Z")
     wait_until(lambda: notice(node) == "terminate", "the notice in the state")
-    assert "EC2 takes this spot instance back (terminate at 2026" in node.on(0, log)
+    assert "EC2 takes the spot instance demo-0 back (terminate at 2026" in node.on(0, log)
 
     # The notice is announced once, however often the guard reads it.
     asked = len(node.on(0, "cat asked").splitlines())
     wait_until(lambda: len(node.on(0, "cat asked").splitlines()) > asked + 2, "more questions")
-    assert node.on(0, log).count("takes this spot instance back") == 1
+    assert node.on(0, log).count("takes the spot instance demo-0 back") == 1
+
+
+@pytest.fixture(scope="module")
+def pair(lab, tmp_path_factory):
+    launcher = Launcher(lab, tmp_path_factory.mktemp("spots"))
+    cluster = launcher.up(2)
+    cluster.joined()
+    yield cluster
+    launcher.end()
+
+
+@pytest.mark.parametrize(
+    "rank_0_on", [0, pytest.param(1, marks=pytest.mark.all)], ids=["head", "worker"]
+)
+def test_a_workers_notice_reaches_the_rank_that_saves(pair, rank_0_on):
+    """EC2 shows the notice in the worker's metadata only, and rank 0 saves for the whole job."""
+    for index in (0, 1):
+        pair.on(index, "pkill -9 -f '[s]aves.py'; rm -f saved-* ready-*; sudo rm -f /run/clusterctl/s*")
+        pair.on(index, f"cat >imds.py <<'END'\n{IMDS}END\ncat >saves.py <<'END'\n{SAVES}END")
+        pair.on(index, "rm -f imds-*; setsid python3 imds.py </dev/null >/dev/null 2>&1 &")
+        rank = int(index != rank_0_on)
+        run = f"setsid env OMPI_COMM_WORLD_RANK={rank} python3 saves.py"
+        pair.on(index, f"{run} </dev/null >/dev/null 2>&1 &")
+        pair.tell(index, spot=True, imds="http://127.0.0.1:8777")
+    for index in (0, 1):
+        wait_until(lambda index=index: there(pair, index, "ready-*"), "the ranks")
+    notice = f'{{"action": "terminate", "time": "2026-11-05T12:00:0{rank_0_on}Z"}}'
+    pair.on(1, f"echo '{notice}' >imds-instance-action")
+    wait_until(lambda: there(pair, rank_0_on, "saved-*"), "rank 0 to save its state")
+    assert there(pair, 1 - rank_0_on, "saved-*") == []
+    told = json.loads(pair.on(0, "cat /run/clusterctl/spot-interruption"))
+    assert (told["action"], told["node"]) == ("terminate", "demo-1")
+
+
+def there(cluster, index, pattern):
+    return cluster.on(index, f"ls {pattern} 2>/dev/null || :").split()
