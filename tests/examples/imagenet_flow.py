@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(sys.argv[1]).parent))
+import checkpoints  # noqa: E402
 import horovod.tensorflow as hvd  # noqa: E402
 import step  # noqa: E402
 import tensorflow as tf  # noqa: E402
@@ -34,6 +35,13 @@ class MovingScale(step.LossScale):
         self.value.assign(2.0**22)
 
 
+class NoticedAtStep7(checkpoints.Checkpoints):
+    def due(self, step: int) -> bool:
+        if step == 7 and self.saves:
+            Path(checkpoints.NOTICE).touch()
+        return super().due(step)
+
+
 def main() -> None:
     hvd.init()
     step.LossScale, step.GROWS_AFTER = MovingScale, 2
@@ -46,7 +54,9 @@ def main() -> None:
     statuses["again"] = run(*train, "--log_dir", "whole")
     copy_checkpoint("model.ckpt-5", "resumed", "model.ckpt-5")
     copy_checkpoint("model.ckpt-10", "resumed", ".model.ckpt-10")  # incomplete: never renamed
+    checkpoints.NOTICE, imagenet.Checkpoints = "notice", NoticedAtStep7
     statuses["resumed"] = run(*train, "--log_dir", "resumed", "--local_ckpt")
+    imagenet.Checkpoints = checkpoints.Checkpoints
 
     copy_checkpoint("model.ckpt-5", "early", "model.ckpt-5")
     statuses["other batch"] = run(*train, "-b", "5", "--log_dir", "early")

@@ -124,6 +124,14 @@ def test_a_training_that_goes_on_ends_as_one_that_was_never_stopped(flow):
     assert row_of(flow.log, 8)[3:5] == row_of(log, 8)[3:5]
 
 
+def test_a_notice_has_the_state_saved_at_once(flow):
+    """The guard wrote it in the seventh step. The next checkpoint was due in the tenth."""
+    log = (flow.folder / "resumed" / "hvd_train.log").read_text()
+    assert log.count("Saving step 7: a node is about to be taken away\n") == 1
+    saved = sorted(path.name for path in (flow.folder / "resumed").glob("model.ckpt-*.index"))
+    assert saved == [f"model.ckpt-{step}.index" for step in (10, 12, 5, 7)]
+
+
 def test_the_metrics_are_the_tables_for_programs(flow):
     """Rank 0 writes each row of a training, its evaluation, and a resumed training once."""
     for name in ("whole", "resumed"):

@@ -125,7 +125,7 @@ class Checkpoints:
 def changed_at(path: str) -> int | None:
     """Return when the file was written, in nanoseconds; None if there is none."""
     try:
-        return os.stat(path).st_mtime_ns
+        return Path(path).stat().st_mtime_ns
     except OSError:
         return None
 

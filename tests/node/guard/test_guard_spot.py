@@ -121,7 +121,9 @@ def pair(lab, tmp_path_factory):
 def test_a_workers_notice_reaches_the_rank_that_saves(pair, rank_0_on):
     """EC2 shows the notice in the worker's metadata only, and rank 0 saves for the whole job."""
     for index in (0, 1):
-        pair.on(index, "pkill -9 -f '[s]aves.py'; rm -f saved-* ready-*; sudo rm -f /run/clusterctl/s*")
+        pair.on(
+            index, "pkill -9 -f '[s]aves.py'; rm -f saved-* ready-*; sudo rm -f /run/clusterctl/s*"
+        )
         pair.on(index, f"cat >imds.py <<'END'\n{IMDS}END\ncat >saves.py <<'END'\n{SAVES}END")
         pair.on(index, "rm -f imds-*; setsid python3 imds.py </dev/null >/dev/null 2>&1 &")
         rank = int(index != rank_0_on)
