@@ -59,10 +59,20 @@ def load_settings(
     file's entry that applies. boto3 reads AWS_* for what is left None. Raises UsageError.
     """
     # Imported here: runclust uses only `home_folder`, and starts faster without these.
-    from clusterctl.configuration.options import ACCOUNT, Value, environment_values
+    from clusterctl.configuration.options import (
+        ACCOUNT,
+        OPTIONS,
+        Value,
+        environment_values,
+        parse_value,
+    )
 
     file = load_spec_file(config, environ)
-    flags = {"lab": lab, "region": region, "profile": profile}
+    texts = {"region": region, "profile": profile}
+    flags = {
+        "lab": lab,
+        **{key: text and parse_value(OPTIONS[key], text) for key, text in texts.items()},
+    }
     said = {
         **(file.values(cluster) if file else {}),
         **environment_values(environ, ACCOUNT),

@@ -14,9 +14,11 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.node_options import check_nodes, indices_of, refuse_while_job_runs
-from clusterctl.cli.params import Duration, Indices, yes_option
-from clusterctl.cli.spec_options import spec_options
+from clusterctl.cli.params import Indices, yes_option
+from clusterctl.cli.spec_options import click_option, flags_of, layers, spec_options
 from clusterctl.cli.status import cluster_data, print_nodes
+from clusterctl.configuration.effective import SpecDraft
+from clusterctl.configuration.options import OPTIONS
 from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.findings import Finding, Severity
@@ -25,7 +27,6 @@ from clusterctl.domain.units import count
 from clusterctl.ec2.money.costs import format_usd
 
 if TYPE_CHECKING:
-    from clusterctl.configuration.effective import SpecDraft
     from clusterctl.ec2.instances import Instance
     from clusterctl.ec2.launch.observe import Request
     from clusterctl.ec2.launch.plan import LaunchPlan
@@ -113,36 +114,29 @@ class WaitingOptions(NamedTuple):
 
 
 DEFAULT_WAITING = WaitingOptions()
+# The settings of a launch that hold for every command that launches or starts nodes.
+WAITING = (OPTIONS["capacity-timeout"], OPTIONS["timeout"])
 
 
 def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --timeout, --capacity-timeout and --accept-new-host-keys; pass `waiting`.
 
-    They are for commands that do not have `spec_options`, which include the first two.
+    They are for commands that do not have `spec_options`, which include the first two. As there,
+    the file and the environment give their defaults. The decorator stands below `account_options`.
     """
 
     @functools.wraps(command)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        waiting = WaitingOptions(*(kwargs.pop(name) for name in WaitingOptions._fields))
-        return command(*args, waiting=waiting, **kwargs)
+    def wrapped(*args: Any, app: AppContext, name: str, **kwargs: Any) -> Any:
+        flags = flags_of({option: kwargs.pop(option.parameter) for option in WAITING})
+        values = SpecDraft.of(name, *layers(app, name), flags).values
+        waiting = WaitingOptions(
+            values.get("timeout"),
+            values.get("capacity-timeout", 0.0),
+            kwargs.pop("accept_new_host_keys"),
+        )
+        return command(*args, app=app, name=name, waiting=waiting, **kwargs)
 
-    for option in (
-        trust_option,
-        click.option(
-            "--capacity-timeout",
-            "capacity_timeout_s",
-            type=Duration(),
-            default=0.0,
-            help="How long to wait for machines where EC2 has none. Default: not at all.",
-        ),
-        click.option(
-            "--timeout",
-            "timeout_s",
-            type=Duration(),
-            help="How long nodes may take to get ready. Default: 10m, and 30m from 4 GPUs a "
-            "node on and without a hypervisor (metal).",
-        ),
-    ):
+    for option in (trust_option, *map(click_option, WAITING)):
         wrapped = option(wrapped)
     return wrapped
 
@@ -252,7 +246,11 @@ def show_plan(plan: LaunchPlan, as_json: bool) -> None:
     else:
         print_plan(plan)
     if plan.refused:
-        raise LaunchRefused(plan.spec.name, () if as_json else plan.findings)
+        refused = LaunchRefused(plan.spec.name, plan.findings)
+        if as_json:
+            # They are in the JSON already.
+            refused.findings = ()
+        raise refused
 
 
 def _what_runs(app: AppContext, name: str, awake_before: frozenset[str]) -> str:

@@ -90,7 +90,7 @@ def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def drafted(*args: Any, app: AppContext, name: str, **kwargs: Any) -> Any:
         for text in misspelt(os.environ):
             output.note(f"warning: {text}")
-        flags = _flags({option: kwargs.pop(option.parameter) for option in LAUNCH})
+        flags = flags_of({option: kwargs.pop(option.parameter) for option in LAUNCH})
         draft = SpecDraft.of(name, *layers(app, name), flags)
         return command(
             *args,
@@ -103,7 +103,7 @@ def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     for option in reversed(LAUNCH):
-        drafted = _click_option(option)(drafted)
+        drafted = click_option(option)(drafted)
     return drafted
 
 
@@ -113,7 +113,8 @@ def layers(app: AppContext, name: str) -> Sequence[Values]:
     return (file.values(name) if file else {}, environment_values(os.environ))
 
 
-def _flags(given: dict[Option, Any]) -> Values:
+def flags_of(given: dict[Option, Any]) -> Values:
+    """Return the settings that options of the command line give."""
     said: dict[str, Value] = {}
     for option, value in given.items():
         if option.kind is ValueKind.TAGS:
@@ -123,7 +124,8 @@ def _flags(given: dict[Option, Any]) -> Values:
     return said
 
 
-def _click_option(option: Option) -> Callable[..., Any]:
+def click_option(option: Option) -> Callable[..., Any]:
+    """Return the decorator that adds a setting's option."""
     text = option.help
     if option.builtin not in ("", "false"):
         text = f"{text.rstrip('.')}. Default: {option.builtin}."

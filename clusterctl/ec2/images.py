@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
 
 
 # Name patterns of the Deep Learning AMIs with NVIDIA's open or proprietary kernel modules.
-OPEN_DRIVER = "Deep Learning {arm}Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *"
+OPEN_DRIVER = "Deep Learning {arm}Base OSS Nvidia Driver GPU AMI (Ubuntu {ubuntu}) *"
+# The versions of Ubuntu, in the order in which they are tried. TensorFlow 2.15 has wheels for the
+# Python of the first. New types come to the second one's image first.
+UBUNTU = ("22.04", "24.04")
 # For Ubuntu and Amazon Linux. No SSM parameter names these, and AWS publishes no new ones.
 PROPRIETARY_DRIVER = "Deep Learning Base Proprietary Nvidia Driver *"
 PARAMETER = (
     "/aws/service/deeplearning/ami/{architecture}/"
-    "base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+    "base-oss-nvidia-driver-gpu-ubuntu-{ubuntu}/latest/ami-id"
 )
 # Whose images a name pattern from the user may match. The Deep Learning AMIs are Amazon's in every
 # partition; the account that owns them is another in each.
@@ -82,35 +86,46 @@ def architecture_of(machine: MachineType) -> str:
     return "arm64" if "arm64" in known and "x86_64" not in known else "x86_64"
 
 
-def default_pattern(machine: MachineType) -> str:
+def default_pattern(machine: MachineType, ubuntu: str = UBUNTU[0]) -> str:
     """Return the name pattern of the Deep Learning AMIs that fit this type."""
     if needs_proprietary_driver(machine):
         return PROPRIETARY_DRIVER
-    return OPEN_DRIVER.format(arm="ARM64 " if architecture_of(machine) == "arm64" else "")
+    arm = "ARM64 " if architecture_of(machine) == "arm64" else ""
+    return OPEN_DRIVER.format(arm=arm, ubuntu=ubuntu)
 
 
 def find_image(clients: Clients, wanted: str | None, machine: MachineType) -> Image | None:
     """Return the image to launch on this type; None if there is none. Raises AwsError.
 
     `wanted` is an AMI id, the name of an SSM parameter or a name pattern; None means the newest
-    Deep Learning AMI. Where SSM does not name that one, for example because the user may not read
-    its parameters, it is found by name.
+    Deep Learning AMI, of the first of UBUNTU whose image lists the type's family. Where SSM does
+    not name that one, for example because the user may not read its parameters, it is found by
+    name.
     """
     if wanted is not None and wanted.startswith("/"):
         image_id = _parameter(clients.ssm, wanted)
         return _described(clients.ec2, ImageIds=[image_id]) if image_id else None
-    if wanted is None and not needs_proprietary_driver(machine):
-        image = _latest(clients, machine)
-        if image:
-            return image
-    return _by_id_or_name(clients.ec2, wanted, machine)
-
-
-def _by_id_or_name(client: EC2Client, wanted: str | None, machine: MachineType) -> Image | None:
-    """Find an image by AMI id or name pattern; None means the Deep Learning AMI."""
     if wanted is not None and wanted.startswith("ami-"):
-        return _described(client, ImageIds=[wanted])
-    pattern = default_pattern(machine) if wanted is None else wanted
+        return _described(clients.ec2, ImageIds=[wanted])
+    if wanted is not None:
+        return _named(clients.ec2, wanted, machine, OWNERS)
+    if needs_proprietary_driver(machine):
+        return _named(clients.ec2, PROPRIETARY_DRIVER, machine, ("amazon",))
+    first = None
+    for ubuntu in UBUNTU:
+        image = _latest(clients, machine, ubuntu) or _named(
+            clients.ec2, default_pattern(machine, ubuntu), machine, ("amazon",)
+        )
+        if image and (not machine.gpus or _supports(image.description, machine.family)):
+            return image
+        first = first or image
+    return first
+
+
+def _named(
+    client: EC2Client, pattern: str, machine: MachineType, owners: Sequence[str]
+) -> Image | None:
+    """Return the newest image of this name pattern that the type can run."""
     if not pattern.strip():
         return None
     filters = [
@@ -119,15 +134,14 @@ def _by_id_or_name(client: EC2Client, wanted: str | None, machine: MachineType) 
     ]
     if machine.architectures:
         filters.append({"Name": "architecture", "Values": list(machine.architectures)})
-    owners = ["amazon"] if wanted is None else list(OWNERS)
     # EC2 hides deprecated images of other accounts unless asked. All images with the proprietary
     # driver are old.
-    return _described(client, Owners=owners, Filters=filters, IncludeDeprecated=True)
+    return _described(client, Owners=list(owners), Filters=filters, IncludeDeprecated=True)
 
 
-def _latest(clients: Clients, machine: MachineType) -> Image | None:
+def _latest(clients: Clients, machine: MachineType, ubuntu: str) -> Image | None:
     """Return the Deep Learning AMI that AWS's SSM parameter names; None where SSM does not."""
-    name = PARAMETER.format(architecture=architecture_of(machine))
+    name = PARAMETER.format(architecture=architecture_of(machine), ubuntu=ubuntu)
     try:
         image_id = _parameter(clients.ssm, name)
     except AwsError:
@@ -259,7 +273,7 @@ def image_findings(
     if image is None:
         return [*findings, _no_image(machine, wanted)]
     of_software = [*_horovod(image, machine), *_kernels(machine)]
-    return [*findings, *_fit(image, machine), *_age(image, today), *of_software]
+    return [*findings, *_fit(image, machine, wanted), *_age(image, today), *of_software]
 
 
 def _machine_findings(machine: MachineType) -> list[Finding]:
@@ -300,9 +314,10 @@ def _no_image(machine: MachineType, wanted: str | None) -> Finding:
         message = f"there is no image {wanted!r} in this region that {machine.name} can run"
         hint = "image ids are regional: check --image and --region, or leave --image out"
     else:
+        names = {repr(default_pattern(machine, ubuntu)) for ubuntu in UBUNTU}
         message = (
             f"there is no image for {machine.name} in this region: "
-            f"none is named {default_pattern(machine)!r}"
+            f"none is named {' or '.join(sorted(names))}"
         )
         hint = "choose one with --image, or another region with --region"
         if needs_proprietary_driver(machine):
@@ -314,7 +329,7 @@ def _no_image(machine: MachineType, wanted: str | None) -> Finding:
     return Finding.error("image.none", message, hint)
 
 
-def _fit(image: Image, machine: MachineType) -> list[Finding]:
+def _fit(image: Image, machine: MachineType, wanted: str | None) -> list[Finding]:
     if image.platform.lower().startswith("windows"):
         return [
             Finding.error(
@@ -331,10 +346,10 @@ def _fit(image: Image, machine: MachineType) -> list[Finding]:
                 "leave --image out, or choose one that fits",
             )
         ]
-    return _driver(image, machine) if machine.gpus else []
+    return _driver(image, machine, wanted) if machine.gpus else []
 
 
-def _driver(image: Image, machine: MachineType) -> list[Finding]:
+def _driver(image: Image, machine: MachineType, wanted: str | None) -> list[Finding]:
     gpus = f"the {machine.gpu_name} of {machine.name}" if machine.gpu_name else machine.name
     blackwell = _BLACKWELL_FAMILY.match(machine.family)
     if needs_proprietary_driver(machine) and image.driver == "oss":
@@ -367,6 +382,8 @@ def _driver(image: Image, machine: MachineType) -> list[Finding]:
     else:
         return []
     hint = "leave --image out for the Deep Learning AMI that fits"
+    if wanted is None:
+        hint = "look for a newer one whose description lists it, and give it as --image"
     return [Finding.warning("image.driver", message, hint)]
 
 

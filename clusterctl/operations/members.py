@@ -223,7 +223,9 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
             capacity_s = max(launcher.capacity_timeout_s, FREED_WITHIN_S)
             launcher = replace(launcher, capacity_timeout_s=capacity_s)
         try:
-            return bring_up(launcher, lambda there: spec_of_existing(name, there))
+            report = bring_up(launcher, lambda there: spec_of_existing(name, there))
+            # Its own tag is no work of an earlier command.
+            return replace(report, finished=before)
         except ClusterctlError as failure:
             # With a launch of unknown outcome, the new nodes may still appear; `up` handles that.
             if not sent_launches(launcher.folder):

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.errors import UsageError
 from clusterctl.ec2.instances import find_instances
 from tests.cli.running import clusterctl, launched
 from tests.lab.running import wait_until
@@ -96,3 +97,49 @@ def test_nodes_of_a_capacity_block_are_stopped_and_free_their_places(clusterctl,
     assert free() == 0
     assert clusterctl("stop", "demo", "--force").status == 0
     assert (states(client), free()) == ({NodeState.STOPPED}, 2)
+
+
+def test_what_is_refused_with_json_is_counted(clusterctl):
+    options = ("--nodes", "1", "--instance-type", "g5.xlarge", "--max-hourly", "0.01")
+    ran = clusterctl("up", "demo", *options, "--dry-run", "--json")
+    assert ran.status == 2
+    assert "1 thing to mend first" in ran.err
+    assert "[cost.hourly]" not in ran.err, "it is in the JSON"
+    assert [one["check"] for one in ran.data["findings"] if one["severity"] == "error"] == [
+        "cost.hourly"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "file", "expected"),
+    [
+        ((), "", (None, 0.0)),
+        ((), "timeout: 20m\ncapacity-timeout: 2h\n", (1200.0, 7200.0)),
+        (("--capacity-timeout", "0"), "capacity-timeout: 2h\n", (None, 0.0)),
+        (("--timeout", "90"), "timeout: 20m\n", (90.0, 0.0)),
+    ],
+)
+def test_the_files_timeouts_hold_for_every_launch(
+    clusterctl, monkeypatch, tmp_path, said, file, expected
+):
+    seen = []
+
+    def start(launcher, name):
+        seen.append((launcher.timeout_s, launcher.capacity_timeout_s))
+        raise UsageError("seen")
+
+    monkeypatch.setattr("clusterctl.operations.power.start", start)
+    (tmp_path / "clusterctl.yaml").write_text(f"defaults:\n{indented(file)}" if file else "clusters: {}\n")
+    clusterctl("start", "demo", *said, "--config", str(tmp_path / "clusterctl.yaml"))
+    assert seen == [expected]
+
+
+def indented(text):
+    return "".join(f"  {line}\n" for line in text.splitlines())
+
+
+def test_a_region_is_checked_wherever_it_is_given(clusterctl):
+    ran = clusterctl("list", "--region", "no region")
+    assert ran.status == 2
+    assert "region" in ran.err
+    assert "Traceback" not in ran.err

@@ -6,6 +6,7 @@ import pytest
 from botocore.stub import Stubber
 
 from clusterctl.domain.errors import AwsError
+from clusterctl.ec2 import images
 from clusterctl.ec2.images import (
     PARAMETER,
     Image,
@@ -26,7 +27,7 @@ P4D = MachineType("p4d.24xlarge", 8, 96, ("x86_64",), gpu_name="A100")
 P3 = MachineType("p3.16xlarge", 8, 64, ("x86_64",), gpu_name="V100")
 G5G = MachineType("g5g.xlarge", 1, 4, ("arm64",), gpu_name="T4g")
 C5 = MachineType("c5.xlarge", 0, 4, ("x86_64",))
-LATEST = PARAMETER.format(architecture="x86_64")
+LATEST = PARAMETER.format(architecture="x86_64", ubuntu="22.04")
 
 
 @pytest.fixture(scope="module")
@@ -231,3 +232,27 @@ def test_the_lab_has_the_image_for_a_type_and_nothing_speaks_against_it(lab, nam
     assert found.name.startswith(image)
     findings = image_findings(found, machine)
     assert [one for one in findings if one.check_id != "image.horovod"] == []
+
+
+def test_a_family_that_only_the_second_system_lists_gets_that_image(monkeypatch):
+    """AWS brings new types to the images of a newer Ubuntu first."""
+    listed = {"22.04": "P5, P5e", "24.04": "P5, P5e, P9"}
+    asked = []
+
+    def latest(clients, machine, ubuntu):
+        asked.append(ubuntu)
+        text = f"Supported EC2 instances: {listed[ubuntu]}. Release notes: x"
+        return Image(f"ami-{ubuntu}", "x", "/dev/sda1", 75, "x86_64", description=text)
+
+    monkeypatch.setattr(images, "_latest", latest)
+    new = MachineType("p9.48xlarge", 8, 192, ("x86_64",), gpu_name="X1")
+    assert find_image(SimpleNamespace(ec2=None), None, new).image_id == "ami-24.04"
+    assert asked == ["22.04", "24.04"]
+    # The first is as good for what it lists, for what none lists, and for a machine without GPUs.
+    p5 = MachineType("p5.48xlarge", 8, 192, ("x86_64",), gpu_name="H100")
+    other = MachineType("z1.48xlarge", 8, 192, ("x86_64",), gpu_name="Z")
+    for machine in (p5, other, C5):
+        assert find_image(SimpleNamespace(ec2=None), None, machine).image_id == "ami-22.04"
+    unlisted = find_image(SimpleNamespace(ec2=None), None, other)
+    [found] = [one for one in image_findings(unlisted, other) if one.check_id == "image.driver"]
+    assert "leave --image out" not in found.hint, "it is left out"

@@ -18,7 +18,7 @@ from clusterctl.ec2.cluster_resources import (
     find_made,
 )
 from clusterctl.ec2.creations import Creations
-from clusterctl.ec2.images import Image, default_pattern, find_image
+from clusterctl.ec2.images import Image, find_image
 from clusterctl.ec2.instances import (
     PRESENT,
     Instance,
@@ -395,11 +395,11 @@ def _images(
 ) -> dict[str, Image | None]:
     """Return the image for each type, with one query for all types that take the same image."""
     found: dict[str, Image | None] = {}
-    for machine in machines.values():
-        kind = wanted or default_pattern(machine)
-        if kind not in found:
-            found[kind] = find_image(clients, wanted, machine)
-    return {name: found[wanted or default_pattern(machine)] for name, machine in machines.items()}
+    kinds = {name: wanted or machine.family for name, machine in machines.items()}
+    for name, machine in machines.items():
+        if kinds[name] not in found:
+            found[kinds[name]] = find_image(clients, wanted, machine)
+    return {name: found[kinds[name]] for name in machines}
 
 
 def _ssh_from(client: EC2Client, spec: ClusterSpec, vpc: Vpc, group: SecurityGroup | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,6 +89,13 @@ def efa_cards(machine: MachineType) -> tuple[int, ...]:
     return cards[: machine.efa_interfaces]
 
 
+# Types whose security groups forget a TCP connection that is idle for 350 seconds, and then drop
+# its packets: those of Nitro v6 but P6e (EC2 user guide, "Security group connection tracking").
+# Between nodes every connection is tracked. Others forget it after TRACKED_S, the most there is.
+FORGETS_SOON = re.compile(r"p6-")
+TRACKED_S = 432000
+
+
 def network_interfaces(
     machine: MachineType, efa: bool, subnet_id: str | None, group_id: Any, public: bool
 ) -> list[dict[str, Any]]:
@@ -103,6 +111,8 @@ def network_interfaces(
         common["SubnetId"] = subnet_id
     cards = efa_cards(machine) if efa else ()
     primary = {"DeviceIndex": 0, **common}
+    if FORGETS_SOON.match(machine.name):
+        primary["ConnectionTrackingSpecification"] = {"TcpEstablishedTimeout": TRACKED_S}
     if len(cards) > 1 or (cards and 0 not in cards):
         more = [card for card in cards if card or _takes_two(machine)]
         if 0 in cards and 0 not in more:
