@@ -129,7 +129,9 @@ def test_the_files_timeouts_hold_for_every_launch(
         raise UsageError("seen")
 
     monkeypatch.setattr("clusterctl.operations.power.start", start)
-    (tmp_path / "clusterctl.yaml").write_text(f"defaults:\n{indented(file)}" if file else "clusters: {}\n")
+    (tmp_path / "clusterctl.yaml").write_text(
+        f"defaults:\n{indented(file)}" if file else "clusters: {}\n"
+    )
     clusterctl("start", "demo", *said, "--config", str(tmp_path / "clusterctl.yaml"))
     assert seen == [expected]
 
