@@ -368,6 +368,17 @@ def volumes(instance: str) -> None:
     set_fault("volumes", instance_id=instance)
 
 
+@fault.command("same-index")
+def same_index() -> None:
+    """Give all spot instances of a launch the AmiLaunchIndex 0.
+
+    \b
+    Example:
+      clusterctl lab fault same-index
+    """
+    set_fault("same-index")
+
+
 # The instance in examples.
 SOME_NODE = "demo-1"
 

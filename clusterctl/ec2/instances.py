@@ -258,6 +258,7 @@ def read_instance(described: Any) -> Instance:
     """Read one instance of DescribeInstances' answer. Tags that make no sense count as absent."""
     tagged = tags.tag_dict(described.get("Tags"))
     index = _number(tagged.get(tags.FIRST_INDEX)) + described.get("AmiLaunchIndex", 0)
+    index = _number(tagged.get(tags.INDEX, str(index)))
     name = _name(tagged.get(tags.CLUSTER, ""))
     reason = described.get("StateReason") or {}
     node = Node(

@@ -16,6 +16,8 @@ CLUSTER = "clusterctl:cluster"
 # One RunInstances call gives all its instances the same tags, so a node's index is this number plus
 # its AmiLaunchIndex.
 FIRST_INDEX = "clusterctl:first-index"
+# The node's index where EC2 has given several instances of one launch the same AmiLaunchIndex.
+INDEX = "clusterctl:index"
 # The indices of the nodes that are wanted: `0-3`, or `0-1 3` after a removal.
 NODES = "clusterctl:nodes"
 GPUS = "clusterctl:gpus"

@@ -42,7 +42,7 @@ RULES = (
     interfaces.InterfaceRule(),
     volumes.VolumeRule(),
     options.ProfileRule(),
-    spot.SpotRule(),
+    spot.SpotRule(lambda: FAULTS.same_index),
     reservations.ReservationRule(),
     placement_groups.PlacementRule(),
     quotas.QuotaRule(),

@@ -81,7 +81,7 @@ def faults(golden, node: str) -> None:
         "boot --slow 10", "capacity p4d.24xlarge us-east-1a 0", "delay RunInstances 2s",
         "error RunInstances InsufficientInstanceCapacity", "lost RunInstances",
         "quota L-1216C47A 8", "throttle RunInstances --rate 1 --burst 1",
-        f"event {node} instance-retirement --in 72h", f"volumes {node}",
+        f"event {node} instance-retirement --in 72h", f"volumes {node}", "same-index",
         "lag --visible 2s", "list", "list --json", "clear",
     ):  # fmt: skip
         golden(f"lab fault {line}")

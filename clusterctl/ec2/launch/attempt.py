@@ -6,7 +6,7 @@ import base64
 import json
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import StillShuttingDown, terminate
 from clusterctl.ec2.errors import backoff_delays, outcome_unknown, throttled, translated
-from clusterctl.ec2.instances import PRESENT, Instance, find_instances, find_states
+from clusterctl.ec2.instances import PRESENT, Instance, find_instances, find_states, tag
 from clusterctl.ec2.launch.request import Step
 
 if TYPE_CHECKING:
@@ -161,11 +161,28 @@ class Attempt:
         request = step.resolved(results)
         answer = self._send(request)
         ids = [made["InstanceId"] for made in answer["Instances"]]
-        made = self._settled(ids, request["MinCount"])
+        made = self._numbered(self._settled(ids, request["MinCount"]))
         alive = tuple(found for found in made if found.node.state in AWAKE)
         if len(alive) < len(ids):
             self._handle_deaths(request, made, alive)
         return alive
+
+    def _numbered(self, made: tuple[Instance, ...]) -> tuple[Instance, ...]:
+        """Give the instances of a launch different indices, by tags, if EC2 has not.
+
+        AWS documents AmiLaunchIndex for RunInstances, and says nothing of spot requests. Raises
+        AwsError.
+        """
+        if len({one.node.index for one in made}) == len(made):
+            return made
+        first = min(one.node.index for one in made)
+        numbered = {}
+        for index, one in enumerate(sorted(made, key=lambda one: one.node.instance_id), first):
+            tag(self.client, [one.node.instance_id], {tags.INDEX: str(index)})
+            node = replace(one.node, index=index, name=f"{one.cluster}-{index}")
+            numbered[node.instance_id] = replace(one, node=node)
+        self.seen = tuple(numbered.get(one.node.instance_id, one) for one in self.seen)
+        return tuple(sorted(numbered.values(), key=lambda one: one.node.index))
 
     def _send(self, request: dict[str, Any]) -> Any:
         """Record the request, send it and return EC2's answer.

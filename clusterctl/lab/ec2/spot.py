@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -70,7 +71,13 @@ class LaunchedRequest(TaggedEC2Resource):
 
 
 class SpotRule(Rule):
-    """A spot launch has options that go together, a type for spot, and a sufficient price."""
+    """A spot launch has options that go together, a type for spot, and a sufficient price.
+
+    While `same_index` returns true, all instances of a launch have the AmiLaunchIndex 0.
+    """
+
+    def __init__(self, same_index: Callable[[], bool] = lambda: False) -> None:
+        self._same_index = same_index
 
     def check_request(self, request: Request) -> None:
         if request.market not in MARKETS:
@@ -116,6 +123,8 @@ class SpotRule(Rule):
         instance.lifecycle = "spot"
         instance.spot_instance_request_id = made.id
         instance.spot_kind = made.type
+        if self._same_index():
+            instance.ami_launch_index = 0
 
 
 def install() -> None:

@@ -206,6 +206,11 @@ class ImpairedVolumes:
 
 
 @dataclass(frozen=True)
+class SameIndex:
+    """All spot instances of a launch have the AmiLaunchIndex 0."""
+
+
+@dataclass(frozen=True)
 class QuotaFault:
     """The value of the service quota with a code such as `L-417A185B`."""
 
@@ -227,6 +232,7 @@ Fault = Union[
     Lag,
     Event,
     ImpairedVolumes,
+    SameIndex,
     QuotaFault,
     HostFault,
 ]
@@ -240,6 +246,7 @@ KINDS: dict[str, type[Any]] = {
     "lag": Lag,
     "event": Event,
     "volumes": ImpairedVolumes,
+    "same-index": SameIndex,
     "quota": QuotaFault,
     "freeze": Frozen,
     "cut": Cut,

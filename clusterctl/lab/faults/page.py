@@ -23,6 +23,7 @@ from clusterctl.lab.faults.kinds import (
     Lag,
     LostAnswer,
     QuotaFault,
+    SameIndex,
     Throttle,
     kind_of,
     read_fault,
@@ -116,6 +117,8 @@ def describe(fault: Fault) -> str:
         return f"{fault.instance_id}: {fault.code} in {fault.in_s:g} s"
     if isinstance(fault, ImpairedVolumes):
         return f"{fault.instance_id}: its attached EBS status check fails"
+    if isinstance(fault, SameIndex):
+        return "every spot instance has the launch index 0"
     if isinstance(fault, QuotaFault):
         return f"{fault.code} is {fault.value:g}"
     return fault.words

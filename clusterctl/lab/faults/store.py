@@ -23,6 +23,7 @@ from clusterctl.lab.faults.kinds import (
     Lag,
     LostAnswer,
     QuotaFault,
+    SameIndex,
     Throttle,
 )
 from clusterctl.lab.hosts.daemon.host_faults import NO_FAULTS
@@ -181,6 +182,11 @@ class Faults:
                 return one.since
         return None
 
+    @property
+    def same_index(self) -> bool:
+        """Whether all spot instances of a launch have the same AmiLaunchIndex."""
+        return bool(self._of(SameIndex))
+
     def events(self, instance_id: str) -> list[tuple[str, datetime]]:
         """Return the code and the begin of each event that is scheduled for an instance."""
         return [
@@ -250,6 +256,8 @@ def _subject(fault: Fault) -> tuple[str, ...] | None:
         return ("quota", fault.code)
     if isinstance(fault, HostFault):
         return (fault.effect, fault.instance_id)
+    if isinstance(fault, SameIndex):
+        return ("same index",)
     return ("lag",) if isinstance(fault, Lag) else None
 
 

@@ -65,6 +65,7 @@ NAMES = ("InstanceId", "InstanceIds", "Resources", "ResourceId")
 READS = ("Describe", "Get")
 # Tags of clusterctl's nodes.
 FIRST_INDEX, CLUSTER = "clusterctl:first-index", "clusterctl:cluster"
+INDEX = "clusterctl:index"
 
 
 # (name, MiB) of a GPU in DescribeInstanceTypes -> its name in nvidia-smi. EC2 names the chip,
@@ -172,7 +173,10 @@ class LabInstance(Instance):
     @property
     def node_index(self) -> int:
         """The index of the node in its cluster."""
-        first = self.ec2_backend.tags.get(self.id, {}).get(FIRST_INDEX, "")
+        tagged = self.ec2_backend.tags.get(self.id, {})
+        if tagged.get(INDEX, "").isdecimal():
+            return int(tagged[INDEX])
+        first = tagged.get(FIRST_INDEX, "")
         return int(self.ami_launch_index) + (int(first) if first.isdecimal() else 0)
 
     @property

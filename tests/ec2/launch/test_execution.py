@@ -8,14 +8,15 @@ from dataclasses import replace
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
-from clusterctl.domain.cluster import ClusterSpec
+from clusterctl.domain.cluster import ClusterSpec, Market
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2.instances import find_instances, launched_with
 from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, SentLaunch, read_launches, write_launches
-from tests.ec2.launching import Trouble, launches, refused
+from clusterctl.lab.faults.kinds import SameIndex
+from tests.ec2.launching import Trouble, faults, launches, refused
 from tests.moto_ec2 import NEW_IMAGE
 
-__all__ = ["launches"]
+__all__ = ["faults", "launches"]
 
 SPEC = ClusterSpec("demo", 3, "p4d.24xlarge", efa=False)
 WHOLE = [(0, "a"), (1, "a"), (2, "a")]
@@ -149,3 +150,17 @@ def test_a_step_that_is_refused_ends_it(launches):
         launches.carry_out(plan)
     assert find_instances(launches.client, "demo") == ()
     assert launches.sent == []
+
+
+def test_instances_that_ec2_numbers_alike_get_indices_of_their_own(launches, faults):
+    """AWS does not document that AmiLaunchIndex counts the instances of a spot request."""
+    faults(SameIndex())
+    spot = ClusterSpec("demo", 3, "g5.12xlarge", market=Market.SPOT, zone="us-east-1a")
+    instances = launches.up(spot)
+    assert [one.node.name for one in instances] == ["demo-0", "demo-1", "demo-2"]
+    found = find_instances(launches.client, "demo")
+    assert [one.node.name for one in found] == ["demo-0", "demo-1", "demo-2"]
+    assert launches.plan(spot, "second").missing == ()
+    # They keep them when one of them is gone.
+    launches.client.terminate_instances(InstanceIds=[found[1].node.instance_id])
+    assert launches.plan(spot, "third").missing == (1,)
