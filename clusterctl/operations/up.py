@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster
 from clusterctl.domain.errors import AwsError, MissingTool
@@ -14,6 +14,7 @@ from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import terminate
 from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.instances import Instance, find_instances, leaving_of, unfinished_of, untag
+from clusterctl.ec2.launch.dry_run import dry_run_findings
 from clusterctl.ec2.launch.execution import CapacityTimeout, carry_out
 from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
@@ -194,4 +195,5 @@ def _plan(launcher: Launcher, request: Request, key: LocalKey) -> LaunchPlan:
             "copy the cluster's folder from the machine that ran `up`, "
             f"or begin anew: clusterctl down {name}",
         )
-    return plan_launch(with_complete_user_data(clients, seen), key.public, uuid.uuid4().hex)
+    plan = plan_launch(with_complete_user_data(clients, seen), key.public, uuid.uuid4().hex)
+    return replace(plan, findings=(*plan.findings, *dry_run_findings(clients.ec2, plan)))

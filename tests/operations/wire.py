@@ -93,17 +93,18 @@ class Wire:
         client.meta.events.register("before-send", self._before_send)
 
     def _before_call(self, model: Any, params: Any, **_: Any) -> None:
-        asked = (model.name, _asked(model.name, params["body"]))
+        action = _action(model.name, params["body"])
+        asked = (action, _asked(action, params["body"]))
         # A read that is repeated until a state is reached counts once, since polls are random.
-        repeatable = model.name.startswith(READS) or model.name == "CreateTags"
+        repeatable = action.startswith(READS) or action == "CreateTags"
         again = repeatable and asked == self._asked
         reached = False
         if not again:
-            earlier = sum(call.action == model.name for call in self.calls)
-            call = ApiCall(model.name, earlier + 1)
+            earlier = sum(call.action == action for call in self.calls)
+            call = ApiCall(action, earlier + 1)
             reached = self._target in (call, len(self.calls))
             self.calls.append(call)
-        self._model = model
+        self._model, self._action = model, action
         self._asked = asked
         if reached:
             self._broken = asked
@@ -112,7 +113,7 @@ class Wire:
             self._breaks = asked == self._broken and self._mode in ALWAYS
 
     def _before_send(self, request: Any, **_: Any) -> AWSResponse | None:
-        refusals = self._refused[self._model.name]
+        refusals = self._refused[self._action]
         if refusals:
             return self._error(request.url, refusals.pop())
         if not self._breaks:
@@ -145,6 +146,12 @@ class Wire:
         return AWSResponse(
             url, answer.status, {"content-type": answer.content_type}, direct.Body(answer.body)
         )
+
+
+def _action(name: str, body: Any) -> str:
+    """Return a call's name. A dry run is a read of its own: it changes nothing."""
+    dry = isinstance(body, dict) and str(body.get("DryRun")).lower() == "true"
+    return f"DescribeDryRunOf{name}" if dry else name
 
 
 def _asked(action: str, body: Any) -> str:

@@ -94,7 +94,7 @@ def search(
             raise
         except AwsError as error:
             move, failure = refusal_action(error.code), error
-        if fills and plan.launch_at(place, indices).load_mib_s and _is_about_filling(failure):
+        if fills and plan.launch_at(place, indices).load_mib_s and is_about_filling(failure):
             fills = False
             step = plan.step_at(place, indices, f"{plan.launch_id}-{indices[0]}-{number}", fills)
             on_step(f"{failure.message}; again without --disk-load: the first reads are slow")
@@ -118,7 +118,7 @@ def search(
     raise AssertionError("unreachable")
 
 
-def _is_about_filling(failure: AwsError) -> bool:
+def is_about_filling(failure: AwsError) -> bool:
     """Return whether EC2 refused the rate at which it was to fill the volumes.
 
     EBS refuses it beyond the region's limit and where it has no room for it. AWS documents no code

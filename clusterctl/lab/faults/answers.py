@@ -49,11 +49,15 @@ USUAL = {
 
 @dataclass(frozen=True)
 class Call:
-    """A service and its action, such as `ec2` and `RunInstances`. `json`: its protocol is JSON."""
+    """A service and its action, such as `ec2` and `RunInstances`.
+
+    `json`: its protocol is JSON. `dry`: it is only asked whether the call is permitted.
+    """
 
     service: str
     action: str
     json: bool = False
+    dry: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def with_api_faults(api: Wsgi, faults: Faults) -> Wsgi:
         if not faults.take_token(call.action):
             return send(throttled_answer(call), start)
         time.sleep(faults.delay_s(call.action))
-        fault = faults.take_answer(call.action)
+        fault = faults.dry_answer(call.action) if call.dry else faults.take_answer(call.action)
         if fault is None:
             return _answered(api, environ, start, call)
         if not isinstance(fault, ApiError):
@@ -65,8 +65,9 @@ def read_call(environ: dict[str, Any]) -> Call | None:
     if target:
         return Call(service, target.rpartition(".")[2], json=True)
     form = (read_body(environ) or b"").decode(errors="replace") if is_form(environ) else ""
-    named = parse_qs(environ.get("QUERY_STRING", "")).get("Action") or parse_qs(form).get("Action")
-    return Call(service, named[0]) if named else None
+    asked = {**parse_qs(form), **parse_qs(environ.get("QUERY_STRING", ""))}
+    dry = asked.get("DryRun", [""])[0].lower() == "true"
+    return Call(service, asked["Action"][0], dry=dry) if "Action" in asked else None
 
 
 def _carry_out(api: Wsgi, environ: dict[str, Any]) -> None:

@@ -158,6 +158,14 @@ class Faults:
                     return fault
         return None
 
+    def dry_answer(self, action: str) -> ApiError | None:
+        """Return the fault that strikes the answer to a dry run: only a want of permission.
+
+        It does not count as a strike.
+        """
+        of_action = [one for one in self._of(ApiError) if one.action in (ANY, action)]
+        return next((one for one in of_action if one.code == "UnauthorizedOperation"), None)
+
     def take_boot(self, node: int, first: bool = True) -> Boot | None:
         """Return the fault that strikes a boot of this node's host, or None.
 
