@@ -115,7 +115,7 @@ def test_tags_edited_by_hand_break_nothing(clusterctl, client, tagged):
     assert (costs["limits"], costs["complete"]) == ({}, tags.DISK not in tagged)
 
 
-def test_status_asks_ec2_once_and_the_price_list_once_a_day(clusterctl, client, monkeypatch):
+def test_status_asks_ec2_twice_and_the_price_list_once_a_day(clusterctl, client, monkeypatch):
     launch(client, "demo", 32)
     clusterctl.home.mkdir()
     asked, here = [], threading.get_ident()
@@ -129,9 +129,9 @@ def test_status_asks_ec2_once_and_the_price_list_once_a_day(clusterctl, client, 
 
     monkeypatch.setattr(Endpoint, "make_request", counted)
     assert clusterctl("status", "demo").status == 0
-    assert asked == ["DescribeInstances", "GetProducts"]
+    assert asked == ["DescribeInstances", "DescribeInstanceStatus", "GetProducts"]
     assert clusterctl("status", "demo").status == 0
-    assert asked[2:] == ["DescribeInstances"]
+    assert asked[3:] == ["DescribeInstances", "DescribeInstanceStatus"]
 
 
 def test_an_unknown_price_breaks_nothing(clusterctl, client):
