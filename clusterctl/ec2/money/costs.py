@@ -6,7 +6,7 @@ docs/costs.md has the formula, its sources, and what is not counted.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from clusterctl.domain.cluster import ASLEEP, AWAKE, Limits, Market, NodeState
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
-from clusterctl.ec2.instances import Instance, stopped_since
+from clusterctl.ec2.instances import Instance, billing_reservations, stopped_since
 
 # The keys in the tag of the limits -> fields of Limits.
 _FIELDS = {
@@ -437,6 +437,7 @@ def spending(
             *_endings(limits, total, spent, ends, by),
             *_overdue(instances, limits, now),
             *_incomplete(instances, costs),
+            *_reserved(instances, prices),
         ),
     )
 
@@ -459,6 +460,27 @@ def _end(
         return None, ""
     left, by = min(ends)
     return max(0.0, left), by
+
+
+def _reserved(
+    instances: Sequence[Instance], prices: Mapping[tuple[str, Market, str], Price | None]
+) -> Iterator[Finding]:
+    """Warn that reserved capacity of stopped nodes costs as much as if they ran.
+
+    AWS bills an On-Demand Capacity Reservation until it is cancelled, used or not (EC2 user guide,
+    "Capacity Reservation pricing and billing"). Whether it still exists is not asked.
+    """
+    asleep = [one for one in instances if one.node.state in ASLEEP]
+    for reservation in billing_reservations(asleep):
+        nodes = [one for one in asleep if one.reservation_id == reservation]
+        known = [price.usd_per_hour for one in nodes if (price := prices.get(price_key(one)))]
+        dollars = format_usd(sum(known)) if len(known) == len(nodes) else "an unknown sum"
+        yield Finding.warning(
+            "cost.reservation",
+            f"{count(len(nodes), 'stopped node')} in {reservation}: its capacity goes on costing "
+            f"{dollars} an hour, unless it was cancelled; neither this nor --budget counts that",
+            f"aws ec2 cancel-capacity-reservation --capacity-reservation-id {reservation}",
+        )
 
 
 def _endings(

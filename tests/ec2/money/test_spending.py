@@ -245,3 +245,23 @@ def test_what_is_warned_of(limits, node, price, checks):
     found = spent_by(replace(node, limits_text=limits), price=price).findings
     assert [finding.check_id for finding in found] == checks
     assert all(finding.hint for finding in found)
+
+
+def test_reserved_capacity_costs_while_its_nodes_are_stopped():
+    prices = {price_key(machine(3)): TEN}
+    nodes = [
+        machine(3, "stopped", index, reservation_id="cr-1", transition_reason=ago(1))
+        for index in (0, 1)
+    ]
+    found = [one for one in spending(nodes, prices, NOW).findings if "cr-1" in one.message]
+    assert [(one.check_id, one.severity.value) for one in found] == [
+        ("cost.reservation", "warning")
+    ]
+    assert (
+        "2 stopped nodes in cr-1: its capacity goes on costing $20.00 an hour" in found[0].message
+    )
+    running = [machine(3, reservation_id="cr-1")]
+    block = [replace(one, market=Market.CAPACITY_BLOCK) for one in nodes]
+    for others in (running, block, [machine(3, "stopped", transition_reason=ago(1))]):
+        ids = {one.check_id for one in spending(others, prices, NOW).findings}
+        assert "cost.reservation" not in ids
