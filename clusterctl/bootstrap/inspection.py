@@ -42,18 +42,21 @@ class Equipment:
 
     `file_systems` are by mount point. `store_unit` has systemd's properties of the service that
     mounts the instance store on Deep Learning AMIs; empty without that service. `store_disks`: the
-    node has disks of an instance store.
+    node has disks of an instance store. `fabric_manager` is the state of NVIDIA's Fabric Manager,
+    and `inactive_links` the number of NVLinks that are down; empty and None without an NVSwitch.
     """
 
     file_systems: Mapping[str, FileSystem] = field(default_factory=dict)
     store_unit: Mapping[str, str] = field(default_factory=dict)
     store_disks: bool = False
     efa: int | None = None
+    fabric_manager: str = ""
+    inactive_links: int | None = None
 
 
 def equipment_script(efa: int) -> str:
     """Return a part of the inspection script. `efa` is the number of EFA devices to wait for."""
-    return _DISKS + (_EFA.replace("{efa}", str(efa)) if efa else "")
+    return _DISKS + _NVSWITCH + (_EFA.replace("{efa}", str(efa)) if efa else "")
 
 
 # systemctl works only where systemd runs. The service may still be starting after cloud-init.
@@ -75,6 +78,25 @@ for disk in /dev/disk/by-id/nvme-Amazon_EC2_NVMe_Instance_Storage*; do
     if [ -e "$disk" ]; then echo 'store-disks yes'; break; fi
 done
 df -P -k / {STORE} 2>/dev/null </dev/null | while read -r line; do echo "df $line"; done
+"""
+# The driver makes these devices where the machine has NVSwitches. There CUDA works only once Fabric
+# Manager has set up the fabric: until then it fails with error 802, while nvidia-smi works.
+NVSWITCHES = "/dev/nvidia-nvswitch*"
+FABRIC_WITHIN_S = 60
+_NVSWITCH = f"""
+set -- {NVSWITCHES}
+if [ -e "$1" ]; then
+    waited=0
+    while :; do
+        state=$(systemctl is-active nvidia-fabricmanager 2>/dev/null </dev/null)
+        [ "$state" = activating ] && [ $waited -lt {FABRIC_WITHIN_S} ] || break
+        waited=$((waited + 1))
+        sleep 1
+    done
+    echo "fabric-manager ${{state:-unknown}}"
+    links=$(nvidia-smi nvlink -s 2>/dev/null </dev/null) &&
+        echo "inactive-links $(printf '%s' "$links" | grep -ci inactive)"
+fi
 """
 # On the largest instance types the devices appear one after another.
 _EFA = """
@@ -104,12 +126,43 @@ def parse_equipment(said: Mapping[str, Sequence[str]]) -> Equipment:
         store_unit={name: value for name, equals, value in properties if equals},
         store_disks="store-disks" in said,
         efa=int(counted) if counted.isascii() and counted.isdigit() else None,
+        fabric_manager=(said.get("fabric-manager") or [""])[0],
+        inactive_links=_status((said.get("inactive-links") or [""])[0]),
     )
 
 
 def check_equipment(host: str, found: Equipment, asked: RequestedEquipment) -> tuple[Finding, ...]:
-    """Return the findings about one node's disks and EFA devices."""
-    return (*_store(host, found), *efa_findings(host, found.efa, asked), *_root(host, found, asked))
+    """Return the findings about one node's disks, EFA devices and NVSwitches."""
+    return (
+        *_store(host, found),
+        *efa_findings(host, found.efa, asked),
+        *_root(host, found, asked),
+        *_nvswitch(host, found),
+    )
+
+
+def _nvswitch(host: str, found: Equipment) -> Iterator[Finding]:
+    if found.fabric_manager not in ("", "active"):
+        yield Finding(
+            "gpu.fabric",
+            Severity.WARNING,
+            f"NVIDIA's Fabric Manager is {found.fabric_manager}: CUDA programs will fail with "
+            "error 802, system not yet initialized",
+            host,
+            "there: sudo systemctl start nvidia-fabricmanager; if it fails, its version differs "
+            "from the driver's: journalctl -u nvidia-fabricmanager",
+        )
+    if found.inactive_links:
+        cluster, _, index = host.rpartition("-")
+        yield Finding(
+            "gpu.nvlink",
+            Severity.WARNING,
+            f"{count(found.inactive_links, 'NVLink')} of its GPUs "
+            f"{'is' if found.inactive_links == 1 else 'are'} down: `nvidia-smi nvlink -s`",
+            host,
+            f"the slowest GPU sets the pace; if a reboot does not help: clusterctl replace "
+            f"{cluster} {index}",
+        )
 
 
 def _store(host: str, found: Equipment) -> Iterator[Finding]:

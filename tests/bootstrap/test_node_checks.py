@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from clusterctl.bootstrap.inspection import (
@@ -56,7 +58,13 @@ class World:
     def look(self, efa=0) -> Equipment:
         self.node.program("sleep", "true")
         script = inspection_script(False, efa)
-        for path in ("/run/systemd", "/dev/disk", "/sys/module", "/sys/class"):
+        for path in (
+            "/run/systemd",
+            "/dev/disk",
+            "/dev/nvidia-nvswitch",
+            "/sys/module",
+            "/sys/class",
+        ):
             script = script.replace(path, f"{self.root}{path}")
         done = self.node.run(script)
         assert (done.returncode, done.stderr) == (0, "")
@@ -181,6 +189,18 @@ def unit(**properties):
             "store.mount",
             "its image does not mount",
         ),
+        (
+            Equipment(fabric_manager="failed", inactive_links=0),
+            RequestedEquipment(),
+            "gpu.fabric",
+            "Fabric Manager is failed: CUDA programs will fail with error 802",
+        ),
+        (
+            Equipment(fabric_manager="active", inactive_links=12),
+            RequestedEquipment(),
+            "gpu.nvlink",
+            "12 NVLinks of its GPUs are down",
+        ),
     ],
 )
 def test_each_problem_of_the_equipment_is_a_finding(found, asked, check_id, message):
@@ -219,3 +239,25 @@ def test_nodes_of_which_the_same_is_said_are_said_together():
         ("demo-[0-1,3]", "its root file system has 29 "),
         ("demo-2", "its root file system has 30 "),
     ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "state"),
+    [(["active"], "active"), (["activating", "active"], "active"), (["failed"], "failed")],
+)
+def test_a_machine_with_nvswitches_waits_for_its_fabric(world, answers, state):
+    """nvidia-smi works while CUDA still fails with error 802."""
+    world.df(HEADER, ROOT)
+    world.file("dev/nvidia-nvswitch0")
+    world.unit(*answers)
+    (world.root / "run/systemd/system").rmdir()  # systemctl is asked for the fabric alone
+    links = ["GPU 0: NVIDIA A100", "\t Link 0: 25 GB/s", "\t Link 1: <inactive>"]
+    world.node.program("nvidia-smi", f"printf '%b\\n' {' '.join(map(shlex.quote, links))}")
+    found = world.look()
+    assert (found.fabric_manager, found.inactive_links) == (state, 1)
+
+
+def test_a_machine_without_nvswitches_has_no_fabric(world):
+    world.df(HEADER, ROOT)
+    found = world.look()
+    assert (found.fabric_manager, found.inactive_links) == ("", None)
