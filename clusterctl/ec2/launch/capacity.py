@@ -34,11 +34,25 @@ class Place:
 
     @property
     def in_local_zone(self) -> bool:
-        """Whether the zone is none of the region's own, such as us-west-2-lax-1a.
+        """Whether the zone is a Local Zone."""
+        return is_local_zone(self.zone)
 
-        The name of an availability zone is the region's and a letter.
-        """
-        return not re.fullmatch(r"[a-z]+(-[a-z]+)+-\d+[a-z]", self.zone)
+
+def is_local_zone(zone: str) -> bool:
+    """Return whether a zone is none of the region's own, such as us-west-2-lax-1a.
+
+    The name of an availability zone is the region's and a letter.
+    """
+    return not re.fullmatch(r"[a-z]+(-[a-z]+)+-\d+[a-z]", zone)
+
+
+def border_group(zone: str) -> str:
+    """Return the network border group of a zone: where an elastic address of its nodes has to be.
+
+    That of an availability zone is its region, that of a Local Zone its name without the letter
+    (EC2 user guide, "Elastic IP addresses"; Local Zones user guide, "Available Local Zones").
+    """
+    return zone.rstrip("abcdefghijklmnopqrstuvwxyz")
 
 
 class RefusalAction(Enum):

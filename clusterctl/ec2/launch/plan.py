@@ -18,7 +18,7 @@ from clusterctl.ec2.instances import (
     unfinished_of,
     wanted_of,
 )
-from clusterctl.ec2.launch.capacity import Place, places
+from clusterctl.ec2.launch.capacity import Place, border_group, is_local_zone, places
 from clusterctl.ec2.launch.observe import Observed
 from clusterctl.ec2.launch.preflight import (
     check_request,
@@ -226,8 +226,10 @@ def needs_address(seen: Observed, launch: Launch | None = None) -> bool:
     return launch is not None and launch.without_address
 
 
-def allocate_steps(seen: Observed) -> Iterator[Step]:
+def allocate_steps(seen: Observed, zone: str) -> Iterator[Step]:
     """Yield the step that allocates the head node's elastic address, unless there is one.
+
+    `zone` is the head node's: in a Local Zone its address comes from there.
 
     It comes before the launch: without the address nobody can log in, and the account's quota may
     leave none.
@@ -235,7 +237,15 @@ def allocate_steps(seen: Observed) -> Iterator[Step]:
     if seen.address is None:
         yield Step(
             "allocate_address",
-            {"Domain": "vpc", "TagSpecifications": tagged(["elastic-ip"], base_tags(seen.spec))},
+            {
+                "Domain": "vpc",
+                **(
+                    {"NetworkBorderGroup": border_group(zone)}
+                    if zone and is_local_zone(zone)
+                    else {}
+                ),
+                "TagSpecifications": tagged(["elastic-ip"], base_tags(seen.spec)),
+            },
             f"{tags.resource_name(seen.spec.name)}, for the head node: the others are reached "
             "through it",
             gives=("AllocationId",),
@@ -376,7 +386,9 @@ class LaunchPlan:
         if not any(needs_address(self.seen, one) for one in launches):
             return [], []
         after = associate_steps(self.seen, launches[0])
-        return list(allocate_steps(self.seen)), list(after)
+        head = self.seen.head
+        zone = head.node.availability_zone if head else launches[0].place.zone
+        return list(allocate_steps(self.seen, zone)), list(after)
 
     def step_at(
         self, place: Place, indices: tuple[int, ...], token: str, fills: bool = True
@@ -406,7 +418,8 @@ def plan_launch(seen: Observed, public_key: str, launch_id: str) -> LaunchPlan:
         # No node is missing: only repair the existing resources, and start stopped nodes.
         steps = [*group_steps(seen), *tag_steps(seen, plan.wanted), *start_steps(seen)]
         if needs_address(seen):
-            steps += [*allocate_steps(seen), *associate_steps(seen)]
+            zone = seen.head.node.availability_zone if seen.head else ""
+            steps += [*allocate_steps(seen, zone), *associate_steps(seen)]
         plan = replace(plan, steps=tuple(steps), findings=tuple(cluster_findings(seen)))
     said = (*kept(seen), *_tags_kept(seen), *unfinished_findings(seen.spec.name, seen.instances))
     plan = replace(plan, findings=(*plan.findings, *said))

@@ -10,6 +10,7 @@ from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.timeouts import Timeouts
+from clusterctl.ec2.launch.plan import allocate_steps
 from clusterctl.ec2.launch.request import tagged
 from clusterctl.ec2.network.vpcs import ElasticAddress, find_addresses, release_addresses
 from clusterctl.ec2.tags import CLUSTER, RETIRED
@@ -169,3 +170,18 @@ def test_what_is_refused_is_said(client):
     with pytest.raises(AwsError):
         release_addresses(client, find_addresses(client, "demo"))
     assert client.released == []
+
+
+@pytest.mark.parametrize(
+    ("zone", "group"),
+    [
+        ("us-east-1-atl-2a", "us-east-1-atl-2"),
+        ("us-west-2-lax-1b", "us-west-2-lax-1"),
+        ("us-east-1a", None),
+        ("us-gov-west-1c", None),
+    ],
+)
+def test_an_address_comes_from_where_its_node_is(launches, zone, group):
+    """EC2 associates no address of the region with a node in a Local Zone, nor the reverse."""
+    [step] = allocate_steps(launches.plan(SPEC).seen, zone)
+    assert step.arguments.get("NetworkBorderGroup") == group
