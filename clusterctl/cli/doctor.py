@@ -64,7 +64,8 @@ def doctor(
             except (JobRunning, HostError) as refusal:
                 refusal.hint = f"end it: clusterctl cancel {name}; or look without --fix"
                 raise
-        health = health_findings(app.clients.ec2, found.instances)
+        chosen = [one for one in found.instances if not indices or one.node.index in indices]
+        health = health_findings(app.clients.ec2, chosen)
         asked = (found.instances, indices, data_dir, all_to_all, health)
         report = look(access, *asked)
         if fix and repair(access, report, output.note):

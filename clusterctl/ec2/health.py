@@ -7,6 +7,7 @@ A scheduled event, such as a retirement, strikes days after EC2 has announced it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import NodeState
@@ -33,6 +34,8 @@ EVENTS = {
     "system-reboot": "EC2 reboots the machine below it",
     "system-maintenance": "its network or power may fail for a while",
 }
+# How long before the end of a Capacity Block it is a warning.
+SOON = timedelta(days=1)
 # EC2 goes on listing events for a week, with one of these before the description.
 PAST = ("[Completed]", "[Canceled]")
 
@@ -58,9 +61,10 @@ def failing_check(status: Any) -> str:
 
 
 def health_findings(client: EC2Client, instances: Sequence[Instance]) -> tuple[Finding, ...]:
-    """Return warnings about the running nodes, and about the end of their Capacity Block.
+    """Return warnings about the running nodes, and the end of their Capacity Block.
 
-    Where EC2 refuses to answer, that is a finding. No AwsError is raised.
+    The end is a warning if it is SOON, else information. Where EC2 refuses to answer, that is a
+    finding. No AwsError is raised.
     """
     names = {
         one.node.instance_id: one.node.name
@@ -76,7 +80,7 @@ def health_findings(client: EC2Client, instances: Sequence[Instance]) -> tuple[F
             found.append(
                 Finding(
                     "reservation.end",
-                    Severity.WARNING,
+                    Severity.WARNING if ends - datetime.now(timezone.utc) < SOON else Severity.INFO,
                     f"EC2 begins to terminate the nodes at {ends:%Y-%m-%d %H:%M %Z}, 30 minutes "
                     "before their Capacity Block ends",
                     "",
@@ -85,7 +89,7 @@ def health_findings(client: EC2Client, instances: Sequence[Instance]) -> tuple[F
             )
     except AwsError as refused:
         text = f"scheduled events and status checks are not known: {refused.message}"
-        found.append(Finding("node.health", Severity.WARNING, text, "", refused.hint))
+        found.append(Finding("node.health", Severity.INFO, text, "", refused.hint))
     return tuple(folded(found))
 
 

@@ -104,20 +104,27 @@ def find_instances(
 
 
 def find_with(
-    client: EC2Client, name: str, ids: Collection[str], timeouts: Timeouts
+    client: EC2Client,
+    name: str,
+    launched: Collection[str],
+    older: Collection[str],
+    timeouts: Timeouts,
 ) -> tuple[Instance, ...]:
-    """Return a cluster's instances in all states, once EC2 shows those with `ids` among them.
+    """Return a cluster's instances in all states, once EC2 shows those with these ids among them.
 
-    EC2 has shown each of them before, and may leave it out again for a moment. Raises AwsError, and
-    ClusterctlError after `visible_s`.
+    EC2 has shown each of them before, and may leave it out again for a moment. It forgets those
+    that have terminated, so `older` ones are waited for during `shown_s` only. Raises AwsError, and
+    ClusterctlError where `launched` ones are not shown within `visible_s`.
     """
-    until = timeouts.clock.monotonic() + timeouts.visible_s
+    began = timeouts.clock.monotonic()
     for gap_s in backoff_delays(0.2):
         found = find_instances(client, name, states=())
-        missing = set(ids) - {one.node.instance_id for one in found}
-        if not missing:
+        waited_s = timeouts.clock.monotonic() - began
+        there = {one.node.instance_id for one in found}
+        missing = set(launched) - there
+        if not missing and (set(older) <= there or waited_s > timeouts.shown_s):
             return found
-        if timeouts.clock.monotonic() > until:
+        if missing and waited_s > timeouts.visible_s:
             raise ClusterctlError(
                 f"EC2 does not show {', '.join(sorted(missing))} any more, which it has shown",
                 f"look again with `clusterctl status {name}`, then run `up` again",

@@ -88,7 +88,9 @@ def down(
         # Existing nodes carry the account number, so `down` works even where STS is unreachable.
         there = find_nodes(clients, name, folder)
         made = await_unsettled_launches(clients.ec2, folder, progress.step, timeouts)
-        removed = _remove(clients, name, folder, (*there, *made), progress, timeouts)
+        by_id = {one.node.instance_id: one for one in (*made, *there)}
+        known = [one for one in by_id.values() if one.node.state.value in NOT_TERMINATED]
+        removed = _remove(clients, name, folder, known, progress, timeouts)
         if removed.nothing and folder.launched:
             # Nodes may still run in another region or account, and only the key in this folder
             # can log in to them.

@@ -185,14 +185,15 @@ def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[b
                 f"its guard's settings cannot be read: {wrong}",
                 f"write them anew: clusterctl up {access.cluster.name}",
             ) from None
-        if settings.idle_s is None:
+        # On spot clusters, the head node's guard asks its workers for notices, too.
+        if settings.idle_s is None and not settings.spot:
             return False
         is_head = target.host == access.head.host
         index = 0 if is_head else own.get(target.host)
         new = replace(settings, index=index, workers=workers if is_head else ())
         if new != settings:
             _tell(access.connections, target, new)
-        return True
+        return settings.idle_s is not None
 
     head = fan_out(one, (access.head,))
     if not any(head.values):

@@ -501,10 +501,16 @@ def _reach_and_join(
         ]
         members = _join(connections, facts, targets, cluster, progress, away)
         limited = had_limits or any(found.limits_text for found in instances)
-        ending = (Market.SPOT, Market.CAPACITY_BLOCK)
-        if limited or any(found.market in ending for found in instances):
-            resting = [target_of(node) for node in left_out]
-            update_guards(launcher, cluster, connections, targets, members, resting)
+        resting = [target_of(node) for node in left_out]
+        guards = (launcher, cluster, connections, targets, members, resting)
+        markets = {found.market for found in instances}
+        if limited or Market.SPOT in markets:
+            update_guards(*guards)
+        elif Market.CAPACITY_BLOCK in markets:
+            try:
+                update_guards(*guards)
+            except ClusterctlError as untold:
+                progress.finding(_untold(untold))
         findings = [finding for fact in facts for finding in fact.findings]
         if reason := why_no_programs[0]():
             findings.append(_no_programs(launcher, targets[0].host, reason))
@@ -563,6 +569,12 @@ def _join(
     shipped = deploy_files(connections, targets, text, lambda target: scripts[target is head])
     check_all(cluster, parse_outputs(shipped, deployed_files))
     return members
+
+
+def _untold(failure: ClusterctlError) -> Finding:
+    text = f"the nodes could not be told when their Capacity Block ends: {failure.message}"
+    hint = "give the login user `sudo -n`; `clusterctl status` shows the end, too"
+    return Finding("reservation.untold", Severity.WARNING, text, "", hint)
 
 
 def _no_programs(launcher: Launcher, head: str, reason: str) -> Finding:

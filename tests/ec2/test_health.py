@@ -10,7 +10,7 @@ import pytest
 from clusterctl.domain.cluster import Market
 from clusterctl.domain.errors import AwsError
 from clusterctl.ec2 import health
-from clusterctl.ec2.health import health_findings, impaired_checks
+from clusterctl.ec2.health import SOON, health_findings, impaired_checks
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.capacity import Reservation
 from clusterctl.lab.faults.kinds import Event, ImpairedVolumes
@@ -74,7 +74,8 @@ def test_what_ec2_does_not_tell_is_a_finding(monkeypatch, nodes):
 
     monkeypatch.setattr(health, "_statuses", refuse)
     [found] = health_findings(None, nodes)
-    assert (found.check_id, found.hint) == ("node.health", "ask for it")
+    assert (found.check_id, found.severity.value) == ("node.health", "info")
+    assert found.hint == "ask for it"
     assert "are not known: you may not" in found.message
 
 
@@ -84,6 +85,9 @@ def test_the_end_of_a_block(client, nodes, monkeypatch):
     monkeypatch.setattr("clusterctl.ec2.launch.capacity.find_reservation", lambda *_: block)
     in_block = [replace(one, market=Market.CAPACITY_BLOCK, reservation_id="cr-1") for one in nodes]
     [found] = health_findings(client, in_block)
+    assert found.severity.value == (
+        "warning" if ends < datetime.now(timezone.utc) + SOON else "info"
+    )
     assert "EC2 begins to terminate the nodes at 2026-12-01 11:00 UTC" in found.message
     # An On-Demand Capacity Reservation may have an end, too, and its instances go on.
     assert health_findings(client, [replace(one, reservation_id="cr-1") for one in nodes]) == ()

@@ -207,7 +207,7 @@ class Attempt:
                 # been carried out. Only a refusal of the request itself clears the doubt.
                 doubtful = outcome_unknown(error) or (doubtful and throttled(error))
                 again = vain < ATTEMPTS if patient else clock.monotonic() < known_by
-                if not (patient or _not_yet_known(error)) or not again:
+                if not (patient or not_yet_known(error)) or not again:
                     break
                 # Jitter keeps commands that were throttled together from retrying together.
                 clock.sleep(wait_s * random.uniform(0.5, 1.0))
@@ -309,6 +309,6 @@ def indices_of(step: Step) -> tuple[int, ...]:
     return tuple(range(first, first + step.arguments["MaxCount"]))
 
 
-def _not_yet_known(error: AwsError) -> bool:
+def not_yet_known(error: AwsError) -> bool:
     """Return whether EC2 refused because it does not know a resource yet that was just created."""
     return error.code in MADE_JUST_NOW or "Invalid IAM Instance Profile name" in error.message

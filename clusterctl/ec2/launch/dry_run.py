@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.findings import Finding
 from clusterctl.ec2.errors import outcome_unknown, throttled, translated
+from clusterctl.ec2.launch.attempt import not_yet_known
 from clusterctl.ec2.launch.capacity import RefusalAction, refusal_action
 from clusterctl.ec2.launch.execution import NOT_YET_KNOWN, is_about_filling
 from clusterctl.ec2.launch.plan import LaunchPlan
@@ -75,9 +76,12 @@ def _said(error: AwsError, is_new: bool) -> tuple[Finding, ...]:
             ),
         )
     final = refusal_action(error.code) in (RefusalAction.ABORT, RefusalAction.FIX)
-    again = outcome_unknown(error) or throttled(error) or error.code in NOT_YET_KNOWN
-    if not final or again or is_about_filling(error):
+    again = outcome_unknown(error) or throttled(error) or not_yet_known(error)
+    if not final or again or error.code in NOT_YET_KNOWN or is_about_filling(error):
         return ()
-    return (
-        Finding.error("launch.permitted", f"RunInstances is refused: {error.message}", error.hint),
-    )
+    text = f"RunInstances is refused: {error.message}"
+    if is_new:
+        # The launch itself names a key and a group, and may be taken.
+        text = f"asked without key and groups, which do not exist yet, {text}"
+        return (Finding.warning("launch.permitted", text, error.hint),)
+    return (Finding.error("launch.permitted", text, error.hint),)

@@ -196,10 +196,10 @@ def carry_out(
     write_launches(launch_record, ())
     # After a launch as the last step its snapshot is still valid, and saves a call.
     unchanged = work.last == "run_instances" and not work.lost
-    known = {*work.launched, *(one.node.instance_id for one in plan.seen.members)}
+    older = [one.node.instance_id for one in plan.seen.members]
     found = attempt.seen if unchanged else ()
-    if not known <= {one.node.instance_id for one in found}:
-        found = find_with(client, plan.spec.name, known, timeouts)
+    if not {*work.launched, *older} <= {one.node.instance_id for one in found}:
+        found = find_with(client, plan.spec.name, work.launched, older, timeouts)
     return _members(found, work.launched)
 
 

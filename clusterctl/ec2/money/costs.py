@@ -479,7 +479,8 @@ def _reserved(
             "cost.reservation",
             f"{count(len(nodes), 'stopped node')} in {reservation}: its capacity goes on costing "
             f"{dollars} an hour, unless it was cancelled; neither this nor --budget counts that",
-            f"aws ec2 cancel-capacity-reservation --capacity-reservation-id {reservation}",
+            f"aws ec2 cancel-capacity-reservation --capacity-reservation-id {reservation} --region "
+            + nodes[0].node.availability_zone.rstrip("abcdefghijklmnopqrstuvwxyz"),
         )
 
 

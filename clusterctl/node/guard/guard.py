@@ -133,7 +133,7 @@ class Guard:
         self._settings = SettingsFile(place)
         self._clock = BootClock(place)
         self._idle = IdleWatch(place)
-        self._notices = Notices(place)
+        self._notices = Notices(place, lambda: self._settings.value.name)
         self._spot = SpotWatch(self._notices, place.log)
         self._off = PowerOff(place)
         self._warned: float | None = None
@@ -188,10 +188,11 @@ class Guard:
 
         EC2 gives no notice of it on the machine. Each node does this for itself.
         """
-        due = decisions.block_warning(settings, now)
-        if due is None or (self._block_warned is not None and due >= self._block_warned):
-            return
+        due, before = decisions.block_warning(settings, now), self._block_warned
+        # None again after the block was extended.
         self._block_warned = due
+        if due is None or (before is not None and due >= before):
+            return
         when = decisions.in_words((settings.block_ends_at or 0.0) - now.wall)
         why = f"its Capacity Block ends: EC2 begins to terminate this machine {when}"
         if due == min(decisions.BLOCK_WARN_AT_S):
@@ -281,8 +282,10 @@ def main() -> None:
         announce(GuardFiles(), f"this machine is switched off now: {' '.join(arguments)}")
         off_soon()
     elif command == "taken":
-        notice = json.loads(arguments[0])
-        Notices(GuardFiles()).taken(notice, why_taken(notice))
+        place, notice = GuardFiles(), json.loads(arguments[0])
+        own = SettingsFile(place)
+        own.refresh()
+        Notices(place, lambda: own.value.name).taken(notice, why_taken(notice))
     elif command == "check":
         try:
             parse_settings(read_text(Path(arguments[0])))

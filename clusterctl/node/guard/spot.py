@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from clusterctl.node.guard import look, workers
-from clusterctl.node.guard.clock import GuardFiles, put
+from clusterctl.node.guard.clock import GuardFiles, put, read_text
 from clusterctl.node.guard.power import announce
 from clusterctl.node.guard.settings import GuardSettings
 
@@ -70,10 +71,15 @@ class Imds:
 
 
 class Notices:
-    """The notices that this machine will be taken away. Each is announced once."""
+    """The notices that machines of the cluster are taken away. Each is announced once.
 
-    def __init__(self, place: GuardFiles) -> None:
-        self._place = place
+    Thread-safe. `own` returns this node's name. The head node reads the file of a worker for that
+    worker's own notice, so one of another node does not replace it.
+    """
+
+    def __init__(self, place: GuardFiles, own: Callable[[], str]) -> None:
+        self._place, self._own = place, own
+        self._lock = threading.Lock()
         self._said: set[str] = set()
         self.notice: dict[str, Any] | None = None
 
@@ -99,12 +105,23 @@ class Notices:
 
     def _is_new(self, notice: dict[str, Any]) -> bool:
         key = json.dumps(notice)
-        if key in self._said:
-            return False
-        self._said.add(key)
-        self.notice = notice
-        put(self._place.spot, json.dumps({**notice, "seen_at": time.time()}) + "\n")
+        with self._lock:
+            if key in self._said:
+                return False
+            self._said.add(key)
+            self.notice = notice
+            if notice["node"] == self._own() or self._written() != self._own():
+                put(self._place.spot, json.dumps({**notice, "seen_at": time.time()}) + "\n")
         return True
+
+    def _written(self) -> object:
+        """Return of which node the file's notice is; None if there is none."""
+        try:
+            found = json.loads(read_text(self._place.spot))
+        except (OSError, ValueError):
+            return None
+        is_action = isinstance(found, dict) and found.get("action") != "rebalance"
+        return found.get("node") if is_action else None
 
 
 class SpotWatch:
@@ -137,7 +154,8 @@ class SpotWatch:
             notice = {"action": str(action.get("action")), "time": action.get("time")}
             self._taken({**notice, "node": settings.name}, settings)
         elif rebalance:
-            self._notices.recommended({"action": "rebalance", "time": rebalance.get("noticeTime")})
+            notice = {"action": "rebalance", "time": rebalance.get("noticeTime")}
+            self._notices.recommended({**notice, "node": settings.name})
         return POLL_S
 
     def look_at_workers(self, settings: GuardSettings) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pwd
 import shlex
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from clusterctl.node.guard.commands import StartedProgram
 from clusterctl.node.guard.look import NodeActivity, parse_activity
 from clusterctl.node.guard.settings import GuardSettings, Worker
 
+_one_question = threading.Lock()
 # The guard on every node.
 PROGRAM = "/usr/local/lib/clusterctl/guard"
 # SSH connections in parallel, and the timeout of each.
@@ -65,7 +67,8 @@ def notices(settings: GuardSettings, workers: Sequence[Worker]) -> Iterator[dict
             found = json.loads(said)
         except ValueError:
             continue
-        if isinstance(found, dict) and found.get("node") == worker.name:
+        is_taken = isinstance(found, dict) and found.get("action") != "rebalance"
+        if is_taken and found.get("node") == worker.name:
             yield {key: found.get(key) for key in ("action", "time", "node")}
 
 
@@ -85,16 +88,19 @@ def _on_each(
 ) -> Iterator[tuple[Worker, int, str]]:
     home = _home(settings.user)
     for start in range(0, len(workers), AT_ONCE):
-        wave = [
-            (worker, StartedProgram(ssh_argv(home, settings.user, worker, far), timeout_s))
-            for worker in workers[start : start + AT_ONCE]
-        ]
-        for worker, running in wave:
-            try:
-                status, said = running.end()
-            except TimeoutError as silent:
-                status, said = 255, str(silent)
-            yield worker, status, said
+        answers = []
+        # The login of one question would be a user's login to the other, and so no idleness.
+        with _one_question:
+            wave = [
+                (worker, StartedProgram(ssh_argv(home, settings.user, worker, far), timeout_s))
+                for worker in workers[start : start + AT_ONCE]
+            ]
+            for worker, running in wave:
+                try:
+                    answers.append((worker, *running.end()))
+                except TimeoutError as silent:
+                    answers.append((worker, 255, str(silent)))
+        yield from answers
 
 
 def _home(user: str) -> str:

@@ -53,7 +53,7 @@ def test_a_permitted_launch_says_what_was_not_asked(launches):
     ("code", "status", "severity"),
     [
         ("UnauthorizedOperation", 403, "error"),
-        ("InvalidParameterCombination", 400, "error"),
+        ("InvalidParameterCombination", 400, "warning"),
         # Another try may succeed.
         ("RequestLimitExceeded", 503, None),
         ("InternalError", 500, None),
@@ -66,7 +66,22 @@ def test_a_refusal_is_an_error_that_names_the_action(launches, code, status, sev
     client = Trouble(launches.client, "run_instances", refused(code, status))
     found = dry_run_findings(client, plan)
     assert [one.severity.value for one in found] == ([severity] if severity else [])
-    assert all(one.message.startswith("RunInstances is refused: ") for one in found)
+    assert all("RunInstances is refused: " in one.message for one in found)
+
+
+def test_with_a_key_and_a_group_a_refusal_is_final(launches):
+    launches.up(SPEC)
+    plan = launches.plan(replace(SPEC, nodes=3), "second")
+    client = Trouble(launches.client, "run_instances", refused("InvalidParameterCombination"))
+    [found] = dry_run_findings(client, plan)
+    assert found.severity.value == "error"
+
+
+def test_a_new_instance_profile_is_waited_for_by_the_launch(launches):
+    error = refused("InvalidParameterValue")
+    error.response["Error"]["Message"] = "Value (x): Invalid IAM Instance Profile name"
+    client = Trouble(launches.client, "run_instances", error)
+    assert dry_run_findings(client, launches.plan(SPEC)) == ()
 
 
 def test_the_labs_refusal_strikes_a_dry_run_without_being_used_up(launches, faults):
