@@ -90,13 +90,17 @@ def clear_unfinished(launcher: Launcher, name: str) -> None:
     Afterwards a repeated `add` adds more nodes. With the tag it would continue the first `add`.
     """
     client = launcher.clients.ec2
-    ids = [found.node.instance_id for found in find_instances(client, name)]
+
+    def clear() -> None:
+        ids = [found.node.instance_id for found in find_instances(client, name)]
+        untag(client, ids, tags.UNFINISHED)
+
     launcher.progress.done = True
     try:
-        untag(client, ids, tags.UNFINISHED)
+        clear()
     except KeyboardInterrupt:
         # All the work is done, so the tag must go: a repeated `add` would else do nothing.
-        untag(client, ids, tags.UNFINISHED)
+        clear()
         raise
     except AwsError:
         # EC2 may have removed the tag and the response been lost: only a tag that is still there
