@@ -158,7 +158,7 @@ def _remove(
     # An instance that EC2 did not show before may be what still uses a group.
     patience = (timeouts.group_free_s, clock, end)
     removed = Leftovers(
-        addresses=release_addresses(client, made.addresses),
+        addresses=release_addresses(client, made.addresses, timeouts),
         groups=delete_groups(client, made.groups, *patience),
         placement_groups=delete_placement_groups(client, made.placement_groups, *patience),
         key_pairs=tuple(pair.name for pair in made.key_pairs),

@@ -78,10 +78,11 @@ def test_a_command_comes_to_its_end(world: World, late, name, kinds, reordered):
 def interrupted():
     """Yield (what comes next, the call after which `up` is interrupted, reordered)."""
     steps = ("ImportKeyPair", "CreateSecurityGroup", "AuthorizeSecurityGroupIngress")
-    more = ("CreatePlacementGroup", "AllocateAddress", "RunInstances", "AssociateAddress")
+    steps_of_address = ("AllocateAddress", "RunInstances", "AssociateAddress")
+    more = ("CreatePlacementGroup", *steps_of_address)
     for again, action in itertools.product((down, up_three), (*steps, *more)):
         for reordered in (False, True):
-            usual = action in ("AllocateAddress", "RunInstances") and not reordered
+            usual = action in steps_of_address and not reordered
             yield pytest.param(again, action, reordered, marks=() if usual else pytest.mark.all)
 
 

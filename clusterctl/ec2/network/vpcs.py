@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
-from clusterctl.ec2.errors import translated
+from clusterctl.ec2.errors import backoff_delays, translated
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -335,34 +336,57 @@ def find_addresses(client: EC2Client, name: str) -> tuple[ElasticAddress, ...]:
     with translated():
         of_cluster: Any = tags.of_cluster(name)
         found = client.describe_addresses(Filters=[of_cluster])["Addresses"]
-    return tuple(
-        ElasticAddress(
-            allocation_id=address["AllocationId"],
-            public_ip=address.get("PublicIp", ""),
-            association_id=address.get("AssociationId", ""),
-            interface_id=address.get("NetworkInterfaceId", ""),
-        )
-        for address in found
+    return tuple(map(read_address, found))
+
+
+def read_address(described: Any) -> ElasticAddress:
+    """Read one address of DescribeAddresses' answer."""
+    return ElasticAddress(
+        allocation_id=described["AllocationId"],
+        public_ip=described.get("PublicIp", ""),
+        association_id=described.get("AssociationId", ""),
+        interface_id=described.get("NetworkInterfaceId", ""),
     )
 
 
-def release_addresses(client: EC2Client, addresses: Iterable[ElasticAddress]) -> tuple[str, ...]:
-    """Release these elastic addresses and return their public IPs. Raises AwsError."""
+def release_addresses(
+    client: EC2Client, addresses: Iterable[ElasticAddress], timeouts: Timeouts = Timeouts()
+) -> tuple[str, ...]:
+    """Release these elastic addresses and return their public IPs.
+
+    Waits for up to `shown_s` until EC2 shows who has an address that is in use. Raises AwsError.
+    """
+    clock = timeouts.clock
+    until = clock.monotonic() + timeouts.shown_s
     released = []
     for address in addresses:
-        # EC2 refuses to release an address that is still associated.
-        try:
+        found = address
+        for gap_s in backoff_delays(0.5):
+            _disassociate(client, found)
+            try:
+                with translated():
+                    client.release_address(AllocationId=address.allocation_id)
+                break
+            except AwsError as error:
+                if error.code == "InvalidAllocationID.NotFound":
+                    break
+                if error.code != "InvalidIPAddress.InUse" or clock.monotonic() > until:
+                    raise
+            clock.sleep(gap_s)
             with translated():
-                if address.association_id:
-                    client.disassociate_address(AssociationId=address.association_id)
-        except AwsError as error:
-            if error.code != "InvalidAssociationID.NotFound":
-                raise
-        try:
-            with translated():
-                client.release_address(AllocationId=address.allocation_id)
-        except AwsError as error:
-            if error.code != "InvalidAllocationID.NotFound":
-                raise
+                answer = client.describe_addresses(AllocationIds=[address.allocation_id])
+            found = next(map(read_address, answer["Addresses"]), address)
         released.append(address.public_ip)
     return tuple(released)
+
+
+def _disassociate(client: EC2Client, address: ElasticAddress) -> None:
+    """Take the address from the node that has it: EC2 refuses to release it before."""
+    if not address.association_id:
+        return
+    try:
+        with translated():
+            client.disassociate_address(AssociationId=address.association_id)
+    except AwsError as error:
+        if error.code != "InvalidAssociationID.NotFound":
+            raise
