@@ -142,12 +142,15 @@ def check_equipment(host: str, found: Equipment, asked: RequestedEquipment) -> t
 
 
 def _nvswitch(host: str, found: Equipment) -> Iterator[Finding]:
-    if found.fabric_manager not in ("", "active"):
+    if found.fabric_manager == "unknown":
+        text = "whether NVIDIA's Fabric Manager runs is not known: systemctl does not say"
+        yield Finding("gpu.fabric", Severity.INFO, text, host)
+    elif found.fabric_manager not in ("", "active"):
         yield Finding(
             "gpu.fabric",
             Severity.WARNING,
-            f"NVIDIA's Fabric Manager is {found.fabric_manager}: CUDA programs will fail with "
-            "error 802, system not yet initialized",
+            f"NVIDIA's Fabric Manager is {found.fabric_manager}: until it is active, CUDA programs "
+            "fail with error 802, system not yet initialized",
             host,
             "there: sudo systemctl start nvidia-fabricmanager; if it fails, its version differs "
             "from the driver's: journalctl -u nvidia-fabricmanager",

@@ -607,7 +607,7 @@ def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
             name,
             lambda cluster: None if force else _check_jobs(app, name),
         )
-    _note_reservations(found.reservations)
+    _note_reservations(found.reservations, app.ec2.meta.region_name)
     if as_json:
         output.data({**cluster_data(found.cluster), "stopped": found.stopped})
     elif not found.stopped:
@@ -616,7 +616,7 @@ def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
         output.line(f"stopped {name}; its disks go on costing money")
 
 
-def _note_reservations(ids: Sequence[str]) -> None:
+def _note_reservations(ids: Sequence[str], region: str) -> None:
     """Say which reservations go on costing money without running nodes.
 
     EC2 is not asked whether they have been cancelled meanwhile.
@@ -624,7 +624,7 @@ def _note_reservations(ids: Sequence[str]) -> None:
     for one in ids:
         output.note(
             f"{one} goes on costing as much as if its machines ran, unless it has ended: "
-            f"aws ec2 cancel-capacity-reservation --capacity-reservation-id {one}"
+            f"aws ec2 cancel-capacity-reservation --capacity-reservation-id {one} --region {region}"
         )
 
 
@@ -671,7 +671,7 @@ def down(app: AppContext, name: str, yes: bool, as_json: bool) -> None:
         output.note("something may be left")
         output.note_resume_command()
         raise
-    _note_reservations(removed.reservations)
+    _note_reservations(removed.reservations, app.ec2.meta.region_name)
     if as_json:
         output.data(
             {

@@ -29,13 +29,13 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Creations:
-    """The record in `path` of when each of CREATIONS was sent. No file, or None, is an empty one.
+    """The record in `path` of when each of CREATIONS was sent. No file is an empty record.
 
     A record that cannot be read counts as empty: it must not keep `down` from removing a cluster.
     `tell` receives a line of progress about what is waited for.
     """
 
-    path: Path | None = None
+    path: Path
     timeouts: Timeouts = field(default_factory=Timeouts)
     tell: Callable[[str], None] = lambda text: None
 
@@ -45,8 +45,9 @@ class Creations:
 
     def end(self, *operations: str) -> None:
         """Record that these operations were refused, or that what they made is gone."""
-        left = {one: at for one, at in self._sent().items() if one not in operations}
-        if left != self._sent():
+        sent = self._sent()
+        left = {one: at for one, at in sent.items() if one not in operations}
+        if left != sent:
             self._write(left)
 
     def find(self, operation: str, look: Callable[[], Sequence[Found]]) -> tuple[Found, ...]:
@@ -66,8 +67,6 @@ class Creations:
         raise AssertionError("unreachable")
 
     def _sent(self) -> dict[str, float]:
-        if self.path is None:
-            return {}
         try:
             kept = json.loads(self.path.read_text())
             return {one: float(kept[one]) for one in CREATIONS if one in kept}
@@ -75,8 +74,6 @@ class Creations:
             return {}
 
     def _write(self, sent: dict[str, float]) -> None:
-        if self.path is None:
-            return
         if sent:
             write_file(self.path, json.dumps(sent) + "\n")
         else:

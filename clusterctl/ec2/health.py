@@ -75,22 +75,30 @@ def health_findings(client: EC2Client, instances: Sequence[Instance]) -> tuple[F
     try:
         for status in _statuses(client, list(names)):
             found += _of_node(names[status["InstanceId"]], status)
-        ends = block_end(client, instances)
-        if ends:
-            found.append(
-                Finding(
-                    "reservation.end",
-                    Severity.WARNING if ends - datetime.now(timezone.utc) < SOON else Severity.INFO,
-                    f"EC2 begins to terminate the nodes at {ends:%Y-%m-%d %H:%M %Z}, 30 minutes "
-                    "before their Capacity Block ends",
-                    "",
-                    "let the last checkpoint be written by then",
-                )
-            )
     except AwsError as refused:
-        text = f"scheduled events and status checks are not known: {refused.message}"
-        found.append(Finding("node.health", Severity.INFO, text, "", refused.hint))
+        found.append(_unknown("scheduled events and status checks", refused))
+    try:
+        ends = block_end(client, instances)
+        found += [_end(ends)] if ends else []
+    except AwsError as refused:
+        found.append(_unknown("when the Capacity Block ends", refused))
     return tuple(folded(found))
+
+
+def _unknown(what: str, refused: AwsError) -> Finding:
+    text = f"not known: {what}: {refused.message}"
+    return Finding("node.health", Severity.INFO, text, "", refused.hint)
+
+
+def _end(ends: datetime) -> Finding:
+    return Finding(
+        "reservation.end",
+        Severity.WARNING if ends - datetime.now(timezone.utc) < SOON else Severity.INFO,
+        f"EC2 begins to terminate the nodes at {ends:%Y-%m-%d %H:%M %Z}, 30 minutes before their "
+        "Capacity Block ends",
+        "",
+        "let the last checkpoint be written by then",
+    )
 
 
 def _of_node(name: str, status: Any) -> Iterator[Finding]:

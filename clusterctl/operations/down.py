@@ -171,18 +171,19 @@ def _remove(
         record_removed(folder)
     delete_key_pairs(client, removed.key_pairs)
     if not removed.nothing:
-        _await_unseen(client, name, timeouts)
+        # The record is gone by now, so the looks that follow wait for nothing.
+        _await_unseen(client, name, creations)
     return removed
 
 
-def _await_unseen(client: EC2Client, name: str, timeouts: Timeouts) -> None:
+def _await_unseen(client: EC2Client, name: str, creations: Creations) -> None:
     """Wait until EC2 shows nothing of the cluster any more, for `shown_s` at most.
 
     The next `up` would build on an address or a group that is gone. Raises AwsError.
     """
-    clock = timeouts.clock
-    until = clock.monotonic() + timeouts.shown_s
+    clock = creations.timeouts.clock
+    until = clock.monotonic() + creations.timeouts.shown_s
     for gap_s in backoff_delays(0.2):
-        if find_made(client, name, Creations()) == Made() or clock.monotonic() > until:
+        if find_made(client, name, creations) == Made() or clock.monotonic() > until:
             return
         clock.sleep(gap_s)

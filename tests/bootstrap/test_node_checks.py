@@ -193,7 +193,13 @@ def unit(**properties):
             Equipment(fabric_manager="failed", inactive_links=0),
             RequestedEquipment(),
             "gpu.fabric",
-            "Fabric Manager is failed: CUDA programs will fail with error 802",
+            "Fabric Manager is failed: until it is active, CUDA programs fail with error 802",
+        ),
+        (
+            Equipment(fabric_manager="unknown"),
+            RequestedEquipment(),
+            "gpu.fabric",
+            "is not known: systemctl does not say",
         ),
         (
             Equipment(fabric_manager="active", inactive_links=12),

@@ -76,7 +76,18 @@ def test_what_ec2_does_not_tell_is_a_finding(monkeypatch, nodes):
     [found] = health_findings(None, nodes)
     assert (found.check_id, found.severity.value) == ("node.health", "info")
     assert found.hint == "ask for it"
-    assert "are not known: you may not" in found.message
+    assert found.message == "not known: scheduled events and status checks: you may not"
+
+
+def test_a_block_whose_end_is_not_told_hides_no_event(client, nodes, faults, monkeypatch):
+    def refuse(*_):
+        raise AwsError("UnauthorizedOperation", "you may not")
+
+    monkeypatch.setattr(health, "block_end", refuse)
+    faults(ImpairedVolumes(nodes[0].node.instance_id))
+    found = {one.check_id: one.message for one in health_findings(client, nodes)}
+    assert found.keys() == {"node.impaired", "node.health"}
+    assert found["node.health"] == "not known: when the Capacity Block ends: you may not"
 
 
 def test_the_end_of_a_block(client, nodes, monkeypatch):

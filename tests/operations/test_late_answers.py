@@ -62,17 +62,11 @@ def cases():
 def test_a_command_comes_to_its_end(world: World, late, name, kinds, reordered):
     command = COMMANDS[name]
     world.prepare(command.before)
-    before = {one.node.instance_id for one in find_instances(world.plain.ec2, NAME)}
+    before = world.instance_ids
     late(kinds, reordered)
     command.act(world.launcher)
     in_time()
-    if name == "down":
-        world.check_nothing()
-        return
-    world.check_whole(command)
-    after = {one.node.instance_id for one in find_instances(world.plain.ec2, NAME)}
-    lost = {"remove": 1, "replace": 1, "replace-head": 1}
-    assert len(before - after) == lost.get(name, 0)
+    world.check_end(name, before)
 
 
 def interrupted():

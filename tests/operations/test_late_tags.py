@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from clusterctl.ec2.instances import find_instances
 from clusterctl.operations import members
 from tests.operations.commands import COMMANDS, NAME, shorten_timeouts
 from tests.operations.commands import up as up_three
@@ -75,16 +74,10 @@ def cases():
 def test_a_command_counts_its_own_tags(world: World, late_tags, name, late):
     command = COMMANDS[name]
     world.prepare(command.before)
-    before = {one.node.instance_id for one in find_instances(world.plain.ec2, NAME)}
+    before = world.instance_ids
     late_tags(LATE[late])
     command.act(world.launcher)
-    if name == "down":
-        world.check_nothing()
-        return
-    world.check_whole(command)
-    after = {one.node.instance_id for one in find_instances(world.plain.ec2, NAME)}
-    lost = {"remove": 1, "replace": 1, "replace-head": 1}
-    assert len(before - after) == lost.get(name, 0)
+    world.check_end(name, before)
 
 
 @pytest.mark.parametrize("late", ["never", "now and then"])

@@ -140,6 +140,20 @@ class World:
         assert self.extra == whole, self.extra
         assert read_launches(self.folder.launch) == ()
 
+    @property
+    def instance_ids(self) -> set[str]:
+        """The ids of the cluster's instances."""
+        return {one.node.instance_id for one in find_instances(self.plain.ec2, NAME)}
+
+    def check_end(self, name: str, before: set[str]) -> None:
+        """Assert the end of a command, and how many of the instances of `before` it took."""
+        if name == "down":
+            self.check_nothing()
+            return
+        self.check_whole(COMMANDS[name])
+        lost = {"remove": 1, "replace": 1, "replace-head": 1}
+        assert len(before - self.instance_ids) == lost.get(name, 0)
+
     def check_nothing(self) -> None:
         assert self.extra == {}, self.extra
         assert not self.folder.path.exists()

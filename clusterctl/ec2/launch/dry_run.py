@@ -14,7 +14,7 @@ from clusterctl.domain.findings import Finding
 from clusterctl.ec2.errors import outcome_unknown, throttled, translated
 from clusterctl.ec2.launch.attempt import not_yet_known
 from clusterctl.ec2.launch.capacity import RefusalAction, refusal_action
-from clusterctl.ec2.launch.execution import NOT_YET_KNOWN, is_about_filling
+from clusterctl.ec2.launch.execution import is_about_filling
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.launch.request import ResultOf
 
@@ -77,7 +77,7 @@ def _said(error: AwsError, is_new: bool) -> tuple[Finding, ...]:
         )
     final = refusal_action(error.code) in (RefusalAction.ABORT, RefusalAction.FIX)
     again = outcome_unknown(error) or throttled(error) or not_yet_known(error)
-    if not final or again or error.code in NOT_YET_KNOWN or is_about_filling(error):
+    if not final or again or is_about_filling(error):
         return ()
     text = f"RunInstances is refused: {error.message}"
     if is_new:

@@ -480,8 +480,14 @@ def _reserved(
             f"{count(len(nodes), 'stopped node')} in {reservation}: its capacity goes on costing "
             f"{dollars} an hour, unless it was cancelled; neither this nor --budget counts that",
             f"aws ec2 cancel-capacity-reservation --capacity-reservation-id {reservation} --region "
-            + nodes[0].node.availability_zone.rstrip("abcdefghijklmnopqrstuvwxyz"),
+            + _region_of(nodes[0].node.availability_zone),
         )
+
+
+def _region_of(zone: str) -> str:
+    """Return the region that a zone's name begins with: that of us-west-2-lax-1a is us-west-2."""
+    region = re.match(r"[a-z]+(-[a-z]+)+-\d+", zone)
+    return region[0] if region else "REGION"
 
 
 def _endings(

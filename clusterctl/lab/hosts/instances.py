@@ -13,6 +13,7 @@ import copy
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, ClassVar
 
 from moto.core.responses import ActionResult
@@ -215,21 +216,13 @@ class LabInstance(Instance):
 
     @property
     def instance_status(self) -> dict[str, Any]:
-        cut_since = FAULTS.cut_since(self.id)
-        if cut_since and self.state == "running":
-            # EC2 checks reachability with ARP requests. The kernel answers them, so a host whose
-            # processes are frozen passes.
-            failed = {"Name": "reachability", "Status": "failed", "ImpairedSince": cut_since}
-            return {"Details": [failed], "Status": "impaired"}
-        return _status(self.state, self.reachable)
+        # EC2 checks reachability with ARP requests. The kernel answers them, so a host whose
+        # processes are frozen passes.
+        return _status(self.state, self.reachable, FAULTS.cut_since(self.id))
 
     @property
     def attached_ebs_status(self) -> dict[str, Any]:
-        since = FAULTS.volumes_impaired_since(self.id)
-        if since and self.state == "running":
-            failed = {"Name": "reachability", "Status": "failed", "ImpairedSince": since}
-            return {"Details": [failed], "Status": "impaired"}
-        return _status(self.state, self.reachable)
+        return _status(self.state, self.reachable, FAULTS.volumes_impaired_since(self.id))
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -435,9 +428,12 @@ def _is_hidden(backend: Any, id: str) -> bool:
     return instance is not None and not instance.visible
 
 
-def _status(state: str, reachable: bool) -> dict[str, Any]:
+def _status(state: str, reachable: bool, impaired_since: datetime | None = None) -> dict[str, Any]:
     """Return the result of a status check, as DescribeInstanceStatus shows it."""
     if state != "running":
         return {"Status": "not-applicable"}
+    if impaired_since:
+        failed = {"Name": "reachability", "Status": "failed", "ImpairedSince": impaired_since}
+        return {"Details": [failed], "Status": "impaired"}
     word, check = ("ok", "passed") if reachable else ("initializing", "initializing")
     return {"Details": [{"Name": "reachability", "Status": check}], "Status": word}

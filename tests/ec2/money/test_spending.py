@@ -260,6 +260,12 @@ def test_reserved_capacity_costs_while_its_nodes_are_stopped():
     assert (
         "2 stopped nodes in cr-1: its capacity goes on costing $20.00 an hour" in found[0].message
     )
+    assert found[0].hint.endswith("--capacity-reservation-id cr-1 --region us-east-1")
+    local = [
+        replace(one, node=replace(one.node, availability_zone="us-west-2-lax-1a")) for one in nodes
+    ]
+    [hint] = [one.hint for one in spending(local, {}, NOW).findings if "cr-1" in one.message]
+    assert hint.endswith("--region us-west-2")
     running = [machine(3, reservation_id="cr-1")]
     block = [replace(one, market=Market.CAPACITY_BLOCK) for one in nodes]
     for others in (running, block, [machine(3, "stopped", transition_reason=ago(1))]):
