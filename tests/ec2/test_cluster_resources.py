@@ -27,6 +27,7 @@ NOT_FOUND = "InvalidInstanceID.NotFound"
 def test_all_of_a_cluster_and_nothing_else(client):
     ids = launch(client, "demo", 3)
     kept = launch(client, "other", 1)
+    client.get_waiter("instance_running").wait(InstanceIds=ids, WaiterConfig={"Delay": 0.1})
     client.stop_instances(InstanceIds=ids[:1])
     looks = []
 

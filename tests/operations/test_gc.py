@@ -148,7 +148,7 @@ def test_a_cluster_by_name_with_its_instances_and_no_other(places, home):
     kept = {launch(ec2, "other"), launch(ec2, None), *leave_behind(ec2, "other").values()}
     nodes = {launch(ec2, "demo"), launch(ec2, "demo")}
     gone = {*nodes, *leave_behind(ec2, "demo").values()}
-    ec2.stop_instances(InstanceIds=[min(nodes)])
+    stop(ec2, min(nodes))
     collector = GarbageCollector(places, home, GcOptions(cluster="demo"))
     assert collector.remove(collector.sweep().orphans).left == ()
     assert everything(ec2) & (kept | gone) == kept
@@ -166,12 +166,18 @@ def test_what_runs_is_a_colleagues_until_it_is_too_old(places, home, later):
     assert orphan_ids(old) == {running}
 
 
+def stop(ec2, node):
+    """Stop an instance. EC2 stops only what runs, and a new one is pending first."""
+    ec2.get_waiter("instance_running").wait(InstanceIds=[node], WaiterConfig={"Delay": 0.1})
+    ec2.stop_instances(InstanceIds=[node])
+
+
 def test_a_machine_that_stopped_itself_is_counted_from_the_first_look(places, home, monkeypatch):
     ec2 = places["us-east-1"].ec2
     node = launch(ec2, "demo")
     limit = [{"Key": "clusterctl:limits", "Value": "idle-minutes=30 stopped-days=3"}]
     ec2.create_tags(Resources=[node], Tags=limit)
-    ec2.stop_instances(InstanceIds=[node])
+    stop(ec2, node)
     # It is `stopping` first.
     running.wait_until(lambda: find_states(ec2, [node]) == {node: NodeState.STOPPED}, "it stopped")
     monkeypatch.setattr(resources, "stopped_since", lambda reason: None)
