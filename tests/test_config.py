@@ -290,6 +290,7 @@ defaults: &all
   budget: 99.5
   max-hourly: 90
   idle-stop: 30m
+  idle-stop-erases-store: true
   stopped-days: 3
   capacity-timeout: 2h
   timeout: 90
@@ -325,7 +326,7 @@ clusters: {demo: {<<: *all}}
         instance_profile="node",
         disk=Disk(500, 6000, 500, "alias/mine", 0),
         tags=(("a", "b"),),
-        limits=Limits(8.0, 99.5, 90.0, 30.0, 3.0),
+        limits=Limits(8.0, 99.5, 90.0, 30.0, 3.0, True),
     )
     assert draft.values["capacity-timeout"] == 7200
     assert draft.values["timeout"] == 90

@@ -62,6 +62,7 @@ def first_settings(
         spot=spot,
         at_power_off=at_power_off,
         block_ends_at=block_ends_at,
+        erases_store=limits.idle_erases_store,
     )
 
 
@@ -87,6 +88,7 @@ def joined_settings(
         spot=first.spot,
         at_power_off=first.at_power_off,
         block_ends_at=first.block_ends_at,
+        erases_store=first.erases_store,
         user=user,
         workers=workers if index == 0 else (),
     )

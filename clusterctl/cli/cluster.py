@@ -19,11 +19,11 @@ from clusterctl.cli.spec_options import click_option, flags_of, layers, spec_opt
 from clusterctl.cli.status import cluster_data, print_nodes
 from clusterctl.configuration.effective import SpecDraft
 from clusterctl.configuration.options import OPTIONS
-from clusterctl.domain.cluster import ClusterSpec
+from clusterctl.domain.cluster import Cluster, ClusterSpec, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts, format_indices
-from clusterctl.domain.units import count
+from clusterctl.domain.units import count, format_bytes
 from clusterctl.ec2.money.costs import format_usd
 
 if TYPE_CHECKING:
@@ -587,14 +587,17 @@ def start(
 
 @click.command(cls=ClusterCommand, explicit=True)
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also while a job runs.")
+@click.option(
+    "--force", is_flag=True, help="Also while a job runs, and whatever is on instance stores."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @account_options
 def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
     """Stop all nodes of cluster NAME, and wait until they are.
 
-    Their root volumes are kept, and cost; what is on instance store (/opt/dlami/nvme) is lost.
-    `clusterctl start` brings them back, if EC2 has machines in their zone then.
+    Their root volumes are kept, and cost; what is on instance store (/opt/dlami/nvme) is lost. If
+    something is there, it asks first on a terminal. `clusterctl start` brings them back, if EC2 has
+    machines in their zone then.
 
     \b
     clusterctl stop demo
@@ -605,7 +608,7 @@ def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
         found = power_off(
             launcher,
             name,
-            lambda cluster: None if force else _check_jobs(app, name),
+            lambda cluster: None if force else _check_nodes(app, cluster),
         )
     _note_reservations(found.reservations, app.ec2.meta.region_name)
     if as_json:
@@ -628,16 +631,34 @@ def _note_reservations(ids: Sequence[str], region: str) -> None:
         )
 
 
-def _check_jobs(app: AppContext, name: str) -> None:
-    """Raise JobRunning if a job runs; without the cluster's key here, MissingTool with a hint."""
+def _check_nodes(app: AppContext, cluster: Cluster) -> None:
+    """Raise JobRunning if a job runs, and ask whether to erase instance stores that hold data.
+
+    Raises MissingTool with a hint without the cluster's key here, click.Abort.
+    """
+    from clusterctl.operations.power import stored_bytes
+
+    name = cluster.name
+    running = [node for node in cluster.nodes if node.state is NodeState.RUNNING]
     try:
         refuse_while_job_runs(app, name, "stopping the nodes ends it")
+        with app.open(name) as access:
+            stored = stored_bytes(access, running)
     except MissingTool as error:
         raise MissingTool(
             f"cannot ask whether a job runs: {error.message}",
             "copy the folder from the machine that ran `up`, or stop the nodes without asking: "
             f"clusterctl stop {name} --force",
         ) from error
+    full = [one.host for one in stored.outcomes if one.value]
+    silent = fold_hosts([one.host for one in stored.failures])
+    if full:
+        size = format_bytes(sum(stored.values))
+        output.note(f"stopping erases {size} on the instance store of {fold_hosts(full)}")
+    if silent:
+        output.note(f"{silent}: not known whether an instance store holds data, which is lost")
+    if full or silent:
+        output.confirm(f"Stop the nodes of {name}?", False)
 
 
 @click.command(cls=ClusterCommand, explicit=True)

@@ -44,10 +44,11 @@ def limits_words(limits: Limits) -> str:
         "budget_usd": format_usd,
         "max_hourly_usd": lambda value: f"{format_usd(value)} an hour",
         "idle_minutes": lambda value: f"stops after {_length(value, 'min', 60)} idle",
+        "idle_erases_store": lambda _: "which erases instance stores",
         "stopped_days": lambda value: f"goes after {_length(value, 'd', 86400)} stopped",
     }
     values = {name: getattr(limits, name) for name in words}
-    return ", ".join(words[name](value) for name, value in values.items() if value is not None)
+    return ", ".join(words[name](value) for name, value in values.items() if value)
 
 
 def _length(value: float, unit: str, unit_s: float) -> str:
@@ -69,7 +70,7 @@ def spending_data(money: Spending) -> dict[str, Any]:
         "complete": money.complete,
         "price_source": money.price_source,
         "since": money.since.isoformat(),
-        "limits": {name: value for name, value in vars(money.limits).items() if value is not None},
+        "limits": {name: value for name, value in vars(money.limits).items() if value},
         "ends_in_s": None if money.ends_in_h is None else round(money.ends_in_h * 3600),
         "ended_by": money.ended_by or None,
         "findings": [output.finding_data(finding) for finding in money.findings],

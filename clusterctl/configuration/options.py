@@ -307,6 +307,13 @@ LAUNCH = (
         per=60,
     ),
     Option(
+        "idle-stop-erases-store",
+        ValueKind.FLAG,
+        "Idleness stops nodes whose instance store holds data, too, and so erases it.",
+        "limits.idle_erases_store",
+        builtin="false",
+    ),
+    Option(
         "stopped-days",
         ValueKind.NUMBER,
         "A cluster that idleness has stopped is due for removal after so many days.",

@@ -159,7 +159,8 @@ class Limits:
 
     The guard on the nodes enforces `max_hours`, `budget_usd` and `idle_minutes`, without the user's
     machine. A cluster that was stopped because it was idle is due for removal after `stopped_days`.
-    Raises UsageError for a value out of range, and for `stopped_days` without `idle_minutes`.
+    A node whose instance store holds data counts as idle only with `idle_erases_store`. Raises
+    UsageError for a value out of range, and for these two without `idle_minutes`.
     """
 
     max_hours: float | None = None
@@ -167,6 +168,7 @@ class Limits:
     max_hourly_usd: float | None = None
     idle_minutes: float | None = None
     stopped_days: float | None = None
+    idle_erases_store: bool = False
 
     @property
     def ends(self) -> bool:
@@ -184,11 +186,17 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value is not None and not 0 < value < 1e9:
+            is_set = value is not None and not isinstance(value, bool)
+            if is_set and not 0 < value < 1e9:
                 raise UsageError(f"not a limit for {name.replace('_', ' ')}: {value:g}")
         if self.stopped_days and not self.idle_minutes:
             raise UsageError(
                 "a time after which a stopped cluster is removed needs an idle time that stops it",
+                "give --idle-stop too",
+            )
+        if self.idle_erases_store and not self.idle_minutes:
+            raise UsageError(
+                "--idle-stop-erases-store changes what --idle-stop does, which is not given",
                 "give --idle-stop too",
             )
 

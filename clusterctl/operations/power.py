@@ -9,9 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.cluster import Cluster, Market, NodeState
-from clusterctl.domain.errors import ClusterctlError, NoSuchCluster, UsageError, no_such_cluster
+from clusterctl.bootstrap.inspection import STORE
+from clusterctl.domain.cluster import Cluster, Market, Node, NodeState
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    CommandFailed,
+    NoSuchCluster,
+    UsageError,
+    no_such_cluster,
+)
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.results import CommandResult, FanoutResult, last_line, parse_outputs
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.errors import backoff_delays
 from clusterctl.ec2.instances import (
@@ -29,6 +37,13 @@ from clusterctl.operations.up import UpReport, bring_up
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+
+    from clusterctl.operations.access import Access
+
+# For one question to one node.
+TIMEOUT_S = 30.0
+# A store that holds less is empty: a new file system counts its own tables as used.
+EMPTY_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,24 @@ def stop(
         ran = _stop(client, there, launcher.timeouts)
         stopped = _await_stopped(client, name, launcher.timeouts, ran)
         return StopReport(stopped, tuple(ran), billing_reservations(there))
+
+
+def stored_bytes(access: Access, nodes: Sequence[Node]) -> FanoutResult[int]:
+    """Return how many bytes each node's instance store holds; 0 also for a node without one.
+
+    A node that does not say is a failure.
+    """
+    targets = [access.target(node) for node in nodes]
+    command = f"! mountpoint -q {STORE} || df -B1 --output=used {STORE}"
+    return parse_outputs(access.connections.run_all(targets, command, timeout_s=TIMEOUT_S), _used)
+
+
+def _used(result: CommandResult) -> int:
+    """Read what `df --output=used` printed. Raises CommandFailed."""
+    last = last_line(result.stdout) if result.stdout.strip() else "0"
+    if not result.ok or not last.strip().isdigit():
+        raise CommandFailed(result.host, f"cannot say what is on {STORE}: {result.stderr.strip()}")
+    return int(last) if int(last) > EMPTY_BYTES else 0
 
 
 def start(launcher: Launcher, name: str) -> UpReport:

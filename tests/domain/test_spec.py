@@ -92,6 +92,12 @@ def test_limits_that_are_none(field, value):
     assert field.replace("_", " ") in caught.value.message
 
 
+def test_what_idleness_may_erase_needs_an_idle_time():
+    with pytest.raises(UsageError) as caught:
+        Limits(idle_erases_store=True)
+    assert "--idle-stop" in caught.value.hint
+
+
 def test_an_end_for_a_stopped_cluster_needs_something_that_stops_it():
     with pytest.raises(UsageError) as caught:
         Limits(stopped_days=3)

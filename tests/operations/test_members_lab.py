@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -112,6 +114,26 @@ def test_a_stopped_cluster_starts_again(clusterctl, ec2, name):
     assert [found.node.public_ip for found in find_instances(ec2, name)] != public
     argv = ["ssh", "-F", str(clusterctl.home / name / "ssh_config"), f"{name}-1", "true"]
     assert subprocess.run(argv, check=False, env=os.environ).returncode == 0
+
+
+def test_a_stop_that_erases_data_on_an_instance_store_asks_on_a_terminal(
+    clusterctl, name, monkeypatch
+):
+    assert clusterctl("up", name, "--nodes", "2", "--instance-type", "g5.xlarge").status == 0
+    filled = "head -c 20M /dev/zero >/opt/dlami/nvme/weights"
+    assert clusterctl("run", name, "--nodes", "1", filled).status == 0
+    with monkeypatch.context() as there:
+        there.setattr(sys.stderr, "isatty", lambda: True)
+        terminal = io.StringIO("n\n")
+        terminal.isatty = lambda: True
+        there.setattr("sys.stdin", terminal)
+        refused = clusterctl("stop", name)
+    assert refused.status == 130
+    assert f"stopping erases 20.0 MiB on the instance store of {name}-1" in refused.err
+    assert f"Stop the nodes of {name}?" in refused.err + refused.out
+    assert clusterctl("run", name, "true").status == 0
+    stopped = clusterctl("stop", name)
+    assert (stopped.status, "stopping erases 20.0 MiB" in stopped.err) == (0, True)
 
 
 def test_no_such_cluster(clusterctl):

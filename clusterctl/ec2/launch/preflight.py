@@ -279,17 +279,27 @@ def limit_findings(seen: Observed) -> Iterator[Finding]:
 
 
 def store(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
-    """Warn of limits that stop nodes with an instance store, which a stop erases.
+    """Say how limits that stop nodes treat an instance store, which a stop erases.
 
     (EC2 user guide, "Data persistence for Amazon EC2 instance store volumes".)
     """
     limits = context.spec.limits
-    if machine.store_gb and limits.idle_minutes and limits.at_power_off == "stop":
+    if not machine.store_gb or not limits.idle_minutes:
+        return
+    which = f"the instance store of {machine.name}, {machine.store_gb:,} GB at /opt/dlami/nvme"
+    if limits.idle_erases_store:
         yield Finding.warning(
             "limits.store",
-            f"each stop erases the instance store of {machine.name}, {machine.store_gb:,} GB at "
-            "/opt/dlami/nvme: idleness stops the nodes",
-            "keep what is to last on the root volume or in S3, or leave --idle-stop out",
+            f"each stop erases {which}: idleness stops the nodes, whatever is on it",
+            "keep what is to last on the root volume or in S3",
+        )
+    else:
+        yield Finding.warning(
+            "limits.store",
+            f"each stop erases {which}: nodes do not count as idle while data is on it"
+            + (", but the end of the time stops them all the same" if limits.ends else ""),
+            "keep what is to last on the root volume or in S3; --idle-stop-erases-store has "
+            "idleness stop such nodes, too",
         )
 
 

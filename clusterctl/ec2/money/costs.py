@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
+from typing import Any
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Limits, Market, NodeState
 from clusterctl.domain.findings import Finding
@@ -24,6 +25,7 @@ _FIELDS = {
     "max-hourly": "max_hourly_usd",
     "idle-minutes": "idle_minutes",
     "stopped-days": "stopped_days",
+    "idle-erases-store": "idle_erases_store",
 }
 _PART = re.compile(r"([a-z-]+)=(\d{1,9}(?:\.\d{1,6})?)", re.ASCII)
 
@@ -31,7 +33,7 @@ _PART = re.compile(r"([a-z-]+)=(\d{1,9}(?:\.\d{1,6})?)", re.ASCII)
 def format_limits(limits: Limits) -> str:
     """Return the limits as text for the tag, such as `max-hours=8 budget=500`; empty for none."""
     values = {key: getattr(limits, field) for key, field in _FIELDS.items()}
-    return " ".join(f"{key}={_number(value)}" for key, value in values.items() if value is not None)
+    return " ".join(f"{key}={_number(value)}" for key, value in values.items() if value)
 
 
 def parse_limits(text: str) -> Limits:
@@ -39,13 +41,15 @@ def parse_limits(text: str) -> Limits:
 
     Tags can be edited by hand: a part that makes no sense is no limit.
     """
-    found: dict[str, float] = {}
+    found: dict[str, Any] = {}
     for part in text.split():
         match = _PART.fullmatch(part)
         if match and match[1] in _FIELDS and float(match[2]) > 0:
             found[_FIELDS[match[1]]] = float(match[2])
     if "idle_minutes" not in found:
         found.pop("stopped_days", None)
+        found.pop("idle_erases_store", None)
+    found["idle_erases_store"] = "idle_erases_store" in found
     return Limits(**found)
 
 

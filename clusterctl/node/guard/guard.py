@@ -106,7 +106,7 @@ class IdleWatch:
         return interval, f"idle for {for_s / 60:.0f} minutes: no job, no login, quiet GPUs"
 
     def _busy(self, settings: GuardSettings) -> list[str]:
-        found = self._compare(settings.name, look())
+        found = self._compare(settings.name, look(not settings.erases_store))
         if not found and settings.index == 0:
             for worker, answer in workers.ask(settings, settings.workers):
                 if isinstance(answer, NodeActivity):
@@ -276,7 +276,7 @@ def main() -> None:
     if command == "run":
         guard(GuardFiles(*arguments), sys.argv[0])
     elif command == "look":
-        print(json.dumps(look().as_data()))
+        print(json.dumps(look(not SettingsFile(GuardFiles()).value.erases_store).as_data()))
     elif command == "off":
         print("off", flush=True)
         announce(GuardFiles(), f"this machine is switched off now: {' '.join(arguments)}")

@@ -20,6 +20,10 @@ MPI = ("mpirun", "mpiexec", "orterun", "prterun", "orted", "prted", "ompi_prted"
 # `sshd-session: ...`.
 LOGIN = re.compile(r"sshd(?:-session)?: (\S+)@(\S+)")
 BUSY_GPU_PERCENT = 5
+# Where Deep Learning AMIs mount the instance store. It holds data from this size on, which is less
+# than a checkpoint, or this number of files.
+STORE = "/opt/dlami/nvme"
+STORE_BYTES, STORE_FILES = 16 * 2**20, 1000
 SMI_TIMEOUT_S = 30.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -59,12 +63,15 @@ def parse_activity(data: dict[str, Any]) -> NodeActivity:
         raise ValueError(f"not what a guard prints: {wrong}") from None
 
 
-def look() -> NodeActivity:
-    """Return the activity of this node. nvidia-smi is slow, so it runs only if all else is idle."""
+def look(keeps_store: bool) -> NodeActivity:
+    """Return the activity of this node. nvidia-smi is slow, so it runs only if all else is idle.
+
+    With `keeps_store` data on the instance store counts as activity.
+    """
     processes = all_processes()
     busy = [*jobs(processes), *logins(processes, os.getpid())]
     if not busy:
-        busy = gpus()
+        busy = gpus() or (stored() if keeps_store else [])
     # The time of a process that has ended is in its parent's.
     cpu_s = sum(process.cpu_s for process in processes.values())
     return NodeActivity(tuple(busy), round(cpu_s, 2), time.clock_gettime(time.CLOCK_BOOTTIME))
@@ -156,6 +163,24 @@ def gpus() -> list[str]:
     except OSError as hangs:
         busy.append(f"nvidia-smi: {hangs}")
     return busy
+
+
+def stored(folder: str = STORE) -> list[str]:
+    """Return why an instance store's data makes this node busy: stopping the node would erase it.
+
+    Files are counted, because an empty file system may count its own tables as used.
+    """
+    if not os.path.ismount(folder):  # noqa: PTH114
+        return []
+    size = files = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += os.lstat(os.path.join(place, name)).st_blocks * 512  # noqa: PTH116,PTH118
+            files += 1
+            if size >= STORE_BYTES or files >= STORE_FILES:
+                return [f"data on {folder}, which a stop erases"]
+    return []
 
 
 def has_nvidia_card() -> bool:

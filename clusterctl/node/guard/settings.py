@@ -29,8 +29,9 @@ class GuardSettings:
     the node part of its cluster, and in quarantine. The head node (index 0) decides for all its
     `workers` whether the cluster is idle, and logs in to them as `user`. `at_power_off` is what EC2
     does when the machine switches itself off: `stop` keeps the disks, `terminate` deletes them;
-    empty if it is not known. `block_ends_at` is the Unix time at which EC2 begins to terminate the
-    machines of its Capacity Block.
+    empty if it is not known. `erases_store` is set if idleness may stop a node with data on its
+    instance store, which that erases. `block_ends_at` is the Unix time at which EC2 begins to
+    terminate the machines of its Capacity Block.
     """
 
     cluster: str
@@ -44,6 +45,7 @@ class GuardSettings:
     imds: str = IMDS
     at_power_off: str = ""
     block_ends_at: float | None = None
+    erases_store: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError if a value is invalid."""
@@ -58,8 +60,9 @@ class GuardSettings:
                 raise ValueError(f"not a name or address: {word!r}")
         if self.index is not None and not _is_index(self.index):
             raise ValueError(f"not an index: {self.index!r}")
-        if not isinstance(self.spot, bool):
-            raise ValueError(f"spot is true or false, not {self.spot!r}")
+        for name in ("spot", "erases_store"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is true or false, not {getattr(self, name)!r}")
         if self.at_power_off not in ("", "stop", "terminate"):
             raise ValueError(f"at a power-off EC2 stops or terminates: {self.at_power_off!r}")
         if not isinstance(self.imds, str) or not self.imds.startswith("http://"):

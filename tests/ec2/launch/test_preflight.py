@@ -121,6 +121,14 @@ FOUND = {
         offering(replace(PLAIN, store_gb=8000)),
         asked(limits=Limits(idle_minutes=30)),
     ),
+    "limits.store with an end": (
+        offering(replace(PLAIN, store_gb=8000)),
+        asked(limits=Limits(idle_minutes=30, max_hours=8)),
+    ),
+    "limits.store given up": (
+        offering(replace(PLAIN, store_gb=8000)),
+        asked(limits=Limits(idle_minutes=30, idle_erases_store=True)),
+    ),
     "disk.load": (NOTHING, asked(disk=Disk(load_mib_s=301))),
     "disk.load of many": (NOTHING, asked(nodes=20, disk=Disk(load_mib_s=300))),
     "disk.iops": (NOTHING, asked(disk=Disk(iops=80_000))),

@@ -137,6 +137,10 @@ def test_what_cannot_be_kept_is_named():
             Limits(8, 100, 90, 30, 3),
             "max-hours=8 budget=100 max-hourly=90 idle-minutes=30 stopped-days=3",
         ),
+        (
+            Limits(idle_minutes=30, idle_erases_store=True),
+            "idle-minutes=30 idle-erases-store=1",
+        ),
         (Limits(max_hours=0.25, budget_usd=1234567.89), "max-hours=0.25 budget=1234567.89"),
     ],
 )
@@ -159,6 +163,8 @@ def test_limits_come_back_as_they_were(limits, text):
         ("budget=5 budget=7", Limits(budget_usd=7)),
         # Nothing stops the cluster, so there is no stop from which to count the days.
         ("stopped-days=3", Limits()),
+        ("idle-erases-store=1", Limits()),
+        ("idle-minutes=5 idle-erases-store=0", Limits(idle_minutes=5)),
         ("budget=\N{ARABIC-INDIC DIGIT FIVE}", Limits()),
         ("\0" * 256, Limits()),
     ],

@@ -118,6 +118,7 @@ class Launcher:
         behaviour: str = "stop",
         user_data: bytes = b"",
         await_login: bool = True,
+        instance_type: str = "p3.2xlarge",
     ) -> GuardedNodes:
         # Do not wait for a machine that may end itself at any moment.
         start = self.made.up if await_login else self.made.request
@@ -125,6 +126,7 @@ class Launcher:
             MinCount=count,
             MaxCount=count,
             KeyName=self.key_name,
+            InstanceType=instance_type,
             InstanceInitiatedShutdownBehavior=behaviour,
             **({"UserData": user_data} if user_data else {}),
         )

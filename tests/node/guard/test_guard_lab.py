@@ -101,6 +101,27 @@ def test_a_job_keeps_it_up_until_it_ends(launch):
     node.is_off(0)
 
 
+@pytest.mark.parametrize("worker", [0, 1])
+def test_data_on_an_instance_store_keeps_all_up_unless_the_user_gives_it_up(launch, worker):
+    cluster = launch(worker + 1, instance_type="g5.xlarge")
+    cluster.joined()
+    cluster.on(worker, "head -c 20M /dev/zero >/opt/dlami/nvme/weights; sync")
+    cluster.on(0, HISTORY)
+    for index in range(worker, -1, -1):
+        cluster.tell(index, idle_s=3)
+
+    def by_the_data_alone():
+        alone = [one for one in cluster.history(0) if one.get("busy") and len(one["busy"]) == 1]
+        return [one for one in alone if "data on /opt/dlami/nvme" in one["busy"][0]]
+
+    wait_until(by_the_data_alone, "a look while nobody is logged in")
+    assert {one["idle_for_s"] for one in by_the_data_alone()} == {0}
+    assert by_the_data_alone()[0]["busy"][0].startswith(f"demo-{worker}: ")
+    for index in range(worker, -1, -1):
+        cluster.tell(index, idle_s=3, erases_store=True)
+    cluster.is_off(0)
+
+
 @pytest.mark.all
 def test_a_login_keeps_it_up_until_it_ends(launch):
     node = launch()
