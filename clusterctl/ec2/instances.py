@@ -436,6 +436,19 @@ def find_user_data(client: EC2Client, instance_id: str) -> bytes:
     return base64.b64decode((answer.get("UserData") or {}).get("Value", ""))
 
 
+def name_each(client: EC2Client, instances: Iterable[Instance]) -> None:
+    """Give each instance its node's name, as in `demo-3`. RunInstances gives all the same.
+
+    Consoles, bills and AWS's mails of retirements show it. Raises AwsError.
+    """
+
+    def one(instance: Instance) -> None:
+        tag(client, [instance.node.instance_id], {"Name": instance.node.name})
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(one, instances))
+
+
 def set_at_power_off(client: EC2Client, instance_ids: Iterable[str], behavior: str) -> None:
     """Have EC2 `stop` or `terminate` these instances when they power themselves off.
 

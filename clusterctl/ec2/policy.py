@@ -150,7 +150,7 @@ def operator_policy(
             "TagOwn",
             [*actions_of(OPERATOR, Scope.TAG), *actions_of(OPERATOR, Scope.UNTAG)],
             [bounds.arn("ec2", "*/*")],
-            {**has_tag, "ForAllValues:StringLike": {"aws:TagKeys": ["clusterctl:*"]}},
+            {**has_tag, "ForAllValues:StringLike": {"aws:TagKeys": ["clusterctl:*", "Name"]}},
         ),
         _allow("ManageOwn", actions_of(OPERATOR, Scope.OWN), [bounds.arn("ec2", "*/*")], has_tag),
         _allow(

@@ -18,7 +18,14 @@ from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import StillShuttingDown, terminate
 from clusterctl.ec2.errors import backoff_delays, outcome_unknown, throttled, translated
-from clusterctl.ec2.instances import PRESENT, Instance, find_instances, find_states, tag
+from clusterctl.ec2.instances import (
+    PRESENT,
+    Instance,
+    find_instances,
+    find_states,
+    name_each,
+    tag,
+)
 from clusterctl.ec2.launch.request import Step
 
 if TYPE_CHECKING:
@@ -165,6 +172,11 @@ class Attempt:
         alive = tuple(found for found in made if found.node.state in AWAKE)
         if len(alive) < len(ids):
             self._handle_deaths(request, made, alive)
+        try:
+            name_each(self.client, alive)
+        except AwsError as refused:
+            # Nothing depends on these names.
+            self.on_step(f"the nodes have one name in EC2's console: {refused.message}")
         return alive
 
     def _numbered(self, made: tuple[Instance, ...]) -> tuple[Instance, ...]:

@@ -12,7 +12,7 @@ from clusterctl.domain.cluster import ClusterSpec, Market
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2.instances import find_instances, launched_with
 from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, SentLaunch, read_launches, write_launches
-from clusterctl.lab.faults.kinds import SameIndex
+from clusterctl.lab.faults.kinds import ApiError, SameIndex
 from tests.ec2.launching import Trouble, faults, launches, refused
 from tests.moto_ec2 import NEW_IMAGE
 
@@ -37,6 +37,18 @@ def test_from_nothing_each_launch_written_down_before_it_is_sent(launches):
     assert launches.written == [[request["ClientToken"]]] == [["launch-0"]]
     assert request["NetworkInterfaces"][0]["Groups"][0].startswith("sg-")
     assert unsettled(launches) == []
+
+
+def test_each_node_has_its_own_name_in_the_console(launches):
+    launches.up(SPEC)
+    found = find_instances(launches.client, "demo")
+    assert [one.tags["Name"] for one in found] == ["demo-0", "demo-1", "demo-2"]
+
+
+def test_a_policy_that_does_not_let_names_change_ends_no_launch(launches, faults):
+    faults(ApiError("CreateTags", "UnauthorizedOperation"))
+    assert len(launches.up(SPEC)) == 3
+    assert launches.told[-1].startswith("the nodes have one name in EC2's console: ")
 
 
 @pytest.mark.parametrize(
