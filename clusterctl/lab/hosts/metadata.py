@@ -59,7 +59,7 @@ def _meta_data(instance: LabInstance) -> Tree:
         "ami-id": instance.image_id,
         "ami-launch-index": str(instance.ami_launch_index),
         "ami-manifest-path": "(unknown)",
-        "events": {"recommendations": {}},
+        "events": {"maintenance": {"scheduled": _scheduled(instance)}, "recommendations": {}},
         "hostname": instance.private_dns_name,
         "instance-action": "none",
         "instance-id": instance.id,
@@ -115,8 +115,27 @@ def _notices(instance: LabInstance) -> Tree:
     given = json.dumps({"noticeTime": notice.given.strftime(TIME)})
     return {
         "spot": {"instance-action": action, "termination-time": ends},
-        "events": {"recommendations": {"rebalance": given}},
+        "events": {
+            "maintenance": {"scheduled": _scheduled(instance)},
+            "recommendations": {"rebalance": given},
+        },
     }
+
+
+def _scheduled(instance: LabInstance) -> str:
+    """Return the scheduled events, a list in JSON."""
+    return json.dumps(
+        [
+            {
+                "NotBefore": event["NotBefore"].strftime("%d %b %Y %H:%M:%S GMT"),
+                "Code": event["Code"],
+                "Description": event["Description"],
+                "EventId": event["InstanceEventId"],
+                "State": "active",
+            }
+            for event in instance.events
+        ]
+    )
 
 
 def _tags(instance: LabInstance) -> Tree:

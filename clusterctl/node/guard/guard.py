@@ -25,7 +25,7 @@ from clusterctl.node.guard.clock import BootClock, GuardFiles, Moment, put, read
 from clusterctl.node.guard.look import NodeActivity, look
 from clusterctl.node.guard.power import PowerOff, announce, off_soon
 from clusterctl.node.guard.settings import GuardSettings, parse_settings
-from clusterctl.node.guard.spot import Notices, SpotWatch, why_taken
+from clusterctl.node.guard.spot import EventWatch, Notices, SpotWatch, why_taken
 
 TICK_S = 1.0
 STATE_EVERY_S = 5.0
@@ -135,6 +135,7 @@ class Guard:
         self._idle = IdleWatch(place)
         self._notices = Notices(place, lambda: self._settings.value.name)
         self._spot = SpotWatch(self._notices, place.log)
+        self._events = EventWatch(place)
         self._off = PowerOff(place)
         self._warned: float | None = None
         self._block_warned: float | None = None
@@ -143,8 +144,13 @@ class Guard:
 
     def run(self) -> None:
         """Run until there is nothing to guard. Raises nothing."""
-        watches = (self._watch_idleness, self._watch_spot, self._watch_workers)
-        for name, step in zip(("idle", "spot", "workers"), watches):
+        watches = {
+            "idle": self._watch_idleness,
+            "spot": self._watch_spot,
+            "workers": self._watch_workers,
+            "events": lambda: self._events.step(self._settings.value),
+        }
+        for name, step in watches.items():
             threading.Thread(target=self._forever, args=(name, step), daemon=True).start()
         while self._attempt("guard", self._tick, True):
             time.sleep(TICK_S)

@@ -1,4 +1,4 @@
-"""Notices that EC2 is about to take machines away, and how the job hears of them."""
+"""Notices that EC2 is about to take machines away or to service them, and how the job hears."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ TIMEOUT_S = 2.0
 TOKEN_TTL_S = 21600
 ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
+# Events that EC2 has scheduled, such as a retirement. They strike days later.
+SCHEDULED = "/latest/meta-data/events/maintenance/scheduled"
+SCHEDULED_POLL_S = 300.0
 
 
 class Imds:
@@ -37,8 +40,17 @@ class Imds:
         self.address = address
         self._token = ""
 
-    def read(self, path: str) -> dict[str, Any] | None:
-        """Return the JSON object at `path`; None if there is none. Raises OSError."""
+    def read(self, path: str) -> dict[str, Any]:
+        """Return the JSON object at `path`; empty if there is none. Raises OSError."""
+        found = self._read(path)
+        return found if isinstance(found, dict) else {}
+
+    def read_all(self, path: str) -> list[dict[str, Any]]:
+        """Return the JSON objects of the list at `path`; none without one. Raises OSError."""
+        found = self._read(path)
+        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+    def _read(self, path: str) -> object:
         if not self._token:
             ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)}
             status, self._token = self._ask("PUT", "/latest/api/token", ttl)
@@ -52,10 +64,9 @@ class Imds:
             self._token = ""
             raise OSError(f"the metadata service answers {status}")
         try:
-            found = json.loads(text)
+            return json.loads(text)
         except ValueError:
             return None
-        return found if isinstance(found, dict) else None
 
     def _ask(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
         where = urlsplit(self.address)
@@ -168,6 +179,28 @@ class SpotWatch:
         is_head = settings.index == 0
         if self._notices.taken(notice, why_taken(notice), tell_rank=is_head) and is_head:
             workers.pass_on(settings, settings.workers, notice)
+
+
+class EventWatch:
+    """Announces each event that EC2 has scheduled for this machine once."""
+
+    def __init__(self, place: GuardFiles) -> None:
+        self._place = place
+        self._said: set[str] = set()
+
+    def step(self, settings: GuardSettings) -> float:
+        """Ask once. Return the seconds until the next time."""
+        try:
+            scheduled = Imds(settings.imds).read_all(SCHEDULED)
+        except OSError:
+            # `status` and `doctor` ask EC2 itself.
+            return SCHEDULED_POLL_S
+        for event in scheduled:
+            what = f"{event.get('Code')} for this machine, from {event.get('NotBefore')} on"
+            if event.get("State", "active") == "active" and what not in self._said:
+                self._said.add(what)
+                announce(self._place, f"EC2 has scheduled {what}")
+        return SCHEDULED_POLL_S
 
 
 def why_taken(notice: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from clusterctl.bootstrap.guard import guard_update_script, guard_user_data
 from clusterctl.node.guard.settings import GuardSettings
+from tests.lab.conftest import LabFaults
 from tests.lab.running import wait_until
 from tests.node.guard.guard_lab import HISTORY, RANK, Launcher, soon
 
@@ -35,6 +36,22 @@ def test_armed_by_user_data_it_ends_a_machine_that_nobody_ever_logged_in_to(laun
     settings = guard_user_data(GuardSettings("demo", lifetime_s=3))
     node = launch(behaviour="terminate", user_data=settings, await_login=False)
     node.is_off(0, "terminated")
+
+
+def test_an_event_that_ec2_has_scheduled_is_announced_once(launch, lab):
+    node = launch()
+    faults = LabFaults(lab)
+    faults("event", instance_id=node.nodes[0]["InstanceId"], code="instance-stop", in_s=86400)
+    try:
+        node.tell(0, lifetime_s=1e6)
+        log = "cat /var/log/clusterctl-guard.log 2>/dev/null || :"
+        said = "EC2 has scheduled instance-stop for this machine, from "
+        wait_until(lambda: said in node.on(0, log), "the event in the log")
+        asked = node.state(0)["at"]
+        wait_until(lambda: node.state(0)["at"] > asked, "a later state")
+        assert node.on(0, log).count(said) == 1
+    finally:
+        faults.clear()
 
 
 @pytest.mark.all
