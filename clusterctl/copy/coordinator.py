@@ -179,7 +179,7 @@ class Coordinator:
 
     def _has_gap(self, peer: Peer, told: Gap) -> None:
         if peer.gap is None and peer in self.net.order:
-            peer.gap, peer.data_at = told, self.now
+            peer.gap, peer.data_at, peer.connected = told, self.now, True
             peer.warn(told.warnings)
             if peer.state is PeerState.COMPARING:
                 peer.state = PeerState.CHAIN
@@ -231,9 +231,13 @@ class Coordinator:
             if peer.alive and peer.heard_at is not None and self.now - peer.heard_at >= limit:
                 begun = peer.state is not PeerState.CONNECTING
                 self._fail(peer, failures.not_responding_error(peer.name, limit, begun))
+        for peer in self.net.peers.values():
+            told, for_s = peer.progress, self.now - peer.moved_at
+            if peer.alive and told and told.step and for_s >= timeouts.hung_s and left:
+                self._fail(peer, failures.hung_error(peer.name, told.step, told.path, for_s))
         for peer in left:
             if peer.alive and self.health.is_stuck(peer, self.now):
-                self._fail(peer, failures.no_data_error(peer.name, timeouts.give_up_s))
+                self._fail(peer, failures.no_data_error(peer.name, timeouts.give_up_s, peer.cut))
 
     def _end_without_source(self) -> None:
         """Give up if the source is gone and no living target has every block.
@@ -288,7 +292,7 @@ class Coordinator:
     def _join(self, peer: Peer) -> None:
         self.net.order.append(peer)
         peer.state = PeerState.COMPARING
-        peer.joined_at = peer.linked_at = peer.data_at = self.now
+        peer.joined_at = peer.linked_at = peer.data_at = peer.moved_at = self.now
         self._order(peer, self._begin_order)
 
     @property
@@ -310,7 +314,9 @@ class Coordinator:
     def _relink(self) -> None:
         for peer, wanted in list(self.net.wanted_links()):
             if wanted is None:
-                self._fail(peer, failures.unreachable_error(peer.name, peer.unreachable))
+                # One that has had a connection waits until it may try again.
+                if not peer.connected:
+                    self._fail(peer, failures.unreachable_error(peer.name, peer.unreachable))
             elif wanted != peer.upstream:
                 self._link(peer, wanted)
 
@@ -322,7 +328,7 @@ class Coordinator:
         for other in self.net.order:
             if other.upstream and other.upstream in (name, peer.upstream):
                 other.linked_at = self.now
-        peer.upstream, peer.linked_at = name, self.now
+        peer.upstream, peer.linked_at, peer.ordered_at = name, self.now, self.now
         if peer.progress:
             # `behind` counts blocks of the previous upstream.
             peer.progress = peer.progress._replace(behind=NOT_TOLD)

@@ -63,9 +63,20 @@ def not_responding_error(host: str, limit_s: float, begun: bool) -> ClusterctlEr
     return ClusterctlError(what, hint) if host == SOURCE else _timeout(host, what, hint)
 
 
-def no_data_error(host: str, limit_s: float) -> ClusterctlError:
-    """Return the error for a relay that responds but gets no data: its disk or network hangs."""
-    return _timeout(host, f"got nothing for {limit_s:g} s, and others did")
+def no_data_error(host: str, limit_s: float, cut: str) -> ClusterctlError:
+    """Return the error for a relay that responds but gets no data.
+
+    `cut` is why it has no connection to its upstream; empty if it has one.
+    """
+    why = f"its connections fail: {cut}" if cut else "though there was data for it"
+    return _timeout(host, f"got nothing for {limit_s:g} s: {why}")
+
+
+def hung_error(host: str, step: str, path: str, for_s: float) -> ClusterctlError:
+    """Return the error for a relay that responds, but hangs in a step with a file."""
+    what = f"it hangs {step} {printable(path)}: nothing went on for {for_s:.0f} s"
+    hint = f"look at that disk or file system (dmesg, df); then {AGAIN}"
+    return ClusterctlError(what, hint) if host == SOURCE else _timeout(host, what, hint)
 
 
 def unreachable_error(host: str, tried: Mapping[str, str]) -> ClusterctlError:

@@ -1,7 +1,9 @@
-"""Finds nodes that hold back others, from silence, slowness and lost connections.
+"""Finds nodes that hold back others, by their heartbeats and the rates of their data.
 
-The gain from each rule was measured in simulated time (tests/copy/simulated.py; docs/copy-model.md
-has the table).
+A connection that is lost says nothing about the peer: the node opens it again. Only a node that has
+had no connection at all for some time is linked anew, and one that got a damaged block. The gain
+from each rule was measured in simulated time (tests/copy/simulated.py; docs/copy-model.md has the
+table).
 """
 
 from __future__ import annotations
@@ -19,19 +21,19 @@ LAG_S = 1.0
 EVEN_SHARE = 0.8
 # How often the first node may be tried at the end of the chain.
 ROTATIONS = 2
-# How many lost connections to the source a node may report before it has to avoid the source.
-SOURCE_RETRIES = 3
-# A loss is judged this many seconds after its report. Of several connections perhaps only one is
-# lost: data that arrives in the meantime shows that the others work.
-SETTLED_S = 0.5
+# How many orders to connect to the source a node may get in vain, if it never had any connection.
+SOURCE_RETRIES = 2
 
 
 class _Loss(NamedTuple):
-    """A node's report that it gets nothing from its upstream."""
+    """A node's report that it has no connection to its upstream, or got a damaged block from it."""
 
-    upstream: str
+    told: Lost
     at: float
-    why: str
+
+    @property
+    def why(self) -> str:
+        return printable(self.told.why or self.told.kind or "lost")
 
 
 class Health:
@@ -40,25 +42,30 @@ class Health:
     def __init__(self, topology: Topology, timeouts: CopyTimeouts) -> None:
         self._net, self._timeouts = topology, timeouts
         self._losses: dict[str, _Loss] = {}
+        # Since when each node's upstream has something that the node lacks.
+        self._could_since: dict[str, float] = {}
         self._best = 0.0
         self._rotations = 0
         self.data_at: float | None = None
 
     def lost(self, peer: Peer, now: float, told: Lost) -> None:
-        """Record that `peer` gets nothing from its upstream. Ignored for previous upstreams."""
+        """Record a report of `peer` about its upstream. Ignored for previous upstreams."""
         if told.upstream and told.upstream == peer.upstream:
-            why = printable(told.why or told.kind or "lost")
-            self._losses[peer.name] = _Loss(told.upstream, now, why)
+            peer.connected = peer.connected or told.worked
+            self._losses[peer.name] = _Loss(told, now)
 
     def look(self, now: float) -> None:
         """Judge all nodes by what is known at `now`, and change the topology accordingly."""
         net = self._net
+        for peer in net.order:
+            peer.forgive(now)
         if self.data_at is None and any(peer.bytes for peer in net.order):
             self.data_at = now
         # A node on the source's machine copies from disk to disk: its rate sets no standard.
         crossing = [peer for peer in net.chain if not net.is_beside_source(peer)]
         self._best = max((peer.rate(now) for peer in crossing), default=0.0)
         self._settle_losses(now)
+        self._feed_starved(now)
         children = net.children()
         self._pass_by_idle(now)
         slow = self._slow(now, children)
@@ -72,12 +79,56 @@ class Health:
 
     def is_stuck(self, peer: Peer, now: float) -> bool:
         """Return whether a node has got nothing for `give_up_s`, though its upstream has more."""
-        for_s = now - max(peer.data_at, peer.joined_at)
-        return (
-            peer.gap is not None
-            and for_s >= self._timeouts.give_up_s
-            and self._net.behind(peer) > 0
-        )
+        if not peer.upstream:  # it has tried all
+            idle_s = now - max(peer.data_at, peer.joined_at)
+            return bool(peer.unreachable) and idle_s >= self._timeouts.give_up_s
+        return self._is_starved(peer, max(peer.data_at, peer.joined_at), now, 1.0)
+
+    def _feed_starved(self, now: float) -> None:
+        """Link nodes anew that get nothing over connections that look open.
+
+        That happens behind a tunnel or a proxy that keeps a connection whose other end is gone.
+        """
+        share = self._timeouts.starved_s / self._timeouts.give_up_s
+        for child in self._net.order:
+            if not self._can_get_more(child):
+                self._could_since.pop(child.name, None)
+                continue
+            self._could_since.setdefault(child.name, now)
+            since = max(child.data_at, child.ordered_at)
+            if self._is_starved(child, since, now, share):
+                if child.upstream != SOURCE:
+                    why = f"nothing came from it for {now - since:.0f} s"
+                    child.avoid(child.upstream, why, now + self._timeouts.avoid_s)
+                child.upstream = ""
+
+    def _can_get_more(self, child: Peer) -> bool:
+        """Return whether a node lacks something that its upstream has."""
+        net = self._net
+        if not (child.alive and child.upstream) or net.is_complete(child):
+            return False
+        if child.gap is None:  # it waits for the manifest, or compares
+            return child.upstream == SOURCE or net.peers[child.upstream].gap is not None
+        return net.behind(child) > 0
+
+    def _is_starved(self, child: Peer, since: float, now: float, share: float) -> bool:
+        """Return whether a node got nothing for this share of `give_up_s`, and there was something.
+
+        A source that reads for it all the time is slow, and nobody is starved.
+        """
+        could_since = self._could_since.get(child.name)
+        if could_since is None:
+            return False
+        limit_s, upstream = share * self._timeouts.give_up_s, self._net.peers[child.upstream]
+        starved_s = now - max(since, could_since)
+        is_busy = child.progress is not None and bool(child.progress.step)  # with its own disk
+        if starved_s < limit_s or is_busy:
+            return False
+        if upstream.name == SOURCE and now - upstream.moved_at < limit_s:
+            fellows = [one for one in self._net.order if one.upstream == SOURCE]
+            passed_over = any(now - one.data_at < limit_s for one in fellows)
+            return passed_over and starved_s >= self._timeouts.give_up_s / 2
+        return child.gap is not None or now - child.moved_at >= limit_s
 
     # Silent, or still comparing
 
@@ -216,34 +267,46 @@ class Health:
             and peer.rate(now) >= self._enough(peer, children)
         )
 
-    # Lost connections
+    # No connection
 
     def _settle_losses(self, now: float) -> None:
-        """Act on reported losses as soon as it is clear what was lost."""
-        net = self._net
+        """Link nodes anew that have no connection to their upstream, or got a damaged block.
+
+        Relays repeat their reports, so one that says too little is dropped.
+        """
+        net, timeouts = self._net, self._timeouts
         for name, loss in list(self._losses.items()):
-            child, upstream = net.peers[name], net.peers[loss.upstream]
-            settled_at = loss.at + SETTLED_S
-            silent_at = max(loss.at, upstream.heard_at or 0.0) + self._timeouts.silent_s
-            if child.upstream != loss.upstream or not (child.alive and upstream.alive):
+            child, upstream = net.peers[name], net.peers[loss.told.upstream]
+            if child.upstream != upstream.name or not (child.alive and upstream.alive):
                 pass
-            elif now < settled_at:
+            elif loss.told.kind == "corrupt":
+                self._ask_another(child, upstream, loss, now)
+            elif loss.told.for_s < timeouts.cut_s or child.data_at > loss.at:
+                pass
+            elif self._is_silent(upstream, now):
+                pass  # its heartbeat decides: see `_pass_by_idle`
+            elif now - child.ordered_at < timeouts.cut_s:
                 continue
-            elif child.data_at > settled_at:
-                pass  # the other connections work
-            elif upstream.name == SOURCE:
-                child.source_losses += 1
-                if child.source_losses > SOURCE_RETRIES:
-                    child.unreachable[SOURCE] = loss.why
-                child.upstream = ""  # the coordinator repeats the order to pull
-            elif (upstream.heard_at or 0.0) > settled_at:
-                self._cannot_pull(child, upstream, loss, now)
-            elif now >= silent_at:
-                net.to_tail(upstream, now, "silent")
-                child.upstream = ""
             else:
-                continue
+                self._cut_off(child, upstream, loss, now)
             del self._losses[name]
+
+    def _ask_another(self, child: Peer, upstream: Peer, loss: _Loss, now: float) -> None:
+        """Have a node pull from another upstream than the one that sent a damaged block."""
+        if upstream.name != SOURCE:
+            child.avoid(upstream.name, loss.why, now + self._timeouts.avoid_s)
+        child.upstream = ""
+
+    def _cut_off(self, child: Peer, upstream: Peer, loss: _Loss, now: float) -> None:
+        """Link a node anew that has no connection to its upstream."""
+        child.cut = loss.why
+        if upstream.name != SOURCE:
+            self._cannot_pull(child, upstream, loss, now)
+            return
+        child.source_losses += 1
+        if not child.connected and child.source_losses > SOURCE_RETRIES:
+            child.avoid(SOURCE, loss.why, now + self._timeouts.avoid_s)
+        child.upstream = ""  # the coordinator repeats the order to pull
 
     def _cannot_pull(self, child: Peer, upstream: Peer, loss: _Loss, now: float) -> None:
         """Move a node that cannot pull from its upstream to the tail, or the upstream.
@@ -255,10 +318,10 @@ class Health:
         if others and not upstream.in_tail:
             net.to_tail(upstream, now, "others cannot pull from it", PeerState.LAST)
             for other in others:
-                del other.unreachable[upstream.name]
+                other.forgive_one(upstream.name)
                 if other.in_tail and not other.unreachable:
                     net.to_chain(other, now, f"back: {upstream.name} was cut off")
             child.upstream = ""
         else:
-            child.unreachable[upstream.name] = loss.why
+            child.avoid(upstream.name, loss.why, now + self._timeouts.avoid_s)
             net.to_tail(child, now, f"cannot pull from {upstream.name}: {loss.why}")

@@ -14,6 +14,8 @@ from clusterctl.transport.connections import Connections
 from clusterctl.transport.reverse_tunnels import HERE, ReverseTunnels
 from clusterctl.transport.target import Target
 
+# What a tunnel that cannot be opened counts as: long enough to be tried anew.
+CUT_FOR_S = 60.0
 # Kinds of `Lost` after which a node gets a tunnel through its SSH connection.
 _BLOCKED = ("refused", "silent", "closed", "denied")
 
@@ -46,9 +48,12 @@ class Routes:
         self._address, self._port = told.address, told.port
         self._tunnels = ReverseTunnels(self._connections, self._address, self._port)
 
-    def lost(self, node: str, kind: str) -> None:
-        """Record that a node gets nothing from the source: its next order leads through SSH."""
-        if kind in _BLOCKED:
+    def lost(self, node: str, told: Lost) -> None:
+        """Record that a node has no connection to the source.
+
+        If there never was one, its next order leads through SSH.
+        """
+        if told.kind in _BLOCKED and not told.worked:
             self._through_ssh.add(node)
 
     def forget(self, node: str) -> None:
@@ -85,7 +90,7 @@ class Routes:
         try:
             address, port = self._tunnels.open(target)
         except ClusterctlError as error:
-            self._inbox.put(target.host, Lost(SOURCE, error.message, "closed"))
+            self._inbox.put(target.host, Lost(SOURCE, error.message, "closed", CUT_FOR_S))
             return
         with self._lock:
             if self._latest[target.host] == latest:

@@ -58,6 +58,10 @@ class CopyTimeouts:
     rotate_s: float = 3.0  # without a relink, before the first node is tried at the end
     worth_s: float = 20.0  # time that must be left of the copy for such a trial
     give_up_s: float = 120.0  # without data, until a node has failed whose upstream has more
+    hung_s: float = 120.0  # in one step, with nothing going on, until a relay has failed
+    cut_s: float = 2.0  # without any connection to its upstream, until a node is linked anew
+    starved_s: float = 15.0  # without data, until a node whose upstream has some is linked anew
+    avoid_s: float = 30.0  # that a node avoids an upstream from which it could not pull
 
 
 @dataclass(eq=False)
@@ -66,8 +70,11 @@ class Peer:
 
     Times are those of the coordinator's clock. `heard_at` is when its last event came, None until
     its command runs. `data_at` is when it last got data. `linked_at` is when it was last relinked,
-    or a node with the same upstream was. `slow_under` are the upstreams under which it was slow.
-    `unreachable` maps upstreams that it could not pull from to the reason.
+    or a node with the same upstream was; `ordered_at` when it was last told from whom to pull.
+    `moved_at` is when something last went on in it. `slow_under` are the upstreams under which it
+    was slow. `unreachable` maps upstreams that it cannot pull from to the reason, until the time in
+    `avoids_until`. `connected`: it has had a connection to some upstream. `cut` is why it has none
+    to its present one, if that is known.
     """
 
     name: str
@@ -80,12 +87,17 @@ class Peer:
     heard_at: float | None = None
     joined_at: float = 0.0
     linked_at: float = 0.0
+    ordered_at: float = 0.0
+    moved_at: float = 0.0
     data_at: float = 0.0
     ended_at: float = 0.0
     upstream: str = ""
     slow_under: set[str] = field(default_factory=set)
     unreachable: dict[str, str] = field(default_factory=dict)
+    avoids_until: dict[str, float] = field(default_factory=dict)
     source_losses: int = 0
+    connected: bool = False
+    cut: str = ""
     moves: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     _window: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=256))
@@ -116,8 +128,12 @@ class Peer:
         told = told._replace(
             blocks=min(told.blocks, most_blocks), bytes=max(told.bytes, self.bytes)
         )
+        before = self.progress or Progress()
         if told.bytes > self.bytes or told.blocks > self.blocks:
-            self.data_at = now
+            self.data_at = self.moved_at = now
+            self.source_losses, self.connected, self.cut = 0, True, ""
+        if (told.step, told.path, told.moves) != (before.step, before.path, before.moves):
+            self.moved_at = now
         self.progress = told
         self._window.append((now, told.bytes))
 
@@ -129,6 +145,19 @@ class Peer:
             return 0.0
         began, first = self._window[0]
         return (self._window[-1][1] - first) / max(now - began, WINDOW_S / 4)
+
+    def avoid(self, upstream: str, why: str, until: float) -> None:
+        """Record that it cannot pull from an upstream, until a time."""
+        self.unreachable[upstream], self.avoids_until[upstream] = why, until
+
+    def forgive(self, now: float) -> None:
+        """Forget the upstreams that it has avoided for long enough."""
+        for name in [one for one, until in self.avoids_until.items() if until <= now]:
+            self.forgive_one(name)
+
+    def forgive_one(self, upstream: str) -> None:
+        """Forget that it avoids an upstream."""
+        del self.unreachable[upstream], self.avoids_until[upstream]
 
     def moved(self, what: str) -> None:
         """Record a move or relink for the report."""

@@ -233,7 +233,7 @@ class _Run:
             if node == SOURCE and isinstance(event, Listening):
                 self._routes.source_listens(event)
             elif isinstance(event, Lost) and event.upstream == SOURCE:
-                self._routes.lost(node, event.kind)
+                self._routes.lost(node, event)
         self._coordinator.handle_event(now, node, event)
 
     def _obey(self, node: str, order: Order) -> None:

@@ -65,7 +65,17 @@ class Node:
     stopped: bool = False
     ordered_at: float = 0.0
     heard_at: float = 0.0
-    lost_told: bool = False
+    lost_at: float = 0.0
+    worked: bool = False
+    # Its connections are open, and nothing comes over them until it is linked anew.
+    muted: bool = False
+    # Its heartbeats come so late, each by another time.
+    late_s: float = 0.0
+    # It reads so slowly that a file takes this long; what it reads goes on.
+    reads_slowly: bool = False
+    # The step in which it hangs.
+    hangs: str = ""
+    moves: int = 0
     told_at: float = -9.0
     told: tuple = ()
     got_at: float | None = None
@@ -112,6 +122,8 @@ class World:
         self.plan = plan or Plan(tuple(self.names))
         self.now = 100.0
         self.beside_source = ""
+        self.later: list[tuple[float, str, Event]] = []
+        self.delays = random.Random(count)
         self.faults: list[tuple[float, Callable[[World], None]]] = []
         self.relinks = 0
         self.coordinator = Coordinator(
@@ -147,6 +159,9 @@ class World:
         for name in names:
             self.all[name].frozen = False
 
+    def read_fast(self) -> None:
+        self.source.up, self.source.reads_slowly = self.rate, False
+
     def run(self, limit_s: float = 3000.0) -> float:
         """Return the simulated seconds until the end. Fail if it does not end."""
         while not self.coordinator.stopped:
@@ -170,6 +185,7 @@ class World:
             self.faults.remove(fault)
             fault[1](self)
         self._speak()
+        self._deliver()
         self._move()
         for name, order in self.coordinator.tick(self.now):
             self._obey(self.all[name], order)
@@ -177,7 +193,19 @@ class World:
             self._no_circle(node)
 
     def _say(self, node: Node, event: Event) -> None:
-        self.coordinator.handle_event(self.now, node.name, event)
+        waiting = [at for at, name, _ in self.later if name == node.name]
+        if node.late_s or waiting:  # events of one node stay in order
+            at = self.now + self.delays.uniform(0, node.late_s)
+            self.later.append((max([at, *waiting]), node.name, event))
+        else:
+            self.coordinator.handle_event(self.now, node.name, event)
+
+    def _deliver(self) -> None:
+        due = [one for one in self.later if one[0] <= self.now]
+        self.later = [one for one in self.later if one[0] > self.now]
+        for _, name, event in due:
+            if not self.all[name].gone:
+                self.coordinator.handle_event(self.now, name, event)
 
     def _speak(self) -> None:
         for number, node in enumerate(self.all.values()):
@@ -202,11 +230,12 @@ class World:
         upstream = self._reached(node)
         if node.begun and not node.has_manifest and upstream and upstream.has_manifest:
             node.has_manifest, node.ready_at = True, self.elapsed_s + node.compare_s
-        if node.ready_at is not None and self.elapsed_s >= node.ready_at and not node.gap_told:
+        ready = node.ready_at is not None and self.elapsed_s >= node.ready_at
+        if ready and not node.gap_told and node.hangs != "comparing":
             node.gap_told = True
             size = (self.blocks - count(node.have)) * self.plan.block_bytes
             self._say(node, Gap(1, size))
-        if node.whole and not node.done_told:
+        if node.whole and not node.done_told and node.hangs != "writing to disk":
             node.done_told, node.got_at = True, self.elapsed_s
             self._say(node, Done(1, node.received))
 
@@ -219,11 +248,16 @@ class World:
         behind, upstream = NOT_TOLD, self.all.get(node.upstream)
         if node.tells_behind and upstream:
             behind = count(node.lacks_of(upstream)) if upstream.gap_told else 0
-        self._say(node, Progress(*figures, behind))
+        node.moves += node.reads_slowly
+        stuck = node.hangs == "comparing" and node.ready_at is not None and not node.gap_told
+        step = node.hangs if stuck or (node.hangs == "writing to disk" and node.whole) else ""
+        step = step or ("reading" if node.reads_slowly else "")
+        path = "/data/x" if step else ""
+        self._say(node, Progress(*figures, behind, step=step, path=path, moves=node.moves))
 
     def _reached(self, node: Node) -> Node | None:
         upstream = self.all.get(node.upstream)
-        ok = upstream and upstream.works and upstream.name not in node.blocked
+        ok = upstream and upstream.works and upstream.name not in node.blocked and not node.muted
         return upstream if ok else None
 
     def _move(self) -> None:
@@ -233,7 +267,7 @@ class World:
                 continue
             upstream = self._reached(node)
             if upstream:
-                node.heard_at = self.now
+                node.heard_at, node.worked = self.now, True
             self._tell_loss(node)
             if upstream and node.gap_told and upstream.gap_told and node.lacks_of(upstream):
                 busy.setdefault(upstream.name, []).append(node)
@@ -257,19 +291,25 @@ class World:
             node.partial = 0.0
 
     def _tell_loss(self, node: Node) -> None:
+        """Say each second that there is no connection, as `TargetRelay._lost` does.
+
+        A new connection to a frozen relay is not answered, and TCP finds after 14 s that a path is
+        cut.
+        """
         upstream = self.all.get(node.upstream)
-        if upstream is None or node.lost_told:
+        if upstream is None or self.now - node.lost_at < 1.0:
             return
+        for_s = self.now - max(node.heard_at, node.ordered_at)
         kind = ""
-        if upstream.name in node.blocked and self.now - node.ordered_at >= 2.0:
+        if upstream.name in node.blocked:
             kind = "refused"
-        elif (upstream.dead and upstream.gone) and self.now - node.ordered_at >= 0.2:
+        elif upstream.dead and upstream.gone:
             kind = "closed"
-        elif not upstream.works and self.now - max(node.heard_at, node.ordered_at) >= 10.0:
-            kind = "silent"
-        if kind:
-            node.lost_told = True
-            self._say(node, Lost(node.upstream, kind, kind))
+        elif not upstream.works:
+            kind, for_s = "silent", for_s - 14.0
+        if kind and for_s >= 1.0:
+            node.lost_at = self.now
+            self._say(node, Lost(node.upstream, kind, kind, for_s, node.worked))
 
     def _obey(self, node: Node, order: Order) -> None:
         if isinstance(order, Begin):
@@ -277,7 +317,8 @@ class World:
         elif isinstance(order, PullFrom):
             assert order.name != node.name
             self.relinks += 1
-            node.upstream, node.ordered_at, node.lost_told = order.name, self.now, False
+            node.upstream, node.ordered_at, node.worked = order.name, self.now, False
+            node.muted = False
         elif isinstance(order, Stop):
             node.stopped = True
 
@@ -292,7 +333,9 @@ class World:
         """Assert that all healthy nodes have everything, and that only unhealthy ones failed."""
         for name, node in self.nodes.items():
             error = self.coordinator.net.peers[name].error
-            if not (node.dead or node.frozen):
+            if node.hangs and not (node.dead or node.frozen):
+                assert error is None or f"it hangs {node.hangs} /data/x" in error.message, error
+            elif not (node.dead or node.frozen):
                 assert error is None, (name, error, self.describe())
                 assert node.whole, (name, self.describe())
 
@@ -330,4 +373,48 @@ def scenario(seed: int) -> World:
         else:
             world.at(when, lambda w, n=name: w.freeze(n))
             world.at(when + rng.uniform(0.5, 10), lambda w, n=name: w.thaw(n))
+    return world
+
+
+def restless(seed: int, steps: int = 50) -> World:
+    """Return a cluster to which something happens at each of `steps` random times.
+
+    Connections are cut for seconds, or stay open and carry nothing; heartbeats race; the source
+    reads slowly; nodes hang in a step, freeze, or die. At least one node stays healthy. What is
+    cut is whole again before anybody has to give up.
+    """
+    rng = random.Random(f"restless {seed}")
+    count = rng.randint(2, 8)
+    world = World(count, blocks=rng.choice([64, 200]), rate=rng.choice([1, 5]) * MIB)
+    healthy = rng.choice(world.names)
+    until = 3 * world.ideal_s
+
+    def happen(kind: float, name: str, other: str, for_s: float) -> Callable[[World], None]:
+        def act(now: World) -> None:
+            node = now.all[name]
+            if kind < 0.35:
+                node.blocked = node.blocked | {other}
+                now.at(now.elapsed_s + for_s, lambda w: w.all[name].blocked.discard(other))
+            elif kind < 0.55:
+                node.muted = name != SOURCE and bool(node.upstream)
+            elif kind < 0.75:
+                node.late_s = rng.choice([0.0, 0.3, 0.9])
+            elif kind < 0.85:
+                source = now.source
+                source.up, source.reads_slowly = now.rate / rng.choice([5, 20]), True
+                now.at(now.elapsed_s + for_s, World.read_fast)
+            elif name not in (healthy, SOURCE) and rng.random() < 0.2:
+                if kind < 0.9:
+                    node.hangs = rng.choice(["comparing", "writing to disk"])
+                elif kind < 0.95:
+                    now.freeze(name)
+                else:
+                    now.kill(name)
+
+        return act
+
+    for _ in range(steps):
+        one, other = rng.sample([SOURCE, *world.names], 2)
+        if one != SOURCE:
+            world.at(rng.uniform(0, until), happen(rng.random(), one, other, rng.uniform(0.5, 20)))
     return world

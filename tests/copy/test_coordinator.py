@@ -20,7 +20,7 @@ from clusterctl.node.relay.messages import (
     Lost,
     Progress,
 )
-from tests.copy.simulated import Plan, World, every, scenario
+from tests.copy.simulated import Plan, World, every, restless, scenario
 
 # Simulated seconds to detect a fault and to link the nodes anew.
 NOTICED_S = 4.0
@@ -300,7 +300,8 @@ def test_a_fast_node_of_the_tail_that_lost_the_source_at_that_moment_ends_nothin
         peer.take_progress(now, Progress(9, int(now)), 100)
     health = Health(net, CopyTimeouts())
     peer.data_at = 99.0
-    health.lost(peer, 99.0, Lost(SOURCE, "closed", "closed"))
+    net.source.heard_at = 99.5
+    health.lost(peer, 99.0, Lost(SOURCE, "closed", "closed", for_s=5.0))
     health.look(100.0)
     assert (peer.upstream, peer.state) == ("", PeerState.TAIL)
 
@@ -361,6 +362,21 @@ def test_nothing_ever_hangs(seed):
     world = scenario(seed)
     world.run()
     world.check()
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.all) for seed in range(20, 200))]
+)
+def test_no_trouble_on_the_way_fails_a_healthy_node(seed):
+    """Every failure is named with its true cause, and nobody is told of a firewall."""
+    world = restless(seed)
+    world.run()
+    world.check()
+    for name, node in world.nodes.items():
+        error = world.coordinator.net.peers[name].error
+        if error:
+            assert node.dead or node.frozen or node.hangs, (error, world.describe())
+            assert "is blocked" not in error.hint
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from clusterctl.node.relay.activity import ACTIVITY
 from clusterctl.node.relay.hashing import gmac_is_faster
 from clusterctl.node.relay.manifest import BadManifest, text_of
 from clusterctl.node.relay.messages import (
@@ -42,6 +43,8 @@ _KINDS = {
     errno.ENOENT: ("usage", "no folder can be made there: name another place"),
     errno.EIO: ("disk", "the disk may be failing: look at dmesg"),
 }
+# `Progress.moves` stays a small number.
+MOST_MOVES = 1 << 53
 
 
 class Failure(Exception):
@@ -161,6 +164,7 @@ class Relay:
             if now - self._heard > self.config.get("silence_s", 60):
                 self.end(code=1)
             figures = self.figures()
+            step = ACTIVITY.longest()
             if figures != last or now - told_at >= 1.0:
                 last, told_at = figures, now
                 self.emit(
@@ -168,6 +172,9 @@ class Relay:
                         waits=self.waits.seconds(),
                         cpu=round(time.process_time(), 3),
                         wall=round(now - self._began, 3),
+                        step=step.name,
+                        path=text_of(step.path) if isinstance(step.path, bytes) else step.path,
+                        moves=ACTIVITY.moves(step) % MOST_MOVES,
                     )
                 )
 

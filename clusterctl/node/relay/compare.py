@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from clusterctl.node.relay.activity import ACTIVITY, COMPARE
 from clusterctl.node.relay.hashing import has_digest, side_by_side
 from clusterctl.node.relay.manifest import FOLDER, LINK, MODES, Entry, text_of
 from clusterctl.node.relay.scan import is_own
@@ -71,7 +72,11 @@ def compare(
     anew = b"/"  # the prefix of all paths below the latest folder that has to be made
     for number in range(len(entries)) if among is None else among:
         entry = entries[number]
-        status = None if fresh or entry.path.startswith(anew) else _look(_at(root, entry))
+        if fresh or entry.path.startswith(anew):
+            status = None
+        else:
+            ACTIVITY.begin(COMPARE, path := _at(root, entry))
+            status = _look(path)
         if entry.kind == FOLDER:
             if _is_folder(root, known, entry, status):
                 folders.append(entry.path)
@@ -92,6 +97,7 @@ def compare(
                 missing.append(number)
             elif status.st_mode & MODES != entry.mode:
                 retouch.append(number)
+    ACTIVITY.end()
     same = side_by_side(lambda n: has_digest(_at(root, entries[n]), entries[n].digest), doubtful)
     for number, is_same in zip(doubtful, same):
         (retouch if is_same else missing).append(number)

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, Union
 
+from clusterctl.node.relay.activity import ACTIVITY, READ
 from clusterctl.node.relay.wire import thread_buffer
 
 PIECE = 1 << 20  # bytes that are read at once
@@ -30,6 +31,14 @@ def digest_of(path: bytes, read: Callable[[int], object] = int, kind: str = "sha
     `read` is called with the size of each piece that was read. Links are not followed and pipes
     not waited for: one may have replaced the file a moment ago.
     """
+    ACTIVITY.begin(READ, path)
+    try:
+        return _digest_of(path, read, kind)
+    finally:
+        ACTIVITY.end()
+
+
+def _digest_of(path: bytes, read: Callable[[int], object], kind: str) -> bytes:
     digest = hashlib.new(kind)
     view = thread_buffer(PIECE)
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -37,6 +46,7 @@ def digest_of(path: bytes, read: Callable[[int], object] = int, kind: str = "sha
     with open(path, "rb", buffering=0, opener=lambda path, _: os.open(path, flags)) as file:
         while size := file.readinto(view):
             digest.update(view[:size])
+            ACTIVITY.go_on()
             read(size)
     return digest.digest()
 

@@ -97,7 +97,9 @@ class Progress(NamedTuple):
 
     `behind` is the number of blocks that its upstream has and it lacks. `files` and `bytes` of a
     relay that verifies are what it has read. Times are in seconds: `waits` of all its threads by
-    kind (clusterctl.node.relay.wire.KINDS), `cpu` of the process, `wall` since its start.
+    kind (clusterctl.node.relay.wire.KINDS), `cpu` of the process, `wall` since its start. `step` is
+    what one of its threads does with the file `path` for a second or longer, the longest such
+    step; `moves` changes while any of them goes on.
     """
 
     blocks: int = 0
@@ -107,17 +109,24 @@ class Progress(NamedTuple):
     cpu: float = 0.0
     wall: float = 0.0
     files: int = 0
+    step: str = ""
+    path: str = ""
+    moves: int = 0
 
 
 class Lost(NamedTuple):
-    """The relay gets nothing from its upstream. It retries until it is ordered otherwise.
+    """No connection of the relay to its upstream works, or a damaged block came from there.
 
-    `kind` is that of a PeerError: refused, denied, silent, closed or corrupt.
+    It retries until it is ordered otherwise. `kind` is that of a PeerError: refused, denied,
+    silent, closed or corrupt. All connections have failed for `for_s` seconds; `worked`: one could
+    be opened since the order to pull.
     """
 
     upstream: str = ""
     why: str = ""
     kind: str = ""
+    for_s: float = 0.0
+    worked: bool = False
 
 
 class Done(NamedTuple):

@@ -12,6 +12,7 @@ import threading
 from array import array
 from collections.abc import Callable, Sequence
 
+from clusterctl.node.relay.activity import ACTIVITY, DELETE, PUBLISH, SYNC
 from clusterctl.node.relay.hashing import SHA256_BYTES, has_digest
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, UNKNOWN_MODE, Entry, text_of
 from clusterctl.node.relay.staging import Removed, Staging
@@ -179,6 +180,7 @@ class Publisher(threading.Thread):
                 self._prepare(number, part)
         batch = [one for one in batch if self._is_right(*one)]
         began = waited_s()
+        ACTIVITY.begin(SYNC, self._staging.root)
         try:
             self._sync([part for number, part, _ in batch if self._entries[number].data])
         except OSError:
@@ -188,6 +190,8 @@ class Publisher(threading.Thread):
                 with contextlib.suppress(OSError):
                     self._staging.drop(self._entries[number])
             raise
+        finally:
+            ACTIVITY.end()
         self._waits.add("sync", waited_s() - began)
         with self.one_by_one:
             for number, part, ready in batch:
@@ -235,6 +239,7 @@ class Publisher(threading.Thread):
         If not, the part stays, since other relays may still request its blocks.
         """
         path = self.path(number)
+        ACTIVITY.begin(PUBLISH, path)
         try:
             self._in_folder(path, lambda path: self._rename(part, path))
         except IsADirectoryError:
@@ -243,6 +248,8 @@ class Publisher(threading.Thread):
         except OSError as error:
             self._refuse(number, error)
             return False
+        finally:
+            ACTIVITY.end()
         self._note_opened(number)
         self.written += 1
         return True
@@ -286,12 +293,14 @@ class Publisher(threading.Thread):
             if entry.kind == FOLDER and entry.mode != UNKNOWN_MODE
         ]
         for number in (*files, *reversed(folders)):
+            ACTIVITY.begin(PUBLISH, self.path(number))
             try:
                 self.retouch(number)
             except OSError as error:
                 refused.append(
                     f"{text_of(self.path(number))}: mode and time not set: {error.strerror}"
                 )
+        ACTIVITY.end()
         return refused
 
     def retouch(self, number: int) -> None:
@@ -320,6 +329,7 @@ class Publisher(threading.Thread):
         removed, refused = 0, []
         for name in names:
             path = self._staging.root + b"/" + name
+            ACTIVITY.begin(DELETE, path)
             folder = os.path.isdir(path) and not os.path.islink(path)
             try:
                 self._in_folder(path, os.rmdir if folder else os.unlink)
@@ -328,6 +338,7 @@ class Publisher(threading.Thread):
                 pass
             except OSError as error:
                 refused.append(f"{text_of(path)}: not deleted: {error.strerror}")
+        ACTIVITY.end()
         return removed, refused
 
 

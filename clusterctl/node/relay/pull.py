@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import ssl
 import threading
 import time
@@ -28,8 +29,11 @@ from clusterctl.node.relay.wire import (
     dial,
 )
 
-# Seconds between two attempts.
-AGAIN_S = 0.2
+# Seconds between two attempts over one connection: at first, and at most.
+AGAIN_S, SELDOM_S = 0.2, 1.0
+# Connections that are being opened at once. A server lets only so many in that have not proved yet
+# who they are (serve.MOST_FROM_ONE).
+DIALS_AT_ONCE = 8
 # Bytes of blocks that each connection has requested and not received yet, so that it is not idle
 # while a request travels. A request also waits behind the data that this node sends on.
 AHEAD_BYTES = 1 << 20
@@ -46,39 +50,89 @@ class Upstream(NamedTuple):
     order: int
 
 
+# A connection that has been open for so long has worked, and so has one that has waited for this
+# time for an answer: a slow disk may need long.
+STEADY_S, WAITS_S = 5.0, 1.0
+
+
 class Caller:
-    """Connections to the upstream, closed when the upstream changes. Thread-safe."""
+    """Connections to the upstream, closed when the upstream changes. Thread-safe.
+
+    `worked` is set once a connection to the present upstream has been opened.
+    """
 
     def __init__(self, secret: bytes, tls: ssl.SSLContext | None) -> None:
         self._secret, self._tls = secret, tls
         self._lock = threading.Lock()
-        self._links: set[Link] = set()
         self.current: Upstream | None = None
+        self._start_anew(None)
+
+    def _start_anew(self, upstream: Upstream | None) -> None:
+        self.current, self.worked = upstream, False
+        # When each was opened; since when each waits for an answer, if it does.
+        self._links: dict[Link, float] = {}
+        self._waiting: dict[Link, float] = {}
+        self._answered_at = float("-inf")
+        self._failing_since: float | None = None
+        # Threads that still dial the previous upstream must not hold up those of this one.
+        self._dialing = threading.BoundedSemaphore(DIALS_AT_ONCE)
 
     def turn_to(self, upstream: Upstream | None) -> None:
         """Change the upstream. Threads that wait for the previous one get a PeerError."""
         with self._lock:
-            self.current = upstream
-            links, self._links = self._links, set()
+            links = self._links
+            self._start_anew(upstream)
         for link in links:
             link.wake()
 
     def dial(self, upstream: Upstream) -> Link:
         """Connect to an upstream. Raises PeerError, also if it is not the current one any more."""
-        link = dial(upstream.address, upstream.port, self._secret, self._tls)
+        with self._dialing:
+            link = dial(upstream.address, upstream.port, self._secret, self._tls)
         with self._lock:
             if self.current == upstream:
-                self._links.add(link)
+                self._links[link] = time.monotonic()
+                self.worked = True
                 return link
         link.close()
         raise PeerError("another one is to be asked")
+
+    def waits(self, link: Link) -> None:
+        """Record that an answer is to come over a connection."""
+        with self._lock:
+            self._waiting.setdefault(link, time.monotonic())
+
+    def answered(self, link: Link) -> None:
+        """Record that an answer came over a connection."""
+        with self._lock:
+            self._waiting.pop(link, None)
+            self._answered_at, self._failing_since = time.monotonic(), None
 
     def drop(self, link: Link | None) -> None:
         """Close a connection, if there is one."""
         if link:
             with self._lock:
-                self._links.discard(link)
+                self._waiting.pop(link, None)
+                opened = self._links.pop(link, None)
+                if opened is not None and time.monotonic() - opened >= STEADY_S:
+                    self._failing_since = None
             link.close()
+
+    def failing_for_s(self) -> float:
+        """Return for how many seconds nothing but failures has come from the upstream.
+
+        To be called at each failure. 0 while answers come over other connections, or are waited
+        for.
+        """
+        now = time.monotonic()
+        with self._lock:
+            waits = any(now - since >= WAITS_S for since in self._waiting.values())
+            if waits or now - self._answered_at < WAITS_S:
+                self._failing_since = None
+                return 0.0
+            if self._failing_since is None:
+                self._failing_since = now
+            return now - self._failing_since
 
 
 def fetch_manifest(caller: Caller, upstream: Upstream, digest: str) -> bytes:
@@ -89,8 +143,10 @@ def fetch_manifest(caller: Caller, upstream: Upstream, digest: str) -> bytes:
     link = caller.dial(upstream)
     try:
         while True:
+            caller.waits(link)
             link.send(REQUEST.pack(MANIFEST, 0))
             (length,) = LENGTH.unpack(link.read(LENGTH.size))
+            caller.answered(link)
             if length != MISSING:
                 break
         if length > MOST_MANIFEST:
@@ -106,8 +162,8 @@ def fetch_manifest(caller: Caller, upstream: Upstream, digest: str) -> bytes:
 class Puller:
     """Pulls what the node lacks from one upstream after another.
 
-    `lost(upstream, error)` is called each time that a connection fails, and `broken(error)` if this
-    node cannot store what comes.
+    A connection that fails is opened again, for as long as the upstream stays. `lost(upstream,
+    error)` is called each time, and `broken(error)` if this node cannot store what comes.
     """
 
     def __init__(
@@ -133,14 +189,19 @@ class Puller:
 
     def _again(self, work: Callable[[Upstream], None], upstream: Upstream) -> None:
         """Repeat `work` until nothing is missing or the upstream changes."""
+        again_s = AGAIN_S
         try:
             while self._caller.current == upstream and self._wanted.left:
+                began = time.monotonic()
                 try:
                     work(upstream)
                 except PeerError as error:
                     if self._caller.current == upstream and self._wanted.left:
                         self._lost(upstream, error)
-                        time.sleep(AGAIN_S)
+                        lasted = time.monotonic() - began > SELDOM_S
+                        again_s = AGAIN_S if lasted else min(2 * again_s, SELDOM_S)
+                        # Not all at the same time.
+                        time.sleep(again_s * random.uniform(0.5, 1.0))
         except Exception as error:  # noqa: BLE001 - a full disk or a bug: this node cannot go on
             self._broken(error)
         if self._caller.current != upstream:
@@ -166,8 +227,10 @@ class Puller:
         try:
             link = self._caller.dial(upstream)
             while self._ask(link, upstream, asked):
+                self._caller.waits(link)
                 self._get(link, asked[0], buffer)
                 asked.popleft()
+                self._caller.answered(link)
         finally:
             for block in asked:
                 self._wanted.give_back(block)

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from clusterctl.node.relay.activity import ACTIVITY, SCAN
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, MODES, Entry, sort_key, text_of
 
 # The name of the folder for files that are not whole yet.
@@ -208,6 +209,7 @@ def _walk(gathering: _Gathering, top: bytes, name: bytes) -> None:
     folders = [(top, name)]
     while folders:
         folder, prefix = folders.pop()
+        ACTIVITY.begin(SCAN, folder)
         try:
             with os.scandir(folder) as listing:
                 children = list(listing)
@@ -218,6 +220,7 @@ def _walk(gathering: _Gathering, top: bytes, name: bytes) -> None:
             if is_own(child.name):
                 continue
             below = prefix + b"/" + child.name if prefix else child.name
+            ACTIVITY.begin(SCAN, child.path)
             try:
                 status = child.stat(follow_symlinks=False)
                 gathering.add(below, child.path, status)
@@ -226,6 +229,7 @@ def _walk(gathering: _Gathering, top: bytes, name: bytes) -> None:
                 continue
             if stat.S_ISDIR(status.st_mode):
                 folders.append((child.path, below))
+    ACTIVITY.end()
 
 
 def _kind(status: os.stat_result) -> str | None:

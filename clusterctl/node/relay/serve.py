@@ -25,10 +25,11 @@ from clusterctl.node.relay.wire import (
     admit,
 )
 
-MOST_CONNECTIONS = 512
+# At the least; with many connections for each peer, those of so many peers.
+MOST_CONNECTIONS, MOST_PEERS = 512, 16
 # Connections that are not authenticated yet: in all, and from one address.
 MOST_STRANGERS, MOST_FROM_ONE = 256, 48
-# Seconds between signs of life for peers that wait (wire.SILENCE_S).
+# Seconds between answers to peers that wait for what is not here yet.
 HEARTBEAT_S = 1.0
 # Seconds without accepting, after that failed.
 ACCEPT_AGAIN_S = 0.1
@@ -45,7 +46,7 @@ class Server:
         self._secret, self._tls = secret, tls
         self._lock = threading.Lock()
         self._strangers: Counter[str] = Counter()
-        self._friends = 0
+        self._friends, self._most = 0, MOST_CONNECTIONS
         self._manifest = b""
         self._has_manifest, self._has_content = threading.Event(), threading.Event()
         self._ledger: BlockSet | None = None
@@ -64,8 +65,12 @@ class Server:
         self._manifest = blob
         self._has_manifest.set()
 
-    def have_content(self, ledger: BlockSet, content: Any) -> None:
-        """Serve the blocks of this ledger from here on. `content` is a Source or a Store."""
+    def have_content(self, ledger: BlockSet, content: Any, streams: int) -> None:
+        """Serve the blocks of this ledger from here on. `content` is a Source or a Store.
+
+        Each peer opens `streams` connections for blocks, and one to watch for them.
+        """
+        self._most = max(MOST_CONNECTIONS, MOST_PEERS * (streams + 1))
         self._ledger, self._content = ledger, content
         self._has_content.set()
 
@@ -82,7 +87,7 @@ class Server:
                 crowded = (
                     sum(self._strangers.values()) >= MOST_STRANGERS
                     or self._strangers[peer[0]] >= MOST_FROM_ONE
-                    or self._friends >= MOST_CONNECTIONS
+                    or self._friends >= self._most
                 )
                 self._strangers[peer[0]] += not crowded
             if crowded:

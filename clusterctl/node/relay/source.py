@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 
+from clusterctl.node.relay.activity import ACTIVITY, READ
 from clusterctl.node.relay.base import Relay, host_identity
 from clusterctl.node.relay.blocks import BlockSet
 from clusterctl.node.relay.compare import destination
@@ -117,11 +118,16 @@ class Source:
     def _send(self, out: _Outgoing, extent: Extent) -> bool:
         """Send a piece of a file. Return whether the file is good."""
         at, end, good = extent.offset, extent.offset + extent.length, True
+        path = self._path(extent.entry)
+        ACTIVITY.begin(READ, path)
         descriptor = self._open(extent.entry)
+        ACTIVITY.end()
         try:
             while at < end:
-                view = out.room(end - at)
+                view = out.room(end - at)  # may send
+                ACTIVITY.begin(READ, path)
                 size = self._read(extent.entry, descriptor, view, at) if good else 0
+                ACTIVITY.end()
                 if size:
                     out.filled_from(descriptor, at, size)
                 else:
@@ -258,4 +264,5 @@ class SourceRelay(Relay):
             self.waits,
             Gmac if order.gmac else Crc32,
         )
-        self.server.have_content(BlockSet(layout.blocks, b"\1" * layout.blocks), content)
+        here = BlockSet(layout.blocks, b"\1" * layout.blocks)
+        self.server.have_content(here, content, order.streams)

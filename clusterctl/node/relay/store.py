@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from clusterctl.node.relay.activity import ACTIVITY, WRITE
 from clusterctl.node.relay.blocks import BlockSet, MissingBlocks
 from clusterctl.node.relay.layout import Extent, Layout, missing_content
 from clusterctl.node.relay.manifest import FILE, LEAST_RESUMED, LINK, Entry, text_of
@@ -140,7 +141,7 @@ class Store:
         descriptor = self._open_part(extent.entry)
         if descriptor < 0:
             return False
-        turn = self._turns[extent.entry % FILES_AT_ONCE]
+        turn, path = self._turns[extent.entry % FILES_AT_ONCE], self._publisher.path(extent.entry)
         receiving = writing = 0.0
         try:
             while at < end:
@@ -148,7 +149,9 @@ class Store:
                 size = link.fill_pipe(end - at)
                 received = waited_s()
                 with turn:
+                    ACTIVITY.begin(WRITE, path)
                     link.drain_pipe(descriptor, at, size)
+                    ACTIVITY.end()
                 receiving += received - began
                 writing += waited_s() - received
                 at += size
@@ -163,7 +166,7 @@ class Store:
         at, end = extent.offset, extent.offset + extent.length
         total = self._staging.new_sum()
         descriptor = self._open_part(extent.entry)
-        turn = self._turns[extent.entry % FILES_AT_ONCE]
+        turn, path = self._turns[extent.entry % FILES_AT_ONCE], self._publisher.path(extent.entry)
         receiving = writing = 0.0
         try:
             while at < end:
@@ -174,7 +177,9 @@ class Store:
                 total.update(view)
                 if descriptor >= 0:
                     with turn:
+                        ACTIVITY.begin(WRITE, path)
                         write_at(descriptor, view, at)
+                        ACTIVITY.end()
                 receiving += received - began
                 writing += waited_s() - received
                 at += len(view)
@@ -211,6 +216,7 @@ class Store:
             began = waited_s()
             with self._publisher.one_by_one:
                 self._spread(extents, data)
+                ACTIVITY.end()
             self._waits.add("write", waited_s() - began)
         with self._lock:
             self.received += self._layout.length(block)
@@ -284,6 +290,7 @@ class Store:
         for extent in extents:
             piece = data[at : at + extent.length]
             at += extent.length
+            ACTIVITY.begin(WRITE, self._publisher.path(extent.entry))
             if len(extents) > 1 and self._is_whole(extent):
                 self._write_whole(extent.entry, piece)
                 continue

@@ -16,6 +16,9 @@ from clusterctl.node.relay.pull import AGAIN_S, Caller, Puller, Upstream, fetch_
 from clusterctl.node.relay.store import Store
 from clusterctl.node.relay.wire import PeerError
 
+# Seconds in which every connection to the upstream has failed, after which that is reported, and
+# seconds between two reports.
+CUT_FOR_S, TELL_AGAIN_S = 1.0, 1.0
 # Seconds between two checks for blocks that were not confirmed.
 CHECK_EVERY_S = 0.25
 # After so many seconds without confirmation a block is checked here: usually, and if all blocks
@@ -63,7 +66,7 @@ class TargetRelay(Relay):
         self._lock = threading.Lock()
         self._orders = 0
         self._upstream: Upstream | None = None
-        self._blamed: set[int] = set()
+        self._told: dict[tuple[int, str], float] = {}
         self._begin = Begin()
         self._has_manifest = False
         self._prepared = threading.Event()
@@ -114,7 +117,7 @@ class TargetRelay(Relay):
             self._lost,
             self.fail,
         )
-        self.server.have_content(store.ledger, store)
+        self.server.have_content(store.ledger, store, self._begin.streams)
         with self._lock:
             self._prepared.set()
             upstream = self._upstream
@@ -131,12 +134,22 @@ class TargetRelay(Relay):
             self._puller.follow(upstream)
 
     def _lost(self, upstream: Upstream, error: PeerError) -> None:
-        """Report that nothing comes from an upstream, once for each order to pull."""
+        """Report a damaged block, or that no connection to the upstream works; nothing else.
+
+        The report is repeated for as long as it is so. One lost connection of several says nothing
+        about the upstream: it is opened again.
+        """
+        cut_for_s = self.caller.failing_for_s()
+        is_corrupt = error.kind == "corrupt"
+        if not is_corrupt and cut_for_s < CUT_FOR_S:
+            return
+        now, about = time.monotonic(), (upstream.order, "corrupt" if is_corrupt else "cut")
         with self._lock:
-            first = upstream.order not in self._blamed
-            self._blamed.add(upstream.order)
-        if first:
-            self.emit(Lost(upstream.name, str(error), error.kind))
+            if now - self._told.get(about, float("-inf")) < TELL_AGAIN_S:
+                return
+            self._told[about] = now
+        worked = self.caller.worked
+        self.emit(Lost(upstream.name, str(error), error.kind, round(cut_for_s, 1), worked))
 
     def figures(self) -> Progress:
         if not self.target.compared:

@@ -42,10 +42,15 @@ NUMBER = struct.Struct(">I")  # of an entry
 RANGE = struct.Struct(">II")  # first block, last block + 1
 MANIFEST, BLOCK, WATCH, CONFIRM = 1, 2, 3, 4
 MISSING = 0xFFFFFFFF
-# The timeout of reads and writes during authentication.
-HANDSHAKE_S = 5.0
-# The same later on. A living peer sends something at least each second.
-SILENCE_S = 10.0
+# Seconds that authentication may take in all.
+HANDSHAKE_S = 10.0
+# Later on nothing times out here: a peer may take minutes to read a block from a slow disk, and
+# whether it lives is judged by its heartbeat to the client. TCP itself finds that a path is cut:
+# the caller, which sends little, after about 14 s, by the first three figures; a server whose data
+# nobody takes, after UNSENT_S.
+KEEP_IDLE_S, KEEP_EVERY_S, KEEP_COUNT = 5, 3, 3
+TOO_LONG = "it takes too long to say who it is"
+UNSENT_S = 120
 # Bytes that are read or sent at once.
 CHUNK = 256 * 1024
 # A pipe of 64 KiB, the default, costs 43 % more CPU time than one of 1 MiB.
@@ -108,14 +113,14 @@ splice = getattr(os, "splice", _splice)
 
 
 class Link:
-    """A connection to a peer. Reads return when all is there; a silent peer raises PeerError."""
+    """A connection to a peer. Reads return when all is there."""
 
     def __init__(self, plain: socket.socket) -> None:
         self.socket: Any = plain
         self.secured = False
-        # The deadline for authentication. SO_RCVTIMEO is not enough: a peer that sends a byte now
-        # and then would never time out.
-        self.proven_by: float | None = None
+        # The deadline for authentication, by the monotonic clock: a peer that sends a byte now and
+        # then must not hold its place for ever.
+        self._proven_by: float | None = None
         self._pipe: tuple[int, ...] = ()
         # Blocks that came over it and are right, for the thread that reads to confirm. Any thread
         # may add to it.
@@ -123,8 +128,39 @@ class Link:
         plain.setblocking(True)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    def expect_proof(self, within_s: float) -> None:
+        """Let all reads and writes until `proven` end within so many seconds."""
+        self._proven_by = time.monotonic() + within_s
+
+    def proven(self, silent_after_s: float) -> None:
+        """Let reads and writes wait without end from here on, as long as TCP reaches the peer.
+
+        An idle connection is found dead by keep-alive; one whose data is not acknowledged, after
+        `silent_after_s` seconds.
+        """
+        self._proven_by = None
+        self.socket.settimeout(None)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # macOS, on which a source may be, lacks some of these.
+        for name, value in (
+            ("TCP_KEEPIDLE", KEEP_IDLE_S),
+            ("TCP_KEEPINTVL", KEEP_EVERY_S),
+            ("TCP_KEEPCNT", KEEP_COUNT),
+            ("TCP_USER_TIMEOUT", round(silent_after_s * 1000)),
+        ):
+            if hasattr(socket, name):
+                self.socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def _await_proof(self) -> None:
+        """Give the next system call the time that is left for authentication. Raises PeerError."""
+        if self._proven_by is not None:
+            left_s = self._proven_by - time.monotonic()
+            if left_s <= 0:
+                raise PeerError(TOO_LONG, "silent")
+            self.socket.settimeout(left_s)
+
     def patience(self, seconds: float) -> None:
-        """Set how long reads and writes wait for the peer."""
+        """Set how long reads and writes wait for the peer. Not for TLS: its reads would repeat."""
         # As an option of the socket: with Python's own timeout each call costs a poll, too.
         limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -132,8 +168,11 @@ class Link:
 
     def secure(self, context: ssl.SSLContext, server: bool) -> None:
         """Use TLS from here on. Raises PeerError."""
+        self._await_proof()  # the timeout holds for the whole handshake of TLS
         try:
             self.socket = context.wrap_socket(self.socket, server_side=server)
+        except socket.timeout:
+            raise PeerError(TOO_LONG, "silent") from None
         except (OSError, ValueError) as error:
             raise PeerError(f"no TLS with it: {error}", "denied") from None
         self.secured = True
@@ -142,19 +181,20 @@ class Link:
         """Fill `view`. Raises PeerError."""
         got = 0
         while got < len(view):
+            self._await_proof()
             try:
                 if self.secured:
                     size = self.socket.recv_into(view[got:])
                 else:
                     size = self.socket.recv_into(view[got:], 0, socket.MSG_WAITALL)
-            except (BlockingIOError, ssl.SSLWantReadError):
+            except socket.timeout:
+                raise PeerError(TOO_LONG, "silent") from None
+            except BlockingIOError:
                 raise PeerError("it fell silent", "silent") from None
             except OSError as error:
                 raise PeerError(error.strerror or str(error)) from None
             if not size:
                 raise PeerError("it closed the connection")
-            if self.proven_by is not None and time.monotonic() > self.proven_by:
-                raise PeerError("it takes too long to say who it is", "denied")
             got += size
 
     def pipe_bytes(self) -> int:
@@ -210,10 +250,11 @@ class Link:
 
     def send(self, data: Any) -> None:
         """Send all of `data`. Raises PeerError."""
+        self._await_proof()
         try:
             if len(data):
                 self.socket.sendall(data)
-        except (BlockingIOError, ssl.SSLWantWriteError):
+        except (socket.timeout, BlockingIOError):
             raise PeerError("it takes nothing any more", "silent") from None
         except OSError as error:
             raise PeerError(error.strerror or str(error)) from None
@@ -294,11 +335,11 @@ def dial(
         raise PeerError(error.strerror or str(error), "refused") from None
     link = Link(plain)
     try:
-        link.patience(HANDSHAKE_S)
+        link.expect_proof(HANDSHAKE_S)
         if tls:
             link.secure(tls, server=False)
         _prove(link, secret)
-        link.patience(SILENCE_S)
+        link.proven(KEEP_IDLE_S + KEEP_EVERY_S * KEEP_COUNT)
     except BaseException:
         link.close()
         raise
@@ -314,7 +355,9 @@ def _prove(link: Link, secret: bytes) -> None:
     link.send(MAGIC + mine + _mac(secret, b"caller", challenge, mine))
     try:
         answer = link.read(MAC_BYTES)
-    except PeerError:
+    except PeerError as error:
+        if error.kind == "silent":
+            raise
         raise PeerError("it belongs to another transfer", "denied") from None
     if not hmac.compare_digest(answer, _mac(secret, b"server", mine, challenge)):
         raise PeerError("it does not know this transfer's secret", "denied")
@@ -325,11 +368,10 @@ def admit(
 ) -> None:
     """Authenticate as the server.
 
-    Raises PeerError for a caller that does not know the secret, is silent for `handshake_s`
-    seconds, or takes twice as long in all.
+    Raises PeerError for a caller that does not prove within `handshake_s` seconds that it knows
+    the secret.
     """
-    link.patience(handshake_s)
-    link.proven_by = time.monotonic() + 2 * handshake_s
+    link.expect_proof(handshake_s)
     if tls:
         link.secure(tls, server=True)
     challenge = os.urandom(NONCE_BYTES)
@@ -340,8 +382,7 @@ def admit(
     if not theirs.startswith(MAGIC) or not proven:
         raise PeerError("it does not know this transfer's secret", "denied")
     link.send(_mac(secret, b"server", nonce, challenge))
-    link.proven_by = None
-    link.patience(SILENCE_S)
+    link.proven(UNSENT_S)
 
 
 def _mac(secret: bytes, side: bytes, theirs: bytes, mine: bytes) -> bytes:

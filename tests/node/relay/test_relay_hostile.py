@@ -33,6 +33,7 @@ from clusterctl.node.relay.wire import (
     _splice,
     admit,
     dial,
+    tls_contexts,
 )
 from tests.node.relay.relays import SECRET, make, tree
 from tests.variants import usual
@@ -144,20 +145,26 @@ def test_a_crowd_from_one_address_keeps_no_other_out(relays, data):
         dial(source.address, source.port, GOOD, None).close()
 
 
-def test_who_takes_for_ever_to_say_who_it_is_is_let_go():
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize("says", [b"x", b""])
+def test_who_takes_for_ever_to_say_who_it_is_is_let_go(encrypted, says):
     ours, theirs = _tcp_pair()
     ended = threading.Event()
+    tls = tls_contexts(ephemeral_pem())[0] if encrypted else None
 
     def drip():
+        # The head of a TLS record announces more than ever comes.
         with contextlib.suppress(OSError):
+            if encrypted and says:
+                theirs.send(b"\x16\x03\x01\x02\x00")
             while not ended.wait(0.05):
-                theirs.send(b"x")
+                theirs.send(says)
 
     thread = threading.Thread(target=drip)
     thread.start()
     try:
         with pytest.raises(PeerError, match="too long"):
-            admit(Link(ours), GOOD, None, handshake_s=0.2)
+            admit(Link(ours), GOOD, tls, handshake_s=0.2)
     finally:
         ended.set()
         thread.join()
