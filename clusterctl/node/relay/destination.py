@@ -16,6 +16,7 @@ from clusterctl.node.relay.compare import Plan, compare, destination, place, sho
 from clusterctl.node.relay.hashing import Crc32, Gmac
 from clusterctl.node.relay.manifest import FILE, FOLDER, Entry, bytes_of, text_of
 from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Done, Gap
+from clusterctl.node.relay.protect import protected, read_mount_points, reason_not_to_delete_in
 from clusterctl.node.relay.publish import Publisher, in_the_way
 from clusterctl.node.relay.staging import Staging
 from clusterctl.node.relay.wire import Waits
@@ -51,7 +52,9 @@ class Destination:
             self._delete = False
             self._note_kept("something at the source could not be read")
         self.plan = self._compare()
-        self._spare_source(begin)
+        if self._delete:
+            self._spare_the_node()
+            self._spare_source(begin)
         self._made_root = not os.path.isdir(self.root)
         # If nothing is missing, what an interrupted copy left is removed all the same.
         left = os.path.lexists(staging.folder)
@@ -106,17 +109,47 @@ class Destination:
         verb = "would be" if self._config.get("dry_run") else "was"
         self.notes.append(f"nothing {verb} deleted: {why}")
 
-    def _spare_source(self, begin: Begin) -> None:
-        """Raise Failure if --delete would remove what is being copied."""
-        if begin.host != host_identity():
-            return
-        real: dict[bytes, bytes] = {}  # real paths of folders: a destination may contain links
+    def _spare_the_node(self) -> None:
+        """Raise Failure if --delete could remove what the node needs, or would empty a disk.
+
+        A folder of the copy may be a link, so each folder in which something is extra is checked.
+        """
+        extra = set(self.plan.extra)
+        parents = {os.path.dirname(path) for path in extra}
+        folders = sorted(self.root + b"/" + one for one in parents if one and one not in extra)
+        guarded = protected(os.fsencode(os.path.expanduser("~")))
+        for folder in (self.root, *folders):
+            why = reason_not_to_delete_in(folder, guarded)
+            if why:
+                raise Failure(
+                    "usage",
+                    f"--delete could remove what the node needs: {why}",
+                    "copy into a folder of its own, or leave out --delete",
+                )
+        mounts = self._real_extra() & read_mount_points() if extra else set()
+        if mounts:
+            raise Failure(
+                "usage",
+                f"{text_of(min(mounts))} is a mount point, and --delete would empty it",
+                "unmount it, choose a destination that it is not in, or leave out --delete",
+            )
+
+    def _real_extra(self) -> set[bytes]:
+        """Return the real paths of what is extra: a destination may contain links to folders."""
+        real: dict[bytes, bytes] = {}
         extra = set()
         for path in self.plan.extra:
             folder, name = os.path.split(self.root + b"/" + path)
             if folder not in real:
                 real[folder] = os.path.realpath(folder)
             extra.add(os.path.join(real[folder], name))
+        return extra
+
+    def _spare_source(self, begin: Begin) -> None:
+        """Raise Failure if --delete would remove what is being copied."""
+        if begin.host != host_identity():
+            return
+        extra = self._real_extra()
         for root in map(bytes_of, begin.roots):
             parts = root.split(b"/")
             if any(b"/".join(parts[:n]) in extra for n in range(2, len(parts) + 1)):
