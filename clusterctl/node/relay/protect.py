@@ -87,8 +87,9 @@ def reason_not_to_delete_in(folder: bytes, guarded: Protected) -> str:
     chain = [identity(path) for path in _and_above(real)]
     if chain[0] is not None and chain[0] in guarded.exact:
         needed = guarded.exact[chain[0]]
-        verb = "is" if identity(needed) == chain[0] else "contains"
-        return f"{name} {verb} {text_of(needed)}"
+        if identity(needed) != chain[0]:
+            return f"{name} contains {text_of(needed)}"
+        return name if needed in (folder, real) else f"{name} is {text_of(needed)}"
     if guarded.homes is not None and chain[1:2] == [guarded.homes]:
         return f"{name} is a home folder"
     for part in real.split(b"/"):

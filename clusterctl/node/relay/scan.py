@@ -5,18 +5,14 @@ from __future__ import annotations
 import errno
 import glob
 import os
-import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, MODES, Entry, sort_key, text_of
 
-# The name of the folder for files that are not whole yet.
+# The name of the folder for files that are not whole yet. It never belongs to a data set.
 STAGING = b".clusterctl-copy"
-# The names that copies give: that folder's, and those of `Staging.beside`. They never belong to a
-# data set.
-_OWN = re.compile(rb"\.clusterctl-copy(-[0-9a-f]{32})?")
 # A sparse file in more segments than this is copied with zeros in place of its holes.
 MOST_SEGMENTS = 10_000
 
@@ -26,8 +22,8 @@ class SourceError(Exception):
 
 
 def is_own(path: bytes) -> bool:
-    """Return whether a relative path has a name that only copies give, or is below one."""
-    return any(map(_OWN.fullmatch, path.split(b"/")))
+    """Return whether a relative path is that of a staging folder, or is below one."""
+    return STAGING in path.split(b"/")
 
 
 class LeftOut(NamedTuple):
@@ -244,7 +240,7 @@ def _segments(path: bytes, status: os.stat_result) -> tuple[tuple[int, int], ...
     except OSError:
         return None  # Reading it later fails, too, and reports why.
     try:
-        found = tuple(_data_of(descriptor, status.st_size))
+        found = tuple(segments_of(descriptor, status.st_size))
     except OSError:
         return None
     finally:
@@ -253,7 +249,8 @@ def _segments(path: bytes, status: os.stat_result) -> tuple[tuple[int, int], ...
     return None if whole or len(found) > MOST_SEGMENTS else found
 
 
-def _data_of(descriptor: int, size: int) -> Iterable[tuple[int, int]]:
+def segments_of(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield (offset, length) of each piece of a file that is no hole, in bytes. Raises OSError."""
     at = 0
     while at < size:
         try:

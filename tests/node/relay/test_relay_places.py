@@ -83,8 +83,10 @@ def test_what_did_not_get_its_name_on_another_disk_goes(relays, data, tmp_path, 
     to.mkdir()
     (to / "sub").symlink_to(other_disk)
     make(other_disk, {b"big/in the way": b""})
-    [done] = relays.copy(relays.source(f"{data}/"), relays.target(to))
+    target = relays.target(to)
+    [done] = relays.copy(relays.source(f"{data}/"), target)
     assert done["left_out"] == 1
+    assert target.stop()["clean"]
     assert sorted(os.listdir(other_disk)) == ["b", "big"]
 
 
@@ -196,11 +198,11 @@ def test_the_source_is_not_what_is_deleted(relays, data, tmp_path):
 @pytest.mark.parametrize(
     ("to", "says"),
     [
-        ("data", "is {home}"),  # a link to the home folder
-        ("../home/", "is {home}"),
+        ("data", "{home}/data ({home})"),  # a link to the home folder
+        ("../home/", "../home ({home})"),
         ("..", "contains {home}"),
         ("up", "contains {home}"),  # a link
-        (".ssh", "is {home}/.ssh"),
+        (".ssh", "{home}/.ssh ({home}/dotfiles/ssh)"),
         (".ssh/deep", "lies in"),
         ("dotfiles", "contains {home}/.ssh"),  # ~/.ssh is a link into it
         ("dotfiles/ssh", "is {home}/.ssh"),

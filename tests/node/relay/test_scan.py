@@ -11,7 +11,7 @@ import pytest
 from clusterctl.node.relay.compare import compare, destination, place
 from clusterctl.node.relay.hashing import digests_of_files
 from clusterctl.node.relay.manifest import Entry
-from clusterctl.node.relay.scan import SourceError, _data_of, endangered, scan
+from clusterctl.node.relay.scan import SourceError, endangered, scan, segments_of
 from tests.node.relay.relays import make
 
 
@@ -183,7 +183,7 @@ def test_data_that_a_file_has_got_since_is_not_counted(tmp_path):
         file.seek(1 << 20)
         file.write(b"x")
         file.flush()
-        assert list(_data_of(file.fileno(), 4096)) == []
+        assert list(segments_of(file.fileno(), 4096)) == []
 
 
 def test_what_the_source_could_not_read_is_not_taken_for_the_same(tmp_path):
