@@ -240,6 +240,7 @@ class Staging:
         self._others: dict[bytes, StagingFolder] = {}
         self._folders = [self.main]
         self._noting = threading.Lock()
+        self._names: dict[bytes, tuple[Entry, bytes]] = {}  # of sparse files, by path
         self._boot = boot_id()
         self.main.open()
 
@@ -315,11 +316,14 @@ class Staging:
         os.unlink(part)
         return copy
 
-    @staticmethod
-    def _name(entry: Entry) -> bytes:
-        told = f"{entry.size} {entry.mtime_ns} {entry.changed_ns} {entry.segments}\n".encode()
-        told += entry.digest + entry.path
-        return hashlib.blake2b(told, digest_size=16).hexdigest().encode()
+    def _name(self, entry: Entry) -> bytes:
+        if not entry.segments:
+            return _name(entry)
+        # Text of many segments takes long to make, and is needed for each piece of such a file.
+        known = self._names.get(entry.path)
+        if known is None or known[0] is not entry:
+            known = self._names[entry.path] = entry, _name(entry)
+        return known[1]
 
     def note(self, entry: Entry, offset: int, length: int, checksum: int) -> None:
         """Record in the journal that a piece of a part has come."""
@@ -449,6 +453,12 @@ def add_part(total: Sum, descriptor: int, offset: int, length: int) -> None:
     while length and (size := os.preadv(descriptor, [buffer[:length]], offset)):
         total.update(buffer[:size])
         offset, length = offset + size, length - size
+
+
+def _name(entry: Entry) -> bytes:
+    told = f"{entry.size} {entry.mtime_ns} {entry.changed_ns} {entry.segments}\n".encode()
+    told += entry.digest + entry.path
+    return hashlib.blake2b(told, digest_size=16).hexdigest().encode()
 
 
 def _merged(pieces: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -14,6 +14,7 @@ import pytest
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.destination import Destination
 from clusterctl.node.relay.disks import other_disks
+from clusterctl.node.relay.hashing import digests_of_files
 from clusterctl.node.relay.manifest import decode, encode
 from clusterctl.node.relay.messages import Begin
 from clusterctl.node.relay.scan import scan
@@ -325,3 +326,18 @@ def test_a_copy_with_holes_is_the_same_file(tmp_path, seed):
     copy_with_holes(os.fsencode(tmp_path / "one"), os.fsencode(tmp_path / "two"))
     assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
     assert (tmp_path / "two").stat().st_blocks <= (tmp_path / "one").stat().st_blocks
+
+
+def test_a_file_with_very_many_holes_keeps_them(relays, tmp_path):
+    data, to = tmp_path / "data", tmp_path / "to"
+    data.mkdir()
+    with (data / "sparse").open("wb", buffering=0) as file:
+        for number in range(12_000):
+            file.seek(number * 16384)
+            file.write(b"%4d" % (number % 1000))
+        file.truncate(12_000 * 16384)
+    relays.copy(relays.source(f"{data}/"), relays.target(to), block_bytes=1 << 22)
+    paths = [os.fsencode(folder / "sparse") for folder in (data, to)]
+    assert len(set(digests_of_files(paths))) == 1
+    # The file systems of both are the same, apart from the blocks that list the segments.
+    assert (to / "sparse").stat().st_blocks < 1.1 * (data / "sparse").stat().st_blocks
