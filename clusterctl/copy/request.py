@@ -19,8 +19,9 @@ LEAST_BLOCK = 64 << 10
 MOST_BLOCK = 64 << 20
 MOST_STREAMS = 64
 _URL = re.compile(r"(s3|https?)://", re.IGNORECASE)
-# Folders that --delete must not touch, since the node or its programs live on them. Home folders
-# are among them because nobody could log in again without `.ssh`.
+# Names of folders that --delete must not touch, since the node or its programs live on them. Home
+# folders are among them because nobody could log in again without `.ssh`. This only refuses the
+# obvious before any connection: each node checks where DST leads (clusterctl.node.relay.protect).
 _NODES_OWN = re.compile(
     r"~|\.|//?|/+(bin|boot|dev|etc|home(/[^/]+)?|lib\w*|opt|proc|root|run|sbin|sys|tmp|usr|var(/+tmp)?)"
 )

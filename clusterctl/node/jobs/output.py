@@ -11,7 +11,8 @@ from file descriptor 3.
 
 mpirun writes to files in memory, not to pipes. Its ssh processes share its outputs and make them
 non-blocking, and when Open MPI 5 ends, it drops what a full pipe does not accept at once: the last
-megabytes of other nodes' ranks. A file is never full.
+megabytes of other nodes' ranks. A file is never full. If the disk is so slow that much waits to be
+written, what waits longest is lost, and the log says how much: memory stays for the training.
 
 With torchrun, mpirun's ranks are nodes; a second mark, written by torch_rank.py, has the rank.
 """
@@ -25,6 +26,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -46,6 +48,9 @@ LINE_BYTES = 8 << 20
 # A line that has not ended after this long is a prompt or a progress bar, and is written.
 REST_AFTER_S = 0.2
 LOOK_EVERY_S = 0.05
+# Output that waits for the disk takes at most this part of the memory that was free at the start,
+# for each of mpirun's two outputs, but at least so many bytes.
+UNREAD_PART, LEAST_UNREAD = 8, 64 << 20
 # `[1,0]<stdout>:`; Open MPI 5.0.0 adds its job's name: `[prterun-demo-0-77@1,0]<stdout>: `. CUT_TAG
 # is a tag whose end has not been read yet.
 TAG = rb"\[(?:[^\s\[\]]{1,200}@)?\d{1,9},(\d{1,6})\]<std\w{3}>"
@@ -64,10 +69,14 @@ class TaggedOutput:
         self._torchrun = torchrun
         self._rank: bytes | None = None
         self.rest = b""
+        self._skipping = False
         self._nodes: dict[bytes | None, MarkedOutput] = {}
 
     def feed(self, content: bytes) -> Iterator[tuple[bytes | None, bytes]]:
         """Add `content`, and yield the complete lines with their ranks; None is mpirun itself."""
+        if self._skipping:
+            _, newline, content = content.partition(b"\n")
+            self._skipping = not newline
         self.rest += content
         end = self.rest.rfind(b"\n") + 1
         return self.flush() if len(self.rest) - end > LINE_BYTES else self._take(end)
@@ -80,6 +89,12 @@ class TaggedOutput:
     def finish(self) -> Iterator[tuple[bytes | None, bytes]]:
         """Yield the rest, at the end of the output."""
         return self._take(len(self.rest))
+
+    def skip(self, lost: int) -> Iterator[tuple[bytes | None, bytes]]:
+        """Go on after a gap of `lost` bytes, with the next line. Yield the rest and a message."""
+        yield from self.finish()
+        yield None, b"\nclusterctl: %d bytes of output are lost: the disk was too slow\n" % lost
+        self._rank, self._skipping, self._nodes = None, True, {}
 
     def _take(self, end: int) -> Iterator[tuple[bytes | None, bytes]]:
         content, self.rest = self.rest[:end], self.rest[end:]
@@ -209,40 +224,83 @@ def run(folder: Path, argv: list[str], order: dict[str, Any]) -> int:
     tag_end = order["tag_end"].encode()
     # Each stream has its own state: a piece of one may come in the middle of a line of the other.
     outputs = {file: TaggedOutput(tag_end, order["torchrun"]) for file in (out, err)}
-    keep(process, outputs, Logs(folder))
+    most = unread_limit(Path("/proc/meminfo").read_text())
+    keep(process, outputs, Logs(folder), most)
     status = process.wait()
     return status if status >= 0 else 128 - status
 
 
 class GrowingFile:
-    """A file in memory that another process appends to and this program reads."""
+    """A file in memory that another process appends to and this program reads. Thread-safe."""
 
     def __init__(self, name: str) -> None:
         self.fd = os.memfd_create(name)
-        self.position = self._freed = 0
+        self.position = self._freed = self._lost = 0
+        self._lock = threading.Lock()
 
-    def read(self) -> bytes:
-        """Return what was added since the last call, up to READ_BYTES."""
-        content = os.pread(self.fd, READ_BYTES, self.position)
-        self.position += len(content)
-        if self.position - self._freed > FREE_BYTES:
-            size = ctypes.c_int64(self.position)
-            LIBC.fallocate(self.fd, PUNCH_HOLE | KEEP_SIZE, ctypes.c_int64(0), size)
-            self._freed = self.position
-        return content
+    def read(self) -> tuple[int, bytes]:
+        """Return how many bytes were dropped since the last call, and what comes after them.
+
+        That is up to READ_BYTES of what was added.
+        """
+        with self._lock:
+            lost, self._lost = self._lost, 0
+            content = os.pread(self.fd, READ_BYTES, self.position)
+            self.position += len(content)
+            if self.position - self._freed > FREE_BYTES:
+                self._free()
+            return lost, content
+
+    def limit(self, most: int) -> None:
+        """If more than `most` bytes wait to be read, drop all but the last half of `most`."""
+        with self._lock:
+            size = os.fstat(self.fd).st_size
+            if size - self.position > most:
+                self._lost += size - most // 2 - self.position
+                self.position = size - most // 2
+                self._free()
+
+    def _free(self) -> None:
+        size = ctypes.c_int64(self.position)
+        LIBC.fallocate(self.fd, PUNCH_HOLE | KEEP_SIZE, ctypes.c_int64(0), size)
+        self._freed = self.position
+
+
+def unread_limit(table: str) -> int:
+    """Return how many bytes of each output may wait, from the text of /proc/meminfo."""
+    free = re.search(r"MemAvailable:\s*(\d+) kB", table)
+    return max(LEAST_UNREAD, (int(free[1]) << 10) // UNREAD_PART if free else 0)
 
 
 def keep(
-    process: subprocess.Popen[bytes], outputs: dict[GrowingFile, TaggedOutput], logs: Logs
+    process: subprocess.Popen[bytes],
+    outputs: dict[GrowingFile, TaggedOutput],
+    logs: Logs,
+    most: int,
 ) -> None:
     """Log what is added to these files until the process has ended. Processes that it left running
-    may hold the files open; they are not waited for."""
+    may hold the files open; they are not waited for. At most `most` bytes of each file wait."""
+    ended = threading.Event()
+
+    def limit() -> None:
+        # On a thread of its own: a write to a disk may take minutes.
+        while not ended.wait(LOOK_EVERY_S):
+            for file in outputs:
+                file.limit(most)
+
+    threading.Thread(target=limit, daemon=True).start()
+
+    def log(file: GrowingFile, lost: int, content: bytes) -> None:
+        if lost:
+            logs.add(outputs[file].skip(lost))
+        logs.add(outputs[file].feed(content))
+
     came_at = time.monotonic()
     while process.poll() is None:
-        contents = [file.read() for file in outputs]
-        for output, content in zip(outputs.values(), contents):
-            logs.add(output.feed(content))
-        if any(contents):
+        contents = [(file, *file.read()) for file in outputs]
+        for one in contents:
+            log(*one)
+        if any(content for _, _, content in contents):
             came_at = time.monotonic()
             continue
         if time.monotonic() - came_at > REST_AFTER_S:
@@ -252,5 +310,6 @@ def keep(
     # All output of the process is in the files by now. Other processes may still add to them.
     for file, size in [(file, os.fstat(file.fd).st_size) for file in outputs]:
         while file.position < size:
-            logs.add(outputs[file].feed(file.read()))
+            log(file, *file.read())
         logs.add(outputs[file].finish())
+    ended.set()

@@ -67,8 +67,10 @@ def describe(staging: str, discard: bool) -> dict:
                 found.append(path.lstat())
         described["bytes"] = sum(status.st_blocks * 512 for status in found)
         described["age_s"] = max(0.0, time.time() - max(status.st_mtime for status in found))
-        # A copy holds the same lock while it runs, so none can begin here meanwhile.
-        with (folder / "lock").open("a") as lock:
+        # A copy holds the same lock while it runs, so none can begin here meanwhile. Others may
+        # have put a link there.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(folder / "lock", flags, 0o600), "a") as lock:  # noqa: PTH123
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -28,7 +28,7 @@ from clusterctl.node.relay.messages import (
 )
 from clusterctl.node.relay.scan import SourceError
 from clusterctl.node.relay.serve import Server
-from clusterctl.node.relay.staging import Busy, Removed, boot_id
+from clusterctl.node.relay.staging import Busy, Removed, Untrusted, boot_id, named
 from clusterctl.node.relay.wire import Waits, tls_contexts
 
 # System errors: their `kind` in a `Failed` event, and what the user can do.
@@ -67,6 +67,9 @@ def failure_of(error: BaseException, place: str = "") -> Failure:
         return Failure("busy", f"another copy to this destination is running ({error})", hint)
     if isinstance(error, Removed):
         return Failure("lost", f"{error}: somebody has removed what had come")
+    if isinstance(error, Untrusted):
+        hint = "see what it is and remove it, or choose a folder that only this user may write to"
+        return Failure("permission", f"{error}: files that are not whole are kept there", hint)
     if isinstance(error, SourceError):
         return Failure("source", str(error))
     if isinstance(error, BadManifest):
@@ -74,7 +77,7 @@ def failure_of(error: BaseException, place: str = "") -> Failure:
     if isinstance(error, OSError) and error.errno is not None:
         kind, hint = _KINDS.get(error.errno, ("disk", ""))
         name = error.filename or place
-        where = f"{text_of(name) if isinstance(name, bytes) else name}: " if name else ""
+        where = f"{text_of(named(name)) if isinstance(name, bytes) else name}: " if name else ""
         return Failure(kind, f"{where}{error.strerror}", hint)
     return Failure("bug", f"{type(error).__name__}: {error}")
 

@@ -13,9 +13,18 @@ from typing import Any
 
 from clusterctl.node.relay.base import Failure, host_identity
 from clusterctl.node.relay.compare import Plan, compare, destination, place, shown
+from clusterctl.node.relay.disks import other_disks
 from clusterctl.node.relay.hashing import Crc32, Gmac
-from clusterctl.node.relay.manifest import FILE, FOLDER, Entry, bytes_of, text_of
+from clusterctl.node.relay.manifest import (
+    FILE,
+    FOLDER,
+    UNKNOWN_MODE,
+    Entry,
+    bytes_of,
+    text_of,
+)
 from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Done, Gap
+from clusterctl.node.relay.protect import protected, read_mount_points, reason_not_to_delete_in
 from clusterctl.node.relay.publish import Publisher, in_the_way
 from clusterctl.node.relay.staging import Staging
 from clusterctl.node.relay.wire import Waits
@@ -43,6 +52,7 @@ class Destination:
         dst = destination(self._config["destination"], os.path.expanduser("~"))
         single = begin.single and not self._config.get("several")
         self.root, self.entries = place(dst, single, entries)
+        self._given = dst.rstrip(b"/") or b"/"
         staging = self.staging = Staging(self.root, Gmac if begin.gmac else Crc32)
         dry = self._config.get("dry_run")
         self._delete = bool(self._config.get("delete")) and not single
@@ -51,12 +61,24 @@ class Destination:
             self._delete = False
             self._note_kept("something at the source could not be read")
         self.plan = self._compare()
-        self._spare_source(begin)
+        if self._delete:
+            self._spare_the_node()
+            self._spare_source(begin)
         self._made_root = not os.path.isdir(self.root)
+        self._may_open_root = any(
+            entry.path == b"." and entry.mode != UNKNOWN_MODE for entry in self.entries
+        )
+        missing = frozenset(self.plan.missing)
+        disks = other_disks(self.root, self.entries, missing, read_mount_points())
+        staging.use_disks(disks)
         # If nothing is missing, what an interrupted copy left is removed all the same.
-        left = os.path.lexists(staging.folder)
-        if not dry and (self.plan.missing or self.plan.extra or left):
-            staging.acquire()
+        if not dry and (self.plan.missing or self.plan.extra or staging.left()):
+            # Of folders that the source knows, `finish` sets the mode.
+            ours = {e.path for e in self.entries if e.kind == FOLDER and e.mode != UNKNOWN_MODE}
+            own = {b".": self.root, **{at: real for at, real in disks.items() if real != self.root}}
+            known = {own[path] for path in ours & own.keys()}
+            needed = [self.entries[n] for n in missing if self.entries[n].kind != FOLDER]
+            staging.acquire(needed, known)
             self._compare_again()
             files = [self.entries[n] for n in self.plan.missing if self.entries[n].kind == FILE]
             staging.forget_others(files)
@@ -106,17 +128,47 @@ class Destination:
         verb = "would be" if self._config.get("dry_run") else "was"
         self.notes.append(f"nothing {verb} deleted: {why}")
 
-    def _spare_source(self, begin: Begin) -> None:
-        """Raise Failure if --delete would remove what is being copied."""
-        if begin.host != host_identity():
-            return
-        real: dict[bytes, bytes] = {}  # real paths of folders: a destination may contain links
+    def _spare_the_node(self) -> None:
+        """Raise Failure if --delete could remove what the node needs, or would empty a disk.
+
+        A folder of the copy may be a link, so each folder in which something is extra is checked.
+        """
+        extra = set(self.plan.extra)
+        parents = {os.path.dirname(path) for path in extra}
+        folders = sorted(self.root + b"/" + one for one in parents if one and one not in extra)
+        guarded = protected(os.fsencode(os.path.expanduser("~")))
+        for folder in (self._given, *folders):
+            why = reason_not_to_delete_in(folder, guarded)
+            if why:
+                raise Failure(
+                    "usage",
+                    f"--delete could remove what the node needs: {why}",
+                    "copy into a folder of its own, or leave out --delete",
+                )
+        mounts = self._real_extra() & read_mount_points() if extra else set()
+        if mounts:
+            raise Failure(
+                "usage",
+                f"{text_of(min(mounts))} is a mount point, and --delete would empty it",
+                "unmount it, choose a destination that it is not in, or leave out --delete",
+            )
+
+    def _real_extra(self) -> set[bytes]:
+        """Return the real paths of what is extra: a destination may contain links to folders."""
+        real: dict[bytes, bytes] = {}
         extra = set()
         for path in self.plan.extra:
             folder, name = os.path.split(self.root + b"/" + path)
             if folder not in real:
                 real[folder] = os.path.realpath(folder)
             extra.add(os.path.join(real[folder], name))
+        return extra
+
+    def _spare_source(self, begin: Begin) -> None:
+        """Raise Failure if --delete would remove what is being copied."""
+        if begin.host != host_identity():
+            return
+        extra = self._real_extra()
         for root in map(bytes_of, begin.roots):
             parts = root.split(b"/")
             if any(b"/".join(parts[:n]) in extra for n in range(2, len(parts) + 1)):
@@ -151,9 +203,14 @@ class Destination:
 
     def _gap(self) -> Gap:
         free, writable = room_at(self.root)
+        writable = writable or (self._may_open_root and _can_be_opened(self.root))
+        size = self.bytes_missing()
+        elsewhere, full = self._elsewhere()
         return Gap(
             files=sum(self.entries[n].kind == FILE for n in self.plan.missing),
-            bytes=self.bytes_missing(),
+            bytes=size,
+            elsewhere=min(elsewhere, size),
+            full=full,
             missing=len(self.plan.missing),
             missing_names=shown(self.entries[n].path for n in self.plan.missing),
             delete=len(self.plan.extra),
@@ -161,19 +218,42 @@ class Destination:
             free_bytes=free,
             writable=writable or not self.plan.missing,
             blocked=len(self._blocked),
-            warnings=self._warnings_of_dry_run(),
+            warnings=self._warnings_of_dry_run(full),
         )
 
-    def _warnings_of_dry_run(self) -> tuple[str, ...]:
+    def _elsewhere(self) -> tuple[int, str]:
+        """Return the bytes that have to come to other disks than ROOT's, and which lacks room."""
+        assert self.staging
+        needs: dict[int, int] = {}
+        paths: dict[int, bytes] = {}
+        for number in self.plan.missing:
+            entry = self.entries[number]
+            folder = self.staging.folder_of(entry)
+            if entry.kind != FILE or folder is self.staging.main:
+                continue
+            had = 0
+            with contextlib.suppress(FileNotFoundError):
+                had = os.stat(self.staging.part(entry)).st_blocks * 512
+            disk = os.stat(folder.parent).st_dev
+            paths.setdefault(disk, folder.parent)
+            need = max(0, sum(length for _, length in entry.data) - had)
+            needs[disk] = needs.get(disk, 0) + need
+        lacks = ((paths[disk], need, room_at(paths[disk])[0]) for disk, need in needs.items())
+        full = (_lack(path, need, free) for path, need, free in lacks if need > free)
+        return sum(needs.values()), next(full, "")
+
+    def _warnings_of_dry_run(self, full: str) -> tuple[str, ...]:
         if not self._config.get("dry_run"):
             return ()  # `Done` has them
-        return (*map(in_the_way, self._blocked[:MOST_WARNINGS]), *self.notes)
+        blocked = map(in_the_way, self._blocked[:MOST_WARNINGS])
+        return (*([full] if full else []), *blocked, *self.notes)
 
     def _check_room(self, gap: Gap) -> None:
         if not gap.fits:
+            need = gap.bytes - gap.elsewhere
             raise Failure(
                 "space",
-                f"{text_of(self.root)} needs {_size(gap.bytes)}, {_size(gap.free_bytes)} are free",
+                gap.full or _lack(self.root, need, gap.free_bytes),
                 "make room there, or choose another destination",
             )
 
@@ -197,10 +277,11 @@ class Destination:
                 self._note_kept("not everything could be put in place")
             refused += kept
             refused += [f"{text_of(name)}: it cannot be listed" for name in self.plan.unlisted]
-            warnings = gone + refused + self.notes + self.publisher.settle(self.plan.retouch)
-            self.complete = True
+            # Before the folders get their modes: they may be read-only.
             if self.staging and not refused:
                 self.staging.release(clear=True)
+            warnings = gone + refused + self.notes + self.publisher.settle(self.plan.retouch)
+            self.complete = True
         return Done(
             files=self.publisher.written,
             deleted=deleted,
@@ -239,6 +320,19 @@ def room_at(path: bytes) -> tuple[int, bool]:
         path = os.path.dirname(path) or b"."
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize, os.access(path, os.W_OK | os.X_OK)
+
+
+def _can_be_opened(folder: bytes) -> bool:
+    """Return whether this user may make a read-only folder writable."""
+    try:
+        read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+        return not read_only and os.stat(folder).st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _lack(path: bytes, need: int, free: int) -> str:
+    return f"{text_of(path)} needs {_size(need)}, {_size(free)} are free"
 
 
 def _size(size: float) -> str:

@@ -61,8 +61,10 @@ class Gap(NamedTuple):
 
     `missing` is the number of files, folders and links that it lacks or that differ, `delete` that
     of paths that the source does not have. `missing_names` and `delete_names` are the first of
-    them. `free_bytes` and `writable` are those of the destination. `blocked` is the number of files
-    and links where a folder with content is. `warnings` are those of a dry run, these first.
+    them. `free_bytes` and `writable` are those of the destination. `elsewhere` are those of `bytes`
+    that go to other disks, which links in the destination lead to; `full` says which of these lacks
+    room. `blocked` is the number of files and links where a folder with content is. `warnings` are
+    those of a dry run, these first.
     """
 
     files: int = 0
@@ -75,6 +77,8 @@ class Gap(NamedTuple):
     missing_names: tuple[str, ...] = ()
     blocked: int = 0
     warnings: tuple[str, ...] = ()
+    elsewhere: int = 0
+    full: str = ""
 
     @property
     def is_empty(self) -> bool:
@@ -83,8 +87,8 @@ class Gap(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether there is enough room at the destination."""
-        return self.bytes <= self.free_bytes
+        """Whether there is enough room at the destination, on each of its disks."""
+        return self.bytes - self.elsewhere <= self.free_bytes and not self.full
 
     @property
     def can_be_filled(self) -> bool:

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import shutil
 import stat
 import threading
 from array import array
@@ -15,7 +14,7 @@ from collections.abc import Callable, Sequence
 from clusterctl.node.relay.activity import ACTIVITY, DELETE, PUBLISH, SYNC
 from clusterctl.node.relay.hashing import SHA256_BYTES, has_digest
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, UNKNOWN_MODE, Entry, text_of
-from clusterctl.node.relay.staging import Removed, Staging
+from clusterctl.node.relay.staging import Staging
 from clusterctl.node.relay.wire import Waits, libc, waited_s
 
 # More files than this at once are synced with one call for the whole file system.
@@ -25,6 +24,7 @@ OF_ONE_ENTRY = {
     errno.EACCES,
     errno.EPERM,
     errno.EROFS,  # a link may lead to a folder on another disk
+    errno.EXDEV,  # a folder became a link to another disk, or has another project's quota
     errno.ENOENT,
     errno.ENOTDIR,
     errno.EISDIR,
@@ -173,8 +173,12 @@ class Publisher(threading.Thread):
             self.error = error
 
     def _publish(self, batch: Sequence[tuple[int, bytes, bool]]) -> None:
-        if not self._staging.is_held():
-            raise Removed(text_of(self._staging.folder))
+        self._staging.check()
+        # Not under `one_by_one`: a tool's file may have to be copied to its disk.
+        batch = [
+            (number, self._staging.brought(self._entries[number], part), ready)
+            for number, part, ready in batch
+        ]
         for number, part, ready in batch:
             if not ready:
                 self._prepare(number, part)
@@ -228,7 +232,8 @@ class Publisher(threading.Thread):
 
     def _sync(self, parts: Sequence[bytes]) -> None:
         if len(parts) > TOGETHER:
-            sync_file_system(self._staging.folder)
+            for folder in {os.path.dirname(part) for part in parts}:
+                sync_file_system(folder)
             return
         for part in parts:
             _sync_file(part)
@@ -267,19 +272,6 @@ class Publisher(threading.Thread):
             except OSError:
                 raise IsADirectoryError from None
             os.rename(part, path)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            # The folder is a link to another disk: copy the part there first, then rename it.
-            beside = self._staging.beside(part, os.path.dirname(path))
-            try:
-                _copy_to_disk(part, beside)
-                self._rename(beside, path)
-            except OSError:  # for example, that disk is full, or a folder has this name
-                with contextlib.suppress(OSError):
-                    os.unlink(beside)
-                raise
-            os.unlink(part)
 
     def settle(self, files: Sequence[int]) -> list[str]:
         """Set the modes and times of these files and then of all folders, the deepest first.
@@ -340,15 +332,6 @@ class Publisher(threading.Thread):
                 refused.append(f"{text_of(path)}: not deleted: {error.strerror}")
         ACTIVITY.end()
         return removed, refused
-
-
-def _copy_to_disk(part: bytes, copy: bytes) -> None:
-    """Copy a part to the disk of the folder of `copy`, and sync it. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(copy)
-    shutil.copy2(part, copy, follow_symlinks=False)
-    if not os.path.islink(copy):
-        _sync_file(copy)
 
 
 def _sync_file(path: bytes) -> None:

@@ -631,8 +631,9 @@ class Sync(Job):
 
     def fetch(self, missing: list[int]) -> None:
         assert self.target.staging and self.progress.gap
-        staging = self.target.staging.folder
-        _clear(staging)
+        held = self.target.staging.held_paths()
+        _clear(held)
+        staging = self.target.staging.tool_folder([self.target.entries[n] for n in missing])
         # A new folder each time: a tool of an earlier job may still be writing to the previous one.
         self._folder = tempfile.mkdtemp(prefix=PREFIX, dir=staging)
         # By the paths that the tool gives them: files that are under way, those of them that came
@@ -659,7 +660,7 @@ class Sync(Job):
             self._say_what_lacks()
             self.target.publisher.finish()
         finally:
-            _clear(staging)
+            _clear(held)
 
     def _object(self, number: int) -> Object:
         one = self._objects[number]
@@ -747,8 +748,8 @@ def _is_object(listed: Sequence[Object], key: bytes) -> bool:
     return [one.key for one in listed] == [key]
 
 
-def _clear(staging: bytes) -> None:
-    """Remove the folders that tools have written to."""
-    for name in os.listdir(staging):
-        if name.startswith(PREFIX):
-            shutil.rmtree(os.path.join(staging, name), ignore_errors=True)
+def _clear(folders: Sequence[bytes]) -> None:
+    """Remove what tools have written to in these staging folders."""
+    for path in (os.path.join(folder, name) for folder in folders for name in os.listdir(folder)):
+        if os.path.basename(path).startswith(PREFIX):
+            shutil.rmtree(path, ignore_errors=True)

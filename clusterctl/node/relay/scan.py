@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import glob
+import heapq
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -13,13 +13,11 @@ from typing import NamedTuple
 from clusterctl.node.relay.activity import ACTIVITY, SCAN
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, MODES, Entry, sort_key, text_of
 
-# The name of the folder for files that are not whole yet.
+# The name of the folder for files that are not whole yet. It never belongs to a data set.
 STAGING = b".clusterctl-copy"
-# The names that copies give: that folder's, and those of `Staging.beside`. They never belong to a
-# data set.
-_OWN = re.compile(rb"\.clusterctl-copy(-[0-9a-f]{32})?")
-# A sparse file in more segments than this is copied with zeros in place of its holes.
-MOST_SEGMENTS = 10_000
+# The data of a sparse file is listed in at most so many segments, which bounds the manifest and
+# takes about 20 MB of memory on each machine. The smallest holes beyond that are copied as zeros.
+MOST_SEGMENTS = 100_000
 
 
 class SourceError(Exception):
@@ -27,8 +25,8 @@ class SourceError(Exception):
 
 
 def is_own(path: bytes) -> bool:
-    """Return whether a relative path has a name that only copies give, or is below one."""
-    return any(map(_OWN.fullmatch, path.split(b"/")))
+    """Return whether a relative path is that of a staging folder, or is below one."""
+    return STAGING in path.split(b"/")
 
 
 class LeftOut(NamedTuple):
@@ -248,16 +246,38 @@ def _segments(path: bytes, status: os.stat_result) -> tuple[tuple[int, int], ...
     except OSError:
         return None  # Reading it later fails, too, and reports why.
     try:
-        found = tuple(_data_of(descriptor, status.st_size))
+        found = few_segments(segments_of(descriptor, status.st_size), MOST_SEGMENTS)
     except OSError:
         return None
     finally:
         os.close(descriptor)
-    whole = found == ((0, status.st_size),)
-    return None if whole or len(found) > MOST_SEGMENTS else found
+    return None if found == ((0, status.st_size),) else found
 
 
-def _data_of(descriptor: int, size: int) -> Iterable[tuple[int, int]]:
+def few_segments(segments: Iterable[tuple[int, int]], most: int) -> tuple[tuple[int, int], ...]:
+    """Return segments (offset, length) as at most this many: the largest holes stay.
+
+    `segments` are in order. Not all of them are in memory at once.
+    """
+    found: list[tuple[int, int]] = []
+    for segment in segments:
+        found.append(segment)
+        if len(found) > 2 * most:
+            found = _joined(found, most)
+    return tuple(_joined(found, most) if len(found) > most else found)
+
+
+def _joined(found: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    """Return `found` as `most` segments, joined over the smallest holes."""
+    holes = [one[0] - sum(before) for before, one in zip(found, found[1:])]
+    kept = sorted(heapq.nlargest(most - 1, range(len(holes)), key=holes.__getitem__))
+    firsts, lasts = [0, *(n + 1 for n in kept)], [*kept, len(found) - 1]
+    pairs = ((found[first], found[last]) for first, last in zip(firsts, lasts))
+    return [(first[0], sum(last) - first[0]) for first, last in pairs]
+
+
+def segments_of(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield (offset, length) of each piece of a file that is no hole, in bytes. Raises OSError."""
     at = 0
     while at < size:
         try:

@@ -237,10 +237,12 @@ class Store:
         self._settle(block, good=True)
 
     def check_waiting(self, within_s: float) -> None:
-        """Check the blocks that were not confirmed within `within_s` seconds. Raises OSError.
+        """Check the blocks that were not confirmed within `within_s` seconds.
 
         If no node watches for blocks here, all blocks are checked, since none will be confirmed.
+        Raises OSError, and Removed if the staging folders are not this copy's any more.
         """
+        self._staging.check()
         since = time.monotonic() - (within_s if self.ledger.watchers else 0)
         with self._lock:
             late = [block for block, one in self._waiting.items() if one.since <= since]
@@ -312,7 +314,7 @@ class Store:
         entry = self._entries[number]
         mode = self._publisher.mode_for_now(number)
         descriptor = os.open(
-            self._staging.whole(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode
+            self._staging.whole(number, entry), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode
         )
         try:
             write_at(descriptor, data, 0)
@@ -340,7 +342,7 @@ class Store:
             except FileNotFoundError:
                 if number in self.bad:  # removed a moment ago, by `_spoil`
                     return -1
-                raise Removed(text_of(self._staging.folder)) from None
+                raise Removed(text_of(self._staging.folder_of(entry).path)) from None
             self._begun.add(number)
         if entry.segments is not None:
             os.ftruncate(descriptor, entry.size)
@@ -375,9 +377,8 @@ class Store:
             self._publisher.put(whole)
 
     def _part(self, extent: Extent, whole: bool) -> bytes:
-        if whole:
-            return self._staging.whole(extent.entry)
-        return self._staging.part(self._entries[extent.entry])
+        entry = self._entries[extent.entry]
+        return self._staging.whole(extent.entry, entry) if whole else self._staging.part(entry)
 
     def _keep(self, block: int, data: bytes) -> None:
         """Keep a block in memory for the next node in the chain."""

@@ -59,7 +59,7 @@ def test_events(pair, source, target):
 
 def test_what_a_node_cannot_write(pair, source, target):
     pair.on(1, f"mkdir {target} && chmod 500 {target}")
-    status, out, err = pair.ctl("copy", f"{source}/", target)
+    status, out, err = pair.ctl("copy", f"{source}/", f"{target}/set")
     assert status == 1
     assert out.startswith("pair-0: 3 files, 3.0 MiB in ")
     assert "pair-1: " in err

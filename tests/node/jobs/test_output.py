@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
 import resource
+import select
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from clusterctl.jobs.detached import OUTPUT
-from clusterctl.node.jobs.output import Logs, TaggedOutput
+from clusterctl.node.jobs.output import GrowingFile, Logs, TaggedOutput, keep, unread_limit
 from tests.lab.running import wait_until
 
 LINES = [b"plain\n", b"  two blanks\n", b"\n", b"\0\xff[1,x<\x1eTAG\n", b"[" * 9 + b"\n", b"no end"]
@@ -138,6 +142,77 @@ def test_what_mpirun_writes_last_is_kept_however_much_it_is(tmp_path, mpirun):
     log = (tmp_path / "log").read_bytes()
     assert log.split(b"\n") == [b"%063d" % part * (1 << 14) for part in range(64)] + [b""]
     assert (tmp_path / "log-0").read_bytes() == log
+
+
+FLOODS = """\
+import os
+for number in range(3000):
+    os.write(1, b"[1,%d]<stdout>:" % (number % 2) + b"%07d" % number * 2048 + b"\\n")
+"""
+
+
+def test_memory_is_bounded_while_the_disk_does_not_take_the_output(tmp_path):
+    """The log is a pipe that nobody reads at first: each write to it waits, as on a disk that
+    hangs."""
+    os.mkfifo(tmp_path / "log")
+    out, most = GrowingFile("stdout"), 4 << 20
+    process = subprocess.Popen([sys.executable, "-c", FLOODS], stdout=out.fd)
+    outputs = {out: TaggedOutput(b":", False)}
+    keeper = threading.Thread(target=keep, args=(process, outputs, Logs(tmp_path), most))
+    keeper.start()
+    assert process.wait(120) == 0
+    wait_until(lambda: os.fstat(out.fd).st_blocks * 512 <= 5 << 20, "memory to be given back")
+    assert os.fstat(out.fd).st_size > 40 << 20
+    # Opened for writing, too, so that it does not end between two writes to the log.
+    pipe, log = os.open(tmp_path / "log", os.O_RDWR | os.O_NONBLOCK), b""
+    while keeper.is_alive() or select.select([pipe], [], [], 0)[0]:
+        if select.select([pipe], [], [], 0.1)[0]:
+            log += os.read(pipe, 1 << 16)
+    os.close(pipe)
+    *before, text, after = re.split(rb"\nclusterctl: (\d+) bytes of output are lost: [^\n]*\n", log)
+    lines = after.splitlines()
+    first = int(lines[0][:7])
+    assert lines == [b"%07d" % number * 2048 for number in range(first, 3000)]
+    assert 1 << 20 < len(after) <= most
+    assert int(text) > 30 << 20
+    for rank in (0, 1):
+        own = (tmp_path / f"log-{rank}").read_bytes().splitlines()
+        kept = [b"%07d" % number * 2048 for number in range(first, 3000) if number % 2 == rank]
+        assert own[-len(kept) :] == kept
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_not_dropped_is_read_in_order(seed):
+    chance, file = random.Random(seed), GrowingFile("x")
+    written, at = b"", 0
+    for _ in range(300):
+        act = chance.random()
+        if act < 0.5:
+            more = chance.randbytes(chance.randrange(5000))
+            os.write(file.fd, more)
+            written += more
+        elif act < 0.6:
+            file.limit(6000)
+            assert len(written) - file.position <= 6000
+        else:
+            lost, content = file.read()
+            at += lost
+            assert content == written[at : at + len(content)]
+            at += len(content)
+            assert at == file.position == len(written)
+    os.close(file.fd)
+
+
+@pytest.mark.parametrize(
+    ("table", "most"),
+    [
+        ("MemTotal: 9 kB\nMemAvailable:   16777216 kB\n", 2 << 30),
+        ("MemAvailable: 1000 kB\n", 64 << 20),
+        ("", 64 << 20),
+    ],
+)
+def test_how_much_output_may_wait(table, most):
+    assert unread_limit(table) == most
 
 
 def test_mpirun_ends_with_what_reads_it(tmp_path, mpirun):

@@ -239,7 +239,8 @@ def test_a_part_that_has_its_read_only_mode_already_is_gone_on_with(relays, tmp_
     (to / "empty").unlink()
     for entry in decode(encode(scan([os.fsencode(data) + b"/"], None, b"/").entries)):
         if entry.kind == "f":
-            part = Path(os.fsdecode(Staging(os.fsencode(to)).part(entry)))
+            name = Path(os.fsdecode(Staging(os.fsencode(tmp_path)).part(entry))).name
+            part = to / os.fsdecode(STAGING) / name
             part.touch()
             os.chown(part, NOBODY, -1)
             part.chmod(0o444)
@@ -312,17 +313,21 @@ def test_what_an_interrupted_copy_left_at_the_source_is_no_data_though_it_is_nam
     relays, tmp_path
 ):
     src, own = tmp_path / "src", b".clusterctl-copy-notes"
-    beside = b".clusterctl-copy-" + b"0a" * 16
+    deep = b"e/.clusterctl-copy/lock"
     make(src, {b".clusterctl-copy/lock": b"", b".clusterctl-copy/5": b"part", own: b"x"})
-    make(src, {beside: b"part", b"d/" + beside: b"part"})
+    make(src, {deep: b"", b"d/" + deep: b""})
     names = [base64.b64encode(name).decode() for name in (b".clusterctl-copy/lock", own, b"d")]
     named = relays.source(str(src), names_b64=names)
     [done] = relays.copy(named, target := relays.target(tmp_path / "named"))
     assert (done["files"], done["left_out"], target.stop()["clean"]) == (1, 0, True)
     [done] = relays.copy(relays.source(f"{src}/.*"), relays.target(f"{tmp_path}/matched/"))
     assert done["files"] == 1
-    make(tmp_path / "all", {own: b"y", beside: b"another copy's", b"extra": b"z"})
+    make(tmp_path / "all", {own: b"y", b"e/x": b"", b"extra": b"z"})
     [done] = relays.copy(relays.source(f"{src}/"), relays.target(tmp_path / "all", delete=True))
-    assert (done["files"], done["deleted"]) == (1, 1)
+    assert (done["files"], done["deleted"]) == (1, 2)
     found = {place: sorted(tree(tmp_path / place)) for place in ("named", "matched", "all")}
-    assert found == {"named": [own, b"d"], "matched": [own], "all": [beside, own, b"d"]}
+    assert found == {
+        "named": [own, b"d", b"d/e"],
+        "matched": [own],
+        "all": [own, b"d", b"d/e", b"e"],
+    }

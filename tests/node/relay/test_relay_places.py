@@ -10,6 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.node.relay import protect
+from clusterctl.node.relay.base import Failure
+from clusterctl.node.relay.destination import Destination
+from clusterctl.node.relay.manifest import decode, encode
+from clusterctl.node.relay.messages import Begin
+from clusterctl.node.relay.protect import mount_points, protected, reason_not_to_delete_in
+from clusterctl.node.relay.scan import scan
+from clusterctl.node.relay.wire import Waits
 from tests.node.relay.relays import make, tree
 
 MIB = 1 << 20
@@ -75,8 +83,10 @@ def test_what_did_not_get_its_name_on_another_disk_goes(relays, data, tmp_path, 
     to.mkdir()
     (to / "sub").symlink_to(other_disk)
     make(other_disk, {b"big/in the way": b""})
-    [done] = relays.copy(relays.source(f"{data}/"), relays.target(to))
+    target = relays.target(to)
+    [done] = relays.copy(relays.source(f"{data}/"), target)
     assert done["left_out"] == 1
+    assert target.stop()["clean"]
     assert sorted(os.listdir(other_disk)) == ["b", "big"]
 
 
@@ -183,6 +193,90 @@ def test_the_source_is_not_what_is_deleted(relays, data, tmp_path):
     assert listed["endangered"] == f"{data}/sub"
     assert (data / "sub" / "b").read_bytes() == b"b"
     assert not (data / ".clusterctl-copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("to", "says"),
+    [
+        ("data", "{home}/data ({home})"),  # a link to the home folder
+        ("../home/", "../home ({home})"),
+        ("..", "contains {home}"),
+        ("up", "contains {home}"),  # a link
+        (".ssh", "{home}/.ssh ({home}/dotfiles/ssh)"),
+        (".ssh/deep", "lies in"),
+        ("dotfiles", "contains {home}/.ssh"),  # ~/.ssh is a link into it
+        ("dotfiles/ssh", "is {home}/.ssh"),
+        (".clusterctl/jobs", "lies in"),
+        ("set", "contains {home}/.ssh"),  # a folder of the copy is a link there
+        ("etc/ssh", "lies in /etc"),  # a link
+    ],
+)
+@pytest.mark.parametrize("dry", [False, True])
+def test_delete_is_refused_where_it_would_lock_the_user_out(relays, data, to, says, dry):
+    home = relays.home
+    make(home, {b"work/paper.tex": b"years", b"dotfiles/ssh/authorized_keys": b"key"})
+    make(home, {b".clusterctl/jobs/1/job.json": b"{}", b"set/x": b"x"})
+    (home / ".ssh").symlink_to("dotfiles/ssh")
+    for link, leads in (("data", "."), ("up", ".."), ("etc", "/etc"), ("set/sub", "../dotfiles")):
+        (home / link).symlink_to(leads)
+    before = tree(home)
+    source, target = relays.source(f"{data}/"), relays.target(f"~/{to}", delete=True, dry_run=dry)
+    relays.begin(source, target)
+    target.pull_from(source)
+    failed = target.expect("failed", kind="usage")
+    assert failed["why"].startswith("--delete could remove what the node needs: ")
+    assert says.format(home=home) in failed["why"]
+    assert tree(home) == before
+
+
+@pytest.mark.parametrize(
+    ("to", "refused"),
+    [
+        *((to, True) for to in ("/", "/usr/local", "/etc/ssh", "/var/lib", "/opt", "/opt/amazon")),
+        *((to, True) for to in ("/usr/../etc", "/lib/modules", "/proc/self", "/home/someone")),
+        *((to, True) for to in ("/tmp", "/dev/shm", "/root", "/dev/new", "/srv/x/.ssh")),
+        *((to, False) for to in ("/srv/data", "/tmp/set", "/dev/shm/set", "/var/tmp/set", "/data")),
+    ],
+)
+def test_the_folders_of_the_system(to, refused):
+    why = reason_not_to_delete_in(to.encode(), protected(b"/home/ubuntu"))
+    assert bool(why) is refused, why
+
+
+def test_a_disk_mounted_below_opt_is_for_data(tmp_path, other_disk, monkeypatch):
+    """As /opt/dlami/nvme, on images for deep learning."""
+    (tmp_path / "opt" / "amazon").mkdir(parents=True)
+    (tmp_path / "opt" / "nvme").symlink_to(other_disk)
+    monkeypatch.setattr(protect, "_PROGRAMS", os.fsencode(tmp_path / "opt"))
+    guarded = protected(b"/home/ubuntu")
+    assert reason_not_to_delete_in(os.fsencode(tmp_path / "opt/amazon/new"), guarded)
+    assert not reason_not_to_delete_in(os.fsencode(tmp_path / "opt/nvme/set"), guarded)
+
+
+def test_mount_points_are_read_as_they_are_named():
+    table = (
+        "21 1 259:1 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
+        "36 21 0:31 / /data/my\\040disk rw - nfs4 fs:/ rw\n"
+    )
+    assert mount_points(table) == {b"/", b"/data/my disk"}
+
+
+def test_delete_empties_no_disk_that_is_mounted_in_the_destination(
+    relays, data, tmp_path, monkeypatch
+):
+    """Mounting needs privileges, so the table of mounts is a made-up one."""
+    to = tmp_path / "to"
+    make(to, {b"sub/x": b"x", b"shared/theirs": b"t"})
+    monkeypatch.setattr(
+        "clusterctl.node.relay.destination.read_mount_points",
+        lambda: {b"/", os.fsencode(to / "shared")},
+    )
+    target = Destination({"destination": str(to), "delete": True}, Waits())
+    entries = decode(encode(scan([os.fsencode(data) + b"/"], None, b"/").entries))
+    with pytest.raises(Failure, match=r"shared is a mount point, and --delete would empty it"):
+        target.prepare(entries, Begin())
+    target.leave()
+    assert (to / "shared" / "theirs").read_bytes() == b"t"
 
 
 def test_a_destination_that_was_not_there_is_not_left_behind(relays, data, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 
@@ -11,7 +12,7 @@ import pytest
 from clusterctl.node.relay.compare import compare, destination, place
 from clusterctl.node.relay.hashing import digests_of_files
 from clusterctl.node.relay.manifest import Entry
-from clusterctl.node.relay.scan import SourceError, _data_of, endangered, scan
+from clusterctl.node.relay.scan import SourceError, endangered, few_segments, scan, segments_of
 from tests.node.relay.relays import make
 
 
@@ -183,7 +184,7 @@ def test_data_that_a_file_has_got_since_is_not_counted(tmp_path):
         file.seek(1 << 20)
         file.write(b"x")
         file.flush()
-        assert list(_data_of(file.fileno(), 4096)) == []
+        assert list(segments_of(file.fileno(), 4096)) == []
 
 
 def test_what_the_source_could_not_read_is_not_taken_for_the_same(tmp_path):
@@ -196,3 +197,22 @@ def test_a_folder_where_a_file_was_is_not_held_open(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     assert digests_of_files([os.fsencode(tmp_path)] * 3) == [b""] * 3
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_few_segments_lose_no_data_and_keep_the_largest_holes(seed):
+    draw = random.Random(seed)
+    at, segments = draw.randrange(3), []
+    for _ in range(draw.randrange(1, 80)):
+        length = draw.randrange(1, 4)
+        segments.append((at, length))
+        at += length + draw.randrange(1, 1000)
+    most = draw.randrange(1, 20)
+    few = few_segments(iter(segments), most)
+    covered = [any(a <= at and at + n <= a + m for a, m in few) for at, n in segments]
+    assert all(covered)
+    assert (few[0][0], sum(few[-1])) == (segments[0][0], sum(segments[-1]))
+    holes = sorted(b[0] - sum(a) for a, b in zip(segments, segments[1:]))
+    kept = sorted(b[0] - sum(a) for a, b in zip(few, few[1:]))
+    assert kept == holes[len(holes) - len(kept) :]
+    assert len(kept) == min(most - 1, len(holes))

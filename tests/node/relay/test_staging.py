@@ -95,7 +95,7 @@ def test_only_one_works_where_another_is_just_leaving(staging, monkeypatch):
     other.acquire()
     with pytest.raises(Busy):
         Staging(staging.root).acquire()
-    assert other.is_held()
+    other.check()
     other.release(clear=True)
 
 
