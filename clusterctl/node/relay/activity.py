@@ -17,16 +17,21 @@ SCAN, COMPARE, READ = "listing the source", "comparing", "reading"
 WRITE, SYNC, PUBLISH, DELETE = "writing", "writing to disk", "putting in place", "deleting"
 # A step that lasts less than this many seconds is not reported.
 NOTED_S = 1.0
-# Fields of a line of /proc/diskstats: numbers of the device, sectors written (iostats.rst).
-_MAJOR, _MINOR, _WRITTEN = 0, 1, 9
+# The field of a line of /proc/diskstats with the sectors written, after the numbers of the device
+# and its name (Linux, Documentation/admin-guide/iostats.rst).
+_WRITTEN = 9
 
 
 class Step(NamedTuple):
-    """What a thread is doing, on which path, and since when by the monotonic clock."""
+    """What a thread is doing, on which path, and since when by the monotonic clock.
+
+    `device` is the number of the disk that it waits for, if known: see `Activity.begin_sync`.
+    """
 
     name: str = ""
     path: Path = b""
     since: float = 0.0
+    device: int = -1
 
 
 class Activity:
@@ -43,6 +48,14 @@ class Activity:
         """Record what this thread is doing from here on."""
         self._moves += 1
         self._steps[threading.get_ident()] = Step(name, path, time.monotonic())
+
+    def begin_sync(self, path: Path, at: Path) -> None:
+        """Record that this thread has `path` written to the disk of `at`. Raises OSError."""
+        self.begin(SYNC, path)
+        # Here, since the heartbeat must not ask a file system that may hang.
+        device = os.stat(at).st_dev
+        step = self._steps[threading.get_ident()]
+        self._steps[threading.get_ident()] = step._replace(device=device)
 
     def go_on(self) -> None:
         """Record that this thread's step has advanced, for example by a piece of a file."""
@@ -64,19 +77,16 @@ class Activity:
         fsync(2) tells nothing before its end, which may take minutes: what its disk has written
         counts, too.
         """
-        return self._moves + (_written(step.path) if step.name == SYNC else 0)
+        return self._moves + (_written(step.device) if step.device >= 0 else 0)
 
 
-def _written(path: Path) -> int:
-    """Return how much the disk of a path has written; for others what the kernel has to write."""
+def _written(device: int) -> int:
+    """Return how much a disk has written; for a network's, how much the kernel has to write."""
+    numbers = [str(os.major(device)), str(os.minor(device))]
     try:
-        device = os.stat(path).st_dev
         with open("/proc/diskstats", encoding="ascii") as lines:
             for fields in map(str.split, lines):
-                if (int(fields[_MAJOR]), int(fields[_MINOR])) == (
-                    os.major(device),
-                    os.minor(device),
-                ):
+                if fields[:2] == numbers:
                     return int(fields[_WRITTEN])
         with open("/proc/meminfo", encoding="ascii") as lines:
             waiting = [line.split()[1] for line in lines if line.startswith(("Dirty:", "Writeb"))]

@@ -11,7 +11,7 @@ import threading
 from array import array
 from collections.abc import Callable, Sequence
 
-from clusterctl.node.relay.activity import ACTIVITY, DELETE, PUBLISH, SYNC
+from clusterctl.node.relay.activity import ACTIVITY, DELETE, PUBLISH
 from clusterctl.node.relay.hashing import SHA256_BYTES, has_digest
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, UNKNOWN_MODE, Entry, text_of
 from clusterctl.node.relay.staging import Staging
@@ -184,9 +184,8 @@ class Publisher(threading.Thread):
                 self._prepare(number, part)
         batch = [one for one in batch if self._is_right(*one)]
         began = waited_s()
-        ACTIVITY.begin(SYNC, self._staging.root)
         try:
-            self._sync([part for number, part, _ in batch if self._entries[number].data])
+            self._sync([(self.path(n), part) for n, part, _ in batch if self._entries[n].data])
         except OSError:
             # The kernel may have dropped what it could not write, so no later copy may go on with
             # these parts.
@@ -230,12 +229,16 @@ class Publisher(threading.Thread):
         os.chmod(part, self.mode_for_now(number))
         os.utime(part, ns=times)
 
-    def _sync(self, parts: Sequence[bytes]) -> None:
-        if len(parts) > TOGETHER:
-            for folder in {os.path.dirname(part) for part in parts}:
+    def _sync(self, files: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write files to disk, given as paths of the files and of their parts. Raises OSError."""
+        if len(files) > TOGETHER:
+            folders = {os.path.dirname(part): path for path, part in files}
+            for folder, path in folders.items():
+                ACTIVITY.begin_sync(path, folder)
                 sync_file_system(folder)
             return
-        for part in parts:
+        for path, part in files:
+            ACTIVITY.begin_sync(path, part)
             _sync_file(part)
 
     def _appear(self, number: int, part: bytes) -> bool:

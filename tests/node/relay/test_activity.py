@@ -1,0 +1,56 @@
+"""What a relay's heartbeat tells about its threads' work with files."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from clusterctl.node.relay import activity
+from clusterctl.node.relay.activity import READ, SYNC, WRITE, Activity, Step
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return a list whose last value is the time."""
+    now = [100.0]
+    monkeypatch.setattr(activity.time, "monotonic", lambda: now[-1])
+    return now
+
+
+def test_the_longest_step_is_told_and_short_ones_are_not(clock):
+    doing = Activity()
+    doing.begin(READ, b"/data/a")
+    begun = threading.Thread(target=doing.begin, args=(WRITE, b"/data/b"))
+    clock.append(100.5)
+    begun.start()
+    begun.join()
+    assert doing.longest() == Step()
+    clock.append(101.0)
+    assert doing.longest() == Step(READ, b"/data/a", 100.0)
+    doing.end()
+    clock.append(101.5)
+    assert doing.longest() == Step(WRITE, b"/data/b", 100.5)
+
+
+def test_each_piece_is_a_move_and_a_hang_is_none(clock):
+    doing = Activity()
+    told = []
+    for act in (lambda: doing.begin(READ, "x"), doing.go_on, doing.end, lambda: None):
+        act()
+        told.append(doing.moves(doing.longest()))
+    assert len(set(told[:3])) == 3
+    assert told[3] == told[2]
+
+
+def test_what_a_disk_has_written_is_a_move_of_a_sync(clock, tmp_path, monkeypatch):
+    doing = Activity()
+    doing.begin_sync("/data/x", os.fspath(tmp_path))
+    clock.append(101.0)
+    step = doing.longest()
+    assert (step.name, step.device) == (SYNC, os.stat(tmp_path).st_dev)
+    written = iter([8, 16, 16])
+    monkeypatch.setattr(activity, "_written", lambda device: next(written))
+    one, two, three = (doing.moves(step) for _ in range(3))
+    assert one != two == three
