@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -41,9 +41,14 @@ IDLE_WAKE_S = 1.0
 
 @dataclass(frozen=True)
 class Identity:
-    """The keys to offer, in order."""
+    """The keys to offer, in order: `keys`, or for the hosts in `by_target` their own."""
 
-    keys: Sequence[paramiko.PKey] = field(default_factory=tuple)
+    keys: Sequence[paramiko.PKey] = ()
+    by_target: Mapping[Target, Sequence[paramiko.PKey]] = field(default_factory=dict)
+
+    def keys_for(self, target: Target) -> Sequence[paramiko.PKey]:
+        """Return the keys to offer to one host."""
+        return self.by_target.get(target, self.keys)
 
 
 class _OfferKeys(AuthStrategy):
@@ -168,7 +173,7 @@ def connect(
     """
     if target.down:
         raise HostUnreachable(target.host, target.down)
-    if not identity.keys:
+    if not identity.keys_for(target):
         raise KeyRefused(
             target.host,
             f"there is no key to offer to {target.user}@{target.address}",
@@ -260,7 +265,7 @@ def _attempt(
             banner_timeout=timeout_s,
             auth_timeout=timeout_s,
             transport_factory=tuned,
-            auth_strategy=_OfferKeys(target.user, identity.keys),
+            auth_strategy=_OfferKeys(target.user, identity.keys_for(target)),
         )
     except BaseException:
         client.close()
