@@ -24,6 +24,7 @@ from clusterctl.domain.results import CommandResult
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.transport import dial
 from clusterctl.transport.dial import KeepAliveSocket
+from clusterctl.transport.ending import StartMarker
 from clusterctl.transport.errors import as_host_error, jump_failed, worth_retrying
 from clusterctl.transport.execute import Exchange, Sink, execute
 from clusterctl.transport.keys import PinnedHostKeys, VerifyPinned
@@ -74,6 +75,8 @@ class Session:
         self.client = client
         self._jump = jump
         self._jump_is_own = False
+        # The name of the login shell, once a command has told it.
+        self._shell = ""
 
     @property
     def alive(self) -> bool:
@@ -112,10 +115,14 @@ class Session:
         exchange: Exchange | None = None
         try:
             channel = transport.open_session(timeout=open_timeout_s)
-            exchange = Exchange(self.target.host, command, channel, sink)
+            marker = StartMarker(self._shell)
+            exchange = Exchange(self.target.host, command, channel, sink, marker=marker)
             if started:
                 started(exchange)
-            return execute(exchange, timeout_s, stdin)
+            try:
+                return execute(exchange, timeout_s, stdin)
+            finally:
+                self._shell = marker.shell
         except (paramiko.SSHException, OSError, EOFError) as error:
             if exchange is not None and exchange.unheard is error:
                 raise
