@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -102,10 +103,13 @@ def node_target(
 ) -> Target:
     """Return the target of a node, which `jump` reaches if it is given.
 
-    `proxy_command` is a program that passes a connected socket; the unprivileged lab needs one.
+    `proxy_command` is the argv of a program that passes a connected socket, with %h and %p; the
+    unprivileged lab needs one.
     """
     # With a jump host, the connection is opened from there, and only the jump host needs the proxy.
-    proxy = () if jump else proxy_command
+    tokens = {"%h": node.address, "%p": "22"}
+    argv = () if jump else (tokens.get(word, word) for word in proxy_command)
+    proxy = shlex.join(argv)
     return Target(
         host=node.name,
         address=node.address,

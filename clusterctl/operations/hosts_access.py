@@ -15,11 +15,15 @@ from clusterctl.domain.hostsfile import HostsFile, parse_hosts_file
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport import dial
 from clusterctl.transport.target import Target
-from clusterctl.transport.user_config import UserConfig, read_user_config
+from clusterctl.transport.user_config import (
+    SYSTEM_CONFIG,
+    UserConfig,
+    read_user_config,
+    with_jumps,
+)
 
 if TYPE_CHECKING:
     from clusterctl.transport.connections import Connections
-    from clusterctl.transport.session import Identity
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,13 @@ def open_hosts(
     are begun before the SSH library is imported, because the import takes longer than all the rest.
 
     Hosts that are a cluster's nodes are reached with the cluster's key and ssh_config, without a
-    call to EC2 (see `cluster_of`; `home` holds the clusters' folders). Other hosts are offered
-    `key`, or without it the IdentityFile entries of ~/.ssh/config, the agent's keys, then the
-    default keys of ~/.ssh. Host keys come from known_hosts and are never accepted unseen.
+    call to EC2 (see `cluster_of`; `home` holds the clusters' folders). Other hosts are reached as
+    `ssh` reaches them. Each is offered `key`, or without it the keys that its own settings name
+    (see KeyRing); `key` is not for jump hosts. Host keys come from its own known_hosts files and
+    are never accepted unseen.
     """
     hosts = read_hosts_file(path).hosts
-    config = read_user_config(ssh_folder or Path.home() / ".ssh")
+    config = read_user_config(ssh_folder or Path.home() / ".ssh", system=SYSTEM_CONFIG)
     folder = cluster_of(path, hosts, config, home) if home else None
     homes = (home, *home.glob("*")) if home else ()
     sources = (path, config.folder, *config.files, *homes, *((key,) if key else ()))
@@ -95,11 +100,17 @@ def open_hosts(
     dial.start_connecting(targets[:at_once])
 
     from clusterctl.transport.connections import Connections
-    from clusterctl.transport.keys import PinnedHostKeys
+    from clusterctl.transport.keys import HostKeysByHost, KeyRing, load_key
+    from clusterctl.transport.session import Identity
 
-    identity = _keys(config, targets, key)
-    host_keys = PinnedHostKeys(config.known_hosts_files(targets))
-    sources = (*sources, *config.identity_files(targets), *host_keys.paths)
+    hops = with_jumps(targets)
+    given = dict.fromkeys(targets, [load_key(key)]) if key else {}
+    of_files = {hop: config.key_sources(hop) for hop in hops if hop not in given}
+    ring = KeyRing(config.folder)
+    identity = Identity((), {**{hop: ring.keys(of) for hop, of in of_files.items()}, **given})
+    host_keys = HostKeysByHost({hop: config.known_hosts_files(hop) for hop in hops})
+    files = dict.fromkeys(path for of in of_files.values() for path in of.files or ())
+    sources = (*sources, *files, *host_keys.paths)
     return HostsAccess(targets, Connections(identity, host_keys, connect_timeout_s), sources)
 
 
@@ -166,18 +177,3 @@ def _nodes(folder: ClusterFolder, hosts: Sequence[str], user: str | None) -> tup
     names = folder.node_names()
 
     return tuple(replace(config.target(names.get(host, host), user), host=host) for host in hosts)
-
-
-def _keys(config: UserConfig, targets: Sequence[Target], key: Path | None) -> Identity:
-    """Return the keys to offer, in order.
-
-    With `key`, the keys of ~/.ssh are loaded for jump hosts only.
-    """
-    from clusterctl.transport.keys import identity_keys, load_key
-    from clusterctl.transport.session import Identity
-
-    given = [load_key(key)] if key else []
-    asked = [target.jump for target in targets if target.jump] if key else targets
-    if asked:
-        given += identity_keys(config.identity_files(asked), config.folder)
-    return Identity(given)

@@ -20,7 +20,7 @@ from clusterctl.domain.errors import AwsError, HostError, HostKeyChanged, HostUn
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2.host_keys import Consoles, HostKeyAnswers, ask_host_keys, parse_host_keys
-from clusterctl.transport.keys import PinnedHostKeys, add_line, described
+from clusterctl.transport.keys import HostKey, PinnedHostKeys, pinned_like
 from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ class LearntHostKeys(PinnedHostKeys):
             again = node.instance_id in self._lines
             self._lines[node.instance_id] = lines
             if again:
-                # HostKeys cannot remove one node's entries, so all are added anew.
+                # KnownHosts cannot remove one node's lines, so all are added again.
                 self._keys.clear()
                 lines = [line for group in self._lines.values() for line in group]
             for line in lines:
-                add_line(self._keys, line)
+                self._keys.add(line)
 
     def text(self, nodes: Sequence[Node]) -> str:
         """Return the content of the known_hosts file for these nodes, in their order.
@@ -95,13 +95,13 @@ class LearntHostKeys(PinnedHostKeys):
         lines = (line.split() for line in self._text.splitlines())
         return [words for words in lines if len(words) >= 4 and words[3] == node.instance_id]
 
-    def _changed(self, target: Target, shown: paramiko.PKey, pinned: paramiko.PKey) -> HostError:
+    def _changed(self, target: Target, shown: HostKey, pinned: HostKey) -> HostError:
         # `up` has just read the address from EC2, so the node cannot be another instance that took
         # over an old address.
         return HostKeyChanged(
             target.host,
-            f"its host key is not its own: it shows {described(shown)}, pinned is "
-            f"{described(pinned)}, and neither its console nor its agent knows of another",
+            f"its host key is not its own: it shows {shown}, pinned is "
+            f"{pinned}, and neither its console nor its agent knows of another",
             "someone may be in between, or its keys were made anew: look at it another way "
             "(EC2 serial console, Session Manager), or have a new machine: clusterctl replace",
         )
@@ -129,11 +129,10 @@ class ClusterHostKeys(PinnedHostKeys):
 
         A key that was pinned for another instance, which had the address before, is refused.
         """
-        known = self._keys.lookup(target.known_hosts_name)
+        known = self._known(target)
         if known and self._other_instance(target):
-            raise self._changed(
-                target, key, known.get(key.get_name()) or next(iter(known.values()))
-            )
+            shown = HostKey(key.get_name(), key.asbytes())
+            raise self._changed(target, shown, pinned_like(shown, known))
         super().verify(target, key)
 
     def _other_instance(self, target: Target) -> str:
@@ -147,9 +146,9 @@ class ClusterHostKeys(PinnedHostKeys):
             return ""
         return min(pinned_for)
 
-    def _changed(self, target: Target, shown: paramiko.PKey, pinned: paramiko.PKey) -> HostError:
+    def _changed(self, target: Target, shown: HostKey, pinned: HostKey) -> HostError:
         current = self._instances.get(target.host, "its instance")
-        keys = f"it shows {described(shown)}, pinned is {described(pinned)}"
+        keys = f"it shows {shown}, pinned is {pinned}"
         other = self._other_instance(target)
         if other:
             return HostKeyChanged(

@@ -1,10 +1,8 @@
 """SSH to many hosts.
 
-Importing paramiko takes most of the time that a command on one host takes. This package shortens
-it in two ways. paramiko.config imports all of invoke, only for `Match exec` lines of ssh_config;
-here it gets a stand-in module that imports invoke when such a line is read. And paramiko.config can
-be imported without the rest of paramiko, so that TCP connections are under way before the rest is
-imported.
+Importing paramiko takes most of the time that a command on one host takes. paramiko.config imports
+all of invoke, only for `Match exec` lines of ssh_config; here it gets a stand-in module that
+imports invoke at its first use.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 
@@ -54,32 +52,9 @@ class _Paramiko:
         def exec_module(module: types.ModuleType) -> None:
             with _without_invoke():
                 execute(module)
-            # `config_module` may have imported these before the package. The import system sets a
-            # submodule as an attribute of its package only when it loads the submodule.
-            for part in ("config", "ssh_exception"):
-                setattr(module, part, sys.modules[f"{name}.{part}"])
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-
-def config_module() -> Any:
-    """Return paramiko.config, without importing the rest of paramiko.
-
-    If paramiko is imported already, it is the normal submodule.
-    """
-    found = None if "paramiko" in sys.modules else PathFinder.find_spec("paramiko")
-    if found is None:
-        return importlib.import_module("paramiko.config")
-    # An empty package of this name lets the submodule be imported without paramiko/__init__.py.
-    package = types.ModuleType("paramiko")
-    package.__path__ = found.submodule_search_locations or []
-    sys.modules["paramiko"] = package
-    try:
-        with _without_invoke():
-            return importlib.import_module("paramiko.config")
-    finally:
-        del sys.modules["paramiko"]
 
 
 if "paramiko" not in sys.modules:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 import paramiko
 
@@ -12,6 +13,7 @@ from clusterctl.domain.errors import ConnectionLost, HostError, HostUnreachable
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.transport.dial import most_hosts
+from clusterctl.transport.ending import WITHIN_S
 from clusterctl.transport.errors import jump_failed
 from clusterctl.transport.execute import Exchange, Sink
 from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out, in_thread
@@ -200,10 +202,6 @@ class Connections:
                     for exchange in started:
                         self._exchanges.pop(id(exchange), None)
 
-        def end() -> None:
-            for exchange in started:
-                exchange.end()
-
         if threading.current_thread() is not threading.main_thread():
             return connect_and_run()
         # paramiko takes its locks by acquire() and then enters `try`. In the main thread a
@@ -214,8 +212,7 @@ class Connections:
         except KeyboardInterrupt:
             with self._lock:
                 interrupted = True
-            in_thread(end)
-            raise
+            raise interruption(in_thread(lambda: end_all(started))) from None
 
     def _drop_dead(self, target: Target, session: Session, error: HostError) -> bool:
         """Close a kept connection that took no command. Return False if it must stay open.
@@ -282,21 +279,24 @@ class Connections:
         try:
             at_once = min(max_workers, self.most_hosts)
             return fan_out(one, targets, max_workers=at_once, on_outcome=on_outcome)
-        except KeyboardInterrupt:
-            self.interrupt()
-            raise
+        except KeyboardInterrupt as interrupted:
+            # With one host, `run` has ended its command already.
+            left = self.interrupt()
+            raise interrupted if str(interrupted) else interruption(left) from None
 
     def with_own_commands(self) -> Connections:
         """Return a view of the same connections whose commands are interrupted separately."""
         return copy.copy(self)
 
-    def interrupt(self, for_good: bool = False) -> None:
-        """Stop every command that is running. With `for_good`, commands that start later fail."""
+    def interrupt(self, for_good: bool = False) -> dict[str, str]:
+        """End every command that is running. With `for_good`, commands that start later fail.
+
+        Returns, by host, what is left of the commands there, for the hosts where something is left.
+        """
         with self._lock:
             self._ended = self._ended or for_good
             running = [one for view, one in self._exchanges.values() if view is self]
-        for exchange in running:
-            exchange.end()
+        return end_all(running)
 
     def close(self) -> None:
         """Close all connections."""
@@ -309,3 +309,23 @@ class Connections:
 
 def _for_host(sink: Callable[[str, str, bytes], None], host: str) -> Sink:
     return lambda stream, chunk: sink(host, stream, chunk)
+
+
+def end_all(exchanges: Sequence[Exchange]) -> dict[str, str]:
+    """End commands on their hosts, all at once. Return what is left there, by host."""
+    for exchange in exchanges:
+        exchange.end()
+    deadline = time.monotonic() + WITHIN_S
+    found = {
+        exchange.host: str(exchange.wait_ended(max(0.0, deadline - time.monotonic())) or "")
+        for exchange in exchanges
+    }
+    return {host: left for host, left in found.items() if left}
+
+
+def interruption(left: Mapping[str, str]) -> KeyboardInterrupt:
+    """Return the exception for a Ctrl-C. Its text is empty, or names what is `left` on hosts."""
+    if not left:
+        return KeyboardInterrupt()
+    named = "".join(f"\n{host}: {text}" for host, text in left.items())
+    return KeyboardInterrupt(f"interrupted; not every command has ended:{named}")

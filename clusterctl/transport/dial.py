@@ -9,15 +9,19 @@ import fcntl
 import os
 import resource
 import select
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import termios
+import threading
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import IO, Any
 
 from clusterctl.domain.timeouts import Timeouts
+from clusterctl.transport.ssh_config import user_shell
 from clusterctl.transport.target import Target
 
 # tcpi_rtt, the smoothed round trip in microseconds, in struct tcp_info of linux/tcp.h.
@@ -178,43 +182,73 @@ def dial(target: Target, timeout_s: float) -> KeepAliveSocket:
     """Connect to the target's SSH port, by its proxy command if it has one. Raise OSError."""
     if not target.proxy_command:
         return _tuned(_connect((target.address, target.port), timeout_s))
-    argv = proxy_argv(target)
     if target.proxy_passes_fd:
-        return _tuned(_passed_socket(argv, timeout_s))
-    import shlex
-
-    from paramiko.proxy import ProxyCommand
-
-    return KeepAliveSocket(ProxyCommand(shlex.join(argv)))
+        return _tuned(_passed_socket(target.proxy_command, timeout_s))
+    return _ProxySocket(target.proxy_command)
 
 
-def proxy_argv(target: Target) -> list[str]:
-    """Return the proxy command with its %h, %p, %r and %% replaced."""
-    values = {"%h": target.address, "%p": str(target.port), "%r": target.user, "%%": "%"}
-    return [_expand(word, values) for word in target.proxy_command]
+def _start_proxy(
+    command: str, stdin: int, stdout: int, stderr: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start a ProxyCommand as OpenSSH does: the user's shell replaces itself by it."""
+    return subprocess.Popen(
+        [user_shell(), "-c", f"exec {command}"], stdin=stdin, stdout=stdout, stderr=stderr
+    )
 
 
-def _expand(word: str, values: dict[str, str]) -> str:
-    parts, rest = [], word
-    while "%" in rest:
-        before, _, after = rest.partition("%")
-        token = "%" + after[:1]
-        parts += [before, values.get(token, token)]
-        rest = after[1:]
-    return "".join([*parts, rest])
+def _last_words(stderr: IO[bytes], command: str) -> str:
+    """Return the last line that a proxy command wrote on stderr, or which command ended."""
+    stderr.seek(0)
+    lines = stderr.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"its ProxyCommand ended: {command}"
 
 
-def _passed_socket(argv: list[str], timeout_s: float) -> socket.socket:
+class _ProxySocket(KeepAliveSocket):
+    """A socket to a running ProxyCommand, which has its other end as stdin and stdout."""
+
+    def __init__(self, command: str) -> None:
+        ours, theirs = socket.socketpair()
+        super().__init__(ours)
+        self._command = command
+        self._began = False
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
+        with theirs:
+            self._process = _start_proxy(command, theirs.fileno(), theirs.fileno(), self._stderr)
+
+    def recv(self, size: int) -> bytes:
+        try:
+            data = super().recv(size)
+        except ConnectionError:  # the command ended before it read what was sent
+            data = b""
+        if not data and not self._began:
+            raise ConnectionRefusedError(_last_words(self._stderr, self._command))
+        self._began = True
+        return data
+
+    def send(self, data: bytes) -> int:
+        try:
+            return int(self.sock.send(data))
+        except ConnectionError:
+            if self._began:
+                raise
+            raise ConnectionRefusedError(_last_words(self._stderr, self._command)) from None
+
+    def close(self) -> None:
+        self.sock.close()
+        # As ssh does. A command that ends with its input has ended before.
+        self._process.send_signal(signal.SIGHUP)
+        threading.Thread(target=self._process.wait, daemon=True).start()
+
+
+def _passed_socket(command: str, timeout_s: float) -> socket.socket:
     """Run a proxy command that passes a connected socket over its stdout (ProxyUseFdpass).
 
-    Raises OSError; if the command passed none, the message is what it wrote on stderr.
+    Raises OSError; if the command passed none, the message is the last line of its stderr.
     """
     ours, theirs = socket.socketpair()
-    with ours, theirs:
+    with ours, theirs, tempfile.TemporaryFile() as stderr:
         ours.settimeout(timeout_s)
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=theirs.fileno(), stderr=subprocess.PIPE
-        )
+        process = _start_proxy(command, subprocess.DEVNULL, theirs.fileno(), stderr)
         theirs.close()
         try:
             size = array.array("i", [0]).itemsize
@@ -223,12 +257,11 @@ def _passed_socket(argv: list[str], timeout_s: float) -> socket.socket:
             process.kill()
             raise
         finally:
-            _, complaint = process.communicate()
+            process.wait()
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 return socket.socket(fileno=array.array("i", data[:size])[0])
-    text = complaint.decode(errors="replace").strip()
-    raise ConnectionRefusedError(text or f"{argv[0]} passed no connection")
+        raise ConnectionRefusedError(_last_words(stderr, command))
 
 
 def _tuned(sock: socket.socket) -> QuickAckSocket:

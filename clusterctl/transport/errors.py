@@ -71,7 +71,10 @@ def as_host_error(target: Target, error: Exception) -> ClusterctlError:
             "its keys were made anew, or another machine answers: do not trust it unseen",
         )
     if isinstance(error, (paramiko.SSHException, EOFError)):
-        reason = str(error).strip() or "the connection was closed"
+        # After these words paramiko gives the reason, if it has one.
+        text = str(error).strip()
+        reason = text.removeprefix("Error reading SSH protocol banner") or text
+        reason = reason or "the connection was closed"
         what = f"no SSH session with {where}: {reason}"
         if _is_banner_timeout(error):
             what = f"takes connections and answers none in time at {where}: frozen or too busy"

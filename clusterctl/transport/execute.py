@@ -13,8 +13,8 @@ import paramiko
 
 from clusterctl.domain.errors import CommandTimeout, ConnectionLost
 from clusterctl.domain.results import CommandResult
+from clusterctl.transport.ending import GRACE_S, WITHIN_S, Ending, EndingProgram, StartMarker
 from clusterctl.transport.stdin import Stdin
-from clusterctl.transport.wire import send_signal
 
 # Called with the stream's name ("stdout" or "stderr") and a chunk of output.
 Sink = Callable[[str, bytes], None]
@@ -45,7 +45,10 @@ class _OutputBuffer:
 
 @dataclass
 class Exchange:
-    """A command on its channel, and its output so far."""
+    """A command on its channel, and its output so far.
+
+    `ending` is set once the command has been ended early.
+    """
 
     host: str
     command: str
@@ -57,23 +60,85 @@ class Exchange:
     # The error of the sink, for example a closed pipe at this program's own stdout. It is not an
     # error of the host.
     unheard: OSError | None = None
+    ending: Ending | None = None
+    marker: StartMarker = field(default_factory=StartMarker)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _sent: bool = False
+    _ending_began: bool = False
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def send(self) -> None:
+        """Send the command to the host. Raise ConnectionLost if it was interrupted before."""
+        with self._lock:
+            if self.interrupted:
+                raise ConnectionLost(self.host, "interrupted before the command ran")
+            self._sent = True
+        # Arguments may have bytes that are not UTF-8, such as file names. Python holds them as
+        # surrogates; this restores the original bytes.
+        command = self.marker.command(self.command)
+        self.channel.exec_command(command.encode(errors="surrogateescape"))
 
     def end(self) -> None:
-        """Ask the server to send SIGTERM to the command, and close the channel."""
-        self.interrupted = True
-        with contextlib.suppress(Exception):
-            send_signal(self.channel, "TERM")
-        with contextlib.suppress(Exception):
-            self.channel.close()
+        """End the command on its host, in the background, and then close the channel."""
+        with self._lock:
+            self.interrupted = True
+            if self._ending_began:
+                return
+            self._ending_began = True
+            if not self._sent:
+                self._ended.set()
+                with contextlib.suppress(Exception):
+                    self.channel.close()
+                return
+        threading.Thread(target=self._end, daemon=True).start()
+
+    def wait_ended(self, within_s: float = WITHIN_S) -> Ending | None:
+        """Wait until `end` has done its work. Return what is known of the command then.
+
+        None if it had not begun to run.
+        """
+        if not self._ended.wait(within_s):
+            return Ending(unknown=f"the host did not report its end within {within_s:g} s")
+        return self.ending
+
+    def _end(self) -> None:
+        try:
+            self.ending = self._end_on_host(time.monotonic() + WITHIN_S)
+        finally:
+            with contextlib.suppress(Exception):
+                self.channel.close()
+            self._ended.set()
+
+    def _end_on_host(self, deadline: float) -> Ending:
+        transport = self.channel.get_transport()
+        # A command that is interrupted at once may not have told its process yet.
+        while self.marker.process is None and time.monotonic() < deadline - GRACE_S:
+            if self.channel.closed or self.channel.eof_received:
+                break
+            time.sleep(0.02)
+        if not transport.is_active():
+            return Ending(unknown="the connection was lost")
+        if self.marker.process is None:
+            return Ending(unknown="the host did not tell its process")
+        program = EndingProgram(self.marker.process)
+        try:
+            return program.parse(_output(transport, program, deadline))
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            return Ending(unknown=f"no second SSH session: {error or type(error).__name__}")
 
     def drain(self) -> None:
         """Read the output that has arrived, without blocking."""
+        at_end = self.channel.eof_received
         while self.channel.recv_ready():
             self._take("stdout", self.channel.recv(CHUNK))
         while self.channel.recv_stderr_ready():
-            self._take("stderr", self.channel.recv_stderr(CHUNK))
+            self._take("stderr", self.marker.take(self.channel.recv_stderr(CHUNK)))
+        if at_end:
+            self._take("stderr", self.marker.rest())
 
     def _take(self, stream: str, chunk: bytes) -> None:
+        if not chunk:
+            return
         if self.sink:
             try:
                 self.sink(stream, chunk)
@@ -84,16 +149,32 @@ class Exchange:
             (self.stdout if stream == "stdout" else self.stderr).add(chunk)
 
 
+def _output(transport: paramiko.Transport, program: EndingProgram, deadline: float) -> bytes:
+    """Run a program on another channel, and return what it wrote on stdout until the deadline."""
+    with transport.open_session(timeout=max(0.1, deadline - time.monotonic())) as channel:
+        channel.exec_command(program.command.encode())
+        channel.sendall(program.stdin)
+        channel.shutdown_write()
+        chunks = []
+        with contextlib.suppress(TimeoutError):
+            while True:
+                channel.settimeout(max(0.1, deadline - time.monotonic()))
+                chunk = channel.recv(CHUNK)
+                if not chunk:
+                    break
+                chunks.append(chunk)
+        return b"".join(chunks)
+
+
 def execute(exchange: Exchange, timeout_s: float | None, stdin: Stdin | bytes) -> CommandResult:
     """Run the command to its end. Raise CommandTimeout, ConnectionLost or paramiko.SSHException.
 
-    `timeout_s` None means no deadline. Errors of the sink are raised as they are.
+    `timeout_s` None means no deadline. A command that does not end before it is ended on the host;
+    the error names what is left of it. Errors of the sink are raised as they are.
     """
     began = time.monotonic()
     deadline = began + timeout_s if timeout_s is not None else None
-    # Arguments may have bytes that are not UTF-8, such as file names. Python holds them as
-    # surrogates; this restores the original bytes.
-    exchange.channel.exec_command(exchange.command.encode(errors="surrogateescape"))
+    exchange.send()
     # Input is sent from a thread: a command that blocks on its output may read no input meanwhile.
     if stdin == b"":
         _feed(exchange.channel, stdin)
@@ -101,13 +182,21 @@ def execute(exchange: Exchange, timeout_s: float | None, stdin: Stdin | bytes) -
         threading.Thread(target=_feed, args=(exchange.channel, stdin), daemon=True).start()
     try:
         ended = _follow(exchange, deadline) and exchange.channel.status_event.wait(_left(deadline))
-    finally:
-        if not exchange.channel.exit_status_ready():
+        if not ended:
             exchange.end()
+            # Its last output is read, so that it can end.
+            _follow(exchange, time.monotonic() + WITHIN_S)
+    except BaseException:
+        exchange.end()
+        exchange.wait_ended()
+        raise
+    left = ""
+    if not ended or exchange.interrupted:
+        left = str(exchange.wait_ended() or "")
     if not ended:
         raise CommandTimeout(
             exchange.host,
-            f"did not end within {timeout_s:g} s: {exchange.command}",
+            f"did not end within {timeout_s:g} s: {exchange.command}" + (left and f"; {left}"),
             exchange.stdout.text(),
             exchange.stderr.text(),
         )
@@ -116,7 +205,7 @@ def execute(exchange: Exchange, timeout_s: float | None, stdin: Stdin | bytes) -
     exchange.channel.close()
     if status < 0 or exchange.interrupted:
         what = "interrupted" if exchange.interrupted else "the connection was lost"
-        raise ConnectionLost(exchange.host, f"{what} while a command ran")
+        raise ConnectionLost(exchange.host, f"{what} while a command ran" + (left and f"; {left}"))
     return CommandResult(
         host=exchange.host,
         command=exchange.command,

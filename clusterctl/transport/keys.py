@@ -7,18 +7,24 @@ never accepted.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
+import hmac
 import shlex
+import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import paramiko
-from paramiko.hostkeys import HostKeyEntry, HostKeys, InvalidHostKey
+from paramiko.agent import AgentSSH
 
 from clusterctl.domain.errors import HostError, HostKeyChanged, HostKeyUnknown, UsageError
+from clusterctl.transport.ssh_config import matches_list
 from clusterctl.transport.target import Target
+from clusterctl.transport.user_config import KeySources
 
 # Files in ~/.ssh whose keys are offered last.
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
@@ -26,6 +32,10 @@ DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 class LockedKey(UsageError):
     """A key file with a passphrase."""
+
+
+class PublicKey(UsageError):
+    """A file with a public key instead of a private one."""
 
 
 def load_key(path: Path) -> paramiko.PKey:
@@ -41,37 +51,107 @@ def load_key(path: Path) -> paramiko.PKey:
             f"the key {path} has a passphrase", f"load it into an agent first: ssh-add {path}"
         ) from None
     except Exception as error:  # for a bad file, cryptography and paramiko raise a dozen types
+        if public_blob(path):
+            raise PublicKey(
+                f"{path} is a public key", "load its private key into an agent with ssh-add"
+            ) from None
         reason = str(error).strip() or type(error).__name__
         raise UsageError(f"{path} is not a private key: {reason}") from None
 
 
-def identity_keys(named: Iterable[Path], ssh_folder: Path) -> list[paramiko.PKey]:
-    """Return the keys to offer to hosts, in this order.
+class KeyRing:
+    """The user's private keys: of files and of agents, each read once for all hosts.
 
-    First those in the `named` files, if they exist, then the agent's, then the DEFAULT_KEYS in
-    `ssh_folder` that have no passphrase. Raises UsageError for a named file that is no private key,
-    and for one with a passphrase if the agent has no keys.
+    `ssh_folder` is ~/.ssh, which has the DEFAULT_KEYS.
     """
-    agents = list(agent_keys())
-    keys: list[paramiko.PKey] = []
-    for path in named:
-        try:
-            keys += [load_key(path)] if path.exists() else []
-        except LockedKey:
-            if not agents:
-                raise
-    keys += agents
-    for name in DEFAULT_KEYS:
-        with contextlib.suppress(UsageError):
-            keys += [load_key(ssh_folder / name)] if (ssh_folder / name).exists() else []
-    return keys
+
+    def __init__(self, ssh_folder: Path) -> None:
+        self._folder = ssh_folder
+        self._files: dict[Path, paramiko.PKey | None] = {}
+        self._agents: dict[str, list[paramiko.PKey]] = {}
+
+    def keys(self, sources: KeySources) -> list[paramiko.PKey]:
+        """Return the keys to offer to one host, in this order.
+
+        First those of its own files, in their order, then the agent's others unless only files
+        count, then the DEFAULT_KEYS if it has no files of its own. A file that does not exist
+        counts as none. The agent signs for a file with a passphrase and for a public key. Raises
+        UsageError for a file that is no key, and for one with a passphrase if the agent has no key
+        to offer instead.
+        """
+        agents = self._agent(sources.agent)
+        # By the public key, so that none is offered twice: sshd counts each offer.
+        keys: dict[bytes, paramiko.PKey] = {}
+        locked: UsageError | None = None
+        for path in sources.files or ():
+            try:
+                key = self._file(path)
+            except (LockedKey, PublicKey) as error:
+                blob = public_blob(path)
+                key = next((one for one in agents if one.asbytes() == blob), None)
+                if key is None:
+                    locked = locked or error
+            if key is not None:
+                keys.setdefault(key.asbytes(), key)
+        for key in () if sources.only_files else agents:
+            keys.setdefault(key.asbytes(), key)
+        if locked and not keys:
+            raise locked
+        for name in DEFAULT_KEYS if sources.files is None else ():
+            with contextlib.suppress(UsageError):
+                key = self._file(self._folder / name)
+                if key is not None:
+                    keys.setdefault(key.asbytes(), key)
+        return list(keys.values())
+
+    def _file(self, path: Path) -> paramiko.PKey | None:
+        if path not in self._files:
+            self._files[path] = load_key(path) if path.exists() else None
+        return self._files[path]
+
+    def _agent(self, socket_path: str) -> list[paramiko.PKey]:
+        if socket_path not in self._agents:
+            self._agents[socket_path] = list(agent_keys(socket_path)) if socket_path else []
+        return self._agents[socket_path]
 
 
-def agent_keys() -> Iterable[paramiko.PKey]:
-    """Return the keys of the running ssh-agent, or none if there is no agent."""
+# The first bytes of a private key file of OpenSSH, after the header line and base64.
+_OPENSSH_KEY = b"openssh-key-v1\0"
+
+
+def public_blob(path: Path) -> bytes:
+    """Return the public key of a key file, as SSH sends it; empty if it cannot be read.
+
+    The file may be a public key. Of a private one, OpenSSH's own format has the public key too,
+    also if a passphrase protects it; else the file with `.pub` at the end of its name has it.
+    """
+    lines = [line.strip() for line in path.read_text(errors="replace").splitlines()]
     try:
-        keys = paramiko.Agent().get_keys()
+        if lines and "BEGIN" not in lines[0]:
+            return base64.b64decode(lines[0].split()[1])
+        data = base64.b64decode("".join(line for line in lines if not line.startswith("-----")))
+        if data.startswith(_OPENSSH_KEY):
+            message = paramiko.Message(data[len(_OPENSSH_KEY) :])
+            for _ in ("cipher", "key derivation", "its options"):
+                message.get_binary()
+            message.get_int()
+            return bytes(message.get_binary())
+        public = path.with_name(path.name + ".pub")
+        return public_blob(public) if public.exists() else b""
+    except (ValueError, IndexError):
+        return b""
+
+
+def agent_keys(socket_path: str) -> Iterable[paramiko.PKey]:
+    """Return the keys of the ssh-agent that listens at a socket, or none if there is no agent."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(socket_path)
+        agent = AgentSSH()
+        agent._connect(connection)  # type: ignore[attr-defined]
+        keys = agent.get_keys()
     except (paramiko.SSHException, OSError):
+        connection.close()
         return []
     lock = threading.Lock()
     for key in keys:
@@ -92,6 +172,84 @@ def _serialise_signing(key: Any, lock: threading.Lock) -> None:
 
 # In known_hosts an RSA key has the type ssh-rsa. In the key exchange it has these names (RFC 8332).
 _RSA_ALGORITHMS = ("rsa-sha2-512", "rsa-sha2-256")
+REVOKED = "@revoked"
+
+
+class HostKey(NamedTuple):
+    """A host key of a known_hosts file: its type, and the key as SSH sends it."""
+
+    kind: str
+    blob: bytes
+
+    def __str__(self) -> str:
+        """Return the type and the fingerprint as `ssh-keygen -l` prints it: `SHA256:...`."""
+        digest = hashlib.sha256(self.blob).digest()
+        return f"{self.kind} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+
+
+class KnownHosts:
+    """The lines of known_hosts files, with OpenSSH's rules for the names of a line.
+
+    A name may be a pattern, be negated, or be hashed. A host may have several keys of one type.
+    Certificate authorities (`@cert-authority`), comments and lines that cannot be read are left
+    out.
+    """
+
+    def __init__(self) -> None:
+        # By name, for lines whose names are all plain. The others are tried one by one.
+        self._named: dict[str, list[tuple[bool, HostKey]]] = {}
+        self._others: list[tuple[str, bool, HostKey]] = []
+
+    def add(self, line: str) -> None:
+        """Add a line of a known_hosts file."""
+        words = line.split()
+        is_revoked = bool(words) and words[0] == REVOKED
+        words = words[1:] if is_revoked else words
+        if len(words) < 3 or words[0][0] in "#@":
+            return
+        names, kind, text = words[:3]
+        try:
+            entry = is_revoked, HostKey(kind, base64.b64decode(text, validate=True))
+        except ValueError:
+            return
+        if any(char in names for char in "*?!|"):
+            self._others.append((names, *entry))
+        else:
+            for name in names.lower().split(","):
+                self._named.setdefault(name, []).append(entry)
+
+    def clear(self) -> None:
+        """Remove all lines."""
+        self._named.clear()
+        self._others.clear()
+
+    def lookup(self, name: str) -> list[HostKey]:
+        """Return the keys of a host that are not revoked."""
+        return self._keys(name, revoked=False)
+
+    def revoked(self, name: str) -> list[HostKey]:
+        """Return the keys that a host must not have."""
+        return self._keys(name, revoked=True)
+
+    def _keys(self, name: str, revoked: bool) -> list[HostKey]:
+        name = name.lower()
+        found = [key for is_revoked, key in self._named.get(name, ()) if is_revoked == revoked]
+        for names, is_revoked, key in self._others:
+            if is_revoked == revoked and key not in found and _names_host(names, name):
+                found.append(key)
+        return found
+
+
+def _names_host(names: str, host: str) -> bool:
+    """Return whether the first field of a known_hosts line is about a host."""
+    if not names.startswith("|1|"):
+        return matches_list(host, names.lower())
+    try:
+        _, _, salt, digest = names.split("|")
+        hashed = hmac.new(base64.b64decode(salt), host.encode(), hashlib.sha1).digest()
+        return hmac.compare_digest(hashed, base64.b64decode(digest))
+    except ValueError:
+        return False
 
 
 class PinnedHostKeys:
@@ -103,26 +261,32 @@ class PinnedHostKeys:
     def __init__(self, paths: Iterable[Path], renew: str = "") -> None:
         self.paths = tuple(paths)
         self._renew = renew
-        self._keys = HostKeys()
+        self._keys = KnownHosts()
         for path in self.paths:
             if path.exists():
                 for line in path.read_text(errors="replace").splitlines():
-                    add_line(self._keys, line)
+                    self._keys.add(line)
 
     def algorithms(self, target: Target) -> tuple[str, ...]:
         """Return the host key algorithms to negotiate, so that the host shows a key that is pinned.
 
         The result is empty for a host without pinned keys.
         """
-        known = self._keys.lookup(target.known_hosts_name)
-        if known is None:
-            return ()
-        kinds = [_RSA_ALGORITHMS if kind == "ssh-rsa" else (kind,) for kind in known]
-        return tuple(algorithm for group in kinds for algorithm in group)
+        kinds = dict.fromkeys(key.kind for key in self._known(target))
+        groups = [_RSA_ALGORITHMS if kind == "ssh-rsa" else (kind,) for kind in kinds]
+        return tuple(algorithm for group in groups for algorithm in group)
 
     def verify(self, target: Target, key: paramiko.PKey) -> None:
-        """Raise HostKeyUnknown or HostKeyChanged unless `key` is the pinned key of its type."""
-        known = self._keys.lookup(target.known_hosts_name)
+        """Raise HostKeyUnknown or HostKeyChanged unless `key` is pinned and not revoked."""
+        shown = HostKey(key.get_name(), key.asbytes())
+        if any(shown in self._keys.revoked(name) for name in _names_of(target)):
+            raise HostKeyChanged(
+                target.host,
+                f"its host key is marked as revoked in {self._files}: {shown}",
+                "the key must not be used any more: give the host a new one, and remove the "
+                f"{REVOKED} line only if it is wrong",
+            )
+        known = self._known(target)
         if not known:
             raise HostKeyUnknown(
                 target.host,
@@ -130,15 +294,19 @@ class PinnedHostKeys:
                 self._renew
                 or "log in once with `ssh` and compare the fingerprint, or add it to known_hosts",
             )
-        pinned = known.get(key.get_name())
-        if pinned is None or pinned.asbytes() != key.asbytes():
-            raise self._changed(target, key, pinned or next(iter(known.values())))
+        if shown not in known:
+            raise self._changed(target, shown, pinned_like(shown, known))
 
-    def _changed(self, target: Target, shown: paramiko.PKey, pinned: paramiko.PKey) -> HostError:
+    def _known(self, target: Target) -> list[HostKey]:
+        # As in OpenSSH, a host on another port may be known by its name alone.
+        found = (self._keys.lookup(name) for name in _names_of(target))
+        return next(filter(None, found), [])
+
+    def _changed(self, target: Target, shown: HostKey, pinned: HostKey) -> HostError:
         return HostKeyChanged(
             target.host,
             f"its host key is not the one pinned in {self._files}: "
-            f"it shows {described(shown)}, pinned is {described(pinned)}",
+            f"it shows {shown}, pinned is {pinned}",
             "either its address now belongs to another machine, or someone is in between; "
             + (self._renew or f"if you know why, drop the old key: {self._drop(target)}"),
         )
@@ -152,26 +320,35 @@ class PinnedHostKeys:
         return shlex.join(["ssh-keygen", "-R", target.known_hosts_name, *("-f", *files)])
 
 
-def add_line(keys: HostKeys, line: str) -> None:
-    """Add a line of a known_hosts file to `keys`.
+class HostKeysByHost(PinnedHostKeys):
+    """The host keys of hosts that each have known_hosts files of their own.
 
-    Comments, broken lines and key types that paramiko does not support are left out.
+    `files` has those of each target. Each combination of files is read once.
     """
-    line = line.strip()
-    if not line or line.startswith("#"):
-        return
-    try:
-        entry = HostKeyEntry.from_line(line)
-    except (InvalidHostKey, paramiko.SSHException, ValueError):
-        return
-    if entry and entry.key:
-        # HostKeys.load stops at the first broken line. HostKeys.add searches all entries each time.
-        keys._entries.append(entry)  # type: ignore[attr-defined]
+
+    def __init__(self, files: Mapping[Target, tuple[Path, ...]]) -> None:
+        super().__init__([])
+        self.paths = tuple(dict.fromkeys(path for paths in files.values() for path in paths))
+        pinned = {paths: PinnedHostKeys(paths) for paths in dict.fromkeys(files.values())}
+        self._of = {target: pinned[paths] for target, paths in files.items()}
+
+    def algorithms(self, target: Target) -> tuple[str, ...]:
+        return self._of[target].algorithms(target)
+
+    def verify(self, target: Target, key: paramiko.PKey) -> None:
+        self._of[target].verify(target, key)
 
 
-def described(key: paramiko.PKey) -> str:
-    """Return the key's type and its fingerprint as `ssh-keygen -l` prints it: `SHA256:...`."""
-    return f"{key.get_name()} {key.fingerprint}"
+def pinned_like(shown: HostKey, known: Sequence[HostKey]) -> HostKey:
+    """Return the pinned key that a message compares with the shown one: of its type if possible."""
+    return next((key for key in known if key.kind == shown.kind), known[0])
+
+
+def _names_of(target: Target) -> tuple[str, ...]:
+    """Return the names of a host in known_hosts, the one that is tried first before."""
+    if target.host_key_alias:
+        return (target.host_key_alias,)
+    return tuple(dict.fromkeys((target.known_hosts_name, target.address)))
 
 
 class VerifyPinned(paramiko.MissingHostKeyPolicy):

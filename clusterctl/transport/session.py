@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from clusterctl.domain.results import CommandResult
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.transport import dial
 from clusterctl.transport.dial import KeepAliveSocket
+from clusterctl.transport.ending import StartMarker
 from clusterctl.transport.errors import as_host_error, jump_failed, worth_retrying
 from clusterctl.transport.execute import Exchange, Sink, execute
 from clusterctl.transport.keys import PinnedHostKeys, VerifyPinned
@@ -41,9 +42,14 @@ IDLE_WAKE_S = 1.0
 
 @dataclass(frozen=True)
 class Identity:
-    """The keys to offer, in order."""
+    """The keys to offer, in order: `keys`, or for the hosts in `by_target` their own."""
 
-    keys: Sequence[paramiko.PKey] = field(default_factory=tuple)
+    keys: Sequence[paramiko.PKey] = ()
+    by_target: Mapping[Target, Sequence[paramiko.PKey]] = field(default_factory=dict)
+
+    def keys_for(self, target: Target) -> Sequence[paramiko.PKey]:
+        """Return the keys to offer to one host."""
+        return self.by_target.get(target, self.keys)
 
 
 class _OfferKeys(AuthStrategy):
@@ -69,6 +75,8 @@ class Session:
         self.client = client
         self._jump = jump
         self._jump_is_own = False
+        # The name of the login shell, once a command has told it.
+        self._shell = ""
 
     @property
     def alive(self) -> bool:
@@ -107,10 +115,14 @@ class Session:
         exchange: Exchange | None = None
         try:
             channel = transport.open_session(timeout=open_timeout_s)
-            exchange = Exchange(self.target.host, command, channel, sink)
+            marker = StartMarker(self._shell)
+            exchange = Exchange(self.target.host, command, channel, sink, marker=marker)
             if started:
                 started(exchange)
-            return execute(exchange, timeout_s, stdin)
+            try:
+                return execute(exchange, timeout_s, stdin)
+            finally:
+                self._shell = marker.shell
         except (paramiko.SSHException, OSError, EOFError) as error:
             if exchange is not None and exchange.unheard is error:
                 raise
@@ -168,7 +180,7 @@ def connect(
     """
     if target.down:
         raise HostUnreachable(target.host, target.down)
-    if not identity.keys:
+    if not identity.keys_for(target):
         raise KeyRefused(
             target.host,
             f"there is no key to offer to {target.user}@{target.address}",
@@ -260,7 +272,7 @@ def _attempt(
             banner_timeout=timeout_s,
             auth_timeout=timeout_s,
             transport_factory=tuned,
-            auth_strategy=_OfferKeys(target.user, identity.keys),
+            auth_strategy=_OfferKeys(target.user, identity.keys_for(target)),
         )
     except BaseException:
         client.close()

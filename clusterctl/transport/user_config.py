@@ -1,104 +1,113 @@
-"""The user's own SSH configuration, ~/.ssh/config, read as `ssh` reads it."""
+"""The user's own SSH configuration, ~/.ssh/config: the way to each host, its keys and host keys."""
 
 from __future__ import annotations
 
-import getpass
-import glob
+import os
 import re
-import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.transport import config_module
+from clusterctl.transport.ssh_config import PROXY_TOKENS, HostSettings, SshConfig, expand_home
 from clusterctl.transport.target import Target
 
-if TYPE_CHECKING:
-    import paramiko
-
-# Depth of nested Include lines, as in OpenSSH.
-MOST_INCLUDES = 16
-_INCLUDE = re.compile(r"\s*include\s", re.IGNORECASE)
-_PATTERN = re.compile(r"[*?!\[]")
+# The system's configuration file, which `ssh` reads after the user's, and its known_hosts files.
+SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
+SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 # HOST or HOST:PORT of a ProxyJump.
 _HOP = re.compile(r"\[?([^\[\]/]+?)\]?(?::(\d+))?/?")
 
 
-class UserConfig:
-    """A parsed ssh_config. A missing file counts as empty. Each host is looked up once.
+@dataclass(frozen=True)
+class KeySources:
+    """The keys that the configuration has for a host.
 
-    paramiko tests all blocks for each host. Here an index finds the blocks with plain host names,
-    so that only blocks with patterns are tested for every host. With a block for each of 128 hosts
-    this saves half of a fan-out's CPU time.
+    `files` are its IdentityFile entries, None if it has none, so that the default keys count.
+    `agent` is the socket of its agent, empty for no agent. With `only_files` (IdentitiesOnly) the
+    agent's other keys are not offered.
     """
 
-    def __init__(
-        self, config: paramiko.SSHConfig, folder: Path, files: Sequence[Path] = ()
-    ) -> None:
+    files: tuple[Path, ...] | None
+    agent: str
+    only_files: bool
+
+
+class UserConfig:
+    """The ssh_config files of a user. Each host is looked up once. `files` are all files read."""
+
+    def __init__(self, config: SshConfig, folder: Path) -> None:
         self.folder = folder
-        self.files = tuple(files)
-        self._blocks: list[dict[str, Any]] = config._config  # type: ignore[attr-defined]
-        self._named: dict[str, list[int]] = {}
-        self._general: list[int] = []
-        # With CanonicalizeHostname, paramiko looks up a second name that is not known beforehand.
-        # The index cannot be used then.
-        canonical = any("canonicalizehostname" in block["config"] for block in self._blocks)
-        for position, block in enumerate(self._blocks):
-            names = block.get("host", "*")  # a Match block has none
-            plain = not any(_PATTERN.search(name) for name in names)
-            if canonical or not plain:
-                self._general.append(position)
-            for name in names if plain else ():
-                self._named.setdefault(name, []).append(position)
-        self._found: dict[str, paramiko.SSHConfigDict] = {}
+        self.files = tuple(config.files)
+        self._config = config
+        self._names = frozenset(config.names())
+        self._settings: dict[tuple[str, str | None, int | None], HostSettings] = {}
+        self._of: dict[Target, HostSettings] = {}
 
     def names_any(self, hosts: Sequence[str]) -> bool:
         """Return whether one of these hosts has a block with its own name, not only a pattern."""
-        return not self._named.keys().isdisjoint(hosts)
+        return not self._names.isdisjoint(hosts)
 
-    def lookup(self, host: str) -> paramiko.SSHConfigDict:
-        """Return the settings of a host, as `ssh -G` prints them."""
-        if host not in self._found:
-            positions = sorted({*self._general, *self._named.get(host, ())})
-            config = config_module().SSHConfig()
-            config._config = [self._blocks[position] for position in positions]
-            self._found[host] = config.lookup(host)
-        return self._found[host]
+    def lookup(self, host: str, user: str | None = None, port: int | None = None) -> HostSettings:
+        """Return the settings of `ssh [-l USER] [-p PORT] HOST`, before any expansion.
+
+        Raises UsageError.
+        """
+        wanted = (host, user, port)
+        if wanted not in self._settings:
+            self._settings[wanted] = self._config.lookup(*wanted)
+        return self._settings[wanted]
 
     def target(self, host: str, user: str | None = None) -> Target:
         """Return the way that `ssh host` takes: HostName, User, Port, ProxyCommand, ProxyJump.
 
-        `user` overrides the configured one. Raises UsageError for a ProxyJump that cannot be parsed
-        or that leads back to its own host.
+        `user` overrides the configured one. Raises UsageError for a setting that is not supported,
+        a ProxyJump that cannot be parsed, and one that leads back to its own host.
         """
-        return self._target(host, user, ())
+        return self._target(host, user, None, (), None)
 
-    def _target(self, host: str, user: str | None, behind: tuple[str, ...]) -> Target:
-        found = self.lookup(host)
+    def _target(
+        self,
+        host: str,
+        user: str | None,
+        port: int | None,
+        behind: tuple[str, ...],
+        through: str | None,
+    ) -> Target:
+        """Return the way to a host. `through` replaces the proxy that the file has for it.
+
+        `behind` has the hosts that this one leads to.
+        """
+        found = self.lookup(host, user, port)
+        command, jump = found.get("proxycommand"), found.get("proxyjump")
+        if through is not None:
+            command, jump = "", through
+        if jump.lower() in ("", "none"):
+            jump = ""
+        if jump or command.lower() == "none":
+            command = ""
+        if command == "-":
+            raise UsageError(f"`ProxyCommand -` of {host} is not supported")
         target = Target(
             host=host,
-            address=found.get("hostname", host),
-            user=user or found.get("user") or getpass.getuser(),
-            port=int(found.get("port", 22)),
-            proxy_passes_fd=str(found.get("proxyusefdpass", "no")).lower() == "yes",
+            address=found.address,
+            user=found.user,
+            port=found.port,
+            proxy_command=found.expand(command, "ProxyCommand", PROXY_TOKENS),
+            proxy_passes_fd=bool(command) and found.is_set("proxyusefdpass"),
+            jump=self._jump(found.expand(jump, "ProxyJump", PROXY_TOKENS), (*behind, host)),
+            host_key_alias=found.get("hostkeyalias"),
         )
-        # Of ProxyCommand and ProxyJump the first in the file counts, as in OpenSSH. `found` is in
-        # the order of the file.
-        way = next((key for key in found if key in ("proxycommand", "proxyjump")), "")
-        given = (found[way] if way else None) or "none"
-        if given.lower() == "none":
-            return target
-        if way == "proxycommand":
-            return replace(target, proxy_command=tuple(shlex.split(given)))
-        return replace(target, jump=self._jump(given, (*behind, host)))
+        self._of[target] = found
+        return target
 
-    def _jump(self, given: str, behind: tuple[str, ...]) -> Target:
-        """Return the last host of a ProxyJump list `[USER@]HOST[:PORT],…`.
+    def _jump(self, given: str, behind: tuple[str, ...]) -> Target | None:
+        """Return the last host of a ProxyJump list `[USER@]HOST[:PORT],…`; None for an empty list.
 
-        It is reached through the hosts before it. `behind` has the hosts that this one leads to.
+        It is reached through the hosts before it.
         """
+        if not given:
+            return None
         before, _, last = given.rpartition(",")
         user, _, where = last.strip().removeprefix("ssh://").rpartition("@")
         matched = _HOP.fullmatch(where)
@@ -110,79 +119,67 @@ class UserConfig:
                 f"{self.folder / 'config'} reaches {host} through itself",
                 f"begin the file with `Host {host}` and `ProxyJump none` below it",
             )
-        if before:  # the hosts before it count, not the proxy that the file has for this host
-            jump = replace(
-                self._target(host, user or None, behind), proxy_command=(), proxy_passes_fd=False
+        return self._target(host, user or None, int(port or 0) or None, behind, before or None)
+
+    def key_sources(self, target: Target) -> KeySources:
+        """Return the keys for a host that `target` returned. Raise UsageError."""
+        found = self._of[target]
+        named = found.values.get("identityfile")
+        files = None
+        if named is not None:
+            files = tuple(
+                Path(found.expand(expand_home(name), "IdentityFile", variables=True))
+                for name in named
+                if name.lower() != "none"
             )
-            jump = replace(jump, jump=self._jump(before, (*behind, host)))
+        agent = found.get("identityagent", "SSH_AUTH_SOCK")
+        if agent == "SSH_AUTH_SOCK":
+            agent = os.environ.get("SSH_AUTH_SOCK", "")
+        elif agent.startswith("$") and not agent.startswith("${"):
+            agent = os.environ.get(agent[1:], "")
+        elif agent.lower() == "none":
+            agent = ""
         else:
-            jump = self._target(host, user or None, behind)
-        return replace(jump, port=int(port)) if port else jump
+            agent = found.expand(expand_home(agent), "IdentityAgent", variables=True)
+        return KeySources(files, agent, found.is_set("identitiesonly"))
 
-    def identity_files(self, targets: Iterable[Target]) -> list[Path]:
-        """Return the IdentityFile entries of all targets and their jump hosts, each once."""
-        names: dict[str, None] = {}
-        for host in _names(targets):
-            names.update(dict.fromkeys(self.lookup(host).get("identityfile", [])))
-        return [Path(name).expanduser() for name in names]
+    def known_hosts_files(self, target: Target) -> tuple[Path, ...]:
+        """Return the known_hosts files for a host that `target` returned. Raise UsageError.
 
-    def known_hosts_files(self, targets: Iterable[Target]) -> list[Path]:
-        """Return the known_hosts files of all targets and their jump hosts, each once.
-
-        These are their UserKnownHostsFile entries, or else ~/.ssh/known_hosts and known_hosts2, and
-        at the end the system's file.
+        These are its UserKnownHostsFile entries, or else ~/.ssh/known_hosts and known_hosts2, then
+        its GlobalKnownHostsFile entries, or else the system's files.
         """
-        names: dict[str, None] = {}
-        for host in _names(targets):
-            given = self.lookup(host).get("userknownhostsfile")
-            own = [str(self.folder / "known_hosts"), str(self.folder / "known_hosts2")]
-            names.update(dict.fromkeys(_file_names(given) if given else own))
-        return [*(Path(name).expanduser() for name in names), Path("/etc/ssh/ssh_known_hosts")]
+        found = self._of[target]
+        own = [str(self.folder / name) for name in ("known_hosts", "known_hosts2")]
+        users = found.values.get("userknownhostsfile", own)
+        systems = found.values.get("globalknownhostsfile", list(SYSTEM_KNOWN_HOSTS))
+        names = [
+            found.expand(expand_home(name), "UserKnownHostsFile", variables=True)
+            for name in users
+            if name.lower() != "none"
+        ]
+        names += [expand_home(name) for name in systems if name.lower() != "none"]
+        return tuple(dict.fromkeys(map(Path, names)))
 
 
-def _names(targets: Iterable[Target]) -> dict[str, None]:
-    """Return the hosts of all targets and of their jump hosts, in order and each once."""
-    names: dict[str, None] = {}
+def with_jumps(targets: Sequence[Target]) -> list[Target]:
+    """Return all targets and their jump hosts, in order and each once."""
+    found: dict[Target, None] = {}
     for target in targets:
         hop: Target | None = target
-        while hop and hop.host not in names:
-            names[hop.host] = None
+        while hop and hop not in found:
+            found[hop] = None
             hop = hop.jump
-    return names
+    return list(found)
 
 
-def read_user_config(folder: Path, name: str = "config") -> UserConfig:
-    """Read the config file in `folder` (~/.ssh). Raise UsageError if it cannot be read."""
-    path = folder / name
-    try:
-        files: list[Path] = []
-        lines = _with_includes(path, folder, files) if path.exists() else []
-        return UserConfig(config_module().SSHConfig.from_text("\n".join(lines)), folder, files)
-    except Exception as error:  # paramiko raises bare Exception for a line it cannot parse
-        raise UsageError(f"cannot read {path}: {error}") from None
+def read_user_config(folder: Path, name: str = "config", system: Path | None = None) -> UserConfig:
+    """Read the config file in `folder` (~/.ssh), and the `system`'s if one is given.
 
-
-def _with_includes(path: Path, folder: Path, files: list[Path], depth: int = 0) -> list[str]:
-    """Return the lines of a config with the lines of `Include` files in their place.
-
-    paramiko does not support Include. The names of all files that are read are added to `files`. As
-    in OpenSSH, relative names are in ~/.ssh, missing files are ignored, and the depth is limited.
+    Raises UsageError if one cannot be read.
     """
-    lines: list[str] = []
-    files.append(path)
-    for line in path.read_text(errors="replace").splitlines():
-        words = shlex.split(line, comments=True) if _INCLUDE.match(line) else []
-        for pattern in words[1:]:
-            name = Path(pattern).expanduser()
-            found = sorted(glob.glob(str(folder / name)))  # noqa: PTH207
-            if depth < MOST_INCLUDES:
-                for included in found:
-                    lines += _with_includes(Path(included), folder, files, depth + 1)
-        if not words:
-            lines.append(line)
-    return lines
-
-
-def _file_names(given: str) -> list[str]:
-    # paramiko removes the quotes around a single name, so its blanks may be part of the name.
-    return [given] if Path(given).expanduser().exists() else shlex.split(given)
+    config = SshConfig()
+    config.read(folder / name, folder)
+    if system:
+        config.read(system, system.parent)
+    return UserConfig(config, folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import getpass
 import json
+import os
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from tests.cli.programs import BIN, call, forked
 from tests.lab.running import wait_until
 from tests.transport.conftest import running_sshd
+from tests.transport.sleepers import NUMBERS, sleepers
 from tests.variants import usual
 
 
@@ -113,10 +115,10 @@ def test_a_command_keeps_its_quotes(home, hosts):
     assert done.stdout == "127.0.0.1: a  'b' $HOME ünï\n127.0.0.1: \\n\n"
 
 
-def sleeping_everywhere(hosts) -> subprocess.Popen[str]:
-    """Start a runclust whose command sleeps on each of the four hosts."""
+def started(hosts, command: str) -> subprocess.Popen[str]:
+    """Start a runclust whose command prints `begun`, and wait until it has on the four hosts."""
     process = subprocess.Popen(
-        [BIN / "runclust", hosts, "echo begun; exec sleep 600"],
+        [BIN / "runclust", hosts, command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -128,13 +130,39 @@ def sleeping_everywhere(hosts) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_at_once(home, hosts, how):
-    process = sleeping_everywhere(hosts)
+def test_a_signal_ends_the_commands_on_all_hosts(home, hosts, how):
+    number = next(NUMBERS)
+    process = started(hosts, f"sleep {number} & echo begun; exec sleep {number}")
     process.send_signal(how)
     # Long before the end of the command.
     _, stderr = process.communicate(timeout=240)
+    assert sleepers(number) == []
     assert process.returncode == 130
     assert stderr.strip() == "interrupted"
+
+
+def test_ctrl_c_names_what_it_could_not_end(home, hosts):
+    number = next(NUMBERS)
+    daemon = f"setsid sleep {number} </dev/null >/dev/null 2>&1 &"
+    only = f"case $SSH_CONNECTION in *' 127.0.0.2 '*) ({daemon});; esac"
+    process = started(hosts, f"{only}; echo begun; exec sleep 600")
+    [left] = wait_until(lambda: sleepers(number), "the daemon")
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=240)
+    os.kill(left, signal.SIGKILL)
+    assert process.returncode == 130
+    assert stderr.strip().split("\n") == [
+        "interrupted; not every command has ended:",
+        f"127.0.0.2: still running there: sleep (pid {left})",
+    ]
+
+
+def test_a_timeout_ends_the_command_on_its_host(home, hosts):
+    number = next(NUMBERS)
+    done = forked("runclust", "--timeout", "2s", hosts, f"sleep {number}")
+    assert sleepers(number) == []
+    assert done.returncode == 255
+    assert done.stderr == f"127.0.0.[1-4]: did not end within 2 s: sleep {number}\n"
 
 
 def test_hosts_behind_a_jump_host_share_one_connection_to_it(home, hosts, tmp_path):

@@ -88,8 +88,11 @@ def test_private_nodes_are_behind_the_head(head_ip, node_ip, jumps):
     assert second.jump == (first if jumps else None)
     assert second.address == (node_ip or "10.0.0.5")
     # Only connections from this machine go through the proxy.
-    assert (first.proxy_command, first.proxy_passes_fd) == (proxy, True)
-    assert second.proxy_command == (() if jumps else proxy)
+    assert (first.proxy_command, first.proxy_passes_fd) == (
+        "dial 10.0.0.4" if not head_ip else f"dial {head_ip}",
+        True,
+    )
+    assert second.proxy_command == ("" if jumps else f"dial {second.address}")
 
 
 def test_a_head_that_is_not_running_is_said_by_those_behind_it():

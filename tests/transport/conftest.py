@@ -71,11 +71,11 @@ def ssh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
 
 
 @contextlib.contextmanager
-def running_sshd(folder: Path, settings: str = "") -> Iterator[SshServer]:
-    """Run a server with `settings` for its sshd_config."""
+def running_sshd(folder: Path, settings: str = "", user: str = "") -> Iterator[SshServer]:
+    """Run a server with `settings` for its sshd_config, as `user` if one is given."""
     if not SSHD:
         pytest.skip("sshd is not installed")
-    server = SshServer(folder, free_port(), getpass.getuser())
+    server = SshServer(folder, free_port(), user or getpass.getuser())
     keygen(server.key)
     keygen(folder / "host_key")
     shutil.copy(f"{server.key}.pub", folder / "authorized_keys")
@@ -93,7 +93,12 @@ def running_sshd(folder: Path, settings: str = "") -> Iterator[SshServer]:
     )
     Path("/run/sshd").mkdir(exist_ok=True)
     log = (folder / "log").open("wb")
-    process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stderr=log)
+    argv = [SSHD, "-D", "-e", "-f", str(config)]
+    if user:
+        shutil.chown(folder / "host_key", user)
+        process = subprocess.Popen(argv, stderr=log, user=user)
+    else:
+        process = subprocess.Popen(argv, stderr=log)
     _wait_for(server.port, process, folder / "log")
     try:
         yield server

@@ -1,0 +1,255 @@
+"""A command that is interrupted or takes too long is ended on its host; what is left is named."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from clusterctl.domain.errors import CommandTimeout, ConnectionLost
+from clusterctl.transport.ending import EndingProgram, StartMarker
+from tests.lab.running import wait_until
+from tests.transport.conftest import running_sshd
+from tests.transport.sleepers import NUMBERS, sleepers
+from tests.variants import usual
+
+
+@pytest.fixture(scope="module", params=usual(1, ["own", "another"]))
+def user_server(request, ssh_server):
+    """Yield a server with the user who runs the tests, and for root one of another user."""
+    if request.param == "own":
+        yield ssh_server
+        return
+    others = [
+        one
+        for one in pwd.getpwall()
+        if one.pw_uid >= 100 and one.pw_shell.rpartition("/")[2] in ("sh", "bash")
+    ]
+    if os.getuid() or not others:
+        pytest.skip("there is no other user")
+    # pytest's own folder is closed to others.
+    with tempfile.TemporaryDirectory() as folder:
+        os.chown(folder, others[0].pw_uid, -1)
+        with running_sshd(Path(folder), user=others[0].pw_name) as server:
+            yield server
+
+
+COMMANDS = {
+    "exec": "echo begun; exec sleep {n}",
+    "child": "echo begun; sleep {n}; echo not reached",
+    "pipeline": "echo begun; sleep {n} | cat",
+    "background": "echo begun; sleep {n} & sleep {n}; wait",
+    "leader has ended": "echo begun; sleep {n} & ",
+    "nested shells": "sh -c 'echo begun; (sleep {n}; true); true'; true",
+    "stopped": (
+        "echo begun; sleep {n} & until grep -q sleep /proc/$!/comm; do :; done; kill -STOP $!; wait"
+    ),
+    "ignores SIGTERM": "trap '' TERM; echo begun; sleep {n}; sleep {n}",
+    "flood": "echo begun; sleep {n} & exec yes",
+    "closes its output": "echo begun; exec >&- 2>&-; exec sleep {n}",
+    "a group of its own": "echo begun; set -m; sleep {n} & wait",
+}
+
+
+@pytest.mark.parametrize("kind", usual(4, COMMANDS))
+def test_an_interrupt_ends_a_command_on_its_host(user_server, kind):
+    number = next(NUMBERS)
+    target = user_server.target()
+    errors = []
+
+    def run() -> None:
+        try:
+            connections.run(target, COMMANDS[kind].format(n=number), sink=lambda *_: None)
+        except ConnectionLost as error:
+            errors.append(error.message)
+
+    with user_server.connections() as connections:
+        connections.run(target, "true")
+        thread = threading.Thread(target=run)
+        thread.start()
+        wait_until(lambda: sleepers(number) or not thread.is_alive(), "the command runs")
+        assert connections.interrupt() == {}
+        # By now, nothing is left.
+        assert sleepers(number) == []
+        thread.join(240)
+        assert errors == ["interrupted while a command ran"]
+        # The connection still works.
+        assert connections.run(target, "echo here").stdout == "here\n"
+
+
+@pytest.mark.parametrize("kind", usual(2, ["ignores SIGTERM", "leader has ended", "flood", "exec"]))
+def test_a_timeout_ends_a_command_on_its_host(user_server, kind):
+    number = next(NUMBERS)
+    command = COMMANDS[kind].format(n=number)
+    with user_server.connections() as connections:
+        target = user_server.target()
+        connections.run(target, "true")
+        with pytest.raises(CommandTimeout) as ended:
+            connections.run(target, command, timeout_s=0.5, sink=lambda *_: None)
+        assert ended.value.message == f"did not end within 0.5 s: {command}"
+        assert sleepers(number) == []
+        assert connections.run(target, "echo here").stdout == "here\n"
+
+
+def test_what_has_left_the_session_is_named(user_server):
+    number = next(NUMBERS)
+    daemon = f"(setsid sleep {number} </dev/null >/dev/null 2>&1 &)"
+    target = user_server.target()
+    with user_server.connections() as connections:
+        # The daemon of an earlier command is none of this one's.
+        earlier = next(NUMBERS)
+        connections.run(target, daemon.replace(str(number), str(earlier)))
+        wait_until(lambda: sleepers(earlier), "the daemon runs")
+        errors: list[str] = []
+
+        def run() -> None:
+            try:
+                connections.run(target, f"{daemon}; exec sleep 600")
+            except ConnectionLost as error:
+                errors.append(error.message)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        [left] = wait_until(lambda: sleepers(number), "the other daemon runs")
+        named = {target.host: f"still running there: sleep (pid {left})"}
+        assert connections.interrupt() == named
+        thread.join(240)
+        os.kill(left, signal.SIGKILL)
+        os.kill(*sleepers(earlier), signal.SIGKILL)
+    assert errors == [f"interrupted while a command ran; {named[target.host]}"]
+
+
+def test_another_command_on_the_connection_goes_on(ssh_server):
+    numbers = next(NUMBERS), next(NUMBERS)
+    target = ssh_server.target()
+    outcomes: dict[int, str] = {}
+
+    def run(view, number: int) -> None:
+        try:
+            view.run(target, f"sleep {number}")
+            outcomes[number] = "ended"
+        except ConnectionLost as error:
+            outcomes[number] = error.message
+
+    with ssh_server.connections() as connections:
+        connections.run(target, "true")
+        views = [connections.with_own_commands() for _ in numbers]
+        threads = [
+            threading.Thread(target=run, args=(view, number))
+            for view, number in zip(views, numbers, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for number in numbers:
+            wait_until(lambda number=number: sleepers(number), "the command runs")
+        assert views[0].interrupt() == {}
+        assert (sleepers(numbers[0]), len(sleepers(numbers[1]))) == ([], 1)
+        # Its normal end is still noticed.
+        os.kill(sleepers(numbers[1])[0], signal.SIGTERM)
+        for thread in threads:
+            thread.join(240)
+    assert outcomes == {numbers[0]: "interrupted while a command ran", numbers[1]: "ended"}
+
+
+def test_a_server_that_allows_no_second_session(tmp_path):
+    number = next(NUMBERS)
+    with running_sshd(tmp_path, "MaxSessions 1") as server, server.connections() as connections:
+        with pytest.raises(CommandTimeout) as ended:
+            connections.run(server.target(), f"exec sleep {number}", timeout_s=1.0)
+        assert "; it may still run there: no second SSH session" in ended.value.message
+        os.kill(*sleepers(number), signal.SIGKILL)
+
+
+@pytest.mark.all
+def test_a_lost_connection_is_no_proof(ssh_server):
+    number = next(NUMBERS)
+    target = ssh_server.target()
+    with ssh_server.connections() as connections:
+        transport = connections.session(target).client.get_transport()
+
+        def cut(*_) -> None:
+            transport.packetizer.send_message = lambda message: None
+
+        with pytest.raises(CommandTimeout) as ended:
+            connections.run(target, f"echo begun; exec sleep {number}", timeout_s=1.0, sink=cut)
+        assert "; it may still run there: " in ended.value.message
+        os.kill(*sleepers(number), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_stderr_is_unchanged_however_it_is_cut(seed):
+    rng = random.Random(seed)
+    marker = StartMarker("bash")
+    word = marker.command("true").split()[1].encode()
+    before = rng.choice([b"", b"motd\n", b"\0\xff" + word[:5], word[:-1], word[:3] * 3])
+    after = rng.choice([b"", b"x", word, word + b" 1\n", rng.randbytes(50)])
+    data = before + word + b" 4711\n" + after
+    cuts = sorted(rng.choices(range(len(data) + 1), k=rng.randrange(6)))
+    chunks = [data[a:b] for a, b in itertools.pairwise([0, *cuts, len(data)])]
+    assert b"".join(map(marker.take, chunks)) + marker.rest() == before + after
+    assert marker.process == 4711
+
+
+def test_stderr_without_the_line_is_unchanged():
+    marker = StartMarker("bash")
+    word = marker.command("true").split()[1].encode()
+    assert marker.take(b"no such shell") + marker.take(word[:7]) + marker.rest() == (
+        b"no such shell" + word[:7]
+    )
+    assert marker.process is None
+
+
+SHELLS = [
+    name for name in ("sh", "bash", "dash", "zsh", "ksh", "fish", "tcsh") if shutil.which(name)
+]
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_line_in_each_login_shell(shell, known):
+    path = shutil.which(shell)
+    marker = StartMarker(shell if known else "")
+    command = "printf '%s|' a \"b  c\"; cat; sh -c 'echo wrong >&2; exit 7'"
+    argv = [path, "-c", marker.command(command)]
+    with subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "SHELL": str(path)},
+    ) as process:
+        out, err = process.communicate(b"in\0put")
+    assert (out, marker.take(err), process.returncode) == (b"a|b  c|in\0put", b"wrong\n", 7)
+    assert (marker.process, marker.shell) == (process.pid, shell)
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_host_without_proc_ends_the_process_group(stubborn):
+    number = next(NUMBERS)
+    trap = "trap '' TERM; " if stubborn else ""
+    argv = ["sh", "-c", f"{trap}echo begun; sleep {number}; sleep {number}"]
+    group = subprocess.Popen(argv, start_new_session=True, stdout=subprocess.PIPE)
+    assert group.stdout
+    assert group.stdout.readline() == b"begun\n"
+    reaper = threading.Thread(target=group.wait)
+    reaper.start()
+    program = EndingProgram(group.pid)
+    done = subprocess.run(
+        ["sh", "-c", program.command],
+        input=program.stdin.replace(b"/proc/", b"/nonexistent/"),
+        capture_output=True,
+        check=False,
+    )
+    assert str(program.parse(b"greeting\n" + done.stdout)) == ""
+    assert sleepers(number) == []
+    reaper.join(240)
+    group.stdout.close()
