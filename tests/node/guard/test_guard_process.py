@@ -28,7 +28,8 @@ def guard(tmp_path):
 
 
 def over(seconds: float = -1.0) -> GuardSettings:
-    return GuardSettings("demo", ends_at=time.time() + seconds)
+    """Return settings whose end is `seconds` from now, for a guard that counts from the boot."""
+    return GuardSettings("demo", lifetime_s=time.clock_gettime(time.CLOCK_BOOTTIME) + seconds)
 
 
 def ended(guard):
@@ -72,7 +73,7 @@ def test_a_new_end_is_taken_up(guard):
     assert ended(guard)
 
 
-BROKEN = ["", "{", "[]", "null", '{"cluster": "demo", "ends_at": "soon"}', "{}", "[" * 90000]
+BROKEN = ["", "{", "[]", "null", '{"cluster": "demo", "lifetime_s": "soon"}', "{}", "[" * 90000]
 
 
 @pytest.mark.all
@@ -178,7 +179,7 @@ def test_the_log_does_not_grow_without_end(guard):
 def test_hanging_helpers_hold_nothing_up(guard):
     for name in ("nvidia-smi", "wall"):
         guard.command(name, "#!/bin/sh\nexec sleep 60\n")
-    guard.tell(GuardSettings("demo", index=0, ends_at=time.time() + 4, idle_s=10))
+    guard.tell(replace(over(4), index=0, idle_s=10))
     guard.start()
     assert ended(guard)
 
