@@ -10,7 +10,7 @@ from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market
 from clusterctl.domain.errors import AwsError, MissingTool
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.units import format_duration
+from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import terminate
 from clusterctl.ec2.creations import Creations
@@ -194,13 +194,20 @@ def ended_findings(launcher: Launcher, plan: LaunchPlan) -> Iterator[Finding]:
         return
     money = spending_of(launcher.clients, plan.seen.instances, launcher.prices)
     passed = passed_end(plan.spec.limits, money.ran_h, money.spent_usd, money.usd_per_hour)
+    left = count(round(launcher.timeouts.least_left_s / 60), "minute")
+    hint = f"a new end: clusterctl up {launcher.name}, with all limits that are to hold"
     if passed:
-        left = format_duration(launcher.timeouts.least_left_s)
         yield Finding.warning(
             "limits.ended",
-            f"their end by {passed.option} has passed: the nodes run {left} from when they are "
-            "ready, then they end",
-            f"a new end: clusterctl up {launcher.name}, with all limits that are to hold",
+            f"the end by {passed.option} has passed: the nodes run {left} from when they are ready",
+            hint,
+        )
+    elif not money.complete:
+        yield Finding.warning(
+            "limits.unknown",
+            "EC2 does not know for how long the nodes have run. If their end has passed by their "
+            f"own count, they run {left} from when they are ready",
+            hint,
         )
 
 

@@ -18,7 +18,7 @@ from clusterctl.ec2.money import prices
 from clusterctl.ec2.money.costs import Price
 from clusterctl.node.guard import decisions, guard, workers
 from clusterctl.node.guard.settings import GuardSettings
-from clusterctl.operations import costs, guards
+from clusterctl.operations import costs, guards, up
 from clusterctl.operations.folder import ClusterFolder
 from tests.cli.running import CommandLine
 from tests.lab.running import client, ssh, wait_until
@@ -181,6 +181,13 @@ def test_a_start_that_fails_costs_no_disk_of_a_cluster_with_hours_left(world):
     assert [node.state for node in one.nodes] == ["terminated"] * 3
 
 
+def warned(world: World, limits: Limits | None = None):
+    """Return what `start`, or with limits `up`, warns of before it starts the stopped nodes."""
+    spec = SimpleNamespace(limits=limits or world.limits)
+    plan = SimpleNamespace(spec=spec, seen=SimpleNamespace(instances=world.seen()))
+    return [*up.ended_findings(world.launcher, plan)]
+
+
 def test_a_start_after_the_end_leaves_a_quarter_of_an_hour_and_says_so(world):
     one = world(random.Random(1), Limits(max_hours=2, idle_minutes=30))
     assert one.up(None)
@@ -188,11 +195,23 @@ def test_a_start_after_the_end_leaves_a_quarter_of_an_hour_and_says_so(world):
         node.busy = True
     one.pass_time(2.1 * HOUR)
     assert [node.state for node in one.nodes] == ["stopped"] * 3
+    # They switched themselves off. EC2 does not say when.
+    assert [found.check_id for found in warned(one)] == ["limits.unknown"]
+    assert one.start([], None)
+    one.pass_time(14 * 60)
+    assert [node.state for node in one.nodes] == ["running"] * 3
+    assert one.stop()
+    [found] = warned(one)
+    assert found.message == (
+        "the end by --max-hours has passed: the nodes run 15 minutes from when they are ready"
+    )
     assert one.start([], None)
     one.pass_time(14 * 60)
     assert [node.state for node in one.nodes] == ["running"] * 3
     one.pass_time(3 * 60)
     assert [node.state for node in one.nodes] == ["stopped"] * 3
+    assert [found.check_id for found in warned(one, Limits(max_hours=8))] == ["limits.unknown"]
+    assert not warned(one, Limits(idle_minutes=30))
 
 
 @pytest.mark.parametrize("by_itself", [False, True])
@@ -273,9 +292,9 @@ def clusterctl(lab, monkeypatch, capsys):
 def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(clusterctl, lab, capsys):
     """The nodes are launched with one limit and get the other; then the other way round."""
     name, ec2 = next(names), client(lab)
-    up = ("up", name, "--nodes", "1", "--instance-type", "p3.2xlarge")
+    command = ("up", name, "--nodes", "1", "--instance-type", "p3.2xlarge")
     try:
-        ran = clusterctl(*up)
+        ran = clusterctl(*command)
         # The suggested command works unchanged.
         told = re.search(
             r"it costs \$[\d.]+ a day .*: clusterctl (up .*--lab[^\n]*)", ran.err, re.DOTALL
@@ -306,7 +325,7 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
             return found["InstanceInitiatedShutdownBehavior"]["Value"]
 
         assert at_power_off() == "terminate"
-        assert clusterctl(*up, "--idle-stop", "8s").status == 0
+        assert clusterctl(*command, "--idle-stop", "8s").status == 0
         assert at_power_off() == "stop"
         wait_until(lambda: state() in ("stopped", "terminated"), "the end of idleness")
         assert state() == "stopped"
@@ -319,7 +338,7 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
         assert not complete()
         assert clusterctl("start", name).status == 0
         assert complete()
-        assert clusterctl(*up, "--max-hours", "0.001").status == 0
+        assert clusterctl(*command, "--max-hours", "0.001").status == 0
         wait_until(lambda: state() in ("stopped", "terminated"), "the end of its time")
         assert state() == "terminated"
     finally:
@@ -330,7 +349,7 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
 def test_real_nodes_keep_their_disks_and_their_hours_over_a_stop_and_start(clusterctl, lab):
     """A limit of a minute: it would be over after the stop, if stopped time counted."""
     name, ec2 = next(names), client(lab)
-    up = ("up", name, "--nodes", "1", "--instance-type", "p3.2xlarge")
+    command = ("up", name, "--nodes", "1", "--instance-type", "p3.2xlarge")
 
     def node():
         filters = [{"Name": "tag:clusterctl:cluster", "Values": [name]}]
@@ -356,7 +375,7 @@ def test_real_nodes_keep_their_disks_and_their_hours_over_a_stop_and_start(clust
         return wait_until(told, "a guard's state")
 
     try:
-        assert clusterctl(*up, "--max-hours", "8").status == 0
+        assert clusterctl(*command, "--max-hours", "8").status == 0
         id = node()["InstanceId"]
         assert at_power_off() == "terminate"
         before = left_s()
