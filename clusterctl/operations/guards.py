@@ -200,7 +200,8 @@ class EndMessage:
         left_s = self._end.left_s if self._end else None
         if left_s is None:
             return ""
-        return f"{guard_end_command(left_s, self._lifetime_s)} >/dev/null 2>&1 || :\n"
+        # The shell reads the rest of its script from stdin, which the command must not.
+        return f"{guard_end_command(left_s, self._lifetime_s)} </dev/null >/dev/null 2>&1 || :\n"
 
     def _ask(self) -> ClusterEnd | None:
         """Return the end; None if there is no node yet."""

@@ -331,12 +331,11 @@ class World:
 
     def _set_limits(self, limits: Limits | None) -> None:
         if limits is not None:
+            labels = tags.tag_list({tags.LIMITS: format_limits(limits)})
+            self.create_tags([one.id for one in self.nodes], labels)
             self.whole = False
             self.limits = limits
             self.may_terminate |= limits.at_power_off == "terminate"
-            self.create_tags(
-                [one.id for one in self.nodes], tags.tag_list({tags.LIMITS: format_limits(limits)})
-            )
 
     def _up(self, limits: Limits | None) -> None:
         self._set_limits(limits)
@@ -346,7 +345,7 @@ class World:
         for node in running:
             self.now += self.chance.uniform(1, 300)
             if node.answers and f"ssh-{node.index}" not in self.failing:
-                told = re.search(r"guard\.json (\d+)(?: (\d+))? >", message.script())
+                told = re.search(r"guard\.json (\d+)(?: (\d+))? <", message.script())
                 if told:
                     most = float(told[2]) if told[2] else None
                     end_s = decisions.end(node.used_s, float(told[1]), most)

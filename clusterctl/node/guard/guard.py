@@ -1,7 +1,7 @@
 """The guard itself. It checks the limits every second, and ends only if there is nothing to guard.
 
 run [ROOT]       guard this node; ends at once if another guard runs
-look             print what this node does, as JSON, and note that the head node has asked
+look [ROOT]      print what this node does, as JSON, and note that the head node has asked
 off WHY          switch off
 taken NOTICE     note that EC2 takes a node of the cluster back, as JSON
 check FILE [LEFT_S [LIFETIME_S]]  fails if the program does not run here or the file has no valid
@@ -338,8 +338,9 @@ def main() -> None:
     if command == "run":
         guard(GuardFiles(*arguments), sys.argv[0])
     elif command == "look":
-        put(GuardFiles().asked, json.dumps({"at_s": boot_s()}) + "\n")
-        print(json.dumps(look(not SettingsFile(GuardFiles()).value.erases_store).as_data()))
+        place = GuardFiles(*arguments)
+        put(place.asked, json.dumps({"at_s": boot_s()}) + "\n")
+        print(json.dumps(look(not SettingsFile(place).value.erases_store).as_data()))
     elif command == "off":
         print("off", flush=True)
         announce(GuardFiles(), f"this machine is switched off now: {' '.join(arguments)}")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.node.guard.clock import Jumps, Moment
 from clusterctl.node.guard.decisions import (
     GRACE_S,
     Idleness,
     block_warning,
+    end,
     in_words,
     interval_s,
     left_s,
@@ -47,6 +49,27 @@ def settings(**limits) -> GuardSettings:
 )
 def test_seconds_left(limits, now, expected):
     assert left_s(settings(**limits), now) == expected
+
+
+def test_a_command_leaves_as_long_as_a_guard_does_after_the_end():
+    assert Timeouts().least_left_s == GRACE_S
+
+
+@pytest.mark.parametrize(
+    ("left_s", "lifetime_s", "expected"),
+    [
+        (60, None, 7060),
+        (9000, 20_000, 16_000),
+        (90_000, 20_000, 20_000),
+        # Its time is over by its own count: it has the time of a node started after its end.
+        (90_000, 7001, 7000 + GRACE_S),
+        (60, 20_000, 7000 + GRACE_S),
+    ],
+)
+def test_the_end_as_running_time_of_a_machine_that_has_run_for_7000_seconds(
+    left_s, lifetime_s, expected
+):
+    assert end(7000, left_s, lifetime_s) == expected
 
 
 @pytest.mark.parametrize(
