@@ -71,19 +71,16 @@ def joined_settings(
     index: int | None,
     user: str,
     members: Sequence[NodeIdentity],
-    ends_at: float | None = None,
 ) -> GuardSettings:
     """Return the settings of a node that is part of its cluster; in quarantine its `index` is None.
 
-    `members` are the nodes, the head node first. `ends_at` replaces the lifetime: the Unix time at
-    which the whole cluster ends.
+    `members` are the nodes, the head node first.
     """
     workers = tuple(Worker(member.name, member.private_ip) for member in members[1:])
     return GuardSettings(
         first.cluster,
         index=index,
-        lifetime_s=None if ends_at is not None else first.lifetime_s,
-        ends_at=ends_at,
+        lifetime_s=first.lifetime_s,
         idle_s=first.idle_s,
         spot=first.spot,
         at_power_off=first.at_power_off,
@@ -166,10 +163,10 @@ install_guard() {
     umask 022
     mkdir -p $lib $kept $boots &&
     program | base64 -d | gzip -dc >$lib/guard.new &&
-    settings >$kept/guard.json.new &&
-    python3 -IS $lib/guard.new check $kept/guard.json.new || return 1
+    settings >$kept/guard.json.new || return 1
     # The state of another machine, of which an image was made.
     [ "$id" = "$(cat $kept/guard-instance 2>/dev/null)" ] || rm -f $kept/guard-*
+    python3 -IS $lib/guard.new check $kept/guard.json.new $left || return 1
     printf '%s\\n' "$id" >$kept/guard-instance &&
     if cmp -s $lib/guard.new $lib/guard; then rm $lib/guard.new
     else mv $lib/guard.new $lib/guard; fi &&
@@ -192,19 +189,22 @@ def guard_script(settings: GuardSettings) -> str:
         f"#!/bin/sh\n# clusterctl's guard of the cluster {settings.cluster}.\n"
         + _PLACES
         + _functions(settings, GUARD.zipapp(comments=False))
+        + _left(None)
         + _INSTALL
         + _or_without_python(settings)
     )
 
 
-def guard_update_script(settings: GuardSettings) -> str:
+def guard_update_script(settings: GuardSettings, left_s: float | None = None) -> str:
     """Return a script for `sh -s` over SSH that installs or updates the guard, or removes it if no
     limit is set. It can be repeated, and prints `complete`.
 
-    The login user needs `sudo -n`.
+    With `left_s`, the node ends in so many seconds of running time, whatever the settings' lifetime
+    is. The login user needs `sudo -n`.
     """
-    if settings.guards:
-        do = _functions(settings, GUARD.zipapp()) + _INSTALL + "install_guard || exit 1\n"
+    if settings.guards or left_s is not None:
+        do = _functions(settings, GUARD.zipapp()) + _left(left_s) + _INSTALL
+        do += "install_guard || exit 1\n"
     else:
         do = _prints("settings", settings.text()) + _REMOVE
     script = _PLACES + do + "echo complete\n"
@@ -212,6 +212,24 @@ def guard_update_script(settings: GuardSettings) -> str:
         'as= && [ "$(id -u)" = 0 ] || as="sudo -n"\n'
         f"$as sh -s <<'CLUSTERCTL_GUARD'\n{script}CLUSTERCTL_GUARD\n"
     )
+
+
+def guard_end_command(left_s: float, lifetime_s: float | None = None) -> str:
+    """Return a command that has a node's guard end it in so many seconds of running time.
+
+    With `lifetime_s`, the node ends earlier if it has run for that long by its own count, but not
+    at once: it has the time of a node that was started after its end. Nothing else of its settings
+    changes. The command fails on a node without a guard.
+    """
+    most = "" if lifetime_s is None else f" {lifetime_s:.0f}"
+    return (
+        "sudo -n python3 -IS /usr/local/lib/clusterctl/guard check "
+        f"/var/lib/clusterctl/guard.json {left_s:.0f}{most}"
+    )
+
+
+def _left(left_s: float | None) -> str:
+    return "left=\n" if left_s is None else f"left={left_s:.1f}\n"
 
 
 def _functions(settings: GuardSettings, program: bytes) -> str:
@@ -231,13 +249,9 @@ def _packed(content: bytes) -> str:
 def _or_without_python(settings: GuardSettings) -> str:
     """Return the end of the script: if the guard cannot run on the node, `shutdown` switches it off
     in time, until its next boot."""
-    seconds = []
-    if settings.lifetime_s is not None:
-        seconds.append(f"{settings.lifetime_s:.0f}")
-    if settings.ends_at is not None:
-        seconds.append(f"$(({settings.ends_at:.0f} - $(date +%s)))")
     lines = ["install_guard && exit 0", "echo 'clusterctl: the guard could not be installed' >&2"]
-    lines += [f'shutdown -P "+$(({one} / 60 + 1))"' for one in seconds[:1]]
+    if settings.lifetime_s is not None:
+        lines.append(f"shutdown -P +{int(settings.lifetime_s) // 60 + 1}")
     return "\n".join([*lines, "exit 1"]) + "\n"
 
 

@@ -68,9 +68,9 @@ class Timeouts:
     # For which a refused key is tried again: cloud-init may start sshd before it has written
     # authorized_keys.
     key_refused_s: float = 120.0
-    # That are left to a cluster whose end has passed. Before its nodes switch themselves off, EC2
-    # must have been told whether to stop or to terminate them then.
-    least_left_s: float = 120.0
+    # That are left to a cluster whose end has passed, so that its owner can set a new one: GRACE_S
+    # of node/guard/decisions.py. Within them EC2 is also told what a power-off does then.
+    least_left_s: float = 900.0
 
     # The user
     completion_s: float = 3.0  # until shell completion proposes nothing: the user waits at each Tab

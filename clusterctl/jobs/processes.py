@@ -19,7 +19,7 @@ SHORT_COMMAND = 72  # characters of a line on the screen
 
 @dataclass(frozen=True)
 class NodeProcess:
-    """A process on a node. `role` is rank, launcher, daemon, job, child or python.
+    """A process on a node. `role` is rank, launcher, daemon, job, sync, child or python.
 
     `rank` and `job_id` are None for a process that has none. `ended` is terminated, killed, or
     empty for a process that still runs.
@@ -71,16 +71,19 @@ class NodeProcess:
 class ProcessQuery:
     """A selection of processes: those of one job, or of all jobs for None.
 
-    `all_python` adds every Python process of the SSH user.
+    `all_python` adds every Python process of the SSH user, `syncs` the detached downloads; these
+    can only be listed.
     """
 
     job_id: str | None = None
     all_python: bool = False
+    syncs: bool = False
 
     def arguments(self, action: str) -> list[str]:
         """Return the arguments of node/jobs/processes.py for `list` or `end`."""
         job = ["--job", self.job_id] if self.job_id else []
-        return [action, *(["--all-python"] if self.all_python else []), *job]
+        flags = {"--all-python": self.all_python, "--syncs": self.syncs}
+        return [action, *(flag for flag, is_set in flags.items() if is_set), *job]
 
 
 def list_processes(

@@ -161,15 +161,27 @@ def _is_module(name: str) -> bool:
 
 
 def without_comments(source: str) -> str:
-    """Return the program without docstrings, blank lines and comment lines.
+    """Return the program without docstrings, blank lines and comment lines, indented by 1 column,
+    and without the annotations of parameters and results.
 
     ast.unparse is not used: it may write syntax that Python 3.8 on a node cannot read.
     """
     lines = source.splitlines()
+    for row, start, end in sorted(_annotations(source), reverse=True):
+        lines[row] = lines[row][:start] + lines[row][end:]
+    source = "\n".join([*lines, ""])
     kept: set[int] = set()
+    depth, begins = 0, True
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        depth += {tokenize.INDENT: 1, tokenize.DEDENT: -1}.get(token.type, 0)
         if token.type not in _NO_CODE:
             kept.update(range(token.start[0], token.end[0] + 1))
+            row, column = token.start[0] - 1, token.start[1]
+            if not lines[row][:column].strip():
+                # The first token of its line; one inside brackets needs no indentation.
+                lines[row] = " " * (depth if begins else 0) + lines[row][column:]
+            begins = False
+        begins = begins or token.type == tokenize.NEWLINE
     for node in ast.walk(ast.parse(source)):
         has_body = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
         if not has_body or not ast.get_docstring(node):  # type: ignore[arg-type]
@@ -178,6 +190,25 @@ def without_comments(source: str) -> str:
         kept -= {*range(first.lineno, (first.end_lineno or first.lineno) + 1)}
         # A body that was only a docstring needs a statement.
         if len(node.body) == 1:  # type: ignore[attr-defined]
-            lines[first.lineno - 1] = " " * first.col_offset + "pass"
+            docstring = lines[first.lineno - 1]
+            indent = len(docstring) - len(docstring.lstrip())
+            lines[first.lineno - 1] = " " * indent + "pass"
             kept.add(first.lineno)
     return "".join(lines[number - 1] + "\n" for number in sorted(kept))
+
+
+def _annotations(source: str) -> Iterator[tuple[int, int, int]]:
+    """Yield the line, the start and the end of each annotation of a parameter or a result that is
+    on one line of ASCII."""
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.arg) and node.annotation:
+            found, row = node.annotation, node.lineno
+            start = node.col_offset + len(node.arg)
+        elif isinstance(node, ast.FunctionDef) and node.returns:
+            found, row = node.returns, node.returns.lineno
+            start = lines[row - 1].rfind(" ->", 0, found.col_offset)
+        else:
+            continue
+        if row == found.lineno == found.end_lineno and start >= 0 and lines[row - 1].isascii():
+            yield row - 1, start, found.end_col_offset or start

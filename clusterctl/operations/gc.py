@@ -32,13 +32,13 @@ from clusterctl.ec2.gc.orphans import (
     without_stop_time,
 )
 from clusterctl.ec2.gc.removal import RemainingResource, remove, still_exists_error
-from clusterctl.ec2.gc.resources import STOPPED_SEEN, Resource, ResourceKind
+from clusterctl.ec2.gc.resources import STOPPED_SEEN, Resource, ResourceKind, limits_of
 from clusterctl.ec2.gc.sweep import RegionResources, Unseen, look, unreachable_region
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd, price_key
 from clusterctl.ec2.money.prices import find_prices
-from clusterctl.operations.costs import Region, record_removal_cost
+from clusterctl.operations.costs import Region, price_cache, record_removal_cost, spending_of
 from clusterctl.operations.down import await_unsettled_launches
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import locked, sent_launches
@@ -305,7 +305,7 @@ class GarbageCollector:
         found = [one.value or unreachable_region(one.host, one.error) for one in looks]
         resources = [one for region in found for one in region.resources]
         unseen = tuple(one for region in found for one in region.unseen)
-        rules = self._rules(local, unseen)
+        rules = replace(self._rules(local, unseen), spent=self._spent(resources))
         failure = None
         if self._wishes.cluster is None:
             since, failure = record_unused(
@@ -316,6 +316,18 @@ class GarbageCollector:
             )
             rules = replace(rules, first_seen_unused=since)
         return Sweep(judge(resources, rules), unseen, failure)
+
+    def _spent(
+        self, resources: Sequence[Resource]
+    ) -> dict[tuple[str, str], tuple[float, float | None]]:
+        """Return what each cluster with a budget has cost, and costs an hour."""
+        clusters: dict[tuple[str, str], list[Instance]] = {}
+        for one in resources:
+            if one.instance and one.cluster is not None and limits_of(one).budget_usd is not None:
+                clusters.setdefault((one.region, one.cluster), []).append(one.instance)
+        clients, cache = {one.host: one.clients for one in self._places}, price_cache(self._home)
+        found = {key: spending_of(clients[key[0]], clusters[key], cache) for key in clusters}
+        return {key: (money.spent_usd, money.usd_per_hour) for key, money in found.items()}
 
     def note_stops(self, sweep: Sweep) -> None:
         """Tag instances that stopped themselves with the present time. Raises AwsError.

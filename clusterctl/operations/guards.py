@@ -5,24 +5,27 @@ A guard gets its first settings in the user data, and new ones over SSH when the
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.bootstrap.guard import (
     first_settings,
+    guard_end_command,
     guard_update_script,
     joined_settings,
+    lifetime_s,
     parse_used_h,
     used_command,
     with_guard,
 )
 from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.cluster import Cluster, Market
-from clusterctl.domain.errors import CommandFailed
+from clusterctl.domain.errors import AwsError, CommandFailed
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.results import CommandResult, FanoutResult
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.ec2.instances import (
     Instance,
     find_instances,
@@ -32,6 +35,7 @@ from clusterctl.ec2.instances import (
 )
 from clusterctl.ec2.launch.capacity import block_end
 from clusterctl.ec2.launch.observe import Observed
+from clusterctl.ec2.money.costs import Spending
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.operations.access import Access
 from clusterctl.operations.costs import note_spent, spending_of
@@ -85,10 +89,11 @@ def update_guards(
 ) -> None:
     """Send every guard its settings, and set what EC2 does when a node switches itself off.
 
-    The settings say when the node ends, and to the head node which workers it asks whether they
-    idle. `members` are the nodes of `targets`, the head node first. `away` are the nodes in
-    quarantine, which cost money as well; one that cannot be reached is a finding. Raises AwsError,
-    and ClusterctlError naming the other nodes whose guard could not be set.
+    EC2 is set to terminate only nodes that were told their end. The settings say when the node
+    ends, and to the head node which workers it asks whether they idle. `members` are the nodes of
+    `targets`, the head node first. `away` are the nodes in quarantine, which cost money as well;
+    one that cannot be reached is a finding. Raises AwsError, and ClusterctlError naming the other
+    nodes whose guard could not be set.
     """
     instances = find_instances(launcher.clients.ec2, cluster.name)
     spending = spending_of(launcher.clients, instances, launcher.prices)
@@ -102,53 +107,113 @@ def update_guards(
         for finding in spending.findings:
             if finding.check_id == "cost.incomplete" and spending.limits.ends:
                 launcher.progress.finding(replace(finding, severity=Severity.WARNING))
-    left_s = None if spending.ends_in_h is None else spending.ends_in_h * 3600
-    least_s = launcher.timeouts.least_left_s
-    ends_at = None if left_s is None else time.time() + max(left_s, least_s)
+    end = ClusterEnd(launcher, spending)
     first = first_settings(
         cluster.name,
-        # `ends_at` replaces these two limits. The idle time stays: only the guards can see it.
+        # `end` replaces these two limits. The idle time stays: only the guards can see it.
         replace(spending.limits, max_hours=None, budget_usd=None),
         spot=spot,
         at_power_off="" if spot else spending.limits.at_power_off,
         block_ends_at=_block_ends_at(launcher.clients, instances),
     )
     settings = {
-        target.host: joined_settings(first, index, cluster.ssh_user, members, ends_at)
+        target.host: joined_settings(first, index, cluster.ssh_user, members)
         for index, target in enumerate(targets)
     }
     # The head node does not ask nodes in quarantine whether they idle: each of them decides for
     # itself.
-    alone = joined_settings(first, None, cluster.ssh_user, members, ends_at)
+    alone = joined_settings(first, None, cluster.ssh_user, members)
     settings |= {target.host: alone for target in away}
 
     def one(target: Target) -> CommandResult:
-        return _tell(connections, target, settings[target.host])
+        return _tell(connections, target, settings[target.host], end.left_s)
 
-    def tell_guards() -> None:
-        told = fan_out(one, (*targets, *away)).outcomes
-        check_all(cluster, FanoutResult(told[: len(targets)]))
-        for failure in told[len(targets) :]:
-            if failure.error and spending.limits.ends:
-                index = failure.host.rpartition("-")[2]
-                launcher.progress.finding(
-                    Finding(
-                        "cost.untold",
-                        Severity.WARNING,
-                        "in quarantine, it could not be told when to end (what it was told before, "
-                        f"if anything, holds): {failure.error.message}",
-                        failure.host,
-                        f"when it answers: clusterctl up {cluster.name}; or: clusterctl remove "
-                        f"{cluster.name} {index}",
-                    )
-                )
+    outcomes: list[HostOutcome[CommandResult]] = []
+    ids = {one.node.name: one.node.instance_id for one in instances if not one.retired}
 
-    ids = [found.node.instance_id for found in instances]
+    def tell_guards() -> list[str]:
+        outcomes.extend(fan_out(one, (*targets, *away)).outcomes)
+        return [ids[one.host] for one in outcomes if not one.error and one.host in ids]
+
     change_limits(
         "" if spot else spending.limits.at_power_off,
-        set_behavior=lambda behavior: set_at_power_off(launcher.clients.ec2, ids, behavior),
+        [found.node.instance_id for found in instances],
+        ids.get(cluster.head.name, ""),
+        set_behavior=lambda ids, behavior: set_at_power_off(launcher.clients.ec2, ids, behavior),
         tell_guards=tell_guards,
     )
+    check_all(cluster, FanoutResult(tuple(outcomes[: len(targets)])))
+    for failure in outcomes[len(targets) :]:
+        if failure.error and spending.limits.ends:
+            index = failure.host.rpartition("-")[2]
+            launcher.progress.finding(
+                Finding(
+                    "cost.untold",
+                    Severity.WARNING,
+                    "in quarantine, it could not be told when to end (what it was told before, "
+                    f"if anything, holds): {failure.error.message}",
+                    failure.host,
+                    f"when it answers: clusterctl up {cluster.name}; or: clusterctl remove "
+                    f"{cluster.name} {index}",
+                )
+            )
+
+
+class ClusterEnd:
+    """When the nodes of a cluster end by its limits, from now on. `spending` is the present one."""
+
+    def __init__(self, launcher: Launcher, spending: Spending) -> None:
+        self._clock = launcher.timeouts.clock
+        self._ends_at: float | None = None
+        if spending.ends_in_h is not None:
+            left_s = max(spending.ends_in_h * 3600, launcher.timeouts.least_left_s)
+            self._ends_at = self._clock.monotonic() + left_s
+
+    @property
+    def left_s(self) -> float | None:
+        """The seconds that are left, at least one; None without an end."""
+        if self._ends_at is None:
+            return None
+        return max(1.0, self._ends_at - self._clock.monotonic())
+
+
+class EndMessage:
+    """Tells nodes the cluster's end at their first login, while others still boot.
+
+    A node that was started has the end that it was told before it was stopped. A failure of another
+    node must not leave it with that one. Thread-safe.
+    """
+
+    def __init__(self, launcher: Launcher, cluster: str) -> None:
+        self._launcher, self._cluster = launcher, cluster
+        self._lock = threading.Lock()
+        self._end: ClusterEnd | None = None
+        self._lifetime_s: float | None = None
+
+    def script(self) -> str:
+        """Return lines for a node's shell, which never fail; empty if there is nothing to tell.
+
+        Raises no AwsError: `update_guards` tells the nodes again.
+        """
+        with self._lock, suppress(AwsError):
+            self._end = self._end or self._ask()
+        left_s = self._end.left_s if self._end else None
+        if left_s is None:
+            return ""
+        # The shell reads the rest of its script from stdin, which the command must not.
+        return f"{guard_end_command(left_s, self._lifetime_s)} </dev/null >/dev/null 2>&1 || :\n"
+
+    def _ask(self) -> ClusterEnd | None:
+        """Return the end; None if there is no node yet."""
+        clients = self._launcher.clients
+        instances = find_instances(clients.ec2, self._cluster)
+        if not instances:
+            return None
+        found = spending_of(clients, instances, self._launcher.prices)
+        if not found.complete:
+            # EC2 does not know how long earlier runs took. Each guard knows it of its own node.
+            self._lifetime_s = lifetime_s(found.limits, found.usd_per_hour)
+        return ClusterEnd(self._launcher, found)
 
 
 def _block_ends_at(clients: Clients, instances: Sequence[Instance]) -> float | None:
@@ -201,9 +266,11 @@ def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[b
     return FanoutResult((*head.outcomes, *fan_out(one, access.select(indices)).outcomes))
 
 
-def _tell(connections: Connections, target: Target, settings: GuardSettings) -> CommandResult:
+def _tell(
+    connections: Connections, target: Target, settings: GuardSettings, left_s: float | None = None
+) -> CommandResult:
     """Send a guard its settings. Raises CommandFailed, HostError."""
-    script = guard_update_script(settings).encode()
+    script = guard_update_script(settings, left_s).encode()
     result = connections.run(target, "sh -s", timeout_s=TIMEOUT_S, stdin=script)
     if not result.ok or not result.stdout.endswith("complete\n"):
         reason = result.stderr.strip() or f"exit status {result.exit_status}"
@@ -236,16 +303,22 @@ def _used_h(
 
 
 def change_limits(
-    at_power_off: str, set_behavior: Callable[[str], None], tell_guards: Callable[[], None]
+    at_power_off: str,
+    nodes: Sequence[str],
+    head: str,
+    set_behavior: Callable[[Sequence[str], str], None],
+    tell_guards: Callable[[], Collection[str]],
 ) -> None:
-    """Change EC2's power-off behaviour and the guards, in an order that can never delete a disk.
+    """Change EC2's power-off behaviour and the guards, in an order that never costs a disk.
 
-    `at_power_off` is `stop`, `terminate`, or empty for spot nodes, which are always terminated. EC2
-    is set to `stop` before any guard may switch its node off for idleness, and to `terminate` only
-    after no guard does so any more.
+    `nodes` are the ids of all instances, `head` is the head node's. `at_power_off` is `stop`,
+    `terminate`, or empty for spot nodes, which are always terminated. `tell_guards` returns the ids
+    of the nodes that were told. EC2 is set to `stop` before any guard may switch a node off for
+    idleness, and to `terminate` only for nodes that know their end and that no guard switches off
+    for idleness any more: not their own, nor the head node's.
     """
     if at_power_off == "stop":
-        set_behavior("stop")
-    tell_guards()
-    if at_power_off == "terminate":
-        set_behavior("terminate")
+        set_behavior(nodes, "stop")
+    told = tell_guards()
+    if at_power_off == "terminate" and head in told:
+        set_behavior([id for id in nodes if id in told], "terminate")

@@ -28,6 +28,7 @@ from clusterctl.ec2.instances import (
     billing_reservations,
     find_instances,
     once_known,
+    set_at_power_off,
 )
 from clusterctl.ec2.launch.observe import spec_of_existing
 from clusterctl.operations.costs import note_spent
@@ -64,6 +65,9 @@ def stop(
     may_stop: Callable[[Cluster], None] = lambda cluster: None,
 ) -> StopReport:
     """Stop every running node, and wait until all are stopped. If none runs, that is a success.
+
+    EC2 is first told to stop, and not to terminate, a node that switches itself off. So no later
+    power-off costs a disk, until `start` has told the node its new end.
 
     `may_stop` is called before anything is stopped, and raises to refuse, for example while a job
     runs. Raises UsageError for spot nodes, NoSuchCluster, AwsError, and ClusterctlError if a node
@@ -134,9 +138,10 @@ def _check_stoppable(name: str, there: Sequence[Instance]) -> None:
 def _stop(client: EC2Client, going: Sequence[Instance], timeouts: Timeouts) -> list[str]:
     """Call StopInstances, and return the names of the nodes that ran until then, by EC2's answer.
 
-    Raises AwsError.
+    A node that switches itself off from now on is stopped, too. Raises AwsError.
     """
     names = {one.node.instance_id: one.node.name for one in going}
+    set_at_power_off(client, names, "stop")
     answer = once_known(lambda: client.stop_instances(InstanceIds=[*names]), timeouts)
     ran = [
         one["InstanceId"]

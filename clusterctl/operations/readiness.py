@@ -45,7 +45,7 @@ from clusterctl.ec2.launch.request import LARGE_GPUS
 from clusterctl.ec2.network.vpcs import is_local
 from clusterctl.jobs.deploy import HOSTS_PATH, deploy_files, deployed_files
 from clusterctl.operations.access import cluster_targets
-from clusterctl.operations.guards import update_guards
+from clusterctl.operations.guards import EndMessage, update_guards
 from clusterctl.operations.known_hosts import (
     AgentHostKeys,
     HostKeySources,
@@ -199,7 +199,7 @@ class Readiness:
 
     `target_of` returns how to reach a node. `timeout_s` counts from here, for all nodes together.
     `checked` is called with each node that has passed its checks, while others are still waited
-    for.
+    for. `first_script` returns what a node's shell runs before it is inspected, at each login.
     """
 
     def __init__(
@@ -212,7 +212,9 @@ class Readiness:
         timeout_s: float,
         checked: Callable[[Node], None],
         timeouts: Timeouts = Timeouts(),
+        first_script: Callable[[], str] = lambda: "",
     ) -> None:
+        self._first_script = first_script
         self._timeouts, self._clock = timeouts, timeouts.clock
         self._checked = checked
         self._watch = watch
@@ -350,7 +352,7 @@ class Readiness:
             self._target_of(node),
             "sh -s",
             timeout_s=max(1.0, self._deadline - self._clock.monotonic()),
-            stdin=script.encode(),
+            stdin=(self._first_script() + script).encode(),
             sink=sink,
         )
         return parse_inspection(node.name, b"".join(output).decode(errors="replace"))
@@ -483,8 +485,11 @@ def _reach_and_join(
                     )
                 )
 
+        limited = had_limits or any(found.limits_text for found in instances)
+        message = EndMessage(launcher, cluster.name)
         readiness = Readiness(
-            *(watch, connections, sources, target_of, progress, timeout_s, checked, timeouts)
+            *(watch, connections, sources, target_of, progress, timeout_s, checked, timeouts),
+            first_script=message.script if limited else lambda: "",
         )
         try:
             waited = readiness.wait(awaited)
@@ -500,7 +505,6 @@ def _reach_and_join(
             for node in left_out
         ]
         members = _join(connections, facts, targets, cluster, progress, away)
-        limited = had_limits or any(found.limits_text for found in instances)
         resting = [target_of(node) for node in left_out]
         guards = (launcher, cluster, connections, targets, members, resting)
         markets = {found.market for found in instances}

@@ -43,7 +43,9 @@ from clusterctl.domain.results import (
     json_lines,
     parse_outputs,
 )
+from clusterctl.jobs.mpirun import JOB_VARIABLE
 from clusterctl.jobs.plan import new_job_id
+from clusterctl.node.jobs.processes import SYNC
 from clusterctl.node.relay.messages import Done, Listed
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
@@ -206,6 +208,7 @@ def start_sync(
         "start",
         lambda result: _started(result, cluster, request.destination),
         order=request.order(sync_id),
+        marker=f"{JOB_VARIABLE}={SYNC}{sync_id}",
     )
     ended = {**{one.host: one for one in nodes.outcomes}, **silent}
     in_order = FanoutResult(tuple(ended[target.host] for target in targets))
@@ -256,10 +259,14 @@ def _ask(
     *arguments: str,
     order: dict[str, Any] | None = None,
     timeout_s: float = TIMEOUT_S,
+    marker: str = "",
 ) -> FanoutResult[Any]:
+    """Run an action of the program on nodes. `marker` is a variable, NAME=VALUE, by which the
+    guard and the commands that would disturb the action recognize it."""
+    command = program(action).command(action, *arguments)
     result = connections.run_all(
         targets,
-        program(action).command(action, *arguments),
+        f"env {marker} {command}" if marker else command,
         stdin=program(action).stdin(order or b""),
         timeout_s=timeout_s,
     )

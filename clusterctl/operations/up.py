@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster
+from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market
 from clusterctl.domain.errors import AwsError, MissingTool
-from clusterctl.domain.findings import Severity
+from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import terminate
 from clusterctl.ec2.creations import Creations
-from clusterctl.ec2.instances import Instance, find_instances, leaving_of, unfinished_of, untag
+from clusterctl.ec2.instances import (
+    Instance,
+    find_instances,
+    leaving_of,
+    set_at_power_off,
+    unfinished_of,
+    untag,
+)
 from clusterctl.ec2.launch.dry_run import dry_run_findings
 from clusterctl.ec2.launch.execution import CapacityTimeout, carry_out
 from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
 from clusterctl.ec2.launch.preflight import AWAITED, check_twins
+from clusterctl.ec2.money.costs import passed_end
 from clusterctl.ec2.tags import Unfinished
-from clusterctl.operations.costs import note_spent, record_removal_cost
+from clusterctl.operations.costs import note_spent, record_removal_cost, spending_of
 from clusterctl.operations.guards import with_complete_user_data
 from clusterctl.operations.launcher import Launcher, LaunchRefused
 from clusterctl.operations.local_state import LocalKey, keep_key, local_key
@@ -144,26 +153,62 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     for finding in plan.findings:
         if finding.severity is Severity.WARNING:
             progress.finding(finding)
+    if plan.stopped:
+        for finding in ended_findings(launcher, plan):
+            progress.finding(finding)
     if plan.missing or plan.stopped:
         launcher.agree(plan)
     keep_site(folder, site_of(launcher.clients, plan.seen.instances))
     keep_key(folder, key)
-
-    def before_start() -> None:
-        # EC2 forgets when the last run began and ended as soon as it starts an instance again.
-        asleep = [one for one in find_instances(client, name) if one.node.state in ASLEEP]
-        note_spent(launcher.clients, asleep, launcher.prices)
 
     if plan.missing or plan.stopped:
         awake = [one for one in plan.seen.instances if one.node.state in AWAKE]
         progress.awake_before = frozenset(one.node.instance_id for one in awake)
     instances = carry_out(
         *(client, plan, folder.launch, creations_of(launcher), progress.step),
-        *(max(0.0, launcher.capacity_timeout_s - waited_s), before_start, launcher.timeouts),
+        max(0.0, launcher.capacity_timeout_s - waited_s),
+        lambda: prepare_start(launcher),
+        launcher.timeouts,
     )
     # The lock covers this machine only: another machine may have launched the same nodes.
     check_twins(name, [one.node for one in instances])
     return plan, instances
+
+
+def prepare_start(launcher: Launcher) -> None:
+    """Do what has to be done before stopped nodes are started. Raises AwsError.
+
+    EC2 forgets when the last run began and ended as soon as it starts an instance again, so the
+    cost is recorded. Until a node that is started knows its new end, no power-off may cost its
+    disk; `update_guards` sets that back.
+    """
+    asleep = find_instances(launcher.clients.ec2, launcher.name, tuple(one.value for one in ASLEEP))
+    note_spent(launcher.clients, asleep, launcher.prices)
+    kept = [one.node.instance_id for one in asleep if one.market is not Market.SPOT]
+    set_at_power_off(launcher.clients.ec2, kept, "stop")
+
+
+def ended_findings(launcher: Launcher, plan: LaunchPlan) -> Iterator[Finding]:
+    """Warn before stopped nodes are started though their end by the plan's limits has passed."""
+    if not plan.spec.limits.ends:
+        return
+    money = spending_of(launcher.clients, plan.seen.instances, launcher.prices)
+    passed = passed_end(plan.spec.limits, money.ran_h, money.spent_usd, money.usd_per_hour)
+    left = count(round(launcher.timeouts.least_left_s / 60), "minute")
+    hint = f"a new end: clusterctl up {launcher.name}, with all limits that are to hold"
+    if passed:
+        yield Finding.warning(
+            "limits.ended",
+            f"the end by {passed.option} has passed: the nodes run {left} from when they are ready",
+            hint,
+        )
+    elif not money.complete:
+        yield Finding.warning(
+            "limits.unknown",
+            "EC2 does not know for how long the nodes have run. If their end has passed by their "
+            f"own count, they run {left} from when they are ready",
+            hint,
+        )
 
 
 def _plan_with_capacity(launcher: Launcher, request: Request, key: LocalKey) -> LaunchPlan:

@@ -18,9 +18,9 @@ MEMBERS = [
 HEAD = """\
 {
  "cluster": "demo",
- "ends_at": 1800000000.0,
  "idle_s": 1800,
  "index": 0,
+ "lifetime_s": 28800,
  "user": "ubuntu",
  "workers": [
   {
@@ -50,7 +50,7 @@ def test_hours_and_dollars_become_a_time(limits, hourly, expected):
 def test_the_file_of_a_head_node_whole():
     first = first_settings("demo", Limits(max_hours=8, idle_minutes=30))
     assert first == GuardSettings("demo", lifetime_s=28800, idle_s=1800)
-    head = joined_settings(first, 0, "ubuntu", MEMBERS, ends_at=1.8e9)
+    head = joined_settings(first, 0, "ubuntu", MEMBERS)
     assert head.text() == HEAD
     assert joined_settings(first, 1, "ubuntu", MEMBERS) == GuardSettings(
         "demo", index=1, lifetime_s=28800, idle_s=1800, user="ubuntu"
@@ -62,7 +62,7 @@ def test_the_file_of_a_head_node_whole():
     [
         GuardSettings("demo"),
         GuardSettings("demo", spot=True, lifetime_s=0.5),
-        GuardSettings("d", 0, 1.0, 2.0, 3.0, True, "ec2-user", (Worker("d-1", "fd00::1"),)),
+        GuardSettings("d", 0, 1.0, 3.0, True, "ec2-user", (Worker("d-1", "fd00::1"),)),
     ],
 )
 def test_settings_are_read_back_unchanged(settings):
@@ -84,9 +84,9 @@ def test_unknown_settings_of_a_newer_launcher_are_ignored():
                 '"lifetime_s": -1',
                 '"lifetime_s": 0',
                 '"lifetime_s": NaN',
-                '"ends_at": Infinity',
-                '"ends_at": true',
-                '"ends_at": 1e300',
+                '"lifetime_s": Infinity',
+                '"lifetime_s": true',
+                '"lifetime_s": 1e300',
                 '"idle_s": [1]',
                 '"spot": "yes"',
                 '"index": -1',

@@ -82,8 +82,14 @@ def test_without_comments_it_is_the_same_program(name):
         kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
         if isinstance(node, kinds) and ast.get_docstring(node):
             node.body[:1] = [] if node.body[1:] else [ast.Pass()]
-    short = without_comments(source)
-    assert ast.dump(ast.parse(short)) == ast.dump(whole)
+    short = ast.parse(without_comments(source))
+    for node in (*ast.walk(whole), *ast.walk(short)):
+        # Those that are on several lines are kept.
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, ast.FunctionDef):
+            node.returns = None
+    assert ast.dump(short) == ast.dump(whole)
 
 
 @pytest.mark.parametrize("how", [{}, {"compress": True}, {"comments": False}])

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import re
 import shlex
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.bootstrap.guard import first_settings, joined_settings
 from clusterctl.domain.cluster import Limits
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.node.guard import decisions
-from clusterctl.node.guard.clock import Moment
+from clusterctl.ec2 import instances
+from clusterctl.ec2.money import prices
+from clusterctl.ec2.money.costs import Price
+from clusterctl.node.guard import decisions, guard, workers
 from clusterctl.node.guard.settings import GuardSettings
-from clusterctl.operations import guards
-from clusterctl.operations.guards import change_limits
+from clusterctl.operations import costs, guards, up
+from clusterctl.operations.folder import ClusterFolder
 from tests.cli.running import CommandLine
-from tests.lab.running import client, wait_until
+from tests.lab.running import client, ssh, wait_until
 from tests.local_node import HEAD, LocalNode
 from tests.operations import clusters
+from tests.operations.limited_world import HOUR, MACHINE_USD, NODES, World, at
 
-HOUR = 3600.0
 ASKED = (
     Limits(max_hours=2),
     Limits(max_hours=20),
@@ -32,134 +33,6 @@ ASKED = (
     Limits(max_hours=2, idle_minutes=30),
     Limits(budget_usd=100, idle_minutes=300),
 )
-DAILY_USD = 24.0
-
-
-class CutOff(Exception):
-    """The command was cut off, as by a closed laptop."""
-
-
-@dataclass
-class Node:
-    """An instance in EC2, with its guard."""
-
-    at_power_off: str
-    guard: GuardSettings
-    state: str = "running"
-    booted: float = 0.0
-    used_before: float = 0.0
-
-    def moment(self, now: float) -> Moment:
-        boot = now - self.booted
-        return Moment(now, boot, self.used_before + boot)
-
-    def off(self, now: float, state: str) -> None:
-        self.used_before += now - self.booted
-        self.state = state
-
-
-@dataclass
-class World:
-    """Two nodes, the first is the head node. `asked` are the limits that their owner wants, and
-    `whole` is whether the command that sets them finished.
-    """
-
-    asked: Limits
-    nodes: list[Node] = field(default_factory=list)
-    now: float = 1e9
-    idle_for: float = 0.0
-    whole: bool = True
-    may_terminate: bool = False
-
-    def __post_init__(self) -> None:
-        # RunInstances and the user data set this first, and `up` again once the nodes are ready.
-        off = self.asked.at_power_off
-        first = first_settings("demo", self.asked, DAILY_USD / 24, at_power_off=off)
-        self.nodes = [Node(off, first, booted=self.now) for _ in range(2)]
-        self.change(self.asked)
-
-    def change(self, limits: Limits, effects: int = 99) -> None:
-        """Run `up` with other limits, cut off after a number of its effects."""
-        left = iter(range(effects))
-        self.asked, self.whole = limits, False
-        self.may_terminate |= limits.at_power_off == "terminate"
-
-        def effect() -> None:
-            if next(left, None) is None:
-                raise CutOff
-
-        def set_behavior(behavior: str) -> None:
-            for node in self.nodes:
-                effect()
-                node.at_power_off = behavior
-
-        def tell_guards() -> None:
-            for index, node in enumerate(self.nodes):
-                effect()
-                node.guard = self._settings(index, limits)
-
-        try:
-            change_limits(limits.at_power_off, set_behavior, tell_guards)
-            self.whole = True
-        except CutOff:
-            pass
-
-    def _settings(self, index: int, limits: Limits) -> GuardSettings:
-        lived = max(node.moment(self.now).used_s for node in self.nodes)
-        hours = limits.max_hours or (limits.budget_usd or 0) / (DAILY_USD / 24) or None
-        left_s = None if hours is None else max(hours * HOUR - lived, Timeouts.least_left_s)
-        ends = None if left_s is None else self.now + left_s
-        told = Limits(idle_minutes=limits.idle_minutes)
-        first = first_settings("demo", told, at_power_off=limits.at_power_off)
-        return joined_settings(first, index, "ubuntu", [], ends)
-
-    def pass_time(self, seconds: float, busy: bool) -> None:
-        """Advance time minute by minute, which is the guards' interval."""
-        for _ in range(int(seconds / 60)):
-            self.now += 60
-            self.idle_for = 0.0 if busy else self.idle_for + 60
-            for node in self.nodes:
-                if node.state == "running":
-                    self._look(node)
-            if self.idles():
-                for node in self.nodes:
-                    self._power_off(node, "idle")
-
-    def idles(self) -> bool:
-        head = self.nodes[0]
-        limit = decisions.limit_s(head.guard) if head.state == "running" else None
-        return limit is not None and self.idle_for >= limit
-
-    def _look(self, node: Node) -> None:
-        left = decisions.left_s(node.guard, node.moment(self.now))
-        if left is not None and left <= 0:
-            self._power_off(node, "time")
-
-    def _power_off(self, node: Node, why: str) -> None:
-        if node.state != "running":
-            return
-        node.off(self.now, "terminated" if node.at_power_off == "terminate" else "stopped")
-        if why == "idle":
-            assert node.state == "stopped", "idleness only stops"
-        if node.state == "terminated":
-            assert self.may_terminate, "a disk that nobody gave up"
-        if self.whole and why == "time":
-            assert node.state == ("terminated" if not self.asked.idle_minutes else "stopped")
-
-    def stop(self) -> None:
-        for node in self.nodes:
-            if node.state == "running":
-                node.off(self.now, "stopped")
-
-    def start(self) -> None:
-        for node in self.nodes:
-            if node.state == "stopped":
-                node.state, node.booted = "running", self.now
-        self.idle_for = 0.0
-
-    @property
-    def running(self) -> list[Node]:
-        return [node for node in self.nodes if node.state == "running"]
 
 
 @pytest.mark.parametrize(("idle_s", "limited"), [(600.0, True), (None, False)])
@@ -180,30 +53,231 @@ def test_a_guard_is_read_behind_a_greeting_with_braces(tmp_path, idle_s, limited
     assert guards.update_idle_groups(access, []).values == [False]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_any_row_of_changes_stops_and_starts_keeps_the_promises(seed):
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """Make worlds, in which guards see what their nodes do, and prices and time are the world's."""
+    made: list[World] = []
+
+    def look(keeps_store: bool):
+        return made[-1].activity(made[-1].at_work)
+
+    def ask(settings, asked):
+        return made[-1].ask(settings, asked)
+
+    monkeypatch.setattr(guard, "look", look)
+    monkeypatch.setattr(guard, "announce", lambda place, text: made[-1].announced.append(text))
+    monkeypatch.setattr(workers, "ask", ask)
+    monkeypatch.setattr(costs, "_now", lambda: at(made[-1].now))
+    # One call after the other, so that a seed gives one row of events.
+    monkeypatch.setattr(instances, "AT_ONCE", 1)
+    price = Price(MACHINE_USD, "a list", "2026-11-01")
+    monkeypatch.setattr(prices, "find_price", lambda *_: price)
+
+    def make(chance: random.Random, limits: Limits) -> World:
+        made.append(World(chance, limits, tmp_path / str(len(made))))
+        return made[-1]
+
+    return make
+
+
+CALLS = (
+    "tag",
+    "stop",
+    "start",
+    "ready",
+    *(f"{one}-{i}" for one in ("set", "ssh") for i in (0, 1, 2)),
+)
+
+
+def one_event(world: World, chance: random.Random) -> None:
+    failing = [chance.choice(CALLS)] if chance.random() < 0.3 else []
+    limits = chance.choice((None, None, *ASKED))
+    hang = [index for index in range(3) if chance.random() < 0.1]
+    node = chance.choice(world.nodes)
+    event = chance.randrange(12)
+    if event == 0:
+        world.up(limits, *failing)
+    elif event in (1, 2):
+        world.start(hang, limits, *failing)
+    elif event in (3, 4):
+        world.stop(*failing)
+    elif event == 5:
+        # In AWS's console.
+        for one in world.nodes:
+            if one.state == "running":
+                one.off("stopped", by_user=True)
+            elif one.state == "stopped":
+                one.start(hangs=False)
+    elif event == 6:
+        if node.state == "running":
+            chance.choice(
+                (
+                    lambda: node.off("terminated", by_user=False),
+                    lambda: setattr(node, "kernel_runs", False),
+                    lambda: setattr(node, "reachable", not node.reachable),
+                )
+            )()
+    elif event == 7:
+        world.now += chance.uniform(0, 30 * HOUR) * all(
+            one.state != "running" for one in world.nodes
+        )
+    else:
+        for one in world.nodes:
+            one.busy = chance.random() < 0.5
+        world.pass_time(chance.choice((600, HOUR, 5 * HOUR)))
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.all) for seed in range(12, 300))]
+)
+def test_any_row_of_events_keeps_the_promises(world, seed):
+    """The world asserts them whenever time passes: see its `powered_off` and `check`."""
     chance = random.Random(seed)
-    for _ in range(20):
-        world = World(chance.choice(ASKED))
+    for _ in range(3):
+        one = world(chance, chance.choice(ASKED))
+        one.up(None)
         for _ in range(25):
-            step = chance.randrange(6)
-            if step == 0:
-                world.change(chance.choice(ASKED), chance.randrange(5))
-            elif step == 1:
-                world.start()
-                world.change(chance.choice(ASKED))
-            elif step == 2:
-                world.stop()
-            elif step == 3:
-                world.start()
-            else:
-                world.pass_time(chance.choice((600, HOUR, 5 * HOUR)), chance.random() < 0.5)
-        # After a complete command, machines without a user end, and cost nothing any more.
-        world.start()
-        world.change(Limits(max_hours=2))
-        survivors = world.running
-        world.pass_time(3 * HOUR, busy=True)
+            one_event(one, chance)
+        # Once all is quiet, idle nodes are off, whichever others are gone.
+        for node in one.nodes:
+            node.busy = False
+        judging = [
+            node
+            for node in one.nodes
+            if node.state == "running"
+            and node.kernel_runs
+            and node.guard.idle_s
+            and node.guard.at_power_off == "stop"
+        ]
+        idle_s = max((node.guard.idle_s for node in judging), default=0.0)
+        # One after the other may go meanwhile, at the end of its time.
+        one.pass_time(NODES * (idle_s + decisions.ALONE_S) + idle_s + HOUR / 2)
+        assert {node.state for node in judging} <= {"stopped", "terminated"}
+        # After a command that succeeded, nodes without a user end, and cost nothing any more.
+        for node in one.nodes:
+            node.reachable = True
+        one.start([], Limits(max_hours=2))
+        survivors = [node for node in one.nodes if node.answers and one.whole]
+        for node in survivors:
+            node.busy = True
+        one.pass_time(3 * HOUR)
         assert {node.state for node in survivors} <= {"terminated"}
+
+
+def test_a_start_that_fails_costs_no_disk_of_a_cluster_with_hours_left(world):
+    one = world(random.Random(1), Limits(max_hours=20))
+    assert one.up(None)
+    one.pass_time(2 * HOUR)
+    assert one.stop()
+    one.now += 30 * HOUR
+    assert not one.start([2], None)
+    one.pass_time(10 * HOUR)
+    assert [node.state for node in one.nodes] == ["running"] * 3
+    assert {node.at_power_off for node in one.nodes} == {"stop"}
+    # Once the node boots, its owner goes on, and the limits mean what they meant.
+    one.nodes[2].kernel_runs = True
+    assert one.up(None)
+    assert {node.at_power_off for node in one.nodes} == {"terminate"}
+    one.pass_time(9 * HOUR)
+    assert [node.state for node in one.nodes] == ["terminated"] * 3
+
+
+def warned(world: World, limits: Limits | None = None):
+    """Return what `start`, or with limits `up`, warns of before it starts the stopped nodes."""
+    spec = SimpleNamespace(limits=limits or world.limits)
+    plan = SimpleNamespace(spec=spec, seen=SimpleNamespace(instances=world.seen()))
+    return [*up.ended_findings(world.launcher, plan)]
+
+
+def test_a_start_after_the_end_leaves_a_quarter_of_an_hour_and_says_so(world):
+    one = world(random.Random(1), Limits(max_hours=2, idle_minutes=30))
+    assert one.up(None)
+    for node in one.nodes:
+        node.busy = True
+    one.pass_time(2.1 * HOUR)
+    assert [node.state for node in one.nodes] == ["stopped"] * 3
+    # They switched themselves off. EC2 does not say when.
+    assert [found.check_id for found in warned(one)] == ["limits.unknown"]
+    assert one.start([], None)
+    one.pass_time(14 * 60)
+    assert [node.state for node in one.nodes] == ["running"] * 3
+    assert one.stop()
+    [found] = warned(one)
+    assert found.message == (
+        "the end by --max-hours has passed: the nodes run 15 minutes from when they are ready"
+    )
+    assert one.start([], None)
+    one.pass_time(14 * 60)
+    assert [node.state for node in one.nodes] == ["running"] * 3
+    one.pass_time(3 * 60)
+    assert [node.state for node in one.nodes] == ["stopped"] * 3
+    assert [found.check_id for found in warned(one, Limits(max_hours=8))] == ["limits.unknown"]
+    assert not warned(one, Limits(idle_minutes=30))
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_a_new_end_reaches_each_node_that_answers_though_another_does_not_boot(world, by_itself):
+    one = world(random.Random(1), Limits(max_hours=2, idle_minutes=30))
+    assert one.up(None)
+    for node in one.nodes:
+        node.busy = True
+    one.pass_time((2.1 if by_itself else 1.9) * HOUR)
+    assert by_itself or one.stop()
+    assert [node.state for node in one.nodes] == ["stopped"] * 3
+    assert not one.start([2], Limits(max_hours=4))
+    one.pass_time(1.5 * HOUR)
+    assert [node.state for node in one.nodes] == ["running"] * 3
+    # The limit holds though the command has failed. EC2 is not told to terminate them.
+    one.pass_time(HOUR)
+    assert [node.state for node in one.nodes] == ["stopped", "stopped", "running"]
+
+
+def test_nodes_that_were_stopped_in_the_console_and_are_started_keep_their_disks(world):
+    one = world(random.Random(1), Limits(max_hours=2))
+    assert one.up(None)
+    for node in one.nodes:
+        node.off("stopped", by_user=True)
+    assert not one.start([1], None)
+    assert {node.at_power_off for node in one.nodes} == {"stop"}
+
+
+@pytest.mark.parametrize("gone", ["terminated", "hangs"])
+@pytest.mark.parametrize("index", [0, 2])
+def test_a_node_that_is_gone_keeps_no_others_running(world, index, gone):
+    """The head node asks no more, or a worker does not answer any more."""
+    one = world(random.Random(1), Limits(idle_minutes=30))
+    assert one.up(None)
+    one.pass_time(10 * 60)
+    if gone == "terminated":
+        one.nodes[index].off("terminated", by_user=True)
+    else:
+        one.nodes[index].kernel_runs = False
+    others = [node for node in one.nodes if node.index != index]
+    one.pass_time(HOUR)
+    assert {node.state for node in others} == {"running"}
+    one.pass_time(1.5 * HOUR)
+    assert {node.state for node in others} == {"stopped"}
+    said = "the head node is silent" if index == 0 else "demo-2 has not answered for 1.5 hours"
+    assert any(text.startswith(said) for text in one.announced)
+
+
+def test_a_worker_that_computes_and_does_not_answer_runs_on(world):
+    one = world(random.Random(1), Limits(idle_minutes=30))
+    assert one.up(None)
+    one.nodes[1].reachable, one.nodes[1].busy = False, True
+    one.pass_time(5 * HOUR)
+    assert [node.state for node in one.nodes] == ["stopped", "running", "stopped"]
+    one.nodes[1].busy = False
+    one.pass_time(HOUR)
+    assert one.nodes[1].state == "stopped"
+
+
+def test_workers_of_a_busy_head_node_stay(world):
+    one = world(random.Random(1), Limits(idle_minutes=30))
+    assert one.up(None)
+    one.nodes[0].busy = True
+    one.pass_time(10 * HOUR)
+    assert [node.state for node in one.nodes] == ["running"] * 3
 
 
 names = (f"limits{number}" for number in itertools.count())
@@ -219,9 +293,9 @@ def clusterctl(lab, monkeypatch, capsys):
 def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(clusterctl, lab, capsys):
     """The nodes are launched with one limit and get the other; then the other way round."""
     name, ec2 = next(names), client(lab)
-    up = ("up", name, "--nodes", "1", "--instance-type", "p3.2xlarge")
+    command = ("up", name, "--nodes", "1", "--instance-type", "p3.2xlarge")
     try:
-        ran = clusterctl(*up)
+        ran = clusterctl(*command)
         # The suggested command works unchanged.
         told = re.search(
             r"it costs \$[\d.]+ a day .*: clusterctl (up .*--lab[^\n]*)", ran.err, re.DOTALL
@@ -252,7 +326,7 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
             return found["InstanceInitiatedShutdownBehavior"]["Value"]
 
         assert at_power_off() == "terminate"
-        assert clusterctl(*up, "--idle-stop", "8s").status == 0
+        assert clusterctl(*command, "--idle-stop", "8s").status == 0
         assert at_power_off() == "stop"
         wait_until(lambda: state() in ("stopped", "terminated"), "the end of idleness")
         assert state() == "stopped"
@@ -265,8 +339,62 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
         assert not complete()
         assert clusterctl("start", name).status == 0
         assert complete()
-        assert clusterctl(*up, "--max-hours", "0.001").status == 0
+        assert clusterctl(*command, "--max-hours", "0.001").status == 0
         wait_until(lambda: state() in ("stopped", "terminated"), "the end of its time")
         assert state() == "terminated"
+    finally:
+        clusterctl("down", name, "--yes")
+
+
+@pytest.mark.lab
+def test_real_nodes_keep_their_disks_and_their_hours_over_a_stop_and_start(clusterctl, lab):
+    """A limit of a minute: it would be over after the stop, if stopped time counted."""
+    name, ec2 = next(names), client(lab)
+    command = ("up", name, "--nodes", "1", "--instance-type", "p3.2xlarge")
+
+    def node():
+        filters = [{"Name": "tag:clusterctl:cluster", "Values": [name]}]
+        [found] = ec2.describe_instances(Filters=filters)["Reservations"][0]["Instances"]
+        return found
+
+    def at_power_off():
+        asked = {"InstanceId": id, "Attribute": "instanceInitiatedShutdownBehavior"}
+        found = ec2.describe_instance_attribute(**asked)
+        return found["InstanceInitiatedShutdownBehavior"]["Value"]
+
+    def is_in(*states):
+        wait_until(lambda: node()["State"]["Name"] in states, f"one of {states}")
+        return node()["State"]["Name"]
+
+    def left_s():
+        show = "cat /run/clusterctl/guard-state.json 2>/dev/null || echo '{}'"
+
+        def told():
+            [line] = clusterctl("run", name, show).out.splitlines() or ["{}"]
+            return json.loads(line[line.index("{") :]).get("left_s")
+
+        return wait_until(told, "a guard's state")
+
+    try:
+        assert clusterctl(*command, "--max-hours", "8").status == 0
+        id = node()["InstanceId"]
+        assert at_power_off() == "terminate"
+        before = left_s()
+        assert clusterctl("stop", name).status == 0
+        assert (node()["State"]["Name"], at_power_off()) == ("stopped", "stop")
+        # Somebody starts it in AWS's console, and it switches itself off.
+        ec2.start_instances(InstanceIds=[id])
+        is_in("running")
+
+        def switched_off():
+            address = node().get("PrivateIpAddress", "")
+            ssh(lab, ClusterFolder(lab.home / name).key, address, "sudo poweroff")
+            return node()["State"]["Name"] != "running"
+
+        wait_until(switched_off, "a power-off", 60)
+        assert is_in("stopped", "terminated") == "stopped"
+        assert clusterctl("start", name).status == 0
+        assert at_power_off() == "terminate"
+        assert 0 < before - left_s() < 3600
     finally:
         clusterctl("down", name, "--yes")

@@ -64,7 +64,7 @@ def test_more_fewer_and_other_nodes(clusterctl, ec2, name):
     assert after[0] == before[0]
     assert len(hosts_everywhere(clusterctl, name)) == 2
     guards = clusterctl("run", name, "cat /var/lib/clusterctl/guard.json").out
-    assert guards.count("ends_at") == 2
+    assert guards.count("lifetime_s") == 2
     # The lowest free index is used first.
     assert clusterctl("add", name, "1").status == 0
     assert list(by_index(ec2, name)) == [0, 1, 2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -143,7 +142,8 @@ def test_a_node_in_quarantine_is_told_when_to_end(lab):
         assert (status, "cost.untold" in err) == (0, False), err
         told = [json.loads(limited.on(node, GUARD)) for node in (0, 1)]
         assert "index" not in told[1] or told[1]["index"] is None, "it judges alone if it idles"
-        assert told[0]["ends_at"] == told[1]["ends_at"] > time.time()
+        # Each counts its own running time, up to five hours from now.
+        assert all(one["lifetime_s"] > 0 for one in told)
         with limited.fault(1, "freeze", "thaw"):
             status, _, err = limited.ctl("up", "--nodes", "2", "--max-hours", "6")
         assert (status, "warning: limited-1: in quarantine" in err) == (0, True), err

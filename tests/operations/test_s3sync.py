@@ -14,6 +14,8 @@ import pytest
 from clusterctl.copy.s3 import AccessKeys, parse_source, tool_to_send
 from clusterctl.copy.s3sync import SyncState
 from clusterctl.domain.errors import CommandTimeout, ConnectionLost, MissingTool
+from clusterctl.jobs.processes import ProcessQuery, list_processes
+from clusterctl.node.guard import look
 from clusterctl.node.relay import syncjobs
 from clusterctl.operations.s3sync import (
     SyncRequest,
@@ -75,7 +77,7 @@ both = pytest.mark.parametrize(
 def tools(folder: Path, **scripts: str) -> str:
     """Return a PATH with python3 and these programs."""
     folder.mkdir(exist_ok=True)
-    for name in ("python3", "sh", "cat"):
+    for name in ("python3", "sh", "cat", "env"):
         if not (folder / name).exists():
             (folder / name).symlink_to("/usr/bin/" + name)
     for name, script in scripts.items():
@@ -286,6 +288,22 @@ def test_it_can_be_cancelled_leaves_nothing_half_and_shows_no_secret(node, stuck
     for text in seen:
         assert SECRET.encode() not in text
         assert MINE.token.encode() not in text
+
+
+def test_the_guard_and_what_would_disturb_it_see_it_and_what_ends_trainings_does_not(node, stuck):
+    """Both the job, which outlives its connection, and the tool that it runs."""
+    sync_id, *_ = stuck
+    job = int((node.home / ".clusterctl/s3sync" / sync_id / "pid").read_text().split()[0])
+    tool = int(Path(f"/proc/{job}/task/{job}/children").read_text())
+    for pid in (job, tool):
+        [reason] = look.jobs({pid: look.all_processes()[pid]})
+        assert reason.startswith("a job's processes: 1")
+    [found] = list_processes(node, [HEAD], ProcessQuery(syncs=True)).values
+    ours = {one.pid for one in found if one.job_id == f"sync-{sync_id}" and one.role == "sync"}
+    assert ours == {job, tool}
+    for query in (ProcessQuery(), ProcessQuery(all_python=True)):
+        [found] = list_processes(node, [HEAD], query).values
+        assert not {job, tool} & {one.pid for one in found}
 
 
 def test_an_object_that_changes_between_two_of_its_parts_is_left_out(node):

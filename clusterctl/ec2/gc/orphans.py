@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from typing import Optional
 
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2.gc.resources import Resource, ResourceKind, limits_of, stopped_at
+from clusterctl.ec2.money.costs import node_cost, passed_end
 
 # Anything younger is kept: a launch creates its key pair and security group minutes before its
 # instances. Limits get the same grace, because the nodes' own timers need time to act.
@@ -36,7 +37,8 @@ class Rules:
     `here` are the clusters with a folder on this machine, `busy` those that another command has
     locked, `unsettled` those with a launch of unknown outcome. `unlisted_kinds` are the kinds that
     could not be listed in a region. `first_seen_unused` is when `gc` first saw each unused resource
-    for which EC2 has no creation date; None counts all of these as old.
+    for which EC2 has no creation date; None counts all of these as old. `spent` has what clusters
+    with a budget have cost in US dollars, and what they cost an hour; None if that is unknown.
 
     Options: `cluster` judges only the cluster of that name, and all of it is an orphan.
     `older_than_s` makes orphans of all instances that have been up longer. `networks` makes
@@ -49,6 +51,7 @@ class Rules:
     unsettled: frozenset[ClusterId] = frozenset()
     unlisted_kinds: frozenset[tuple[str, ResourceKind]] = frozenset()
     first_seen_unused: Mapping[ThingId, datetime] | None = None
+    spent: Mapping[ClusterId, tuple[float, float | None]] = field(default_factory=dict)
     cluster: str | None = None
     older_than_s: float | None = None
     networks: bool = False
@@ -208,13 +211,21 @@ class _ClusterResources:
         return Verdict.KEPT, "to be replaced; its replacement does not run"
 
     def _over(self, one: Resource) -> _Answer:
-        hours = limits_of(one).max_hours
-        if hours is None or one.state not in ("pending", "running"):
+        limits = limits_of(one)
+        if one.instance is None or not limits.ends:
             return None
-        late_s = self._age_s(one) - hours * 3600
-        if late_s <= YOUNG_S:
+        spent_usd, hourly = self._rules.spent.get(self._identity, (0.0, None))
+        ran_h = node_cost(one.instance, None, self._rules.now).ran_h
+        end = passed_end(limits, ran_h, spent_usd, hourly)
+        if end is None:
             return None
-        return Verdict.ORPHAN, f"its {hours:g} h ended {format_duration(late_s)} ago"
+        if one.state == "stopped":
+            return Verdict.KEPT, f"stopped, and its end by {end.option} has passed"
+        # A node that was started after its end has the same grace from its start.
+        late_s = min(end.hours_ago * 3600, self._age_s(one))
+        if one.state not in ("pending", "running") or late_s <= YOUNG_S:
+            return None
+        return Verdict.ORPHAN, f"its end by {end.option} was {format_duration(late_s)} ago"
 
     def _stopped(self, one: Resource) -> _Answer:
         days = limits_of(one).stopped_days

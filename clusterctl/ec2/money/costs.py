@@ -255,6 +255,9 @@ def _unpriced(limits: Limits, estimate: CostEstimate) -> Finding:
     )
 
 
+# A node that still runs this long after its cluster's end, and after its own start, does not end
+# itself. Until then it may have booted, or run for the time that its guard leaves it.
+OVERRUN_AFTER_H = 1.0
 # `status` warns when less than this is left until a limit ends the cluster.
 WARN_BELOW_H = 0.5
 
@@ -293,12 +296,47 @@ class RunningCost:
 
 
 @dataclass(frozen=True)
+class PassedEnd:
+    """A limit that was reached: its option, and how many hours ago, by today's price."""
+
+    option: str
+    hours_ago: float
+
+
+def passed_end(
+    limits: Limits, ran_h: float, spent_usd: float, hourly: float | None
+) -> PassedEnd | None:
+    """Return which limit a cluster has reached, the first one if several; None if none.
+
+    `ran_h` are the hours of the node that has run longest. `hourly` is the price of the cluster in
+    US dollars; None if it is unknown.
+    """
+    reached = []
+    if limits.max_hours is not None and ran_h >= limits.max_hours:
+        reached.append(PassedEnd("--max-hours", ran_h - limits.max_hours))
+    if limits.budget_usd is not None and spent_usd >= limits.budget_usd:
+        over_h = (spent_usd - limits.budget_usd) / hourly if hourly else 0.0
+        reached.append(PassedEnd("--budget", over_h))
+    return max(reached, key=lambda one: one.hours_ago, default=None)
+
+
+def overrun_s(instance: Instance, end: PassedEnd | None, now: datetime) -> float | None:
+    """Return for how many seconds a running node should have been off by now; None if it should
+    not."""
+    if end is None or instance.node.state not in AWAKE:
+        return None
+    since_h = min(end.hours_ago, _hours(instance.node.launched_at, now))
+    return since_h * 3600 if since_h >= OVERRUN_AFTER_H else None
+
+
+@dataclass(frozen=True)
 class Spending:
     """What a cluster costs and has cost, and its limits.
 
     `spent_usd` is a lower bound, and exact if `complete`. `usd_per_hour` is None if a price is
-    unknown. `ends_in_h` are the hours until the first limit ends the cluster, `ended_by` is that
-    limit's option; None and empty if no limit ends it.
+    unknown. `ran_h` are the hours of the node that has run longest. `ends_in_h` are the hours until
+    the first limit ends the cluster, `ended_by` is that limit's option; None and empty if no limit
+    ends it.
     """
 
     usd_per_hour: float | None
@@ -307,6 +345,7 @@ class Spending:
     price_source: str
     limits: Limits
     since: datetime
+    ran_h: float = 0.0
     ends_in_h: float | None = None
     ended_by: str = ""
     findings: tuple[Finding, ...] = ()
@@ -427,7 +466,10 @@ def spending(
     head = min(instances, key=lambda one: (one.retired, one.node.index))
     limits = parse_limits(head.limits_text)
     spent = sum(cost.spent_usd for cost in costs)
+    ran_h = max(cost.ran_h for cost in costs)
     ends, by = _end(instances, costs, limits, total, spent)
+    passed = passed_end(limits, ran_h, spent, total)
+    overrun = any(overrun_s(one, passed, now) for one in instances)
     return Spending(
         usd_per_hour=total,
         spent_usd=spent,
@@ -435,10 +477,12 @@ def spending(
         price_source=_sources(prices, instances),
         limits=limits,
         since=min(first_launch(one) for one in instances),
+        ran_h=ran_h,
         ends_in_h=ends,
         ended_by=by,
         findings=(
-            *_endings(limits, total, spent, ends, by),
+            *_endings(limits, total, spent, None if overrun else ends, by),
+            *_passed(instances, passed, now),
             *_overdue(instances, limits, now),
             *_incomplete(instances, costs),
             *_reserved(instances, prices),
@@ -516,6 +560,31 @@ def _endings(
             Finding.warning("cost.ending", text, "let the last checkpoint be written by then")
         )
     return found
+
+
+def _passed(
+    instances: Sequence[Instance], end: PassedEnd | None, now: datetime
+) -> Iterator[Finding]:
+    """Name the nodes that cost money though the end of their time or budget has passed."""
+    if end is None:
+        return
+    late = {one.node.name: late_s for one in instances if (late_s := overrun_s(one, end, now))}
+    if late:
+        yield Finding.warning(
+            "cost.overrun",
+            f"{fold_hosts([*late])} should have ended {format_duration(max(late.values()))} ago by "
+            f"{end.option}, and EC2 still shows {'it' if len(late) == 1 else 'them'} running: "
+            "what runs there does not switch itself off",
+            "end them: clusterctl down, or clusterctl gc --delete; to go on: a new limit with "
+            "clusterctl up",
+        )
+    asleep = [one.node.name for one in instances if one.node.state is NodeState.STOPPED]
+    if asleep:
+        yield Finding.warning(
+            "cost.ended",
+            f"{fold_hosts(asleep)}: the end by {end.option} has passed. Stopped, it costs its disk",
+            "remove the cluster: clusterctl down; to go on: a new limit with clusterctl up",
+        )
 
 
 def _overdue(instances: Sequence[Instance], limits: Limits, now: datetime) -> list[Finding]:

@@ -26,6 +26,7 @@ class GuardFiles:
         self.used = self.kept / "guard-used.json"
         self.log_file = self.root / "var/log/clusterctl-guard.log"
         self.state = self.root / "run/clusterctl/guard-state.json"
+        self.asked = self.root / "run/clusterctl/guard-asked"
         self.spot = self.root / "run/clusterctl/spot-interruption"
         self.console = self.root / "dev/console"
 
@@ -60,14 +61,25 @@ def read_object(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def put(path: Path, text: str) -> bool:
-    """Write a file in one step. Return False if that is not possible."""
+def put(path: Path, text: str, in_place: bool = False) -> bool:
+    """Write a file in one step. Return False if that is not possible.
+
+    With `in_place`, a file that exists is overwritten if the disk has no room for a second one. Its
+    texts should then be of one length, so that overwriting takes no room.
+    """
     new = path.with_name(path.name + ".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new.write_text(text, encoding="utf-8")
         new.chmod(0o644)
         new.replace(path)
+        return True
+    except OSError:
+        if not in_place:
+            return False
+    try:
+        with path.open("r+", encoding="utf-8") as file:
+            file.write(text)
     except OSError:
         return False
     return True
@@ -75,6 +87,8 @@ def put(path: Path, text: str) -> bool:
 
 # How often the clock is saved: after a crash this much may be missing.
 KEEP_EVERY_S = 60.0
+# The length of the record, which is longer than its numbers can be.
+KEPT_BYTES = 256
 # A change of the wall clock against the boot clock by more than this is a jump.
 JUMP_S = 5.0
 # For how long the wall clock is not trusted after a jump.
@@ -95,6 +109,11 @@ class Moment:
     trusted: bool = True
 
 
+def boot_s() -> float:
+    """Return the seconds since the boot, suspends included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class BootClock:
     """Reads the clocks, and keeps the running time of earlier boots in a file.
 
@@ -110,26 +129,31 @@ class BootClock:
         is_this_boot = kept.get("boot_id") == self._boot_id
         self._before_s = before if is_this_boot else before + last
         self._boots = int(seconds(kept.get("boots"))) + (not is_this_boot)
-        began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        began = time.time() - boot_s()
         self._since = seconds(kept.get("since", began))
         self._kept_at = -KEEP_EVERY_S
         self._jumps = Jumps()
 
+    def used_s(self) -> float:
+        """Return the seconds that the machine has run in this and all earlier boots."""
+        return self._before_s + boot_s()
+
     def read(self) -> Moment:
         """Read the clocks, and save the running time once a minute."""
-        boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        if boot_s - self._kept_at >= KEEP_EVERY_S:
-            self._kept_at = boot_s
+        now_s = boot_s()
+        if now_s - self._kept_at >= KEEP_EVERY_S:
+            self._kept_at = now_s
             kept = {
                 "boot_id": self._boot_id,
                 "before_s": self._before_s,
-                "boot_s": boot_s,
+                "boot_s": now_s,
                 "since": self._since,
                 "boots": self._boots,
             }
-            put(self._place.used, json.dumps(kept) + "\n")
+            # The running time has to survive a reboot on a full disk, too.
+            put(self._place.used, json.dumps(kept).ljust(KEPT_BYTES) + "\n", in_place=True)
         wall = time.time()
-        return Moment(wall, boot_s, self._before_s + boot_s, self._jumps.trusted(wall, boot_s))
+        return Moment(wall, now_s, self._before_s + now_s, self._jumps.trusted(wall, now_s))
 
 
 class Jumps:

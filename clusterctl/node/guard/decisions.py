@@ -15,18 +15,23 @@ WARN_AT_S = (60.0, 5 * 60.0, 10 * 60.0, 30 * 60.0)
 
 
 def left_s(settings: GuardSettings, now: Moment) -> float | None:
-    """Return the seconds until the machine ends; None if no limit applies, or only one by a wall
-    clock that is not trusted."""
-    ends = []
-    if settings.lifetime_s is not None:
-        ends.append(settings.lifetime_s - now.used_s)
-    if settings.ends_at is not None and now.trusted:
-        ends.append(settings.ends_at - now.wall)
-    if not ends:
+    """Return the seconds until the machine ends; None without a limit."""
+    if settings.lifetime_s is None:
         return None
-    left = min(ends)
+    left = settings.lifetime_s - now.used_s
     was_over_at_boot = left + now.boot_s <= 0
     return GRACE_S - now.boot_s if was_over_at_boot else left
+
+
+def end(used_s: float, left_s: float, lifetime_s: float | None) -> float:
+    """Return the lifetime of a machine that ends in `left_s`, and has run for `used_s`. With
+    `lifetime_s`, it ends earlier if it has run for so long, but has GRACE_S at least.
+
+    It is running time, so it stays true while the machine is stopped, whatever its clock does.
+    """
+    if lifetime_s is not None:
+        left_s = max(GRACE_S, min(left_s, lifetime_s - used_s))
+    return used_s + left_s
 
 
 def warning(left: float) -> float | None:
@@ -64,8 +69,12 @@ def in_words(seconds: float) -> str:
 # idle machine uses a few hundredths. The load average is of no use: it also counts processes that
 # hang in the kernel.
 BUSY_CORES = 0.5
-# A node that never became part of its cluster decides for itself, and waits at least this long.
+# A node that never became part of its cluster decides for itself, and waits at least this long. A
+# worker decides for itself, and the head node gives up a worker that does not answer, if for the
+# idle time and this long neither has heard of the other.
 ALONE_S = 3600.0
+# The head node asks the workers at least this often, so that they know that it is there.
+ASK_AT_LEAST_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -76,15 +85,24 @@ class Idleness:
     looked_at: float
 
 
-def limit_s(settings: GuardSettings) -> float | None:
-    """Return how long the cluster has to be idle before this node ends it; None if this node does
-    not decide."""
+def is_cut_off(settings: GuardSettings, silent_s: float) -> bool:
+    """Return whether head node and worker, which have not heard of each other for `silent_s`, each
+    decide without the other. A worker may compute and not answer: it is never switched off for its
+    silence, but it does not keep the others running for ever."""
+    return silent_s >= (settings.idle_s or 0.0) + ALONE_S
+
+
+def limit_s(settings: GuardSettings, unasked_s: float) -> float | None:
+    """Return how long the cluster, or a node that decides alone, has to be idle before this node
+    ends it; None if this node does not decide. `unasked_s` is for how long the head node has not
+    asked it."""
     # Idleness must never cost a volume: if EC2 terminates at a power-off, the limit does not apply.
     if settings.idle_s is None or settings.at_power_off == "terminate":
         return None
     if settings.index is None:
         return max(settings.idle_s, ALONE_S)
-    return settings.idle_s if settings.index == 0 else None
+    decides = settings.index == 0 or is_cut_off(settings, unasked_s)
+    return settings.idle_s if decides else None
 
 
 def interval_s(limit: float) -> float:

@@ -1,10 +1,11 @@
 """The guard itself. It checks the limits every second, and ends only if there is nothing to guard.
 
 run [ROOT]       guard this node; ends at once if another guard runs
-look             print what this node does, as JSON
+look [ROOT]      print what this node does, as JSON, and note that the head node has asked
 off WHY          switch off
 taken NOTICE     note that EC2 takes a node of the cluster back, as JSON
-check FILE       fails if the program does not run here or the file has no valid settings
+check FILE [LEFT_S [LIFETIME_S]]  fails if the program does not run here or the file has no valid
+                 settings; with LEFT_S, writes into the file when the machine ends
 """
 
 from __future__ import annotations
@@ -17,14 +18,24 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clusterctl.node.guard import decisions, workers
-from clusterctl.node.guard.clock import BootClock, GuardFiles, Moment, put, read_text
+from clusterctl.node.guard.clock import (
+    BootClock,
+    GuardFiles,
+    Moment,
+    boot_s,
+    put,
+    read_object,
+    read_text,
+    seconds,
+)
 from clusterctl.node.guard.look import NodeActivity, look
 from clusterctl.node.guard.power import PowerOff, announce, off_soon
-from clusterctl.node.guard.settings import GuardSettings, parse_settings
+from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.node.guard.spot import EventWatch, Notices, SpotWatch, why_taken
 
 TICK_S = 1.0
@@ -79,24 +90,35 @@ class SettingsFile:
 
 class IdleWatch:
     """Watches for idleness: first of this node, then, if this node is idle, of the workers. It runs
-    in its own thread, so that an nvidia-smi or a network that hangs does not delay the deadline."""
+    in its own thread, so that an nvidia-smi or a network that hangs does not delay the deadline.
 
-    def __init__(self, place: GuardFiles) -> None:
-        self._place = place
+    `given_up` are the workers that have not answered for long. They do not count, and decide for
+    themselves. `clock` is the boot clock.
+    """
+
+    def __init__(self, place: GuardFiles, clock: Callable[[], float] = boot_s) -> None:
+        self._place, self._clock = place, clock
         self._before: dict[str, NodeActivity] = {}
         self._idleness: decisions.Idleness | None = None
+        self._role: object = None
+        self._since = self._asked_at = float("-inf")
+        self._answered_at: dict[Worker, float] = {}
+        self._alone = False
+        self.given_up: set[Worker] = set()
+        self.limit: float | None = None
         self.report: dict[str, Any] = {}
 
     def step(self, settings: GuardSettings) -> tuple[float, str]:
         """Check once. Return the seconds until the next check, and why the cluster has to end;
         empty if it does not."""
-        limit = decisions.limit_s(settings)
+        self.limit = limit = decisions.limit_s(settings, self._unasked_s(settings))
+        self._announce_alone(settings)
         if limit is None:
             self._idleness, self.report = None, {}
             return TICK_S, ""
         interval = decisions.interval_s(limit)
         busy = self._busy(settings)
-        now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        now_s = self._clock()
         self._idleness = decisions.next_idleness(self._idleness, now_s, bool(busy), interval)
         since = self._idleness.since
         for_s = 0.0 if since is None else now_s - since
@@ -105,17 +127,50 @@ class IdleWatch:
             return interval, ""
         return interval, f"idle for {for_s / 60:.0f} minutes: no job, no login, quiet GPUs"
 
+    def _unasked_s(self, settings: GuardSettings) -> float:
+        """Return for how long the head node has not asked this node, since it has its role."""
+        role = settings.index, settings.idle_s
+        if role != self._role:
+            self._role, self._since = role, self._clock()
+        asked = seconds(read_object(self._place.asked).get("at_s"))
+        return self._clock() - max(self._since, asked)
+
+    def _announce_alone(self, settings: GuardSettings) -> None:
+        alone = bool(settings.index) and self.limit is not None
+        if alone and not self._alone:
+            announce(
+                self._place,
+                "the head node is silent: this node decides alone, and stops after "
+                f"{(self.limit or 0) / 60:.0f} idle minutes",
+            )
+        self._alone = alone
+
     def _busy(self, settings: GuardSettings) -> list[str]:
         found = self._compare(settings.name, look(not settings.erases_store))
-        if not found and settings.index == 0:
+        is_due = self._clock() - self._asked_at >= decisions.ASK_AT_LEAST_S
+        if settings.index == 0 and (not found or is_due):
+            self._asked_at = self._clock()
             for worker, answer in workers.ask(settings, settings.workers):
                 if isinstance(answer, NodeActivity):
+                    self._answered_at[worker] = self._clock()
+                    self.given_up.discard(worker)
                     found += self._compare(worker.name, answer)
-                else:
-                    # A worker that does not answer may be computing, so it counts as busy: the
-                    # guard never stops a cluster because of missing information.
+                elif not self._is_given_up(settings, worker):
+                    # A worker that does not answer may be computing, so it counts as busy.
                     found.append(f"{worker.name}: {answer}")
         return found
+
+    def _is_given_up(self, settings: GuardSettings, worker: Worker) -> bool:
+        """Return whether a worker that does not answer no longer counts."""
+        silent_s = self._clock() - self._answered_at.setdefault(worker, self._clock())
+        if decisions.is_cut_off(settings, silent_s) and worker not in self.given_up:
+            self.given_up.add(worker)
+            announce(
+                self._place,
+                f"{worker.name} has not answered for {silent_s / 3600:.1f} hours: the others stop "
+                f"after {(self.limit or 0) / 60:.0f} idle minutes",
+            )
+        return worker in self.given_up
 
     def _compare(self, name: str, now: NodeActivity) -> list[str]:
         before = self._before.get(name)
@@ -219,7 +274,7 @@ class Guard:
             "index": settings.index,
             "left_s": None if left is None else round(left),
             "used_s": round(now.used_s),
-            "idle_s": decisions.limit_s(settings),
+            "idle_s": self._idle.limit,
             **self._idle.report,
             "spot": self._notices.notice,
             "ending": self.ending or None,
@@ -237,7 +292,8 @@ class Guard:
     def _end_workers(self, settings: GuardSettings, why: str) -> None:
         """Switch the workers off before the head node. The attempts for one that cannot be reached
         end after a few minutes, because the head node costs money meanwhile."""
-        untold = list(settings.workers) if settings.index == 0 else []
+        # One that has not answered for long may compute: it decides for itself.
+        untold = [one for one in settings.workers if one not in self._idle.given_up]
         deadline_s = time.monotonic() + WORKERS_OFF_TIMEOUT_S
         while untold:
             untold = workers.power_off(settings, untold, why)
@@ -282,7 +338,9 @@ def main() -> None:
     if command == "run":
         guard(GuardFiles(*arguments), sys.argv[0])
     elif command == "look":
-        print(json.dumps(look(not SettingsFile(GuardFiles()).value.erases_store).as_data()))
+        place = GuardFiles(*arguments)
+        put(place.asked, json.dumps({"at_s": boot_s()}) + "\n")
+        print(json.dumps(look(not SettingsFile(place).value.erases_store).as_data()))
     elif command == "off":
         print("off", flush=True)
         announce(GuardFiles(), f"this machine is switched off now: {' '.join(arguments)}")
@@ -294,11 +352,25 @@ def main() -> None:
         Notices(place, lambda: own.value.name).taken(notice, why_taken(notice))
     elif command == "check":
         try:
-            parse_settings(read_text(Path(arguments[0])))
+            check(GuardFiles(), Path(arguments[0]), *map(float, arguments[1:]))
         except (OSError, ValueError) as broken:
             sys.exit(f"{arguments[0]}: {broken}")
     else:
-        sys.exit("usage: guard run [ROOT] | look | off WHY | taken NOTICE | check FILE")
+        sys.exit("usage: guard run [ROOT] | look | off WHY | taken NOTICE | check FILE [LEFT_S]")
+
+
+def check(
+    place: GuardFiles, file: Path, left_s: float | None = None, lifetime_s: float | None = None
+) -> None:
+    """Check the settings in `file`. With `left_s`, also write the end into them (`decisions.end`).
+
+    Raises OSError, ValueError.
+    """
+    settings = parse_settings(read_text(file))
+    if left_s is not None:
+        end = decisions.end(BootClock(place).used_s(), left_s, lifetime_s)
+        if not put(file, replace(settings, lifetime_s=end).text()):
+            raise OSError("it cannot be written")
 
 
 def guard(place: GuardFiles, program: str) -> None:

@@ -23,9 +23,9 @@ class Worker:
 class GuardSettings:
     """When the guard switches the machine off. None: no such limit.
 
-    `lifetime_s` is the seconds that the machine may run in all its boots together; time in which it
-    is stopped is not counted, since it is not paid for. `ends_at` is a Unix time. The earlier of
-    the two counts. `idle_s` is how long the cluster may idle. `index` is None until `up` has made
+    `lifetime_s` is the seconds that the machine may run in all its boots together. It does not
+    depend on the wall clock, and time in which the machine is stopped does not count, since it is
+    not paid for. `idle_s` is how long the cluster may idle. `index` is None until `up` has made
     the node part of its cluster, and in quarantine. The head node (index 0) decides for all its
     `workers` whether the cluster is idle, and logs in to them as `user`. `at_power_off` is what EC2
     does when the machine switches itself off: `stop` keeps the disks, `terminate` deletes them;
@@ -37,7 +37,6 @@ class GuardSettings:
     cluster: str
     index: int | None = None
     lifetime_s: float | None = None
-    ends_at: float | None = None
     idle_s: float | None = None
     spot: bool = False
     user: str = ""
@@ -49,7 +48,7 @@ class GuardSettings:
 
     def __post_init__(self) -> None:
         """Raise ValueError if a value is invalid."""
-        for name in ("lifetime_s", "ends_at", "idle_s", "block_ends_at"):
+        for name in ("lifetime_s", "idle_s", "block_ends_at"):
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and 0 < value < 1e12):
                 raise ValueError(f"{name} is not a time: {value!r}")
@@ -71,7 +70,7 @@ class GuardSettings:
     @property
     def guards(self) -> bool:
         """Whether any limit is set."""
-        return any((self.lifetime_s, self.ends_at, self.idle_s, self.spot, self.block_ends_at))
+        return any((self.lifetime_s, self.idle_s, self.spot, self.block_ends_at))
 
     @property
     def power_off_effect(self) -> str:

@@ -1,13 +1,14 @@
 """Runs on a node: lists or stops this user's processes of MPI jobs. Prints a JSON line for each.
 
-    list [--all-python] [--job ID]
+    list [--all-python] [--job ID] [--syncs]
     end  [--all-python] [--job ID]     TERM, a few seconds, KILL; also prints how each ended
 
 The processes of jobs are those that have a job's or a rank's variable in their environment, Open
 MPI's launchers and daemons and the program of train.sh, whoever started them, and the descendants
 of all these. A user's shells, editors, notebooks and other Python processes are not among them.
---job selects one job. --all-python adds every Python process of this user (as the tutorial's
-`pkill -9 python`), but never this program or its ancestors.
+A download that runs detached (node/relay/syncjobs.py) has a job's variable, too, but belongs to no
+MPI job: only --syncs lists it. --job selects one job. --all-python adds every Python process of
+this user (as the tutorial's `pkill -9 python`), but never this program or its ancestors.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ JOB = b"CLUSTERCTL_JOB"
 RANK = b"OMPI_COMM_WORLD_RANK"
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper")
 DAEMONS = ("orted", "prted", "ompi_prted")
+# What the job's variable of a detached download begins with; its own ID follows.
+SYNC = "sync-"
 # Where the program of train.sh is, in the home folder.
 TRAIN_SH = "/.clusterctl/launch.pyz"
 TERM_GRACE_S = 5.0
@@ -115,7 +118,9 @@ def ancestors(processes: dict[int, Process], own: int) -> set[int]:
 
 
 def role_of(process: Process) -> str:
-    """Return "rank", "launcher", "daemon", "job" (another process with a job's variable) or ""."""
+    """Return "sync", "rank", "launcher", "daemon", "job" (another with a job's variable) or ""."""
+    if process.environ.get(JOB, b"").startswith(SYNC.encode()):
+        return "sync"
     if RANK in process.environ:
         return "rank"
     if process.name in LAUNCHERS or process.program in LAUNCHERS or is_train_sh(process):
@@ -144,28 +149,35 @@ def is_train_sh(process: Process) -> bool:
 
 
 def job_processes(
-    processes: dict[int, Process], own: int, job: str | None = None, all_python: bool = False
+    processes: dict[int, Process],
+    own: int,
+    job: str | None = None,
+    all_python: bool = False,
+    syncs: bool = False,
 ) -> list[Process]:
     """Return those of one user's processes on a node that belong to MPI jobs, with their roles.
 
-    `own` is the calling process. It and its ancestors are left out.
+    `own` is the calling process. It and its ancestors are left out. With `syncs`, the processes of
+    detached downloads are among them.
     """
     for process in processes.values():
         process.role = role_of(process)
-    wanted = {pid for pid, process in processes.items() if process.role}
+    others = () if syncs else ("sync",)
+    wanted = {pid for pid, one in processes.items() if one.role and one.role not in others}
     if job is not None:
         wanted = of_job(os.fsencode(job), processes, wanted)
     wanted |= descendants(wanted, processes)
     for pid in wanted:
         processes[pid].role = processes[pid].role or "child"
     if all_python:
-        wanted |= {pid for pid, process in processes.items() if is_python(process)}
+        python = {pid for pid, process in processes.items() if is_python(process)}
+        wanted |= {pid for pid in python if processes[pid].role not in others}
     return [processes[pid] for pid in sorted(wanted - ancestors(processes, own))]
 
 
-def find(job: str | None, all_python: bool) -> list[Process]:
+def find(job: str | None, all_python: bool, syncs: bool = False) -> list[Process]:
     """Return this user's processes of MPI jobs on this node; see `job_processes`."""
-    return job_processes(all_processes(), os.getpid(), job, all_python)
+    return job_processes(all_processes(), os.getpid(), job, all_python, syncs)
 
 
 def of_job(job: bytes, processes: dict[int, Process], wanted: set[int]) -> set[int]:
@@ -244,10 +256,12 @@ def main() -> None:
     parser.add_argument("action", choices=["list", "end"])
     parser.add_argument("--all-python", action="store_true")
     parser.add_argument("--job")
+    parser.add_argument("--syncs", action="store_true")
     args = parser.parse_args(sys.argv[1:])
     if args.action == "end":
         answers = stop_processes(args.job, args.all_python)
     else:
-        answers = [describe(process) for process in find(args.job, args.all_python)]
+        found = find(args.job, args.all_python, args.syncs)
+        answers = [describe(process) for process in found]
     for answer in answers:
         print(json.dumps(answer))

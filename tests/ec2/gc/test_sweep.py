@@ -84,6 +84,11 @@ def seen(**span) -> dict:
     return {"first_seen_unused": {thing_id(one): ago(**span) for one in (GROUP, ADDRESS)}}
 
 
+def spent(usd: float) -> dict:
+    """The rules of a `gc` that has added up the cluster's cost, at 10 dollars an hour."""
+    return {"spent": {DEMO: (usd, 10.0)}}
+
+
 def halted(since: str, limits: str = "idle-minutes=30 stopped-days=3", seen: str = "") -> Resource:
     reason = f"User initiated (2026-11-{since} GMT)" if since else ""
     return machine(state="stopped", limits=limits, stopped=reason, made_at=ago(days=30), seen=seen)
@@ -111,6 +116,19 @@ VERDICTS = {
     "a minute over": ([machine(limits="max-hours=5")], HERE, [IN_USE]),
     "within its hours": ([machine(limits="max-hours=8")], HERE, [IN_USE]),
     "stopped": ([machine(state="stopped", limits="max-hours=1")], HERE, [IN_USE]),
+    "over its budget": ([machine(limits="budget=100")], {**HERE, **spent(120)}, [ORPHAN]),
+    "a minute over its budget": ([machine(limits="budget=100")], {**HERE, **spent(101)}, [IN_USE]),
+    "within its budget": ([machine(limits="budget=100")], {**HERE, **spent(99)}, [IN_USE]),
+    "started after its end": (
+        [machine(limits="budget=100", made_at=ago(minutes=14))],
+        {**HERE, **spent(120)},
+        [IN_USE],
+    ),
+    "stopped, over its budget": (
+        [machine(state="stopped", limits="budget=100")],
+        {**HERE, **spent(120)},
+        [KEPT],
+    ),
     "stopped for 3 days": ([halted("17 11:59:00")], HERE, [ORPHAN]),
     "stopped for nearly 3 days": ([halted("17 12:01:00")], HERE, [IN_USE]),
     "stopped at no time": ([halted("99 11:59:00")], HERE, [KEPT]),

@@ -221,6 +221,10 @@ def test_the_head_nodes_limits_count():
     [
         ("max-hours=8 budget=1000 max-hourly=11", machine(3), TEN, []),
         ("max-hours=3.25", machine(3), TEN, ["cost.ending"]),
+        ("max-hours=1.9", machine(3), TEN, ["cost.overrun"]),
+        ("max-hours=2.1", machine(3), TEN, ["cost.ending"]),
+        ("max-hours=2", machine(3, "stopped", transition_reason=ago(0.5)), TEN, ["cost.ended"]),
+        ("max-hours=4", machine(3, "stopped", transition_reason=ago(0.5)), TEN, []),
         ("max-hourly=10", machine(3), TEN, ["cost.hourly"]),
         ("budget=31", machine(3), TEN, ["cost.ending"]),
         ("budget=30", machine(3), TEN, ["cost.budget", "cost.ending"]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +39,7 @@ class GuardedNodes:
     def address(self, index: int) -> str:
         return self.nodes[index]["PrivateIpAddress"]
 
-    def tell(self, index: int, **limits) -> None:
+    def tell(self, index: int, left_s: float | None = None, **limits) -> None:
         workers = [
             Worker(f"demo-{other}", self.address(other)) for other in range(1, len(self.nodes))
         ]
@@ -51,7 +50,7 @@ class GuardedNodes:
             workers=tuple(workers) if index == 0 else (),
             **limits,
         )
-        assert self.on(index, guard_update_script(settings)).endswith("complete")
+        assert self.on(index, guard_update_script(settings, left_s)).endswith("complete")
 
     def state(self, index: int) -> dict | None:
         said = self.on(index, "cat /run/clusterctl/guard-state.json 2>/dev/null || :")
@@ -150,7 +149,3 @@ class Launcher:
                 session.communicate()
         if self.made.ids:
             self.ec2.terminate_instances(InstanceIds=self.made.ids)
-
-
-def soon(seconds: float = 2.0) -> float:
-    return time.time() + seconds

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.node.guard.clock import Jumps, Moment
 from clusterctl.node.guard.decisions import (
     GRACE_S,
     Idleness,
     block_warning,
+    end,
     in_words,
     interval_s,
     left_s,
@@ -38,21 +40,36 @@ def settings(**limits) -> GuardSettings:
         # The running time of earlier boots counts; the time between them does not.
         ({"lifetime_s": 3600}, Moment(1e9 + DAY, 100, 1100), 2500),
         ({"lifetime_s": 3600}, Moment(1e9, 3700, 3700), -100),
-        ({"ends_at": 1e9 + 50}, Moment(1e9, 100, 100), 50),
-        ({"ends_at": 1e9 - 50}, Moment(1e9, 100, 100), -50),
-        ({"ends_at": 1e9 + 50, "lifetime_s": 3600}, Moment(1e9, 100, 100), 50),
-        ({"ends_at": 1e9 + DAY, "lifetime_s": 3600}, Moment(1e9, 100, 100), 3500),
         # Started after its end: the owner has time to set another end.
         ({"lifetime_s": 3600}, Moment(1e9, 100, 3700), GRACE_S - 100),
-        ({"ends_at": 1e9 - DAY}, Moment(1e9, 100, 100), GRACE_S - 100),
-        ({"ends_at": 1e9 - DAY}, Moment(1e9, GRACE_S + 1, 1e6), -1),
-        # A clock that has just jumped is ignored; the running time does not depend on it.
-        ({"ends_at": 1e9 - 50}, Moment(1e9, 100, 100, trusted=False), None),
-        ({"ends_at": 5, "lifetime_s": 90}, Moment(1e9, 100, 100, trusted=False), -10),
+        ({"lifetime_s": 3600}, Moment(1e9, GRACE_S + 1, 1e6), -1),
+        # The wall clock does not matter.
+        ({"lifetime_s": 90}, Moment(-1e9, 100, 100, trusted=False), -10),
     ],
 )
 def test_seconds_left(limits, now, expected):
     assert left_s(settings(**limits), now) == expected
+
+
+def test_a_command_leaves_as_long_as_a_guard_does_after_the_end():
+    assert Timeouts().least_left_s == GRACE_S
+
+
+@pytest.mark.parametrize(
+    ("left_s", "lifetime_s", "expected"),
+    [
+        (60, None, 7060),
+        (9000, 20_000, 16_000),
+        (90_000, 20_000, 20_000),
+        # Its time is over by its own count: it has the time of a node started after its end.
+        (90_000, 7001, 7000 + GRACE_S),
+        (60, 20_000, 7000 + GRACE_S),
+    ],
+)
+def test_the_end_as_running_time_of_a_machine_that_has_run_for_7000_seconds(
+    left_s, lifetime_s, expected
+):
+    assert end(7000, left_s, lifetime_s) == expected
 
 
 @pytest.mark.parametrize(
@@ -90,14 +107,20 @@ def test_suspend_or_slew_is_no_jump():
 
 
 @pytest.mark.parametrize(
-    ("index", "idle_s", "expected"),
-    [(0, 600, 600), (1, 600, None), (0, None, None), (None, 600, 3600), (None, 7200, 7200)],
+    ("index", "idle_s", "unasked_s", "expected"),
+    [
+        *((0, 600, 0, 600), (0, None, 1e6, None), (None, 600, 0, 3600), (None, 7200, 0, 7200)),
+        # A worker decides once the head node has been silent for the idle time and an hour.
+        *((1, 600, 0, None), (1, 600, 4199, None), (1, 600, 4200, 600), (1, None, 1e6, None)),
+    ],
 )
-def test_which_guards_end_a_machine_for_idleness(index, idle_s, expected):
-    assert limit_s(settings(index=index, idle_s=idle_s)) == expected
-    assert limit_s(settings(index=index, idle_s=idle_s, at_power_off="stop")) == expected
+def test_which_guards_end_a_machine_for_idleness(index, idle_s, unasked_s, expected):
+    assert limit_s(settings(index=index, idle_s=idle_s), unasked_s) == expected
+    stops = settings(index=index, idle_s=idle_s, at_power_off="stop")
+    assert limit_s(stops, unasked_s) == expected
     # If a power-off deletes the disk, idleness does not switch a machine off.
-    assert limit_s(settings(index=index, idle_s=idle_s, at_power_off="terminate")) is None
+    terminates = settings(index=index, idle_s=idle_s, at_power_off="terminate")
+    assert limit_s(terminates, unasked_s) is None
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(1, 1), (100, 10), (1800, 60)])

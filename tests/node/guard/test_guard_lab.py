@@ -10,7 +10,7 @@ from clusterctl.bootstrap.guard import guard_update_script, guard_user_data
 from clusterctl.node.guard.settings import GuardSettings
 from tests.lab.conftest import LabFaults
 from tests.lab.running import wait_until
-from tests.node.guard.guard_lab import HISTORY, RANK, Launcher, soon
+from tests.node.guard.guard_lab import HISTORY, RANK, Launcher
 
 pytestmark = pytest.mark.lab
 NOTHING = guard_update_script(GuardSettings("demo"))
@@ -28,7 +28,7 @@ def launch(lab, tmp_path_factory):
 
 def test_the_deadline_ends_the_machine(launch):
     node = launch(behaviour="stop")
-    node.tell(0, ends_at=soon())
+    node.tell(0, left_s=2.0)
     node.is_off(0, "stopped")
 
 

@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.bootstrap.guard import GUARD
-from clusterctl.node.guard.settings import GuardSettings
+from clusterctl.node.guard.clock import GuardFiles
+from clusterctl.node.guard.guard import check
+from clusterctl.node.guard.settings import GuardSettings, parse_settings
 from tests.lab.running import wait_until
 from tests.node.guard.guard_process import GuardProcess
 from tests.pythons import python_or_skip
@@ -28,7 +30,8 @@ def guard(tmp_path):
 
 
 def over(seconds: float = -1.0) -> GuardSettings:
-    return GuardSettings("demo", ends_at=time.time() + seconds)
+    """Return settings whose end is `seconds` from now, for a guard that counts from the boot."""
+    return GuardSettings("demo", lifetime_s=time.clock_gettime(time.CLOCK_BOOTTIME) + seconds)
 
 
 def ended(guard):
@@ -72,7 +75,7 @@ def test_a_new_end_is_taken_up(guard):
     assert ended(guard)
 
 
-BROKEN = ["", "{", "[]", "null", '{"cluster": "demo", "ends_at": "soon"}', "{}", "[" * 90000]
+BROKEN = ["", "{", "[]", "null", '{"cluster": "demo", "lifetime_s": "soon"}', "{}", "[" * 90000]
 
 
 @pytest.mark.all
@@ -140,6 +143,30 @@ def test_another_boot_goes_on_counting(guard):
     assert (kept["since"], kept["boots"]) == (7, 3)
 
 
+def test_the_running_time_is_kept_where_no_new_file_can_be_written(guard):
+    """As on a full disk. Else a reboot there would set the count back."""
+    kept = {"boot_id": "another", "before_s": 5000, "boot_s": 2000, "since": 7, "boots": 2}
+    guard.tell(GuardSettings("demo", lifetime_s=1e10))
+    used = guard.settings.with_name("guard-used.json")
+    used.write_text(json.dumps(kept).ljust(256) + "\n")
+    used.with_name("guard-used.json.new").mkdir()
+    guard.start()
+    wait_until(lambda: json.loads(used.read_text())["boots"] == 3, "a new record")
+    assert json.loads(used.read_text())["before_s"] == 7000
+
+
+def test_the_end_is_written_as_running_time_and_nothing_else_changes(guard):
+    kept = '{"boot_id": "another", "before_s": 5000, "boot_s": 2000}'
+    guard.tell(GuardSettings("demo", index=1, idle_s=60))
+    guard.settings.with_name("guard-used.json").write_text(kept)
+    before_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    check(GuardFiles(str(guard.folder)), guard.settings, 600.0)
+    after_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    found = parse_settings(guard.settings.read_text())
+    assert (found.index, found.idle_s) == (1, 60)
+    assert before_s <= found.lifetime_s - 7600 <= after_s
+
+
 def test_a_changed_program_is_taken_up(guard):
     guard.program.write_bytes(GUARD.zipapp(comments=False))
     guard.tell(LONG)
@@ -178,7 +205,7 @@ def test_the_log_does_not_grow_without_end(guard):
 def test_hanging_helpers_hold_nothing_up(guard):
     for name in ("nvidia-smi", "wall"):
         guard.command(name, "#!/bin/sh\nexec sleep 60\n")
-    guard.tell(GuardSettings("demo", index=0, ends_at=time.time() + 4, idle_s=10))
+    guard.tell(replace(over(4), index=0, idle_s=10))
     guard.start()
     assert ended(guard)
 
@@ -193,8 +220,11 @@ def test_other_pythons(guard, version, short):
     assert guard.start("check", str(guard.settings)).wait(timeout=240) == 0
     guard.start()
     assert ended(guard)
-    looked = guard.start("look").communicate(timeout=240)[0]
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    looked = guard.start("look", str(guard.folder)).communicate(timeout=240)[0]
     assert '"cpu_s"' in looked
+    # A worker's guard reads when the head node has asked.
+    assert json.loads(guard.read("run/clusterctl/guard-asked"))["at_s"] >= before
 
 
 def test_check_tells_what_is_wrong(guard):
