@@ -6,6 +6,7 @@ Every user of this machine, and every web page in a browser on it, can connect t
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import hmac
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -106,6 +107,8 @@ TOO_LARGE = Refusal(
     ("RequestEntityTooLarge",) * 4,
     f"The lab takes {BODY_LIMIT} bytes at most",
 )
+
+BODY_HASH = "X-Amz-Content-SHA256"
 
 
 @dataclass(frozen=True)
@@ -270,6 +273,10 @@ def _signature(environ: dict[str, Any], claim: Claim, key: AccessKey) -> str:
     body = b"" if claim.service == "s3" else read_body(environ)
     if body is None:
         raise Refused(TOO_LARGE)
+    # botocore signs the hash in this header in place of the body's.
+    said = headers.get(BODY_HASH)
+    if claim.service != "s3" and said not in (None, hashlib.sha256(body).hexdigest()):
+        raise Refused(WRONG_SIGNATURE)
     url = f"http://lab{path}?{query}"
     request = AWSRequest(environ["REQUEST_METHOD"], url, headers, body)
     request.context["timestamp"] = claim.when

@@ -10,7 +10,7 @@ program for each rank. Text and zip file contain the same modules.
 
 Text on standard input starts faster than a zip file. Measured as processor time: 30 ms for the
 smallest program and 92 ms for the relay, against 40 ms and 125 ms as a zip file in memory
-(memfd_create). Besides, macOS, a possible source of a copy, has no memfd_create.
+(memfd_create).
 """
 
 from __future__ import annotations

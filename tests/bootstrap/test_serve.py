@@ -35,9 +35,9 @@ def libraries(tmp_path_factory):
 class Server:
     """serve.py as a job runs it, in its own folder."""
 
-    def __init__(self, folder, libraries, model_dir, path=""):
+    def __init__(self, folder, libraries, model_dir, path="", edit=("", "")):
         folder.mkdir()
-        shutil.copy(SHELL / "serve.py", folder)
+        (folder / "serve.py").write_text((SHELL / "serve.py").read_text().replace(*edit))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -245,6 +245,56 @@ def test_large_requests_and_many_at_once(server):
     status, said = server.predict(b"{}", **too_large)
     assert (status, "larger than" in said["error"]) == (413, True)
     assert server.predict(gzip.compress(bytes(300 << 20), 1), **zipped)[0] == 413
+
+
+@pytest.mark.all
+def test_requests_are_refused_before_memory_runs_out(tmp_path, libraries, tiny):
+    little = ("Memory(available_bytes() // 2)", "Memory(64 << 20)")
+    server = Server(tmp_path / "job", libraries, tiny, edit=little)
+    try:
+        for body in (b"[]," * (1 << 20), b'{"":0},' * (1 << 19), b"1," * (1 << 20)):
+            whole = b'{"instances": [' + body + b"1]}"
+            for sent, headers in (
+                (whole, {}),
+                (gzip.compress(whole, 1), {"Content-Encoding": "gzip"}),
+            ):
+                status, said = server.predict(sent, **headers)
+                assert status == 413
+                assert "MiB of memory, and 64 MiB are for requests" in said["error"]
+        small = {"instances": [[1, 2]]}
+        assert server.predict(small) == (200, {"predictions": [[2.0, 4.0]]})
+        # As many unfinished requests as the server takes at once, and then their memory.
+        for size, most in ((10, 256), (16 << 20, 2)):
+            held = [unfinished(server.port, size) for _ in range(most)]
+            status, said = answer_when_busy(server, small)
+            assert (status, "try again later" in said["error"]) == (429, True)
+            for one in held:
+                one.close()
+            assert answer_when_idle(server, small) == (200, {"predictions": [[2.0, 4.0]]})
+    finally:
+        server.stop()
+
+
+def unfinished(port, size):
+    """Begin a prediction whose body never comes."""
+    connection = socket.create_connection(("127.0.0.1", port))
+    head = f"POST /v1/models/tiny:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
+    connection.sendall(head.encode() + b"{")
+    return connection
+
+
+def answer_when_busy(server, body):
+    """Ask until the server has noticed the unfinished requests."""
+    while (answer := server.predict(body))[0] == 200:
+        pass
+    return answer
+
+
+def answer_when_idle(server, body):
+    """Ask until the server has noticed that the unfinished requests have ended."""
+    while (answer := server.predict(body))[0] == 429:
+        pass
+    return answer
 
 
 @pytest.mark.all

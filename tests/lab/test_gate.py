@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import socket
@@ -52,6 +53,18 @@ def test_what_is_signed_with_its_key_is_let_in(lab, ec2):
         send(lab, "POST", "/", LIST, signed(lab, headers={**FORM, "Host": f"localhost:{port}"}))[0]
         == 200
     )
+
+
+@pytest.mark.parametrize("told", ["hash", "UNSIGNED-PAYLOAD", "e" * 64])
+def test_a_signature_counts_for_its_body_only(lab, ec2, told):
+    """Also if the request has the body's hash in a header, which is what is signed then."""
+    said = hashlib.sha256(LIST).hexdigest() if told == "hash" else told
+    headers = signed(lab, headers={**FORM, "X-Amz-Content-SHA256": said})
+    status, _, body = send(lab, "POST", "/", LIST, headers)
+    assert (status == 200, b"tests" in body) == (told == "hash", told == "hash")
+    other = LIST.replace(b"DescribeKeyPairs", b"DescribeVolumes")
+    status, _, body = send(lab, "POST", "/", other, headers)
+    assert (status, b"AuthFailure" in body) == (401, True)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,12 @@ import zlib
 from pathlib import Path
 
 BODY_BYTES = 256 << 20  # the largest request
+MOST_REQUESTS = 256  # predictions at once
+# The most memory that Python takes for a request, in bytes: for each byte of its body (the body,
+# its text and the strings in it, of up to 4 bytes a character), and for each value and object in it
+# and in the answer.
+OF_A_BYTE, OF_A_VALUE, OF_AN_OBJECT = 10, 128, 400
+PIECE_BYTES = 1 << 20  # what is decompressed at once
 QUOTED_BYTES = 256  # the most that an error quotes
 POLL_S = 1.0  # how often new versions are looked for
 LOAD_WITHIN_S = 600.0
@@ -47,6 +53,98 @@ class HttpError(Exception):
     def __init__(self, status, message):
         super().__init__(message)
         self.status = status
+
+
+# ---- memory: requests are refused before the kernel has to kill the server
+
+
+class Memory:
+    """The memory for requests in progress, in bytes. Thread-safe.
+
+    `budget` is what all of them may take together. `available` returns what the machine has.
+    """
+
+    def __init__(self, budget, available=None):
+        self.budget, self._available = budget, available or available_bytes
+        self._lock = threading.Lock()
+        self.used = self.requests = 0
+
+    def begin(self):
+        """Return the Share of a new request. Raises HttpError if there are too many."""
+        with self._lock:
+            if self.requests >= MOST_REQUESTS:
+                raise HttpError(429, f"{MOST_REQUESTS} requests are in progress: try again later")
+            self.requests += 1
+        return Share(self)
+
+    def take(self, size, had):
+        """Take memory for a request that has `had` bytes already. Raises HttpError."""
+        with self._lock:
+            if had + size > self.budget:
+                text = f"the request needs about {(had + size) >> 20} MiB of memory"
+                raise HttpError(413, f"{text}, and {self.budget >> 20} MiB are for requests")
+            if self.used + size > self.budget or size > self._available():
+                raise HttpError(429, "no memory is left for this request: try again later")
+            self.used += size
+
+    def end(self, size):
+        """Give back the memory of a request that has ended."""
+        with self._lock:
+            self.used -= size
+            self.requests -= 1
+
+
+class Share:
+    """What one request has taken of the memory. `end` has to be called."""
+
+    def __init__(self, memory):
+        self._memory, self.size = memory, 0
+
+    def take(self, size):
+        """Take more memory. Raises HttpError."""
+        if size:
+            self._memory.take(size, self.size)
+            self.size += size
+
+    def reach(self, size):
+        """Take as much that it is `size` together. Raises HttpError."""
+        self.take(max(0, size - self.size))
+
+    def end(self):
+        self._memory.end(self.size)
+
+
+def available_bytes():
+    """Return the memory that programs can still get on this machine, in bytes."""
+    table = Path("/proc/meminfo").read_text()
+    rows = dict(line.split(":") for line in table.splitlines())
+    return int(rows["MemAvailable"].split()[0]) << 10
+
+
+def memory_of(body):
+    """Return the most memory that a request's body needs to become arrays, in bytes."""
+    values = body.count(b",") + body.count(b"[")
+    return len(body) * OF_A_BYTE + values * OF_A_VALUE + body.count(b"{") * OF_AN_OBJECT
+
+
+def unpacked(body, share):
+    """Return the content of a gzip body. Raises HttpError."""
+    pieces, size = [], 0
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed:
+            while piece := packed.read(PIECE_BYTES):
+                size += len(piece)
+                if size > BODY_BYTES:
+                    raise too_large()
+                share.take(2 * len(piece))
+                pieces.append(piece)
+    except (OSError, EOFError, zlib.error) as wrong:
+        raise HttpError(400, f"the body is no gzip: {wrong}") from None
+    return b"".join(pieces)
+
+
+def too_large():
+    return HttpError(413, f"the request is larger than {BODY_BYTES >> 20} MiB")
 
 
 # ---- requests: JSON to arrays, and back
@@ -170,11 +268,14 @@ def decoded(name, value):
     raise HttpError(400, f"input {name}: {quoted(value)} is not of type string")
 
 
-def answer_of(outputs, instances):
+def answer_of(outputs, instances, share):
     """Return the answer: rows if the request had rows, else columns. Raises HttpError."""
     listed = {}
     for name, tensor in outputs.items():
         array = as_array(tensor)
+        rows = instances or 0
+        texts = sum(map(len, array.flat)) if array.dtype.kind == "O" else 0
+        share.take(array.size * OF_A_VALUE + rows * OF_AN_OBJECT + texts * OF_A_BYTE)
         if instances is not None and (not array.ndim or array.shape[0] != instances):
             raise HttpError(400, f"output {name} has no row for each instance: ask with 'inputs'")
         values = array.tolist()
@@ -224,8 +325,8 @@ class LoadedModel:
             for name, found in graph.signature_def.items()
         }
 
-    def predict(self, asked):
-        """Return the answer to a request. Raises HttpError."""
+    def predict(self, asked, share):
+        """Return the answer to a request, which has this Share of the memory. Raises HttpError."""
         name = asked.get("signature_name", "") or DEFAULT
         signature = self._signatures.get(name) if isinstance(name, str) else None
         if signature is None:
@@ -240,7 +341,7 @@ class LoadedModel:
         except (TypeError, ValueError) as wrong:
             raise HttpError(400, str(wrong)) from None
         try:
-            return answer_of(signature(**tensors), instances)
+            return answer_of(signature(**tensors), instances, share)
         except self._tf.errors.InvalidArgumentError as wrong:
             raise HttpError(400, wrong.message) from None
         except self._tf.errors.ResourceExhaustedError as full:
@@ -352,8 +453,8 @@ def stamp_of(path):
 # ---- HTTP
 
 
-def application(name, versions):
-    """Return the ASGI application."""
+def application(name, versions, memory):
+    """Return the ASGI application. `memory` is a Memory."""
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
@@ -361,39 +462,35 @@ def application(name, versions):
     def said(content, status=200):
         return Response(json.dumps(content), status, media_type="application/json")
 
-    async def read(request):
+    async def read(request, share):
         announced = request.headers.get("content-length", "0")
         chunks, size = [], 0
-        too_large = HttpError(413, f"the request is larger than {BODY_BYTES >> 20} MiB")
-        if announced.isdigit() and int(announced) > BODY_BYTES:
-            raise too_large
+        if announced.isdigit():
+            if int(announced) > BODY_BYTES:
+                raise too_large()
+            share.take(2 * int(announced))  # the chunks, and the body
         async for chunk in request.stream():
             size += len(chunk)
             if size > BODY_BYTES:
-                raise too_large
+                raise too_large()
+            share.reach(2 * size)
             chunks.append(chunk)
-        body = b"".join(chunks)
-        if request.headers.get("content-encoding") == "gzip":
-            try:
-                body = gzip.GzipFile(fileobj=io.BytesIO(body)).read(BODY_BYTES + 1)
-            except (OSError, EOFError, zlib.error) as wrong:
-                raise HttpError(400, f"the body is no gzip: {wrong}") from None
-            if len(body) > BODY_BYTES:
-                raise too_large
-        return body
+        return b"".join(chunks)
 
-    async def serve(request):
+    async def serve(request, shares):
         try:
-            return await answer(request)
+            return await answer(request, shares)
         except HttpError as refused:
             return said({"error": str(refused)}, refused.status)
         except ClientDisconnect:
             return Response(status_code=400)
+        except MemoryError:
+            return said({"error": "no memory is left for this request: try again later"}, 429)
         except Exception as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             return said({"error": f"{type(error).__name__}: {error}"}, 500)
 
-    async def answer(request):
+    async def answer(request, shares):
         model, version, verb = parse_path(request.method, request.url.path)
         kind = "Latest" if version is None else "Specific"
         spec = f"{kind}({model})" if version is None else f"{kind}({model}, {version})"
@@ -409,11 +506,16 @@ def application(name, versions):
             raise HttpError(404, f"Servable not found for request: {spec}") from None
         if verb == "metadata":
             return said(metadata_of(found, name))
-        body = await read(request)
+        share = memory.begin()
+        shares.append(share)
+        body = await read(request, share)
 
         def work():
+            packed = request.headers.get("content-encoding") == "gzip"
+            content = unpacked(body, share) if packed else body
+            share.reach(share.size * packed + memory_of(content))
             try:
-                return json.dumps(found.predict(parse_body(body))).encode()
+                return json.dumps(found.predict(parse_body(content), share)).encode()
             except RecursionError:
                 raise HttpError(400, "JSON Parse error: nested too deeply at offset: 0") from None
 
@@ -422,8 +524,13 @@ def application(name, versions):
     # No router: parse_path reports all errors in a path, in TensorFlow Serving's words.
     async def call(scope, receive, send):
         if scope["type"] == "http":
-            response = await serve(Request(scope, receive))
-            await response(scope, receive, send)
+            shares = []
+            try:
+                response = await serve(Request(scope, receive), shares)
+                await response(scope, receive, send)
+            finally:
+                for share in shares:
+                    share.end()
 
     return call
 
@@ -527,7 +634,7 @@ def serve_here(args):
 
     threading.Thread(target=watch, daemon=True).start()
     config = uvicorn.Config(
-        application(args.model, versions),
+        application(args.model, versions, Memory(available_bytes() // 2)),
         log_level="warning",
         access_log=False,
         lifespan="off",
