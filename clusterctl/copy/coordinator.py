@@ -35,6 +35,8 @@ from clusterctl.node.relay.messages import (
 # If this program was suspended (Ctrl-Z, a closed laptop), a long gap between ticks does not mean
 # that nodes were silent. Count a gap as this many seconds at most.
 LONGEST_TICK_S = 0.5
+# A node fails after so many reports of damaged blocks, one a second at most, while no block comes.
+MOST_DAMAGED = 30
 # Block numbers are unsigned 32-bit integers on the wire. The source may report any size.
 MOST_BLOCKS = 1 << 32
 
@@ -129,7 +131,9 @@ class Coordinator:
             for peer in self.targets:
                 if peer.state is PeerState.READY:
                     self._join(peer)
-            if not self.dry_run:
+            if self.dry_run:
+                self.health.look_after_links(self.now)
+            else:
                 self.health.look(self.now)
             self._relink()
         self._end_without_source()
@@ -236,6 +240,8 @@ class Coordinator:
             if peer.alive and told and told.step and for_s >= timeouts.hung_s and left:
                 self._fail(peer, failures.hung_error(peer.name, told.step, told.path, for_s))
         for peer in left:
+            if peer.alive and peer.damaged[1] >= MOST_DAMAGED:
+                self._fail(peer, failures.damaged_error(peer.name, peer.damaged[1]))
             if peer.alive and self.health.is_stuck(peer, self.now):
                 self._fail(peer, failures.no_data_error(peer.name, timeouts.give_up_s, peer.cut))
 

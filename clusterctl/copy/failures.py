@@ -72,6 +72,16 @@ def no_data_error(host: str, limit_s: float, cut: str) -> ClusterctlError:
     return _timeout(host, f"got nothing for {limit_s:g} s: {why}")
 
 
+def damaged_error(host: str, times: int) -> ClusterctlError:
+    """Return the error for a node to which the same blocks come damaged again and again."""
+    return CommandFailed(
+        host,
+        f"blocks that it lacks came damaged {times} times in a row, also from the source",
+        "a file that is rewritten all the time, or a machine's memory or network card: copy again "
+        "when nobody writes to SRC; look at dmesg there and here",
+    )
+
+
 def hung_error(host: str, step: str, path: str, for_s: float) -> ClusterctlError:
     """Return the error for a relay that responds, but hangs in a step with a file."""
     what = f"it hangs {step} {printable(path)}: nothing went on for {for_s:.0f} s"

@@ -57,15 +57,12 @@ class Health:
     def look(self, now: float) -> None:
         """Judge all nodes by what is known at `now`, and change the topology accordingly."""
         net = self._net
-        for peer in net.order:
-            peer.forgive(now)
         if self.data_at is None and any(peer.bytes for peer in net.order):
             self.data_at = now
         # A node on the source's machine copies from disk to disk: its rate sets no standard.
         crossing = [peer for peer in net.chain if not net.is_beside_source(peer)]
         self._best = max((peer.rate(now) for peer in crossing), default=0.0)
-        self._settle_losses(now)
-        self._feed_starved(now)
+        self.look_after_links(now)
         children = net.children()
         self._pass_by_idle(now)
         slow = self._slow(now, children)
@@ -77,58 +74,71 @@ class Health:
         if back:
             net.to_chain(back, now, "fast again")
 
+    def look_after_links(self, now: float) -> None:
+        """Link nodes anew that get nothing from their upstream. For a dry run, this is all."""
+        for peer in self._net.order:
+            peer.forgive(now)
+        self._settle_losses(now)
+        self._feed_starved(now)
+
     def is_stuck(self, peer: Peer, now: float) -> bool:
         """Return whether a node has got nothing for `give_up_s`, though its upstream has more."""
-        if not peer.upstream:  # it has tried all
-            idle_s = now - max(peer.data_at, peer.joined_at)
-            return bool(peer.unreachable) and idle_s >= self._timeouts.give_up_s
-        return self._is_starved(peer, max(peer.data_at, peer.joined_at), now, 1.0)
+        limit_s = self._timeouts.give_up_s
+        since = max(peer.data_at, peer.joined_at)
+        if not peer.upstream or peer.cut:  # it has tried, and goes on trying
+            return bool(peer.unreachable or peer.cut) and now - since >= limit_s
+        return self._is_starved(peer, since, now, limit_s, 4 * limit_s)
 
     def _feed_starved(self, now: float) -> None:
         """Link nodes anew that get nothing over connections that look open.
 
         That happens behind a tunnel or a proxy that keeps a connection whose other end is gone.
         """
-        share = self._timeouts.starved_s / self._timeouts.give_up_s
+        timeouts = self._timeouts
         for child in self._net.order:
             if not self._can_get_more(child):
                 self._could_since.pop(child.name, None)
                 continue
             self._could_since.setdefault(child.name, now)
             since = max(child.data_at, child.ordered_at)
-            if self._is_starved(child, since, now, share):
+            limits_s = (timeouts.starved_s, timeouts.give_up_s)
+            if child.upstream and self._is_starved(child, since, now, *limits_s):
                 if child.upstream != SOURCE:
                     why = f"nothing came from it for {now - since:.0f} s"
-                    child.avoid(child.upstream, why, now + self._timeouts.avoid_s)
+                    child.avoid(child.upstream, why, now + timeouts.avoid_s)
                 child.upstream = ""
 
     def _can_get_more(self, child: Peer) -> bool:
         """Return whether a node lacks something that its upstream has."""
         net = self._net
-        if not (child.alive and child.upstream) or net.is_complete(child):
+        if not child.alive or net.is_complete(child):
             return False
+        if not child.upstream:  # it is about to be linked anew
+            return child.name in self._could_since
         if child.gap is None:  # it waits for the manifest, or compares
             return child.upstream == SOURCE or net.peers[child.upstream].gap is not None
         return net.behind(child) > 0
 
-    def _is_starved(self, child: Peer, since: float, now: float, share: float) -> bool:
-        """Return whether a node got nothing for this share of `give_up_s`, and there was something.
+    def _is_starved(
+        self, child: Peer, since: float, now: float, limit_s: float, slow_limit_s: float
+    ) -> bool:
+        """Return whether a node got nothing for `limit_s`, and there was something for it.
 
-        A source that reads for it all the time is slow, and nobody is starved.
+        From a source that reads all the time, it is starved only if others get something, and
+        after `slow_limit_s`.
         """
         could_since = self._could_since.get(child.name)
-        if could_since is None:
-            return False
-        limit_s, upstream = share * self._timeouts.give_up_s, self._net.peers[child.upstream]
-        starved_s = now - max(since, could_since)
         is_busy = child.progress is not None and bool(child.progress.step)  # with its own disk
-        if starved_s < limit_s or is_busy:
+        if could_since is None or is_busy:
             return False
-        if upstream.name == SOURCE and now - upstream.moved_at < limit_s:
+        if child.gap is None:  # what it does while it compares is no data, but it goes on
+            since = max(since, child.moved_at)
+        starved_s = now - max(since, could_since)
+        if child.upstream == SOURCE and now - self._net.source.moved_at < limit_s:
             fellows = [one for one in self._net.order if one.upstream == SOURCE]
             passed_over = any(now - one.data_at < limit_s for one in fellows)
-            return passed_over and starved_s >= self._timeouts.give_up_s / 2
-        return child.gap is not None or now - child.moved_at >= limit_s
+            return passed_over and starved_s >= slow_limit_s
+        return starved_s >= limit_s
 
     # Silent, or still comparing
 
@@ -292,10 +302,13 @@ class Health:
             del self._losses[name]
 
     def _ask_another(self, child: Peer, upstream: Peer, loss: _Loss, now: float) -> None:
-        """Have a node pull from another upstream than the one that sent a damaged block."""
-        if upstream.name != SOURCE:
+        """Have a node pull from another upstream than the one that sent a damaged block.
+
+        From the source it requests the block again by itself.
+        """
+        if child.report_damage() and upstream.name != SOURCE:
             child.avoid(upstream.name, loss.why, now + self._timeouts.avoid_s)
-        child.upstream = ""
+            child.upstream = ""
 
     def _cut_off(self, child: Peer, upstream: Peer, loss: _Loss, now: float) -> None:
         """Link a node anew that has no connection to its upstream."""
@@ -314,7 +327,7 @@ class Health:
         If only one node cannot pull from it, the node is at fault; if two cannot, the upstream is.
         """
         net = self._net
-        others = [peer for peer in net.order if upstream.name in peer.unreachable]
+        others = [peer for peer in net.order if upstream.name in peer.cut_off_from]
         if others and not upstream.in_tail:
             net.to_tail(upstream, now, "others cannot pull from it", PeerState.LAST)
             for other in others:
@@ -324,4 +337,5 @@ class Health:
             child.upstream = ""
         else:
             child.avoid(upstream.name, loss.why, now + self._timeouts.avoid_s)
+            child.cut_off_from.add(upstream.name)
             net.to_tail(child, now, f"cannot pull from {upstream.name}: {loss.why}")

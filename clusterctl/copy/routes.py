@@ -38,6 +38,7 @@ class Routes:
         self._address, self._port = self.own_address, 0
         self._tunnels: ReverseTunnels | None = None
         self._through_ssh: set[str] = set()
+        self._worked: set[str] = set()  # nodes that have had a direct connection
         # The number of each node's latest order, so that a tunnel that opens late does not send an
         # outdated one.
         self._latest: dict[str, int] = {}
@@ -53,7 +54,9 @@ class Routes:
 
         If there never was one, its next order leads through SSH.
         """
-        if told.kind in _BLOCKED and not told.worked:
+        if told.worked:
+            self._worked.add(node)
+        if told.kind in _BLOCKED and node not in self._worked:
             self._through_ssh.add(node)
 
     def forget(self, node: str) -> None:

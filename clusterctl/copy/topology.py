@@ -72,9 +72,10 @@ class Peer:
     its command runs. `data_at` is when it last got data. `linked_at` is when it was last relinked,
     or a node with the same upstream was; `ordered_at` when it was last told from whom to pull.
     `moved_at` is when something last went on in it. `slow_under` are the upstreams under which it
-    was slow. `unreachable` maps upstreams that it cannot pull from to the reason, until the time in
-    `avoids_until`. `connected`: it has had a connection to some upstream. `cut` is why it has none
-    to its present one, if that is known.
+    was slow. `unreachable` maps upstreams that it avoids to the reason, until the time in
+    `avoids_until`; it has no connection to those in `cut_off_from`. `connected`: it has had a
+    connection to some upstream. `cut` is why it has none to its present one, if that is known.
+    `damaged` counts its reports of damaged blocks since it had so many blocks.
     """
 
     name: str
@@ -95,7 +96,9 @@ class Peer:
     slow_under: set[str] = field(default_factory=set)
     unreachable: dict[str, str] = field(default_factory=dict)
     avoids_until: dict[str, float] = field(default_factory=dict)
+    cut_off_from: set[str] = field(default_factory=set)
     source_losses: int = 0
+    damaged: tuple[int, int] = (0, 0)
     connected: bool = False
     cut: str = ""
     moves: list[str] = field(default_factory=list)
@@ -129,7 +132,7 @@ class Peer:
             blocks=min(told.blocks, most_blocks), bytes=max(told.bytes, self.bytes)
         )
         before = self.progress or Progress()
-        if told.bytes > self.bytes or told.blocks > self.blocks:
+        if (told.bytes, told.blocks, told.arrived) > (self.bytes, self.blocks, before.arrived):
             self.data_at = self.moved_at = now
             self.source_losses, self.connected, self.cut = 0, True, ""
         if (told.step, told.path, told.moves) != (before.step, before.path, before.moves):
@@ -150,6 +153,12 @@ class Peer:
         """Record that it cannot pull from an upstream, until a time."""
         self.unreachable[upstream], self.avoids_until[upstream] = why, until
 
+    def report_damage(self) -> int:
+        """Count a report of a damaged block; return how many came while no block did."""
+        blocks, count = self.damaged
+        self.damaged = self.blocks, count + 1 if blocks == self.blocks else 1
+        return self.damaged[1]
+
     def forgive(self, now: float) -> None:
         """Forget the upstreams that it has avoided for long enough."""
         for name in [one for one, until in self.avoids_until.items() if until <= now]:
@@ -158,6 +167,7 @@ class Peer:
     def forgive_one(self, upstream: str) -> None:
         """Forget that it avoids an upstream."""
         del self.unreachable[upstream], self.avoids_until[upstream]
+        self.cut_off_from.discard(upstream)
 
     def moved(self, what: str) -> None:
         """Record a move or relink for the report."""

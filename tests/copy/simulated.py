@@ -76,6 +76,8 @@ class Node:
     # The step in which it hangs.
     hangs: str = ""
     moves: int = 0
+    arrived: int = 0
+    manifest_at: float = 0.0
     told_at: float = -9.0
     told: tuple = ()
     got_at: float | None = None
@@ -124,6 +126,7 @@ class World:
         self.beside_source = ""
         self.later: list[tuple[float, str, Event]] = []
         self.delays = random.Random(count)
+        self.manifest_s = 0.0
         self.faults: list[tuple[float, Callable[[World], None]]] = []
         self.relinks = 0
         self.coordinator = Coordinator(
@@ -229,7 +232,10 @@ class World:
             return
         upstream = self._reached(node)
         if node.begun and not node.has_manifest and upstream and upstream.has_manifest:
-            node.has_manifest, node.ready_at = True, self.elapsed_s + node.compare_s
+            node.arrived += 1
+            node.manifest_at = node.manifest_at or self.elapsed_s + self.manifest_s
+            if self.elapsed_s >= node.manifest_at:
+                node.has_manifest, node.ready_at = True, self.elapsed_s + node.compare_s
         ready = node.ready_at is not None and self.elapsed_s >= node.ready_at
         if ready and not node.gap_told and node.hangs != "comparing":
             node.gap_told = True
@@ -253,7 +259,12 @@ class World:
         step = node.hangs if stuck or (node.hangs == "writing to disk" and node.whole) else ""
         step = step or ("reading" if node.reads_slowly else "")
         path = "/data/x" if step else ""
-        self._say(node, Progress(*figures, behind, step=step, path=path, moves=node.moves))
+        self._say(
+            node,
+            Progress(
+                *figures, behind, step=step, path=path, moves=node.moves, arrived=node.arrived
+            ),
+        )
 
     def _reached(self, node: Node) -> Node | None:
         upstream = self.all.get(node.upstream)
@@ -281,6 +292,7 @@ class World:
 
     def _receive(self, node: Node, upstream: Node, size: float) -> None:
         node.partial += size
+        node.arrived += int(size)
         lacking = node.lacks_of(upstream)
         while node.partial >= self.plan.block_bytes and lacking:
             node.partial -= self.plan.block_bytes

@@ -20,7 +20,7 @@ from clusterctl.node.relay.messages import (
     Lost,
     Progress,
 )
-from tests.copy.simulated import Plan, World, every, restless, scenario
+from tests.copy.simulated import MIB, Plan, World, every, restless, scenario
 
 # Simulated seconds to detect a fault and to link the nodes anew.
 NOTICED_S = 4.0
@@ -377,6 +377,68 @@ def test_no_trouble_on_the_way_fails_a_healthy_node(seed):
         if error:
             assert node.dead or node.frozen or node.hangs, (error, world.describe())
             assert "is blocked" not in error.hint
+
+
+def linked(count: int = 1, **figures) -> tuple[World, str]:
+    """Return a cluster whose first node has begun to pull, and that node's name."""
+    world = World(count, blocks=200, **figures)
+    while not world.nodes["n0"].received:
+        world.step()
+    return world, "n0"
+
+
+def test_a_node_that_loses_its_source_for_good_fails_in_the_end_with_the_reason():
+    world, name = linked()
+    world.nodes[name].blocked = {SOURCE}
+    world.run(400)
+    error = world.coordinator.net.peers[name].error
+    assert "its connections fail: refused" in error.message
+    assert "is blocked" not in error.hint
+    assert world.relinks < 100
+
+
+def test_damage_from_the_source_that_comes_again_and_again_ends():
+    world, name = linked(rate=MIB)
+    node = world.nodes[name]
+
+    def damage(_):
+        node.muted = True
+        node.arrived += MIB
+        told = Lost(SOURCE, "a block came with a wrong checksum", "corrupt", 0.0, True)
+        world.coordinator.handle_event(world.now, name, told)
+
+    for second in range(60):
+        world.at(world.elapsed_s + second, damage)
+    world.run(100)
+    assert "damaged" in world.coordinator.net.peers[name].error.message
+    assert world.relinks < 10
+
+
+@pytest.mark.parametrize("source_too", [False, True])
+def test_data_that_arrives_slower_than_a_block_a_minute_is_no_silence(source_too):
+    """Blocks of all streams may become whole at about the same time."""
+    world = World(3, blocks=3, rate=MIB / 100 if source_too else MIB)
+    world.nodes["n1"].down = MIB / 100
+    world.run()
+    world.check()
+    moves = [move for name in world.names for move in world.coordinator.net.peers[name].moves]
+    assert not [move for move in moves if "nothing came" in move]
+
+
+def test_a_manifest_that_takes_minutes_is_waited_for():
+    world = World(2)
+    world.manifest_s = 200.0
+    world.run()
+    world.check()
+    assert world.relinks <= 4
+
+
+def test_a_dry_run_with_a_blocked_port_ends():
+    world = World(2, dry_run=True)
+    for node in world.nodes.values():
+        node.blocked = {SOURCE, "n0", "n1"}
+    world.run(120)
+    assert all(peer.error for peer in world.coordinator.targets)
 
 
 @pytest.mark.slow

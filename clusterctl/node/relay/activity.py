@@ -23,39 +23,40 @@ _WRITTEN = 9
 
 
 class Step(NamedTuple):
-    """What a thread is doing, on which path, and since when by the monotonic clock.
-
-    `device` is the number of the disk that it waits for, if known: see `Activity.begin_sync`.
-    """
+    """What a thread is doing, on which path, and since when by the monotonic clock."""
 
     name: str = ""
     path: Path = b""
     since: float = 0.0
-    device: int = -1
 
 
 class Activity:
     """The steps of all threads. `moves` changes with each step that begins or goes on.
 
-    Threads only replace their own entry, so there is no lock: `begin` is called for each file.
+    `arrived` counts the bytes that have come from other relays, those of blocks that are not whole
+    and those of damaged ones included. Threads only replace their own entry, so there is no lock:
+    `begin` is called for each file. A count that two threads change at once may miss a change,
+    which does not matter.
     """
 
     def __init__(self) -> None:
         self._steps: dict[int, Step] = {}
+        self._disks: set[int] = set()
         self._moves = 0
+        self.arrived = 0
 
     def begin(self, name: str, path: Path) -> None:
         """Record what this thread is doing from here on."""
         self._moves += 1
         self._steps[threading.get_ident()] = Step(name, path, time.monotonic())
 
-    def begin_sync(self, path: Path, at: Path) -> None:
-        """Record that this thread has `path` written to the disk of `at`. Raises OSError."""
-        self.begin(SYNC, path)
-        # Here, since the heartbeat must not ask a file system that may hang.
-        device = os.stat(at).st_dev
-        step = self._steps[threading.get_ident()]
-        self._steps[threading.get_ident()] = step._replace(device=device)
+    def writes_to(self, path: Path) -> None:
+        """Record that the disk of a path is written to. Raises OSError.
+
+        What it writes counts as a move of steps that wait for it. To be called by a thread that may
+        hang, not by the heartbeat.
+        """
+        self._disks.add(os.stat(path).st_dev)
 
     def go_on(self) -> None:
         """Record that this thread's step has advanced, for example by a piece of a file."""
@@ -74,25 +75,53 @@ class Activity:
     def moves(self, step: Step) -> int:
         """Return a number that changes while anything goes on. `step` is the longest one.
 
-        fsync(2) tells nothing before its end, which may take minutes: what its disk has written
-        counts, too.
+        A call that has data written to disk tells nothing before its end, which may take minutes:
+        what the disks have written counts, too.
         """
-        return self._moves + (_written(step.device) if step.device >= 0 else 0)
+        waits = step.name in (WRITE, SYNC, PUBLISH, DELETE)
+        return self._moves + (sum(map(_written, list(self._disks))) if waits else 0)
 
 
 def _written(device: int) -> int:
-    """Return how much a disk has written; for a network's, how much the kernel has to write."""
-    numbers = [str(os.major(device)), str(os.minor(device))]
+    """Return how much a disk, or the server of NFS, has taken; 0 where that is not known."""
     try:
+        mount, kind, source = _mount_of(device)
+        if kind.startswith("nfs"):
+            return _taken_by_server(mount)
+        # Btrfs gives its files the number of no disk.
+        disk = os.stat(source).st_rdev if source.startswith("/dev/") else device
+        numbers = [str(os.major(disk)), str(os.minor(disk))]
         with open("/proc/diskstats", encoding="ascii") as lines:
             for fields in map(str.split, lines):
                 if fields[:2] == numbers:
                     return int(fields[_WRITTEN])
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            waiting = [line.split()[1] for line in lines if line.startswith(("Dirty:", "Writeb"))]
-        return sum(map(int, waiting))
     except (OSError, ValueError, IndexError):
-        return 0
+        pass
+    return 0
+
+
+def _mount_of(device: int) -> tuple[str, str, str]:
+    """Return the mount point, type and source of a file system; empty if it is not found."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            own, _, other = line.partition(" - ")
+            if own.split()[2] == number:
+                kind, source = other.split()[:2]
+                return own.split()[4], kind, source
+    return "", "", ""
+
+
+def _taken_by_server(mount: str) -> int:
+    """Return the bytes that an NFS server has taken (nfs(5), /proc/self/mountstats)."""
+    with open("/proc/self/mountstats", encoding="utf-8", errors="replace") as lines:
+        here = False
+        for line in lines:
+            if line.startswith("device "):
+                here = f" mounted on {mount} " in line
+            elif here and line.strip().startswith("bytes:"):
+                return int(line.split()[6])
+    return 0
 
 
 # A relay is a process of its own.

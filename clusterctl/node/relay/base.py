@@ -178,6 +178,7 @@ class Relay:
                         step=step.name,
                         path=text_of(step.path) if isinstance(step.path, bytes) else step.path,
                         moves=ACTIVITY.moves(step) % MOST_MOVES,
+                        arrived=ACTIVITY.arrived,
                     )
                 )
 

@@ -118,8 +118,9 @@ class MissingBlocks:
             if who not in self._queues:
                 return
             for block in blocks:
+                is_news = not self._has[who][block]
                 self._has[who][block] = 1
-                if self._state[block] == WANTED:
+                if is_news and self._state[block] == WANTED:
                     heapq.heappush(self._queues[who], self._turn[block])
             self._changed.notify_all()
 

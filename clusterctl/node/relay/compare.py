@@ -103,6 +103,7 @@ def compare(
         (retouch if is_same else missing).append(number)
     unlisted: list[bytes] = []
     extra = _extra(root, entries, folders, unlisted) if delete else []
+    ACTIVITY.end()
     return Plan(sorted(missing), retouch, extra, stamps, unlisted)
 
 
@@ -183,6 +184,7 @@ def _tree(root: bytes, name: bytes, unlisted: list[bytes]) -> list[bytes]:
 
 
 def _names(folder: bytes, unlisted: list[bytes]) -> list[bytes]:
+    ACTIVITY.begin(COMPARE, folder)
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):

@@ -103,7 +103,8 @@ class Progress(NamedTuple):
     relay that verifies are what it has read. Times are in seconds: `waits` of all its threads by
     kind (clusterctl.node.relay.wire.KINDS), `cpu` of the process, `wall` since its start. `step` is
     what one of its threads does with the file `path` for a second or longer, the longest such
-    step; `moves` changes while any of them goes on.
+    step; `moves` changes while any of them goes on. `arrived` are the bytes that have come, those
+    of the manifest, of unfinished and of damaged blocks included.
     """
 
     blocks: int = 0
@@ -116,6 +117,7 @@ class Progress(NamedTuple):
     step: str = ""
     path: str = ""
     moves: int = 0
+    arrived: int = 0
 
 
 class Lost(NamedTuple):

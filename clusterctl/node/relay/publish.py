@@ -11,7 +11,7 @@ import threading
 from array import array
 from collections.abc import Callable, Sequence
 
-from clusterctl.node.relay.activity import ACTIVITY, DELETE, PUBLISH
+from clusterctl.node.relay.activity import ACTIVITY, DELETE, PUBLISH, SYNC
 from clusterctl.node.relay.hashing import SHA256_BYTES, has_digest
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, UNKNOWN_MODE, Entry, text_of
 from clusterctl.node.relay.staging import Staging
@@ -98,10 +98,12 @@ class Publisher(threading.Thread):
         """Make the folders among the entries, writable during the copy. Raises OSError."""
         for number in numbers:
             if self._entries[number].kind == FOLDER:
+                ACTIVITY.begin(PUBLISH, self.path(number))
                 try:
                     self._make_folder(number)
                 except OSError as error:
                     self._refuse(number, error)
+        ACTIVITY.end()
 
     def _make_folder(self, number: int) -> None:
         entry, path = self._entries[number], self.path(number)
@@ -181,7 +183,10 @@ class Publisher(threading.Thread):
         ]
         for number, part, ready in batch:
             if not ready:
+                # Over a network this writes what the kernel still holds of the file.
+                ACTIVITY.begin(SYNC, self.path(number))
                 self._prepare(number, part)
+        ACTIVITY.end()
         batch = [one for one in batch if self._is_right(*one)]
         began = waited_s()
         try:
@@ -234,11 +239,13 @@ class Publisher(threading.Thread):
         if len(files) > TOGETHER:
             folders = {os.path.dirname(part): path for path, part in files}
             for folder, path in folders.items():
-                ACTIVITY.begin_sync(path, folder)
+                ACTIVITY.begin(SYNC, path)
+                ACTIVITY.writes_to(folder)
                 sync_file_system(folder)
             return
         for path, part in files:
-            ACTIVITY.begin_sync(path, part)
+            ACTIVITY.begin(SYNC, path)
+            ACTIVITY.writes_to(part)
             _sync_file(part)
 
     def _appear(self, number: int, part: bytes) -> bool:

@@ -88,6 +88,8 @@ class Caller:
     def dial(self, upstream: Upstream) -> Link:
         """Connect to an upstream. Raises PeerError, also if it is not the current one any more."""
         with self._dialing:
+            if self.current != upstream:
+                raise PeerError("another one is to be asked")
             link = dial(upstream.address, upstream.port, self._secret, self._tls)
         with self._lock:
             if self.current == upstream:
@@ -141,6 +143,7 @@ def fetch_manifest(caller: Caller, upstream: Upstream, digest: str) -> bytes:
     Waits while the upstream does not have it yet.
     """
     link = caller.dial(upstream)
+    link.carries_data = True
     try:
         while True:
             caller.waits(link)
@@ -226,6 +229,7 @@ class Puller:
         asked: deque[int] = deque()
         try:
             link = self._caller.dial(upstream)
+            link.carries_data = True
             while self._ask(link, upstream, asked):
                 self._caller.waits(link)
                 self._get(link, asked[0], buffer)
@@ -253,6 +257,7 @@ class Puller:
     def _get(self, link: Link, block: int, buffer: memoryview) -> None:
         (length,) = LENGTH.unpack(link.read(LENGTH.size))
         if length == MISSING:
+            self._caller.answered(link)
             raise PeerError("it has not what it offered")
         if length != self._layout.length(block):
             raise PeerError("a block came with a wrong length", "corrupt")

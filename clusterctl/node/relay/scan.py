@@ -210,7 +210,10 @@ def _walk(gathering: _Gathering, top: bytes, name: bytes) -> None:
         ACTIVITY.begin(SCAN, folder)
         try:
             with os.scandir(folder) as listing:
-                children = list(listing)
+                children = []
+                for child in listing:
+                    children.append(child)
+                    ACTIVITY.go_on()
         except OSError as error:
             gathering.leave_out(folder, error)
             continue
@@ -280,6 +283,7 @@ def segments_of(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
     """Yield (offset, length) of each piece of a file that is no hole, in bytes. Raises OSError."""
     at = 0
     while at < size:
+        ACTIVITY.go_on()
         try:
             begins = os.lseek(descriptor, at, os.SEEK_DATA)
         except OSError as error:

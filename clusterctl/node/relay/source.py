@@ -18,7 +18,16 @@ from clusterctl.node.relay.layout import Extent, Layout
 from clusterctl.node.relay.manifest import FILE, Entry, bytes_of, digest_of, encode, text_of
 from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Listed, Order
 from clusterctl.node.relay.scan import Found, LeftOut, SourceError, endangered, scan
-from clusterctl.node.relay.wire import CHUNK, LENGTH, Link, Waits, thread_buffer, trailer, waited_s
+from clusterctl.node.relay.wire import (
+    CHUNK,
+    LENGTH,
+    Link,
+    PeerError,
+    Waits,
+    thread_buffer,
+    trailer,
+    waited_s,
+)
 
 
 class _Outgoing:
@@ -103,6 +112,9 @@ class Source:
         extents, length = self._layout.extents(block), self._layout.length(block)
         # Threads that open and close many files at the same time slow each other down.
         with self._one_by_one if len(extents) > 1 else contextlib.nullcontext():
+            if len(extents) > 1 and link.is_gone():
+                # It has waited here for the blocks of others, perhaps for minutes.
+                raise PeerError("it closed the connection")
             began = waited_s()
             large = len(extents) == 1
             buffer = thread_buffer(min(length, CHUNK) if large else length)

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import BinaryIO
 
+from clusterctl.node.relay.activity import ACTIVITY
 from clusterctl.node.relay.hashing import PIECE, Crc32, Sum
 from clusterctl.node.relay.manifest import Entry, text_of
 from clusterctl.node.relay.scan import STAGING, segments_of
@@ -396,9 +397,7 @@ class Staging:
 
     def holds_parts(self) -> bool:
         """Return whether something is here that a later copy can use."""
-        return any(
-            folder.names() for folder in self._folders if folder.held and folder.is_intact()
-        )
+        return any(folder.names() for folder in self._folders if folder.held and folder.is_intact())
 
     def release(self, clear: bool) -> None:
         """Unlock the folders. `clear` removes them with all that is in them."""
@@ -451,6 +450,7 @@ def add_part(total: Sum, descriptor: int, offset: int, length: int) -> None:
     """Add a part of a file to a checksum, as far as the file has it."""
     buffer = thread_buffer(PIECE)
     while length and (size := os.preadv(descriptor, [buffer[:length]], offset)):
+        ACTIVITY.go_on()
         total.update(buffer[:size])
         offset, length = offset + size, length - size
 

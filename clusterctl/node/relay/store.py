@@ -138,10 +138,13 @@ class Store:
         Return False, with nothing read, if the file is here already or is bad.
         """
         at, end = extent.offset, extent.offset + extent.length
+        path = self._publisher.path(extent.entry)
+        ACTIVITY.begin(WRITE, path)
         descriptor = self._open_part(extent.entry)
+        ACTIVITY.end()
         if descriptor < 0:
             return False
-        turn, path = self._turns[extent.entry % FILES_AT_ONCE], self._publisher.path(extent.entry)
+        turn = self._turns[extent.entry % FILES_AT_ONCE]
         receiving = writing = 0.0
         try:
             while at < end:
@@ -156,7 +159,7 @@ class Store:
                 writing += waited_s() - received
                 at += size
         finally:
-            os.close(descriptor)
+            _close(descriptor, path)
             self._waits.add("receive", receiving)
             self._waits.add("write", writing)
         return True
@@ -165,8 +168,11 @@ class Store:
         """Write a piece of a file as it comes. Return its checksum."""
         at, end = extent.offset, extent.offset + extent.length
         total = self._staging.new_sum()
+        path = self._publisher.path(extent.entry)
+        ACTIVITY.begin(WRITE, path)
         descriptor = self._open_part(extent.entry)
-        turn, path = self._turns[extent.entry % FILES_AT_ONCE], self._publisher.path(extent.entry)
+        ACTIVITY.end()
+        turn = self._turns[extent.entry % FILES_AT_ONCE]
         receiving = writing = 0.0
         try:
             while at < end:
@@ -185,7 +191,7 @@ class Store:
                 at += len(view)
         finally:
             if descriptor >= 0:
-                os.close(descriptor)
+                _close(descriptor, path)
             self._waits.add("receive", receiving)
             self._waits.add("write", writing)
         return total.value()
@@ -372,7 +378,9 @@ class Store:
                     whole.append((extent.entry, self._part(extent, ready), ready))
                 elif len(extents) == 1 and entry.size >= LEAST_RESUMED:
                     # Under the lock, since `_spoil` in another thread may drop the journal.
+                    ACTIVITY.begin(WRITE, self._publisher.path(extent.entry))
                     self._staging.note(entry, extent.offset, extent.length, checksum)
+                    ACTIVITY.end()
         if whole:
             self._publisher.put(whole)
 
@@ -467,6 +475,13 @@ class Store:
         if extent.entry in self.bad:
             raise PeerError("a file here is no good any more")
         return os.open(self._publisher.path(extent.entry), os.O_RDONLY | os.O_NOFOLLOW)
+
+
+def _close(descriptor: int, path: bytes) -> None:
+    """Close a file that was written. Over a network that may write all of it. Raises OSError."""
+    ACTIVITY.begin(WRITE, path)
+    os.close(descriptor)
+    ACTIVITY.end()
 
 
 def read_trailer(

@@ -44,13 +44,21 @@ def test_each_piece_is_a_move_and_a_hang_is_none(clock):
     assert told[3] == told[2]
 
 
-def test_what_a_disk_has_written_is_a_move_of_a_sync(clock, tmp_path, monkeypatch):
+def test_what_a_disk_has_written_is_a_move_of_a_step_that_waits_for_it(
+    clock, tmp_path, monkeypatch
+):
     doing = Activity()
-    doing.begin_sync("/data/x", os.fspath(tmp_path))
+    doing.writes_to(os.fspath(tmp_path))
+    doing.begin(SYNC, "/data/x")
     clock.append(101.0)
     step = doing.longest()
-    assert (step.name, step.device) == (SYNC, os.stat(tmp_path).st_dev)
     written = iter([8, 16, 16])
     monkeypatch.setattr(activity, "_written", lambda device: next(written))
     one, two, three = (doing.moves(step) for _ in range(3))
     assert one != two == three
+    assert doing.moves(Step(READ, "/data/y", 100.0)) < one
+
+
+def test_what_this_machines_disk_has_written_is_known(tmp_path):
+    before = activity._written(os.stat(tmp_path).st_dev)
+    assert isinstance(before, int)
