@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 # Seconds that a command has to end after SIGTERM.
@@ -230,3 +231,11 @@ class EndingProgram:
         if ["done"] not in own:
             return Ending(unknown="the host did not report its end")
         return Ending(tuple(f"{name} (pid {pid})" for _, pid, name in own[:-1]))
+
+
+def interruption(left: Mapping[str, str]) -> KeyboardInterrupt:
+    """Return the exception for a Ctrl-C. Its text is empty, or names what is `left` on hosts."""
+    if not left:
+        return KeyboardInterrupt()
+    named = "".join(f"\n{host}: {text}" for host, text in left.items())
+    return KeyboardInterrupt(f"interrupted; not every command has ended:{named}")
