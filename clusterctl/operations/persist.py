@@ -462,10 +462,7 @@ class _Keeper:
         In that case the keeper takes no further call. Raises what open_hosts raises.
         """
         with self._changing:
-            agent = [Path(self._login.agent)] if self._login.agent else []
-            if self._over or (
-                self._access and self._marks != _marks([*self._access.sources, *agent])
-            ):
+            if self._over or (self._access and self._marks != _marks(self._access.sources)):
                 self._leave()
                 return None
             if self._access is None:
@@ -481,7 +478,7 @@ class _Keeper:
                     at_once=at_once,
                 )
                 access.connections.doubt_after_s = DOUBT_AFTER_S
-                self._marks = _marks([*access.sources, *agent])
+                self._marks = _marks(access.sources)
                 self._access = access
             return self._access
 

@@ -70,7 +70,11 @@ class StartMarker:
             return f"echo {word} $$ >&2; {command}"
         # Of the shells that may be there, not all know `$$`. All run a program, which costs the
         # host 1 ms; its parent is the shell.
-        program = f'echo "{word} $PPID ${{SHELL##*/}}" >&2'
+        # SHELL is no proof of which shell that is: the user's own files may set it.
+        program = (
+            "c=; if [ -r /proc/$PPID/comm ]; then read -r c </proc/$PPID/comm; fi; "
+            f'echo "{word} $PPID $c" >&2'
+        )
         return f"sh -c {shlex.quote(program)}; {command}"
 
     def take(self, chunk: bytes) -> bytes:
