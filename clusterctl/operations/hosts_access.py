@@ -110,7 +110,8 @@ def open_hosts(
     identity = Identity((), {**{hop: ring.keys(of) for hop, of in of_files.items()}, **given})
     host_keys = HostKeysByHost({hop: config.known_hosts_files(hop) for hop in hops})
     files = dict.fromkeys(path for of in of_files.values() for path in of.files or ())
-    sources = (*sources, *files, *host_keys.paths)
+    agents = dict.fromkeys(Path(of.agent) for of in of_files.values() if of.agent)
+    sources = (*sources, *files, *agents, *host_keys.paths)
     return HostsAccess(targets, Connections(identity, host_keys, connect_timeout_s), sources)
 
 

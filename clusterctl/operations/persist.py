@@ -10,7 +10,8 @@ time that its last call gave, or when a file changes that its logins depend on.
 
 Client and keeper exchange frames: a line of JSON with the `size` of the data, then the data. The
 client sends one request and then its raw standard input. The keeper answers with the hosts, or with
-`outdated` or an error, then sends output and outcomes.
+`outdated` or an error, then sends output and outcomes. A client that is interrupted hangs up, and
+asks on another connection what is left of its commands on the hosts.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -35,6 +36,7 @@ import clusterctl
 from clusterctl.domain import errors
 from clusterctl.domain.errors import ClusterctlError, ConnectionLost, UsageError
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.transport.ending import interruption
 
 if TYPE_CHECKING:
     from clusterctl.operations.hosts_access import HostsAccess
@@ -128,8 +130,8 @@ class KeeperClient:
 
         `targets` and `stdin` are ignored: the login and the constructor give both. If this call
         ends early, by Ctrl-C or because the reader of its output went away, the keeper ends the
-        commands on the hosts. Raises UsageError, ClusterctlError if no keeper can be reached, and
-        what Connections.run_all raises.
+        commands on the hosts. The KeyboardInterrupt names what is left there. Raises UsageError,
+        ClusterctlError if no keeper can be reached, and what Connections.run_all raises.
         """
         request = {
             "command": command,
@@ -139,7 +141,20 @@ class KeeperClient:
             "stdin": self._stdin is not None,
             "persist_s": self._persist_s,
             "connect_timeout_s": self._connect_timeout_s,
+            "call": os.urandom(12).hex(),
         }
+        try:
+            return self._run_all(request, sink, on_outcome)
+        except KeyboardInterrupt:
+            left = _left_of(self._login, {"left_of": request["call"], "persist_s": self._persist_s})
+            raise interruption(left) from None
+
+    def _run_all(
+        self,
+        request: dict[str, Any],
+        sink: Callable[[str, str, bytes], None] | None,
+        on_outcome: Callable[[HostOutcome[CommandResult]], None] | None,
+    ) -> FanoutResult[CommandResult]:
         outcomes: dict[str, HostOutcome[CommandResult]] = {}
         with _accepted(self._login, request) as (sock, file, hosts):
             threading.Thread(target=_send_stdin, args=(sock, self._stdin), daemon=True).start()
@@ -157,6 +172,17 @@ class KeeperClient:
                 lost = ConnectionLost(host, "the process that keeps its connection has ended")
                 outcomes[host] = HostOutcome(host, error=lost)
         return FanoutResult(tuple(outcomes[host] for host in hosts))
+
+
+def _left_of(login: Login, request: dict[str, Any]) -> dict[str, str]:
+    """Return, by host, what is left of the commands of an interrupted call, if anything."""
+    sock = _greeted(_folder() / login.socket_name)
+    if sock is None:
+        return {"all hosts": "the commands may still run: no process keeps connections any more"}
+    with sock, sock.makefile("rwb") as file:
+        _send(cast("BinaryIO", file), request)
+        answer = _receive(cast("BinaryIO", file))
+    return answer[0]["left"] if answer else {}
 
 
 @contextlib.contextmanager
@@ -280,6 +306,14 @@ def _fork(listener: socket.socket, login: Login) -> None:
         os._exit(status)
 
 
+@dataclass
+class _Call:
+    """A call that the keeper serves, and what is left of its commands after it hung up."""
+
+    left: dict[str, str] = field(default_factory=dict)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
 class _Keeper:
     """Serves the calls of one login until it is idle for long enough or its files change."""
 
@@ -296,6 +330,7 @@ class _Keeper:
         self._calls = 0
         # When the keeper ends if no call runs; seconds of the monotonic clock.
         self._until = time.monotonic() + GREETING_S
+        self._served: dict[str, _Call] = {}
         # True once the keeper takes no further call.
         self._over = False
 
@@ -343,7 +378,7 @@ class _Keeper:
                 call = _receive(cast("BinaryIO", file))
                 if call:
                     persist_s = call[0]["persist_s"]
-                    self._run(sock, cast("BinaryIO", file), call[0])
+                    self._answer(sock, cast("BinaryIO", file), call[0])
         except (OSError, ValueError):  # its client went away
             pass
         finally:
@@ -351,7 +386,25 @@ class _Keeper:
                 self._calls -= 1
                 self._until = time.monotonic() + persist_s
 
-    def _run(self, sock: socket.socket, file: BinaryIO, call: dict[str, Any]) -> None:
+    def _answer(self, sock: socket.socket, file: BinaryIO, request: dict[str, Any]) -> None:
+        if "left_of" in request:
+            interrupted = self._served.get(request["left_of"])
+            if interrupted:
+                interrupted.ended.wait()
+                self._served.pop(request["left_of"], None)
+            _send(file, {"left": interrupted.left if interrupted else {}})
+            return
+        call = self._served[request["call"]] = _Call()
+        try:
+            self._run(sock, file, request, call)
+        finally:
+            call.ended.set()
+            if not call.left:
+                self._served.pop(request["call"], None)
+
+    def _run(
+        self, sock: socket.socket, file: BinaryIO, call: dict[str, Any], served: _Call
+    ) -> None:
         """Run a client's command on all hosts, and send it the output and outcomes."""
         try:
             access = self._open(call["max_workers"])
@@ -370,8 +423,12 @@ class _Keeper:
         _send(file, {"hosts": [target.host for target in access.targets]})
         ours, theirs = os.pipe()
         source = StdinSource(ours) if call["stdin"] else b""
+
+        def interrupt() -> None:
+            served.left = connections.interrupt(for_good=True)
+
         watching = threading.Thread(
-            target=_watch, args=(file, sock, theirs, connections.interrupt), daemon=True
+            target=_watch, args=(file, sock, theirs, interrupt), daemon=True
         )
         watching.start()
         sending = threading.Lock()
@@ -405,10 +462,7 @@ class _Keeper:
         In that case the keeper takes no further call. Raises what open_hosts raises.
         """
         with self._changing:
-            agent = [Path(self._login.agent)] if self._login.agent else []
-            if self._over or (
-                self._access and self._marks != _marks([*self._access.sources, *agent])
-            ):
+            if self._over or (self._access and self._marks != _marks(self._access.sources)):
                 self._leave()
                 return None
             if self._access is None:
@@ -424,7 +478,7 @@ class _Keeper:
                     at_once=at_once,
                 )
                 access.connections.doubt_after_s = DOUBT_AFTER_S
-                self._marks = _marks([*access.sources, *agent])
+                self._marks = _marks(access.sources)
                 self._access = access
             return self._access
 
@@ -455,9 +509,7 @@ def _marks(paths: Sequence[Path]) -> list[object]:
     return marks
 
 
-def _watch(
-    file: BinaryIO, sock: socket.socket, stdin: int, interrupt: Callable[[bool], None]
-) -> None:
+def _watch(file: BinaryIO, sock: socket.socket, stdin: int, interrupt: Callable[[], None]) -> None:
     """Pass the client's standard input on; when the client has gone, end the running commands."""
     with contextlib.suppress(OSError, ValueError):
         while True:
@@ -471,7 +523,7 @@ def _watch(
     hung_up = select.poll()
     hung_up.register(sock, 0)
     hung_up.poll()
-    interrupt(True)
+    interrupt()
 
 
 def _send_stdin(sock: socket.socket, descriptor: int | None) -> None:

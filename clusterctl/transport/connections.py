@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import paramiko
 
@@ -13,7 +13,7 @@ from clusterctl.domain.errors import ConnectionLost, HostError, HostUnreachable
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.transport.dial import most_hosts
-from clusterctl.transport.ending import WITHIN_S
+from clusterctl.transport.ending import WITHIN_S, interruption
 from clusterctl.transport.errors import jump_failed
 from clusterctl.transport.execute import Exchange, Sink
 from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out, in_thread
@@ -321,11 +321,3 @@ def end_all(exchanges: Sequence[Exchange]) -> dict[str, str]:
         for exchange in exchanges
     }
     return {host: left for host, left in found.items() if left}
-
-
-def interruption(left: Mapping[str, str]) -> KeyboardInterrupt:
-    """Return the exception for a Ctrl-C. Its text is empty, or names what is `left` on hosts."""
-    if not left:
-        return KeyboardInterrupt()
-    named = "".join(f"\n{host}: {text}" for host, text in left.items())
-    return KeyboardInterrupt(f"interrupted; not every command has ended:{named}")

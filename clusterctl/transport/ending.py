@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 # Seconds that a command has to end after SIGTERM.
@@ -69,7 +70,11 @@ class StartMarker:
             return f"echo {word} $$ >&2; {command}"
         # Of the shells that may be there, not all know `$$`. All run a program, which costs the
         # host 1 ms; its parent is the shell.
-        program = f'echo "{word} $PPID ${{SHELL##*/}}" >&2'
+        # SHELL is no proof of which shell that is: the user's own files may set it.
+        program = (
+            "c=; if [ -r /proc/$PPID/comm ]; then read -r c </proc/$PPID/comm; fi; "
+            f'echo "{word} $PPID $c" >&2'
+        )
         return f"sh -c {shlex.quote(program)}; {command}"
 
     def take(self, chunk: bytes) -> bytes:
@@ -230,3 +235,11 @@ class EndingProgram:
         if ["done"] not in own:
             return Ending(unknown="the host did not report its end")
         return Ending(tuple(f"{name} (pid {pid})" for _, pid, name in own[:-1]))
+
+
+def interruption(left: Mapping[str, str]) -> KeyboardInterrupt:
+    """Return the exception for a Ctrl-C. Its text is empty, or names what is `left` on hosts."""
+    if not left:
+        return KeyboardInterrupt()
+    named = "".join(f"\n{host}: {text}" for host, text in left.items())
+    return KeyboardInterrupt(f"interrupted; not every command has ended:{named}")

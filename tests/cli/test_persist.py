@@ -19,6 +19,7 @@ from tests.cli.programs import BIN, call
 from tests.lab.running import wait_until
 from tests.pair import eventually
 from tests.transport.conftest import running_sshd
+from tests.transport.sleepers import NUMBERS, sleepers
 
 
 def alive(pid: int) -> bool:
@@ -190,6 +191,32 @@ def test_connections_that_the_hosts_closed_and_jump_hosts(home, hosts, runtime, 
         done = call("runclust", "--persist", hosts, "echo in")
         assert outcome(done)[0::2] == (0, [])
         assert server.logins - before == 4
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_ctrl_c_ends_the_commands_and_names_what_it_could_not_end(home, hosts, runtime, detached):
+    number, daemon = next(NUMBERS), next(NUMBERS)
+    background = f"(setsid sleep {daemon} </dev/null >/dev/null 2>&1 &)"
+    only = f"case $SSH_CONNECTION in *' 127.0.0.2 '*) {background if detached else ':'};; esac"
+    process = subprocess.Popen(
+        [BIN / "runclust", "--persist", "-n", hosts, f"{only}; echo begun; exec sleep {number}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for _ in range(4):
+        assert "begun" in process.stdout.readline()
+    left = wait_until(lambda: sleepers(daemon), "the daemon") if detached else []
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=240)
+    assert sleepers(number) == []
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    named = [f"127.0.0.2: still running there: sleep (pid {pid})" for pid in left]
+    first = "interrupted; not every command has ended:" if left else "interrupted"
+    assert (process.returncode, stderr.strip().split("\n")) == (130, [first, *named])
+    # The connections are still kept.
+    assert call("runclust", "--persist", hosts, "echo in").stdout.count("in") == 4
 
 
 @pytest.fixture

@@ -225,7 +225,7 @@ def test_the_line_in_each_login_shell(shell, known):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "SHELL": str(path)},
+        env={**os.environ, "SHELL": "/bin/another"},
     ) as process:
         out, err = process.communicate(b"in\0put")
     assert (out, marker.take(err), process.returncode) == (b"a|b  c|in\0put", b"wrong\n", 7)
