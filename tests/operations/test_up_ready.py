@@ -71,6 +71,7 @@ class World:
         self.shown_key = None
         self.console_alone_s = 60.0
         self.told = []
+        self.ran = []
         self.profile = ""
         self.timeouts = Timeouts(FakeClock())
 
@@ -100,6 +101,8 @@ class World:
     # Connections
     def run(self, target, command, *, timeout_s, stdin, sink):
         answer = self._next(self.hosts[target.host])
+        if not isinstance(answer, HostUnreachable):
+            self.ran.append((target.host, stdin.decode().splitlines()[0]))
         if isinstance(answer, Exception):
             raise answer
         for line in answer.splitlines(keepends=True):
@@ -131,6 +134,7 @@ class World:
             timeout_s,
             checked=lambda node: None,
             timeouts=self.timeouts,
+            first_script=lambda: "tell the end\n",
         )
         return readiness.wait(self.nodes)
 
@@ -170,6 +174,13 @@ def test_two_healthy_nodes_become_ready(world):
         Stage.CHECKED,
     ]
     assert world.pins.text(world.nodes).splitlines()[1].endswith(f"{ED25519} i-1")
+
+
+def test_a_node_is_told_at_its_first_login_whatever_it_or_another_hangs_at(world):
+    world.hosts["demo-0"] = [CommandTimeout("demo-0", "its cloud-init hangs")]
+    world.hosts["demo-1"] = [HostUnreachable("demo-1", "does not boot")]
+    assert len(world.wait().failures) == 2
+    assert world.ran == [("demo-0", "tell the end")]
 
 
 def refused():

@@ -67,7 +67,8 @@ def put(path: Path, text: str, in_place: bool = False) -> bool:
     With `in_place`, a file that exists is overwritten if the disk has no room for a second one. Its
     texts should then be of one length, so that overwriting takes no room.
     """
-    new = path.with_name(path.name + ".new")
+    # An installation that runs at the same time writes to `.new`.
+    new = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new.write_text(text, encoding="utf-8")

@@ -149,7 +149,7 @@ def test_the_running_time_is_kept_where_no_new_file_can_be_written(guard):
     guard.tell(GuardSettings("demo", lifetime_s=1e10))
     used = guard.settings.with_name("guard-used.json")
     used.write_text(json.dumps(kept).ljust(256) + "\n")
-    used.with_name("guard-used.json.new").mkdir()
+    used.with_name("guard-used.json.tmp").mkdir()
     guard.start()
     wait_until(lambda: json.loads(used.read_text())["boots"] == 3, "a new record")
     assert json.loads(used.read_text())["before_s"] == 7000
