@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 from pathlib import Path
 
@@ -209,6 +210,22 @@ def test_on_other_pythons(s3, node, tmp_path, version):
     (tmp_path / "bin" / "python3").symlink_to(python_or_skip(version))
     bucket = s3.bucket({"a": b"a", "b/c": b"c"})
     assert copied(node, request(s3, bucket)).files == 2
+
+
+@pytest.mark.parametrize("large", ["far/x", "near"])
+def test_a_folder_on_another_disk(s3, node, large):
+    """The tool writes to the disk that gets most bytes; what is for the other is copied there."""
+    content = {"far/x": b"x", "far/y": b"y", "near": b"n", large: os.urandom(MIB)}
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as far:
+        assert Path(far).stat().st_dev != node.home.stat().st_dev
+        (node.home / "data").mkdir()
+        (node.home / "data" / "far").symlink_to(far)
+        report = copied(node, request(s3, s3.bucket(content)))
+        assert (report.files, report.error) == (3, None)
+        found = {name: (node.home / "data" / name).read_bytes() for name in content}
+        assert found == content
+        assert sorted(path.name for path in Path(far).iterdir()) == ["x", "y"]
+        assert {path.name for path in (node.home / "data").iterdir()} == {"far", "near"}
 
 
 @pytest.fixture

@@ -93,6 +93,11 @@ class TaggedOutput:
     def skip(self, lost: int) -> Iterator[tuple[bytes | None, bytes]]:
         """Go on after a gap of `lost` bytes, with the next line. Yield the rest and a message."""
         yield from self.finish()
+        rank = self._rank
+        if rank is not None and self._torchrun:
+            rank = self._nodes[rank].rank
+        if rank is not None:  # its line is cut off
+            yield rank, b"\n"
         yield None, b"\nclusterctl: %d bytes of output are lost: the disk was too slow\n" % lost
         self._rank, self._skipping, self._nodes = None, True, {}
 
@@ -121,7 +126,7 @@ class MarkedOutput:
     """The output of one node's torchrun, split by rank."""
 
     def __init__(self) -> None:
-        self._rank: bytes | None = None
+        self.rank: bytes | None = None
         self._rest = b""
 
     def feed(self, content: bytes) -> Iterator[tuple[bytes | None, bytes]]:
@@ -131,10 +136,10 @@ class MarkedOutput:
         end = cut.start() if cut else len(content)
         content, self._rest = content[:end], content[end:]
         first, *marked = MARK.split(content)
-        yield self._rank, first
+        yield self.rank, first
         for rank, text in zip(marked[::2], marked[1::2]):
-            self._rank = rank or None
-            yield self._rank, text
+            self.rank = rank or None
+            yield self.rank, text
 
 
 class Logs:

@@ -104,6 +104,7 @@ class Relay:
         self.server = Server(self.secret, self.server_tls)
         self.waits = Waits()
         self._out, self._ended = threading.Lock(), threading.Lock()
+        self._stopping = False
         self._began = self._heard = time.monotonic()
 
     def listen(self, bind: str = "") -> None:
@@ -127,6 +128,8 @@ class Relay:
 
     def fail(self, error: BaseException) -> None:
         """Report the error and end the relay."""
+        if self._stopping:
+            return  # a thread that goes on finds nothing any more: `leave` has removed it
         failure = failure_of(error, self.config.get("destination", ""))
         self.emit(Failed(str(failure), failure.hint, failure.kind))
         self.end(code=1)
@@ -150,6 +153,7 @@ class Relay:
             self._heard = time.monotonic()
             order = decode_order(line)
             if isinstance(order, Stop):
+                self._stopping = True
                 self.emit(Bye(clean=self.leave()))
                 self.end(code=0)
             if isinstance(order, Listen):

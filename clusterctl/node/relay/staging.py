@@ -426,9 +426,10 @@ def named(path: bytes) -> bytes:
     if not found:
         return path
     try:
-        return os.readlink(found[1]) + found[2]
+        real = os.readlink(found[1])
     except OSError:
         return path
+    return re.sub(rb" \(deleted\)\Z", b"", real) + found[2]
 
 
 def _journals(folder: int) -> set[bytes]:

@@ -107,6 +107,30 @@ def test_what_ends_early_leaves_the_folder_read_only(
     assert not staging_in(to).exists()
 
 
+def test_a_read_only_folder_on_another_disk_can_be_copied_again(
+    relays,
+    tmp_path,
+    nobodys,  # noqa: F811
+    other_disk,
+):
+    data, to, far = tmp_path / "data", nobodys / "to", other_disk / "far"
+    make(data, {b"big/x": b"1"})
+    far.mkdir()
+    to.mkdir()
+    (to / "big").symlink_to(far)
+    other_disk.chmod(0o755)
+    for path in (to, far):
+        os.chown(path, NOBODY, NOBODY)
+    for name in ("x", "new"):
+        make(data, {b"big/" + name.encode(): b"2"})
+        (data / "big").chmod(0o555)
+        target = relays.target(to, user=NOBODY)
+        [done] = relays.copy(relays.source(f"{data}/"), target)
+        assert (done["left_out"], done["warnings"], target.stop()["clean"]) == (0, [], True)
+        assert tree(far) == tree(data / "big")
+        assert stat.S_IMODE(far.stat().st_mode) == 0o555
+
+
 # What others have put there
 
 

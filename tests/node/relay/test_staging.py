@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from clusterctl.node.relay.hashing import Crc32, Gmac
 from clusterctl.node.relay.manifest import Entry
-from clusterctl.node.relay.staging import Busy, Staging
+from clusterctl.node.relay.staging import Busy, Staging, named
 
 ENTRY = Entry(b"big", "f", 0o644, 1, 1 << 20)
 
@@ -97,6 +97,15 @@ def test_only_one_works_where_another_is_just_leaving(staging, monkeypatch):
         Staging(staging.root).acquire()
     other.check()
     other.release(clear=True)
+
+
+def test_messages_name_the_folder_and_not_its_descriptor(staging):
+    path = staging.folder + b"/1 (deleted)"
+    assert named(staging.main.at + b"/1 (deleted)") == path
+    at = staging.main.at
+    staging.release(clear=True)
+    assert named(at + b"/2") == staging.folder + b"/2"
+    assert named(b"/elsewhere") == b"/elsewhere"
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 100_001])
