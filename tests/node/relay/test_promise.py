@@ -55,6 +55,9 @@ class Pipe:
     def damage(self, at: int) -> None:
         self._data = self._data[:at] + bytes([self._data[at] ^ 1]) + self._data[at + 1 :]
 
+    def is_gone(self) -> bool:
+        return False
+
     def pipe_bytes(self) -> int:
         return 1 << 16
 
