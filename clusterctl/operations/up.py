@@ -19,6 +19,7 @@ from clusterctl.ec2.instances import (
     find_instances,
     leaving_of,
     set_at_power_off,
+    tag,
     unfinished_of,
     untag,
 )
@@ -83,8 +84,13 @@ def bring_up(launcher: Launcher, request: Request) -> UpReport:
     plan, instances = launch(launcher, request)
     had_limits = any(found.limits_text for found in plan.seen.instances)
     cluster, gpus, can_train = make_ready(launcher, plan.spec.name, instances, had_limits)
-    terminate_leaving(launcher, leaving_of(plan.seen.instances))
-    finished = unfinished_of(plan.seen.instances)
+    leaving, finished = leaving_of(plan.seen.instances), unfinished_of(plan.seen.instances)
+    if leaving and finished and not any(found.unfinished for found in instances):
+        # All nodes are new, so the record of the work would go with the old ones: a `replace` that
+        # is interrupted then and run again would replace the new ones.
+        ids = [found.node.instance_id for found in instances]
+        tag(launcher.clients.ec2, ids, {tags.UNFINISHED: finished.text})
+    terminate_leaving(launcher, leaving)
     if finished or plan.spec.by_add:
         clear_unfinished(launcher, cluster.name)
     # With --min-nodes, EC2 may have launched fewer nodes than were missing.
