@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.bootstrap.head_programs import put_programs
+from clusterctl.bootstrap.inspection import MPI_KEY
+from clusterctl.bootstrap.trust import KNOWN_HOSTS
 from clusterctl.diagnosis.bundle import save
 from clusterctl.diagnosis.evidence import decode
 from clusterctl.diagnosis.verdict import diagnose as conclude
@@ -33,8 +35,10 @@ from clusterctl.node.jobs import jobs, processes
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import SamplingPlan, collect
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.hosts_access import open_hosts
 from clusterctl.operations.kill import cancel
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.keys import PinnedHostKeys, load_key
+from clusterctl.transport.session import Identity
 
 SETTINGS, BUNDLE, SAID = "watchdog.json", "diagnosis.gz", "watchdog"
 # Before its first step a job may be silent this many times as long as after it: it imports
@@ -245,7 +249,10 @@ def head_access(settings: WatchdogSettings) -> Access:
         for one in map(with_current_address, settings.hosts)
     )
     cluster = Cluster(settings.cluster, "", settings.user, nodes)
-    connections = open_hosts(Path.home() / HOSTS_PATH).connections
+    # What `up` has put there for mpirun.
+    ssh = Path.home() / ".ssh"
+    identity = Identity((load_key(ssh / MPI_KEY),))
+    connections = Connections(identity, PinnedHostKeys([ssh / KNOWN_HOSTS]))
     return Access(cluster, ClusterFolder(Path.home() / ".clusterctl"), connections)
 
 

@@ -12,6 +12,7 @@ SSH_CONNECTION in their environment, and reported.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,17 +83,18 @@ class StartMarker:
         if self.process is not None:
             return chunk
         data = self._held + chunk
-        at = data.find(self._word)
-        end = data.find(b"\n", at)
-        if at >= 0 and end >= 0:
+        # A shell may also show the line that prints it: one that it cannot parse, or each (set -x).
+        line = re.search(rb"%b (\d{1,9})(?: (\S*))?\n" % self._word, data)
+        if line:
             self._held = b""
-            _, process, *shell = data[at:end].decode(errors="replace").split()
-            self.shell = shell[0] if shell else self.shell
-            self.process = int(process)
-            return data[:at] + data[end + 1 :]
+            self.process = int(line[1])
+            self.shell = (line[2] or b"").decode(errors="replace") or self.shell
+            return data[: line.start()] + data[line.end() :]
+        # The end of the last line may be the beginning of it.
+        last = data.rfind(b"\n") + 1
+        at = data.find(self._word, last)
         if at < 0:
-            # The end of the chunk may be the beginning of the word.
-            sizes = range(min(len(self._word) - 1, len(data)), 0, -1)
+            sizes = range(min(len(self._word) - 1, len(data) - last), 0, -1)
             size = next((one for one in sizes if data.endswith(self._word[:one])), 0)
             at = len(data) - size
         self._held = data[at:]
@@ -175,7 +177,8 @@ find_others() {
         read_stat "$pid" || continue
         [ "$start" -ge "$began" ] || continue
         its_name=$name
-        [ "$its_session" != "$leader" ] || continue
+        # This program's own, such as its pauses, have its session.
+        [ "$its_session" != "$leader" ] && [ "$its_session" != "$own" ] || continue
         if read_stat "$its_session" && [ "$parent" = "$sshd" ]; then continue; fi
         echo "$word left $pid $its_name"
     done
@@ -200,7 +203,8 @@ if ! read_stat $$; then
     exit
 fi
 began=
-read_stat "$its_session" && sshd=$parent
+own=$its_session
+read_stat "$own" && sshd=$parent
 find_session
 if [ -z "$found" ] && read_stat "$leader"; then exit; fi
 send TERM

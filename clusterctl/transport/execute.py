@@ -15,6 +15,7 @@ from clusterctl.domain.errors import CommandTimeout, ConnectionLost
 from clusterctl.domain.results import CommandResult
 from clusterctl.transport.ending import GRACE_S, WITHIN_S, Ending, EndingProgram, StartMarker
 from clusterctl.transport.stdin import Stdin
+from clusterctl.transport.wire import send_signal
 
 # Called with the stream's name ("stdout" or "stderr") and a chunk of output.
 Sink = Callable[[str, bytes], None]
@@ -104,6 +105,10 @@ class Exchange:
     def _end(self) -> None:
         try:
             self.ending = self._end_on_host(time.monotonic() + WITHIN_S)
+            if self.ending.unknown:
+                # sshd sends it to the commands of users other than root, and does not say so.
+                with contextlib.suppress(Exception):
+                    send_signal(self.channel, "TERM")
         finally:
             with contextlib.suppress(Exception):
                 self.channel.close()

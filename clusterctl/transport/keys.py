@@ -74,39 +74,48 @@ class KeyRing:
         """Return the keys to offer to one host, in this order.
 
         First those of its own files, in their order, then the agent's others unless only files
-        count, then the DEFAULT_KEYS if it has no files of its own. A file that does not exist
-        counts as none. The agent signs for a file with a passphrase and for a public key. Raises
-        UsageError for a file that is no key, and for one with a passphrase if the agent has no key
-        to offer instead.
+        count. Without files of its own, the DEFAULT_KEYS count as such, and come last. A file that
+        does not exist or is no key counts as none. The agent signs for a file with a passphrase and
+        for a public key. Raises UsageError if nothing is left to offer and one of its own files
+        could not be used.
         """
         agents = self._agent(sources.agent)
+        others = [] if sources.only_files else agents
+        if sources.files is None:
+            default = self._of_files([self._folder / name for name in DEFAULT_KEYS], agents, [])
+            found = [*others, *default]
+        else:
+            unusable: list[UsageError] = []
+            found = [*self._of_files(sources.files, agents, unusable), *others]
+            if unusable and not found:
+                raise unusable[0]
         # By the public key, so that none is offered twice: sshd counts each offer.
         keys: dict[bytes, paramiko.PKey] = {}
-        locked: UsageError | None = None
-        for path in sources.files or ():
+        for key in found:
+            keys.setdefault(key.asbytes(), key)
+        return list(keys.values())
+
+    def _of_files(
+        self, paths: Iterable[Path], agents: list[paramiko.PKey], unusable: list[UsageError]
+    ) -> list[paramiko.PKey]:
+        """Return the keys of files. Adds the errors of those that cannot be used to `unusable`."""
+        keys = []
+        for path in paths:
             try:
                 key = self._file(path)
-            except (LockedKey, PublicKey) as error:
-                blob = public_blob(path)
+                blob = public_blob(path.with_name(f"{path.name}.pub")) if key is None else b""
+            except UsageError as error:
+                key, blob = None, public_blob(path)
+                unusable.append(error)
+            if key is None and blob:
                 key = next((one for one in agents if one.asbytes() == blob), None)
-                if key is None:
-                    locked = locked or error
             if key is not None:
-                keys.setdefault(key.asbytes(), key)
-        for key in () if sources.only_files else agents:
-            keys.setdefault(key.asbytes(), key)
-        if locked and not keys:
-            raise locked
-        for name in DEFAULT_KEYS if sources.files is None else ():
-            with contextlib.suppress(UsageError):
-                key = self._file(self._folder / name)
-                if key is not None:
-                    keys.setdefault(key.asbytes(), key)
-        return list(keys.values())
+                keys.append(key)
+        return keys
 
     def _file(self, path: Path) -> paramiko.PKey | None:
         if path not in self._files:
-            self._files[path] = load_key(path) if path.exists() else None
+            self._files[path] = load_key(path) if _is_there(path) else None
         return self._files[path]
 
     def _agent(self, socket_path: str) -> list[paramiko.PKey]:
@@ -125,8 +134,8 @@ def public_blob(path: Path) -> bytes:
     The file may be a public key. Of a private one, OpenSSH's own format has the public key too,
     also if a passphrase protects it; else the file with `.pub` at the end of its name has it.
     """
-    lines = [line.strip() for line in path.read_text(errors="replace").splitlines()]
     try:
+        lines = [line.strip() for line in path.read_text(errors="replace").splitlines()]
         if lines and "BEGIN" not in lines[0]:
             return base64.b64decode(lines[0].split()[1])
         data = base64.b64decode("".join(line for line in lines if not line.startswith("-----")))
@@ -138,8 +147,16 @@ def public_blob(path: Path) -> bytes:
             return bytes(message.get_binary())
         public = path.with_name(path.name + ".pub")
         return public_blob(public) if public.exists() else b""
-    except (ValueError, IndexError):
+    except (OSError, ValueError, IndexError):
         return b""
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether a file exists, as far as this user can see it."""
+    try:
+        return path.exists()
+    except OSError:  # before Python 3.14: no permission to look into its folder
+        return False
 
 
 def agent_keys(socket_path: str) -> Iterable[paramiko.PKey]:
@@ -263,7 +280,8 @@ class PinnedHostKeys:
         self._renew = renew
         self._keys = KnownHosts()
         for path in self.paths:
-            if path.exists():
+            # As for ssh, one that cannot be read has no keys.
+            with contextlib.suppress(OSError):
                 for line in path.read_text(errors="replace").splitlines():
                     self._keys.add(line)
 

@@ -231,6 +231,8 @@ class _Reader:
         self._files.append(path)
         try:
             text = path.read_bytes().decode(errors="surrogateescape")
+        except (FileNotFoundError, IsADirectoryError):
+            return []  # a pattern of Include may match a folder, or a link to nothing
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from None
         sections = [_Section(None, [])]
@@ -509,7 +511,8 @@ def _canonical(settings: HostSettings) -> str:
     try:
         # An address in another form, such as 127.1. No name server is asked.
         found = socket.getaddrinfo(settings.address, None, flags=socket.AI_NUMERICHOST)
-        return str(found[0][4][0])
+        # With the scope of a link-local address, such as fe80::1%eth0.
+        return socket.getnameinfo(found[0][4], socket.NI_NUMERICHOST)[0]
     except (OSError, UnicodeError):
         address = settings.address.lower()
     requested = settings.get("canonicalizehostname", "no").lower()

@@ -16,6 +16,7 @@ from clusterctl.transport.target import Target
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 # HOST or HOST:PORT of a ProxyJump.
+MOST_JUMPS = 16
 _HOP = re.compile(r"\[?([^\[\]/]+?)\]?(?::(\d+))?/?")
 
 
@@ -114,7 +115,7 @@ class UserConfig:
         if not matched:
             raise UsageError(f"cannot read `ProxyJump {given}` of {behind[-1]}")
         host, port = matched.groups()
-        if host in behind:
+        if host in behind or len(behind) > MOST_JUMPS:
             raise UsageError(
                 f"{self.folder / 'config'} reaches {host} through itself",
                 f"begin the file with `Host {host}` and `ProxyJump none` below it",

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import paramiko
-from paramiko.common import MSG_CHANNEL_REQUEST
+from paramiko.common import MSG_CHANNEL_REQUEST, cMSG_CHANNEL_REQUEST
 
 from clusterctl.transport.dial import KeepAliveSocket
 from clusterctl.transport.target import Target
@@ -230,3 +230,17 @@ TunedTransport._channel_handler_table = {  # type: ignore[attr-defined]
     **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
     MSG_CHANNEL_REQUEST: _handle_request,
 }
+
+
+def send_signal(channel: Any, name: str) -> None:
+    """Ask the server to send a signal to the command (RFC 4254, section 6.9).
+
+    OpenSSH supports this since 7.9.
+    """
+    message = paramiko.Message()
+    message.add_byte(cMSG_CHANNEL_REQUEST)
+    message.add_int(channel.remote_chanid)
+    message.add_string("signal")
+    message.add_boolean(False)
+    message.add_string(name)
+    channel.transport._send_user_message(message)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,9 @@ def test_what_has_left_the_session_is_named(user_server):
         earlier = next(NUMBERS)
         connections.run(target, daemon.replace(str(number), str(earlier)))
         wait_until(lambda: sleepers(earlier), "the daemon runs")
+        # Processes are told apart by their start, in ticks of 10 ms.
+        then = time.monotonic()
+        wait_until(lambda: time.monotonic() > then + 0.03, "a later tick")
         errors: list[str] = []
 
         def run() -> None:
@@ -185,12 +189,24 @@ def test_a_lost_connection_is_no_proof(ssh_server):
         os.kill(*sleepers(number), signal.SIGKILL)
 
 
+@pytest.mark.parametrize("command", ["if then", "echo a; )", "set -x; true", "'", "exit 3"])
+def test_a_command_that_its_shell_cannot_parse_is_the_commands_own_error(ssh_server, command):
+    """A shell's message may show the line, and in it what tells the process."""
+    with ssh_server.connections() as connections:
+        ran = connections.run(ssh_server.target(), command)
+        assert ran.exit_status == {"set -x; true": 0, "exit 3": 3}.get(command, ran.exit_status)
+        assert connections.run(ssh_server.target(), "echo on").stdout == "on\n"
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_stderr_is_unchanged_however_it_is_cut(seed):
     rng = random.Random(seed)
     marker = StartMarker("bash")
     word = marker.command("true").split()[1].encode()
-    before = rng.choice([b"", b"motd\n", b"\0\xff" + word[:5], word[:-1], word[:3] * 3])
+    # With the same character at both ends, the word may be seen in what comes before it.
+    marker._word = word = word[:-1] + word[:1]
+    shown = b"bash: `echo " + word + b" $$ >&2'\n"
+    before = rng.choice([b"", b"motd\n", b"\0\xff" + word[:5], word[:-1], word[:3] * 3, shown])
     after = rng.choice([b"", b"x", word, word + b" 1\n", rng.randbytes(50)])
     data = before + word + b" 4711\n" + after
     cuts = sorted(rng.choices(range(len(data) + 1), k=rng.randrange(6)))

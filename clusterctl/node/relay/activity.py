@@ -22,7 +22,7 @@ NOTED_S = 1.0
 _WRITTEN = 9
 
 
-class Step(NamedTuple):
+class FileStep(NamedTuple):
     """What a thread is doing, on which path, and since when by the monotonic clock."""
 
     name: str = ""
@@ -30,7 +30,7 @@ class Step(NamedTuple):
     since: float = 0.0
 
 
-class Activity:
+class FileActivity:
     """The steps of all threads. `moves` changes with each step that begins or goes on.
 
     `arrived` counts the bytes that have come from other relays, those of blocks that are not whole
@@ -40,7 +40,7 @@ class Activity:
     """
 
     def __init__(self) -> None:
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, FileStep] = {}
         self._disks: set[int] = set()
         self._moves = 0
         self.arrived = 0
@@ -48,7 +48,7 @@ class Activity:
     def begin(self, name: str, path: Path) -> None:
         """Record what this thread is doing from here on."""
         self._moves += 1
-        self._steps[threading.get_ident()] = Step(name, path, time.monotonic())
+        self._steps[threading.get_ident()] = FileStep(name, path, time.monotonic())
 
     def writes_to(self, path: Path) -> None:
         """Record that the disk of a path is written to. Raises OSError.
@@ -67,12 +67,12 @@ class Activity:
         self._moves += 1
         self._steps.pop(threading.get_ident(), None)
 
-    def longest(self) -> Step:
+    def longest(self) -> FileStep:
         """Return the step that has lasted longest; an empty one if none has lasted NOTED_S."""
-        step = min(list(self._steps.values()), key=lambda one: one.since, default=Step())
-        return step if step.name and time.monotonic() - step.since >= NOTED_S else Step()
+        step = min(list(self._steps.values()), key=lambda one: one.since, default=FileStep())
+        return step if step.name and time.monotonic() - step.since >= NOTED_S else FileStep()
 
-    def moves(self, step: Step) -> int:
+    def moves(self, step: FileStep) -> int:
         """Return a number that changes while anything goes on. `step` is the longest one.
 
         A call that has data written to disk tells nothing before its end, which may take minutes:
@@ -125,4 +125,4 @@ def _taken_by_server(mount: str) -> int:
 
 
 # A relay is a process of its own.
-ACTIVITY = Activity()
+ACTIVITY = FileActivity()

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from clusterctl.node.relay import activity
-from clusterctl.node.relay.activity import READ, SYNC, WRITE, Activity, Step
+from clusterctl.node.relay.activity import READ, SYNC, WRITE, FileActivity, FileStep
 
 
 @pytest.fixture
@@ -20,22 +20,22 @@ def clock(monkeypatch):
 
 
 def test_the_longest_step_is_told_and_short_ones_are_not(clock):
-    doing = Activity()
+    doing = FileActivity()
     doing.begin(READ, b"/data/a")
     begun = threading.Thread(target=doing.begin, args=(WRITE, b"/data/b"))
     clock.append(100.5)
     begun.start()
     begun.join()
-    assert doing.longest() == Step()
+    assert doing.longest() == FileStep()
     clock.append(101.0)
-    assert doing.longest() == Step(READ, b"/data/a", 100.0)
+    assert doing.longest() == FileStep(READ, b"/data/a", 100.0)
     doing.end()
     clock.append(101.5)
-    assert doing.longest() == Step(WRITE, b"/data/b", 100.5)
+    assert doing.longest() == FileStep(WRITE, b"/data/b", 100.5)
 
 
 def test_each_piece_is_a_move_and_a_hang_is_none(clock):
-    doing = Activity()
+    doing = FileActivity()
     told = []
     for act in (lambda: doing.begin(READ, "x"), doing.go_on, doing.end, lambda: None):
         act()
@@ -47,7 +47,7 @@ def test_each_piece_is_a_move_and_a_hang_is_none(clock):
 def test_what_a_disk_has_written_is_a_move_of_a_step_that_waits_for_it(
     clock, tmp_path, monkeypatch
 ):
-    doing = Activity()
+    doing = FileActivity()
     doing.writes_to(os.fspath(tmp_path))
     doing.begin(SYNC, "/data/x")
     clock.append(101.0)
@@ -56,7 +56,7 @@ def test_what_a_disk_has_written_is_a_move_of_a_step_that_waits_for_it(
     monkeypatch.setattr(activity, "_written", lambda device: next(written))
     one, two, three = (doing.moves(step) for _ in range(3))
     assert one != two == three
-    assert doing.moves(Step(READ, "/data/y", 100.0)) < one
+    assert doing.moves(FileStep(READ, "/data/y", 100.0)) < one
 
 
 def test_what_this_machines_disk_has_written_is_known(tmp_path):
