@@ -200,6 +200,8 @@ class EndMessage:
         left_s = self._end.left_s if self._end else None
         if left_s is None:
             return ""
+        # A node that boots for long has this time from its login on, as its user has.
+        left_s = max(left_s, self._launcher.timeouts.least_left_s)
         # The shell reads the rest of its script from stdin, which the command must not.
         return f"{guard_end_command(left_s, self._lifetime_s)} </dev/null >/dev/null 2>&1 || :\n"
 

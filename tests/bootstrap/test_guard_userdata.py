@@ -100,7 +100,7 @@ def test_nothing_to_guard_leaves_it_alone(own):
 
 
 def test_what_does_not_fit_beside_a_script_of_the_users_is_refused():
-    own = b"#!/bin/sh\n" + base64.b64encode(os.urandom(2400))
+    own = b"#!/bin/sh\n" + base64.b64encode(os.urandom(2200))
     made = with_guard(own, SETTINGS)
     assert len(made) <= MAX_BYTES
     assert parts(made)[1][1] == own

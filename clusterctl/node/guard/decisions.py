@@ -15,10 +15,16 @@ WARN_AT_S = (60.0, 5 * 60.0, 10 * 60.0, 30 * 60.0)
 
 
 def left_s(settings: GuardSettings, now: Moment) -> float | None:
-    """Return the seconds until the machine ends; None without a limit."""
-    if settings.lifetime_s is None:
+    """Return the seconds until the machine ends; None without a limit, or with one by a wall clock
+    that is not trusted."""
+    ends = []
+    if settings.lifetime_s is not None:
+        ends.append(settings.lifetime_s - now.used_s)
+    if settings.ends_at is not None and now.trusted:
+        ends.append(settings.ends_at - now.wall)
+    if not ends:
         return None
-    left = settings.lifetime_s - now.used_s
+    left = min(ends)
     was_over_at_boot = left + now.boot_s <= 0
     return GRACE_S - now.boot_s if was_over_at_boot else left
 
@@ -111,13 +117,14 @@ def interval_s(limit: float) -> float:
 
 
 def next_idleness(
-    before: Idleness | None, now_s: float, is_busy: bool, interval: float
+    before: Idleness | None, began_s: float, now_s: float, is_busy: bool, interval: float
 ) -> Idleness:
-    """Return the idleness after a check. If the machine was suspended between two checks, the time
-    of the suspension does not count as idle: the count starts again."""
+    """Return the idleness after a check, which took from `began_s` to `now_s`. If the machine was
+    suspended between two checks, the time of the suspension does not count as idle: the count
+    starts again."""
     if is_busy:
         return Idleness(None, now_s)
-    if before is None or before.since is None or now_s - before.looked_at > 3 * interval + 60:
+    if before is None or before.since is None or began_s - before.looked_at > 3 * interval + 60:
         return Idleness(now_s, now_s)
     return Idleness(before.since, now_s)
 

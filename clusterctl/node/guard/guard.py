@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,8 @@ class IdleWatch:
     in its own thread, so that an nvidia-smi or a network that hangs does not delay the deadline.
 
     `given_up` are the workers that have not answered for long. They do not count, and decide for
-    themselves. `clock` is the boot clock.
+    themselves. Neither does it count for longer whether GPUs are used that do not say so. `clock`
+    is the boot clock.
     """
 
     def __init__(self, place: GuardFiles, clock: Callable[[], float] = boot_s) -> None:
@@ -103,6 +104,7 @@ class IdleWatch:
         self._role: object = None
         self._since = self._asked_at = float("-inf")
         self._answered_at: dict[Worker, float] = {}
+        self._unknown_since: dict[str, float] = {}
         self._alone = False
         self.given_up: set[Worker] = set()
         self.limit: float | None = None
@@ -115,17 +117,25 @@ class IdleWatch:
         self._announce_alone(settings)
         if limit is None:
             self._idleness, self.report = None, {}
+            self._forget()
             return TICK_S, ""
-        interval = decisions.interval_s(limit)
+        interval, began_s = decisions.interval_s(limit), self._clock()
         busy = self._busy(settings)
         now_s = self._clock()
-        self._idleness = decisions.next_idleness(self._idleness, now_s, bool(busy), interval)
+        self._idleness = decisions.next_idleness(
+            self._idleness, began_s, now_s, bool(busy), interval
+        )
         since = self._idleness.since
         for_s = 0.0 if since is None else now_s - since
         self.report = {"idle_for_s": round(for_s, 1), "busy": busy, "looked_at": time.time()}
         if since is None or for_s < limit:
             return interval, ""
         return interval, f"idle for {for_s / 60:.0f} minutes: no job, no login, quiet GPUs"
+
+    def _forget(self, workers: Collection[Worker] = ()) -> None:
+        """Forget all but these workers: one that comes back later has not been silent meanwhile."""
+        self._answered_at = {one: at for one, at in self._answered_at.items() if one in workers}
+        self.given_up &= set(workers)
 
     def _unasked_s(self, settings: GuardSettings) -> float:
         """Return for how long the head node has not asked this node, since it has its role."""
@@ -146,7 +156,8 @@ class IdleWatch:
         self._alone = alone
 
     def _busy(self, settings: GuardSettings) -> list[str]:
-        found = self._compare(settings.name, look(not settings.erases_store))
+        self._forget(settings.workers)
+        found = self._compare(settings, settings.name, look(not settings.erases_store))
         is_due = self._clock() - self._asked_at >= decisions.ASK_AT_LEAST_S
         if settings.index == 0 and (not found or is_due):
             self._asked_at = self._clock()
@@ -154,7 +165,7 @@ class IdleWatch:
                 if isinstance(answer, NodeActivity):
                     self._answered_at[worker] = self._clock()
                     self.given_up.discard(worker)
-                    found += self._compare(worker.name, answer)
+                    found += self._compare(settings, worker.name, answer)
                 elif not self._is_given_up(settings, worker):
                     # A worker that does not answer may be computing, so it counts as busy.
                     found.append(f"{worker.name}: {answer}")
@@ -172,10 +183,18 @@ class IdleWatch:
             )
         return worker in self.given_up
 
-    def _compare(self, name: str, now: NodeActivity) -> list[str]:
+    def _compare(self, settings: GuardSettings, name: str, now: NodeActivity) -> list[str]:
         before = self._before.get(name)
         self._before[name] = now
-        return decisions.reasons(name, before, now)
+        found = decisions.reasons(name, before, now)
+        if not now.unknown:
+            self._unknown_since.pop(name, None)
+            return found
+        # A GPU that fell off the bus does not keep the cluster running for ever.
+        unknown_s = self._clock() - self._unknown_since.setdefault(name, self._clock())
+        if not decisions.is_cut_off(settings, unknown_s):
+            found += [f"{name}: {reason}" for reason in now.unknown]
+        return found
 
 
 class Guard:
@@ -216,7 +235,8 @@ class Guard:
         self._settings.refresh()
         settings = self._settings.value
         if not settings.guards:
-            return False
+            # Settings that cannot be read may come back: a damaged file is no order to end.
+            return bool(self._settings.problem) and self._place.settings.exists()
         now = self._clock.read()
         left = decisions.left_s(settings, now)
         self._warn(left)
@@ -284,18 +304,22 @@ class Guard:
     def _watch_idleness(self) -> float:
         settings = self._settings.value
         pause_s, why = self._idle.step(settings)
-        if why and not self.ending:
+        # Asking the workers takes time, in which a job or a login may begin here.
+        if why and not self.ending and not look(not settings.erases_store).busy:
             self._end_workers(settings, why)
-            self._end(why)
+            # `up` may have changed the limits meanwhile, and what EC2 does at a power-off.
+            if self._settings.value == settings:
+                self._end(why)
         return pause_s
 
     def _end_workers(self, settings: GuardSettings, why: str) -> None:
         """Switch the workers off before the head node. The attempts for one that cannot be reached
-        end after a few minutes, because the head node costs money meanwhile."""
+        end after a few minutes, because the head node costs money meanwhile, and when the settings
+        change."""
         # One that has not answered for long may compute: it decides for itself.
         untold = [one for one in settings.workers if one not in self._idle.given_up]
         deadline_s = time.monotonic() + WORKERS_OFF_TIMEOUT_S
-        while untold:
+        while untold and self._settings.value == settings:
             untold = workers.power_off(settings, untold, why)
             if untold and time.monotonic() > deadline_s:
                 names = " ".join(worker.name for worker in untold)
@@ -339,8 +363,10 @@ def main() -> None:
         guard(GuardFiles(*arguments), sys.argv[0])
     elif command == "look":
         place = GuardFiles(*arguments)
+        found = look(not SettingsFile(place).value.erases_store)
+        # Only now: the head node does not count one that does not answer as asked.
         put(place.asked, json.dumps({"at_s": boot_s()}) + "\n")
-        print(json.dumps(look(not SettingsFile(place).value.erases_store).as_data()))
+        print(json.dumps(found.as_data()))
     elif command == "off":
         print("off", flush=True)
         announce(GuardFiles(), f"this machine is switched off now: {' '.join(arguments)}")
@@ -369,7 +395,7 @@ def check(
     settings = parse_settings(read_text(file))
     if left_s is not None:
         end = decisions.end(BootClock(place).used_s(), left_s, lifetime_s)
-        if not put(file, replace(settings, lifetime_s=end).text()):
+        if not put(file, replace(settings, lifetime_s=end, ends_at=None).text()):
             raise OSError("it cannot be written")
 
 

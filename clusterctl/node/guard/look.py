@@ -43,11 +43,12 @@ class JobProcess:
 @dataclass(frozen=True)
 class NodeActivity:
     """A node's activity: why it is busy, and the processor seconds of its processes, at `at_s` of
-    the boot clock."""
+    the boot clock. `unknown` is why it is not known whether its GPUs are used."""
 
     busy: tuple[str, ...]
     cpu_s: float
     at_s: float
+    unknown: tuple[str, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -57,7 +58,10 @@ def parse_activity(data: dict[str, Any]) -> NodeActivity:
     """Parse the activity of another node. Raises ValueError."""
     try:
         return NodeActivity(
-            tuple(map(str, data["busy"])), float(data["cpu_s"]), float(data["at_s"])
+            tuple(map(str, data["busy"])),
+            float(data["cpu_s"]),
+            float(data["at_s"]),
+            tuple(map(str, data.get("unknown", ()))),
         )
     except (KeyError, TypeError) as wrong:
         raise ValueError(f"not what a guard prints: {wrong}") from None
@@ -70,11 +74,14 @@ def look(keeps_store: bool) -> NodeActivity:
     """
     processes = all_processes()
     busy = [*jobs(processes), *logins(processes, os.getpid())]
+    unknown: list[str] = []
     if not busy:
-        busy = gpus() or (stored() if keeps_store else [])
+        busy, unknown = gpus()
+        busy += stored() if keeps_store and not busy else []
     # The time of a process that has ended is in its parent's.
     cpu_s = sum(process.cpu_s for process in processes.values())
-    return NodeActivity(tuple(busy), round(cpu_s, 2), time.clock_gettime(time.CLOCK_BOOTTIME))
+    at_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return NodeActivity(tuple(busy), round(cpu_s, 2), at_s, tuple(unknown))
 
 
 def all_processes() -> dict[int, JobProcess]:
@@ -141,28 +148,27 @@ def ancestors(processes: dict[int, JobProcess], pid: int) -> set[int]:
     return line
 
 
-def gpus() -> list[str]:
-    """Return why GPUs make this node busy, by nvidia-smi. Without that program there are none."""
-    busy = []
+def gpus() -> tuple[list[str], list[str]]:
+    """Return why GPUs make this node busy, by nvidia-smi, and why that is not known. Without that
+    program there are none."""
     style = "--format=csv,noheader,nounits"
     try:
         status, said = run(["nvidia-smi", "--query-gpu=utilization.gpu", style], SMI_TIMEOUT_S)
         if status:
             # NVIDIA's image has the program also on a machine without a GPU, where it fails.
-            return [f"nvidia-smi fails: {_last(said)}"] if has_nvidia_card() else []
+            return [], [f"nvidia-smi fails: {_last(said)}"] if has_nvidia_card() else []
         at = [int(word) for word in said.split() if word.isdigit()]
-        if at and max(at) >= BUSY_GPU_PERCENT:
-            busy.append(f"a GPU is used, {max(at)} %")
+        busy = [f"a GPU is used, {max(at)} %"] if at and max(at) >= BUSY_GPU_PERCENT else []
         status, said = run(["nvidia-smi", "--query-compute-apps=pid", style], SMI_TIMEOUT_S)
-        if status == 0 and any(word.isdigit() for word in said.split()):
-            busy.append("a process uses a GPU")
-        elif status:
-            busy.append(f"nvidia-smi fails: {_last(said)}")
     except FileNotFoundError:
-        return []
+        return [], []
     except OSError as hangs:
-        busy.append(f"nvidia-smi: {hangs}")
-    return busy
+        return [], [f"nvidia-smi: {hangs}"]
+    if status:
+        return busy, [f"nvidia-smi fails: {_last(said)}"]
+    if any(word.isdigit() for word in said.split()):
+        busy.append("a process uses a GPU")
+    return busy, []
 
 
 def stored(folder: str = STORE) -> list[str]:

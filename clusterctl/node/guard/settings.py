@@ -31,7 +31,8 @@ class GuardSettings:
     does when the machine switches itself off: `stop` keeps the disks, `terminate` deletes them;
     empty if it is not known. `erases_store` is set if idleness may stop a node with data on its
     instance store, which that erases. `block_ends_at` is the Unix time at which EC2 begins to
-    terminate the machines of its Capacity Block.
+    terminate the machines of its Capacity Block. `ends_at` is a Unix time at which the machine
+    ends, in the files of earlier versions: it holds until `up` or `start` tells a lifetime.
     """
 
     cluster: str
@@ -45,10 +46,11 @@ class GuardSettings:
     at_power_off: str = ""
     block_ends_at: float | None = None
     erases_store: bool = False
+    ends_at: float | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError if a value is invalid."""
-        for name in ("lifetime_s", "idle_s", "block_ends_at"):
+        for name in ("lifetime_s", "idle_s", "block_ends_at", "ends_at"):
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and 0 < value < 1e12):
                 raise ValueError(f"{name} is not a time: {value!r}")
@@ -70,7 +72,8 @@ class GuardSettings:
     @property
     def guards(self) -> bool:
         """Whether any limit is set."""
-        return any((self.lifetime_s, self.idle_s, self.spot, self.block_ends_at))
+        ends = (self.lifetime_s, self.ends_at, self.block_ends_at)
+        return any((*ends, self.idle_s, self.spot))
 
     @property
     def power_off_effect(self) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.node.guard.clock import Jumps, Moment
+from clusterctl.node.guard import guard
+from clusterctl.node.guard.clock import GuardFiles, Jumps, Moment
 from clusterctl.node.guard.decisions import (
     GRACE_S,
     Idleness,
@@ -20,7 +23,7 @@ from clusterctl.node.guard.decisions import (
     warning,
 )
 from clusterctl.node.guard.look import JobProcess, NodeActivity, jobs, logins, parse_activity
-from clusterctl.node.guard.settings import GuardSettings, Worker
+from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.node.guard.spot import is_rank_0
 from clusterctl.node.guard.workers import ssh_argv
 
@@ -141,7 +144,7 @@ def test_the_interval_between_checks(limit, expected):
     ],
 )
 def test_idle_since(before, now_s, is_busy, since):
-    assert next_idleness(before, now_s, is_busy, 10) == Idleness(since, now_s)
+    assert next_idleness(before, now_s, now_s, is_busy, 10) == Idleness(since, now_s)
 
 
 def quiet(cpu_s: float, at_s: float) -> NodeActivity:
@@ -271,3 +274,43 @@ def test_the_end_of_a_capacity_block_is_announced_in_time(left, due):
 )
 def test_which_rank_saves(environ, is_0):
     assert is_rank_0(environ) == is_0
+
+
+def test_an_end_that_an_earlier_version_told_holds_until_another_one_is_told():
+    old = parse_settings('{"cluster": "demo", "ends_at": 2000.0, "idle_s": 60}')
+    assert old.guards
+    assert parse_settings(replace(old, index=3).text()).ends_at == 2000.0
+    assert left_s(old, Moment(1400.0, 100.0, 100.0)) == 600.0
+    assert left_s(old, Moment(1400.0, 100.0, 100.0, trusted=False)) is None
+    assert left_s(replace(old, lifetime_s=200.0), Moment(1400.0, 100.0, 100.0)) == 100.0
+
+
+def test_gpus_that_do_not_say_whether_they_are_used_keep_no_cluster_for_ever(tmp_path, monkeypatch):
+    """A GPU that has fallen off the bus: nvidia-smi fails from then on."""
+    now = [0.0]
+    lost = ("nvidia-smi fails: Unable to determine the device handle",)
+    monkeypatch.setattr(guard, "look", lambda keeps_store: NodeActivity((), 0.0, now[0], lost))
+    watch = guard.IdleWatch(GuardFiles(str(tmp_path)), clock=lambda: now[0])
+    settings = GuardSettings("demo", index=0, idle_s=1800.0, user="root")
+    why = ""
+    while not why:
+        pause_s, why = watch.step(settings)
+        now[0] += pause_s
+        assert now[0] < 4 * 3600
+    assert now[0] > 1800 + 3600, "it counts as use at first"
+
+
+def test_a_check_that_takes_long_is_no_suspension(tmp_path, monkeypatch):
+    now = [0.0]
+
+    def look(keeps_store):
+        now[0] += 300.0
+        return NodeActivity((), 0.0, now[0])
+
+    monkeypatch.setattr(guard, "look", look)
+    watch = guard.IdleWatch(GuardFiles(str(tmp_path)), clock=lambda: now[0])
+    why = ""
+    while not why:
+        pause_s, why = watch.step(GuardSettings("demo", index=0, idle_s=1800.0, user="root"))
+        now[0] += pause_s
+        assert now[0] < 7200
