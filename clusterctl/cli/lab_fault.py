@@ -203,6 +203,12 @@ def capacity(type: str, zone: str, machines: int) -> None:
 )
 @click.option("--spot", "spot_s", type=Duration(none=True), help="Until spot requests are shown.")
 @click.option(
+    "--places",
+    "places_s",
+    type=Duration(none=True),
+    help="Until the free places of reservations are shown.",
+)
+@click.option(
     "--reordered/--in-order",
     default=None,
     help="Half of the reads show what there is at once: an answer may be older than the last.",

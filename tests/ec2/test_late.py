@@ -8,7 +8,7 @@ from clusterctl.lab.faults.kinds import Lag
 from clusterctl.lab.faults.store import FAULTS
 from tests.moto_ec2 import NEW_IMAGE
 
-KINDS = ("tags", "states", "addresses", "groups", "volumes", "spot")
+KINDS = ("tags", "states", "addresses", "groups", "volumes", "spot", "places")
 
 
 @pytest.fixture
@@ -113,6 +113,31 @@ def test_volumes(client, late):
     there = {one["VolumeId"]: one["Size"] for one in client.describe_volumes()["Volumes"]}
     assert there == {volume: 500, more: 8}
     assert len(client.describe_volumes_modifications()["VolumesModifications"]) == 1
+
+
+def test_the_places_of_a_reservation(client, late):
+    made = client.create_capacity_reservation(
+        InstanceType="t3.micro",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-east-1a",
+        InstanceCount=1,
+        InstanceMatchCriteria="targeted",
+    )["CapacityReservation"]["CapacityReservationId"]
+
+    def free() -> int:
+        found = client.describe_capacity_reservations(CapacityReservationIds=[made])
+        return int(found["CapacityReservations"][0]["AvailableInstanceCount"])
+
+    into = {"CapacityReservationTarget": {"CapacityReservationId": made}}
+    placed = {"CapacityReservationSpecification": into}
+    id = launched(client, Placement={"AvailabilityZone": "us-east-1a"}, **placed)
+    await_state(client, id, "running")
+    late("places")
+    client.terminate_instances(InstanceIds=[id])
+    await_state(client, id, "terminated")
+    assert free() == 0
+    late("places", 0.0)
+    assert free() == 1
 
 
 def test_spot_requests(client, late):

@@ -19,7 +19,7 @@ from moto.ec2.utils import (
     random_id,
 )
 
-from clusterctl.lab.ec2 import capacity
+from clusterctl.lab.ec2 import capacity, late
 from clusterctl.lab.ec2.completion import add
 from clusterctl.lab.ec2.filters import matches
 from clusterctl.lab.ec2.instance_types import offered_zones
@@ -119,6 +119,13 @@ def reserved_beside(backend: Any) -> list[tuple[str, int]]:
         for one in reservations(backend).values()
         if one.kind == "default"
     ]
+
+
+# EC2 shows the place of a terminated instance as free only minutes later (EC2 user guide, "Launch
+# instances using Capacity Blocks").
+late.PARTS["places"] = lambda backend: {
+    id: available(backend, one) for id, one in reservations(backend).items()
+}
 
 
 class ReservationRule(Rule):
@@ -248,7 +255,7 @@ def describe(backend: Any, one: CapacityReservation) -> dict[str, Any]:
         "AvailabilityZone": one.zone,
         "Tenancy": "default",
         "TotalInstanceCount": one.count if one.state in ("active", "scheduled") else 0,
-        "AvailableInstanceCount": available(backend, one),
+        "AvailableInstanceCount": (late.shown("places") or {}).get(one.id, available(backend, one)),
         "EbsOptimized": False,
         "EphemeralStorage": False,
         "State": one.state,

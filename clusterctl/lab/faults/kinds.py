@@ -146,8 +146,8 @@ class Lag:
 
     `visible_s` is for new instances and `console_s` for consoles. The others are for what has
     changed: tags, the states of instances, elastic addresses and who has them, security groups,
-    volumes, spot requests. `reordered`: half of the reads show what there is at once, so that an
-    answer may be older than the one before it.
+    volumes, spot requests, the free places of reservations. `reordered`: half of the reads show
+    what there is at once, so that an answer may be older than the one before it.
     """
 
     visible_s: float | None = None
@@ -158,6 +158,7 @@ class Lag:
     groups_s: float | None = None
     volumes_s: float | None = None
     spot_s: float | None = None
+    places_s: float | None = None
     reordered: bool | None = None
 
     def __post_init__(self) -> None:
