@@ -28,7 +28,7 @@ from clusterctl.ec2.launch.execution import CapacityTimeout, carry_out
 from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
 from clusterctl.ec2.launch.preflight import AWAITED, check_twins
-from clusterctl.ec2.money.costs import passed_end
+from clusterctl.ec2.money.costs import format_limits, passed_end
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.costs import note_spent, record_removal_cost, spending_of
 from clusterctl.operations.guards import with_complete_user_data
@@ -170,6 +170,12 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     if plan.missing or plan.stopped:
         awake = [one for one in plan.seen.instances if one.node.state in AWAKE]
         progress.awake_before = frozenset(one.node.instance_id for one in awake)
+    # A node that cannot be told its new end must not lose its disk at the old one. `update_guards`
+    # sets this back where a node was told.
+    other = format_limits(plan.spec.limits)
+    changed = [one for one in plan.seen.instances if one.limits_text not in ("", other)]
+    kept = [one.node.instance_id for one in changed if one.market is not Market.SPOT]
+    set_at_power_off(client, kept, "stop")
     instances = carry_out(
         *(client, plan, folder.launch, creations_of(launcher), progress.step),
         max(0.0, launcher.capacity_timeout_s - waited_s),
