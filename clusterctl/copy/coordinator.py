@@ -183,7 +183,7 @@ class Coordinator:
 
     def _has_gap(self, peer: Peer, told: Gap) -> None:
         if peer.gap is None and peer in self.net.order:
-            peer.gap, peer.data_at, peer.connected = told, self.now, True
+            peer.gap, peer.data_at = told, self.now
             peer.warn(told.warnings)
             if peer.state is PeerState.COMPARING:
                 peer.state = PeerState.CHAIN
@@ -320,8 +320,8 @@ class Coordinator:
     def _relink(self) -> None:
         for peer, wanted in list(self.net.wanted_links()):
             if wanted is None:
-                # One that has had a connection waits until it may try again.
-                if not peer.connected:
+                # One that has got something waits until it may try again.
+                if peer.never_reached(peer.unreachable):
                     self._fail(peer, failures.unreachable_error(peer.name, peer.unreachable))
             elif wanted != peer.upstream:
                 self._link(peer, wanted)

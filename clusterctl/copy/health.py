@@ -21,7 +21,7 @@ LAG_S = 1.0
 EVEN_SHARE = 0.8
 # How often the first node may be tried at the end of the chain.
 ROTATIONS = 2
-# How many orders to connect to the source a node may get in vain, if it never had any connection.
+# How many orders to connect to the source a node may get in vain, if it never reached it.
 SOURCE_RETRIES = 2
 
 
@@ -51,7 +51,8 @@ class Health:
     def lost(self, peer: Peer, now: float, told: Lost) -> None:
         """Record a report of `peer` about its upstream. Ignored for previous upstreams."""
         if told.upstream and told.upstream == peer.upstream:
-            peer.connected = peer.connected or told.worked
+            if told.worked:
+                peer.connected_to.add(told.upstream)
             self._losses[peer.name] = _Loss(told, now)
 
     def look(self, now: float) -> None:
@@ -317,7 +318,7 @@ class Health:
             self._cannot_pull(child, upstream, loss, now)
             return
         child.source_losses += 1
-        if not child.connected and child.source_losses > SOURCE_RETRIES:
+        if child.never_reached([SOURCE]) and child.source_losses > SOURCE_RETRIES:
             child.avoid(SOURCE, loss.why, now + self._timeouts.avoid_s)
         child.upstream = ""  # the coordinator repeats the order to pull
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -73,8 +73,8 @@ class Peer:
     or a node with the same upstream was; `ordered_at` when it was last told from whom to pull.
     `moved_at` is when something last went on in it. `slow_under` are the upstreams under which it
     was slow. `unreachable` maps upstreams that it avoids to the reason, until the time in
-    `avoids_until`; it has no connection to those in `cut_off_from`. `connected`: it has had a
-    connection to some upstream. `cut` is why it has none to its present one, if that is known.
+    `avoids_until`; it has no connection to those in `cut_off_from`, and has said that it had one to
+    those in `connected_to`. `cut` is why it has none to its present one, if that is known.
     `damaged` counts its reports of damaged blocks since it had so many blocks.
     """
 
@@ -99,7 +99,7 @@ class Peer:
     cut_off_from: set[str] = field(default_factory=set)
     source_losses: int = 0
     damaged: tuple[int, int] = (0, 0)
-    connected: bool = False
+    connected_to: set[str] = field(default_factory=set)
     cut: str = ""
     moves: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -134,7 +134,7 @@ class Peer:
         before = self.progress or Progress()
         if (told.bytes, told.blocks, told.arrived) > (self.bytes, self.blocks, before.arrived):
             self.data_at = self.moved_at = now
-            self.source_losses, self.connected, self.cut = 0, True, ""
+            self.source_losses, self.cut = 0, ""
         if (told.step, told.path, told.moves) != (before.step, before.path, before.moves):
             self.moved_at = now
         self.progress = told
@@ -152,6 +152,10 @@ class Peer:
     def avoid(self, upstream: str, why: str, until: float) -> None:
         """Record that it cannot pull from an upstream, until a time."""
         self.unreachable[upstream], self.avoids_until[upstream] = why, until
+
+    def never_reached(self, upstreams: Iterable[str]) -> bool:
+        """Return whether nothing ever came to it, nor could it connect to any of these."""
+        return not (self.gap or self.bytes) and self.connected_to.isdisjoint(upstreams)
 
     def report_damage(self) -> int:
         """Count a report of a damaged block; return how many came while no block did."""

@@ -143,7 +143,6 @@ def fetch_manifest(caller: Caller, upstream: Upstream, digest: str) -> bytes:
     Waits while the upstream does not have it yet.
     """
     link = caller.dial(upstream)
-    link.carries_data = True
     try:
         while True:
             caller.waits(link)
@@ -154,6 +153,7 @@ def fetch_manifest(caller: Caller, upstream: Upstream, digest: str) -> bytes:
                 break
         if length > MOST_MANIFEST:
             raise PeerError("its manifest is too large", "corrupt")
+        link.carries_data = True
         blob = link.read(length)
     finally:
         caller.drop(link)

@@ -118,7 +118,7 @@ def test_a_job_keeps_it_up_until_it_ends(launch):
     node.is_off(0)
 
 
-@pytest.mark.parametrize("worker", [0, 1])
+@pytest.mark.parametrize("worker", [pytest.param(0, marks=pytest.mark.all), 1])
 def test_data_on_an_instance_store_keeps_all_up_unless_the_user_gives_it_up(launch, worker):
     cluster = launch(worker + 1, instance_type="g5.xlarge")
     cluster.joined()
