@@ -65,7 +65,8 @@ def test_every_host_is_dialled_from_here_with_keep_alives(mpirun, hosts, tmp_pat
     calls.mkdir()
     # All have to be called before one of them fails, because mpirun gives up at the first failure.
     agent.write_text(
-        f'#!/bin/sh\necho "$*" >{calls}/$$\n'
+        # Counted only once it is written: the last one to be called ends the others.
+        f'#!/bin/sh\necho "$*" >{tmp_path}/$$ && mv {tmp_path}/$$ {calls}/$$\n'
         f"while [ $(ls {calls} | wc -l) -lt {hosts} ] && [ -e {agent} ]; do sleep 0.2; done\n"
         "exit 1\n"
     )
