@@ -76,7 +76,7 @@ def damaged_error(host: str, times: int) -> ClusterctlError:
     """Return the error for a node to which the same blocks come damaged again and again."""
     return CommandFailed(
         host,
-        f"blocks that it lacks came damaged {times} times in a row, also from the source",
+        f"blocks came damaged {times} times, and none came whole in between",
         "a file that is rewritten all the time, or a machine's memory or network card: copy again "
         "when nobody writes to SRC; look at dmesg there and here",
     )

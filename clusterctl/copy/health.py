@@ -86,8 +86,9 @@ class Health:
         """Return whether a node has got nothing for `give_up_s`, though its upstream has more."""
         limit_s = self._timeouts.give_up_s
         since = max(peer.data_at, peer.joined_at)
-        if not peer.upstream or peer.cut:  # it has tried, and goes on trying
-            return bool(peer.unreachable or peer.cut) and now - since >= limit_s
+        is_cut = bool(peer.cut) and now - peer.cut_at < self._timeouts.cut_holds_s
+        if not peer.upstream or is_cut:  # it has tried, and goes on trying
+            return bool(peer.unreachable or is_cut) and now - since >= limit_s
         return self._is_starved(peer, since, now, limit_s, 4 * limit_s)
 
     def _feed_starved(self, now: float) -> None:
@@ -313,7 +314,7 @@ class Health:
 
     def _cut_off(self, child: Peer, upstream: Peer, loss: _Loss, now: float) -> None:
         """Link a node anew that has no connection to its upstream."""
-        child.cut = loss.why
+        child.cut, child.cut_at = loss.why, now
         if upstream.name != SOURCE:
             self._cannot_pull(child, upstream, loss, now)
             return

@@ -59,6 +59,7 @@ class CopyTimeouts:
     worth_s: float = 20.0  # time that must be left of the copy for such a trial
     give_up_s: float = 120.0  # without data, until a node has failed whose upstream has more
     hung_s: float = 120.0  # in one step, with nothing going on, until a relay has failed
+    cut_holds_s: float = 20.0  # that a report of no connection holds: it is repeated while it is so
     cut_s: float = 2.0  # without any connection to its upstream, until a node is linked anew
     starved_s: float = 15.0  # without data, until a node whose upstream has some is linked anew
     avoid_s: float = 30.0  # that a node avoids an upstream from which it could not pull
@@ -74,8 +75,8 @@ class Peer:
     `moved_at` is when something last went on in it. `slow_under` are the upstreams under which it
     was slow. `unreachable` maps upstreams that it avoids to the reason, until the time in
     `avoids_until`; it has no connection to those in `cut_off_from`, and has said that it had one to
-    those in `connected_to`. `cut` is why it has none to its present one, if that is known.
-    `damaged` counts its reports of damaged blocks since it had so many blocks.
+    those in `connected_to`. `cut` is why it had none to its upstream when that was last found, at
+    `cut_at`. `damaged` has its number of blocks, and how many reports of damaged ones came since.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Peer:
     damaged: tuple[int, int] = (0, 0)
     connected_to: set[str] = field(default_factory=set)
     cut: str = ""
+    cut_at: float = 0.0
     moves: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     _window: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=256))

@@ -397,6 +397,19 @@ def test_a_node_that_loses_its_source_for_good_fails_in_the_end_with_the_reason(
     assert world.relinks < 100
 
 
+def test_a_cut_that_is_over_is_no_reason_to_fail():
+    """The source then has nothing for the node for longer than a node may get nothing."""
+    world, name = linked(rate=MIB)
+    world.nodes[name].blocked = {SOURCE}
+    while not world.coordinator.net.peers[name].cut:
+        world.step()
+    world.nodes[name].blocked = set()
+    world.source.up, world.source.reads_slowly = 0.0, True
+    world.at(world.elapsed_s + 200.0, World.read_fast)
+    world.run(1000)
+    world.check()
+
+
 def test_damage_from_the_source_that_comes_again_and_again_ends():
     world, name = linked(rate=MIB)
     node = world.nodes[name]
