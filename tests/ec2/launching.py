@@ -125,11 +125,16 @@ class Launches:
 
 
 # To make a client takes as long as a launch.
-single_attempts = functools.lru_cache(maxsize=1)(execution.without_retries)
+single_attempts = functools.lru_cache(maxsize=2)(execution.without_retries)
 
 
 @pytest.fixture
 def launches(client, tmp_path, monkeypatch):
+    yield from launches_with(client, tmp_path, monkeypatch)
+
+
+def launches_with(client, tmp_path, monkeypatch):
+    """Yield the launches of a fixture."""
     made = Launches(client, tmp_path / "launch.json")
     once = single_attempts(client)
     monkeypatch.setattr(placement_groups, "PENDING_S", 0.03)

@@ -188,9 +188,11 @@ def places(
     """Return every place that can take all nodes: types in the given order, zones by name.
 
     With `zone`, only places in that zone. Of each zone the subnet with most free addresses is
-    taken, and only if it has `addresses_needed`.
+    taken, and only if it has `addresses_needed`. All places are in one network border group, that
+    of the region if it has any: an elastic address is allocated before it is known which of the
+    places has room, and is good for one group only.
     """
-    return tuple(
+    found = tuple(
         Place(instance_type, subnet.zone, subnet.subnet_id)
         for instance_type in types
         for subnet in _roomiest(subnets)
@@ -198,6 +200,9 @@ def places(
         and zone in (None, subnet.zone)
         and subnet.free_addresses >= addresses_needed
     )
+    # A Local Zone's group begins with the region's, and is longer.
+    group = min((border_group(place.zone) for place in found), key=len, default="")
+    return tuple(place for place in found if border_group(place.zone) == group)
 
 
 def _roomiest(subnets: Sequence[Subnet]) -> Iterator[Subnet]:

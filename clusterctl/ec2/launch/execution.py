@@ -38,6 +38,7 @@ from clusterctl.ec2.launch.capacity import (
 )
 from clusterctl.ec2.launch.plan import LaunchPlan, place_of
 from clusterctl.ec2.launch.request import Step
+from clusterctl.ec2.network.vpcs import release_arguments
 from clusterctl.ec2.session import without_retries
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def carry_out(
         # taken place: the next `up` then uses the address. After Ctrl-C, which is no
         # ClusterctlError, it stays too, and the command line names it.
         if "AllocationId" in work.results and not read_launches(launch_record):
-            _give_back(client, plan.spec.name, work.results["AllocationId"], on_step)
+            _give_back(client, plan, work.results["AllocationId"], on_step)
             creations.end("allocate_address")
         raise
     if work.lost:
@@ -249,17 +250,19 @@ def _recorded(operation: str, creations: Creations) -> Iterator[None]:
 
 
 def _give_back(
-    client: EC2Client, name: str, allocation_id: str, on_step: Callable[[str], None]
+    client: EC2Client, plan: LaunchPlan, allocation_id: str, on_step: Callable[[str], None]
 ) -> None:
     """Release the elastic address that was just allocated if the cluster has no instance left.
 
     Ignores AwsErrors: an address that stays is found by the next `up`.
     """
     with suppress(AwsError):
-        if not find_instances(client, name):
+        if not find_instances(client, plan.spec.name):
             # EC2 may not show it yet, so it is not looked for.
+            [made] = [step for step in plan.steps if step.operation == "allocate_address"]
+            group = made.arguments.get("NetworkBorderGroup", "")
             with translated():
-                client.release_address(AllocationId=allocation_id)
+                client.release_address(**release_arguments(allocation_id, group))
             on_step(f"ReleaseAddress: {allocation_id}, there is no node to have it")
 
 

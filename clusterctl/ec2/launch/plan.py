@@ -48,7 +48,7 @@ from clusterctl.ec2.money.costs import (
     LoadCost,
     format_limits,
 )
-from clusterctl.ec2.network.vpcs import FOUND_RULE, GIVEN_RULE
+from clusterctl.ec2.network.vpcs import FOUND_RULE, GIVEN_RULE, release_arguments
 
 
 def group_steps(seen: Observed) -> Iterator[Step]:
@@ -235,15 +235,12 @@ def allocate_steps(seen: Observed, zone: str) -> Iterator[Step]:
     leave none.
     """
     if seen.address is None:
+        group = _zones_group(zone)
         yield Step(
             "allocate_address",
             {
                 "Domain": "vpc",
-                **(
-                    {"NetworkBorderGroup": border_group(zone)}
-                    if zone and is_local_zone(zone)
-                    else {}
-                ),
+                **({"NetworkBorderGroup": group} if group else {}),
                 "TagSpecifications": tagged(["elastic-ip"], base_tags(seen.spec)),
             },
             f"{tags.resource_name(seen.spec.name)}, for the head node: the others are reached "
@@ -251,6 +248,11 @@ def allocate_steps(seen: Observed, zone: str) -> Iterator[Step]:
             gives=("AllocationId",),
             hourly_usd=PUBLIC_IPV4_HOUR_USD,
         )
+
+
+def _zones_group(zone: str) -> str:
+    """Return a Local Zone's network border group; empty for a zone of the region."""
+    return border_group(zone) if zone and is_local_zone(zone) else ""
 
 
 def associate_steps(seen: Observed, launch: Launch | None = None) -> Iterator[Step]:
@@ -261,7 +263,9 @@ def associate_steps(seen: Observed, launch: Launch | None = None) -> Iterator[St
     head = seen.head
     allocation: Any = seen.address.allocation_id if seen.address else ResultOf("AllocationId")
     if not needs_address(seen, launch):
-        yield Step("release_address", {"AllocationId": allocation}, "no node needs one")
+        zone = launch.place.zone if launch else ""
+        group = seen.address.border_group if seen.address else _zones_group(zone)
+        yield Step("release_address", release_arguments(allocation, group), "no node needs one")
     elif not (head and seen.address and seen.address.interface_id == head.interface_id):
         interface: Any = head.interface_id if head else ResultOf("HeadInterface")
         yield Step(

@@ -323,12 +323,27 @@ def read_subnet(described: Any) -> Subnet:
 
 @dataclass(frozen=True)
 class ElasticAddress:
-    """An elastic IP address. `association_id` and `interface_id` are empty while it is unused."""
+    """An elastic IP address. `association_id` and `interface_id` are empty while it is unused.
+
+    `border_group` is the network border group that it was allocated in: its region, or that of a
+    Local Zone; empty if EC2 did not say it.
+    """
 
     allocation_id: str
     public_ip: str
     association_id: str = ""
     interface_id: str = ""
+    border_group: str = ""
+
+
+def release_arguments(allocation_id: Any, border_group: str) -> dict[str, Any]:
+    """Return the arguments of ReleaseAddress.
+
+    Without its network border group EC2 does not find the address of a Local Zone (EC2 API
+    reference, ReleaseAddress), and it would go on costing money.
+    """
+    group = {"NetworkBorderGroup": border_group} if border_group else {}
+    return {"AllocationId": allocation_id, **group}
 
 
 def find_addresses(client: EC2Client, name: str) -> tuple[ElasticAddress, ...]:
@@ -346,6 +361,7 @@ def read_address(described: Any) -> ElasticAddress:
         public_ip=described.get("PublicIp", ""),
         association_id=described.get("AssociationId", ""),
         interface_id=described.get("NetworkInterfaceId", ""),
+        border_group=described.get("NetworkBorderGroup", ""),
     )
 
 
@@ -365,7 +381,9 @@ def release_addresses(
             _disassociate(client, found)
             try:
                 with translated():
-                    client.release_address(AllocationId=address.allocation_id)
+                    client.release_address(
+                        **release_arguments(address.allocation_id, address.border_group)
+                    )
                 break
             except AwsError as error:
                 if error.code == "InvalidAllocationID.NotFound":

@@ -35,8 +35,8 @@ def install() -> None:
         INSTANCE_TYPES[name] = p3_type(INSTANCE_TYPES[BASE], name, *facts)
         InstanceTypeBackend.instance_types.append(InstanceType(name))
         for region, zones in P3_ZONES.items():
-            _offer(name, "region", region, [region])
-            _offer(name, "availability-zone", region, list(zones))
+            offer(name, "region", region, [region])
+            offer(name, "availability-zone", region, list(zones))
 
 
 def p3_type(
@@ -77,7 +77,8 @@ def offered_zones(region: str, instance_type: str) -> list[str]:
     return sorted(one["Location"] for one in offers if one["InstanceType"] == instance_type)
 
 
-def _offer(name: str, kind: str, region: str, locations: list[str]) -> None:
+def offer(name: str, kind: str, region: str, locations: list[str]) -> None:
+    """Offer a type in locations of a region. `kind` is `region` or `availability-zone`."""
     offers = INSTANCE_TYPE_OFFERINGS[kind].setdefault(region, [])
     offers += [
         {"InstanceType": name, "LocationType": kind, "Location": location} for location in locations

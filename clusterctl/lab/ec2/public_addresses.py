@@ -12,6 +12,7 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.utils import random_eip_association_id
 
+from clusterctl.lab.ec2 import local_zones
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.quotas import ELASTIC, value_of
 
@@ -88,6 +89,7 @@ def install(public: IPv4Network, changed: Callable[[], None]) -> None:
         nic = eni or _only_interface(instance)
         _check_addressable(nic.instance)
         _check_gateway(backend, nic.subnet.vpc_id)
+        local_zones.check_group(elastic, nic)
         if elastic.eni is nic:
             return elastic
         for there, name in ((elastic, elastic.allocation_id), (_elastic_of(nic), nic.id)):

@@ -83,7 +83,8 @@ def install(network: IPv4Network) -> None:
         block = default_network(network, backend.region_name, backend.account_id)
         vpc = backend.create_vpc(cidr_block=str(block), is_default=True)
         _open_to_the_internet(backend, vpc)
-        for zone in backend.describe_availability_zones():
+        own = {"zone-type": ["availability-zone"]}
+        for zone in backend.describe_availability_zones(own):
             backend.create_default_subnet(zone.name)
         return vpc
 

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from ipaddress import ip_network
 
 import pytest
+from botocore.exceptions import ClientError
 
 from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.timeouts import Timeouts
+from clusterctl.ec2.launch.capacity import places
 from clusterctl.ec2.launch.plan import allocate_steps
 from clusterctl.ec2.launch.request import tagged
-from clusterctl.ec2.network.vpcs import ElasticAddress, find_addresses, release_addresses
+from clusterctl.ec2.network.vpcs import (
+    ElasticAddress,
+    Subnet,
+    find_addresses,
+    release_addresses,
+)
 from clusterctl.ec2.tags import CLUSTER, RETIRED
+from clusterctl.lab.ec2.local_zones import LOCAL_ZONE, REGION
 from clusterctl.lab.faults.kinds import Boot
 from clusterctl.lab.hosts.instances import all_lab_instances
-from tests.ec2.launching import TYPE, faults, launches
+from tests.ec2.launching import TYPE, faults, launches, launches_with
+from tests.moto_ec2 import clients_of
 
 __all__ = ["faults", "launches"]
 
@@ -145,7 +155,7 @@ class Refusing:
     def disassociate_address(self, AssociationId):
         self._answer("disassociate")
 
-    def release_address(self, AllocationId):
+    def release_address(self, AllocationId, NetworkBorderGroup=""):
         self._answer("release")
         self.released.append(AllocationId)
 
@@ -185,3 +195,79 @@ def test_an_address_comes_from_where_its_node_is(launches, zone, group):
     """EC2 associates no address of the region with a node in a Local Zone, nor the reverse."""
     [step] = allocate_steps(launches.plan(SPEC).seen, zone)
     assert step.arguments.get("NetworkBorderGroup") == group
+
+
+@pytest.fixture
+def in_local_zone(client, tmp_path, monkeypatch):
+    """Launches in us-west-2, and a spec for a Local Zone's subnet of its default VPC."""
+    there = clients_of(client.meta.endpoint_url).in_region(REGION).ec2
+    making = launches_with(there, tmp_path, monkeypatch)
+    launches = next(making)
+    [vpc] = launches.client.describe_vpcs()["Vpcs"]
+    block = str([*ip_network(vpc["CidrBlock"]).subnets(new_prefix=24)][-1])
+    made = launches.client.create_subnet(
+        VpcId=vpc["VpcId"], CidrBlock=block, AvailabilityZone=LOCAL_ZONE
+    )["Subnet"]
+    launches.client.get_waiter("subnet_available").wait(SubnetIds=[made["SubnetId"]])
+    spec = ClusterSpec("demo", 2, "c5.2xlarge", subnet_id=made["SubnetId"], private=True)
+    yield launches, spec
+    for one in find_addresses(launches.client, "demo"):
+        pytest.fail(f"{one.public_ip} is left")
+    next(making, None)
+
+
+def test_a_cluster_in_a_local_zone_gets_and_gives_back_an_address_from_there(in_local_zone):
+    """EC2 has no other for its nodes, and does not find it where the request does not say it."""
+    launches, spec = in_local_zone
+    head, _ = launches.up(spec)
+    assert head.node.availability_zone == LOCAL_ZONE
+    [address] = find_addresses(launches.client, "demo")
+    assert (address.border_group, address.interface_id) == ("us-west-2-lax-1", head.interface_id)
+    without_group = replace(address, border_group="")
+    with pytest.raises(AwsError, match=r"InvalidAddress\.NotFound|not found"):
+        release_addresses(launches.client, [without_group])
+    [address] = find_addresses(launches.client, "demo")
+    assert release_addresses(launches.client, [address]) == (address.public_ip,)
+
+
+def test_a_launch_that_fails_in_a_local_zone_gives_the_address_back(in_local_zone):
+    launches, spec = in_local_zone
+    launches.refuse("InvalidParameterValue")
+    with pytest.raises(AwsError):
+        launches.up(spec)
+    assert any(told.startswith("ReleaseAddress") for told in launches.told)
+
+
+def test_an_address_of_the_region_is_not_for_a_local_zone(in_local_zone):
+    """Nor is a volume filled at a rate there."""
+    launches, spec = in_local_zone
+    client = launches.client
+    [node, _] = launches.up(replace(spec, private=False))
+    wrong = client.allocate_address(Domain="vpc")
+    assert wrong["NetworkBorderGroup"] == REGION
+    with pytest.raises(ClientError, match="network border groups"):
+        client.associate_address(
+            AllocationId=wrong["AllocationId"], NetworkInterfaceId=node.interface_id
+        )
+    client.release_address(AllocationId=wrong["AllocationId"])
+    [*_, sent] = launches.sent
+    for disk in sent["BlockDeviceMappings"]:
+        disk["Ebs"].update(VolumeInitializationRate=100)
+    with pytest.raises(ClientError, match="Local Zones"):
+        client.run_instances(**{**sent, "ClientToken": "another"})
+    with pytest.raises(ClientError, match="network border group"):
+        client.allocate_address(Domain="vpc", NetworkBorderGroup="us-west-2-sea-1")
+
+
+@pytest.mark.parametrize(
+    ("zones", "kept"),
+    [
+        (["us-west-2-lax-1a", "us-west-2a", "us-west-2b"], ["us-west-2a", "us-west-2b"]),
+        (["us-west-2-lax-1a", "us-west-2-lax-1b"], ["us-west-2-lax-1a", "us-west-2-lax-1b"]),
+        (["us-west-2-lax-1a", "us-west-2-las-1a"], ["us-west-2-las-1a"]),
+    ],
+)
+def test_all_places_of_a_launch_take_the_same_address(zones, kept):
+    subnets = [Subnet(zone, "vpc", zone, "10.0.0.0/24", 100, False) for zone in zones]
+    found = places(["c5.2xlarge"], {"c5.2xlarge": frozenset(zones)}, subnets, None, 2)
+    assert [place.zone for place in found] == kept
