@@ -335,6 +335,8 @@ def boot(
 def interrupt(instance: str, after_s: float) -> None:
     """Give a spot instance notice in its metadata, and terminate it when the time has come.
 
+    A Capacity Block that the instance is in ends, and all its instances with it.
+
     \b
     Example:
       clusterctl lab fault interrupt demo-1 --in 30s

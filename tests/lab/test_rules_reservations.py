@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
+from clusterctl.lab import pages
 from clusterctl.lab.ec2 import capacity_blocks
 from tests.lab.refusals import fault, quota, refused
+from tests.lab.running import wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -239,3 +242,26 @@ def test_a_block_is_used_and_not_cancelled(lab, once, block, instances):
     assert free(once, id) == 0
     code = refused(once.cancel_capacity_reservation, CapacityReservationId=id)[0]
     assert code == "UnsupportedOperation"
+
+
+def test_the_end_of_a_block_takes_all_its_instances(lab, once, block, instances):
+    """EC2 begins half an hour before the end. It gives no notice in the instance's metadata."""
+    id = block["CapacityReservationId"]
+    wait_until(lambda: free(once, id) == 2, "room in the block")
+    launched = instances.request(
+        **into(id, block["AvailabilityZone"]),
+        InstanceMarketOptions={"MarketType": "capacity-block"},
+        InstanceType=BLOCK_KIND,
+        MinCount=2,
+        MaxCount=2,
+    )
+    first, second = (one["InstanceId"] for one in launched)
+    other = instances.request()[0]["InstanceId"]
+    ask = {"instance_id": first, "seconds": 0}
+    ends = datetime.fromisoformat(pages.ask(lab, "/_lab/interruptions", "POST", ask)["ends_at"])
+    for one in (first, second):
+        instances.in_state(one, "terminated")
+    shown = once.describe_capacity_reservations(CapacityReservationIds=[id])
+    [shown] = shown["CapacityReservations"]
+    assert abs(shown["EndDate"] - ends - timedelta(minutes=30)) < timedelta(seconds=2)
+    assert instances.state(other) != "terminated"

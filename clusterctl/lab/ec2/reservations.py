@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from moto.core.responses import ActionResult
@@ -34,6 +34,9 @@ from clusterctl.lab.ec2.launch import (
 )
 
 BLOCK = "capacity-block"
+# EC2 begins to terminate a block's instances this long before its end (EC2 user guide, "Capacity
+# Blocks for ML").
+CLEANED_BEFORE = timedelta(minutes=30)
 # States in which an instance occupies its place in a reservation: it keeps it until it is gone.
 HOLDS_A_PLACE = ("pending", "running", "stopping", "shutting-down")
 TARGET = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"

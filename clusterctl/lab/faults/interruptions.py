@@ -1,4 +1,4 @@
-"""Spot interruptions: the notice in a host's metadata, and the termination that follows.
+"""Instances that EC2 takes away: spot interruptions with their notice, and Capacity Blocks' ends.
 
 The page `/_lab/interruptions` takes POST with `{"instance_id": ..., "seconds": ...}`.
 """
@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from moto.core.utils import utcnow
 from moto.ec2.models.instances import StateReason
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.lab.ec2.reservations import BLOCK, CLEANED_BEFORE, CapacityReservation, reservations
 from clusterctl.lab.hosts.instances import LabInstance, all_lab_instances
 from clusterctl.lab.wsgi import read_json
 
@@ -42,13 +44,18 @@ def notice_of(instance_id: str) -> Notice | None:
 def interrupt(instance_id: object, seconds: object = NOTICE_S) -> Notice:
     """Give notice to a spot instance that it is terminated in so many seconds.
 
-    Raise UsageError if it is not a running spot instance, or if the time is not valid.
+    An instance of a Capacity Block has no notice: the end of its block changes, so that EC2 begins
+    to terminate the block's instances then. Raise UsageError if it is neither, if it does not run,
+    or if the time is not valid.
     """
     found = [one for one in all_lab_instances() if one.id == instance_id]
     if not found:
         raise UsageError(f"no instance {instance_id!r:.80}", "see `clusterctl lab status`")
-    if found[0].lifecycle != "spot":
-        raise UsageError(f"{instance_id} is no spot instance", "AWS does not interrupt others")
+    if found[0].lifecycle not in ("spot", BLOCK):
+        raise UsageError(
+            f"{instance_id} is no spot instance and in no Capacity Block",
+            "AWS does not take others away",
+        )
     if found[0].state != "running":
         raise UsageError(f"{instance_id} is {found[0].state}, not running")
     right = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
@@ -56,13 +63,33 @@ def interrupt(instance_id: object, seconds: object = NOTICE_S) -> Notice:
         raise UsageError(f"the time is 0 to {LONGEST_S:g} seconds, not {seconds!r:.80}")
     now = datetime.now(timezone.utc)
     notice = Notice(now, now + timedelta(seconds=float(seconds)))  # type: ignore[arg-type]
-    _notices[found[0].id] = notice
+    block = _block_of(found[0])
+    if block is None:
+        _notices[found[0].id] = notice
+    else:
+        block.ends = utcnow() + timedelta(seconds=float(seconds)) + CLEANED_BEFORE  # type: ignore[arg-type]
     LabInstance.changed.set()
     return notice
 
 
+def _block_of(instance: LabInstance) -> CapacityReservation | None:
+    """Return the Capacity Block that an instance is in, or None."""
+    id = getattr(instance, "capacity_reservation_id", None)
+    found = reservations(instance.ec2_backend).get(id) if id else None
+    return found if found and found.kind == BLOCK else None
+
+
 def terminate_if_due(instance: LabInstance) -> None:
-    """Terminate the instance if its notice has run out. The supervisor calls this at every step."""
+    """Terminate the instance if its notice has run out, or if its Capacity Block is about to end.
+
+    The supervisor calls this at every step.
+    """
+    block = _block_of(instance)
+    if block and block.ends and utcnow() >= block.ends - CLEANED_BEFORE:
+        with LabInstance.transition:
+            if instance.state in ("pending", "running"):
+                instance.terminate()
+        return
     notice = _notices.get(instance.id)
     if notice is None or datetime.now(timezone.utc) < notice.ends:
         return
