@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from clusterctl.node.affinity import (
     share_of,
     visible_gpus,
 )
+from clusterctl.node.packer import program_of
 
 # p4d.24xlarge: two sockets of 24 cores with two threads each. Addresses and processors of its GPUs:
 # p4d-24xl-topo.xml in aws-ofi-nccl.
@@ -149,7 +151,7 @@ def test_a_share_is_of_the_processors_that_are_allowed(p4d, allowed, ranks, expe
 
 
 def test_shares_are_apart_whole_cores_and_not_empty(p4d):
-    for ranks in range(1, 49):
+    for ranks in (1, 5, 7, 8, 13, 48):
         found = [numbers(one) for one in shares(p4d, ranks, "0-95") if one]
         assert len(found) == ranks
         assert sum(map(len, found)) == len(frozenset().union(*found)), "each processor once"
@@ -280,3 +282,63 @@ def test_a_process_that_is_bound_or_must_not_be_is_left_alone(two_sockets):
     for environ in ({"RANK_BINDING": "none"}, {"OMPI_COMM_WORLD_LOCAL_SIZE": ""}):
         done = bound(root, **environ)
         assert (done.stdout, done.stderr) == (f"None\n{allowed}\n", "")
+
+
+EXAMPLE = Path(affinity.__file__).resolve().parent
+SAYS = "import os; print(sorted(os.sched_getaffinity(0)))"
+RANK_1 = {
+    "RANK": "1",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}
+
+
+def said(*argv, **environ):
+    done = subprocess.run(
+        [sys.executable, *argv],
+        env={**os.environ, **RANK_1, **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "argv"),
+    [("start_rank", (sys.executable, "-c", SAYS)), ("torch_rank", ("-c", SAYS))],
+)
+def test_what_starts_a_rank_binds_it_first(two_sockets, name, argv):
+    root, allowed = two_sockets
+    text = program_of(f"clusterctl.node.jobs.{name}").text
+    assert text.count('root: str = "/"') == 1
+    (root / name).write_text(text.replace('root: str = "/"', f'root: str = "{root}"'))
+    told = said("-IS", root / name, *argv)
+    assert str(allowed[1:]) in told
+    assert f"local rank 1 uses processors {ranges(allowed[1:])}" in told
+    # A rank that is alone on its node may use all GPUs.
+    told = said("-IS", root / name, *argv, **{one: "01"["SIZE" in one] for one in RANK_1})
+    assert (str(allowed) in told, "uses processors" in told) == (True, False)
+
+
+def test_a_program_that_cannot_be_started_is_named():
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        said("-c", "from clusterctl.node.jobs import start_rank as s; s.main()", "/no such")
+    assert failed.value.stderr == "/no such: No such file or directory\n"
+
+
+@pytest.mark.parametrize("flags", [["--synthetic", "--num_batches", "1"], ["--eval"]])
+def test_the_trainer_and_its_evaluation_bind_before_threads_are_started(two_sockets, flags):
+    """Horovod's package here is one that prints the processors and ends the trainer."""
+    root, allowed = two_sockets
+    folder = shutil.copytree(EXAMPLE, root / "trainer", ignore=lambda _, names: {"__pycache__"})
+    module = folder / "affinity.py"
+    module.write_text(module.read_text().replace('root: str = "/"', f'root: str = "{root}"'))
+    (folder / "horovod").mkdir()
+    (folder / "horovod/__init__.py").write_text(f"{SAYS}\nraise SystemExit\n")
+    data = [] if "--synthetic" in flags else ["--data_dir", "x"]
+    told = said(folder / "train_imagenet_resnet_hvd.py", *flags, *data)
+    assert told.startswith(f"{allowed[1:]}\n")

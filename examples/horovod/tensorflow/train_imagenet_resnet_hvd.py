@@ -102,7 +102,7 @@ def start(args: argparse.Namespace) -> None:
         os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET,ENV")
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
-        # NCCL allocates its buffers outside of TensorFlow, which would leave it hardly any memory.
+        # Horovod: leave memory for NCCL, whose buffers TensorFlow does not allocate.
         tf.config.experimental.set_memory_growth(gpu, True)
     if gpus:
         if hvd.local_rank() >= len(gpus):
