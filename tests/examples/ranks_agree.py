@@ -2,8 +2,8 @@
 
 The facts are whether gradients are averaged, whether two processes with half a batch each train
 like one with the whole batch, and what happens if one rank overflows, if gradients are sent as
-float16, or if ranks disagree on a value; and what is requested for GPUs. Each rank starts with its own weights and images on
-purpose.
+float16, or if ranks disagree on a value; and what is requested for GPUs. Each rank starts with its
+own weights and images on purpose.
 """
 
 from __future__ import annotations

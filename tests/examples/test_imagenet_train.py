@@ -42,8 +42,11 @@ def test_ranks_average_their_gradients(run_ranks):
     grows = ["growth first True", "growth second True"]
     assert facts["gpus"] == [[*grows, "visible first GPU"], [*grows, "visible second GPU"]]
     assert facts["threads"] == {
-        **{"unbound": 10, "by socket": 10, "apart": 10},
-        **{"alone at its socket": 46, "few": 1},
+        "unbound": 10,
+        "by socket": 10,
+        "apart": 10,
+        "alone at its socket": 46,
+        "few": 1,
     }
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.jobs.mpirun import MpiLaunch, MpiRun, mpirun_argv, parse_mpirun_version
+from clusterctl.node.packer import program_of
+from tests.fake_sysfs import two_sockets_here
 
 MPIRUNS = [Path("/opt/clusterctl/training/bin/mpirun"), Path("/usr/bin/mpirun")]
 AGENT_OPTION = {"4": ("--mca", "plm_rsh_agent"), "5": ("--prtemca", "plm_ssh_agent")}
@@ -101,6 +103,38 @@ def test_a_rank_may_use_all_processors_that_mpirun_may(mpirun, tmp_path):
         check=False,
     )
     assert done.stdout.splitlines() == 2 * [str(sorted(os.sched_getaffinity(0)))], done.stderr
+
+
+@pytest.mark.parametrize("mpirun", [installed(path) for path in MPIRUNS])
+@pytest.mark.parametrize("binding", [(), ("--bind-to", "hwthread")])
+def test_ranks_bind_themselves_unless_mpirun_has_done_so(mpirun, binding, tmp_path):
+    if not mpirun.exists():
+        pytest.skip(f"there is no {mpirun}")
+    root, allowed = two_sockets_here(tmp_path)
+    text = program_of("clusterctl.node.jobs.start_rank").text
+    (root / "start").write_text(text.replace('root: str = "/"', f'root: str = "{root}"'))
+    run = MpiRun(str(mpirun), version_of(mpirun))
+    says = "import os; print(sorted(os.sched_getaffinity(0)), flush=True)"
+    python = (sys.executable, "-IS")
+    program = (*python, str(root / "start"), *python, "-c", says)
+    launch = MpiLaunch(run, 1, 2, (), (), program, alone=True, arguments=binding)
+    done = subprocess.run(
+        mpirun_argv(launch),
+        cwd=tmp_path,
+        env={**os.environ, **ALLOW_ROOT},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = done.stderr.count("uses processors")
+    if binding:
+        assert told == 0
+    else:
+        assert told == 2
+        expected = [str(allowed[:1]), str(allowed[1:])]
+        assert sorted(done.stdout.splitlines()) == sorted(expected)
 
 
 def version_of(mpirun: Path) -> str:

@@ -22,35 +22,12 @@ from clusterctl.node.affinity import (
     visible_gpus,
 )
 from clusterctl.node.packer import program_of
+from tests.fake_sysfs import machine, two_sockets_here
 
 # p4d.24xlarge: two sockets of 24 cores with two threads each. Addresses and processors of its GPUs:
 # p4d-24xl-topo.xml in aws-ofi-nccl.
 P4D = [f"0000:{bus}:{slot}.0" for bus in ("10", "20", "90", "a0") for slot in ("1c", "1d")]
 P4D_NEAR = ["0-23,48-71"] * 4 + ["24-47,72-95"] * 4
-
-
-def machine(root, sockets, cores, threads=2, gpus=(), near=()):
-    """Describe a machine as Linux does: all first threads are numbered before all second ones."""
-    count = sockets * cores
-    for processor in range(count * threads):
-        folder = root / "sys/devices/system/cpu" / f"cpu{processor}" / "topology"
-        folder.mkdir(parents=True)
-        core = processor % count
-        (folder / "physical_package_id").write_text(f"{core // cores}\n")
-        siblings = range(core, count * threads, count)
-        (folder / "thread_siblings_list").write_text(",".join(map(str, siblings)) + "\n")
-    for number, (address, local) in enumerate(zip(gpus, near)):
-        folder = root / "proc/driver/nvidia/gpus" / address
-        folder.mkdir(parents=True)
-        (folder / "information").write_text(
-            f"Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t 1{number}\n"
-            f"GPU UUID: \t GPU-{number}a58-ff\nBus Location: \t {address.upper()}\n"
-        )
-        device = root / "sys/bus/pci/devices" / address
-        device.mkdir(parents=True)
-        if local is not None:
-            (device / "local_cpulist").write_text(f"{local}\n")
-    return root
 
 
 def shares(root, ranks, allowed, environ=None):
@@ -242,18 +219,7 @@ TWO_RANKS = {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2
 
 @pytest.fixture
 def two_sockets(tmp_path):
-    """A machine that has each allowed processor of this one in a socket of its own."""
-    allowed = sorted(os.sched_getaffinity(0))
-    if len(allowed) < 2:
-        pytest.skip("a process cannot be bound to one of one processor")
-    gpus = [f"0000:00:1{number}.0" for number in range(2)]
-    root = machine(tmp_path, 1, 1, 1, gpus, [str(allowed[0]), ranges(allowed[1:])])
-    for number, processor in enumerate(allowed):
-        folder = root / "sys/devices/system/cpu" / f"cpu{processor}" / "topology"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "physical_package_id").write_text(f"{min(number, 1)}")
-        (folder / "thread_siblings_list").write_text(f"{processor}")
-    return root, allowed
+    return two_sockets_here(tmp_path)
 
 
 def bound(root, *arguments, **environ):
