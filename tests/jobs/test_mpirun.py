@@ -27,6 +27,8 @@ from clusterctl.jobs.mpirun import (
     parse_variable,
 )
 from clusterctl.jobs.plan import JobRequest, check_request, plan_job
+from clusterctl.jobs.smoke_test import allreduce_command
+from clusterctl.jobs.trainer import GPU
 
 JOB = "20261120-154501-3f2a"
 HOSTS = parse_hosts_file("10.0.0.4 slots=8\n10.0.0.5 slots=8\n10.0.0.6 slots=8\n10.0.0.7 slots=8\n")
@@ -474,6 +476,12 @@ def test_gradients_are_added_up_within_nodes_only_where_one_has_several_ranks(
     values = dict(word.split("=", 1) for word in words if "=" in word)
     assert values.get("HOROVOD_HIERARCHICAL_ALLREDUCE") == expected
     assert values["HOROVOD_FUSION_THRESHOLD"] == "16777216"
+
+
+def test_the_smoke_test_with_a_rank_on_each_node_adds_up_nothing_within_nodes():
+    command = allreduce_command("/opt/t", "5.0.11", ["10.0.0.4", "10.0.0.5"], GPU, with_gpus())
+    assert "HOROVOD_HIERARCHICAL_ALLREDUCE" not in command
+    assert "-x HOROVOD_FUSION_THRESHOLD=16777216 " in command
 
 
 def test_a_weird_home_stays_one_word():
