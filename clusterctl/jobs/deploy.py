@@ -27,6 +27,7 @@ from clusterctl.jobs.plan import (
     CODE_FOLDER,
     EXAMPLES_FOLDER,
     RANK_PROGRAM,
+    START_RANK_PATH,
     TORCH_RANK_PATH,
     is_on_nodes,
 )
@@ -75,8 +76,8 @@ def deploy_files(
     `script_of` returns a script for `sh` that a node runs first, in the same command; it prints
     "complete" at its end. A new node needs one command, a node that has our files two. Files that
     are the same are left alone, and so are those that the user changed on the node, except the
-    hosts file, the launcher and torchrun's. A node whose script fails has a CommandFailed as its
-    outcome. Read the other results with `deployed_files`.
+    hosts file, the launcher and what starts ranks. A node whose script fails has a CommandFailed as
+    its outcome. Read the other results with `deployed_files`.
     """
     files = {**example_files(), HOSTS_PATH: hosts_text.encode()}
     first, update = first_archive(files), archive(files)
@@ -110,7 +111,7 @@ def deployed_files(result: CommandResult) -> DeployedFiles:
 def _update(connections: Connections, target: Target, payload: bytes) -> CommandResult:
     return connections.run(
         target,
-        UNPACK.command(HOSTS_PATH, LAUNCHER_PATH, TORCH_RANK_PATH),
+        UNPACK.command(HOSTS_PATH, LAUNCHER_PATH, TORCH_RANK_PATH, START_RANK_PATH),
         stdin=UNPACK.stdin(payload),
         timeout_s=UNPACK_TIMEOUT_S,
     )
@@ -157,6 +158,7 @@ def example_files() -> Mapping[str, bytes]:
         **_below(f"{EXAMPLES_FOLDER}/utils", UTILS, "*"),
         LAUNCHER_PATH: program_of("clusterctl.jobs.train_sh").zipapp(compress=True),
         TORCH_RANK_PATH: program_of("clusterctl.node.jobs.torch_rank").text.encode(),
+        START_RANK_PATH: program_of("clusterctl.node.jobs.start_rank").text.encode(),
     }
 
 

@@ -52,13 +52,6 @@ class Dialect(Enum):
     OPEN_MPI_5 = 5
 
 
-class Binding(Enum):
-    """What a rank is bound to."""
-
-    SOCKET = "socket"
-    NONE = "none"
-
-
 @dataclass(frozen=True)
 class MpiRun:
     """An mpirun. `path` is absolute: Open MPI then looks for its files there on every host."""
@@ -97,7 +90,6 @@ class MpiLaunch:
     mpirun: MpiRun
     hosts: int
     ranks: int
-    binding: Binding
     settings: tuple[tuple[str, str], ...]
     exports: tuple[tuple[str, str | None], ...]
     program: tuple[str, ...]
@@ -127,7 +119,7 @@ def mpirun_argv(launch: MpiLaunch) -> list[str]:
 
     Ranks fill the slots host by host, in the order of the hosts file.
     """
-    spawning, binding, transport = _DIALECTS[launch.mpirun.dialect]
+    spawning, transport = _DIALECTS[launch.mpirun.dialect]
     over = ("include", launch.network) if launch.network else ("exclude", NO_DATA_INTERFACES)
     interfaces = (f"btl_tcp_if_{over[0]}", over[1])
     # With a number of slots: otherwise Open MPI counts cores, and may find too few.
@@ -136,7 +128,9 @@ def mpirun_argv(launch: MpiLaunch) -> list[str]:
     exports = (name if value is None else f"{name}={value}" for name, value in launch.exports)
     ours = [
         *where,
-        ["--bind-to", binding[launch.binding]],
+        # Each rank binds itself, next to its GPU (node/affinity.py). mpirun does not know which GPU
+        # a rank uses, and Open MPI 5 would bind all ranks of a node to its first socket.
+        ["--bind-to", "none"],
         ["--map-by", f"ppr:{launch.per_host}:node" if launch.per_host else "slot"],
         *([["--wdir", launch.folder]] if launch.folder else []),
         *(["-x", export] for export in exports),
@@ -171,6 +165,11 @@ def mpirun_arguments(texts: Iterable[str]) -> tuple[str, ...]:
         if name in OWN_OPTIONS:
             raise UsageError(f"--mpi-arg {option[0]}: {OWN_OPTIONS[name]}", "leave it out")
     return tuple(words)
+
+
+def sets_binding(arguments: tuple[str, ...]) -> bool:
+    """Return whether the user's options say to what mpirun binds ranks, which may be nothing."""
+    return "bind-to" in map(_option_name, _options(arguments))
 
 
 def tag_end(mpirun: MpiRun, arguments: tuple[str, ...]) -> str:
@@ -234,13 +233,11 @@ def _spawn(option: str, launcher: str, hosts: int) -> list[list[str]]:
 _DIALECTS = {
     Dialect.OPEN_MPI_4: (
         ("--mca", "plm_rsh"),
-        {Binding.SOCKET: "socket", Binding.NONE: "none"},
         (("pml", "ob1"), ("btl", "^openib")),
     ),
-    # Open MPI 5 has no openib and no vader, and calls a socket a package.
+    # Open MPI 5 has no openib and no vader.
     Dialect.OPEN_MPI_5: (
         ("--prtemca", "plm_ssh"),
-        {Binding.SOCKET: "package", Binding.NONE: "none"},
         (("pml", "ob1"), ("btl", "self,sm,tcp")),
     ),
 }

@@ -28,10 +28,10 @@ from clusterctl.jobs.head_facts import (
 from clusterctl.jobs.horovod import TRAINING_ONLY_VARIABLES, Knobs
 from clusterctl.jobs.mpirun import (
     JOB_VARIABLE,
-    Binding,
     MpiLaunch,
     Variable,
     mpirun_argv,
+    sets_binding,
     tag_end,
 )
 from clusterctl.jobs.trainer import (
@@ -50,6 +50,7 @@ from clusterctl.jobs.trainer import (
     switch,
     training_flags,
 )
+from clusterctl.node import affinity
 
 # Paths on the nodes are relative to the home folder unless they begin with a slash.
 EXAMPLES_FOLDER = "examples/horovod/tensorflow"
@@ -66,7 +67,9 @@ TORCHRUN = (
     "--nproc_per_node {per_node} --master_addr {address} --master_port {port} "
     '--no_python "$0" {rank} "$@"'
 )
-TORCH_RANK_PATH = ".clusterctl/torch_rank.py"  # node/jobs/torch_rank.py, on every node
+# On every node, below the home folder: node/jobs/torch_rank.py and start_rank.py.
+TORCH_RANK_PATH = ".clusterctl/torch_rank.py"
+START_RANK_PATH = ".clusterctl/start_rank.py"
 
 JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
@@ -238,16 +241,19 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         facts = restrict_to_environment(facts, request)
     environment = choose_environment(facts, needs_horovod=request.script is None)
     preset = choose_preset(request.preset, facts.nvidia_driver, facts.efa > 0)
+    filled = ranks_per_host(request, hosts)
+    of_preset = dict(preset.exports_for(max(filled)))
     exports: dict[str, str | None] = {
-        **request.knobs.environment(dict(preset.exports), f"{facts.home}/{JOBS_FOLDER}/{job_id}"),
+        **request.knobs.environment(of_preset, f"{facts.home}/{JOBS_FOLDER}/{job_id}"),
         **dict(node_exports(environment.mpirun.path, preset, facts)),
         **{one.name: None if one.private else one.value for one in request.variables},
         JOB_VARIABLE: job_id,
     }
+    if sets_binding(request.mpi_arguments):
+        exports.setdefault(affinity.VARIABLE, "none")
     python = environment.python
     if request.torchrun:
         python = _torch_python(facts)
-    filled = ranks_per_host(request, hosts)
     program = _program(request, script, python, preset, facts)
     if request.script_mode:
         program = (python, f"{posixpath.dirname(code)}/{RANK_PROGRAM}")
@@ -263,13 +269,10 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
             rank=shlex.quote(f"{facts.home}/{TORCH_RANK_PATH}"),
         )
         program = ("sh", "-c", shell, *program)
-    # A process that is alone on its node may use all sockets, so it is not bound to one.
-    alone = request.torchrun or request.per_host == 1
     launch = MpiLaunch(
         mpirun=environment.mpirun,
         hosts=len(hosts.entries),
         ranks=len(filled) if request.torchrun else request.ranks,
-        binding=Binding.NONE if alone else preset.binding,
         settings=preset.settings,
         exports=tuple(exports.items()),
         program=program,
@@ -491,7 +494,8 @@ def _program(
     request: JobRequest, script: str, python: str, preset: Preset, facts: HeadFacts
 ) -> tuple[str, ...]:
     if script:
-        return (python, script, *request.arguments)
+        start = (python, "-IS", f"{facts.home}/{START_RANK_PATH}")
+        return (*(() if request.torchrun else start), python, script, *request.arguments)
     flags = training_flags(preset, _options(request, facts), facts.gpu_memory_mib)
     return _trainer(python, flags, request.arguments)
 

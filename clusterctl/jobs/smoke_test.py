@@ -13,7 +13,7 @@ from dataclasses import replace
 from clusterctl.bootstrap.training import ranks_check
 from clusterctl.jobs import nccl
 from clusterctl.jobs.head_facts import HeadFacts, shared_network
-from clusterctl.jobs.mpirun import Binding, MpiLaunch, MpiRun, mpirun_argv
+from clusterctl.jobs.mpirun import MpiLaunch, MpiRun, mpirun_argv
 from clusterctl.jobs.plan import EXAMPLES_FOLDER, node_exports
 from clusterctl.jobs.trainer import TRAINER, Preset
 
@@ -31,9 +31,8 @@ def _launch(
         mpirun=MpiRun(mpirun, version),
         hosts=len(hosts),
         ranks=len(hosts),
-        binding=Binding.NONE,
         settings=(("mpi_yield_when_idle", "1"),),
-        exports=(*preset.exports, *node_exports(mpirun, preset, facts)),
+        exports=(*preset.exports_for(1), *node_exports(mpirun, preset, facts)),
         program=(f"{folder}/bin/python", "-W", "ignore"),
         network=shared_network(hosts, facts),
     )

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.jobs.mpirun import Binding
 
 TRAINER = "train_imagenet_resnet_hvd.py"
 DATA_FOLDER = "data/tf-imagenet"
@@ -36,6 +35,7 @@ CHOICES = ("auto", "gpu", "cpu")
 # for all of them.
 KERNELS = ".cache/clusterctl/cuda"
 KERNELS_BYTES = 4 << 30
+HIERARCHICAL = "HOROVOD_HIERARCHICAL_ALLREDUCE"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,6 @@ class Preset:
     """
 
     name: str
-    binding: Binding
     exports: tuple[tuple[str, str], ...]
     settings: tuple[tuple[str, str], ...] = ()
     flags: tuple[str, ...] = ()
@@ -58,6 +57,15 @@ class Preset:
     @property
     def on_gpus(self) -> bool:
         return self.name != "cpu"
+
+    def exports_for(self, ranks_per_node: int) -> tuple[tuple[str, str], ...]:
+        """Return the exports for nodes with at most that many ranks.
+
+        With one rank on each there is nothing to add up within a node: the hierarchical allreduce
+        would only send the gradients through host memory and MPI in place of NCCL.
+        """
+        several = ranks_per_node > 1
+        return tuple(one for one in self.exports if several or one[0] != HIERARCHICAL)
 
 
 _GPU_EXPORTS = (
@@ -70,9 +78,8 @@ _GPU_EXPORTS = (
 # For one network card and TCP, as on the tutorial's p3: NCCL within a node, MPI between nodes.
 GPU = Preset(
     name="gpu",
-    binding=Binding.SOCKET,
     exports=(
-        ("HOROVOD_HIERARCHICAL_ALLREDUCE", "1"),
+        (HIERARCHICAL, "1"),
         # NCCL before 2.5 reads the first variable, later versions read the second.
         ("NCCL_MIN_NRINGS", "4"),
         ("NCCL_MIN_NCHANNELS", "4"),
@@ -85,12 +92,10 @@ GPU = Preset(
 # out of memory (awsome-distributed-training, efa-cheatsheet.md).
 EFA = Preset(
     name="efa",
-    binding=Binding.SOCKET,
     exports=(("FI_EFA_USE_HUGE_PAGE", "0"), *_GPU_EXPORTS),
 )
 CPU = Preset(
     name="cpu",
-    binding=Binding.NONE,
     exports=(("TF_CPP_MIN_LOG_LEVEL", "2"), ("PYTHONUNBUFFERED", "1")),
     # Ranks that wait yield their core. If there are more ranks than cores, those that spin would
     # slow the others down: 1.4 times the speed at two ranks.

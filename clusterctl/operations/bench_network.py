@@ -33,7 +33,7 @@ from clusterctl.copy.session import Ended, News, RelayGroup
 from clusterctl.domain.errors import HostError, UsageError
 from clusterctl.domain.results import CommandResult
 from clusterctl.jobs.head_facts import HeadFacts, choose_environment, shared_network
-from clusterctl.jobs.mpirun import JOB_VARIABLE, Binding, MpiLaunch, mpirun_argv
+from clusterctl.jobs.mpirun import JOB_VARIABLE, MpiLaunch, mpirun_argv
 from clusterctl.jobs.plan import new_job_id, node_exports
 from clusterctl.jobs.trainer import CPU, Preset, choose_preset
 from clusterctl.node.jobs import allreduce
@@ -333,10 +333,9 @@ def _mpirun(
         mpirun=mpirun,
         hosts=len(slots),
         ranks=sum(slots.values()),
-        binding=Binding.NONE,
         settings=preset.settings,
         exports=(
-            *preset.exports,
+            *preset.exports_for(max(slots.values())),
             *node_exports(mpirun.path, preset, facts),
             # With this variable `clusterctl kill` finds the ranks if the connection is lost.
             (JOB_VARIABLE, new_job_id()),

@@ -2,8 +2,8 @@
 
 The facts are whether gradients are averaged, whether two processes with half a batch each train
 like one with the whole batch, and what happens if one rank overflows, if gradients are sent as
-float16, or if ranks disagree on a value. Each rank starts with its own weights and images on
-purpose.
+float16, or if ranks disagree on a value; and what is requested for GPUs. Each rank starts with its
+own weights and images on purpose.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(sys.argv[1]).parent))
 import agreement  # noqa: E402
@@ -69,6 +70,8 @@ def main() -> None:
     facts["told"] = what_differs()
     facts["sent_as_float16"] = sent_as_float16(images, labels)
     facts["overflow"] = overflow()
+    facts["gpus"] = hvd.allgather_object(requested_for_gpus())
+    facts["threads"] = threads()
     if hvd.rank() == 0:
         print("FACTS " + json.dumps(facts), flush=True)
 
@@ -115,6 +118,34 @@ def sent_as_float16(images: Any, labels: Any) -> list[bool]:
         told.append(checksum(short) == checksum(trainer.momenta))
         told.append(len(set(everyones(checksum(trainer.momenta)))) == 1)
     return told
+
+
+def requested_for_gpus() -> list[str]:
+    """Return what the trainer requests for GPUs on a node that has two, in that order."""
+    told: list[str] = []
+
+    def told_of(kind: str) -> Any:
+        return lambda gpu, value: told.append(f"{kind} {gpu} {value}")
+
+    with (
+        mock.patch.object(tf.config, "list_physical_devices", lambda kind: ["first", "second"]),
+        mock.patch.object(tf.config, "set_visible_devices", told_of("visible")),
+        mock.patch.object(tf.config.experimental, "set_memory_growth", told_of("growth")),
+    ):
+        imagenet.start(parse_args([*FLAGS, "--num_batches", "3"]))
+    return told
+
+
+def threads() -> dict[str, int]:
+    """Return how many threads prepare images on machines of two sockets, by how ranks are bound."""
+    first, second = range(48), range(48, 96)
+    return {
+        "unbound": imagenet.input_threads(range(96), [range(96)] * 8),
+        "by socket": imagenet.input_threads(first, [first] * 4 + [second] * 4),
+        "apart": imagenet.input_threads(range(12), [range(n, n + 12) for n in range(0, 96, 12)]),
+        "alone at its socket": imagenet.input_threads(second, [range(24), range(24, 48), second]),
+        "few": imagenet.input_threads([3], [[3], [3]]),
+    }
 
 
 def overflow() -> list[Any]:

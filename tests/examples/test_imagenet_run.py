@@ -80,7 +80,7 @@ def test_the_lines_of_a_training(flow, records):
         "Using a learning rate of 0.003125",
         "Checkpointing every 5 steps",
         "Saving summary every 4 steps",
-        f"Using preprocessing threads per GPU: {max(1, os.cpu_count() // 2 - 2)}",
+        f"Using preprocessing threads per GPU: {max(1, len(os.sched_getaffinity(0)) // 2 - 2)}",
         "  Step Epoch Speed   Loss  FinLoss   LR",
     ]
     end = next(at for at, line in enumerate(lines) if re.fullmatch(r"Finished in \d+\.\d+", line))

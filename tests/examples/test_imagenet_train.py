@@ -38,6 +38,16 @@ def test_ranks_average_their_gradients(run_ranks):
         "the processes differ: rank 0 on ubuntu: 4 files; rank 1 on ubuntu: 3 files",
     ]
     check_overflow(facts["overflow"])
+    # TensorFlow leaves memory for NCCL's buffers. It accepts no growth of a single GPU of several.
+    grows = ["growth first True", "growth second True"]
+    assert facts["gpus"] == [[*grows, "visible first GPU"], [*grows, "visible second GPU"]]
+    assert facts["threads"] == {
+        "unbound": 10,
+        "by socket": 10,
+        "apart": 10,
+        "alone at its socket": 46,
+        "few": 1,
+    }
 
 
 def check_overflow(steps):

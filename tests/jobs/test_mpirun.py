@@ -27,6 +27,8 @@ from clusterctl.jobs.mpirun import (
     parse_variable,
 )
 from clusterctl.jobs.plan import JobRequest, check_request, plan_job
+from clusterctl.jobs.smoke_test import allreduce_command
+from clusterctl.jobs.trainer import GPU
 
 JOB = "20261120-154501-3f2a"
 HOSTS = parse_hosts_file("10.0.0.4 slots=8\n10.0.0.5 slots=8\n10.0.0.6 slots=8\n10.0.0.7 slots=8\n")
@@ -72,7 +74,7 @@ KERNELS = " -x CUDA_CACHE_PATH=/home/ubuntu/.cache/clusterctl/cuda -x CUDA_CACHE
 GPU_4 = (
     "/usr/bin/mpirun -np 32 --hostfile hosts"
     f" --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_args {SSH}"
-    f" --bind-to socket --map-by slot {HIERARCHICAL}"
+    f" --bind-to none --map-by slot {HIERARCHICAL}"
     " -x TF_CPP_MIN_LOG_LEVEL=0 -x PYTHONUNBUFFERED=1"
     f" -x PATH=/usr/bin:/usr/local/bin:/bin{KERNELS} -x CLUSTERCTL_JOB={JOB}"
     " --mca pml ob1 --mca btl '^openib' --mca btl_tcp_if_include 10.0.0.0/24"
@@ -85,7 +87,7 @@ def on_gpus_with_5(exports, libraries=""):
     return (
         "/opt/clusterctl/training/bin/mpirun -np 32 --hostfile hosts"
         f" --prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_args {SSH}"
-        f" --bind-to package --map-by slot {exports}"
+        f" --bind-to none --map-by slot {exports}"
         " -x TF_CPP_MIN_LOG_LEVEL=0 -x PYTHONUNBUFFERED=1"
         " -x PATH=/opt/clusterctl/training/bin:/usr/local/bin:/usr/bin:/bin"
         f"{libraries}{KERNELS} -x CLUSTERCTL_JOB={JOB}"
@@ -195,6 +197,7 @@ def test_variables_and_options_of_the_users_own():
         f" -x TF_CPP_MIN_LOG_LEVEL=2 -x PYTHONUNBUFFERED="
         " -x PATH=/opt/clusterctl/training/bin:/usr/local/bin:/usr/bin:/bin"
         f" -x NCCL_DEBUG=INFO -x WANDB_API_KEY -x HERE -x A=b=c -x CLUSTERCTL_JOB={JOB}"
+        " -x RANK_BINDING=none"
         " --mca btl self,sm,tcp --mca btl_tcp_if_include 10.0.0.0/24 --mca mpi_yield_when_idle 1"
         " --report-bindings -bind-to none --mca pml '^ucx a'"
         " /opt/clusterctl/training/bin/python -W ignore "
@@ -326,13 +329,13 @@ def test_the_trainers_flags(request_, head, flags):
     assert flags_of(line(request_, head, hosts)) == flags
 
 
-@pytest.mark.parametrize(("environment", "socket"), [(FOUR, "socket"), (FIVE, "package")])
-def test_a_training_is_evaluated_on_the_head_node(environment, socket):
+@pytest.mark.parametrize("environment", [FOUR, FIVE])
+def test_a_training_is_evaluated_on_the_head_node(environment):
     request = JobRequest(32, more_augmentation=True, arguments=("--model", "my net"))
     plan = plan_job(request, with_gpus(environment, addresses=("10.0.0.4",)), HOSTS, JOB)
     assert plan.lines == (plan.line, plan.evaluation_line)
     assert plan.evaluation_line.startswith(
-        f"{environment.mpirun.path} -np 8 --host localhost:8 --bind-to {socket} --map-by slot"
+        f"{environment.mpirun.path} -np 8 --host localhost:8 --bind-to none --map-by slot"
         " -x HOROVOD_HIERARCHICAL_ALLREDUCE=1"
     )
     assert f"CLUSTERCTL_JOB={JOB}" in plan.evaluation
@@ -423,6 +426,62 @@ def test_a_script_of_the_users_own_gets_none_of_the_trainers_flags():
     assert (here.argv[-1], here.script_path, here.code) == (*2 * [f"{code}/mine.py"], code)
     assert f" --map-by slot --wdir {code} " in here.line
     assert plan_job(JobRequest(2), facts(), HOSTS, JOB).script_path == ""
+
+
+def test_a_program_of_the_users_own_is_started_on_its_share_of_the_processors():
+    """mpirun binds nothing, so what starts the program binds it."""
+
+    def program(**changes):
+        request = JobRequest(4, script="~/mine.py", arguments=("-v",), **changes)
+        plan = plan_job(request, with_gpus(torch_python="/usr/bin/python3"), HOSTS, JOB)
+        return " ".join(plan.argv).partition("10.0.0.0/24 ")[2]
+
+    mine = f"{FIVE.python} /home/ubuntu/mine.py -v"
+    assert program() == f"{FIVE.python} -IS /home/ubuntu/.clusterctl/start_rank.py {mine}"
+    assert program(per_host=1) == program()
+    # torchrun starts its ranks itself.
+    assert program(torchrun=True).endswith("/usr/bin/python3 /home/ubuntu/mine.py -v")
+    assert "start_rank.py" not in program(torchrun=True)
+
+
+def test_binding_options_of_the_users_own_bind_in_place_of_the_ranks():
+    for option in ("--bind-to core", "-bind-to=none", "--bind-to none"):
+        request = JobRequest(8, script="/m.py", mpi_arguments=mpirun_arguments([option]))
+        assert " -x RANK_BINDING=none " in line(request, with_gpus())
+    request = JobRequest(8, script="/m.py", mpi_arguments=mpirun_arguments(["--map-by node"]))
+    assert "RANK_BINDING" not in line(request, with_gpus())
+    variable = (parse_variable("RANK_BINDING=gpu", {}),)
+    arguments = mpirun_arguments(["--bind-to none"])
+    request = JobRequest(8, script="/m.py", mpi_arguments=arguments, variables=variable)
+    assert " -x RANK_BINDING=gpu " in line(request, with_gpus())
+
+
+@pytest.mark.parametrize(
+    ("slots", "changes", "expected"),
+    [
+        (1, {}, None),
+        (1, {"knobs": Knobs(hierarchical_allreduce=True)}, "1"),
+        (8, {"per_host": 1}, None),
+        (8, {"per_host": 2}, "1"),
+        (8, {}, "1"),
+        (8, {"knobs": Knobs(hierarchical_allreduce=False)}, "0"),
+    ],
+)
+def test_gradients_are_added_up_within_nodes_only_where_one_has_several_ranks(
+    slots, changes, expected
+):
+    """One GPU on each node: g5.xlarge and the like."""
+    hosts = parse_hosts_file("".join(f"10.0.0.{n} slots={slots}\n" for n in range(4, 12)))
+    words = plan_job(JobRequest(8, synthetic=True, **changes), with_gpus(), hosts, JOB).argv
+    values = dict(word.split("=", 1) for word in words if "=" in word)
+    assert values.get("HOROVOD_HIERARCHICAL_ALLREDUCE") == expected
+    assert values["HOROVOD_FUSION_THRESHOLD"] == "16777216"
+
+
+def test_the_smoke_test_with_a_rank_on_each_node_adds_up_nothing_within_nodes():
+    command = allreduce_command("/opt/t", "5.0.11", ["10.0.0.4", "10.0.0.5"], GPU, with_gpus())
+    assert "HOROVOD_HIERARCHICAL_ALLREDUCE" not in command
+    assert "-x HOROVOD_FUSION_THRESHOLD=16777216 " in command
 
 
 def test_a_weird_home_stays_one_word():

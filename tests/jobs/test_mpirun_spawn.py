@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from clusterctl.jobs.mpirun import Binding, MpiLaunch, MpiRun, mpirun_argv, parse_mpirun_version
+from clusterctl.jobs.mpirun import MpiLaunch, MpiRun, mpirun_argv, parse_mpirun_version
+from clusterctl.node.packer import program_of
+from tests.fake_sysfs import two_sockets_here
 
 MPIRUNS = [Path("/opt/clusterctl/training/bin/mpirun"), Path("/usr/bin/mpirun")]
 AGENT_OPTION = {"4": ("--mca", "plm_rsh_agent"), "5": ("--prtemca", "plm_ssh_agent")}
@@ -32,7 +35,7 @@ def test_ranks_of_this_host_alone_need_no_hosts_file_and_no_free_cores(mpirun, t
     said = "$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_LOCAL_SIZE on $(hostname)"
     program = ("/bin/sh", "-c", f'echo "{said}"')
     run = MpiRun(str(mpirun), version_of(mpirun))
-    launch = MpiLaunch(run, 64, ranks, Binding.NONE, (), (), program, alone=True)
+    launch = MpiLaunch(run, 64, ranks, (), (), program, alone=True)
     (tmp_path / "hosts").write_text("10.9.9.1 slots=64\n")
     done = subprocess.run(
         mpirun_argv(launch),
@@ -47,6 +50,91 @@ def test_ranks_of_this_host_alone_need_no_hosts_file_and_no_free_cores(mpirun, t
     assert sorted(done.stdout.splitlines()) == sorted(
         f"{rank} of {ranks} on {socket.gethostname()}" for rank in range(ranks)
     )
+
+
+# Options with which mpirun prints where it would bind ranks, what it prints for each rank, and for
+# a rank that it would not bind.
+SHOW = {
+    "4": (("--display-map", "--do-not-launch"), "Process rank: ", "Bound: N/A"),
+    "5": (("--display", "map,bind", "--do-not-launch"), "Binding: ", "Binding: UNBOUND"),
+}
+
+
+@pytest.mark.parametrize("mpirun", [installed(path) for path in MPIRUNS])
+def test_mpirun_binds_nothing_on_a_machine_of_two_sockets(mpirun, tmp_path):
+    """Open MPI 5 would bind all eight ranks of a p4d.24xlarge to the first socket."""
+    if not mpirun.exists():
+        pytest.skip(f"there is no {mpirun}")
+    version = version_of(mpirun)
+    options, each, free = SHOW[version[0]]
+    run = MpiRun(str(mpirun), version)
+    launch = MpiLaunch(run, 1, 8, (), (), ("true",), alone=True, arguments=options)
+    done = subprocess.run(
+        mpirun_argv(launch),
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            **ALLOW_ROOT,
+            "HWLOC_SYNTHETIC": "pack:2 core:24 pu:2",
+            "HWLOC_THISSYSTEM": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,  # Open MPI 4 fails after it has printed the map
+    )
+    assert (done.stdout.count(each), done.stdout.count(free)) == (8, 8), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mpirun", [installed(path) for path in MPIRUNS])
+def test_a_rank_may_use_all_processors_that_mpirun_may(mpirun, tmp_path):
+    if not mpirun.exists():
+        pytest.skip(f"there is no {mpirun}")
+    run = MpiRun(str(mpirun), version_of(mpirun))
+    says = "import os; print(sorted(os.sched_getaffinity(0)), flush=True)"
+    launch = MpiLaunch(run, 1, 2, (), (), (sys.executable, "-IS", "-c", says), alone=True)
+    done = subprocess.run(
+        mpirun_argv(launch),
+        cwd=tmp_path,
+        env={**os.environ, **ALLOW_ROOT},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.stdout.splitlines() == 2 * [str(sorted(os.sched_getaffinity(0)))], done.stderr
+
+
+@pytest.mark.parametrize("mpirun", [installed(path) for path in MPIRUNS])
+@pytest.mark.parametrize("binding", [(), ("--bind-to", "hwthread")])
+def test_ranks_bind_themselves_unless_mpirun_has_done_so(mpirun, binding, tmp_path):
+    if not mpirun.exists():
+        pytest.skip(f"there is no {mpirun}")
+    root, allowed = two_sockets_here(tmp_path)
+    text = program_of("clusterctl.node.jobs.start_rank").text
+    (root / "start").write_text(text.replace('root: str = "/"', f'root: str = "{root}"'))
+    run = MpiRun(str(mpirun), version_of(mpirun))
+    says = "import os; print(sorted(os.sched_getaffinity(0)), flush=True)"
+    python = (sys.executable, "-IS")
+    program = (*python, str(root / "start"), *python, "-c", says)
+    launch = MpiLaunch(run, 1, 2, (), (), program, alone=True, arguments=binding)
+    done = subprocess.run(
+        mpirun_argv(launch),
+        cwd=tmp_path,
+        env={**os.environ, **ALLOW_ROOT},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = done.stderr.count("uses processors")
+    if binding:
+        assert told == 0
+    else:
+        assert told == 2
+        expected = [str(allowed[:1]), str(allowed[1:])]
+        assert sorted(done.stdout.splitlines()) == sorted(expected)
 
 
 def version_of(mpirun: Path) -> str:
@@ -73,9 +161,7 @@ def test_every_host_is_dialled_from_here_with_keep_alives(mpirun, hosts, tmp_pat
     agent.chmod(0o755)
     lines = ["localhost slots=1", *(f"10.9.9.{number} slots=1" for number in range(1, hosts + 1))]
     (tmp_path / "hosts").write_text("\n".join(lines) + "\n")
-    launch = MpiLaunch(
-        MpiRun(str(mpirun), version), hosts + 1, hosts + 1, Binding.NONE, (), (), ("true",)
-    )
+    launch = MpiLaunch(MpiRun(str(mpirun), version), hosts + 1, hosts + 1, (), (), ("true",))
     path, *rest = mpirun_argv(launch)
     extra = [*AGENT_OPTION[version[0]], str(agent), *NARROW_TREE[version[0]]]
     try:

@@ -1,6 +1,7 @@
 """Runs on each node, started by torchrun: one rank, with its number as a mark around its output.
 
-    PROGRAM ARGUMENTS...        replaces itself by that Python program
+    PROGRAM ARGUMENTS...        replaces itself by that Python program, on its share of the
+                                node's processors (affinity.py)
     relay RANK OUT ERR IN IN    a second process, which adds the marks and ends when no process can
                                 write to it any more. The numbers are file descriptors
 
@@ -17,6 +18,7 @@ import select
 import signal
 import sys
 
+from clusterctl.node.affinity import bind_near_gpu
 from clusterctl.node.death_signal import set_death_signal
 
 # With two marks less than PIPE_BUF (4096 bytes): the kernel does not split such a write to a pipe.
@@ -29,6 +31,7 @@ def main() -> None:
         relay(sys.argv[2], [int(word) for word in sys.argv[3:]])
         return
     start_relay()
+    bind_near_gpu(alone_uses_all=True)
     set_death_signal(signal.SIGKILL)
     os.execv(sys.executable, [sys.executable, "-u", *sys.argv[1:]])
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from clusterctl.node.affinity import bind_near_gpu
 from clusterctl.node.scripts import parameter_servers
 from clusterctl.node.scripts.contract import (
     CONTRACT,
@@ -56,6 +57,7 @@ def main() -> None:
         sys.exit(f"clusterctl: {socket.gethostname()}: {error}; the program was not started")
     if parameter_servers.are_in(contract["distribution"], contract["hosts"]):
         parameter_servers.exec_watcher(python, argv)
+    bind_near_gpu(alone_uses_all=True)
     os.execv(argv[0], argv)
 
 

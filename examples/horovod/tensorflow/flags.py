@@ -106,7 +106,7 @@ def add_speed_flags(group: Any) -> None:
     text = "START:STOP, as 100:110: what these steps of rank 0 do, for Perfetto and TensorBoard"
     add("--trace_steps", type=step_range, help=text)
     add("--trace_dir", help="folder of that; left out: --log_dir")
-    text = "threads that prepare images; left out: the node's CPUs for each GPU, less two"
+    text = "threads that prepare images; left out: one for each CPU of a GPU, less two"
     add("--num_parallel_calls", type=positive, help=text)
 
 

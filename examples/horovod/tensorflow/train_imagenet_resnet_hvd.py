@@ -18,24 +18,29 @@ On the two cores of a laptop (--nofp16, because float16 is slow without a GPU):
 
 Comments that start with `Horovod:` mark the lines that are needed only because several processes
 train. Without those lines, this is a program for one GPU. Its parts are in files of their own:
-flags, schedule (steps and learning rates), data, records and augment (from files to images),
-batches, model, step (loss, LARC, momentum), checkpoints, evaluate, log, step_trace, and agreement
-(values that all processes must share, and how they fail together).
+flags, affinity (which processors a process uses), schedule (steps and learning rates), data,
+records and augment (from files to images), batches, model, step (loss, LARC, momentum),
+checkpoints, evaluate, log, step_trace, and agreement (values that all processes must share, and how
+they fail together).
 """
 
 # ruff: noqa: E402
 from __future__ import annotations
 
+from affinity import bind_near_gpu
 from flags import parse_args
 
 if __name__ == "__main__":
     ARGS = parse_args()  # before TensorFlow's import: --help and wrong flags are answered at once
+    bind_near_gpu()  # Horovod: also before it, because its threads inherit the processors.
 
 import argparse
 import math
 import os
+import socket
 import sys
 import time
+from collections.abc import Iterable
 
 # TensorFlow reads these, so they are set before its import: errors only, two threads per GPU that
 # launch kernels, and faster cuDNN kernels for batch norm and convolutions.
@@ -96,6 +101,9 @@ def start(args: argparse.Namespace) -> None:
         # Horovod: let rank 0's NCCL print which network it uses between the nodes.
         os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET,ENV")
     gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        # Horovod: leave memory for NCCL, whose buffers TensorFlow does not allocate.
+        tf.config.experimental.set_memory_growth(gpu, True)
     if gpus:
         if hvd.local_rank() >= len(gpus):
             raise Problem(f"{hvd.local_size()} processes and {len(gpus)} GPUs on this node")
@@ -109,17 +117,23 @@ def start(args: argparse.Namespace) -> None:
     tf.keras.mixed_precision.set_global_policy("mixed_float16" if args.fp16 else "float32")
     if args.xla:
         tf.config.optimizer.set_jit("autoclustering")
-    # Horovod: the processes of a node share its CPUs.
-    threads = input_threads(os.cpu_count() or 1, hvd.local_size())
+    # Horovod: every process learns which processors those of its node may use.
+    here = socket.gethostname()
+    told = hvd.allgather_object((here, sorted(os.sched_getaffinity(0))))
+    threads = input_threads(os.sched_getaffinity(0), [used for host, used in told if host == here])
     args.num_parallel_calls = args.num_parallel_calls or threads
 
 
-def input_threads(cpus: int, processes: int) -> int:
-    """Return how many threads prepare images for one of a node's `processes`.
+def input_threads(mine: Iterable[int], everyones: Iterable[Iterable[int]]) -> int:
+    """Return how many threads prepare images for this process.
 
-    They are the process's share of the node's CPUs, less two for the step and Horovod; at least 1.
+    `mine` are the processors that it may use, `everyones` those of each process of the node, this
+    one included. The threads are its share of `mine`, less two for the step and Horovod; at least
+    one.
     """
-    return max(1, cpus // processes - 2)
+    mine = set(mine)
+    sharing = sum(not mine.isdisjoint(used) for used in everyones)
+    return max(1, len(mine) // sharing - 2)
 
 
 def train(args: argparse.Namespace, log: Log) -> None:

@@ -1,0 +1,1 @@
+../../examples/horovod/tensorflow/affinity.py

@@ -1,0 +1,51 @@
+"""Folders that stand for proc and sys, as Linux and NVIDIA's driver fill them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from clusterctl.node.affinity import ranges
+
+
+def machine(root, sockets, cores, threads=2, gpus=(), near=()):
+    """Describe a machine as Linux does: all first threads are numbered before all second ones."""
+    count = sockets * cores
+    for processor in range(count * threads):
+        folder = root / "sys/devices/system/cpu" / f"cpu{processor}" / "topology"
+        folder.mkdir(parents=True)
+        core = processor % count
+        (folder / "physical_package_id").write_text(f"{core // cores}\n")
+        siblings = range(core, count * threads, count)
+        (folder / "thread_siblings_list").write_text(",".join(map(str, siblings)) + "\n")
+    for number, (address, local) in enumerate(zip(gpus, near)):
+        folder = root / "proc/driver/nvidia/gpus" / address
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(
+            f"Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t 1{number}\n"
+            f"GPU UUID: \t GPU-{number}a58-ff\nBus Location: \t {address.upper()}\n"
+        )
+        device = root / "sys/bus/pci/devices" / address
+        device.mkdir(parents=True)
+        if local is not None:
+            (device / "local_cpulist").write_text(f"{local}\n")
+    return root
+
+
+def two_sockets_here(root):
+    """Describe this machine as one whose first allowed processor is a socket of its own, with a
+    GPU, and all others are another. Return the folder and the allowed processors. Skip the test if
+    there is only one.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        pytest.skip("a process cannot be bound to one of one processor")
+    gpus = [f"0000:00:1{number}.0" for number in range(2)]
+    machine(root, 1, 1, 1, gpus, [str(allowed[0]), ranges(allowed[1:])])
+    for number, processor in enumerate(allowed):
+        folder = root / "sys/devices/system/cpu" / f"cpu{processor}" / "topology"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "physical_package_id").write_text(f"{min(number, 1)}")
+        (folder / "thread_siblings_list").write_text(f"{processor}")
+    return root, allowed
