@@ -100,7 +100,7 @@ def selftest(
         signal.signal(signal.SIGHUP, signal.default_int_handler)
     results = story.run_steps(test, story.STEPS, lambda so_far: _keep(path, test, so_far))
     report = story.report_of(test, results)
-    return _finish(path, report, as_json)
+    return _finish(path, name, report, as_json)
 
 
 def _prepared(
@@ -174,8 +174,8 @@ def _keep(path: Path, test: Selftest, results: Sequence[StepResult]) -> None:
         output.note(f"warning: {error.message}")
 
 
-def _finish(path: Path, report: SelftestReport, as_json: bool) -> int:
-    """Write the file, print a row for each step, and return the exit status.
+def _finish(path: Path, name: str, report: SelftestReport, as_json: bool) -> int:
+    """Write the file, print a row for each step and what is left, and return the exit status.
 
     Where the file cannot be written, its text is printed, and 0 becomes 1.
     """
@@ -192,6 +192,11 @@ def _finish(path: Path, report: SelftestReport, as_json: bool) -> int:
     else:
         output.table(("STEP", "VERDICT", "TIME", "FOUND"), rows(report.results))
         output.line(f"{report.summary}; cost: {report.spent}")
+    if not report.is_removed:
+        output.note(
+            f"something may be left, and cost money: clusterctl down {name}. The nodes end "
+            "themselves by their limits, and leave a group and a key, which are free"
+        )
     output.note(
         f"the report is {path}: steps, versions, figures, costs and the last lines of the logs, "
         "without keys, account numbers and addresses. Read it, then send it to clusterctl's authors"

@@ -66,6 +66,7 @@ from clusterctl.operations.selftest_report import (
 from clusterctl.operations.status import find_own
 from clusterctl.operations.train import head_facts, plan_training, start_training
 from clusterctl.operations.up import plan_up, up
+from clusterctl.operations.watchdog import prepare
 
 NODES = 2
 MAX_HOURS = 2.0
@@ -81,6 +82,9 @@ ENDLESS_STEPS = 1_000_000
 STEPS_WITHIN_S = 900.0
 FIRST_STEPS = 3
 POLL_S = 2.0
+# Without a step for so long, the training of `train` is diagnosed and ended; at its start, three
+# times as long (docs/training.md, "A watchdog").
+HUNG_AFTER_S = 300.0
 # A job counts as stuck after ten seconds without a step (diagnosis/case.py), or some steps.
 DIAGNOSES, DIAGNOSIS_GAP_S = 6, 10.0
 # Connections of a pair, and seconds for each of its rates: the defaults of `bench --network`.
@@ -303,7 +307,9 @@ def train(test: Selftest) -> Done:
     with test.open() as access:
         planned = plan_training(access, request)
         test.say(planned.job.line)
-        job_id = start_training(access, planned).job.job_id
+        # A training that hangs would else be waited for until the nodes end themselves.
+        watchdog = prepare(access, HUNG_AFTER_S, True, test.launcher.home, offline=test.is_free)
+        job_id = start_training(access, planned, watchdog=watchdog).job.job_id
         job = follow(access, job_id, partial(_both, test), lambda why, _: test.say(why.message))
         if job.state is not JobState.SUCCEEDED:
             raise ClusterctlError(f"the job {job.state.value} (exit status {job.exit_status})")
@@ -472,6 +478,8 @@ def remove(test: Selftest) -> Done:
     for left in reversed(range(REMOVALS)):
         try:
             removed = down(*made)
+            if removed.nothing:
+                return Done("nothing was there")
             return Done(f"{count(len(removed.nodes), 'node')}, and all that was made for them")
         except NoSuchCluster:
             return Done("nothing was there")

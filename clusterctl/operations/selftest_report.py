@@ -95,6 +95,12 @@ class SelftestReport:
         return int(StepVerdict.FAILED in verdicts)
 
     @property
+    def is_removed(self) -> bool:
+        """Whether EC2 has shown that nothing is left."""
+        passed = {one.name for one in self.results if one.verdict is StepVerdict.PASSED}
+        return "verify" in passed
+
+    @property
     def summary(self) -> str:
         """The results counted by verdict: `7 passed, 1 failed, 2 not run`."""
         counts = {

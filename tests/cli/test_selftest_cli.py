@@ -11,10 +11,14 @@ import sys
 
 import pytest
 
+from clusterctl.domain.errors import AwsError
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.jobs import deploy
+from clusterctl.operations import selftest as story
 from tests.cli.running import DEMO, CommandLine, clusterctl
+from tests.clock import FakeClock
 from tests.lab import running
 from tests.moto_ec2 import client, moto_client, moto_url
 from tests.operations.leaks import everything
@@ -91,6 +95,25 @@ def test_nodes_that_do_not_get_ready_are_removed(clusterctl, client, here, monke
     assert re.search(r"spent +\$0\.\d+ by list prices\n", text)
 
 
+def test_what_cannot_be_removed_is_named(clusterctl, client, here, monkeypatch):
+    def refused(*_):
+        raise AwsError("UnauthorizedOperation", "not allowed to terminate")
+
+    monkeypatch.setattr(story, "down", refused)
+    monkeypatch.setenv("CLUSTERCTL_TIMEOUT", "0.01s")
+    clusterctl.timeouts = Timeouts(clock=FakeClock())
+    ran = clusterctl(*FIVE)
+    assert ran.status == 1, ran
+    assert "something may be left, and cost money: clusterctl down selftest" in ran.err
+    text = file_of(here)
+    [left] = re.findall(r"verify: failed.*\n    still there: (.*)", text)
+    there = {one.node.instance_id for one in find_instances(client, NAME)}
+    assert there <= set(re.findall(r"i-[0-9a-f]+", left))
+    assert "remove: failed" in text
+    assert "UnauthorizedOperation: not allowed to terminate" in text
+    assert clusterctl("down", NAME, "--yes").status == 0
+
+
 @pytest.fixture
 def in_lab(lab, here, monkeypatch, capsys):
     monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
@@ -137,7 +160,7 @@ def cut_off(lab, message: str, by: signal.Signals) -> tuple[int, str]:
     ("by", "message"),
     [
         (signal.SIGINT, "-1: preparing"),
-        pytest.param(signal.SIGHUP, "RunInstances", marks=pytest.mark.all),
+        pytest.param(signal.SIGHUP, "RunInstances: 2 x", marks=pytest.mark.all),
         pytest.param(signal.SIGTERM, "installing", marks=pytest.mark.all),
     ],
 )
@@ -181,5 +204,5 @@ def test_the_whole_story(in_lab, lab, here, monkeypatch):
     assert "images a second: " in steps["train"]["figures"][0]
     text = file_of(here)
     assert json.loads(ran.out)["versions"]["openmpi"] in text
-    assert not re.search(r"10\.\d+\.\d+\.\d+|\d{12}", text), text
+    assert not re.search(r"10\.\d+\.\d+\.\d+|(?<!\d)\d{12}(?!\d)", text), text
     assert tags.CLUSTER not in text
