@@ -70,7 +70,8 @@ from clusterctl.operations.watchdog import prepare
 
 NODES = 2
 MAX_HOURS = 2.0
-# Of --max-cost. The guards look every minute, and EC2 bills until an instance is terminated.
+# Of --max-cost. The guards' count misses up to a minute a boot (docs/costs.md), and a node bills on
+# until EC2 has terminated it.
 BUDGET_PART = 0.9
 TRAINING_STEPS = 200
 # Without GPUs: ResNet-50 would take minutes, and show no more.
@@ -99,7 +100,7 @@ SWEEPS = 8  # after a removal: EC2 may show deleted resources for a while
 KEPT_BYTES = 16 << 10  # of a step's output
 
 
-class Done(NamedTuple):
+class Passed(NamedTuple):
     """What a step found that passed. `figures` are lines, `versions` by program."""
 
     message: str
@@ -112,7 +113,7 @@ class StepNotRun(Exception):
 
 
 @dataclass(frozen=True)
-class Step:
+class SelftestStep:
     """One step. It is run if all steps in `needs` have passed. `title` says what it does.
 
     `always`: it is run whatever happened before, also after an interrupt.
@@ -121,7 +122,7 @@ class Step:
     name: str
     title: str
     needs: tuple[str, ...]
-    run: Callable[[Selftest], Done]
+    run: Callable[[Selftest], Passed]
     always: bool = False
 
 
@@ -267,7 +268,7 @@ def plan(launcher: Launcher, spec: ClusterSpec, max_cost_usd: float) -> tuple[La
 # The steps.
 
 
-def launch(test: Selftest) -> Done:
+def launch(test: Selftest) -> Passed:
     try:
         report = up(test.launcher, fixed_request(test.spec))
     except AwsError as error:
@@ -283,10 +284,10 @@ def launch(test: Selftest) -> Done:
     [image, *_] = {one.image_id for one in report.instances}
     zone = cluster.nodes[0].availability_zone
     test.place = f"{len(cluster.nodes)} x {cluster.head.instance_type} in {zone}, image {image}"
-    return Done(f"{test.place}; {count(sum(report.gpus), 'GPU')}")
+    return Passed(f"{test.place}; {count(sum(report.gpus), 'GPU')}")
 
 
-def install(test: Selftest) -> Done:
+def install(test: Selftest) -> Passed:
     with test.open() as access:
         installation = Installation(access, EnvRequest())
         test.say(f"{count(len(installation.steps), 'step')} to install")
@@ -299,10 +300,10 @@ def install(test: Selftest) -> Done:
     nodes = report.nodes.values
     hosts = fold_hosts([node.host for node in nodes])
     figures = [one.message for one in report.findings]
-    return Done(f"{report.folder} is ready on {hosts}", figures, nodes[0].installed)
+    return Passed(f"{report.folder} is ready on {hosts}", figures, nodes[0].installed)
 
 
-def train(test: Selftest) -> Done:
+def train(test: Selftest) -> Passed:
     request = _training(test, TRAINING_STEPS)
     with test.open() as access:
         planned = plan_training(access, request)
@@ -316,7 +317,7 @@ def train(test: Selftest) -> Done:
         figures = _training_figures(access, job)
     versions = next(iter(planned.versions.values()), {})
     message = f"{TRAINING_STEPS} steps on {count(test.ranks, 'rank')}, preset {job.preset}"
-    return Done(message, figures, versions)
+    return Passed(message, figures, versions)
 
 
 def _both(test: Selftest, chunk: bytes) -> None:
@@ -347,7 +348,7 @@ def _training_figures(access: Access, job: JobRecord) -> list[str]:
     return [f"images a second: {shown}", rest]
 
 
-def measure(test: Selftest) -> Done:
+def measure(test: Selftest) -> Passed:
     with test.open() as access:
         report = measure_network(access, streams=STREAMS, seconds=RATE_S)
     test.network = report
@@ -361,10 +362,10 @@ def measure(test: Selftest) -> Done:
     if wrong or not report.many:
         raise ClusterctlError("\n".join(["not all pairs were measured", *wrong, *lines]))
     lines += map(line_of, found)
-    return Done(f"{count(len(report.many) // 2, 'pair')} measured", lines)
+    return Passed(f"{count(len(report.many) // 2, 'pair')} measured", lines)
 
 
-def nccl_tests(test: Selftest) -> Done:
+def nccl_tests(test: Selftest) -> Passed:
     """Judge what `bench --network` has measured with nccl-tests."""
     assert test.network
     tables = [one for one in test.network.allreduce if "nccl-tests" in one.program]
@@ -372,15 +373,15 @@ def nccl_tests(test: Selftest) -> Done:
     errors = [f"{one.program}: {one.error}" for one in tables if one.error]
     if rows and not errors:
         best = max(row.busbw for row in rows)
-        return Done(f"{count(len(rows), 'size')}, at most {best / 1e9:.2f} GB/s bus bandwidth")
+        return Passed(f"{count(len(rows), 'size')}, at most {best / 1e9:.2f} GB/s bus bandwidth")
     if not test.on_gpus:
         raise StepNotRun("the nodes have no NVIDIA driver: there is no GPU to measure")
     if errors:
         raise ClusterctlError("; ".join(errors))
-    raise StepNotRun("the head node has no nccl-tests (docs/benchmarks.md says where it is sought)")
+    raise StepNotRun("the head node has no nccl-tests: see docs/benchmarks.md")
 
 
-def hang(test: Selftest) -> Done:
+def hang(test: Selftest) -> Passed:
     """Start a training, and stop one rank of the last node once the job makes steps."""
     with test.open() as access:
         planned = plan_training(access, _training(test, ENDLESS_STEPS))
@@ -393,7 +394,7 @@ def hang(test: Selftest) -> Done:
         _signal(access, host, "STOP", pids)
         step = find_job(access.connections, access.head, job_id).step or 0
     test.hang = Hang(job_id, host, rank, pids, step)
-    return Done(f"rank {rank} on {host} stopped with SIGSTOP at step {step}")
+    return Passed(f"rank {rank} on {host} stopped with SIGSTOP at step {step}")
 
 
 def _one_rank(found: Sequence[NodeProcess], host: str) -> tuple[str, int, tuple[int, ...]]:
@@ -429,7 +430,7 @@ def _await_step(access: Access, job_id: str, step: int) -> int:
         clock.sleep(POLL_S)
 
 
-def name_it(test: Selftest) -> Done:
+def name_it(test: Selftest) -> Passed:
     """Run `diagnose` until its verdict is about the stopped rank."""
     hang = test.hang
     assert hang
@@ -441,7 +442,7 @@ def name_it(test: Selftest) -> Done:
         test.say(found.verdict)
         if is_named(found, hang):
             figures = (f"looked for {evidence.took_s:.1f} s", *found.findings[0].evidence)
-            return Done(found.verdict, figures)
+            return Passed(found.verdict, figures)
     raise ClusterctlError(f"its verdict does not name rank {hang.rank} on {hang.host}")
 
 
@@ -455,7 +456,7 @@ def is_named(found: Diagnosis, hang: Hang) -> bool:
     )
 
 
-def resume(test: Selftest) -> Done:
+def resume(test: Selftest) -> Passed:
     """Let the rank go on, see that the job makes steps again, and end the job."""
     hang = test.hang
     assert hang
@@ -468,10 +469,10 @@ def resume(test: Selftest) -> Done:
         left += [one.host for one in report.others.failures]
         left += [f"{one.host}: {one.mib} MiB of GPU {one.gpu}" for one in report.others.held or ()]
         raise ClusterctlError("after cancel there is still: " + "; ".join(left))
-    return Done(f"steps went on to {step}; cancelled, and no process of the job is left")
+    return Passed(f"steps went on to {step}; cancelled, and no process of the job is left")
 
 
-def remove(test: Selftest) -> Done:
+def remove(test: Selftest) -> Passed:
     """Remove the cluster, up to REMOVALS times where that fails or Ctrl-C interrupts it."""
     launcher, clock = test.launcher, test.launcher.timeouts.clock
     made = (launcher.clients, test.name, launcher.folder, launcher.progress, launcher.timeouts)
@@ -479,10 +480,10 @@ def remove(test: Selftest) -> Done:
         try:
             removed = down(*made)
             if removed.nothing:
-                return Done("nothing was there")
-            return Done(f"{count(len(removed.nodes), 'node')}, and all that was made for them")
+                return Passed("nothing was there")
+            return Passed(f"{count(len(removed.nodes), 'node')}, and all that was made for them")
         except NoSuchCluster:
-            return Done("nothing was there")
+            return Passed("nothing was there")
         except KeyboardInterrupt:
             if not left:
                 raise
@@ -495,7 +496,7 @@ def remove(test: Selftest) -> Done:
     raise AssertionError("the last try returns or raises")
 
 
-def verify(test: Selftest) -> Done:
+def verify(test: Selftest) -> Passed:
     """Ask EC2 for every kind of resource of the cluster. Raises ClusterctlError if one is left."""
     launcher = test.launcher
     region = str(launcher.clients.ec2.meta.region_name)
@@ -519,25 +520,25 @@ def verify(test: Selftest) -> Done:
     if sweep.unseen:
         kinds = ", ".join(one.kind.value for one in sweep.unseen)
         raise ClusterctlError(f"EC2 did not list: {kinds}", f"to be sure: {down_again}")
-    return Done(f"EC2 in {region} has nothing of {test.name}")
+    return Passed(f"EC2 in {region} has nothing of {test.name}")
 
 
-STEPS: tuple[Step, ...] = (
-    Step("launch", "launching two nodes", (), launch),
-    Step("install", "installing the training environment", ("launch",), install),
-    Step("train", f"training {TRAINING_STEPS} steps on synthetic images", ("install",), train),
-    Step("network", "measuring the network", ("install",), measure),
-    Step("nccl-tests", "reading what nccl-tests measured", ("network",), nccl_tests),
-    Step("hang", "stopping one rank of a training", ("train",), hang),
-    Step("diagnose", "asking diagnose which rank", ("hang",), name_it),
-    Step("resume", "letting it go on, and ending the job", ("hang",), resume),
-    Step("remove", "removing everything", (), remove, always=True),
-    Step("verify", "asking EC2 what is left", (), verify, always=True),
+STEPS: tuple[SelftestStep, ...] = (
+    SelftestStep("launch", "launching two nodes", (), launch),
+    SelftestStep("install", "installing the training environment", ("launch",), install),
+    SelftestStep("train", f"training {TRAINING_STEPS} synthetic steps", ("install",), train),
+    SelftestStep("network", "measuring the network", ("install",), measure),
+    SelftestStep("nccl-tests", "reading what nccl-tests measured", ("network",), nccl_tests),
+    SelftestStep("hang", "stopping one rank of a training", ("train",), hang),
+    SelftestStep("diagnose", "asking diagnose which rank", ("hang",), name_it),
+    SelftestStep("resume", "letting it go on, and ending the job", ("hang",), resume),
+    SelftestStep("remove", "removing everything", (), remove, always=True),
+    SelftestStep("verify", "asking EC2 what is left", (), verify, always=True),
 )
 
 
 def run_steps(
-    test: Selftest, steps: Sequence[Step], keep: Callable[[Sequence[StepResult]], None]
+    test: Selftest, steps: Sequence[SelftestStep], keep: Callable[[Sequence[StepResult]], None]
 ) -> tuple[StepResult, ...]:
     """Run the steps in order, and return a result of each.
 
@@ -563,7 +564,7 @@ def run_steps(
 
 
 def reason_not_to_run(
-    step: Step, results: Mapping[str, StepResult], interrupted: bool = False
+    step: SelftestStep, results: Mapping[str, StepResult], interrupted: bool = False
 ) -> str:
     """Return why a step is not run; empty if it is."""
     if step.always:
@@ -578,7 +579,7 @@ def reason_not_to_run(
     return ""
 
 
-def _result(test: Selftest, step: Step) -> StepResult:
+def _result(test: Selftest, step: SelftestStep) -> StepResult:
     """Run one step. Only KeyboardInterrupt is raised."""
     clock = test.launcher.timeouts.clock
     test.tell(f"{step.name}: {step.title}")
@@ -587,13 +588,13 @@ def _result(test: Selftest, step: Step) -> StepResult:
     try:
         verdict, done = StepVerdict.PASSED, step.run(test)
     except StepNotRun as reason:
-        verdict, done = StepVerdict.NOT_RUN, Done(str(reason))
+        verdict, done = StepVerdict.NOT_RUN, Passed(str(reason))
     except ClusterctlError as error:
-        verdict, done = StepVerdict.FAILED, Done(*_failure(error))
+        verdict, done = StepVerdict.FAILED, Passed(*_failure(error))
     except Exception as fault:  # any: what was launched has to be removed all the same
         test.keep(traceback.format_exc().encode())
         verdict = StepVerdict.FAILED
-        done = Done(f"a fault of clusterctl's: {type(fault).__name__}: {fault}")
+        done = Passed(f"a fault of clusterctl's: {type(fault).__name__}: {fault}")
     result = StepResult(
         step.name,
         verdict,

@@ -19,8 +19,8 @@ from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.selftest import (
     STEPS,
-    Done,
     Hang,
+    Passed,
     Selftest,
     StepNotRun,
     is_named,
@@ -52,7 +52,7 @@ def ending(**ends):
             ran.append(name)
             if name in ends:
                 raise ends[name]
-            return Done(f"{name} is well")
+            return Passed(f"{name} is well")
 
         return act
 
@@ -217,7 +217,7 @@ def test_a_step_is_masked_with_what_the_launch_has_learnt(test):
 
     def install(test):
         test.say("\x1b[31mssh 10.0.1.7\x1b[0m token=abc\x07")
-        return Done("ready", ["on 10.0.1.7"], {"cudnn": "8.9.4.25", "key": "a\nb=$SECRET"})
+        return Passed("ready", ["on 10.0.1.7"], {"cudnn": "8.9.4.25", "key": "a\nb=$SECRET"})
 
     steps[1] = replace(steps[1], run=install)
     report, *_ = outcome(test, steps)
