@@ -487,7 +487,7 @@ def remove(test: Selftest) -> Passed:
         except KeyboardInterrupt:
             if not left:
                 raise
-            test.say(f"removing goes on, since what is left costs money; Ctrl-C again: {left} left")
+            test.say(f"removing goes on; Ctrl-C {count(left, 'time')} more leaves what is there")
         except ClusterctlError as error:
             if not left:
                 raise

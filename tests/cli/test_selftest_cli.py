@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import re
@@ -64,6 +65,20 @@ def test_what_is_refused_launches_nothing(clusterctl, client, here, options, wor
     ran = clusterctl("selftest", *options)
     assert ran.status == (1 if "--file" in options else 2), ran
     assert words in ran.err
+    assert (find_instances(client, NAME, ()), list(here.iterdir())) == ((), [])
+
+
+@pytest.mark.parametrize(("seen", "status"), [(True, 130), (False, 2)])
+def test_it_asks_before_it_spends(clusterctl, client, here, monkeypatch, seen, status):
+    """Answered with no, or where the question cannot be seen."""
+    terminal = io.StringIO("n\n")
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", terminal)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: seen)
+    ran = clusterctl(*FIVE)
+    assert ran.status == status, ran
+    assert "at most $4.11: 2 nodes of g5.xlarge for 2 hours" in ran.err
+    assert "also if this program is killed" in ran.err
     assert (find_instances(client, NAME, ()), list(here.iterdir())) == ((), [])
 
 
