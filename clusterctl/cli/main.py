@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "watch": ("clusterctl.cli.watch", "watch", "Watch nodes, ranks and the job, live."),
     "results": ("clusterctl.cli.results", "results", "What training came to; compare, draw."),
     "bench": ("clusterctl.cli.bench", "bench", "How training scales: runs, report, comparison."),
+    "selftest": ("clusterctl.cli.selftest", "selftest", "Try it all on two machines; a report."),
     "tuning": ("clusterctl.cli.tuning", "tuning", "What Horovod's timeline and autotuner say."),
     "explain": ("clusterctl.cli.explain", "explain", "Say what failed first in a log."),
     "serve": ("clusterctl.cli.serve", "serve", "Serve a model over HTTP, through SSH."),

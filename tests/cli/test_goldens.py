@@ -95,6 +95,9 @@ def test_what_needs_no_cluster(snapshot, tmp_path):
 def test_what_needs_no_host(at_moto, clusterctl):
     one = ("up", "demo", "--nodes", "1", "--instance-type", "g5.xlarge")
     at_moto(*one, "--dry-run", "--json")
+    at_moto("selftest", "--max-cost", "5", "--dry-run")
+    at_moto("selftest", "--max-cost", "5", "--dry-run", "--json")
+    at_moto("selftest", "--max-cost", "3")
     clusterctl(*one, "--timeout", "0.01")
     at_moto("gc", "--all")
     at_moto("gc", "--all", "--json")

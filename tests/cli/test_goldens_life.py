@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+
+import pytest
 
 from clusterctl.lab.record import read_record
 from tests.bootstrap.wheels import make_wheelhouse
+from tests.changes import CHECKOUT
 from tests.cli.golden import TRAINER, Golden
 from tests.lab.running import newest_image, once_client
 from tests.pair import LabCluster, eventually
@@ -52,6 +58,32 @@ def test_the_life_of_a_cluster(snapshot, lab_home, tmp_path):
     golden("down gold --json --yes")
     golden(f"lab fault interrupt {spot_instance(record)} --in 300s")
     golden("lab stop")
+
+
+# Steps and figures of a self-test, and where the waiting rank was when it was looked at.
+COSTS = ((r"\$\d+\.\d+ by", "$N by"),)
+STEPS = ((r"at step \d+", "at step N"), (r"on to \d+", "on to N"), (r"; rank 0 waits.*", "; WAITS"))
+
+
+@pytest.mark.all
+@pytest.mark.train
+def test_a_self_test(snapshot, lab_home, tmp_path):
+    """The trainer itself. What goes to stderr is a launch, a training and a removal."""
+    environ = {"CLUSTERCTL_HOME": str(lab_home.path), "CLUSTERCTL_LAB": "1"}
+    golden = Golden(snapshot, tmp_path, environ)
+    lab_home.start()
+    line = "selftest --max-cost 5"
+    done = subprocess.run(
+        [sys.executable, "-m", "clusterctl", *line.split()],
+        cwd=tmp_path,
+        env={**os.environ, **environ, "PYTHONPATH": str(CHECKOUT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Finished in " in done.stderr, done.stderr
+    golden.compare(f"clusterctl {line}", done.returncode, done.stdout, "", (*COSTS, *STEPS))
 
 
 def spot_instance(record) -> str:

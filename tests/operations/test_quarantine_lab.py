@@ -34,7 +34,7 @@ NOT_FOR_NODES = {
     *("up", "down", "stop", "start", "add", "remove", "replace", "quarantine", "release"),
     *("status", "list", "costs", "ssh", "hosts", "logs", "results", "gc", "config", "network"),
     *("iam-policy", "lab"),
-    *("jobs", "wait", "fetch", "tuning"),
+    *("jobs", "wait", "fetch", "tuning", "selftest"),
 }
 
 

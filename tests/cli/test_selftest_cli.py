@@ -1,0 +1,223 @@
+"""`clusterctl selftest`: what it refuses, what it leaves, and one whole rehearsal in the lab."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from clusterctl.domain.errors import AwsError
+from clusterctl.domain.timeouts import Timeouts
+from clusterctl.ec2 import tags
+from clusterctl.ec2.instances import find_instances
+from clusterctl.jobs import deploy
+from clusterctl.operations import selftest as story
+from tests.cli.running import DEMO, CommandLine, clusterctl
+from tests.clock import FakeClock
+from tests.lab import running
+from tests.moto_ec2 import client, moto_client, moto_url
+from tests.operations.leaks import everything
+from tests.pair import STAND_IN, TRAINER
+
+__all__ = ["client", "clusterctl", "moto_client", "moto_url"]
+
+NAME = "selftest"
+FIVE = ("selftest", "--max-cost", "5")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Run commands in an empty folder. Return it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    before = signal.getsignal(signal.SIGHUP)
+    yield folder
+    signal.signal(signal.SIGHUP, before)
+
+
+def file_of(folder) -> str:
+    [path] = folder.iterdir()
+    assert re.fullmatch(r"selftest-\d{8}-\d{6}\.txt", path.name)
+    return path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--max-cost", "3"], "2 nodes of g5.xlarge cost up to $4."),
+        (["--max-cost", "nan"], "not a limit"),
+        (["--max-cost", "0"], "not a limit"),
+        (["--max-cost", "5", "--instance-type", "p4d.24xlarge"], "budget"),
+        (["--max-cost", "5", "--instance-type", "p9.huge"], "p9.huge"),
+        (["--max-cost", "5", "--file", "/proc/none/report"], "cannot write the report"),
+        ([], "--max-cost"),
+    ],
+)
+def test_what_is_refused_launches_nothing(clusterctl, client, here, options, words):
+    ran = clusterctl("selftest", *options)
+    assert ran.status == (1 if "--file" in options else 2), ran
+    assert words in ran.err
+    assert (find_instances(client, NAME, ()), list(here.iterdir())) == ((), [])
+
+
+@pytest.mark.parametrize(("seen", "status"), [(True, 130), (False, 2)])
+def test_it_asks_before_it_spends(clusterctl, client, here, monkeypatch, seen, status):
+    """Answered with no, or where the question cannot be seen."""
+    terminal = io.StringIO("n\n")
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", terminal)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: seen)
+    ran = clusterctl(*FIVE)
+    assert ran.status == status, ran
+    assert "at most $4.11: 2 nodes of g5.xlarge for 2 hours" in ran.err
+    assert "also if this program is killed" in ran.err
+    assert (find_instances(client, NAME, ()), list(here.iterdir())) == ((), [])
+
+
+def test_a_cluster_of_that_name_is_left_alone(clusterctl, client, here):
+    clusterctl("up", NAME, *DEMO[1:], "--timeout", "0.01")
+    ran = clusterctl(*FIVE)
+    assert (ran.status, "cluster selftest exists" in ran.err) == (2, True), ran
+    assert len(find_instances(client, NAME)) == 2
+    assert list(here.iterdir()) == []
+
+
+def test_nodes_that_do_not_get_ready_are_removed(clusterctl, client, here, monkeypatch):
+    """moto has no hosts."""
+    monkeypatch.setenv("CLUSTERCTL_TIMEOUT", "0.01s")
+    monkeypatch.setenv("CLUSTERCTL_IDLE_STOP", "30m")
+    before = everything(client)
+    ran = clusterctl(*FIVE, "--json")
+    assert ran.status == 1, ran
+    steps = {one["name"]: one["verdict"] for one in ran.data["steps"]}
+    assert steps.pop("launch") == "failed"
+    assert (steps.pop("remove"), steps.pop("verify")) == ("passed", "passed")
+    assert set(steps.values()) == {"not run"}
+    assert everything(client) == before
+    [limits] = {one.limits_text for one in find_instances(client, NAME, ())}
+    assert limits == "max-hours=2 budget=4.5", "and no idle limit, which would keep the disks"
+    text = file_of(here)
+    assert "launch: failed" in text
+    assert "not ready" in text
+    assert re.search(r"spent +\$0\.\d+ by list prices\n", text)
+
+
+def test_what_cannot_be_removed_is_named(clusterctl, client, here, monkeypatch):
+    def refused(*_):
+        raise AwsError("UnauthorizedOperation", "not allowed to terminate")
+
+    monkeypatch.setattr(story, "down", refused)
+    monkeypatch.setenv("CLUSTERCTL_TIMEOUT", "0.01s")
+    clusterctl.timeouts = Timeouts(clock=FakeClock())
+    ran = clusterctl(*FIVE)
+    assert ran.status == 1, ran
+    assert "something may be left, and cost money: clusterctl down selftest" in ran.err
+    text = file_of(here)
+    [left] = re.findall(r"verify: failed.*\n    still there: (.*)", text)
+    there = {one.node.instance_id for one in find_instances(client, NAME)}
+    assert there <= set(re.findall(r"i-[0-9a-f]+", left))
+    assert "remove: failed" in text
+    assert "UnauthorizedOperation: not allowed to terminate" in text
+    assert clusterctl("down", NAME, "--yes").status == 0
+
+
+@pytest.fixture
+def in_lab(lab, here, monkeypatch, capsys):
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
+    line = CommandLine(lab.home, capsys, ["--lab"])
+    ec2 = running.client(lab)
+    before = everything(ec2)
+    yield line
+    line("down", NAME, "--yes")
+    line.anywhere()("lab fault clear")
+    assert everything(ec2) <= before
+    assert not (lab.home / NAME).exists()
+
+
+@pytest.mark.lab
+def test_no_capacity_anywhere(in_lab, lab, here):
+    fault = ("RunInstances", "InsufficientInstanceCapacity", "--times", "99")
+    in_lab.anywhere()("lab fault error", *fault)
+    ran = in_lab(*FIVE)
+    assert ran.status == 1, ran
+    assert "launch: failed" in ran.err
+    assert "InsufficientInstanceCapacity; RunInstances: 2 x g5.xlarge" in file_of(here)
+    assert "CLUSTERCTL_CAPACITY_TIMEOUT=2h clusterctl selftest" in ran.err
+    assert re.search(r"^verify +passed ", ran.out, re.M), ran.out
+
+
+def cut_off(lab, message: str, by: signal.Signals) -> tuple[int, str]:
+    """Start a self-test, and send a signal after a message. Return its status and its stderr."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "clusterctl", *FIVE, "--lab"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr
+        told = list(itertools.takewhile(lambda line: message not in line, process.stderr))
+        process.send_signal(by)
+        told += process.stderr.readlines()
+    return process.returncode, "".join(told)
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        (signal.SIGINT, "-1: preparing"),
+        pytest.param(signal.SIGHUP, "RunInstances: 2 x", marks=pytest.mark.all),
+        pytest.param(signal.SIGTERM, "installing", marks=pytest.mark.all),
+    ],
+)
+def test_ctrl_c_leaves_the_file_and_nothing_else(in_lab, lab, here, by, message):
+    status, told = cut_off(lab, message, by)
+    assert status == 130, told
+    text = file_of(here)
+    assert re.search(r"^  (launch|install): interrupted$", text, re.M), text
+    assert re.search(r"^  verify: passed", text, re.M), text
+    assert find_instances(running.client(lab), NAME) == ()
+
+
+@pytest.mark.lab
+@pytest.mark.all
+def test_after_kill_9_the_nodes_have_their_limits_and_the_next_run_is_refused(in_lab, lab, here):
+    status, told = cut_off(lab, "install: installing", signal.SIGKILL)
+    assert status == -signal.SIGKILL, told
+    left = find_instances(running.client(lab), NAME)
+    assert {one.limits_text for one in left} == {"max-hours=2 budget=4.5"}
+    guards = in_lab("run", NAME, "pgrep -f '[g]uard'")
+    assert guards.status == 0, guards
+    assert "launch: passed" in file_of(here)
+    ran = in_lab(*FIVE)
+    assert (ran.status, "clusterctl down selftest" in ran.err) == (2, True), ran
+
+
+@pytest.mark.lab
+@pytest.mark.all
+@pytest.mark.train
+def test_the_whole_story(in_lab, lab, here, monkeypatch):
+    """A stand-in trains: tests/cli/test_goldens_life.py has the trainer itself."""
+    files = {**deploy.example_files(), TRAINER: STAND_IN}
+    monkeypatch.setattr(deploy, "example_files", lambda: files)
+    ran = in_lab(*FIVE, "--json")
+    assert ran.status == 0, ran
+    steps = {one["name"]: one for one in ran.data["steps"]}
+    assert {one["verdict"] for name, one in steps.items() if name != "nccl-tests"} == {"passed"}
+    assert steps["nccl-tests"]["message"].startswith("the nodes have no NVIDIA driver")
+    assert steps["hang"]["message"].startswith("rank 1 on selftest-1 stopped")
+    assert re.match(r"rank 1 on selftest-1 .*is stopped", steps["diagnose"]["message"])
+    assert "images a second: " in steps["train"]["figures"][0]
+    text = file_of(here)
+    assert json.loads(ran.out)["versions"]["openmpi"] in text
+    assert not re.search(r"10\.\d+\.\d+\.\d+|(?<!\d)\d{12}(?!\d)", text), text
+    assert tags.CLUSTER not in text
