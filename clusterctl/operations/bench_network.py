@@ -386,8 +386,12 @@ def _complaint(result: CommandResult) -> str:
 
 
 def _said(result: CommandResult) -> str:
-    """Return a colon and the beginning of a program's messages; empty if there are none."""
-    said = [one.strip() for one in result.stderr.splitlines() if one.strip(" -")]
+    """Return a colon and the beginning of a program's messages; empty if there are none.
+
+    nccl-tests print the cause of a failure on stdout, and mpirun's messages follow on stderr.
+    """
+    causes = re.findall(r"Test \w+ failure .*'.*'", result.stdout)[:1]
+    said = causes or [one.strip() for one in result.stderr.splitlines() if one.strip(" -")]
     return printable(f": {' '.join(said)[:300]}") if said else ""
 
 

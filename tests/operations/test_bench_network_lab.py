@@ -10,6 +10,7 @@ import pytest
 
 from clusterctl.bench.network import findings
 from clusterctl.domain.errors import HostError
+from clusterctl.domain.results import CommandResult
 from clusterctl.operations import bench_network
 from clusterctl.operations.bench_network import measure_network
 from tests.pair import LabCluster, eventually
@@ -136,6 +137,26 @@ def test_its_command_with_nccl_tests_where_they_are(quad, tmp_path):
     assert "alltoall_perf" not in out
     assert out.splitlines()[-1].split() == ["1.0", "GiB", "4605", "µs", "3497", "Gbit/s"]
     assert "there and back" in picture.read_text()
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "said"),
+    [
+        # Printed by nccl-tests 2.19.6 on a machine without a GPU.
+        (
+            "# Using devices\nvm: Test CUDA failure util.cu:674 'CUDA driver version is "
+            "insufficient for CUDA runtime version'\n .. vm pid 1: Test failure common.cu:1454\n",
+            "-----\nprterun detected that one or more processes exited with non-zero status\n",
+            ": Test CUDA failure util.cu:674 'CUDA driver version is insufficient for CUDA runtime "
+            "version'",
+        ),
+        ("rows", "----\n no such file \n\n----\n", ": no such file"),
+        ("", " --\n", ""),
+    ],
+)
+def test_why_a_program_failed(out, err, said):
+    result = CommandResult("a-0", "mpirun", 2, out, err, 1.0)
+    assert bench_network._said(result) == said
 
 
 def test_ctrl_c_in_the_middle_leaves_nothing(quad):
