@@ -59,7 +59,7 @@ def disjoint(pairs: Iterable[Pair]) -> list[list[Pair]]:
 
 @dataclass(frozen=True)
 class Allreduce:
-    """The result of an allreduce of one size in bytes.
+    """The result of an allreduce, or another collective operation, of one size in bytes.
 
     `busbw` is the bus bandwidth as in nccl-tests (doc/PERFORMANCE.md), in bytes per second: what
     the link of each rank carries, independent of the number of ranks. `expected` is a published
@@ -74,9 +74,10 @@ class Allreduce:
 
 @dataclass(frozen=True)
 class AllreduceTable:
-    """The results of an allreduce program. `source` is that of the expected figures.
+    """The results of a program that measures a collective operation.
 
-    `error` is the reason if there are no rows.
+    `source` is that of the expected figures. `error` is the reason if there are no rows. `nccl` is
+    the version of NCCL that the program used; empty if it used none or did not say.
     """
 
     program: str
@@ -84,6 +85,28 @@ class AllreduceTable:
     rows: tuple[Allreduce, ...] = ()
     source: str = ""
     error: str = ""
+    operation: str = "allreduce"
+    nccl: str = ""
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the table for `--json`, rates in bytes per second."""
+        return {
+            "program": self.program,
+            "operation": self.operation,
+            "ranks": self.ranks,
+            "nccl": self.nccl or None,
+            "error": self.error or None,
+            "expected_by": self.source or None,
+            "rows": [
+                {
+                    "bytes": row.bytes,
+                    "seconds": row.seconds,
+                    "busbw_bytes_s": round(row.busbw),
+                    "expected_busbw_bytes_s": row.expected,
+                }
+                for row in self.rows
+            ],
+        }
 
 
 @dataclass(frozen=True)
@@ -94,7 +117,9 @@ class NetworkFigures:
     `rtt_p99` are the median and the 99th percentile of a small message's round trip, the same for
     (a, b) and (b, a). `seconds` is the duration of each measurement, `took_s` that of all.
     `failures` has the nodes that did not answer and why, `broken` the pairs of other nodes that
-    were not measured and why. `link` is the rate that the instance type always carries; 0 if EC2
+    were not measured and why. `allreduce` has the allreduces by MPI and by NCCL, `collectives` the
+    other operations by NCCL. `lacks_nccl_tests` has the programs that would measure NCCL on the
+    GPUs, and are not there. `link` is the rate that the instance type always carries; 0 if EC2
     has no such rate.
     """
 
@@ -112,6 +137,8 @@ class NetworkFigures:
     measured_at: str = ""
     took_s: float = 0.0
     allreduce: tuple[AllreduceTable, ...] = ()
+    collectives: tuple[AllreduceTable, ...] = ()
+    lacks_nccl_tests: tuple[str, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
         """Return the figures for `--json`: pairs as a list, rates in bytes per second."""
@@ -136,24 +163,8 @@ class NetworkFigures:
             ],
             "failures": dict(self.failures),
             "not_measured": [{"pair": list(pair), "why": why} for pair, why in self.broken.items()],
-            "allreduce": [
-                {
-                    "program": table.program,
-                    "ranks": table.ranks,
-                    "error": table.error or None,
-                    "expected_by": table.source or None,
-                    "rows": [
-                        {
-                            "bytes": row.bytes,
-                            "seconds": row.seconds,
-                            "busbw_bytes_s": round(row.busbw),
-                            "expected_busbw_bytes_s": row.expected,
-                        }
-                        for row in table.rows
-                    ],
-                }
-                for table in self.allreduce
-            ],
+            "allreduce": [table.as_data() for table in self.allreduce],
+            "collectives": [table.as_data() for table in self.collectives],
         }
 
 
@@ -279,6 +290,7 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
             f"a message there and back takes {microseconds(own)}, to others {microseconds(others)}"
         )
         found.append(Finding("bench.late-node", Severity.WARNING, text, node, advice[node]))
+    found += _nccl_findings(report)
     found += _link_findings(
         "bench.slow-link",
         behind.links,
@@ -297,6 +309,20 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
         ),
         lambda link: -link[0] / link[1],
     )
+    return found
+
+
+def _nccl_findings(report: NetworkFigures) -> list[Finding]:
+    """Return an error for each failed program of nccl-tests, and where they are to be had."""
+    found = [
+        Finding("bench.nccl", Severity.ERROR, f"{table.program}: {table.error}")
+        for table in (*report.allreduce, *report.collectives)
+        if table.error and NCCL_TESTS in table.program
+    ]
+    if report.lacks_nccl_tests:
+        lacks = ", ".join(report.lacks_nccl_tests)
+        text = f"NCCL was not measured with {lacks} of {NCCL_TESTS}: not on the head node"
+        found.append(Finding("bench.nccl-tests", Severity.INFO, text, hint=GET_NCCL_TESTS))
     return found
 
 
@@ -366,21 +392,87 @@ def _busbw(size: int, seconds: float, ranks: int) -> float:
     return size / seconds * 2 * (ranks - 1) / ranks
 
 
-def allreduce_of_nccl(text: str, instance_type: str, nodes: int) -> tuple[Allreduce, ...]:
-    """Return the out-of-place results of nccl-tests' all_reduce_perf.
+NCCL_TESTS = "nccl-tests"
+# The operations of nccl-tests that are measured, by program.
+NCCL_PROGRAMS = {
+    "all_reduce_perf": "allreduce",
+    "all_gather_perf": "allgather",
+    "reduce_scatter_perf": "reduce-scatter",
+    "alltoall_perf": "all-to-all",
+}
+GET_NCCL_TESTS = (
+    "the Deep Learning AMIs with EFA's software have them (/usr/local/cuda-*/efa); else build "
+    "NVIDIA's with MPI, as their README says (github.com/NVIDIA/nccl-tests), and put them into "
+    "~/nccl-tests/build of every node with `clusterctl copy`"
+)
+# A smaller rate may be printed as 0.00 GB/s.
+LEAST_PRINTED = 0.01e9
+# One half of a row: time in microseconds, algbw and busbw in GB/s, and the number of wrong values,
+# which is N/A where nccl-tests does not check them, and in old versions the largest rounding error.
+_HALF = r"\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)"
+_NCCL_ROW = re.compile(rf"(?m)^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+{_HALF}(?:{_HALF})?\s*$")
+_NCCL_VERSION = re.compile(r"nccl-library=(\d+)|NCCL version (\d[\d.]*)")
 
-    Its columns are size, count, type, redop, root, microseconds, algbw and busbw in GB/s.
+
+def table_of_nccl(
+    text: str, exit_status: int, program: str, ranks: int, instance_type: str, nodes: int
+) -> AllreduceTable:
+    """Return the out-of-place results of a program of nccl-tests, with the published ones.
+
+    Its columns are size, count, type, redop, root; then microseconds, algbw and busbw in GB/s, and
+    the number of wrong values, once out of place and once in place. There are no rows but an error
+    if a value was wrong, a rate is zero, or the program failed.
     """
-    row = r"(?m)^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+([\d.]+)\s+[\d.]+\s+([\d.]+)\s"
-    return tuple(
-        Allreduce(
-            int(size),
-            float(took) / 1e6,
-            float(rate) * 1e9,
-            expected_busbw(instance_type, nodes, int(size))[0],
-        )
-        for size, took, rate in re.findall(row, text)
+    rows, error = [], ""
+    for size, *cells in _NCCL_ROW.findall(text):
+        wrong = [cell for cell in cells[3::4] if _number(cell) >= 1]
+        took, rate = _number(cells[0]), _number(cells[2])
+        if wrong:
+            error = f"{wrong[0]} wrong values in {format_bytes(int(size))}: the data were corrupted"
+            break
+        if took and not rate and int(size) / took * 1e6 >= LEAST_PRINTED:
+            error = (
+                "the bus bandwidth is zero: the ranks did not find each other, as with a program "
+                "that was built for another MPI"
+            )
+            break
+        if not took or not rate >= 0:
+            error = f"no rate for {format_bytes(int(size))}"
+            break
+        expected = None
+        if program == "all_reduce_perf":
+            expected = expected_busbw(instance_type, nodes, int(size))[0]
+        rows.append(Allreduce(int(size), took / 1e6, rate * 1e9, expected))
+    if not error and exit_status:
+        error = "it did not end in time" if exit_status == 124 else "it failed"
+        error += f" (exit status {exit_status})"
+    found = _NCCL_VERSION.search(text)
+    has_source = any(row.expected for row in rows)
+    return AllreduceTable(
+        f"{program} ({NCCL_TESTS})",
+        ranks,
+        () if error else tuple(rows),
+        source=EXPECTED[instance_type, nodes][0] if has_source else "",
+        error=error or ("" if rows else "it printed no figures"),
+        operation=NCCL_PROGRAMS[program],
+        nccl=_version(found[1] or found[2]) if found else "",
     )
+
+
+def _number(text: str) -> float:
+    """Return the number in a cell; NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _version(text: str) -> str:
+    """Return a version of NCCL that is written as 2.21.5 or as NCCL_VERSION_CODE, 22105."""
+    if not text.isdigit():
+        return text.rstrip(".")
+    code = int(text)
+    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
 def matrix(report: NetworkFigures, values: Mapping[Pair, float]) -> list[list[float]]:

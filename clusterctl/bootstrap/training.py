@@ -25,9 +25,17 @@ WHEELS = ".cache/clusterctl/wheels"
 GIVEN = ".cache/clusterctl/given-wheels"
 # The release of shell/training.sh for each value of `--tensorflow`.
 RELEASES = {"2.15": "default", "NEWEST": "newest"}
+NAMES = {release: name for name, release in RELEASES.items()}
 # By release, the first compute capability (90 is 9.0) for which TensorFlow's wheels have no kernels
 # (`tf.sysconfig.get_build_info()`). The driver compiles them at their first use.
 FIRST_WITHOUT_KERNELS = {"default": 90, "newest": 100}
+# By release, the first and the last compute capability of the GPUs that its libraries run on. CUDA
+# 12.2 and cuDNN 8.9 of `default` are older than 10.0, which begins with CUDA 12.8 and cuDNN 9.7
+# (their release notes); cuDNN 8.9 begins with 5.0 (its support matrix). TensorFlow 2.21 was built
+# for 6.0 and later (`tf.sysconfig.get_build_info()`).
+RUNS_ON = {"default": (50, 99), "newest": (60, 999)}
+# From this one on, `newest` is chosen: it is the first that has kernels for it.
+NEWEST_FROM = FIRST_WITHOUT_KERNELS["default"]
 # The path is used without quotes in the first lines of programs and in mpirun's shell commands.
 _PLAIN = re.compile(r"/[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)+")
 
@@ -48,18 +56,20 @@ class EnvRequest:
     with.
 
     Without a folder it is the one that the node remembers, else FOLDER. Without a Python the node
-    chooses. `release` is a value of RELEASES; empty: that of the existing environment.
+    chooses. `release` is a value of RELEASES; empty: that of the existing environment, or by the
+    GPUs. `capabilities` are those of all nodes' GPUs, 90 for 9.0, ascending.
     """
 
     folder: str = ""
     flavor: str = "auto"
     python: str = ""
     release: str = ""
+    capabilities: tuple[int, ...] = ()
 
     def command(self, verb: str, given: str = "", keep: bool = True) -> str:
         """Return the command line for a node's shell. Its stdin is `training_script`."""
         arguments = [verb, self.folder, self.flavor, self.python, given, "keep" if keep else "drop"]
-        arguments.append(self.release)
+        arguments += [self.release, ",".join(map(str, self.capabilities))]
         return shlex.join(["bash", "-s", "--", *arguments])
 
 
@@ -68,10 +78,11 @@ class NodeEnv:
     """One node's environment, and what it can be made with. Sizes in bytes.
 
     `key` has all that Horovod's wheel depends on. `stamp` is the key and more of the installed
-    environment. `chosen`: the launcher looks for an environment in this folder first. `gathered`:
-    all wheels but Horovod's are there. `free` and `home_free` are the device and the free bytes of
-    the folder's and the home folder's file systems. `capabilities` are those of the GPUs, 90 for
-    9.0.
+    environment. `chosen`: the launcher looks for an environment in this folder first, and
+    `remembered`: an installation told it to. `gathered`: all wheels but Horovod's are there. `free`
+    and `home_free` are the device and the free bytes of the folder's and the home folder's file
+    systems. `capabilities` are those of the GPUs, 90 for 9.0. `no_toolkit` is why Horovod cannot be
+    compiled for the GPUs.
     """
 
     host: str
@@ -91,6 +102,8 @@ class NodeEnv:
     installed: dict[str, str] = field(default_factory=dict)
     release: str = "default"
     capabilities: tuple[int, ...] = ()
+    remembered: bool = False
+    no_toolkit: str = ""
 
     @property
     def without_kernels(self) -> tuple[int, ...]:
@@ -166,6 +179,8 @@ def parse_look(result: CommandResult) -> NodeEnv:
         installed=installed,
         release=facts["release"],
         capabilities=tuple(int(one) for one in facts["capabilities"].split(",") if one),
+        remembered=bool(facts["chosen"]),
+        no_toolkit=facts.get("no_toolkit", ""),
     )
 
 

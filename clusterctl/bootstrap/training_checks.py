@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from clusterctl.bootstrap.training import EnvState, NodeEnv
+from clusterctl.bootstrap.training import (
+    FOLDER,
+    NAMES,
+    NEWEST_FROM,
+    RUNS_ON,
+    EnvRequest,
+    EnvState,
+    NodeEnv,
+)
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_bytes
@@ -26,6 +34,86 @@ class EnvPlan:
     @property
     def is_empty(self) -> bool:
         return not self.install
+
+
+def choose_release(request: EnvRequest, nodes: Sequence[NodeEnv]) -> EnvRequest:
+    """Return the request with its release, the GPUs' capabilities, and the folder if it is known.
+
+    A release that the request names is kept, and so is that of an environment which the request
+    names or an installation left. Otherwise the GPUs with the highest capability decide. All nodes
+    get the same release. `nodes` begin with the head node.
+    """
+    head, capabilities = nodes[0], gpu_capabilities(nodes)
+    release = request.release
+    if not release and (request.folder or head.remembered) and head.state is not EnvState.MISSING:
+        release = head.release
+    if not release:
+        is_new = max(capabilities, default=0) >= NEWEST_FROM
+        release = "newest" if is_new else head.release
+    # The node named FOLDER for want of another one: a release has a folder of its own.
+    is_known = request.folder or (not request.release and head.folder != FOLDER)
+    folder = head.folder if is_known or release == head.release else ""
+    return replace(request, folder=folder, release=release, capabilities=capabilities)
+
+
+def gpu_capabilities(nodes: Sequence[NodeEnv]) -> tuple[int, ...]:
+    """Return the compute capabilities of the nodes' GPUs, ascending: 90 for 9.0."""
+    found = {one for node in nodes if node.flavor == "gpu" for one in node.capabilities}
+    return tuple(sorted(found))
+
+
+def choice_line(request: EnvRequest, nodes: Sequence[NodeEnv]) -> str:
+    """Return a line on the release that was chosen for the GPUs; empty if they made no difference.
+
+    `request` is the one before the choice.
+    """
+    chosen = choose_release(request, nodes)
+    if request.release or chosen.release == nodes[0].release:
+        return ""
+    low, high = chosen.capabilities[0], chosen.capabilities[-1]
+    least = f", the highest of the cluster; the lowest is {_dotted(low)}" if low != high else ""
+    return (
+        f"--tensorflow {NAMES[chosen.release]}, for compute capability {_dotted(high)} on "
+        f"{_with(nodes, high)}{least}"
+    )
+
+
+def release_findings(nodes: Sequence[NodeEnv]) -> list[Finding]:
+    """Return an error if the release does not run on the lowest or on the highest GPUs."""
+    release, capabilities = nodes[0].release, gpu_capabilities(nodes)
+    if not capabilities:
+        return []
+    first, last = RUNS_ON[release]
+    low, high = capabilities[0], capabilities[-1]
+    if high > last:
+        text = (
+            "TensorFlow 2.15's CUDA 12.2 and cuDNN 8.9 have no code for compute capability "
+            f"{_dotted(high)}"
+        )
+        hint = f"--tensorflow {NAMES['newest']}"
+        return [Finding("env.gpus", Severity.ERROR, text, _with(nodes, high), hint)]
+    if low < first:
+        text = (
+            f"the libraries of --tensorflow {NAMES[release]} begin with compute capability "
+            f"{_dotted(first)}, and these GPUs have {_dotted(low)}"
+        )
+        older = RUNS_ON["default"]
+        runs = release != "default" and low >= older[0]
+        hint = "launch a newer instance type"
+        if runs and high <= older[1]:
+            hint = f"--tensorflow {NAMES['default']}"
+        elif runs:
+            hint = f"no environment runs on {_dotted(low)} and {_dotted(high)}: take one type"
+        return [Finding("env.gpus", Severity.ERROR, text, _with(nodes, low), hint)]
+    return []
+
+
+def _with(nodes: Sequence[NodeEnv], capability: int) -> str:
+    return fold_hosts([node.host for node in nodes if capability in node.capabilities])
+
+
+def _dotted(capability: int) -> str:
+    return f"{capability // 10}.{capability % 10}"
 
 
 def plan_install(nodes: Sequence[NodeEnv], given: Sequence[str] = ()) -> EnvPlan:
@@ -74,14 +162,19 @@ def _kernels(head: NodeEnv) -> str:
 
 def kernels_for(head: NodeEnv) -> str:
     """Return `compute capability 9.0`: those for which TensorFlow's wheels have no kernels."""
-    named = ", ".join(f"{one // 10}.{one % 10}" for one in head.without_kernels)
+    named = ", ".join(map(_dotted, head.without_kernels))
     return f"compute capability {named}"
 
 
-def obstacles(nodes: Sequence[NodeEnv], folder: str) -> list[Finding]:
-    """Return all that keeps nodes from having the environment. The head node is the first."""
+def obstacles(nodes: Sequence[NodeEnv], folder: str, needs_build: bool = False) -> list[Finding]:
+    """Return all that keeps nodes from having the environment. The head node is the first.
+
+    `needs_build`: Horovod has to be compiled there.
+    """
     head = nodes[0]
     found = []
+    if head.no_toolkit and needs_build:
+        found.append(_error(head, "env.toolkit", *_split(head.no_toolkit)))
     for node in nodes:
         if node.no_python:
             found.append(_error(node, "env.python", node.no_python, "or see --python"))
@@ -105,6 +198,12 @@ def obstacles(nodes: Sequence[NodeEnv], folder: str) -> list[Finding]:
             found.append(_error(node, "env.folder", message, "see --prefix"))
         found += _room_findings(node)
     return folded(found)
+
+
+def _split(reason: str) -> tuple[str, str]:
+    """Divide the script's `what: what to do` into message and hint."""
+    what, _, hint = reason.rpartition(": ")
+    return what, hint
 
 
 def _room_findings(node: NodeEnv) -> list[Finding]:
@@ -132,6 +231,7 @@ def _room_findings(node: NodeEnv) -> list[Finding]:
 def state_findings(nodes: Sequence[NodeEnv], folder: str, cluster: str) -> list[Finding]:
     """Return the problems for `env status`. Nodes with the same problem share one finding."""
     found = [_not_ready(node, folder, cluster) for node in nodes if not node.ready]
+    found += release_findings(nodes) if nodes else []
     keys = {node.key for node in nodes if node.ready}
     if len(keys) > 1:
         message = f"the nodes' environments are of {len(keys)} kinds: {', '.join(sorted(keys))}"

@@ -103,8 +103,8 @@ class _Progress:
 
 
 def show(report: NetworkFigures) -> None:
-    """Print the matrix of rates if it fits, the summary of all pairs, and the allreduces."""
-    from clusterctl.bench.network import allreduce_lines, matrix, summary
+    """Print the matrix of rates if it fits, the summary of all pairs, and the collectives."""
+    from clusterctl.bench.network import NCCL_TESTS, allreduce_lines, matrix, summary
 
     names = [node.rpartition("-")[2] for node in report.nodes]
     if report.many and len(names) <= MOST_COLUMNS:
@@ -116,12 +116,16 @@ def show(report: NetworkFigures) -> None:
         output.line()
     for text in summary(report):
         output.line(text)
-    for table in report.allreduce:
+    for table in (*report.allreduce, *report.collectives):
+        if NCCL_TESTS in table.program and table.error:
+            continue  # it is among the findings
         output.line()
         if table.error:
             output.note(f"{table.program}: {table.error}")
             continue
-        output.line(f"allreduce by {table.program}, {count(table.ranks, 'rank')}")
+        by = f"NCCL {table.nccl}, " if table.nccl else ""
+        ranks = count(table.ranks, "rank")
+        output.line(f"{table.operation} by {table.program}, {by}{ranks}")
         rows_of = allreduce_lines(table)
         told = any(row[-1] for row in rows_of)
         headers = ("SIZE", "TIME", "BUS BANDWIDTH", f"EXPECTED ({table.source})")

@@ -35,7 +35,8 @@ def _request_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--tensorflow",
             type=click.Choice(["2.15", "NEWEST"], case_sensitive=False),
             help="2.15, or the newest that Horovod can be built for, in a folder of its own. "
-            "Default: that of the environment which is there, at first 2.15.",
+            "Default: that of the environment which is there, at first 2.15; from compute "
+            "capability 9.0 on NEWEST.",
         ),
         click.option("--python", metavar="PATH", default="", help="The nodes' interpreter."),
         preset_option("For GPUs or CPUs; auto: by the NVIDIA driver."),

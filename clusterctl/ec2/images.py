@@ -429,8 +429,7 @@ def _horovod(image: Image, machine: MachineType) -> list[Finding]:
             Finding.warning(
                 "image.horovod",
                 "no TensorFlow that Horovod works with has kernels for Blackwell GPUs",
-                "for Horovod choose an older GPU: --instance-type p4d.24xlarge, or "
-                "p5.48xlarge with `clusterctl env install NAME --tensorflow NEWEST`",
+                "for Horovod choose an older GPU: --instance-type p4d.24xlarge or p5.48xlarge",
             )
         ]
     if not image.name.startswith(_DLAMI) or _HAS_FRAMEWORK.search(image.name):
@@ -451,9 +450,9 @@ def _kernels(machine: MachineType) -> list[Finding]:
     return [
         Finding.info(
             "type.kernels",
-            f"TensorFlow 2.15 has no kernels for the {machine.gpu_name}: `env install` lets the "
-            "driver compile them, for up to half an hour",
-            "a newer one has them: clusterctl env install NAME --tensorflow NEWEST",
+            f"TensorFlow 2.15 has no kernels for the {machine.gpu_name}: `env install` chooses the "
+            "newest TensorFlow that Horovod can be built for",
+            "see what it would do: clusterctl env install NAME --dry-run",
         )
     ]
 

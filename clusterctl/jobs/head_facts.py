@@ -6,6 +6,7 @@ Python 3.8 and the standard library only: this module also runs on the nodes (jo
 from __future__ import annotations
 
 import ipaddress
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,13 +32,17 @@ TORCH_PYTHONS = (
 )
 # Places of mpirun in the order of preference, as a shell expands them: the active environment (for
 # train.sh), our training environment, the conda environments of the tutorial's Deep Learning AMI,
-# the Open MPI of Deep Learning AMIs, the system's.
+# the Open MPI of Deep Learning AMIs, the system's. New GPUs change the order (`_by_gpus`).
+MPIRUN_2_15 = "/opt/clusterctl/training/bin/mpirun"
+NEWEST_MPIRUN = "/opt/clusterctl/training-newest/bin/mpirun"
+NEWEST_FROM = 90  # the compute capability for which `env install` chooses the newest TensorFlow
 MPIRUN_PATHS = (
     '"${VIRTUAL_ENV:-/none}"/bin/mpirun',
     '"${CONDA_PREFIX:-/none}"/bin/mpirun',
     # The folder that `env install` was given for our training environment.
     '"$(cat "$HOME"/.clusterctl/training-env 2>/dev/null || echo /none)"/bin/mpirun',
-    "/opt/clusterctl/training/bin/mpirun",
+    MPIRUN_2_15,
+    NEWEST_MPIRUN,
     '"$HOME"/anaconda3/envs/tensorflow*/bin/mpirun',
     "/opt/amazon/openmpi5/bin/mpirun",
     "/opt/amazon/openmpi/bin/mpirun",
@@ -69,6 +74,8 @@ if command -v nvidia-smi >/dev/null 2>&1; then
   printf 'gpus=%s\\n' "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')"
   printf 'gpu_memory_mib=%s\\n' "$(nvidia-smi --query-gpu=memory.total \\
     --format=csv,noheader,nounits 2>/dev/null | head -n 1)"
+  printf 'capabilities=%s\\n' "$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader \\
+    2>/dev/null | tr '\\n' ' ')"
 fi
 efa=0
 for device in /sys/class/infiniband/*/device/driver; do
@@ -125,7 +132,8 @@ class HeadFacts:
     `environments` are in the order of preference. `gpu_memory_mib` is that of the first GPU. `efa`
     is the number of Elastic Fabric Adapters; `efa_libraries` are the folders with the libraries
     that NCCL needs for them. `interfaces` are pairs of a name and an IPv4 address with its prefix
-    (10.0.0.4/24). `torch_python` is an interpreter that has PyTorch.
+    (10.0.0.4/24). `torch_python` is an interpreter that has PyTorch. `capabilities` are the GPUs'
+    compute capabilities, 90 for 9.0.
     """
 
     home: str
@@ -142,6 +150,7 @@ class HeadFacts:
     environments: tuple[Environment, ...] = ()
     interfaces: tuple[tuple[str, str], ...] = ()
     torch_python: str = ""
+    capabilities: tuple[int, ...] = ()
 
 
 def parse_facts(text: str) -> HeadFacts:
@@ -180,6 +189,10 @@ def parse_facts(text: str) -> HeadFacts:
         environments=tuple(filter(None, map(_environment, environments))),
         interfaces=tuple(zip(interfaces[::2], interfaces[1::2])),
         torch_python=torch_python,
+        capabilities=tuple(
+            int(major) * 10 + int(minor)
+            for major, minor in re.findall(r"(\d+)\.(\d)(?!\S)", values.get("capabilities", ""))
+        ),
     )
 
 
@@ -204,16 +217,34 @@ def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environm
             "launch the nodes from an image that has it, or install it there: "
             "sudo apt-get install openmpi-bin",
         )
-    for environment in facts.environments:
+    environments = _by_gpus(facts)
+    for environment in environments:
         if environment.horovod:
             return environment
     if needs_horovod:
-        looked = ", ".join(environment.python for environment in facts.environments)
+        looked = ", ".join(environment.python for environment in environments)
         raise MissingTool(
             f"Horovod is not installed on {where} (looked in {looked})",
             "put it on every node: clusterctl env install NAME",
         )
-    return facts.environments[0]
+    return environments[0]
+
+
+def _by_gpus(facts: HeadFacts) -> list[Environment]:
+    """Return the environments in the order of preference. For GPUs of compute capability 9.0 and
+    later, the newest TensorFlow comes before 2.15, which has no kernels for them.
+
+    An environment that is active, or that `env install` was told to make, is in the list a second
+    time, before all others, and stays there.
+    """
+    environments = list(facts.environments)
+    paths = [one.mpirun.path for one in environments]
+    is_new = max(facts.capabilities, default=0) >= NEWEST_FROM
+    if is_new and NEWEST_MPIRUN in paths and MPIRUN_2_15 in paths:
+        newest = environments[paths.index(NEWEST_MPIRUN)]
+        last = len(paths) - 1 - paths[::-1].index(MPIRUN_2_15)
+        environments.insert(last, newest)
+    return environments
 
 
 def head_slots(facts: HeadFacts, hosts: HostsFile) -> int:

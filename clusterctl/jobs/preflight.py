@@ -28,7 +28,8 @@ class PreflightFacts:
     of records of those files that were counted, -1 for a file that ends within a record.
     `checkpoints` are steps, ascending. `free_bytes` is None if unknown. `versions` are by program
     or library. `script_error` is why Python could not read the user's program. `in_lab`: `cpus`
-    are those of the machine that all hosts of the lab share.
+    are those of the machine that all hosts of the lab share. `capabilities` are the GPUs' compute
+    capabilities, 90 for 9.0.
     """
 
     host: str
@@ -43,6 +44,7 @@ class PreflightFacts:
     script_error: str = ""
     cpus: int | None = None
     in_lab: bool = False
+    capabilities: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ def parse_node_facts(host: str, answer: Mapping[str, Any]) -> PreflightFacts:
         script_error=answer["script_error"],
         cpus=answer["cpus"],
         in_lab=answer["in_lab"],
+        capabilities=tuple(answer["capabilities"]),
     )
 
 
@@ -151,7 +154,13 @@ _NAMES = {
     "tensorflow": "TensorFlow",
     "horovod": "Horovod",
     "torch": "PyTorch",
+    "nccl": "NCCL",
+    "cuda": "CUDA",
+    "cudnn": "cuDNN",
 }
+# The first version of CUDA with code for compute capability 10.0 (its release notes).
+_CUDA_OF_BLACKWELL = (12, 8)
+_BLACKWELL, _HOPPER = 100, 90
 INSTALL = "install the same on every node: clusterctl env install NAME"
 
 
@@ -182,6 +191,51 @@ def environment_findings(context: JobContext) -> list[Finding]:
         *findings_by_message("env.differs", other, hint),
         *findings_by_message("env.mismatch", built, hint),
     ]
+
+
+def gpu_findings(context: JobContext) -> list[Finding]:
+    """Check that the environment's CUDA has code for the GPUs, and TensorFlow kernels.
+
+    Of the CUDA libraries, only those that are packages in the environment are known.
+    """
+    if context.plan.preset == "cpu":
+        return []
+    without = [(node.host, text) for node in context.readers for text in _without_code(node)]
+    slow = [(node.host, text) for node in context.readers for text in _without_kernels(node)]
+    own = context.plan.environment
+    hint = f"another environment than {own}: clusterctl env install NAME" if own else INSTALL_NEWEST
+    return [
+        *findings_by_message("env.gpus", without, hint),
+        *findings_by_message("env.kernels", slow, hint, Severity.INFO),
+    ]
+
+
+INSTALL_NEWEST = "clusterctl env install NAME --tensorflow NEWEST"
+
+
+def _without_code(node: PreflightFacts) -> Iterable[str]:
+    highest = max(node.capabilities, default=0)
+    cuda = node.versions.get("cuda", "")
+    if highest >= _BLACKWELL and cuda and _numbers(cuda) < _CUDA_OF_BLACKWELL:
+        yield f"the environment's CUDA {cuda} has no code for compute capability {_dotted(highest)}"
+
+
+def _without_kernels(node: PreflightFacts) -> Iterable[str]:
+    highest = max(node.capabilities, default=0)
+    tensorflow = node.versions.get("tensorflow", "")
+    if _HOPPER <= highest < _BLACKWELL and _series(tensorflow) == "2.15":
+        yield (
+            f"TensorFlow {tensorflow} has no kernels for compute capability {_dotted(highest)}: "
+            "the driver compiles them at their first use"
+        )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def _dotted(capability: int) -> str:
+    return f"{capability // 10}.{capability % 10}"
 
 
 def script_findings(context: JobContext) -> list[Finding]:
@@ -604,6 +658,7 @@ def preflight(
         *besides,
         *flags_findings(plan),
         *environment_findings(context),
+        *gpu_findings(context),
         *script_findings(context),
     ]
     if plan.run is not None:

@@ -18,16 +18,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from clusterctl.bench.network import (
-    EXPECTED,
+    NCCL_PROGRAMS,
     AllreduceTable,
     NetworkFigures,
     Pair,
     allreduce_of_mpi,
-    allreduce_of_nccl,
     disjoint,
     matrix,
     outliers,
     rounds,
+    table_of_nccl,
 )
 from clusterctl.copy.session import Ended, News, RelayGroup
 from clusterctl.domain.errors import HostError, UsageError
@@ -57,8 +57,9 @@ SLACK_S = 25.0
 MPI_WITHIN_S = 180  # seconds for one mpirun
 MOST_WRITTEN = 12  # the most nodes for which the picture shows numbers in its cells
 
-# Prints `osu=PATH` and `nccl=PATH` for the first osu_allreduce and all_reduce_perf found: on the
-# PATH, then where packages and builds from source put them.
+# Prints `osu=PATH` for the first osu_allreduce found: on the PATH, then where packages and builds
+# from source put it. Prints `PROGRAM=PATH` for those of nccl-tests that are beside the first
+# all_reduce_perf, and `nccl_library=FOLDER` for the NCCL of the environment whose folder is $1.
 FIND = """\
 for one in "$(command -v osu_allreduce)" /opt/osu*/libexec/osu-micro-benchmarks/mpi/collective/\
 osu_allreduce /usr/local/libexec/osu-micro-benchmarks/mpi/collective/osu_allreduce \
@@ -67,7 +68,14 @@ osu_allreduce /usr/local/libexec/osu-micro-benchmarks/mpi/collective/osu_allredu
 done
 for one in "$(command -v all_reduce_perf)" /opt/nccl-tests/build/all_reduce_perf \
 /usr/local/cuda-*/efa/test-cuda-*/all_reduce_perf "$HOME"/nccl-tests/build/all_reduce_perf; do
-  [ -x "$one" ] && echo "nccl=$one" && break
+  [ -x "$one" ] || continue
+  for name in all_reduce_perf all_gather_perf reduce_scatter_perf alltoall_perf; do
+    [ -x "${one%/*}/$name" ] && echo "$name=${one%/*}/$name"
+  done
+  break
+done
+for one in "$1"/lib/python3*/site-packages/nvidia/nccl/lib; do
+  [ -e "$one/libnccl.so.2" ] && echo "nccl_library=$one" && break
 done
 :"""
 
@@ -119,17 +127,24 @@ def measure_network(
         instance_types=tuple(sorted({types[name] for name in names})),
         measured_at=now.isoformat(timespec="seconds"),
     )
-    tables, failures = [], dict(report.failures)
+    failures = dict(report.failures)
+    tables: list[AllreduceTable] = []
+    lacks: list[str] = []
     try:
-        for table in _allreduces(access, report, watch):
-            tables.append(table)
+        for found in _allreduces(access, report, watch):
+            if isinstance(found, str):
+                lacks.append(found)
+            else:
+                tables.append(found)
     except HostError as error:
         # The head node was lost during the allreduce: keep the results of the pairs.
         failures[error.host] = error.message
     return replace(
         report,
         failures=failures,
-        allreduce=tuple(tables),
+        allreduce=tuple(table for table in tables if table.operation == "allreduce"),
+        collectives=tuple(table for table in tables if table.operation != "allreduce"),
+        lacks_nccl_tests=tuple(lacks),
         took_s=round(time.monotonic() - began, 1),
     )
 
@@ -256,9 +271,10 @@ class _Probes(RelayGroup[str]):
 
 def _allreduces(
     access: Access, report: NetworkFigures, watch: Callable[[NetworkProgress], None]
-) -> Iterable[AllreduceTable]:
-    """Yield the allreduce with MPI, one rank per node, then with nccl-tests, one rank per GPU, if
-    the head node has them. Only nodes that answered take part.
+) -> Iterable[AllreduceTable | str]:
+    """Yield the allreduce with MPI, one rank per node, then the operations of nccl-tests, one rank
+    per GPU; the name of each of its programs that the head node lacks, if it has GPUs. Only nodes
+    that answered take part.
 
     Yield nothing if fewer than two nodes or not the head node answered. Raise HostError of the head
     node.
@@ -272,23 +288,30 @@ def _allreduces(
     if not facts.environments:
         yield AllreduceTable("MPI", len(hosts), error="there is no Open MPI on the head node")
         return
-    found = access.connections.run(access.head, FIND, timeout_s=30).stdout
-    tools = dict(re.findall(r"(?m)^(osu|nccl)=(.+)$", found))
+    prefix = choose_environment(facts, needs_horovod=False).mpirun.path.rpartition("/bin/")[0]
+    find = f"set -- {shlex.quote(prefix)}\n{FIND}"
+    found = access.connections.run(access.head, find, timeout_s=30).stdout
+    tools = dict(re.findall(r"(?m)^(osu|nccl_library|[a-z_]+_perf)=(.+)$", found))
     watch(NetworkProgress(0, 0, "allreduce by MPI"))
     table = AllreduceTable("", 0)
     if "osu" in tools:
         osu = (tools["osu"], "-m", "8:67108864")
         table = _by_mpi(access, facts, hosts, osu, "osu_allreduce")
     if not table.rows:
-        prefix = choose_environment(facts, needs_horovod=False).mpirun.path.rpartition("/bin/")[0]
         text = Path(allreduce.__file__).read_text()
         # The program travels on mpirun's command line: the nodes need no file for it.
         program = ("python3", "-ISuc", f"{text}\nmain()\n", prefix)
         table = _by_mpi(access, facts, hosts, program, "MPI_Allreduce")
     yield table
-    if "nccl" in tools:
-        watch(NetworkProgress(0, 0, "allreduce by NCCL"))
-        yield _by_nccl(access, facts, report, hosts, tools["nccl"])
+    # nccl-tests use the NCCL of training, not that of a CUDA toolkit.
+    libraries = [tools.get("nccl_library", ""), facts.library_path]
+    facts = replace(facts, library_path=":".join(filter(None, libraries)))
+    for name, operation in NCCL_PROGRAMS.items():
+        if name in tools:
+            watch(NetworkProgress(0, 0, f"{operation} by NCCL"))
+            yield _by_nccl(access, facts, report, hosts, tools[name])
+        elif facts.nvidia_driver:
+            yield name
 
 
 def _by_mpi(
@@ -304,19 +327,21 @@ def _by_nccl(
     access: Access, facts: HeadFacts, report: NetworkFigures, hosts: list[str], path: str
 ) -> AllreduceTable:
     slots = {one.host: one.slots for one in live_hosts(access).entries if one.host in hosts}
-    ranks = sum(slots.values())
     preset = choose_preset("gpu", nvidia_driver=True, efa=facts.efa > 0)
+    # NCCL then prints its version.
+    preset = replace(preset, exports=(*preset.exports, ("NCCL_DEBUG", "VERSION")))
     program = (path, "-b", "1M", "-e", "1G", "-f", "4", "-g", "1")
     result = _mpirun(access, facts, slots, program, preset)
     [instance_type, *others] = report.instance_types
-    mixed = "" if others else instance_type
-    return AllreduceTable(
-        "all_reduce_perf (nccl-tests)",
-        ranks,
-        rows := allreduce_of_nccl(result.stdout, mixed, len(hosts)),
-        source=EXPECTED.get((mixed, len(hosts)), ("", {}))[0],
-        error="" if rows else _complaint(result),
+    table = table_of_nccl(
+        result.stdout,
+        result.exit_status,
+        path.rpartition("/")[2],
+        sum(slots.values()),
+        "" if others else instance_type,
+        len(hosts),
     )
+    return replace(table, error=f"{table.error}{_said(result)}") if table.error else table
 
 
 def _mpirun(
@@ -354,10 +379,19 @@ def _mpirun(
 
 
 def _complaint(result: CommandResult) -> str:
-    said = [one.strip() for one in result.stderr.splitlines() if one.strip(" -")]
     # timeout(1) exits with 124 when the time is up.
     why = "it did not end in time" if result.exit_status == 124 else "it printed no figures"
-    return printable(f"{why} (exit status {result.exit_status}): {' '.join(said)[:300]}")
+    return f"{why} (exit status {result.exit_status}){_said(result)}"
+
+
+def _said(result: CommandResult) -> str:
+    """Return a colon and the beginning of a program's messages; empty if there are none.
+
+    nccl-tests print the cause of a failure on stdout, and mpirun's messages follow on stderr.
+    """
+    causes = re.findall(r"Test \w+ failure .*'.*'", result.stdout)[:1]
+    said = causes or [one.strip() for one in result.stderr.splitlines() if one.strip(" -")]
+    return printable(f": {' '.join(said)[:300]}") if said else ""
 
 
 def heat_maps(report: NetworkFigures, ending: str) -> bytes:

@@ -13,10 +13,13 @@ from pathlib import Path
 
 from clusterctl.bootstrap.training import GIVEN, EnvRequest, NodeEnv, check_request, failed
 from clusterctl.bootstrap.training_checks import (
+    choice_line,
+    choose_release,
     kernels_for,
     obstacles,
     plan_install,
     plan_lines,
+    release_findings,
     state_findings,
 )
 from clusterctl.bootstrap.training_steps import Tell, look, run_step
@@ -67,22 +70,32 @@ class EnvReport:
 
 def environment_status(access: Access, request: EnvRequest) -> EnvReport:
     """Report the environment of each node. Raise UsageError, and HostError of the head node."""
-    request = _settled(access, request)
-    return _report(access, request, look(access.connections, access.targets, request))
+    request, nodes = _inspect(access, request)[:2]
+    return _report(access, request, nodes)
 
 
-def _settled(access: Access, request: EnvRequest) -> EnvRequest:
-    """Return the request with the head node's folder and release where it names none.
+def _inspect(access: Access, request: EnvRequest) -> tuple[EnvRequest, FanoutResult[NodeEnv], str]:
+    """Inspect all nodes, decide what the request leaves open, and inspect them with that.
 
-    All nodes get the same folder, because mpirun uses one path for all of them. Raise UsageError,
-    HostError.
+    Return the request with the folder and the release for all nodes, the nodes, and a line on what
+    the GPUs decided. Raise UsageError, HostError of the head node.
     """
     check_request(request)
-    [head] = look(access.connections, [access.head], request).outcomes
+    found = look(access.connections, access.targets, request)
+    _head_of(found)
+    chosen = choose_release(request, found.values)
+    line = choice_line(request, found.values)
+    found = look(access.connections, access.targets, chosen)
+    return replace(chosen, folder=_head_of(found).folder), found, line
+
+
+def _head_of(nodes: FanoutResult[NodeEnv]) -> NodeEnv:
+    """Return the head node's environment. Raise its error."""
+    head = nodes.outcomes[0]
     if head.error:
         raise head.error
     assert head.value
-    return replace(request, folder=head.value.folder, release=head.value.release)
+    return head.value
 
 
 def _report(access: Access, request: EnvRequest, nodes: FanoutResult[NodeEnv]) -> EnvReport:
@@ -115,17 +128,14 @@ class Installation:
 
     def __init__(self, access: Access, request: EnvRequest, wheelhouse: Path | None = None) -> None:
         self._packages = wheels_in(wheelhouse) if wheelhouse else ()
-        request = _settled(access, request)
+        request, self._looked, self._choice = _inspect(access, request)
         self._access, self._request, self._wheelhouse = access, request, wheelhouse
-        self._looked = look(access.connections, access.targets, request)
-        first = self._looked.outcomes[0]
-        if first.error:
-            raise first.error
-        assert first.value
-        self._head = first.value
+        self._head = _head_of(self._looked)
         nodes = self._looked.values
         self.plan = plan_install(nodes, self._packages)
-        found = [] if self.plan.is_empty else obstacles(nodes, request.folder)
+        found = release_findings(nodes)
+        if not self.plan.is_empty:
+            found += obstacles(nodes, request.folder, self.plan.build)
         if found:
             raise NotInstallable(found)
         self._errors: dict[str, ClusterctlError] = {}
@@ -135,7 +145,8 @@ class Installation:
     @property
     def steps(self) -> list[str]:
         """The plan as text, a line per step; empty if all nodes are ready."""
-        return plan_lines(self.plan, self._head, self._request.folder)
+        lines = plan_lines(self.plan, self._head, self._request.folder)
+        return [self._choice, *lines] if lines and self._choice else lines
 
     def run(self, tell: Tell, force: bool = False) -> EnvReport:
         """Execute the plan. `tell` receives progress messages.
@@ -147,6 +158,8 @@ class Installation:
             return _report(self._access, self._request, self._looked)
         if not force:
             refuse_while_training(self._access, "its environment may be the one that is replaced")
+        if self._choice:
+            tell(self._choice)
         self._prepare_head(tell)
         self._copy_wheels(tell)
         self._keep(self._step(self._waiting, "install", tell))

@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.bench.network import (
+    AWS_SAMPLES,
     NetworkFigures,
     allreduce_of_mpi,
-    allreduce_of_nccl,
     disjoint,
     findings,
     rounds,
+    table_of_nccl,
 )
+from clusterctl.domain.findings import Severity
 
 GBIT = 1e9 / 8
 
@@ -133,10 +135,82 @@ def test_allreduces_are_read():
     [small, large] = allreduce_of_mpi(OSU, 4)
     assert (small.bytes, small.seconds) == (8, pytest.approx(52.41e-6))
     assert large.busbw == pytest.approx(1048576 / 1843.2e-6 * 1.5)
-    rows = allreduce_of_nccl(NCCL, "p5.48xlarge", 2)
-    assert [(row.bytes, row.busbw / 1e9, row.expected) for row in rows] == [
+    table = nccl(NCCL)
+    assert (table.program, table.operation) == ("all_reduce_perf (nccl-tests)", "allreduce")
+    assert (table.nccl, table.error, table.source) == ("", "", AWS_SAMPLES)
+    assert [(row.bytes, row.busbw / 1e9, row.expected) for row in table.rows] == [
         (8, 0.0, None),
         (1048576, 16.01, 16e9),
         (1073741824, 437.18, 437e9),
     ]
-    assert allreduce_of_nccl(NCCL, "g5.48xlarge", 2)[-1].expected is None
+    assert nccl(NCCL, type_="g5.48xlarge").rows[-1].expected is None
+    # Published are only allreduces.
+    gathered = nccl(NCCL, program="all_gather_perf")
+    assert (gathered.operation, gathered.source) == ("allgather", "")
+    assert {row.expected for row in gathered.rows} == {None}
+
+
+def nccl(text, status=0, program="all_reduce_perf", type_="p5.48xlarge"):
+    return table_of_nccl(text, status, program, 16, type_, 2)
+
+
+# In the format of nccl-tests 2.13 and 2.19 (src/all_to_all.cu, src/util.cu), made by hand.
+WHOLE = """\
+# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22707
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time
+  1073741824  16777216 float none -1  1.1e+06  233.16  218.58       0  46050.1  233.16  218.58  N/A
+# Out of bounds values : 0 OK
+# Collective test concluded: alltoall_perf
+"""
+
+
+def test_all_of_nccl_tests_columns_are_read():
+    table = nccl(WHOLE, program="alltoall_perf")
+    assert (table.operation, table.nccl, table.error) == ("all-to-all", "2.27.7", "")
+    assert [(row.bytes, row.seconds, row.busbw) for row in table.rows] == [(1 << 30, 1.1, 218.58e9)]
+    assert nccl(WHOLE.replace("N/A", "5e-07")).error == ""
+    older = f"demo-0: NCCL version 2.21.5+cuda12.4\n{NCCL}"
+    assert nccl(older).nccl == "2.21.5"
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "error"),
+    [
+        # Wrong values, out of place and in place.
+        (WHOLE.replace("218.58       0", "218.58     512"), 0, "512 wrong values in 1.0 GiB"),
+        (WHOLE.replace("N/A", "1e+06"), 0, "1e+06 wrong values in 1.0 GiB"),
+        # Each rank alone: the factor (n - 1) / n of the bus bandwidth is zero.
+        (WHOLE.replace("218.58", "  0.00"), 0, "the ranks did not find each other"),
+        (
+            WHOLE.replace("1.1e+06  233.16  218.58", "   0.00     inf     inf"),
+            0,
+            "no rate for 1.0 GiB",
+        ),
+        (
+            WHOLE.replace("1.1e+06  233.16  218.58", "    nan     nan     nan"),
+            0,
+            "no rate for 1.0 GiB",
+        ),
+        # All figures, and then it fails.
+        (WHOLE, 1, "it failed (exit status 1)"),
+        (WHOLE, 124, "it did not end in time (exit status 124)"),
+        ("", 0, "it printed no figures"),
+        ("# Out of bounds values : 0 OK\n", 0, "it printed no figures"),
+        ("mpirun: cannot execute", 127, "it failed (exit status 127)"),
+    ],
+)
+def test_figures_that_count_for_nothing(text, status, error):
+    table = nccl(text, status, program="alltoall_perf")
+    assert (error in table.error, table.rows) == (True, ()), table.error
+    report = NetworkFigures(("a-0", "a-1"), 4, 1.0, collectives=(table,))
+    [found] = findings(report, "a")
+    assert (found.check_id, found.severity) == ("bench.nccl", Severity.ERROR)
+    assert found.message == f"alltoall_perf (nccl-tests): {table.error}"
+
+
+def test_where_nccl_tests_are_to_be_had():
+    lacks = ("all_gather_perf", "alltoall_perf")
+    [found] = findings(NetworkFigures(("a-0", "a-1"), 4, 1.0, lacks_nccl_tests=lacks), "a")
+    assert "with all_gather_perf, alltoall_perf of nccl-tests: not on the head" in found.message
+    assert (found.check_id, found.severity) == ("bench.nccl-tests", Severity.INFO)
+    assert "github.com/NVIDIA/nccl-tests" in found.hint

@@ -16,9 +16,12 @@ from clusterctl.bootstrap.training import (
 )
 from clusterctl.bootstrap.training_checks import (
     EnvPlan,
+    choice_line,
+    choose_release,
     obstacles,
     plan_install,
     plan_lines,
+    release_findings,
     state_findings,
 )
 from clusterctl.domain.errors import CommandFailed, UsageError
@@ -181,6 +184,124 @@ def test_each_obstacle_is_a_finding(nodes, check_id, host, message):
     assert (found.check_id, found.host, found.message) == (f"env.{check_id}", host, message)
 
 
+def gpus(index: int, *capabilities: int, **changes) -> NodeEnv:
+    return missing(index, flavor="gpu", capabilities=capabilities, **changes)
+
+
+NEWEST_FOLDER = "/opt/clusterctl/training-newest"
+HIGH = "--tensorflow NEWEST, for compute capability "
+
+
+@pytest.mark.parametrize(
+    ("request_", "nodes", "release", "folder", "line"),
+    [
+        # Nothing is there: the GPUs decide, the highest for all.
+        (EnvRequest(), [missing(0)], "default", FOLDER, ""),
+        (EnvRequest(), [gpus(0, 80), gpus(1, 80)], "default", FOLDER, ""),
+        (EnvRequest(), [gpus(0, 90), gpus(1, 90)], "newest", "", f"{HIGH}9.0 on demo-[0-1]"),
+        (EnvRequest(), [gpus(0, 100)], "newest", "", f"{HIGH}10.0 on demo-0"),
+        (
+            EnvRequest(),
+            [gpus(0, 70), gpus(1, 90), gpus(2, 80)],
+            "newest",
+            "",
+            f"{HIGH}9.0 on demo-1, the highest of the cluster; the lowest is 7.0",
+        ),
+        # nvidia-smi says nothing, on one node or on all.
+        (EnvRequest(), [gpus(0), gpus(1, 90)], "newest", "", f"{HIGH}9.0 on demo-1"),
+        (EnvRequest(), [gpus(0), gpus(1)], "default", FOLDER, ""),
+        # An environment for processors, whatever GPUs there are.
+        (EnvRequest(flavor="cpu"), [missing(0, capabilities=(90,))], "default", FOLDER, ""),
+        # A release that is named is kept.
+        (EnvRequest(release="default"), [gpus(0, 90)], "default", FOLDER, ""),
+        (EnvRequest(release="default"), [gpus(0, 100)], "default", FOLDER, ""),
+        # So is what was installed, or what a folder of the user's has.
+        (
+            EnvRequest(),
+            [gpus(0, 90, state=EnvState.READY, remembered=True)],
+            "default",
+            FOLDER,
+            "",
+        ),
+        (
+            EnvRequest("/data/env"),
+            [gpus(0, 90, folder="/data/env", state=EnvState.PARTIAL)],
+            "default",
+            "/data/env",
+            "",
+        ),
+        # What only came with the image is not.
+        (EnvRequest(), [gpus(0, 90, state=EnvState.READY)], "newest", "", f"{HIGH}9.0 on demo-0"),
+        # A folder that is requested or remembered is kept, though it is empty.
+        (
+            EnvRequest("/data/env"),
+            [gpus(0, 90, folder="/data/env")],
+            "newest",
+            "/data/env",
+            f"{HIGH}9.0 on demo-0",
+        ),
+        (
+            EnvRequest(),
+            [gpus(0, 90, folder="/data/env", remembered=True)],
+            "newest",
+            "/data/env",
+            f"{HIGH}9.0 on demo-0",
+        ),
+    ],
+)
+def test_the_gpus_choose_the_release(request_, nodes, release, folder, line):
+    chosen = choose_release(request_, nodes)
+    assert (chosen.release, chosen.folder, chosen.flavor) == (release, folder, request_.flavor)
+    assert choice_line(request_, nodes) == line
+    assert choose_release(chosen, nodes) == chosen
+
+
+@pytest.mark.parametrize(
+    ("release", "capabilities", "host", "says", "hint"),
+    [
+        ("default", [(50,), (89,)], None, "", ""),
+        ("default", [(90,)], None, "", ""),
+        ("newest", [(60,), (120,)], None, "", ""),
+        ("newest", [()], None, "", ""),
+        (
+            "default",
+            [(80,), (100,), (100,)],
+            "demo-[1-2]",
+            "have no code for compute capability 10.0",
+            "--tensorflow NEWEST",
+        ),
+        ("newest", [(52,)], "demo-0", "begin with compute capability 6.0", "--tensorflow 2.15"),
+        (
+            "newest",
+            [(52,), (100,)],
+            "demo-0",
+            "these GPUs have 5.2",
+            "no environment runs on 5.2 and 10.0: take one type",
+        ),
+        ("default", [(37,)], "demo-0", "these GPUs have 3.7", "launch a newer instance type"),
+    ],
+)
+def test_a_release_that_does_not_run_on_the_gpus(release, capabilities, host, says, hint):
+    nodes = [gpus(index, *one, release=release) for index, one in enumerate(capabilities)]
+    found = release_findings(nodes)
+    assert [(one.check_id, one.host, one.hint) for one in found] == (
+        [("env.gpus", host, hint)] if says else []
+    )
+    assert all(says in one.message for one in found)
+    # An environment that is ready is of no use there, either.
+    done = [replace(node, state=EnvState.READY) for node in nodes]
+    assert state_findings(done, FOLDER, "demo") == found
+
+
+def test_a_toolkit_matters_only_where_horovod_is_built():
+    why = "there is no CUDA 12 toolkit (nvcc), only CUDA 13.0 (/usr/local/cuda): install one"
+    nodes = [gpus(0, 80, no_toolkit=why), gpus(1, 80, no_toolkit=why)]
+    [found] = obstacles(nodes, FOLDER, needs_build=True)
+    assert (found.check_id, found.host, found.hint) == ("env.toolkit", "demo-0", "install one")
+    assert found.message == why.rpartition(": ")[0]
+    assert obstacles(nodes, FOLDER) == []
+
+
 @pytest.mark.parametrize(
     "nodes",
     [
@@ -230,7 +351,7 @@ def test_folders_that_cannot_be(folder):
 def test_requests_and_their_command():
     request = check_request(EnvRequest("/data/env+1", "gpu", "/usr/bin/python 3"))
     assert request.command("install", "given", keep=False) == (
-        "bash -s -- install /data/env+1 gpu '/usr/bin/python 3' given drop ''"
+        "bash -s -- install /data/env+1 gpu '/usr/bin/python 3' given drop '' ''"
     )
     with pytest.raises(UsageError):
         check_request(EnvRequest(FOLDER, "cpu", "python3.11"))
@@ -241,6 +362,8 @@ def said(stdout: str, stderr: str = "", exit_status: int = 0) -> CommandResult:
 
 
 def test_what_a_node_says():
+    gpu = said(LOOKED.replace("chosen=\n", f"chosen={FOLDER}\nno_toolkit=none: a=b\n"))
+    assert (parse_look(gpu).remembered, parse_look(gpu).no_toolkit) == (True, "none: a=b")
     node = parse_look(said(f"Welcome, a=b\n{LOOKED}"))
     assert node == NodeEnv(
         host="demo-0",

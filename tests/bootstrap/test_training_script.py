@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.bootstrap.training import (
+    SHELL,
     EnvRequest,
     EnvState,
     parse_look,
@@ -22,7 +24,7 @@ from clusterctl.bootstrap.training import (
 from clusterctl.bootstrap.training_steps import look, run_step
 from clusterctl.domain.errors import CommandFailed
 from tests.bootstrap.node import ShellNode
-from tests.bootstrap.wheels import TRAINING, make_wheelhouse
+from tests.bootstrap.wheels import TRAINING, cuda_pins, make_wheelhouse
 from tests.local_node import HEAD, LocalNode
 
 GIVEN = "given wheels"
@@ -206,6 +208,13 @@ def test_horovod_is_built_for_gpus_over_an_installation_that_did_not_end(
     node.do("install", "gpu")
     assert node.look("gpu").ready
     assert node.look("gpu").horovod_wheel
+    assert node.look("gpu").no_toolkit == ""
+    assert node.look("gpu").installed["nvidia_cudnn_cu12"] == "8.9.4.25"
+    stamp = node.look("gpu").stamp
+    assert "+nccl-2.21.5+gpu-sm70.80 " in stamp
+    assert {f"{name}=={version}" for name, version in cuda_pins("default").items()} < {
+        *stamp.split()
+    }
     assert not (node.folder / "bin" / "left over").exists()
     built = next(node.folder.glob("lib/python3*/site-packages/horovod/built_with.json"))
     seen = json.loads(built.read_text())
@@ -223,6 +232,132 @@ def test_horovod_is_built_for_gpus_over_an_installation_that_did_not_end(
         "HOROVOD_BUILD_CUDA_CC_LIST": "70,80",
     }
     assert not list(node.home.glob(".cache/clusterctl/wheels/*.building"))
+
+
+def shell_of(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Run `script` after the environment's shell functions, with toolkits below `tmp_path` only."""
+    parts = "; ".join(f". {SHELL}/{part}.sh" for part in ("base", "training", "training_wheels"))
+    whole = f"set -u; unset CUDA_HOME; {parts}; CUDA_FOLDERS={shlex.quote(str(tmp_path))}; {script}"
+    path = f"{tmp_path}/bin:/usr/bin:/bin"
+    return subprocess.run(
+        ["bash", "-c", whole],
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def make_toolkit(tmp_path: Path, version: str, codes: str, newest_gcc: int) -> None:
+    folder = tmp_path / f"cuda-{version}"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "include/crt").mkdir(parents=True)
+    limit = f"#if defined(__GNUC__)\n\n#if __GNUC__ > {newest_gcc}\n#error no\n#endif\n"
+    (folder / "include/crt/host_config.h").write_text(limit)
+    listed = "\\n".join(f"sm_{code}" for code in codes.split())
+    nvcc = f"""#!/bin/sh
+case $1 in
+    --version) echo "Cuda compilation tools, release {version}, V{version}.1" ;;
+    *) printf '{listed}\\n' ;;
+esac
+"""
+    (folder / "bin/nvcc").write_text(nvcc)
+    (folder / "bin/nvcc").chmod(0o755)
+
+
+OLD, BLACKWELL = "70 80 90", "70 80 90 100 120"
+TOOLKITS = {
+    "12.2": (OLD, 12),
+    "12.4": (OLD, 13),
+    "12.8": (BLACKWELL, 14),
+    "12.9": (f"{BLACKWELL} 103 121", 14),
+    "13.0": ("80 90 100 103", 15),
+}
+
+
+@pytest.mark.parametrize(
+    ("there", "release", "capabilities", "gcc", "chosen"),
+    [
+        ("12.2 12.9 13.0", "default", "70,80", 11, "12.2 g++"),
+        ("12.2 12.9 13.0", "newest", "80,90", 11, "12.9 g++"),
+        ("12.2 12.8", "newest", "100", 11, "12.8 g++"),
+        ("12.2 12.8 12.9", "default", "100", 11, "12.9 g++"),
+        ("12.8 12.9", "newest", "103", 13, "12.9 g++"),
+        # Ubuntu 24.04's g++ 13: rather another toolkit than another compiler.
+        ("12.2 12.4", "default", "80", 13, "12.4 g++"),
+        ("12.2", "default", "80", 13, "12.2 g++-12"),
+        ("13.0", "newest", "90", 11, "no CUDA 12 toolkit"),
+        ("", "default", "80", 11, "no CUDA 12 toolkit"),
+        (
+            "12.2 12.4 13.0",
+            "newest",
+            "90,100",
+            11,
+            "cannot compile for all GPUs (compute capability 9.0, 10.0)",
+        ),
+    ],
+)
+def test_the_toolkit_fits_the_gpus_and_the_compiler(
+    tmp_path, there, release, capabilities, gcc, chosen
+):
+    for version in there.split():
+        make_toolkit(tmp_path, version, *TOOLKITS[version])
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/g++").write_text(f"#!/bin/sh\necho {gcc}\n")
+    (tmp_path / "bin/g++").chmod(0o755)
+    done = shell_of(tmp_path, f"training_release {release}; cuda_toolkit {capabilities}")
+    if chosen.startswith("1"):
+        assert (done.returncode, done.stdout) == (0, f"{tmp_path}/cuda-{chosen}\n"), done
+    else:
+        assert (done.returncode, chosen in done.stdout, done.stderr) == (1, True, "")
+        assert done.stdout.endswith(": install NVIDIA's package cuda-toolkit-12-9, take an image "
+            "that has one (AWS's Deep Learning Base AMI), or --preset cpu\n")  # fmt: skip
+    if there == "13.0":
+        assert f"only CUDA 13.0 ({tmp_path}/cuda-13.0)" in done.stdout
+
+
+def test_an_older_compiler_compiles_all_of_horovod(tmp_path):
+    make_toolkit(tmp_path, "12.2", *TOOLKITS["12.2"])
+    (tmp_path / "bin").mkdir()
+    for name, says in (("g++", 13), ("g++-12", 12)):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {says}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    script = 'CLUSTER_CAPABILITIES=80,90; gpu_build /env b; printf "%s\\n" "${GPU_BUILD[@]}"'
+    done = shell_of(tmp_path, f"cd {shlex.quote(str(tmp_path))}; {script}")
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        f"compiling with g++-12: the CUDA toolkit in {tmp_path}/cuda-12.2 takes no newer one",
+        "HOROVOD_GPU_OPERATIONS=NCCL",
+        f"HOROVOD_CUDA_HOME={tmp_path}/cuda-12.2",
+        "HOROVOD_NCCL_HOME=b/nccl",
+        "HOROVOD_NCCL_LINK=SHARED",
+        "HOROVOD_BUILD_CUDA_CC_LIST=80,90",
+        "CC=gcc-12",
+        "CXX=g++-12",
+        "CUDAHOSTCXX=g++-12",
+    ]
+
+
+def test_what_is_installed_for_processors_has_not_changed(tmp_path):
+    """A change would make every environment that exists one of `other` versions."""
+    asked = "training_stamp /usr/bin/python3.11 KEY; training_requirements cpu | grep -c nvidia"
+    done = shell_of(tmp_path, asked)
+    pins = "pillow==11.3.0 google-crc32c==1.8.0 matplotlib==3.9.4"
+    assert done.stdout == f"KEY /usr/bin/python3.11 {pins}\n0\n"
+
+
+def test_all_of_cudas_packages_are_pinned_and_in_the_stamp(tmp_path):
+    for release in ("default", "newest"):
+        asked = (
+            f"training_release {release}; training_requirements gpu; training_stamp P K+gpu-sm90"
+        )
+        *requirements, stamp = shell_of(tmp_path, asked).stdout.splitlines()
+        pins = [f"{name}=={version}" for name, version in cuda_pins(release).items()]
+        assert [one for one in requirements if one.startswith("nvidia-")] == pins
+        assert stamp.split()[-len(pins) :] == pins
+        assert requirements[0].startswith("tensorflow=="), "not the extra, which has an older NCCL"
+        nccl = tuple(map(int, cuda_pins(release)["nvidia-nccl-cu12"].split(".")))
+        assert nccl >= (2, 17, 1), "aws-ofi-nccl"
 
 
 @pytest.mark.parametrize(

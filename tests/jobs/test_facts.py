@@ -8,7 +8,13 @@ import subprocess
 import pytest
 
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.jobs.head_facts import PROBE, Environment, parse_facts, probe
+from clusterctl.jobs.head_facts import (
+    PROBE,
+    Environment,
+    choose_environment,
+    parse_facts,
+    probe,
+)
 from clusterctl.jobs.mpirun import MpiRun
 
 
@@ -31,6 +37,31 @@ def test_a_gpu_instance_whose_shell_greets():
     assert facts.environments == (Environment(amazons, "/usr/bin/python3", True),)
     with pytest.raises(ClusterctlError, match="did not say what it has"):
         parse_facts("bye\n")
+
+
+OLD, NEWEST = "/opt/clusterctl/training", "/opt/clusterctl/training-newest"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "folders", "chosen"),
+    [
+        ("", [OLD, NEWEST], OLD),
+        ("8.0 8.9 ", [OLD, NEWEST], OLD),
+        ("9.0 ", [OLD, NEWEST], NEWEST),
+        ("8.0 10.0 ", [OLD, NEWEST, "/usr"], NEWEST),
+        ("9.0 ", [OLD, "/usr"], OLD),
+        ("[N/A] ", [OLD, NEWEST], OLD),
+        # `env install` was told which one, or it is active: it is listed before the others, too.
+        ("9.0 ", [OLD, OLD, NEWEST], OLD),
+        ("9.0 ", ["/data/mine", OLD, NEWEST], "/data/mine"),
+    ],
+)
+def test_new_gpus_take_the_newest_tensorflow(capabilities, folders, chosen):
+    told = [f"home=/h\ncapabilities={capabilities}\n"]
+    for folder in folders:
+        told.append(f"mpirun={folder}/bin/mpirun\nversion=mpirun (Open MPI) 5.0.11\n")
+        told.append(f"python={folder}/bin/python\nhorovod=yes\n")
+    assert choose_environment(parse_facts("".join(told))).mpirun.path == f"{chosen}/bin/mpirun"
 
 
 @pytest.mark.parametrize("named", [None, "~/my env", "{home}/my env"])

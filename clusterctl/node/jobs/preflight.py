@@ -6,7 +6,9 @@ stdin: {"python": PATH, "mpirun": PATH, "data_dir": PATH or null, "log_dir": PAT
     {"training": {NAME: BYTES}, "validation": {NAME: BYTES}, "data_error": TEXT,
      "records": {NAME: COUNT}, "cut_short": [NAME], "checkpoints": [STEP], "checkpoint_bytes": N,
      "free_bytes": N, "versions": {"mpirun": TEXT, "python": TEXT, ...}, "script_error": TEXT,
-     "cpus": N, "in_lab": BOOLEAN}
+     "cpus": N, "in_lab": BOOLEAN, "capabilities": [90]}
+
+`capabilities` are the compute capabilities of the GPUs, 90 for 9.0.
 
 `records` has the number of records in a few training files: the first, the last, and the smallest
 and the largest of the others. Counting all would take a million reads.
@@ -79,6 +81,13 @@ try:
 except Exception as failure:
     if "undefined symbol" in str(failure):
         found["horovod_error"] = str(failure)
+# CUDA's runtime library and cuDNN, where they are packages of their own.
+for key, package in (("cuda", "nvidia-cuda-runtime"), ("cudnn", "nvidia-cudnn")):
+    for generation in ("-cu12", "-cu13", "", "-cu11"):
+        try:
+            found.setdefault(key, version(package + generation))
+        except Exception:
+            pass
 try:
     for path in (*sys.path, ""):
         library = os.path.join(path and os.path.join(path, "nvidia/nccl/lib"), "libnccl.so.2")
@@ -105,7 +114,19 @@ def look(question: dict[str, Any]) -> dict[str, Any]:
         "script_error": script_error(question["script"]),
         "cpus": len(os.sched_getaffinity(0)),
         "in_lab": Path(LAB).is_dir(),
+        "capabilities": capabilities(),
     }
+
+
+def capabilities() -> list[int]:
+    """Return the compute capabilities of the GPUs, ascending, 90 for 9.0; empty without NVIDIA's
+    driver."""
+    if not Path(DRIVER).exists():
+        return []
+    asked = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    told = output(asked, TIMEOUT_S, check=False) or ""
+    found = re.findall(r"(?m)^\s*(\d+)\.(\d)\s*$", told)
+    return sorted({int(major) * 10 + int(minor) for major, minor in found})
 
 
 def script_error(path: str) -> str:
