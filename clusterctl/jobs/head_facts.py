@@ -60,6 +60,8 @@ FIRST_PORT, PORT_STEP, PORT_STEPS = 20_000, 3, 3_333
 # those that a process listens on (state 0A in /proc/net/tcp, hexadecimal), and those of jobs that
 # have not ended: a queued one does not listen yet.
 PROBE = f"""\
+# Not in the home folder, where Python would take a folder named horovod or torch for the package.
+cd /
 printf 'home=%s\\n' "$HOME"
 printf 'search_path=%s\\n' "$PATH"
 printf 'library_path=%s\\n' "$LD_LIBRARY_PATH"

@@ -573,17 +573,26 @@ def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path):
         folder.mkdir(parents=True)
         (folder / "command").write_text(command)
         (folder / "exit_status").write_text(status if status.strip() else "")
+    # A clone of their sources in the home folder is not the installed package.
+    for name in ("torch", "horovod"):
+        (tmp_path / name).mkdir()
     with socket.create_server(("127.0.0.1", 0)) as one, socket.socket() as connected:
         connected.connect(one.getsockname())
-        probed = subprocess.run(
-            ["sh", "-c", PROBE],
-            env={**os.environ, "HOME": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=True,
+        probed, elsewhere = (
+            subprocess.run(
+                ["sh", "-c", PROBE],
+                cwd=folder,
+                env={**os.environ, "HOME": str(tmp_path)},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            for folder in (tmp_path, "/")
         )
         listening, outgoing = one.getsockname()[1], connected.getsockname()[1]
-    busy = parse_facts(probed.stdout).busy_ports
+    found, usual = parse_facts(probed.stdout), parse_facts(elsewhere.stdout)
+    assert (found.environments, found.torch_python) == (usual.environments, usual.torch_python)
+    busy = found.busy_ports
     assert {listening, 21003, 21006} <= busy
     assert not {outgoing, 21000} & busy
 

@@ -99,7 +99,9 @@ class Block(nn.Module):
 
 def convolution(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv2d:
     layer = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
-    nn.init.kaiming_normal_(layer.weight, nonlinearity="linear")
+    # Keras's VarianceScaling: cut off at two deviations, and a variance of 1 / inputs after that.
+    deviation = (inputs * kernel**2) ** -0.5 / 0.87962566
+    nn.init.trunc_normal_(layer.weight, 0, deviation, -2 * deviation, 2 * deviation)
     return layer
 
 
