@@ -102,7 +102,21 @@ items = [images[n] for n in range(len(images))]
 boxes = [crop(*torch.rand(4).tolist(), 500, 375) for _ in range(500)]
 inside = all(0 <= a < c <= 500 and 0 <= b < d <= 375 for a, b, c, d in boxes)
 areas = [(c - a) * (d - b) / 500 / 375 for a, b, c, d in boxes]
+import resnet50_ddp, socket
+host, cpus = socket.gethostname(), sorted(os.sched_getaffinity(0))
+def share(*others):
+    resnet50_ddp.gather = lambda own: [own, *others]
+    return resnet50_ddp.cpus_of_this_rank()
+os.sched_getaffinity = lambda pid: set(range(12))
+shares = [
+    share(),
+    share(("other", list(range(12)))),
+    share((host, list(range(12))), (host, list(range(12)))),
+    share((host, [0, 1, 2]), (host, [20])),
+    share(*20 * [(host, list(range(12)))]),
+]
 print(json.dumps({
+    "shares": shares,
     "labels": [label for _, label in items],
     "levels": [round(float(pixels.float().mean())) for pixels, _ in items],
     "shapes": sorted({(*pixels.shape, str(pixels.dtype)) for pixels, _ in items}),
@@ -112,7 +126,7 @@ print(json.dumps({
 """
 
 
-def test_records_of_our_own_tools_are_read_without_tensorflow(tmp_path, pillow, records):
+def test_records_of_our_own_tools_are_read_and_cpus_are_shared(tmp_path, pillow, records):
     """Each record of each file, in colour, grey and CMYK, whatever else the Example has."""
     first = [(jpeg((200, 200, 200)), 1), (jpeg(100, "L"), 1000)]
     write(records, tmp_path, first, [(jpeg((0, 0, 0, 0), "CMYK"), 300)])
@@ -121,6 +135,8 @@ def test_records_of_our_own_tools_are_read_without_tensorflow(tmp_path, pillow, 
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["labels"] == [0, 999, 299]
+    # Alone on a node of 12 CPUs; with two others; with one that uses three of them; with 20.
+    assert found["shares"] == [12, 12, 4, 10, 1]
     assert found["levels"] == pytest.approx([200, 100, 255], abs=2)
     assert found["shapes"] == [[8, 8, 3, "torch.uint8"]]
     assert found["inside"]
