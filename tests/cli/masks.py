@@ -20,6 +20,7 @@ MASKS = (
     (r"\b20\d\d-\d\d-\d\d\b", "TODAY"),
     (r"/\S*/home\b", "HOME"),
     (r"\b\d{8}-\d{6}-[0-9a-f]{4}\b", "JOB"),
+    (r"MASTER_PORT=\d+", "MASTER_PORT=N"),
     (r"/\S*/bin/mpirun", "ENVIRONMENT/bin/mpirun"),
     (r"after \d+\.\d s", "after N s"),
     (r"\$[\d.]+ so far|\$[\d.]+(?= +ended)", "$N so far"),

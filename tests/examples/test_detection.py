@@ -107,4 +107,4 @@ def test_ranks_that_nothing_would_join_do_not_train(tmp_path):
     """mpirun starts the ranks, and Debian's PyTorch has no Horovod."""
     done = run("detection.py", "--model_dir", str(tmp_path), OMPI_COMM_WORLD_SIZE="2")
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"PyTorch, and {PYTHON} has none: train with --launcher torchrun" in done.stderr
+    assert f"PyTorch, and {PYTHON} has none: use clusterctl or torchrun" in done.stderr

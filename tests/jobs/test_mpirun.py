@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
-from clusterctl.domain.errors import MissingTool, NotEnoughGpus, UsageError
+from clusterctl.domain.errors import ClusterctlError, MissingTool, NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import parse_hosts_file
 from clusterctl.jobs.detached import job_files
 from clusterctl.jobs.head_facts import (
+    PROBE,
     Environment,
     HeadFacts,
     head_slots,
@@ -560,6 +565,106 @@ def test_one_torchrun_on_each_node(ranks, per_host, hosts, each):
     assert " --map-by ppr:2:node " in line(by_mpirun, facts())
 
 
+# As a rank of PyTorch's sees them, by the shell that mpirun starts.
+SEEN = """import json, os, sys
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+print(json.dumps([os.environ[name] for name in names] + sys.argv[1:]))"""
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        ({}, ["5", "6", "2", "3", "10.0.0.4", "28514"]),
+        ({"MASTER_PORT": "29500", "LOCAL_RANK": "0"}, ["5", "6", "0", "3", "10.0.0.4", "29500"]),
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"},
+            ["1", "2", "3", "4", "10.0.0.4", "28514"],
+        ),
+    ],
+)
+def test_pytorchs_variables_are_set_for_each_rank_of_a_script_and_users_own_win(given, seen):
+    variables = tuple(parse_variable(f"{name}={value}", {}) for name, value in given.items())
+    request = JobRequest(
+        6, script="~/d.py", arguments=("a b", '$"'), per_host=3, variables=variables
+    )
+    argv = plan_job(request, facts(), HOSTS, JOB).argv
+    exports = dict(argv[at + 1].split("=", 1) for at, word in enumerate(argv) if word == "-x")
+    ranks = {"RANK": "5", "SIZE": "6", "LOCAL_RANK": "2", "LOCAL_SIZE": "3"}
+    environ = {f"OMPI_COMM_WORLD_{name}": value for name, value in ranks.items()}
+    # Variables that the nodes have already must not number the ranks.
+    environ |= {"RANK": "0", "WORLD_SIZE": "1", **exports, "PATH": os.environ["PATH"]}
+    program = ["a b", '$"']
+    *start, python, script = argv[argv.index("sh") if "sh" in argv else -4 : -2]
+    assert ((python, script), list(argv[-2:])) == ((FIVE.python, "/home/ubuntu/d.py"), program)
+    done = subprocess.run(
+        [*start, sys.executable, "-c", SEEN, *program],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [*seen, *program]
+    trained = line(JobRequest(6, synthetic=True, per_host=3), facts())
+    assert "MASTER_" not in trained and "RANK" not in trained, "only users' programs need them"
+
+
+def test_ranks_meet_where_all_nodes_reach_the_first():
+    """`localhost` may be the head node's line in a user's hosts file."""
+    several = parse_hosts_file("localhost slots=8\n10.0.0.5 slots=8\n")
+    script = JobRequest(16, script="~/d.py")
+    torchrun = replace(script, torchrun=True)
+    head = facts(torch_python="/p")
+    assert " -x MASTER_ADDR=10.0.0.4 " in line(script, head, several)
+    assert " --master_addr 10.0.0.4 " in line(torchrun, head, several)
+    alone = parse_hosts_file("localhost slots=8\n")
+    assert " -x MASTER_ADDR=localhost " in line(replace(script, ranks=8), head, alone)
+
+
+def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path):
+    """Neither a process that listens, nor a job that has not ended: the real probe tells both."""
+    jobs = {
+        "ran": ("mpirun -x MASTER_PORT=21000 sh", "0\n"),
+        "queued": ("mpirun -x MASTER_ADDR=h -x MASTER_PORT=21003 sh", "\n"),
+        "torchrun": ("mpirun sh -c 'exec \"$0\" --master_port 21006 --no_python'", ""),
+    }
+    for name, (command, status) in jobs.items():
+        folder = tmp_path / ".clusterctl" / "jobs" / name
+        folder.mkdir(parents=True)
+        (folder / "command").write_text(command)
+        (folder / "exit_status").write_text(status if status.strip() else "")
+    # A clone of their sources in the home folder is not the installed package.
+    for name in ("torch", "horovod"):
+        (tmp_path / name).mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.socket() as connected:
+        connected.connect(one.getsockname())
+        probed, elsewhere = (
+            subprocess.run(
+                ["sh", "-c", PROBE],
+                cwd=folder,
+                env={**os.environ, "HOME": str(tmp_path)},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            for folder in (tmp_path, "/")
+        )
+        listening, outgoing = one.getsockname()[1], connected.getsockname()[1]
+    found, usual = parse_facts(probed.stdout), parse_facts(elsewhere.stdout)
+    assert (found.environments, found.torch_python) == (usual.environments, usual.torch_python)
+    busy = found.busy_ports
+    assert {listening, 21003, 21006} <= busy
+    assert not {outgoing, 21000} & busy
+
+    def port(*taken):
+        request = JobRequest(2, script="~/d.py")
+        return plan_job(request, facts(busy_ports=frozenset(taken)), HOSTS, JOB).port
+
+    assert [port(), port(28514), port(28516), port(28513, 28517)] == [28514, 28517, 28517, 28514]
+    assert port(*range(28514, 30000)) == 20000, "the search goes on at the first"
+    with pytest.raises(ClusterctlError, match="no three ports are free on demo-0, 20000 to 29998"):
+        port(*range(20000, 30000))
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [
@@ -594,6 +699,11 @@ def test_an_environment_of_the_users_is_the_only_one_that_counts():
     plan = plan_job(request, both, HOSTS, JOB)
     assert (plan.argv[0], plan.python) == (MINE.mpirun.path, MINE.python)
     assert plan_job(replace(request, torchrun=True), both, HOSTS, JOB).python == MINE.python
+    # An environment with PyTorch needs no Open MPI of its own.
+    torch = facts(torch_python="/opt/pytorch/bin/python")
+    plan = plan_job(replace(request, environment="/opt/pytorch"), torch, HOSTS, JOB)
+    assert (plan.argv[0], plan.python) == (FIVE.mpirun.path, "/opt/pytorch/bin/python")
+    assert plan.argv[-2:] == ("/opt/pytorch/bin/python", "/x.py")
     for changes, says in (
         ({"environment": "~/other"}, "no Open MPI in /home/ubuntu/other on demo-0"),
         ({"environment": "/other", "torchrun": True}, "no PyTorch in /other on demo-0"),

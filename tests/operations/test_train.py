@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
+import struct
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from clusterctl.jobs.plan import JOB_ID
 from tests.examples.conftest import EXAMPLES
@@ -207,19 +210,123 @@ def test_ranks_meet_have_the_variables_and_leave_a_timeline_and_what_was_tuned(
 TORCHRUN = ("--launcher", "torchrun", "-x", "PET_REDIRECTS=9:0", "-x", "PET_TEE=9:0")
 
 
+RESNET = ("--script", "~/examples/horovod/pytorch/resnet50_ddp.py")
+TINY = ("-m", "resnet18", "-b", "2", "--image_size", "32")
+
+
+@pytest.fixture
+def torch_env(quiet):
+    """Return options for an environment of both nodes with PyTorch and Pillow, without mpirun."""
+    packages = "/opt/clusterctl/training/lib/python3*/site-packages"
+    for node in (0, 1):
+        quiet.on(
+            node,
+            "rm -rf torch && /usr/bin/python3 -m venv --system-site-packages --without-pip torch "
+            f"&& ln -s {packages}/PIL {packages}/pillow.libs torch/lib/python3*/site-packages/",
+        )
+    return ("--env", "~/torch", "-x", "OMP_NUM_THREADS=1")
+
+
 @pytest.mark.all
-def test_pytorchs_resnet_trains_and_its_rows_are_read(quiet):
-    run = (*TORCHRUN, "--script", "~/examples/horovod/pytorch/resnet50_ddp.py")
-    small = ("-m", "resnet18", "-b", "2", "--image_size", "32", "--num_batches", "3")
-    status, out, err = quiet.ctl("train", "2", *run, "--", *small, "--log_dir", "/tmp/ddp")
-    assert (status, "2 ranks, 4 images a step" in out) == (0, True), (out, err)
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_pytorchs_resnet_trains_and_its_rows_are_read(quiet, torch_env, launcher):
+    run = (*(TORCHRUN if launcher == "torchrun" else torch_env), *RESNET, "--", *TINY)
+    quiet.on(0, "rm -rf /tmp/ddp")
+    status, out, err = quiet.ctl("train", "2", *run, "--num_batches", "3", "--log_dir", "/tmp/ddp")
+    assert (status, "4 images a step" in out) == (0, True), (out, err)
     found = json.loads(quiet.ctl("results", "--json")[1])["runs"]
     assert [row["step"] for row in found[0]["rows"]] == [0, 1, 2]
+    assert found[0]["gpus"] == 2
     kept = [json.loads(line) for line in quiet.on(0, "cat /tmp/ddp/metrics.jsonl").splitlines()]
+    kept = [line for line in kept if line["kind"] == "train"]
     assert [row["loss"] for row in kept] == pytest.approx(
         [row["loss"] for row in found[0]["rows"]], abs=1e-3
     )
     assert kept[0]["loss"] > 0, "rank 0 is on the head node"
+
+
+def field(number, content):
+    """Return a delimited field of a protocol buffer."""
+    length, size = b"", len(content)
+    while size > 127:
+        length, size = length + bytes([size & 127 | 128]), size >> 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+
+def records(images):
+    """Return a TFRecord file of JPEGs in one colour, with the labels 1, 2 and so on."""
+    content = io.BytesIO()
+    for number in range(images):
+        jpeg = io.BytesIO()
+        Image.new("RGB", (40, 30), (9 * number, 99, 9)).save(jpeg, "JPEG")
+        encoded = field(1, field(1, jpeg.getvalue()))
+        label = field(3, field(1, bytes([number + 1])))
+        named = {b"image/encoded": encoded, b"image/class/label": label}
+        entries = (field(1, field(1, name) + field(2, value)) for name, value in named.items())
+        data = field(1, b"".join(entries))
+        content.write(struct.pack("<Q", len(data)) + bytes(4) + data + bytes(4))
+    return content.getvalue()
+
+
+@pytest.mark.all
+def test_pytorch_trains_on_files_of_all_nodes_and_ends_on_all(quiet, torch_env):
+    for node in (0, 1):
+        quiet.on(
+            node, "rm -rf images && mkdir images && cat >images/train-00000-of-00001", records(11)
+        )
+    run = ("train", "2", *torch_env, *RESNET, "--", *TINY, "--data_dir", "/home/ubuntu/images")
+    quiet.on(0, "rm -rf /tmp/ddp")
+    status, out, err = quiet.ctl(*run, "--num_epochs", "1", "--log_dir", "/tmp/ddp")
+    assert (status, "Found 11 training samples" in out) == (0, True), (out, err)
+    status, out, err = quiet.ctl(*run, "--num_epochs", "2", "--log_dir", "/tmp/ddp")
+    assert (status, "2 of 4 steps are done" in out) == (0, True), (out, err)
+    quiet.on(1, "cat >images/train-00000-of-00001", records(10))
+    status, out, err = quiet.ctl(*run, "--num_epochs", "3", "--log_dir", "/tmp/ddp")
+    assert (status, "the nodes' copies of /home/ubuntu/images differ" in out + err) == (1, True)
+    # A record that one rank alone cannot read: all end.
+    bad = records(11).replace(b"image/encoded", b"image/decoded")
+    quiet.on(0, "cat >images/train-00000-of-00001", bad)
+    quiet.on(1, "cat >images/train-00000-of-00001", records(11))
+    status, out, err = quiet.ctl(*run, "--num_epochs", "4", "--log_dir", "/tmp/ddp")
+    assert status != 0
+    assert "a record without image/encoded and image/class/label" in out + err
+    for node in (0, 1):
+        assert quiet.on(node, "pgrep -f 'resnet50_dd[p]' || echo none") == "none\n"
+
+
+MEET = """\
+import os, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+print("meets", *(os.environ[name] for name in names), flush=True)
+while not os.path.exists("/data/go"):
+    time.sleep(0.1)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.all
+def test_two_pytorch_jobs_at_once_meet_on_ports_of_their_own(quiet, torch_env, tmp_path):
+    (tmp_path / "meet.py").write_text(MEET)
+    program = ("--detach", *torch_env, "--script", os.path.relpath(tmp_path / "meet.py"))
+    assert quiet.ctl("train", "2", *program)[0] == 0
+    eventually(lambda: quiet.ctl("logs")[1].count("meets ") == 2, "the first")
+    first = quiet.ctl("logs")[1]
+    assert quiet.ctl("train", "2", "--force", *program)[0] == 0
+    eventually(lambda: quiet.ctl("logs")[1].count("meets ") == 2, "the second")
+    second = quiet.ctl("logs")[1]
+    ports = []
+    for text in (first, second):
+        words = sorted(line.split()[1:] for line in text.splitlines() if line.startswith("meets"))
+        assert [each[:4] for each in words] == [["0", "2", "0", "1"], ["1", "2", "0", "1"]]
+        assert words[0][4] == words[1][4]
+        ports.append(words[0][4])
+    assert ports[0] != ports[1]
+    for node in (0, 1):
+        quiet.on(node, "touch /data/go")
+    eventually(lambda: {job["state"] for job in quiet.jobs()} == {"succeeded"}, "their end")
 
 
 @pytest.mark.all

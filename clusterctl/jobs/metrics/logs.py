@@ -147,7 +147,7 @@ _FLOAT = r"([-+0-9.eE]{1,40}|nan|inf)"
 _FACTS: tuple[tuple[str, re.Pattern[str], type], ...] = (
     # First, since the original trainer prints it and "Horovod size" on one line.
     ("tensorflow", re.compile(r"\]TF(\d{1,4}\.\d[0-9A-Za-z.+-]*?)(?=Horovod|\s|$)"), str),
-    ("gpus", re.compile(r"Horovod size: *(\d{1,9})(?!\.?\d)"), int),
+    ("gpus", re.compile(r"(?:Horovod|DistributedDataParallel) size: *(\d{1,9})(?!\.?\d)"), int),
     ("data", re.compile(r"Using data from: *(\S.*)"), str),
     ("training_samples", re.compile(r"Found (\d{1,15}) training samples"), int),
     ("validation_samples", re.compile(r"Validation dataset size: *(\d{1,15})\b"), int),
@@ -156,7 +156,7 @@ _FACTS: tuple[tuple[str, re.Pattern[str], type], ...] = (
     ("finished_in_s", re.compile(rf"Finished in {_FLOAT}"), float),
 )
 # A quick test for lines that may have a fact: most have none.
-_ANY_FACT = re.compile(r"Horovod size|Using |Found |Validation d|Finished in|Going on|\]TF")
+_ANY_FACT = re.compile(r" size:|Using |Found |Validation d|Finished in|Going on|\]TF")
 
 
 @dataclass

@@ -3,9 +3,10 @@
     clusterctl train demo 2 --launcher torchrun --script detection.py --hyperparameter epochs=8
 
 It is a script-mode program, as for SageMaker. Without a cluster, run `python detection.py` or
-`torchrun --nproc_per_node 2 detection.py`. torchrun's ranks use DistributedDataParallel. Those of
-mpirun use Horovod, which has to be built with PyTorch. The images are generated: a model that finds
-these rectangles shows that training on several ranks works, and nothing about real images.
+`torchrun --nproc_per_node 2 detection.py`. Ranks use DistributedDataParallel. Those of mpirun use
+Horovod instead, where there is one that was built with PyTorch. The images are generated: a model
+that finds these rectangles shows that training on several ranks works, and nothing about real
+images.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def loss_of(found: tuple[torch.Tensor, torch.Tensor], boxes: Any, classes: Any) 
 
 
 class TorchRanks:
-    """The ranks that torchrun has started, or a single one without torchrun."""
+    """The ranks that torchrun or `clusterctl train` has started, or a single one without both."""
 
     by = "DistributedDataParallel"
 
@@ -145,17 +146,18 @@ class HorovodRanks:
 
 
 def join() -> TorchRanks | HorovodRanks:
-    """Connect to the other ranks. Exit if mpirun has started several, but Horovod is missing."""
+    """Connect to the other ranks. Exit if mpirun has started several that would not find each
+    other: without Horovod, and without the variables that `clusterctl train` sets."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return TorchRanks()
     try:
         import horovod.torch as hvd
     except ImportError:
         # Without Horovod, each rank would train a model of its own, without an error.
-        if int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1:
+        if int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1 and "RANK" not in os.environ:
             sys.exit(
-                "detection.py: mpirun's ranks need a Horovod that was built with PyTorch, and "
-                f"{sys.executable} has none: train with --launcher torchrun"
+                "detection.py: mpirun's ranks need RANK and MASTER_ADDR, or a Horovod that was "
+                f"built with PyTorch, and {sys.executable} has none: use clusterctl or torchrun"
             )
         return TorchRanks()
     return HorovodRanks(hvd)

@@ -133,6 +133,23 @@ def test_facts_that_are_none(value):
     assert section.facts.gpus is None
 
 
+def test_the_banner_of_the_pytorch_program():
+    text = f"""\
+PyTorch 2.11.0, resnet50, fp16, 8192 images a step
+DistributedDataParallel size: 32
+Using data from: /home/ubuntu/data/tf-imagenet
+Found 1281167 training samples, 11 workers for each rank
+Using a learning rate of 3.2
+Going on from resnet50_ddp/checkpoint.pt: 156 of 14040 steps are done
+{HEADER}
+{rows([156, 200])}Finished in 861.5
+"""
+    [section] = read(text)
+    facts = section.facts
+    assert (facts.gpus, facts.training_samples, facts.resumed_from) == (32, 1281167, 156)
+    assert (facts.data, facts.finished_in_s) == ("/home/ubuntu/data/tf-imagenet", 861.5)
+
+
 @pytest.mark.parametrize(
     ("text", "lengths"),
     [
