@@ -557,7 +557,7 @@ def show_comparison(run: Run, comparison: Comparison, all_rows: bool) -> None:
     if ratio is not None:
         output.line(
             f"  images/s per GPU: {comparison.images_per_s_per_gpu:.1f}, the tutorial's "
-            f"{comparison.reference_images_per_s_per_gpu:.1f} ({ratio:.2f} times)"
+            f"{comparison.reference_images_per_s_per_gpu:.1f} on V100s ({ratio:.2f} times)"
         )
     if run.facts.other_data:
         images = run.facts.training_samples

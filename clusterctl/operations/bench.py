@@ -158,7 +158,7 @@ def about_cluster(clients: Clients, status: ClusterStatus, access: Access, price
         "efa_interfaces": max((one.efa_interfaces for one in own), default=0),
         "images": sorted({one.image_id for one in own}),
         "hourly_usd": [price and price.usd_per_hour for price in found],
-        "local": is_local(clients.ec2.meta.endpoint_url),
+        **({"local": True} if is_local(clients.ec2.meta.endpoint_url) else {}),
         "price": sorted({f"{price.source}, {price.as_of}" for price in found if price}),
     }
 

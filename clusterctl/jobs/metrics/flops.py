@@ -29,12 +29,13 @@ FLOPS_PER_FORWARD_MULTIPLY_ADD = 2 * 3
 # Peak TFLOP/s of one GPU, by a pattern that the driver's whole name of it has to match: without
 # sparsity, with accumulation in float32. float16 is that of the tensor cores. float32 is TF32's
 # where the GPU has it, since TensorFlow uses it by default. NVIDIA's tables print figures with
-# sparsity for Ada and later, which are twice these. A GPU that is not here is not known: for the
-# B300, published figures contradict each other.
+# sparsity for Ada and later, which are twice these. The figures were read in public tables that
+# name these datasheets. A GPU that is not here is not known: for the B300 such tables contradict
+# each other.
 _PEAKS: tuple[tuple[str, float, float, str], ...] = (
-    ("Tesla V100-SXM[23]-.*", 125.0, 15.7, "NVIDIA, V100 datasheet (us-1165301-r5)"),
+    ("Tesla V100-SXM2-(16|32)GB", 125.0, 15.7, "NVIDIA, V100 datasheet (us-1165301-r5)"),
     ("Tesla T4", 65.0, 8.1, "NVIDIA, T4 datasheet (951643)"),
-    ("(NVIDIA )?A100-SXM4-.*", 312.0, 156.0, "NVIDIA, A100 datasheet (us-nvidia-1758950-r4)"),
+    ("(NVIDIA )?A100-SXM4-(40|80)GB", 312.0, 156.0, "NVIDIA, A100 datasheet (1758950-r4)"),
     ("NVIDIA A10G", 70.0, 35.0, "NVIDIA and AWS, A10G datasheet (2022-02-17)"),
     ("NVIDIA L4", 121.0, 60.0, "NVIDIA, L4 datasheet"),
     ("NVIDIA L40S", 362.05, 183.0, "NVIDIA, L40S datasheet"),

@@ -55,6 +55,7 @@ def test_the_operations_are_those_of_the_networks():
         # Another board of the same chip has another peak, and two kinds have none in common.
         (3000, {"gpu": "NVIDIA H100 PCIe"}, 73.605, None),
         (740, {"gpu": "NVIDIA A10"}, 18.156, None),
+        (740, {"gpu": "NVIDIA A100-SXM4-40GB MIG 1g.5gb"}, 18.156, None),
         (740, {"gpu": "NVIDIA A10G, Tesla T4"}, 18.156, None),
         (740, {"precision": "float8"}, 18.156, None),
         # Processors, other sizes, other models, no rows.
