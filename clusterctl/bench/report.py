@@ -117,7 +117,9 @@ def blocks(benchmark: Benchmark, predicted: Sequence[int] = ()) -> list[Block]:
             f"± is half of the {LEVEL:.0%} interval of Student's t over repeated runs; of an "
             "efficiency, by the delta method with Welch's degrees of freedom. The speed is all "
             "images by all seconds of the measured steps. Efficiency is images/s of a GPU against "
-            "one GPU alone, and against one full node, on the same kind of data."
+            "one GPU alone, and against one full node, on the same kind of data. TFLOP/s are those "
+            "that the model needs (docs/benchmarks.md), of each GPU; MFU is their share of the "
+            f"GPU's peak without sparsity. {NONE}: not known."
         ),
         Text("Where a step's time goes, and what an epoch costs", 2),
         cost_table(results),
@@ -140,8 +142,8 @@ def _summary(results: Sequence[SizeResult]) -> str:
     if not results:
         return "No run has finished yet."
     last = results[-1]
-    against = last.against_gpu or last.against_node
-    base = "one GPU" if last.against_gpu else "one node"
+    against = last.efficiency or last.efficiency_vs_node
+    base = "one GPU" if last.efficiency else "one node"
     said = f", {_percent(against)} of the speed of {base} on each GPU" if against else ""
     return (
         f"{count(last.gpus, 'GPU')} train {last.images_per_s.value:,.1f} images/s on {last.data} "
@@ -152,7 +154,18 @@ def _summary(results: Sequence[SizeResult]) -> str:
 def speed_table(results: Sequence[SizeResult]) -> ReportTable:
     """Return the table of speeds and efficiencies by size."""
     return ReportTable(
-        ("GPUs", "data", "runs", "images/s", "±", "per GPU", "vs 1 GPU", "vs 1 node"),
+        (
+            "GPUs",
+            "data",
+            "runs",
+            "images/s",
+            "±",
+            "per GPU",
+            "efficiency",
+            "vs 1 node",
+            "TFLOP/s",
+            "MFU",
+        ),
         [
             (
                 each.gpus,
@@ -161,8 +174,10 @@ def speed_table(results: Sequence[SizeResult]) -> ReportTable:
                 f"{each.images_per_s.value:,.1f}",
                 _half(each.images_per_s),
                 f"{each.per_gpu:,.1f}",
-                _percent(each.against_gpu),
-                _percent(each.against_node),
+                _percent(each.efficiency),
+                _percent(each.efficiency_vs_node),
+                NONE if each.tflops_per_gpu is None else f"{each.tflops_per_gpu:.1f}",
+                NONE if each.mfu is None else f"{100 * each.mfu:.1f} %",
             )
             for each in results
         ],
@@ -172,7 +187,18 @@ def speed_table(results: Sequence[SizeResult]) -> ReportTable:
 def cost_table(results: Sequence[SizeResult]) -> ReportTable:
     """Return the table of a step's shares, times and costs by size."""
     return ReportTable(
-        ("GPUs", "data", "step", "compute", "allreduce", "input", "$ an epoch", "90 epochs", "$"),
+        (
+            "GPUs",
+            "data",
+            "step",
+            "compute",
+            "allreduce",
+            "input",
+            "$ an epoch",
+            "90 epochs",
+            "$",
+            "images/s per $/h",
+        ),
         [
             (
                 each.gpus,
@@ -185,6 +211,7 @@ def cost_table(results: Sequence[SizeResult]) -> ReportTable:
                 _usd(each.epoch_usd),
                 format_duration(EPOCHS * each.epoch_s),
                 _usd(None if each.epoch_usd is None else EPOCHS * each.epoch_usd),
+                _speed_by_price(each.images_per_s_per_hourly_usd),
             )
             for each in results
         ],
@@ -240,17 +267,27 @@ def _usd(value: float | None) -> str:
     return NONE if value is None else f"{value:,.2f}" if value >= 0.1 else f"{value:.4f}"
 
 
+def _speed_by_price(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.1f}"
+
+
 def _shares_and_prices(benchmark: Benchmark) -> str:
     prices = "; ".join(benchmark.about.get("price", ())) or "nobody says what a node costs"
     market = ", ".join(benchmark.about.get("market", ()))
+    dollars = (
+        "There are no dollars: hosts of the local EC2 have the speed of the machine it runs on."
+        if benchmark.about.get("local")
+        else "Dollars are of the nodes that have ranks, whole nodes, "
+        f"{market or 'at the prices'} ({prices}). images/s per $/h is the speed by AWS's price of "
+        "these nodes on demand."
+    )
     return (
         "Shares are by difference between runs, not by a profile: compute is the step of one GPU "
         "on synthetic data; allreduce is what the step grows by with more GPUs, so it holds only "
         "what does not hide behind the backward pass, and waiting for the slowest rank; input is "
         "what real data adds at the same size. A difference below zero is noise, and none. "
-        f"{NONE}: the runs that would tell it were not made. Dollars are of the nodes that have "
-        f"ranks, whole nodes, {market or 'at the prices'} ({prices}), for training alone: launch, "
-        "data and evaluation come on top."
+        f"{NONE}: the runs that would tell it were not made. {dollars} Times and dollars are for "
+        "training alone: launch, data, checkpoints and evaluation come on top."
     )
 
 
@@ -407,8 +444,10 @@ def facts(benchmark: Benchmark) -> list[tuple[str, str]]:
     starts = sorted(str(run.job.get("started_at")) for run in runs)
     said: list[tuple[str, object]] = [
         ("instance types", about.get("types")),
+        ("machines", "simulated: hosts of the local EC2" if about.get("local") else ""),
         ("nodes, GPUs or ranks of each", [about.get("nodes"), about.get("per_node")]),
         ("GPU of the type", about.get("gpu")),
+        ("GPU and precision", sorted({f"{run.gpu}, {run.precision}" for run in runs if run.gpu})),
         ("region, zones", [about.get("region"), *about.get("zones", ())]),
         ("market", about.get("market")),
         ("placement group", about.get("placement_group") or "none"),

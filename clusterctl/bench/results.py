@@ -11,6 +11,7 @@ from typing import Any
 from clusterctl.bench.model import Model, fit
 from clusterctl.bench.plan import REAL, START_UP_S, SYNTHETIC, BenchSettings, RunKey
 from clusterctl.bench.statistics import LEVEL, Estimate, independent, mean, ratio, welch
+from clusterctl.jobs.metrics.flops import utilization
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.metrics.runs import Run, throughput
 from clusterctl.jobs.trainer import EPOCHS
@@ -23,7 +24,8 @@ class MeasuredRun:
     `rows` are pairs of step and images/s, of the measured part. `batch` is the number of images per
     step of all GPUs, `images` that of an epoch. `nodes` is the number of nodes with ranks, and
     `hourly_usd` what they cost together; None if the price is unknown. `wall_s` is the time of the
-    whole run. `job` is the job's record, with its command line and versions.
+    whole run. `job` is the job's record, with its command line and versions. The last four are what
+    was trained, and on what (jobs/metrics/flops.py); None in folders of earlier versions.
     """
 
     gpus: int
@@ -37,6 +39,10 @@ class MeasuredRun:
     hourly_usd: float | None
     wall_s: float
     job: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    image_size: int | None = None
+    precision: str | None = None
+    gpu: str | None = None
 
     @property
     def key(self) -> RunKey:
@@ -95,10 +101,11 @@ class Shares:
 class SizeResult:
     """The result of all runs of one size on one kind of data.
 
-    `per_gpu` is images/s per GPU. `against_gpu` and `against_node` are the efficiencies compared
-    with one GPU and with one full node; None if that size was not run. `shares` are None without
-    the runs on synthetic data that they are computed from. `hourly_usd` is that of all nodes with
-    ranks; None if unknown.
+    `per_gpu` is images/s per GPU, `tflops_per_gpu` and `mfu` are its utilization. `efficiency` and
+    `efficiency_vs_node` are compared with one GPU and with one full node; None if that size was not
+    run. `shares` are None without the runs on synthetic data that they are computed from.
+    `hourly_usd` is that of all nodes with ranks, `list_hourly_usd` AWS's price for them on demand;
+    None if unknown.
     """
 
     gpus: int
@@ -107,17 +114,26 @@ class SizeResult:
     step_s: Estimate
     images_per_s: Estimate
     per_gpu: float
-    against_gpu: Estimate | None
-    against_node: Estimate | None
+    efficiency: Estimate | None
+    efficiency_vs_node: Estimate | None
     shares: Shares | None
     epoch_s: float
     nodes: int
     hourly_usd: float | None
+    list_hourly_usd: float | None = None
+    tflops_per_gpu: float | None = None
+    mfu: float | None = None
 
     @property
     def epoch_usd(self) -> float | None:
         """The cost of an epoch in US dollars; None if the price is unknown."""
         return None if self.hourly_usd is None else self.hourly_usd * self.epoch_s / 3600
+
+    @property
+    def images_per_s_per_hourly_usd(self) -> float | None:
+        """Speed by price: images/s for each dollar an hour on demand; None if that is unknown."""
+        usd = self.list_hourly_usd
+        return self.images_per_s.value / usd if usd else None
 
     def as_data(self) -> dict[str, Any]:
         """Return the values for JSON and CSV, without nesting."""
@@ -128,12 +144,15 @@ class SizeResult:
             "data": self.data,
             "runs": self.runs,
         }
-        for name in ("step_s", "images_per_s", "against_gpu", "against_node"):
+        for name in ("step_s", "images_per_s", "efficiency", "efficiency_vs_node"):
             value = getattr(self, name) or Estimate(None)  # type: ignore[arg-type]
             flat.update({name: value.value, f"{name}_low": value.low, f"{name}_high": value.high})
         return {
             **flat,
             "images_per_s_per_gpu": self.per_gpu,
+            "tflops_per_gpu": self.tflops_per_gpu,
+            "mfu": self.mfu,
+            "images_per_s_per_hourly_usd": self.images_per_s_per_hourly_usd,
             "share_compute": shares and shares.compute,
             "share_allreduce": shares and shares.allreduce,
             "share_input": shares and shares.input,
@@ -173,6 +192,7 @@ def _size_result(
         return ratio(steps[size, data], ours) if (size, data) in steps else None
 
     epoch_s = first.images / speed.value
+    used = utilization(speed.value / gpus, first)
     return SizeResult(
         gpus=gpus,
         data=data,
@@ -180,12 +200,15 @@ def _size_result(
         step_s=step_s,
         images_per_s=speed,
         per_gpu=speed.value / gpus,
-        against_gpu=against(1),
-        against_node=against(benchmark.per_node) if gpus >= benchmark.per_node else None,
+        efficiency=against(1),
+        efficiency_vs_node=against(benchmark.per_node) if gpus >= benchmark.per_node else None,
         shares=_shares(steps, gpus, data),
         epoch_s=epoch_s,
         nodes=first.nodes,
         hourly_usd=first.hourly_usd,
+        list_hourly_usd=first.job.get("list_usd_per_hour"),
+        tflops_per_gpu=used.tflops,
+        mfu=used.mfu,
     )
 
 

@@ -184,7 +184,7 @@ class _BenchRequest:
 def _bench(app: AppContext, asked: _BenchRequest) -> int:
     """Make the remaining runs, or with --dry-run show them; return the exit status."""
     from clusterctl.bench.plan import order
-    from clusterctl.ec2.money.prices import find_prices
+    from clusterctl.ec2.money.prices import find_prices, list_prices
     from clusterctl.operations.bench import (
         about_cluster,
         open_benchmark,
@@ -202,7 +202,8 @@ def _bench(app: AppContext, asked: _BenchRequest) -> int:
     status = cluster_status(app.clients, app.folder(settings.cluster))
     with app.access(status.cluster) as access:
         plans = plan_largest(access, settings, asked.variables, asked.sizes, asked.force)
-        prices = find_prices(app.clients, status.instances, price_cache(app.settings.home))
+        priced = (app.clients, status.instances, price_cache(app.settings.home))
+        prices = find_prices(*priced)
         about = about_cluster(app.clients, status, access, prices)
         benchmark = open_benchmark(folder, settings, asked.seed, about)
         done = {run.key for run in benchmark.runs}
@@ -214,7 +215,7 @@ def _bench(app: AppContext, asked: _BenchRequest) -> int:
             return 0
         write_benchmark(folder, benchmark)
         try:
-            machines = machines_of(status.instances, prices)
+            machines = machines_of(status.instances, prices, list_prices(*priced))
             watch = _watch(len(keys))
             run_benchmark(
                 access, benchmark, folder, keys, watch, machines, asked.variables, asked.force

@@ -435,7 +435,8 @@ def show_results(
     for number, (run, comparison) in enumerate(zip(results.runs, comparisons), 1):
         if number > 1:
             output.line()
-        show_run(run, f"run {number}: " if len(results.runs) > 1 else "", all_rows)
+        title = f"run {number}: " if len(results.runs) > 1 else ""
+        show_run(run, results.job, title, all_rows)
         if comparison:
             output.line()
             show_comparison(run, comparison, all_rows)
@@ -458,10 +459,10 @@ def how_it_went(job: JobRecord) -> str:
     return f"{state_phrase(job)}{after}{until}"
 
 
-def show_run(run: Run, title: str, all_rows: bool) -> None:
+def show_run(run: Run, job: JobRecord | None, title: str, all_rows: bool) -> None:
     """Print a run: its summary, remarks, rows and evaluations."""
     output.line(title + summary(run))
-    for remark in remarks(run):
+    for remark in [*remarks(run), *_utilization(run, job)]:
         output.line(f"  {remark}")
     if run.rows:
         output.line()
@@ -508,6 +509,24 @@ def remarks(run: Run) -> list[str]:
     return said
 
 
+def _utilization(run: Run, job: JobRecord | None) -> list[str]:
+    """Return how well the GPUs were used, and the speed by price, as far as they are known."""
+    from clusterctl.operations.results import images_per_s_per_hourly_usd
+
+    used, facts, said = run.utilization, run.facts, []
+    if used.tflops is not None:
+        share = "not known for" if used.mfu is None else f"{100 * used.mfu:.1f} % on"
+        line = f"{used.tflops:.1f} TFLOP/s per GPU; MFU {share} {facts.gpu}"
+        said.append(f"{line}, {facts.precision}")
+    elif facts.precision and run.images_per_s is not None:
+        said.append("TFLOP/s and MFU: not known" + ("" if facts.gpu else ", it ran on no GPU"))
+    by_price = images_per_s_per_hourly_usd(run, job)
+    if by_price is not None and job and job.list_usd_per_hour:
+        usd = f"${job.list_usd_per_hour:,.2f} an hour on demand"
+        said.append(f"{by_price:,.1f} images/s for each dollar an hour ({usd})")
+    return said
+
+
 def show_evaluations(evaluations: Sequence[EvaluationRow]) -> None:
     output.table(
         ("STEP", "EPOCH", "TOP-1 %", "TOP-5 %", "LOSS", "CHECKPOINT (UTC)"),
@@ -538,7 +557,7 @@ def show_comparison(run: Run, comparison: Comparison, all_rows: bool) -> None:
     if ratio is not None:
         output.line(
             f"  images/s per GPU: {comparison.images_per_s_per_gpu:.1f}, the tutorial's "
-            f"{comparison.reference_images_per_s_per_gpu:.1f} ({ratio:.2f} times)"
+            f"{comparison.reference_images_per_s_per_gpu:.1f} on V100s ({ratio:.2f} times)"
         )
     if run.facts.other_data:
         images = run.facts.training_samples

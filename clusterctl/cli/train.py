@@ -394,7 +394,7 @@ def train(
     """
     from clusterctl.cli.copy.options import CopyOptions
     from clusterctl.ec2.health import health_findings
-    from clusterctl.ec2.money.prices import find_prices
+    from clusterctl.ec2.money.prices import find_prices, list_prices
     from clusterctl.jobs.horovod import Knobs
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
     from clusterctl.jobs.plan import JobRequest, clears_or_resumes
@@ -500,8 +500,8 @@ def train(
             home, offline = app.settings.home, bool(app.settings.lab)
             watchdog = prepare(access, watchdog_s, watchdog_cancel, home, offline)
         how = "queue" if queue else "force" if force else "refuse"
-        prices = find_prices(app.clients, status.instances, price_cache(app.settings.home))
-        machines = machines_of(status.instances, prices)
+        priced = (app.clients, status.instances, price_cache(app.settings.home))
+        machines = machines_of(status.instances, find_prices(*priced), list_prices(*priced))
         bring = _bringing(app, access, CopyOptions(credentials=credentials, quiet=as_json))
         cache = app.settings.home / "cache"
         started = start_training(

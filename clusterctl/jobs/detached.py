@@ -61,8 +61,9 @@ class JobRecord:
     `waits_for` are the jobs before this one in the queue. `retries` is that of `train --retries`.
     `model_dir` is where the model of a script-mode program is uploaded; empty if it stays on the
     head node, None for any other job. `metric_definitions` are those of a script-mode program.
-    `nodes` is the content of nodes.json; empty unless the job was queried by its id. What does not
-    apply is empty.
+    `usd_per_hour` is what the nodes cost together when the job began, `list_usd_per_hour` AWS's
+    price for their types on demand; None if unknown. `nodes` is the content of nodes.json; empty
+    unless the job was queried by its id. What does not apply is empty.
     """
 
     job_id: str
@@ -85,6 +86,7 @@ class JobRecord:
     argv: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     usd_per_hour: float | None = None
+    list_usd_per_hour: float | None = None
     git: Mapping[str, Any] | None = None
     nodes: tuple[Mapping[str, Any], ...] = ()
     attempts: tuple[Mapping[str, Any], ...] = ()
@@ -126,6 +128,7 @@ class JobRecord:
             "duration_s": round(self.duration_s, 1),
             "usd": None if self.usd is None else round(self.usd, 4),
             "usd_per_hour": self.usd_per_hour,
+            "list_usd_per_hour": self.list_usd_per_hour,
             "step": self.step,
             "images_per_s": self.images_per_s,
             "hosts": list(self.hosts),
@@ -185,6 +188,7 @@ def read_record(described: dict[str, Any]) -> JobRecord:
         argv=tuple(plan.get("argv", ())),
         hosts=tuple(plan.get("hosts", ())),
         usd_per_hour=plan.get("usd_per_hour"),
+        list_usd_per_hour=plan.get("list_usd_per_hour"),
         git=plan.get("git"),
         nodes=tuple(described.get("nodes", ())),
         attempts=tuple(described.get("attempts", ())),

@@ -624,7 +624,8 @@ def _disk(context: JobContext, records: int | None) -> list[Finding]:
     each = PARAMETERS.get(run.model, 0) * BYTES_PER_WEIGHT
     said = []
     for node in savers:
-        kept = 0 if run.clears else len(node.checkpoints)
+        # By time, a run deletes only checkpoints of its own: those that are there do not count.
+        kept = 0 if run.clears or run.save_every is None else len(node.checkpoints)
         wanted = max(0, run.checkpoints(records) - kept)
         freed = node.checkpoint_bytes if run.clears else 0
         if node.free_bytes is not None and wanted * each > node.free_bytes + freed:
@@ -633,8 +634,8 @@ def _disk(context: JobContext, records: int | None) -> list[Finding]:
             room = f"{format_bytes(wanted * each)}, {format_bytes(node.free_bytes)} are free for"
             said.append((node.host, f"{text} {room} {context.plan.log_dir}"))
     hint = (
-        "save fewer (--save_checkpoints_steps), remove old ones (clusterctl clean-logs NAME), "
-        "or write to a larger disk: --log_dir"
+        "remove old ones (clusterctl clean-logs NAME), write to a larger disk (--log_dir), or save "
+        "fewer with --save_checkpoints_steps"
     )
     return findings_by_message("disk.checkpoints", said, hint)
 

@@ -222,15 +222,20 @@ PARAMETERS = {
 }
 
 
+# Checkpoints that a run has at most at once if it saves them by time: the trainer keeps the newest
+# five, and the one that is being written or the last one comes on top.
+MOST_BY_TIME = 6
+
+
 @dataclass(frozen=True)
 class TrainerRun:
     """What a run of the trainer will do, according to the trainer's own parser of flags.
 
     `data_dir` is None for synthetic images. `log_dir` and `log_name` are as given, with a `~`
     expanded. `batch_size` is per rank. The length is in `epochs`, or in `batches` (steps).
-    `save_every` is in steps, 0 for once an epoch. `local_ckpt`: each node keeps checkpoints.
-    `clears`: the log folder is emptied first. `trace_steps`: the first step to trace, and the first
-    one after those.
+    `save_every` is in steps, 0 for once an epoch, None for by time. `local_ckpt`: each node keeps
+    checkpoints. `clears`: the log folder is emptied first. `trace_steps`: the first step to trace,
+    and the first one after those.
     """
 
     ranks: int
@@ -241,7 +246,7 @@ class TrainerRun:
     batch_size: int = 256
     epochs: int | None = None
     batches: int | None = None
-    save_every: int = 1000
+    save_every: int | None = None
     local_ckpt: bool = False
     clears: bool = False
     evaluates_only: bool = False
@@ -265,11 +270,14 @@ class TrainerRun:
     def checkpoints(self, records: int | None) -> int:
         """Return the number of checkpoints, the last one included; 0 for synthetic data.
 
-        If the number of steps is unknown, the result is 1.
+        If they are saved by time, that is how many are there at most at once. If they are saved by
+        steps whose number is unknown, the result is 1.
         """
         if self.data_dir is None or self.evaluates_only:
             return 0
         steps = self.steps(records)
+        if self.save_every is None:
+            return MOST_BY_TIME if steps is None else min(steps, MOST_BY_TIME)
         every = self.save_every or max(1, (records or 0) // self.global_batch)
         return 1 if steps is None else -(-steps // every)
 

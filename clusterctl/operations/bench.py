@@ -30,6 +30,7 @@ from clusterctl.domain.errors import (
 from clusterctl.domain.files import write_file
 from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.costs import price_key
+from clusterctl.ec2.network.vpcs import is_local
 from clusterctl.jobs.detached import JobRecord, JobState, list_jobs
 from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, JobRequest
@@ -134,8 +135,8 @@ def write_benchmark(folder: Path, benchmark: Benchmark) -> None:
 def about_cluster(clients: Clients, status: ClusterStatus, access: Access, prices: Prices) -> Any:
     """Describe the cluster's machines for the report, as JSON values.
 
-    `hourly_usd` has one price per node, None for a node whose price is unknown. Raise HostError,
-    AwsError.
+    `hourly_usd` has one price per node, None for a node whose price is unknown. `local`: the nodes
+    are hosts of the local EC2, which all have this machine's speed. Raise HostError, AwsError.
     """
     nodes = access.cluster.in_service
     types = sorted({node.instance_type for node in nodes})
@@ -157,6 +158,7 @@ def about_cluster(clients: Clients, status: ClusterStatus, access: Access, price
         "efa_interfaces": max((one.efa_interfaces for one in own), default=0),
         "images": sorted({one.image_id for one in own}),
         "hourly_usd": [price and price.usd_per_hour for price in found],
+        **({"local": True} if is_local(clients.ec2.meta.endpoint_url) else {}),
         "price": sorted({f"{price.source}, {price.as_of}" for price in found if price}),
     }
 
@@ -393,7 +395,8 @@ def _start(
     plan.check()
     nodes = sum(ranks > 0 for ranks in plan.hosts.fill(key.gpus))
     prices = benchmark.about.get("hourly_usd", [])[:nodes]
-    usd = None if None in prices or len(prices) < nodes else sum(prices)
+    unknown = None in prices or len(prices) < nodes or benchmark.about.get("local")
+    usd = None if unknown else sum(prices)
     batch = plan.job.run.global_batch if plan.job.run else 0
     going = _Going(plan.job.job_id, **asdict(key), batch=batch, nodes=nodes, hourly_usd=usd)
     # Write this before the start: if the connection is lost during the start, the job may run.
@@ -477,4 +480,8 @@ def _result(
         hourly_usd=going.hourly_usd,
         wall_s=job.duration_s,
         job=job.as_data(),
+        model=run.facts.model,
+        image_size=run.facts.image_size,
+        precision=run.facts.precision,
+        gpu=run.facts.gpu,
     )

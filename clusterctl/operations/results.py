@@ -347,7 +347,7 @@ def as_data(results: Results, comparisons: Sequence[Comparison | None]) -> dict[
     `comparisons` has one item per run: its comparison with the reference run, or None.
     """
     runs = [
-        {**_run_data(run), "comparison": _comparison_data(comparison)}
+        {**_run_data(run, results.job), "comparison": _comparison_data(comparison)}
         for run, comparison in zip(results.runs, comparisons)
     ]
     value: dict[str, Any] = _plain(
@@ -364,12 +364,24 @@ def as_data(results: Results, comparisons: Sequence[Comparison | None]) -> dict[
     return value
 
 
-def _run_data(run: Run) -> dict[str, Any]:
+def images_per_s_per_hourly_usd(run: Run, job: JobRecord | None) -> float | None:
+    """Return images/s for each dollar an hour of the job's nodes on demand; None if unknown.
+
+    A job that was started again may have had fewer nodes than those whose price is recorded.
+    """
+    usd = job.list_usd_per_hour if job and not job.attempts else None
+    return run.images_per_s / usd if run.images_per_s is not None and usd else None
+
+
+def _run_data(run: Run, job: JobRecord | None) -> dict[str, Any]:
     return {
         **asdict(run.facts),
         "synthetic": run.facts.synthetic,
         "images_per_s": run.images_per_s,
         "images_per_s_per_gpu": run.images_per_s_per_gpu,
+        "tflops_per_gpu": run.utilization.tflops,
+        "mfu": run.utilization.mfu,
+        "images_per_s_per_hourly_usd": images_per_s_per_hourly_usd(run, job),
         "resumed_at": run.resumed_at,
         "not_a_number_from": run.not_a_number_from,
         "rows": [asdict(row) for row in run.rows],

@@ -215,11 +215,11 @@ def start_training(
     files = {"nodes.json": json.dumps(nodes, indent=1)}
     if plan.code:
         files["code.json"] = json.dumps(plan.code.as_data(), indent=1)
-    prices: list[Any] = [node.get("usd_per_hour") for node in nodes]
     is_work_tree = plan.code and plan.code.commit
     record = {
         "hosts": [node["name"] for node in nodes],
-        "usd_per_hour": None if None in prices else sum(prices),
+        "usd_per_hour": _sum_of(nodes, "usd_per_hour"),
+        "list_usd_per_hour": _sum_of(nodes, "list_usd_per_hour"),
         "git": {"commit": plan.code.commit, "changed": len(plan.code.changed.splitlines())}
         if plan.code and is_work_tree
         else None,
@@ -233,6 +233,12 @@ def start_training(
     )
     folded = tuple((name, fold_hosts(hosts)) for name, hosts in kept.items())
     return StartedJob(plan.job, started, folded)
+
+
+def _sum_of(nodes: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Return the sum of a price of all nodes; None if one of them is not known."""
+    prices: list[Any] = [node.get(name) for node in nodes]
+    return None if None in prices else sum(prices)
 
 
 def _check_tool(access: Access, url: str, cache: Path) -> None:
@@ -323,8 +329,13 @@ def _node_records(
     ]
 
 
-def machines_of(instances: Sequence[Instance], prices: Prices) -> dict[str, dict[str, Any]]:
-    """Return EC2's description of each node of a cluster, by node name, for a job's record."""
+def machines_of(
+    instances: Sequence[Instance], prices: Prices, listed: Mapping[str, float]
+) -> dict[str, dict[str, Any]]:
+    """Return EC2's description of each node of a cluster, by node name, for a job's record.
+
+    `listed` are the types' prices on demand (`list_prices`).
+    """
     # Imported here, because head nodes import this module (operations/watchdog.py) and have no
     # clusterctl.ec2.
     from clusterctl.ec2.instances import members_of
@@ -338,6 +349,7 @@ def machines_of(instances: Sequence[Instance], prices: Prices) -> dict[str, dict
             "efa": one.efa,
             "placement_group": one.placement_group,
             "usd_per_hour": node_cost(one, prices.get(price_key(one)), now).usd_per_hour,
+            "list_usd_per_hour": listed.get(one.node.instance_type),
         }
         for one in members_of(instances)
     }

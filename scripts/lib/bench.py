@@ -95,7 +95,7 @@ def main() -> None:
     if unknown:
         known = ", ".join([*subjects, *alone])
         sys.exit(f"error: no such benchmark: {' '.join(unknown)} (there are {known})")
-    print(f"{os.cpu_count()} cores; median of {ROUNDS} rounds; every round runs each command once")
+    print(f"{os.cpu_count()} CPUs; median of {ROUNDS} rounds; every round runs each command once")
     with tempfile.TemporaryDirectory() as folder, running_lab(Path(folder)):
         for name in words or subjects:
             subjects[name](Path(folder))

@@ -47,7 +47,7 @@ def bench_preprocess(words: list[str]) -> None:
         raw = Path(name) / "raw"
         size = told([python, PEER, "make", raw, scale.images], PEERS)["bytes"] / scale.images
         print(
-            f"{os.cpu_count()} cores; {scale.images:,} images of 500x375, {size / 1e3:,.0f} kB"
+            f"{os.cpu_count()} CPUs; {scale.images:,} images of 500x375, {size / 1e3:,.0f} kB"
             f" each; median of {scale.rounds} rounds"
         )
         rates: dict[str, list[float]] = {}

@@ -48,7 +48,7 @@ def bench_resize(words: list[str]) -> None:
         made = told([*peer, "make", source, scale.shards, scale.images_per_shard], PEERS)
         images = scale.shards * scale.images_per_shard
         print(
-            f"{os.cpu_count()} cores; {images:,} images, {made['bytes'] / images / 1e3:,.0f} kB and"
+            f"{os.cpu_count()} CPUs; {images:,} images, {made['bytes'] / images / 1e3:,.0f} kB and"
             f" {made['pixels'] / images / 1e3:,.0f} kpixels each, to a shorter side of 480;"
             f" median of {scale.rounds} rounds"
         )

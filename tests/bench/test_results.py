@@ -6,7 +6,7 @@ import json
 import math
 import random
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 
 import pytest
@@ -155,11 +155,11 @@ def test_speed_efficiency_shares_and_money():
     found = {(each.gpus, each.data): each for each in by_size(benchmark(noise=0.0))}
     one, node, many = (found[key] for key in ((1, SYNTHETIC), (8, SYNTHETIC), (64, SYNTHETIC)))
     assert one.images_per_s.value == pytest.approx(256 / 0.335)
-    assert (one.against_gpu.value, one.against_node) == (1.0, None)
+    assert (one.efficiency.value, one.efficiency_vs_node) == (1.0, None)
     alone, here = (MACHINE.step_s(n) for n in (8, 64))
     step_s = replace(MACHINE, input_s=0.0).step_s(64)
-    assert many.against_gpu.value == pytest.approx(0.335 / step_s)
-    assert node.against_node.value == 1.0
+    assert many.efficiency.value == pytest.approx(0.335 / step_s)
+    assert node.efficiency_vs_node.value == 1.0
     assert (many.shares.compute, many.shares.allreduce) == pytest.approx(
         (0.335 / step_s, 1 - 0.335 / step_s)
     )
@@ -176,6 +176,42 @@ def test_speed_efficiency_shares_and_money():
     assert (alone, here) == pytest.approx((0.395, here))
     # Without a run of one GPU on synthetic data, compute and allreduce cannot be told apart.
     assert all(each.shares is None for each in by_size(benchmark(sizes=(8, 16))))
+
+
+def test_the_use_of_the_gpus_and_the_speed_by_price():
+    """They are shown as they are kept. Runs of an earlier version lack what tells them."""
+    found = benchmark(sizes=(1, 8), noise=0.0)
+    about = {"model": "resnet50", "image_size": 224, "precision": "float16"}
+    runs = tuple(
+        replace(run, **about, gpu="Tesla V100-SXM2-16GB",
+                job={**run.job, "list_usd_per_hour": 24.48 * run.nodes})
+        for run in found.runs
+    )  # fmt: skip
+    kept = [MeasuredRun.of(json.loads(json.dumps(asdict(run)))) for run in runs]
+    new = replace(found, runs=tuple(kept))
+    one, eight = (each for each in by_size(new) if each.data == SYNTHETIC)
+    assert one.tflops_per_gpu == pytest.approx(256 / 0.335 * 24.535e-3, rel=1e-4)
+    assert one.mfu == pytest.approx(one.tflops_per_gpu / 125)
+    data = eight.as_data()
+    speed = eight.images_per_s.value
+    assert data["images_per_s_per_hourly_usd"] == pytest.approx(speed / 24.48)
+    assert (data["mfu"], data["efficiency"]) == (eight.mfu, eight.efficiency.value)
+    assert "against_gpu" not in data
+    text = markdown(blocks(new))
+    assert f"| {one.tflops_per_gpu:.1f} | {100 * one.mfu:.1f} % |" in text
+    assert f"| {speed / 24.48:,.1f} |" in text
+    assert "| GPU and precision | Tesla V100-SXM2-16GB, float16 |" in text
+
+    text = markdown(blocks(replace(new, about={**ABOUT, "local": True})))
+    assert "There are no dollars: hosts of the local EC2" in text
+    assert "AWS's price" not in text
+
+    names = ("model", "image_size", "precision", "gpu")
+    for run in found.runs:
+        earlier = {name: value for name, value in asdict(run).items() if name not in names}
+        assert MeasuredRun.of(json.loads(json.dumps(earlier))) == run
+    old = by_size(found)[0].as_data()
+    assert (old["tflops_per_gpu"], old["mfu"], old["images_per_s_per_hourly_usd"]) == (None,) * 3
 
 
 def test_the_model_of_real_data_is_that_of_synthetic_data_and_what_a_node_reads():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
 
 from clusterctl.cli.results import how_it_went
 from clusterctl.jobs.detached import JobRecord, JobState
+from clusterctl.jobs.metrics.runs import read_runs
+from clusterctl.operations.results import images_per_s_per_hourly_usd
 from tests.cli.programs import call
 from tests.cli.running import CommandLine
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
@@ -32,6 +35,44 @@ def test_all_rows_and_no_reference(results):
     assert "of 283 rows" not in everything.err
     assert len(everything.out.splitlines()) == 2 + 2 + 283 + 3
     assert "tutorial" not in everything.out
+
+
+BEGIN = {"kind": "begin", "gpus": 32, "model": "resnet50", "image_size": 224,
+         "precision": "float16", "gpu": "Tesla V100-SXM2-16GB"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "says", "mfu"),
+    [
+        ({}, "14.7 TFLOP/s per GPU; MFU 11.8 % on Tesla V100-SXM2-16GB, float16", 0.1178),
+        ({"gpu": "NVIDIA B300"}, "14.7 TFLOP/s per GPU; MFU not known for NVIDIA B300, flo", None),
+        ({"gpu": None}, "TFLOP/s and MFU: not known, it ran on no GPU", None),
+        ({"model": "mine"}, "TFLOP/s and MFU: not known\n", None),
+    ],
+)
+def test_the_use_of_the_gpus(results, tmp_path, changes, says, mfu):
+    """The rows of MLPerf's log in between change nothing."""
+    row = {"epoch": 1.0, "images_per_s": 19200, "loss": 7, "final_loss": 8, "learning_rate": 1}
+    lines = [{**BEGIN, **changes}, *({"kind": "train", "step": n, **row} for n in (0, 50, 100))]
+    mllog = ':::MLLOG {"namespace": "", "time_ms": 1, "event_type": "INTERVAL_START", "key": '
+    mllog += '"epoch_start", "value": null, "metadata": {"epoch_num": 1}}\n'
+    text = mllog.join(json.dumps({"run": "a", **line}) + "\n" for line in lines)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    assert f"  {says}" in results("--log", "metrics.jsonl").out
+    [run] = json.loads(results("--log", "metrics.jsonl", "--json").out)["runs"]
+    assert run["mfu"] == (None if mfu is None else pytest.approx(mfu, rel=1e-3))
+    assert run["images_per_s_per_hourly_usd"] is None
+
+
+def test_the_speed_by_price_is_that_of_all_of_the_jobs_nodes():
+    began = datetime(2026, 11, 20, tzinfo=timezone.utc)
+    job = JobRecord("id", JobState.SUCCEEDED, 0, began, 90.0, 32, "", "", 1, list_usd_per_hour=96.0)
+    [run] = read_runs([RUN])
+    assert images_per_s_per_hourly_usd(run, job) == pytest.approx(200)
+    # After a lost node there may have been fewer of them.
+    again = replace(job, attempts=({"exit_status": 255},))
+    unpriced = replace(job, list_usd_per_hour=None)
+    assert [images_per_s_per_hourly_usd(run, one) for one in (again, unpriced, None)] == [None] * 3
 
 
 def test_several_logs_after_one_option_and_standard_input(results, tmp_path):

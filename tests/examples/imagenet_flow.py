@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(sys.argv[1]).parent))
@@ -35,6 +36,17 @@ class MovingScale(step.LossScale):
         self.value.assign(2.0**22)
 
 
+class Clock:
+    """Goes on by 300 s each time that it is read. On rank 1 it is always hours ahead."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 300.0 + 10_000 * hvd.rank()
+        return self.now
+
+
 class NoticedAtStep7(checkpoints.Checkpoints):
     def due(self, step: int) -> bool:
         if step == 7 and self.saves:
@@ -48,15 +60,19 @@ def main() -> None:
     data = ["--data_dir", sys.argv[2]]
     plain = [*data, *TRAIN, "--increased_aug", "--display_every", "4", "--save_summary_steps", "4"]
     train = [*plain, "--fp16_allreduce"]
-    statuses = {"train": run(*train, "--log_dir", "whole")}
-    evaluate = ["--data_dir", only_validation(Path(sys.argv[2])), *TINY, "--eval"]
+    statuses = {"train": run(*train, "--mllog", "--log_dir", "whole")}
+    evaluate = ["--data_dir", only_validation(Path(sys.argv[2])), *TINY, "--eval", "--mllog"]
     statuses["eval"] = run(*evaluate, "--eval_interval", "2", "--log_dir", "whole")
     statuses["again"] = run(*train, "--log_dir", "whole")
     copy_checkpoint("model.ckpt-5", "resumed", "model.ckpt-5")
     copy_checkpoint("model.ckpt-10", "resumed", ".model.ckpt-10")  # incomplete: never renamed
     checkpoints.NOTICE, imagenet.Checkpoints = "notice", NoticedAtStep7
-    statuses["resumed"] = run(*train, "--log_dir", "resumed", "--local_ckpt")
+    checkpoints.time = Clock()
+    at = train.index("--save_checkpoints_steps")
+    by_time = [*train[:at], *train[at + 2 :], "--mllog"]
+    statuses["resumed"] = run(*by_time, "--log_dir", "resumed", "--local_ckpt")
     imagenet.Checkpoints = checkpoints.Checkpoints
+    timed = saved_by_time(Path("timed"))
 
     copy_checkpoint("model.ckpt-5", "early", "model.ckpt-5")
     statuses["other batch"] = run(*train, "-b", "5", "--log_dir", "early")
@@ -75,7 +91,28 @@ def main() -> None:
     statuses["diverged"] = run(*plain, *diverges, "--log_dir", "early", "--clear_log")
     if hvd.rank() == 0:
         print("STATUSES " + json.dumps(statuses), flush=True)
+        print("TIMED " + json.dumps(timed), flush=True)
         print("TENSORS " + json.dumps(compared("model.ckpt-12")), flush=True)
+
+
+def saved_by_time(folder: Path) -> dict[str, list[Any]]:
+    """Save after some of nine steps, by the clock. Return these steps by rank, and the files."""
+    folder.mkdir(exist_ok=True)
+    args = parse_args(["--synthetic", "--num_batches", "100", "--log_dir", str(folder)])
+    scale = SimpleNamespace(variables={})
+    trainer = SimpleNamespace(model=tf.Module(), momenta=[], scale=scale)
+    checkpoints.time = Clock()
+    ours = checkpoints.Checkpoints(args, imagenet.make_schedule(args, 2), trainer)
+    ours.saved_at += 300  # the first step comes early
+    saved = []
+    for number in range(1, 10):
+        if ours.overdue(number):
+            ours.save_by_time(number)
+            saved.append(number)
+    return {
+        "steps": hvd.allgather_object(saved),
+        "files": sorted(path.name for path in folder.iterdir()),
+    }
 
 
 def only_validation(data: Path) -> str:

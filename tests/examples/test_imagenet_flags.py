@@ -16,7 +16,8 @@ ENOUGH = ["--synthetic", "--num_batches", "1"]
 DEFAULTS = """\
 model=resnet50 data_dir=None batch_size=256 image_size=224 num_epochs=None num_batches=1 seed=0
 log_dir=imagenet_resnet log_name=hvd_train.log clear_log=False local_ckpt=False display_every=50
-eval=False eval_interval=None num_gpus=None save_checkpoints_steps=1000 save_summary_steps=0
+eval=False eval_interval=None num_gpus=None save_checkpoints_secs=300 save_checkpoints_steps=None
+save_summary_steps=0 mllog=False
 fp16=True fp16_allreduce=False loss_scale=None xla=False adv_bn_init=True adv_conv_init=True
 intra_op_parallelism_threads=1 inter_op_parallelism_threads=5 num_parallel_calls=None
 lr=None mom=0.9 wdecay=0.0001 label_smoothing=0.0 warmup_lr=0.001 warmup_epochs=0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,12 +63,20 @@ def flow(records, ranks_in, tmp_path_factory) -> SimpleNamespace:
     assert result.returncode == 0, result.stderr
     return SimpleNamespace(
         folder=folder,
-        stdout=result.stdout,
+        stdout=without_mllog(result.stdout),
         stderr=result.stderr,
         statuses=after("STATUSES", result.stdout),
         tensors=after("TENSORS", result.stdout),
-        log=(folder / "whole" / "hvd_train.log").read_text(),
+        timed=after("TIMED", result.stdout),
+        log=without_mllog((folder / "whole" / "hvd_train.log").read_text()),
     )
+
+
+MLLOG = ":::MLLOG "
+
+
+def without_mllog(text: str) -> str:
+    return "".join(line for line in text.splitlines(True) if not line.startswith(MLLOG))
 
 
 def test_the_lines_of_a_training(flow, records):
@@ -125,11 +134,78 @@ def test_a_training_that_goes_on_ends_as_one_that_was_never_stopped(flow):
 
 
 def test_a_notice_has_the_state_saved_at_once(flow):
-    """The guard wrote it in the seventh step. The next checkpoint was due in the tenth."""
+    """The guard wrote it in the seventh step. With --local_ckpt the nodes agree every fourth step
+    whether a checkpoint is due by rank 0's clock: it was in the eighth."""
     log = (flow.folder / "resumed" / "hvd_train.log").read_text()
+    assert "\nCheckpointing every 300 seconds\n" in log
     assert log.count("Saving step 7: a node is about to be taken away\n") == 1
     saved = sorted(path.name for path in (flow.folder / "resumed").glob("model.ckpt-*.index"))
-    assert saved == [f"model.ckpt-{step}.index" for step in (10, 12, 5, 7)]
+    assert saved == [f"model.ckpt-{step}.index" for step in (12, 5, 7, 8)]
+
+
+def test_rank_0s_clock_alone_saves_by_time_and_the_newest_five_are_kept(flow):
+    """The first step came before 300 s had passed. The other rank's clock was hours ahead."""
+    assert flow.timed["steps"] == [list(range(2, 10)), []]
+    assert flow.timed["files"] == [
+        f"model.ckpt-{step}.{ending}"
+        for step in range(5, 10)
+        for ending in ("data-00000-of-00001", "index")
+    ]
+
+
+def mllog_of(flow, *names):
+    """Return MLPerf's lines in these logs, checked as mlperf_logging's parser reads them."""
+    text = "".join((flow.folder / name).read_text() for name in names)
+    found = [line for line in text.splitlines() if MLLOG in line]
+    lines = [json.loads(line.removeprefix(MLLOG)) for line in found]
+    for line in lines:
+        assert list(line) == ["namespace", "time_ms", "event_type", "key", "value", "metadata"]
+        assert isinstance(line["time_ms"], int)
+        assert isinstance(line["metadata"], dict)
+        event = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}.get(line["key"].split("_")[-1])
+        assert line["event_type"] == (event or "POINT_IN_TIME")
+    return lines
+
+
+def test_the_lines_of_mlperf(flow):
+    """12 steps of 8 of 39 images: three epochs begin. The evaluation has two checkpoints."""
+    lines = mllog_of(flow, "whole/hvd_train.log", "whole/eval_hvd_train.log")
+    values = {line["key"]: line["value"] for line in lines}
+    assert (values["global_batch_size"], values["train_samples"]) == (8, 39)
+    assert (values["eval_samples"], values["opt_name"]) == (21, "sgd")
+    times = {line["key"]: line["time_ms"] for line in lines}
+    assert times["init_start"] <= times["run_start"] < times["eval_accuracy"] <= times["run_stop"]
+    steps = [(line["key"], line["metadata"].get("epoch_num")) for line in lines
+             if re.search("_(start|stop|accuracy)$", line["key"])]  # fmt: skip
+    assert steps == [
+        *(("init_start", None), ("init_stop", None), ("run_start", None)),
+        *((f"epoch_{end}", epoch) for epoch in (1, 2, 3) for end in ("start", "stop")),
+        *((f"eval_{end}", epoch) for epoch in (2, 3) for end in ("start", "accuracy", "stop")),
+        ("run_stop", None),
+    ]
+    [run] = read_runs((flow.folder / "whole" / name).read_text()
+                      for name in ("hvd_train.log", "eval_hvd_train.log"))  # fmt: skip
+    accuracies = [line["value"] for line in lines if line["key"] == "eval_accuracy"]
+    assert accuracies == pytest.approx([row.top1 / 100 for row in run.evaluations], abs=1e-5)
+    reached = max(accuracies) >= 0.759
+    assert lines[-1]["metadata"] == {"status": "success" if reached else "aborted"}
+
+
+def test_a_resumed_training_has_no_time_of_mlperf(flow):
+    """Otherwise one that went on from its last checkpoint would have trained in seconds."""
+    keys = {line["key"] for line in mllog_of(flow, "resumed/hvd_train.log")}
+    assert "epoch_start" in keys
+    assert not keys & {"init_start", "run_start", "run_stop"}
+
+
+def test_the_time_of_the_whole_begins_before_the_model_is_built(flow):
+    """As in the original. The trainer's record begins after the model was built."""
+    lines = (flow.folder / "whole" / "metrics.jsonl").read_text().splitlines()
+    begin, end = (
+        next(line for line in map(json.loads, lines) if line["kind"] == kind)
+        for kind in ("begin", "end")
+    )
+    assert end["finished_in_s"] > end["time"] - begin["time"]
 
 
 def test_the_metrics_are_the_tables_for_programs(flow):
@@ -144,7 +220,8 @@ def test_the_metrics_are_the_tables_for_programs(flow):
             assert abs(exact.loss - row.loss) < 0.001
             assert abs(exact.learning_rate - row.learning_rate) < 0.00001
         assert read_runs([*reversed(texts), metrics]) == [run], "what is in two logs counts once"
-        assert run.facts == table.facts
+        work = {"model": "resnet18", "image_size": 32, "precision": "float32"}
+        assert run.facts == replace(table.facts, **work), "what only programs need"
 
 
 def row_of(log: str, step: int) -> list[str]:
@@ -160,7 +237,7 @@ def test_a_finished_training_says_so(flow):
 
 
 def test_evaluation(flow, records, ranks_in, tmp_path):
-    log = (flow.folder / "whole" / "eval_hvd_train.log").read_text()
+    log = without_mllog((flow.folder / "whole" / "eval_hvd_train.log").read_text())
     lines = log.partition("\nHorovod size: 2\n")[2].splitlines()
     assert lines[:3] == [
         "Evaluating",

@@ -101,6 +101,8 @@ Warning: Permanently added '10.0.3.7' (ED25519) to the list of known hosts.
 [demo-0:04242] 1 more process has sent help message help-mpi-btl-base.txt / btl:no-nics
 2026-11-22 10:09:00: I tensorflow/core/framework/local_rendezvous.cc:404] Local rendezvous is \
 aborting with status: OUT_OF_RANGE: End of sequence
+:::MLLOG {"namespace": "", "time_ms": 1, "event_type": "INTERVAL_END", "key": "run_stop", \
+"value": null, "metadata": {"status": "aborted"}}
 """
 
 

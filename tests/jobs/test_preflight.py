@@ -420,22 +420,27 @@ def test_synthetic_training_that_clears_nothing_has_no_earlier_run():
 @pytest.mark.parametrize(
     ("changes", "free", "said"),
     [
-        ({"batches": 3000, "epochs": None}, 3 * 205 << 20, []),
+        ({"batches": 3000, "epochs": None, "save_every": 1000}, 3 * 205 << 20, []),
         (
-            {"batches": 3000, "epochs": None},
+            {"batches": 3000, "epochs": None, "save_every": 1000},
             500 << 20,
             ["3 checkpoints of resnet50 need 585.0 MiB, 500.0 MiB are free for " + LOG],
         ),
-        ({"batches": 3000, "epochs": None, "model": "resnet18"}, 500 << 20, []),
+        ({"batches": 3000, "epochs": None, "model": "resnet18"}, 540 << 20, []),
         (
             {"save_every": 0},
             GIB,
             ["11 checkpoints of resnet50 need 2.1 GiB, 1.0 GiB are free for " + LOG],
         ),
         (
-            {},
+            {"save_every": 1000},
             GIB // 8,
             ["1 checkpoint of resnet50 needs 195.0 MiB, 128.0 MiB are free for " + LOG],
+        ),
+        (
+            {},
+            GIB,
+            ["6 checkpoints of resnet50 need 1.1 GiB, 1.0 GiB are free for " + LOG],
         ),
         ({"data_dir": None}, 0, []),
     ],
@@ -452,7 +457,7 @@ def test_room_for_checkpoints(changes, free, said):
 
 
 def test_room_that_is_there_already_or_becomes_free_counts():
-    run = replace(RUN, epochs=None, batches=3000)
+    run = replace(RUN, epochs=None, batches=3000, save_every=1000)
     node = replace(checkpoints(NODE, 1000, 2000), free_bytes=210 << 20)
     assert [one[0] for one in found([node], plan(replace(run, clears=False)))] == ["log.resumed"]
     anew = found([node], plan(run, clears_on_purpose=True))

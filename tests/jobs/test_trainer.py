@@ -122,15 +122,19 @@ def test_a_trainer_of_the_users_own_can_be_forced(words, changes, severity):
     ("run", "steps", "kept"),
     # The last steps of the tutorial's tables. tests/examples tests the schedules themselves.
     [
-        (TrainerRun(4, "/d", epochs=90), 112_602, 113),
-        (TrainerRun(32, "/d", epochs=90), 14_075, 15),
-        (TrainerRun(256, "/d", epochs=90), 1759, 2),
+        (TrainerRun(4, "/d", epochs=90, save_every=1000), 112_602, 113),
+        (TrainerRun(32, "/d", epochs=90, save_every=1000), 14_075, 15),
+        (TrainerRun(256, "/d", epochs=90, save_every=1000), 1759, 2),
+        # By time: the newest five, and one more.
+        (TrainerRun(256, "/d", epochs=90), 1759, 6),
+        (TrainerRun(32, "/d", batches=3), 3, 3),
         (TrainerRun(32, "/d", epochs=90, save_every=0), 14_075, 91),
         (TrainerRun(32, "/d", epochs=90, evaluates_only=True), 14_075, 0),
-        (TrainerRun(32, "/d", epochs=1), 156, 1),
-        (TrainerRun(32, "/d", batches=1000), 1000, 1),
-        (TrainerRun(32, "/d", batches=1001), 1001, 2),
-        (TrainerRun(32, "/d"), None, 1),
+        (TrainerRun(32, "/d", epochs=1, save_every=1000), 156, 1),
+        (TrainerRun(32, "/d", batches=1000, save_every=1000), 1000, 1),
+        (TrainerRun(32, "/d", batches=1001, save_every=1000), 1001, 2),
+        (TrainerRun(32, "/d", save_every=1000), None, 1),
+        (TrainerRun(32, "/d"), None, 6),
         (TrainerRun(32, None, epochs=5), 781, 0),
     ],
 )

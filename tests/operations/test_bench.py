@@ -100,7 +100,8 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     assert (one["gpus"], two["gpus"], said["seed"]) == (1, 2, 5)
     assert {len(run["rows"]) for run in said["runs"]} == {4}, "the warm-up's rows are left out"
     assert two["share_compute"] + two["share_allreduce"] == pytest.approx(1)
-    assert two["epoch_usd"] == pytest.approx(6.12 * two["epoch_s"] / 3600)
+    # A host of the lab has this machine's speed: that has no price, whatever the host's type.
+    assert (two["epoch_usd"], two["images_per_s_per_hourly_usd"]) == (None, None)
     assert (said["about"]["types"], said["about"]["per_node"]) == (["p3.2xlarge"], 1)
     page = (out / "report.html").read_text()
     firsts = [run["job"]["line"] for run in said["runs"] if run["repeat"] == 1]

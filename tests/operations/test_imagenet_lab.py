@@ -51,7 +51,7 @@ def test_from_raw_images_to_the_result(imagenet, tmp_path):
     copy = ("--from", "0", "~/data/tf-imagenet/", "~/data/tf-imagenet/")
     assert imagenet.ctl("copy", *copy)[0] == 0
 
-    status, out, err = imagenet.ctl("train", "2", "--", *FLAGS, "--display_every", "2")
+    status, out, err = imagenet.ctl("train", "2", "--", *FLAGS, "--display_every", "2", "--mllog")
     assert status == 0, err
     assert "Found 59 training samples\n" in out, "one image of the stand-in is corrupt"
     trained, line, evaluated = out.partition("\n+ /opt/clusterctl/training/bin/mpirun -np 1 ")
@@ -61,6 +61,8 @@ def test_from_raw_images_to_the_result(imagenet, tmp_path):
     assert "Horovod size: 1\n" in evaluated, "the head node has one GPU"
     assert "Validation dataset size: 16\n" in evaluated
     assert "Finished evaluation\n" in evaluated
+    assert '"key": "run_start"' in trained, "MLPerf's time begins in the training"
+    assert '"key": "run_stop"' in evaluated, "and ends in the evaluation"
     [job] = json.loads(imagenet.ctl("jobs", "--json")[1])
     assert (job["state"], job["gpus"]) == ("succeeded", 2)
     assert f"+ {job['evaluation']}\n" in out

@@ -23,6 +23,7 @@ from clusterctl.domain.errors import AwsError
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.money.costs import Price, price_key
+from clusterctl.ec2.network.vpcs import is_local
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
@@ -170,6 +171,21 @@ def find_prices(clients: Clients, instances: Sequence[Instance], cache: Path | N
         instance_type, market, zone = key
         found[key] = find_price(clients, instance_type, market, zone or None, cache)
     return found
+
+
+def list_prices(
+    clients: Clients, instances: Sequence[Instance], cache: Path | None
+) -> dict[str, float]:
+    """Return the dollars an hour on demand of these instances' types, as far as they are known.
+
+    They are to be compared with measured speeds. Hosts of the local EC2 have this machine's speed,
+    whatever their type, so there the result is empty. Raises no AwsError.
+    """
+    if is_local(clients.ec2.meta.endpoint_url):
+        return {}
+    types = sorted({one.node.instance_type for one in instances})
+    found = {name: find_price(clients, name, Market.ON_DEMAND, cache=cache) for name in types}
+    return {name: price.usd_per_hour for name, price in found.items() if price}
 
 
 def table_price(instance_type: str, region: str) -> Price | None:

@@ -74,7 +74,8 @@ class RunFacts:
 
     `resumed_from`: the number of steps done before this part of the run. `finished_in_s`: seconds
     that the whole run took. `last_part_s`: seconds that the last part took, if the whole is unknown
-    because an earlier part was cut short or is not in the logs.
+    because an earlier part was cut short or is not in the logs. `image_size` is in pixels,
+    `precision` is float16 or float32, and `gpu` has the distinct names of the ranks' GPUs.
     """
 
     gpus: int | None = None
@@ -86,6 +87,10 @@ class RunFacts:
     resumed_from: int | None = None
     finished_in_s: float | None = None
     last_part_s: float | None = None
+    model: str | None = None
+    image_size: int | None = None
+    precision: str | None = None
+    gpu: str | None = None
 
     @property
     def finished(self) -> bool:

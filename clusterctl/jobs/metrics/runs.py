@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
 
+from clusterctl.jobs.metrics.flops import Utilization, utilization
 from clusterctl.jobs.metrics.logs import (
     EPOCH_ROUNDING,
     LAST_STARTUP_STEP,
@@ -39,6 +40,10 @@ class Run:
     def images_per_s_per_gpu(self) -> float | None:
         speed, gpus = self.images_per_s, self.facts.gpus
         return speed / gpus if speed is not None and gpus else None
+
+    @property
+    def utilization(self) -> Utilization:
+        return utilization(self.images_per_s_per_gpu, self.facts)
 
     @cached_property
     def epochs_per_step(self) -> float | None:

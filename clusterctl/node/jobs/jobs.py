@@ -19,12 +19,13 @@ The record of a job, in its folder. Times are seconds since 1970 by the head nod
     job.json        what was requested: argv (exact), line and evaluation (quoted for a shell),
                     ranks, preset, workdir, log_dir, script, variables (null: private),
                     mpi_arguments, hosts (names of the nodes with ranks, the head node first),
-                    usd_per_hour (of these nodes; null: not known), git ({commit, changed}: the
-                    number of files that differ from it; null if the folder is no git work tree)
+                    usd_per_hour (of these nodes; null: not known), list_usd_per_hour (AWS's price
+                    for their types on demand), git ({commit, changed}: the number of files that
+                    differ from it; null if the folder is no git work tree)
     nodes.json      for each node with ranks: name, address, slots, ranks, instance_type,
                     availability_zone, image, market, efa, placement_group, usd_per_hour,
-                    versions (tensorflow, horovod, mpirun, nccl, cuda, cudnn, driver, kernel,
-                    python, keras)
+                    list_usd_per_hour, versions (tensorflow, horovod, mpirun, nccl, cuda, cudnn,
+                    driver, kernel, python, keras)
     code.json       the program that was shipped: folder, script, files, commit, changed
     boot_id         of the head node when the job was started
     after, waited   the jobs that it waits for; `after` is renamed to `waited` at the job's turn

@@ -6,6 +6,8 @@ import argparse
 import os
 import re
 import shutil
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
@@ -19,6 +21,9 @@ from step import Trainer
 UNFIT = "it is damaged, or of another --model"
 METRICS = "metrics.jsonl"
 INDEX = re.compile(r"model\.ckpt-(\d+)\.index")
+# How many of the checkpoints that are saved by time are kept: TensorFlow's own default
+# (keep_checkpoint_max). A slow training would fill the disk.
+KEPT = 5
 # The notice that a node is about to be taken away.
 NOTICE = "/run/clusterctl/spot-interruption"
 # Files that a training writes, and the folder in which TensorFlow starts a checkpoint. It does not
@@ -44,9 +49,16 @@ class Checkpoints:
     def __init__(self, args: argparse.Namespace, schedule: Schedule, trainer: Trainer) -> None:
         self.folder = args.log_dir
         self.last_step = schedule.steps
-        self.every = args.save_checkpoints_steps or schedule.steps_per_epoch
+        # Steps between checkpoints; None: they are saved by time.
+        self.every = args.save_checkpoints_steps
+        if self.every == 0:
+            self.every = schedule.steps_per_epoch
+        self.seconds = args.save_checkpoints_secs
+        self.saved_at = time.monotonic()
+        self.by_time: list[int] = []  # the steps saved by time that are kept
         # Horovod: only rank 0 saves, or with --local_ckpt one process of each node.
         self.saves = (hvd.local_rank() if args.local_ckpt else hvd.rank()) == 0
+        self.agree_every = args.display_every if args.local_ckpt else None
         self.images_per_step = tf.Variable(schedule.global_batch, dtype=tf.int64)
         images = tf.Variable(schedule.images, trainable=False, dtype=tf.int64)
         self.trainer = trainer
@@ -102,9 +114,30 @@ class Checkpoints:
                 )
         return saved[-1] if saved else None
 
+    @property
+    def interval(self) -> str:
+        return f"{self.every} steps" if self.every else f"{self.seconds} seconds"
+
     def due(self, step: int) -> bool:
-        """Return whether the state after `step` steps is to be saved."""
-        return step % self.every == 0 or step == self.last_step
+        """Return whether the state after `step` steps is to be saved, at whatever time that is."""
+        return bool(self.every and step % self.every == 0) or step == self.last_step
+
+    def overdue(self, step: int) -> bool:
+        """Return whether this process is to save the state after `step` steps by time.
+
+        All processes have to call this after the same steps.
+        """
+        if self.every:
+            return False
+        if self.agree_every and step % self.agree_every:
+            return False
+        late = time.monotonic() - self.saved_at >= self.seconds
+        if not self.agree_every:
+            return self.saves and late  # rank 0 saves alone: the others need not know
+        # Horovod: with --local_ckpt every node saves the same step, so rank 0's clock decides for
+        # all. They agree every few steps only, since that waits for the slowest process.
+        said = hvd.broadcast(tf.constant(float(late)), root_rank=0, name="checkpoint_overdue")
+        return bool(said) and self.saves
 
     def noticed(self) -> bool:
         """Return whether this process saves, and a node is newly known to be taken away soon.
@@ -120,6 +153,14 @@ class Checkpoints:
     def save(self, step: int) -> None:
         if self.saves:
             save(self.state, self.folder, step)
+        self.saved_at = time.monotonic()
+
+    def save_by_time(self, step: int) -> None:
+        """Save, and delete the oldest of the checkpoints that this run has saved by time."""
+        self.save(step)
+        self.by_time.append(step)
+        while len(self.by_time) > KEPT:
+            delete(self.folder, self.by_time.pop(0))
 
 
 def changed_at(path: str) -> int | None:
@@ -161,6 +202,13 @@ def save(state: tf.train.Checkpoint, folder: str, step: int) -> None:
         for left in Path(folder).glob(f"{hidden.name}*"):
             remove(left)
         raise Problem(f"{prefix} cannot be saved: {one_line(error)}") from error
+
+
+def delete(folder: str, step: int) -> None:
+    """Delete model.ckpt-STEP. The index goes first, because saved_in searches for index files."""
+    for ending in (".index", ".data-00000-of-00001"):
+        with suppress(OSError):  # the user may have removed it
+            Path(folder, f"model.ckpt-{step}{ending}").unlink()
 
 
 def restore(state: tf.train.Checkpoint, saved: Saved) -> None:

@@ -19,6 +19,10 @@ from step import cross_entropy
 
 Count = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
+# Top-1 accuracy, in percent, that a run of MLPerf's ResNet benchmark has to reach
+# (closed_resnet.yaml of its compliance checker).
+MLPERF_TARGET = 75.9
+
 HEADER = "  step  epoch  top1    top5     loss   checkpoint_time(UTC)"
 
 
@@ -53,17 +57,23 @@ def evaluate(args: argparse.Namespace, log: Log) -> None:
         data=args.data_dir,
         validation_samples=validation.images,
     )
+    log.mllog("eval_samples", validation.images)
     scores = {}
     for saved in chosen:
         from_rank_0(lambda saved=saved: restore(state, saved))
         hvd.broadcast_variables(model.variables, root_rank=0)  # Horovod: from rank 0 to all.
-        score = score_of(count, batches)
         epoch = whole_epochs(saved.step, images, images_per_step)
+        log.mllog("eval_start", epoch_num=epoch)
+        score = score_of(count, batches)
+        log.mllog("eval_accuracy", score.top1 / 100, epoch_num=epoch)
+        log.mllog("eval_stop", epoch_num=epoch)
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(saved.time))
         log.line(row(saved.step, epoch, score, when))
         values = {name: float(value) for name, value in vars(score).items()}
         log.record("eval", step=saved.step, epoch=epoch, **values, checkpoint_time=when)
         scores[saved.step] = values
+    reached = any(values["top1"] >= MLPERF_TARGET for values in scores.values())
+    log.mllog("run_stop", status="success" if reached else "aborted")
     summarize_scores(args.log_dir, scores)
     log.line("Finished evaluation")
 

@@ -88,10 +88,13 @@ def add_log_flags(group: Any) -> None:
     add("--log_name", default="hvd_train.log", help="log file there (eval_... of an evaluation)")
     add("--display_every", type=positive, default=50, help="steps between two rows")
     add_boolean(group, "local_ckpt", False, "save checkpoints on every node, not on one")
-    text = "steps between two checkpoints; 0: an epoch"
-    add("--save_checkpoints_steps", type=not_negative, default=1000, help=text)
+    text = "seconds between two checkpoints, of which the newest 5 are kept"
+    add("--save_checkpoints_secs", type=positive, default=300, help=text)
+    text = "steps between two checkpoints, all kept, in place of seconds; 0: an epoch"
+    add("--save_checkpoints_steps", type=not_negative, help=text)
     text = "steps between two summaries for TensorBoard; 0: an epoch"
     add("--save_summary_steps", type=not_negative, default=0, help=text)
+    add_boolean(group, "mllog", False, "print MLPerf's lines (:::MLLOG), too")
 
 
 def add_speed_flags(group: Any) -> None:

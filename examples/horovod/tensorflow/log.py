@@ -31,7 +31,7 @@ class Log:
         if args.clear_log and not args.eval and hvd.local_rank() == 0:
             clear(args.log_dir, args.log_name)
         hvd.allreduce(tf.constant(0.0), name="log_cleared")
-        self.file = None
+        self.file, self.writes_mllog = None, args.mllog
         if hvd.rank() == 0:  # Horovod: only rank 0 prints.
             path = Path(args.log_dir, f"eval_{args.log_name}" if args.eval else args.log_name)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,6 +56,27 @@ class Log:
         line = {"run": self.run, "kind": kind, "time": round(time.time(), 3), **values}
         self.metrics.write(json.dumps(line).encode() + b"\n")
         self.metrics.flush()
+
+    def mllog(
+        self, key: str, value: Any = None, at_s: float | None = None, **metadata: Any
+    ) -> None:
+        """Write a line of MLPerf's log with --mllog. `at_s`: its time, if not now, since 1970.
+
+        Format and keys: github.com/mlcommons/logging, mlperf_logging/mllog/{mllog,constants}.py.
+        There a key that ends in _start or _stop begins or ends an interval.
+        """
+        if not self.writes_mllog:
+            return
+        events = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
+        line = {
+            "namespace": "",
+            "time_ms": int(1000 * (time.time() if at_s is None else at_s)),
+            "event_type": events.get(key.rpartition("_")[2], "POINT_IN_TIME"),
+            "key": key,
+            "value": value,
+            "metadata": metadata,
+        }
+        self.line(f":::MLLOG {json.dumps(line)}")
 
     def _end_line(self) -> None:
         """End the line that a killed run may have left incomplete, so that ours starts anew."""

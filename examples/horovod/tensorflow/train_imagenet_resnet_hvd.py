@@ -41,6 +41,9 @@ import socket
 import sys
 import time
 from collections.abc import Iterable
+from typing import Any
+
+STARTED_AT = time.time()
 
 # TensorFlow reads these, so they are set before its import: errors only, two threads per GPU that
 # launch kernels, and faster cuDNN kernels for batch norm and convolutions.
@@ -67,7 +70,7 @@ from checkpoints import Checkpoints
 from evaluate import evaluate
 from log import Log, Summaries, Table
 from model import build_resnet
-from schedule import TRAINING_IMAGES, make_schedule
+from schedule import TRAINING_IMAGES, Schedule, make_schedule
 from step import LossScale, Trainer
 from step_trace import StepTrace
 
@@ -138,6 +141,7 @@ def input_threads(mine: Iterable[int], everyones: Iterable[Iterable[int]]) -> in
 
 def train(args: argparse.Namespace, log: Log) -> None:
     """Train to the last step, from the last checkpoint if there is one."""
+    reads_at = time.time()  # MLPerf's clock begins here: before anything reads the data
     found, images_per_epoch = None, TRAINING_IMAGES
     if args.data_dir:
         log.line(f"Using data from: {args.data_dir}")
@@ -148,13 +152,15 @@ def train(args: argparse.Namespace, log: Log) -> None:
     schedule = from_rank_0(lambda: make_schedule(args, hvd.size(), images_per_epoch))
     log.line(f"Using a learning rate of {schedule.peak}")
 
+    # As in the original, the time of the whole begins before the graph is built.
+    started = time.time()
     trainer = Trainer(args, build_resnet(args))
     checkpoints = Checkpoints(args, schedule, trainer)
     summaries = Summaries(args, schedule, trainer.scale)
     trace = StepTrace(args, log)
     first_step = 0
     if found:  # a run on noise has nothing worth saving
-        log.line(f"Checkpointing every {checkpoints.every} steps")
+        log.line(f"Checkpointing every {checkpoints.interval}")
         log.line(f"Saving summary every {summaries.every} steps")
         log.line(f"Using preprocessing threads per GPU: {args.num_parallel_calls}")
         first_step = checkpoints.resume(log.line)
@@ -169,14 +175,16 @@ def train(args: argparse.Namespace, log: Log) -> None:
         peak_learning_rate=schedule.peak,
         resumed_from=first_step or None,
         steps=schedule.steps,
+        **kind_of_work(args),
     )
+    log_recipe(args, schedule, None if first_step else reads_at, log)
     trainer.broadcast()  # Horovod: all processes start with the same weights.
     batches = together(lambda: training_batches(args, found, first_step))
 
-    started = time.time()
     table = Table(log, schedule, trainer.scale, first_step)
     for step, (images, labels) in zip(range(first_step, schedule.steps), batches):
         rate = tf.constant(schedule.learning_rate(step))
+        log_epoch(schedule, step, first_step, log)
         with trace.step(step):
             loss, final_loss = trainer.step(images, labels, rate)
         trace.after(step + 1, final_loss, step + 1 == schedule.steps)
@@ -189,6 +197,8 @@ def train(args: argparse.Namespace, log: Log) -> None:
             if checkpoints.due(step + 1):
                 check(trainer.scale, final_loss, schedule.steps)
                 checkpoints.save(step + 1)
+            elif checkpoints.overdue(step + 1):
+                checkpoints.save_by_time(step + 1)
             elif checkpoints.noticed():
                 log.line(f"Saving step {step + 1}: a node is about to be taken away")
                 checkpoints.save(step + 1)
@@ -196,6 +206,63 @@ def train(args: argparse.Namespace, log: Log) -> None:
     took_s = time.time() - started
     log.line(f"Finished in {took_s}")
     log.record("end", finished_in_s=took_s)
+    log.mllog("epoch_stop", epoch_num=int(schedule.epoch(schedule.steps - 1)) + 1)
+    if not found:  # no evaluation follows that could reach the accuracy
+        log.mllog("run_stop", status="aborted")
+
+
+def kind_of_work(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what tells how many operations an image takes, and how many a second the GPUs can do.
+
+    `gpu` has the names of all processes' GPUs, as the driver has them; None on CPUs.
+    """
+    names = [
+        tf.config.experimental.get_device_details(gpu).get("device_name", "unknown")
+        for gpu in tf.config.get_visible_devices("GPU")[:1]
+    ]
+    found = hvd.allgather_object(names)  # Horovod: nodes may have different GPUs.
+    return {
+        "model": args.model,
+        "image_size": args.image_size,
+        "precision": "float16" if args.fp16 else "float32",
+        "gpu": ", ".join(sorted({name for each in found for name in each})) or None,
+    }
+
+
+def log_recipe(
+    args: argparse.Namespace, schedule: Schedule, reads_at: float | None, log: Log
+) -> None:
+    """Write the start of MLPerf's ResNet benchmark (closed_resnet.yaml of its compliance checker).
+
+    The division is open: the closed one prescribes another schedule. The evaluation writes
+    eval_samples. `reads_at` is when the run began to read its data; None for one that goes on from
+    a checkpoint, which has no time of the whole.
+    """
+    log.mllog("submission_benchmark", "resnet", at_s=STARTED_AT)
+    log.mllog("submission_division", "open", at_s=STARTED_AT)
+    if reads_at is not None:
+        log.mllog("init_start", at_s=STARTED_AT)
+        log.mllog("init_stop", at_s=reads_at)
+        log.mllog("run_start", at_s=reads_at)
+    log.mllog("seed", args.seed)
+    log.mllog("global_batch_size", schedule.global_batch)
+    log.mllog("gradient_accumulation_steps", 1)
+    log.mllog("train_samples", schedule.images)
+    log.mllog("opt_name", "sgd")
+    log.mllog("opt_base_learning_rate", schedule.peak)
+    log.mllog("opt_learning_rate_warmup_epochs", args.warmup_epochs)
+    log.mllog("opt_weight_decay", args.wdecay)
+
+
+def log_epoch(schedule: Schedule, step: int, first_step: int, log: Log) -> None:
+    """Write where an epoch of MLPerf's log ends and the next begins. Epochs count from 1."""
+    epoch = int(schedule.epoch(step)) + 1
+    if step > first_step:
+        before = int(schedule.epoch(step - 1)) + 1
+        if epoch == before:
+            return
+        log.mllog("epoch_stop", epoch_num=before)
+    log.mllog("epoch_start", epoch_num=epoch)
 
 
 def check(scale: LossScale, loss: tf.Tensor, steps: int) -> None:

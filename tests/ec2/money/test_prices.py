@@ -3,6 +3,7 @@
 import datetime
 import json
 import socket
+from types import SimpleNamespace
 
 import pytest
 from botocore.stub import ANY, Stubber
@@ -12,6 +13,7 @@ from clusterctl.ec2.money.costs import Price
 from clusterctl.ec2.money.prices import (
     PriceCache,
     find_price,
+    list_prices,
     price_list_region,
     product_filters,
     table_price,
@@ -281,6 +283,19 @@ def test_a_cache_that_cannot_be_written_costs_a_call_and_nothing_else(aws, tmp_p
     cache = tmp_path / folder / "prices.json"
     assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache).usd_per_hour == 20.0
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_types_are_compared_by_the_price_list_and_hosts_of_the_lab_have_no_such_price(
+    aws, moto_url
+):
+    """A spot node counts at its price on demand. A host of the lab has this machine's speed."""
+    spot = SimpleNamespace(node=SimpleNamespace(instance_type="p4d.24xlarge"), market=Market.SPOT)
+    unknown = SimpleNamespace(node=SimpleNamespace(instance_type="x9.huge"), market=Market.SPOT)
+    aws.list.add_response("get_products", {"PriceList": [listed("22.5")]})
+    aws.list.add_response("get_products", {"PriceList": []})
+    assert list_prices(aws, [spot, spot, unknown], None) == {"p4d.24xlarge": 22.5}
+    local = Clients(Account(region="us-east-1", endpoint_url=moto_url, **KEYS))
+    assert list_prices(local, [spot], None) == {}
 
 
 # The lab's price list understands our requests
