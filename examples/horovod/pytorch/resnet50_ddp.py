@@ -337,9 +337,9 @@ class Trainer:
         known = inspect.signature(DistributedDataParallel.__init__).parameters
         newer = "forward_sync_buffers" in known  # the name in newer versions
         buffers = {"forward_sync_buffers" if newer else "broadcast_buffers": False}
-        self.ddp: Any = DistributedDataParallel(self.model, gradient_as_bucket_view=True, **buffers)
-        if self.args.compile:
-            self.ddp = torch.compile(self.ddp)
+        # All steps have the same shapes: without this the compiler would try to allow for others.
+        model = torch.compile(self.model, dynamic=False) if self.args.compile else self.model
+        self.ddp: Any = DistributedDataParallel(model, gradient_as_bucket_view=True, **buffers)
 
     def step(self, images: torch.Tensor, labels: torch.Tensor, rate: float) -> torch.Tensor:
         """Train for one step at this rate. Return this rank's loss, which is still computed."""
