@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from clusterctl.node.relay.compare import compare, destination, place
+from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.hashing import digests_of_files
 from clusterctl.node.relay.manifest import Entry
 from clusterctl.node.relay.scan import SourceError, endangered, few_segments, scan, segments_of
@@ -151,11 +152,16 @@ def test_where_dst_is(text, path):
 def test_a_file_gets_the_name_of_dst_unless_that_is_a_folder(tmp_path):
     entry = Entry(b"a", "f", 0, 0)
     base = os.fsencode(tmp_path)
-    assert place(base + b"/new", True, [entry]) == (base, [entry._replace(path=b"new")])
-    assert place(base + b"/new/", True, [entry]) == (base + b"/new", [entry])
-    assert place(base, True, [entry]) == (base, [entry])
-    assert place(base + b"/new", False, [entry]) == (base + b"/new", [entry])
-    assert place(b"/", False, [entry]) == (b"/", [entry])
+
+    def placed(dst, single):
+        root, entries = place(dst, single, Entries([entry]))
+        return root, list(entries)
+
+    assert placed(base + b"/new", True) == (base, [entry._replace(path=b"new")])
+    assert placed(base + b"/new/", True) == (base + b"/new", [entry])
+    assert placed(base, True) == (base, [entry])
+    assert placed(base + b"/new", False) == (base + b"/new", [entry])
+    assert placed(b"/", False) == (b"/", [entry])
 
 
 SECOND = 10**9
@@ -175,8 +181,9 @@ def test_times(tmp_path, here_ns, there_ns, missing):
     (tmp_path / "x").write_bytes(b"x")
     os.utime(tmp_path / "x", ns=(here_ns, here_ns))
     mode = (tmp_path / "x").stat().st_mode & 0o7777
-    plan = compare(os.fsencode(tmp_path), [Entry(b"x", "f", mode, there_ns, 1)], False, False)
-    assert plan.missing == ([0] if missing else [])
+    entries = Entries([Entry(b"x", "f", mode, there_ns, 1)])
+    plan = compare(os.fsencode(tmp_path), entries, False, False)
+    assert list(plan.missing) == ([0] if missing else [])
 
 
 def test_data_that_a_file_has_got_since_is_not_counted(tmp_path):
@@ -189,13 +196,14 @@ def test_data_that_a_file_has_got_since_is_not_counted(tmp_path):
 
 def test_what_the_source_could_not_read_is_not_taken_for_the_same(tmp_path):
     (tmp_path / "x").write_bytes(b"x")
-    plan = compare(os.fsencode(tmp_path), [Entry(b"x", "f", 0o644, 0, 1)], True, False)
-    assert (plan.missing, plan.retouch) == ([0], [])
+    entries = Entries([Entry(b"x", "f", 0o644, 0, 1)])
+    plan = compare(os.fsencode(tmp_path), entries, True, False)
+    assert (list(plan.missing), list(plan.retouch)) == ([0], [])
 
 
 def test_a_folder_where_a_file_was_is_not_held_open(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
-    assert digests_of_files([os.fsencode(tmp_path)] * 3) == [b""] * 3
+    assert list(digests_of_files([os.fsencode(tmp_path)] * 3)) == [b""] * 3
     assert len(os.listdir("/proc/self/fd")) == before
 
 
