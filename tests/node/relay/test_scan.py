@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -224,3 +225,36 @@ def test_few_segments_lose_no_data_and_keep_the_largest_holes(seed):
     kept = sorted(b[0] - sum(a) for a, b in zip(few, few[1:]))
     assert kept == holes[len(holes) - len(kept) :]
     assert len(kept) == min(most - 1, len(holes))
+
+
+def test_what_is_extra_of_any_tree(tmp_path):
+    """Against the plain rule: what is in a folder that both have, and is no path of the source."""
+    names = ["a", "a-", "a.b", "b", "#", "é"]
+    for seed in range(30):
+        chance = random.Random(seed)
+        source, here = tmp_path / f"source{seed}", tmp_path / f"here{seed}"
+        for root in (source, here):
+            root.mkdir()
+            for _ in range(chance.randrange(12)):
+                path = root.joinpath(*chance.choices(names, k=chance.randrange(1, 4)))
+                with contextlib.suppress(OSError):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.mkdir() if chance.random() < 0.4 else path.write_bytes(b"")
+        entries = scan([os.fsencode(source) + b"/"], None, b"/").entries
+        plan = compare(os.fsencode(here), entries, False, True)
+        known = {os.fsdecode(entry.path): entry.kind for entry in entries}
+        shared = {n for n, kind in known.items() if kind == "d" and (here / n).is_dir()}
+        extra = set()
+        for path in sorted(here.rglob("*")):
+            name, above = str(path.relative_to(here)), str(path.parent.relative_to(here))
+            if above in extra or (above in shared and name not in known):
+                extra.add(name)
+        assert {os.fsdecode(path) for path in plan.extra} == extra
+        assert len(plan.extra) == len(extra)
+
+
+def test_names_that_are_not_in_order_are_not_taken_for_extra(tmp_path):
+    (tmp_path / "a").write_bytes(b"")
+    entries = Entries([Entry(b".", "d", 0o755, 0), Entry(b"b", "f", 0, 0), Entry(b"a", "f", 0, 0)])
+    with pytest.raises(ValueError, match="not sorted"):
+        compare(os.fsencode(tmp_path), entries, False, True)
