@@ -12,9 +12,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from clusterctl.domain.units import count
-from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, Entry, bytes_of, text_of
+from clusterctl.node.relay.manifest import (
+    FILE,
+    FOLDER,
+    LINK,
+    Entry,
+    bytes_of,
+    position_key,
+    text_of,
+)
 from clusterctl.node.relay.messages import Looked
-from clusterctl.node.relay.verify import NOT_READ, UNKNOWN, position_key
+from clusterctl.node.relay.verify import NOT_READ, UNKNOWN
 
 # Findings that are kept, each with its path and hosts. Further ones are only counted.
 MOST_FINDINGS = 10_000

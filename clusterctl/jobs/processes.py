@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, parse_outputs
@@ -14,6 +14,8 @@ from clusterctl.transport.target import Target
 
 PROCESSES = program_of("clusterctl.node.jobs.processes")
 TIMEOUT_S = 30.0
+# A session takes 60 bytes, and a shell's command line may have 128 KiB (execve(2)).
+MOST_SESSIONS = 1000
 SHORT_COMMAND = 72  # characters of a line on the screen
 
 
@@ -22,7 +24,8 @@ class NodeProcess:
     """A process on a node. `role` is rank, launcher, daemon, job, sync, child or python.
 
     `rank` and `job_id` are None for a process that has none. `ended` is terminated, killed, or
-    empty for a process that still runs.
+    empty for a process that still runs. `session` identifies its session if that is a job's: what
+    is in it belongs to the job, also when nothing else tells that any more.
     """
 
     host: str
@@ -33,6 +36,7 @@ class NodeProcess:
     age_s: float
     argv: tuple[str, ...]
     ended: str = ""
+    session: str = ""
 
     @property
     def command(self) -> str:
@@ -72,25 +76,35 @@ class ProcessQuery:
     """A selection of processes: those of one job, or of all jobs for None.
 
     `all_python` adds every Python process of the SSH user, `syncs` the detached downloads; these
-    can only be listed.
+    can only be listed. `sessions` are those of processes that were found before.
     """
 
     job_id: str | None = None
     all_python: bool = False
     syncs: bool = False
+    sessions: frozenset[str] = frozenset()
+
+    def after(self, found: Iterable[NodeProcess]) -> ProcessQuery:
+        """Return the query that also finds what is in the sessions of these processes."""
+        return replace(self, sessions=self.sessions | {one.session for one in found} - {""})
 
     def arguments(self, action: str) -> list[str]:
         """Return the arguments of node/jobs/processes.py for `list` or `end`."""
         job = ["--job", self.job_id] if self.job_id else []
         flags = {"--all-python": self.all_python, "--syncs": self.syncs}
-        return [action, *(flag for flag, is_set in flags.items() if is_set), *job]
+        chosen = [flag for flag, is_set in flags.items() if is_set]
+        sessions = sorted(self.sessions)[:MOST_SESSIONS]
+        return [action, *chosen, *job, *(f"--session={one}" for one in sessions)]
 
 
 def list_processes(
-    connections: Connections, targets: Sequence[Target], query: ProcessQuery
+    connections: Connections,
+    targets: Sequence[Target],
+    query: ProcessQuery,
+    timeout_s: float = TIMEOUT_S,
 ) -> FanoutResult[tuple[NodeProcess, ...]]:
     """List the selected processes on each node."""
-    return _ask(connections, targets, query.arguments("list"))
+    return _ask(connections, targets, query.arguments("list"), timeout_s)
 
 
 def end_processes(
@@ -101,10 +115,13 @@ def end_processes(
 
 
 def _ask(
-    connections: Connections, targets: Sequence[Target], arguments: list[str]
+    connections: Connections,
+    targets: Sequence[Target],
+    arguments: list[str],
+    timeout_s: float = TIMEOUT_S,
 ) -> FanoutResult[tuple[NodeProcess, ...]]:
     result = connections.run_all(
-        targets, PROCESSES.command(*arguments), stdin=PROCESSES.stdin(), timeout_s=TIMEOUT_S
+        targets, PROCESSES.command(*arguments), stdin=PROCESSES.stdin(), timeout_s=timeout_s
     )
     return parse_outputs(result, parse_processes)
 
@@ -126,6 +143,7 @@ def parse_processes(result: CommandResult) -> tuple[NodeProcess, ...]:
             age_s=answer["age_s"],
             argv=tuple(answer["argv"]),
             ended=answer["ended"],
+            session=answer.get("session", ""),
         )
         for answer in json_lines(result, "looking at the processes")
     )

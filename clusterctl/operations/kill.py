@@ -24,6 +24,8 @@ from clusterctl.operations.logs import running_jobs
 from clusterctl.transport.target import Target
 
 Outcomes = FanoutResult[tuple[NodeProcess, ...]]
+# A node that does not answer must not hold up the end of a job.
+FIRST_LOOK_TIMEOUT_S = 10.0
 # How long a GPU driver may take to free the memory of ended processes.
 FREED_WITHIN_S = 5.0
 # The most rounds of ending processes and listing them again: a process that was just being started
@@ -135,6 +137,7 @@ def kill(
     looked = list_processes(access.connections, targets, query)
     on_found(looked)
     found = all_of(looked)
+    query = query.after(found)
     failures = {outcome.host: outcome for outcome in looked.failures}
     ended: dict[tuple[str, int], NodeProcess] = {}
     left: tuple[NodeProcess, ...] = ()
@@ -149,6 +152,7 @@ def kill(
         reached = [target for target in targets if target.host not in failures]
         looked = list_processes(access.connections, reached, query)
         left = all_of(looked)
+        query = query.after(left)
         new = tuple(process for process in left if (process.host, process.pid) not in ended)
         for outcome in (*looked.failures, *told.failures):
             failures.setdefault(outcome.host, outcome)
@@ -207,11 +211,16 @@ def cancel(access: Access, job_id: str | None = None) -> CancelReport:
         except HostError as error:
             # Processes on the other nodes can be ended without the head node.
             silent = error
+    # Before anything ends: a process that has written over its environment is found by its parents.
+    query = ProcessQuery(job_id=job_id)
+    if any(job.unended for job in jobs):
+        before = list_processes(access.connections, access.targets, query, FIRST_LOOK_TIMEOUT_S)
+        query = query.after(all_of(before))
     # End the queue from its back: if the running job ended first, the next one would start.
     for job in reversed(jobs):
         if job.unended:
             end_job(access.connections, access.head, job.job_id)
-    others = kill(access, ProcessQuery(job_id=job_id))
+    others = kill(access, query)
     # End these jobs' processes on nodes in quarantine, too. A quarantined node that does not answer
     # is no failure.
     away = [node.index for node in access.cluster.nodes if node not in access.cluster.in_service]

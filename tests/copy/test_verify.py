@@ -12,9 +12,9 @@ import pytest
 
 from clusterctl.copy.verify import Findings, Kind, compare, compare_entries, group_by_digest
 from clusterctl.domain.errors import HostUnreachable, UsageError
-from clusterctl.node.relay.manifest import Entry, encode, read
+from clusterctl.node.relay.manifest import Entry, as_stream, encode, position_key, read
 from clusterctl.node.relay.messages import Looked
-from clusterctl.node.relay.verify import NOT_READ, UNKNOWN, position_key
+from clusterctl.node.relay.verify import NOT_READ, UNKNOWN
 from clusterctl.operations import verify as operation
 from clusterctl.operations.verify import Depth, verify
 from clusterctl.transport.target import Target
@@ -91,7 +91,7 @@ def test_any_two_trees():
         said = {}
         streams = [sorted(tree.values(), key=lambda e: position_key(e.path)) for tree in trees]
         # As they come: encoded, and in pieces.
-        blobs = [encode(stream) for stream in streams]
+        blobs = [as_stream(encode(stream)) for stream in streams]
         for kind, path, _ in compare(*(read([blob[:7], blob[7:]]) for blob in blobs)):
             assert path not in said
             said[path] = kind

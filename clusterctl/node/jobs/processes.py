@@ -1,11 +1,15 @@
 """Runs on a node: lists or stops this user's processes of MPI jobs. Prints a JSON line for each.
 
-    list [--all-python] [--job ID] [--syncs]
-    end  [--all-python] [--job ID]     TERM, a few seconds, KILL; also prints how each ended
+    list [--all-python] [--job ID] [--syncs] [--session SESSION]...
+    end  [--all-python] [--job ID] [--session SESSION]...
+                                       TERM, a few seconds, KILL; also prints how each ended
 
 The processes of jobs are those that have a job's or a rank's variable in their environment, Open
 MPI's launchers and daemons and the program of train.sh, whoever started them, and the descendants
-of all these. A user's shells, editors, notebooks and other Python processes are not among them.
+of all these. A program may write its title over its environment (setproctitle); if its parent ends,
+too, only the session (setsid(2)) tells that it belongs to a job. So what is in the sessions of a
+job's processes is found as well, and what is in each SESSION that an earlier list has shown.
+ A user's shells, editors, notebooks and other Python processes are not among them.
 A download that runs detached (node/relay/syncjobs.py) has a job's variable, too, but belongs to no
 MPI job: only --syncs lists it. --job selects one job. --all-python adds every Python process of
 this user (as the tutorial's `pkill -9 python`), but never this program or its ancestors.
@@ -20,9 +24,11 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 
-from clusterctl.node.procfs import TICKS, environ_of, read_stat
+from clusterctl.node.procfs import TICKS, boot_id, environ_of, read_stat
 
 # Environment variables.
 JOB = b"CLUSTERCTL_JOB"
@@ -35,6 +41,31 @@ SYNC = "sync-"
 TRAIN_SH = "/.clusterctl/launch.pyz"
 TERM_GRACE_S = 5.0
 KILL_GRACE_S = 5.0
+
+
+class Session(NamedTuple):
+    """A session that is a job's. `leader_ticks`: when its leader started, 0 if that had ended.
+
+    The kernel gives no process the number of a session while any process is in it.
+    """
+
+    boot: str
+    number: int
+    leader_ticks: int
+
+    @classmethod
+    def of_text(cls, word: str) -> Session:
+        """Return the session in a word. Raises ValueError."""
+        boot, number, ticks = word.split(":")
+        return cls(boot, int(number), int(ticks))
+
+    def __str__(self) -> str:
+        return f"{self.boot}:{self.number}:{self.leader_ticks}"
+
+    def is_still(self, leader: Process | None) -> bool:
+        """Return whether the session is still the one that was found. `leader` is the process with
+        its number, None if there is none."""
+        return leader is None or leader.started_ticks == self.leader_ticks
 
 
 class Process:
@@ -50,11 +81,13 @@ class Process:
         program: str = "",
         state: str = "S",
         started_ticks: int = 0,
+        session: int = 0,
     ) -> None:
         self.pid, self.ppid, self.name, self.argv = pid, ppid, name, argv
         self.environ, self.program, self.state = environ, program or name, state
-        self.started_ticks = started_ticks
+        self.started_ticks, self.session = started_ticks, session
         self.role = ""
+        self.is_session_of_job = False
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -89,6 +122,7 @@ def read_process(pid: int) -> Process:
         program=program,
         state=fields[0],
         started_ticks=int(fields[19]),
+        session=int(fields[3]),
     )
 
 
@@ -154,30 +188,95 @@ def job_processes(
     job: str | None = None,
     all_python: bool = False,
     syncs: bool = False,
+    sessions: Collection[int] = (),
+    others: Collection[int] = (),
 ) -> list[Process]:
     """Return those of one user's processes on a node that belong to MPI jobs, with their roles.
 
     `own` is the calling process. It and its ancestors are left out. With `syncs`, the processes of
-    detached downloads are among them.
+    detached downloads are among them. `sessions` are known to be the job's. `others` are the
+    processes of other users.
     """
     for process in processes.values():
         process.role = role_of(process)
-    others = () if syncs else ("sync",)
-    wanted = {pid for pid, one in processes.items() if one.role and one.role not in others}
+    left_out = () if syncs else ("sync",)
+    wanted = {pid for pid, one in processes.items() if one.role and one.role not in left_out}
     if job is not None:
         wanted = of_job(os.fsencode(job), processes, wanted)
     wanted |= descendants(wanted, processes)
+    wanted |= of_sessions(processes, wanted, job, sessions, others)
     for pid in wanted:
         processes[pid].role = processes[pid].role or "child"
     if all_python:
         python = {pid for pid, process in processes.items() if is_python(process)}
-        wanted |= {pid for pid in python if processes[pid].role not in others}
+        wanted |= {pid for pid in python if processes[pid].role not in left_out}
     return [processes[pid] for pid in sorted(wanted - ancestors(processes, own))]
 
 
-def find(job: str | None, all_python: bool, syncs: bool = False) -> list[Process]:
-    """Return this user's processes of MPI jobs on this node; see `job_processes`."""
-    return job_processes(all_processes(), os.getpid(), job, all_python, syncs)
+def find(
+    job: str | None, all_python: bool, syncs: bool = False, known: Collection[Session] = ()
+) -> list[Process]:
+    """Return this user's processes of MPI jobs on this node; see `job_processes`.
+
+    `known` are sessions that an earlier list has shown.
+    """
+    processes, boot = all_processes(), boot_id()
+    others = {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208
+    others -= processes.keys()
+    sessions = {
+        one.number
+        for one in known
+        if one.boot == boot
+        and one.number not in others
+        and one.is_still(processes.get(one.number))
+    }
+    return job_processes(processes, os.getpid(), job, all_python, syncs, sessions, others)
+
+
+def of_sessions(
+    processes: dict[int, Process],
+    wanted: set[int],
+    job: str | None,
+    known: Collection[int],
+    others: Collection[int],
+) -> set[int]:
+    """Return the processes in the sessions of jobs, and their descendants, and mark those sessions.
+
+    A process with a job's variable, and what it starts, are in sessions that were made for the job:
+    by `start` of jobs.py, by sshd for mpirun's daemon, or by themselves. A run that was typed by
+    hand is in the session of the user's shell, which is no job's. A user may set the variable in a
+    shell, too: a session is the job's only if its leader is. If the leader has ended, each process
+    in it has to be the job's, or to have no environment that could tell otherwise.
+    """
+    marked = {pid for pid in wanted if is_of_any_job(processes[pid], job)}
+    marked |= descendants(marked, processes) & wanted
+    if job is not None:  # its daemons lack the variable
+        marked |= {pid for pid in wanted if processes[pid].role == "daemon"}
+    sessions = set(known)
+    foreign = {
+        one.session
+        for pid, one in processes.items()
+        if pid not in marked and any(one.environ.values())
+    }
+    for number in {processes[pid].session for pid in marked} - {0}:
+        is_leaderless = number not in processes and number not in others
+        if number in marked or (is_leaderless and number not in foreign):
+            sessions.add(number)
+    found = set()
+    for pid, process in processes.items():
+        process.is_session_of_job = process.session in sessions
+        has_other_job = JOB in process.environ and not is_of_any_job(process, job)
+        if process.is_session_of_job and not has_other_job:
+            found.add(pid)
+    return found | descendants(found, processes)
+
+
+def is_of_any_job(process: Process, job: str | None) -> bool:
+    """Return whether a process has the variable of this job; for None, of any but a download."""
+    mark = process.environ.get(JOB)
+    if job is None:
+        return mark is not None and not mark.startswith(SYNC.encode())
+    return mark == os.fsencode(job)
 
 
 def of_job(job: bytes, processes: dict[int, Process], wanted: set[int]) -> set[int]:
@@ -218,7 +317,17 @@ def describe(process: Process, ended: str = "") -> dict[str, object]:
         "age_s": round(max(0.0, uptime_s - process.started_ticks / TICKS), 1),
         "argv": process.argv or [f"[{process.name}]"],
         "ended": ended,
+        "session": str(session_of(process)) if process.is_session_of_job else "",
     }
+
+
+def session_of(process: Process) -> Session:
+    """Return the session that a process is in."""
+    try:
+        ticks = int(read_stat(f"/proc/{process.session}")[1][19])
+    except OSError:
+        ticks = 0
+    return Session(boot_id(), process.session, ticks)
 
 
 def send(processes: list[Process], number: signal.Signals, grace_s: float) -> list[Process]:
@@ -235,13 +344,17 @@ def send(processes: list[Process], number: signal.Signals, grace_s: float) -> li
     return left
 
 
-def stop_processes(job: str | None, all_python: bool) -> list[dict[str, object]]:
+def stop_processes(
+    job: str | None, all_python: bool, known: Collection[Session] = ()
+) -> list[dict[str, object]]:
     """Stop the processes with TERM, then KILL. Return a description of each."""
-    processes = find(job, all_python)
+    processes = find(job, all_python, known=known)
+    sessions = {*known, *(session_of(one) for one in processes if one.is_session_of_job)}
     stubborn = send(processes, signal.SIGTERM, TERM_GRACE_S)
     # A launcher may have started processes while it was being stopped. They get KILL at once.
-    known = {process.identity for process in processes}
-    fresh = [found for found in find(job, all_python) if found.identity not in known]
+    had = {process.identity for process in processes}
+    again = find(job, all_python, known=sessions)
+    fresh = [found for found in again if found.identity not in had]
     left = {process.identity for process in send(stubborn + fresh, signal.SIGKILL, KILL_GRACE_S)}
     forced = {process.identity for process in stubborn + fresh}
     return [
@@ -257,11 +370,12 @@ def main() -> None:
     parser.add_argument("--all-python", action="store_true")
     parser.add_argument("--job")
     parser.add_argument("--syncs", action="store_true")
+    parser.add_argument("--session", type=Session.of_text, action="append", default=[])
     args = parser.parse_args(sys.argv[1:])
     if args.action == "end":
-        answers = stop_processes(args.job, args.all_python)
+        answers = stop_processes(args.job, args.all_python, args.session)
     else:
-        found = find(args.job, args.all_python, args.syncs)
+        found = find(args.job, args.all_python, args.syncs, args.session)
         answers = [describe(process) for process in found]
     for answer in answers:
         print(json.dumps(answer))

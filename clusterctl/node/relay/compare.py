@@ -6,12 +6,14 @@ import itertools
 import os
 import stat
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from clusterctl.node.relay.activity import ACTIVITY, COMPARE
+from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.hashing import has_digest, side_by_side
-from clusterctl.node.relay.manifest import FOLDER, LINK, MODES, Entry, text_of
+from clusterctl.node.relay.manifest import FOLDER, LINK, MODES, Entry, sort_key, text_of
 from clusterctl.node.relay.scan import is_own
 
 SECOND_NS = 1_000_000_000
@@ -26,8 +28,8 @@ class Plan(NamedTuple):
     folders that cannot be listed, so that extra paths in them are not known.
     """
 
-    missing: list[int]
-    retouch: list[int]
+    missing: array[int]
+    retouch: array[int]
     extra: list[bytes]
     stamps: array[int]
     unlisted: list[bytes]
@@ -40,7 +42,7 @@ def destination(text: str, home: str) -> bytes:
     return os.path.join(os.fsencode(home), os.fsencode(text))
 
 
-def place(dst: bytes, single: bool, entries: list[Entry]) -> tuple[bytes, list[Entry]]:
+def place(dst: bytes, single: bool, entries: Entries) -> tuple[bytes, Entries]:
     """Return the folder that the entries are relative to, and the entries.
 
     If the source is a single file, DST may give it a new name.
@@ -49,12 +51,12 @@ def place(dst: bytes, single: bool, entries: list[Entry]) -> tuple[bytes, list[E
         # DST may be a link to a folder, on another disk for example.
         return os.path.realpath(dst), entries
     folder, name = os.path.split(dst)
-    return folder, [entries[0]._replace(path=name)]
+    return folder, Entries([entries[0]._replace(path=name)])
 
 
 def compare(
     root: bytes,
-    entries: Sequence[Entry],
+    entries: Entries,
     checksum: bool,
     delete: bool,
     among: Iterable[int] | None = None,
@@ -64,11 +66,11 @@ def compare(
     A file is the same if its size and time are, or with `checksum` its size and content. `among`
     are the numbers of the entries to compare; None means all. Without `delete`, `extra` is empty.
     """
-    missing, retouch, doubtful = [], [], []
+    missing, retouch, doubtful = array("I"), array("I"), array("I")
     stamps = array("q", bytes(8 * len(entries)))
     fresh = not os.path.lexists(root)
-    folders: list[bytes] = []
-    known = {entry.path for entry in entries if entry.kind == FOLDER}
+    folders = array("I")
+    known = set(map(entries.path, entries.of_kind(FOLDER)))
     anew = b"/"  # the prefix of all paths below the latest folder that has to be made
     for number in range(len(entries)) if among is None else among:
         entry = entries[number]
@@ -79,7 +81,7 @@ def compare(
             status = _look(path)
         if entry.kind == FOLDER:
             if _is_folder(root, known, entry, status):
-                folders.append(entry.path)
+                folders.append(number)
             else:
                 missing.append(number)
                 anew = anew if entry.path.startswith(anew) else entry.path + b"/"
@@ -104,7 +106,9 @@ def compare(
     unlisted: list[bytes] = []
     extra = _extra(root, entries, folders, unlisted) if delete else []
     ACTIVITY.end()
-    return Plan(sorted(missing), retouch, extra, stamps, unlisted)
+    if len(doubtful):
+        missing = array("I", sorted(missing))
+    return Plan(missing, retouch, extra, stamps, unlisted)
 
 
 def _at(root: bytes, entry: Entry) -> bytes:
@@ -159,18 +163,69 @@ def _same_time(one_ns: int, other_ns: int) -> bool:
     return whole and one_ns // SECOND_NS == other_ns // SECOND_NS
 
 
+class _Listing:
+    """A folder that both sides have: the names in it here, and which of them the source has."""
+
+    def __init__(self, number: int, path: bytes, names: Sequence[bytes]) -> None:
+        self.number, self.prefix = number, b"" if path == b"." else path + b"/"
+        self._names, self._is_known = names, bytearray(len(names))
+
+    def know(self, path: bytes) -> None:
+        """Record that the source has this path, which is below the folder."""
+        name = path[len(self.prefix) :].partition(b"/")[0]
+        at = bisect_left(self._names, name)
+        if at < len(self._names) and self._names[at] == name:
+            self._is_known[at] = 1
+
+    def others(self) -> list[bytes]:
+        """Return the paths in the folder that the source does not have."""
+        pairs = zip(self._names, self._is_known)
+        return [self.prefix + name for name, known in pairs if not known and not is_own(name)]
+
+
 def _extra(
-    root: bytes, entries: Sequence[Entry], folders: Sequence[bytes], unlisted: list[bytes]
+    root: bytes, entries: Entries, folders: array[int], unlisted: list[bytes]
 ) -> list[bytes]:
-    """Return what these folders, which both sides have, contain and the source does not."""
-    known = {entry.path for entry in entries}
-    found: list[bytes] = []
-    for folder in folders:
-        prefix = b"" if folder == b"." else folder + b"/"
-        for name in _names(root + b"/" + prefix, unlisted):
-            if prefix + name not in known and not is_own(name):
-                found.extend(_tree(root, prefix + name, unlisted))
-    return found
+    """Return what these folders, which both sides have, contain and the source does not.
+
+    Of the names here only those in the folders above one entry are in memory at a time. Raises
+    ValueError if the entries are not in the manifest's order: names would look extra that are not.
+    """
+    others: list[tuple[int, list[bytes]]] = []
+    above: list[_Listing] = []
+    numbers, before = iter(folders), b""
+    folder = next(numbers, -1)
+
+    def enter(number: int, path: bytes) -> None:
+        names = _names(root + b"/" + (b"" if path == b"." else path + b"/"), unlisted)
+        above.append(_Listing(number, path, names))
+
+    def leave() -> None:
+        listing = above.pop()
+        others.append((listing.number, listing.others()))
+
+    for number in folders:
+        if entries.path(number) == b".":
+            enter(number, b".")
+    for number in range(len(entries)):
+        path, is_shared = entries.path(number), number == folder
+        folder = next(numbers, -1) if is_shared else folder
+        if path == b".":
+            continue
+        key = sort_key(path)
+        if key <= before:
+            raise ValueError("the entries are not sorted")
+        before = key
+        while above and not path.startswith(above[-1].prefix):
+            leave()
+        if above:
+            above[-1].know(path)
+        if is_shared:
+            enter(number, path)
+    while above:
+        leave()
+    found = (name for _, names in sorted(others) for name in names)
+    return [path for name in found for path in _tree(root, name, unlisted)]
 
 
 def _tree(root: bytes, name: bytes, unlisted: list[bytes]) -> list[bytes]:

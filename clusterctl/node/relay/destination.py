@@ -8,18 +8,21 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from clusterctl.node.relay.base import Failure, host_identity
 from clusterctl.node.relay.compare import Plan, compare, destination, place, shown
 from clusterctl.node.relay.disks import other_disks
+from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.hashing import Crc32, Gmac
 from clusterctl.node.relay.manifest import (
     FILE,
     FOLDER,
+    LINK,
     UNKNOWN_MODE,
-    Entry,
     bytes_of,
     text_of,
 )
@@ -44,7 +47,7 @@ class Destination:
         self.staging: Staging | None = None
         self.compared = self.complete = False
 
-    def prepare(self, entries: list[Entry], begin: Begin) -> Gap:
+    def prepare(self, entries: Entries, begin: Begin) -> Gap:
         """Compare, and make ready for what is missing. Raises Failure, OSError, Busy.
 
         Return what is missing. In a dry run nothing is changed.
@@ -66,22 +69,23 @@ class Destination:
             self._spare_source(begin)
         self._made_root = not os.path.isdir(self.root)
         self._may_open_root = any(
-            entry.path == b"." and entry.mode != UNKNOWN_MODE for entry in self.entries
+            self.entries.path(number) == b"." and self.entries[number].mode != UNKNOWN_MODE
+            for number in self.entries.of_kind(FOLDER)
         )
-        missing = frozenset(self.plan.missing)
-        disks = other_disks(self.root, self.entries, missing, read_mount_points())
+        new = frozenset(self._missing(FOLDER))
+        disks = other_disks(self.root, self.entries, new, read_mount_points())
         staging.use_disks(disks)
         # If nothing is missing, what an interrupted copy left is removed all the same.
         if not dry and (self.plan.missing or self.plan.extra or staging.left()):
             # Of folders that the source knows, `finish` sets the mode.
-            ours = {e.path for e in self.entries if e.kind == FOLDER and e.mode != UNKNOWN_MODE}
+            folders = map(self.entries.__getitem__, self.entries.of_kind(FOLDER))
+            ours = {entry.path for entry in folders if entry.mode != UNKNOWN_MODE}
             own = {b".": self.root, **{at: real for at, real in disks.items() if real != self.root}}
             known = {own[path] for path in ours & own.keys()}
-            needed = [self.entries[n] for n in missing if self.entries[n].kind != FOLDER]
+            needed = map(self.entries.__getitem__, self._missing(FILE, LINK))
             staging.acquire(needed, known)
             self._compare_again()
-            files = [self.entries[n] for n in self.plan.missing if self.entries[n].kind == FILE]
-            staging.forget_others(files)
+            staging.forget_others(map(self.entries.__getitem__, self._missing(FILE)))
         self.publisher = Publisher(staging, self.entries, self._waits)
         self.publisher.stamps = self.plan.stamps
         self._blocked = self._find_blocked()
@@ -93,16 +97,20 @@ class Destination:
         gap = self._gap()
         if not dry:
             self._check_room(gap)
-            new = self.plan.missing
+            made = list(self._missing(FOLDER))
             if begin.left_out:
                 # A folder does not replace an existing file, which may be what was left out. It
                 # does replace a link to another folder of the copy: both would have the same files.
-                paths = {n: self.publisher.path(n) for n in new}
-                new = [n for n in new if os.path.isdir(paths[n]) or not os.path.lexists(paths[n])]
-            self.publisher.make_folders(new)
+                at = {n: self.publisher.path(n) for n in made}
+                made = [n for n in made if os.path.isdir(at[n]) or not os.path.lexists(at[n])]
+            self.publisher.make_folders(made)
             self.publisher.start()
             self.publish_whole()
         return gap
+
+    def _missing(self, *kinds: str) -> Iterator[int]:
+        """Yield the numbers of missing entries of these kinds."""
+        return (number for number in self.plan.missing if self.entries.kind(number) in kinds)
 
     def _compare(self) -> Plan:
         checksum = self._config.get("checksum", False)
@@ -113,14 +121,17 @@ class Destination:
         brought it."""
         checksum = self._config.get("checksum", False)
         again = compare(self.root, self.entries, checksum, False, self.plan.missing)
-        retouch = sorted({*self.plan.retouch, *again.retouch})
+        is_touched = bytearray(len(self.entries))
+        for number in chain(self.plan.retouch, again.retouch):
+            is_touched[number] = 1
+        retouch = array("I", (n for n, one in enumerate(is_touched) if one))
         for number in self.plan.missing:
             self.plan.stamps[number] = again.stamps[number]
         self.plan = self.plan._replace(missing=again.missing, retouch=retouch)
 
     def _find_blocked(self) -> list[bytes]:
         """Return the paths of missing files and links where a folder with content is."""
-        missing = (n for n in self.plan.missing if self.entries[n].kind != FOLDER)
+        missing = self._missing(FILE, LINK)
         return [path for path in map(self.publisher.path, missing) if _has_content(path)]
 
     def _note_kept(self, why: str) -> None:
@@ -207,12 +218,12 @@ class Destination:
         size = self.bytes_missing()
         elsewhere, full = self._elsewhere()
         return Gap(
-            files=sum(self.entries[n].kind == FILE for n in self.plan.missing),
+            files=sum(1 for _ in self._missing(FILE)),
             bytes=size,
             elsewhere=min(elsewhere, size),
             full=full,
             missing=len(self.plan.missing),
-            missing_names=shown(self.entries[n].path for n in self.plan.missing),
+            missing_names=shown(map(self.entries.path, self.plan.missing)),
             delete=len(self.plan.extra),
             delete_names=shown(self.plan.extra),
             free_bytes=free,
@@ -226,10 +237,10 @@ class Destination:
         assert self.staging
         needs: dict[int, int] = {}
         paths: dict[int, bytes] = {}
-        for number in self.plan.missing:
+        for number in self._missing(FILE) if self.staging.has_other_disks else ():
             entry = self.entries[number]
             folder = self.staging.folder_of(entry)
-            if entry.kind != FILE or folder is self.staging.main:
+            if folder is self.staging.main:
                 continue
             had = 0
             with contextlib.suppress(FileNotFoundError):
@@ -268,7 +279,7 @@ class Destination:
             self.publisher.finish()
             if self.publisher.error:
                 raise self.publisher.error
-            names = [text_of(self.entries[number].path) for number in sorted(self.bad())]
+            names = [text_of(self.entries.path(number)) for number in sorted(self.bad())]
             gone = [f"{name}: it changed at the source, or became unreadable" for name in names]
             refused = list(self.publisher.refused.values())
             whole = not (gone or refused)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import NamedTuple
 
-from clusterctl.node.relay.manifest import FOLDER, Entry
+from clusterctl.node.relay.entries import Entries
+from clusterctl.node.relay.manifest import FOLDER
 
 
 class _Place(NamedTuple):
@@ -26,7 +27,7 @@ class _Place(NamedTuple):
 
 
 def other_disks(
-    root: bytes, entries: Sequence[Entry], missing: Collection[int], mounts: Collection[bytes]
+    root: bytes, entries: Entries, missing: Collection[int], mounts: Collection[bytes]
 ) -> dict[bytes, bytes]:
     """Return the real path of each folder of the copy at which another disk begins, by its path.
 
@@ -39,19 +40,20 @@ def other_disks(
     # Only the folders where a link or another disk is: millions of others cost no memory.
     places = {b"": main}
     found: dict[bytes, bytes] = {}
-    for number, entry in enumerate(entries):
-        if entry.kind != FOLDER or entry.path == b"." or number in missing:
+    for number in entries.of_kind(FOLDER):
+        path = entries.path(number)
+        if path == b"." or number in missing:
             continue
-        above = os.path.dirname(entry.path)
+        above = os.path.dirname(path)
         while above not in places:
             above = os.path.dirname(above)
         parent = places[above]
-        rest = entry.path[len(above) :].lstrip(b"/")
+        rest = path[len(above) :].lstrip(b"/")
         here = _below(parent, os.path.join(parent.real, rest), mounts)
         if here is not parent:
-            places[entry.path] = here
+            places[path] = here
             if here.disk != parent.disk:
-                found[entry.path] = root if here.disk == main.disk else here.real
+                found[path] = root if here.disk == main.disk else here.real
     return found
 
 

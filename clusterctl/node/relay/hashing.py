@@ -9,8 +9,8 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, Union
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar, Union
 
 from clusterctl.node.relay.activity import ACTIVITY, READ
 from clusterctl.node.relay.wire import thread_buffer
@@ -20,6 +20,8 @@ SHA256_BYTES = 32
 # Limits of the number of threads that read. Machines with few cores get more threads than cores,
 # since readers also wait for the disk.
 LEAST_READERS, MOST_READERS = 4, 32
+# Results that wait for an earlier one, or are being computed.
+MOST_AHEAD = 256
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -71,44 +73,79 @@ def digest_or_none(path: bytes) -> bytes:
         return b""
 
 
-def digests_of_files(paths: Iterable[bytes]) -> list[bytes]:
-    """Return the SHA-256 of each file in order, empty if it cannot be read.
+def digests_of_files(paths: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the SHA-256 of each file in order, empty if it cannot be read.
 
     hashlib releases the interpreter lock, so that all cores take part.
     """
     return side_by_side(digest_or_none, paths)
 
 
-def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Return `work` of each item in order, computed by several threads.
+def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Yield `work` of each item in order, computed by several threads.
 
-    Raises what `work` raises. A pool's `map` is not used: it would make an object of 1 KB for each
-    of a million files before it begins.
+    At most MOST_AHEAD results wait for those before them: a pool's `map` would keep an object of
+    1 KB for each of a million files. Raises what `work` raises.
     """
-    waiting, lock = enumerate(items), threading.Lock()
-    results: dict[int, Result] = {}
-    errors: list[BaseException] = []
+    ahead = _Ahead(work, items)
+    for _ in range(max(LEAST_READERS, min(MOST_READERS, os.cpu_count() or 1))):
+        threading.Thread(target=ahead.run, daemon=True).start()
+    return ahead.results()
 
-    def take() -> None:
-        while not errors:
-            with lock:
-                number, item = next(waiting, (-1, None))
-            if number < 0:
-                return
-            try:
-                results[number] = work(item)  # type: ignore[arg-type]
-            except BaseException as error:  # noqa: BLE001
-                errors.append(error)
 
-    count = max(LEAST_READERS, min(MOST_READERS, os.cpu_count() or 1))
-    threads = [threading.Thread(target=take, daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return [results[number] for number in range(len(results))]
+class _Ahead(Generic[Item, Result]):
+    """Work that several threads do on items, and its results in the order of the items."""
+
+    def __init__(self, work: Callable[[Item], Result], items: Iterable[Item]) -> None:
+        self._work, self._items = work, enumerate(items)
+        self._changed = threading.Condition()
+        self._results: dict[int, Result] = {}
+        self._due, self._taken = 0, 0  # numbers of the next result, and of the next item
+        self._is_over = False  # there are no more items, or something was raised
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Work until there are no more items, or something was raised."""
+        error = None
+        try:
+            while (taken := self._take()) is not None:
+                number, item = taken
+                result = self._work(item)
+                with self._changed:
+                    self._results[number] = result
+                    if number == self._due:
+                        self._changed.notify_all()
+        except BaseException as raised:  # noqa: BLE001
+            error = raised
+        with self._changed:
+            self._error, self._is_over = self._error or error, True
+            self._changed.notify_all()
+
+    def _take(self) -> tuple[int, Item] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or self._taken - self._due < MOST_AHEAD)
+            taken = None if self._is_over else next(self._items, None)
+            self._taken += taken is not None
+            return taken
+
+    def results(self) -> Iterator[Result]:
+        """Yield the results. Raises what the work has raised."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._can_go_on)
+                if self._error:
+                    raise self._error
+                if self._due == self._taken:
+                    return
+                result = self._results.pop(self._due)
+                self._due += 1
+                if self._taken - self._due == MOST_AHEAD - 1:
+                    self._changed.notify_all()
+            yield result
+
+    def _can_go_on(self) -> bool:
+        nothing_more = self._is_over and self._due == self._taken
+        return nothing_more or self._due in self._results or self._error is not None
 
 
 class Crc32:

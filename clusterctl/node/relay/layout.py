@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from clusterctl.node.relay.manifest import FILE, Entry
@@ -30,9 +30,7 @@ class Layout:
     def __init__(self, entries: Sequence[Entry], block_bytes: int) -> None:
         self.block_bytes = block_bytes
         # Segment n begins at starts[n] of the stream, and at offsets[n] of entry owners[n].
-        self._starts: list[int] = []
-        self._owners: list[int] = []
-        self._offsets: list[int] = []
+        self._starts, self._owners, self._offsets = array("Q"), array("I"), array("Q")
         at = 0
         for index, entry in enumerate(entries):
             for offset, length in entry.data:
@@ -77,7 +75,7 @@ class Layout:
         Threads that write to the same file wait for each other in the kernel. A block belongs to
         the file of its first byte.
         """
-        rows = zip(self._starts, self._owners, (-1, *self._owners))
+        rows = zip(self._starts, self._owners, chain((-1,), self._owners))
         bounds = [-(-at // self.block_bytes) for at, owner, before in rows if owner != before]
         bounds.append(self.blocks)
         waiting = (range(*pair) for pair in zip(bounds, bounds[1:]) if pair[0] < pair[1])
@@ -96,15 +94,20 @@ class Layout:
         return self._owners[segment]
 
 
+# In the place of the bytes that an entry lacks, for one that lacks nothing.
+WHOLE = -1
+
+
 class LeftOver(NamedTuple):
     """What has to come.
 
-    `here` has a byte for each block, 1 if it need not come. `left` maps each file that is not
-    whole to the bytes that have to come. `resumed` are those files of which pieces are here.
+    `here` has a byte for each block, 1 if it need not come. `left` has the bytes of each entry that
+    have to come, WHOLE if it is no file or is there. `resumed` are the files of which pieces are
+    here.
     """
 
     here: bytearray
-    left: dict[int, int]
+    left: array[int]
     resumed: set[int]
 
 
@@ -119,26 +122,28 @@ def missing_content(
     `missing` are the numbers of entries that are not here. `pieces_of` returns the pieces (offset,
     length) of an entry's file that an interrupted copy left.
     """
-    left = {
-        number: sum(length for _, length in entries[number].data)
-        for number in missing
-        if entries[number].kind == FILE
-    }
+    left = array("q", [WHOLE]) * len(entries)
+    for number in missing:
+        entry = entries[number]
+        if entry.kind == FILE:
+            left[number] = sum(length for _, length in entry.data)
     here = bytearray(b"\1") * layout.blocks
-    resumed: dict[int, Sequence[tuple[int, int]]] = {}
+    begun: set[int] = set()
+    pieces: Sequence[tuple[int, int]] = ()
+    latest = -1  # the segments of a file follow each other
     for segment, blocks in enumerate(layout.by_entry()):
         number = layout.owner_of(segment)
-        if number not in left:
+        if left[number] == WHOLE:
             continue
-        if number not in resumed:
-            resumed[number] = pieces_of(entries[number])
-        if not resumed[number]:
+        if number != latest:
+            latest, pieces = number, pieces_of(entries[number])
+        if not pieces:
             here[blocks.start : blocks.stop] = bytes(len(blocks))
             continue
+        begun.add(number)
         for block in blocks:
-            if not _covered(layout, block, number, resumed[number]):
+            if not _covered(layout, block, number, pieces):
                 here[block] = 0
-    begun = {number for number, pieces in resumed.items() if pieces}
     for number, length in _in_missing_blocks(layout, here, begun).items():
         left[number] = length
     return LeftOver(here, left, begun)

@@ -1,4 +1,8 @@
-"""The manifest of a data set, an entry for each file, folder and link, and its encoding. Pure."""
+"""The manifest of a data set, an entry for each file, folder and link, and its encoding. Pure.
+
+It is encoded in parts, so that no side ever holds more than one part as text. The head has the
+SHA-256 of each part, and its own SHA-256 identifies the manifest: each part is judged as it comes.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,30 @@ FILE, FOLDER, LINK = "f", "d", "l"
 MODES = 0o7777
 # The mode of a folder for which the source has none: an existing one keeps its mode and time.
 UNKNOWN_MODE = -1
-# The most text that is decoded: enough for ten million entries of 64 bytes.
-MOST_BYTES = 1 << 30
 LONGEST_PATH = 1 << 16
 # Bytes. Smaller files begin anew after an interruption, so the manifest needs no ctime for them.
 LEAST_RESUMED = 64 << 10
-# Entries in a line of an encoded manifest.
-ROWS = 1000
-# Bytes that are inflated at once.
-_READ = 1 << 20
+# Entries in a part of an encoded manifest at most; bytes of paths, links and segments (as text)
+# after which a part ends, too.
+ROWS, ROWS_BYTES = 1000, 128 << 10
+_SEGMENT_BYTES = 20
+# Bytes of a part, and of the head; bytes of its text. An entry of MOST_SEGMENTS (scan.py) has 4 MB.
+MOST_BYTES = 8 << 20
+# What follows the last part where parts are read as one stream, so that a lost end is noticed.
+_END = zlib.compress(b"[]")
+
+
+# What decoding raises for bytes that `encode` has not made.
+_MALFORMED = (
+    zlib.error,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 
 
 class BadManifest(ValueError):
@@ -65,16 +84,25 @@ def bytes_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def encode(entries: Sequence[Entry]) -> bytes:
-    """Encode entries as deflated lines of JSON. The same entries always give the same bytes."""
-    press = zlib.compressobj(1)
-    parts = []
-    for at in range(0, len(entries), ROWS):
-        rows = list(map(_row, entries[at : at + ROWS]))
-        line = json.dumps(rows, separators=(",", ":")) + "\n"
-        parts.append(press.compress(line.encode("ascii")))
-    parts.append(press.flush())
-    return b"".join(parts)
+def encode(entries: Iterable[Entry]) -> Iterator[bytes]:
+    """Yield the parts of a manifest, each a deflated list of entries in JSON.
+
+    The same entries always give the same parts.
+    """
+    rows: list[Any] = []
+    size = 0
+    for entry in entries:
+        rows.append(_row(entry))
+        size += len(entry.path) + len(entry.link) + _SEGMENT_BYTES * len(entry.segments or ())
+        if len(rows) == ROWS or size >= ROWS_BYTES:
+            yield _part(rows)
+            rows, size = [], 0
+    if rows:
+        yield _part(rows)
+
+
+def _part(rows: list[Any]) -> bytes:
+    return zlib.compress(json.dumps(rows, separators=(",", ":")).encode("ascii"), 1)
 
 
 def _row(entry: Entry) -> list[Any]:
@@ -96,69 +124,99 @@ def _more(entry: Entry) -> dict[str, Any]:
     return more
 
 
-def decode(blob: bytes) -> list[Entry]:
-    """Decode a manifest. Raises BadManifest for what `encode` cannot have made of a real tree."""
-    entries = []
-    for entry in read([blob]):
-        check(entry)
-        entries.append(entry)
-    _check_order(entries)
-    return entries
+def decode(parts: Iterable[bytes]) -> Iterator[Entry]:
+    """Yield the entries of a manifest. Raises BadManifest, see `Decoder`."""
+    decoder = Decoder()
+    for part in parts:
+        yield from decoder.entries(part)
+
+
+class Decoder:
+    """Decodes the parts of a manifest one after another, and checks paths and order."""
+
+    def __init__(self) -> None:
+        # The key of the previous entry; the beginning of keys below the latest that is no folder.
+        self._before, self._leaf = b"", b""
+
+    def entries(self, part: bytes) -> list[Entry]:
+        """Return the entries of the next part.
+
+        Raises BadManifest for what `encode` cannot have made of a real tree.
+        """
+        found = list(read([part, _END]))
+        for entry in found:
+            check(entry)
+            self._check_order(entry)
+        return found
+
+    def _check_order(self, entry: Entry) -> None:
+        """Raise BadManifest for a path that occurs twice, or is below something that is no folder.
+
+        Writing `link/file` after `link -> /elsewhere` would write outside of the destination.
+        """
+        if entry.path == b".":
+            return
+        key = sort_key(entry.path)
+        if key <= self._before or (self._leaf and key.startswith(self._leaf)):
+            raise BadManifest(f"twice, or below what is no folder: {entry.path[:80]!r}")
+        self._before = key
+        if entry.kind != FOLDER:
+            self._leaf = key + b"\0"
+
+
+def as_stream(parts: Iterable[bytes]) -> bytes:
+    """Return the parts of a manifest as one text, which `read` reads in pieces of any size."""
+    return b"".join(parts) + _END
 
 
 def read(pieces: Iterable[bytes]) -> Iterator[Entry]:
-    """Yield the entries of an encoded manifest that comes in pieces.
+    """Yield the entries of a manifest from `as_stream` that comes in pieces.
 
-    Only few entries are in memory at a time. Paths and order are not checked. Raises BadManifest.
+    Only one part is in memory at a time. Paths and order are not checked. Raises BadManifest.
     """
-    partial, size = b"", 0
+    is_whole = False
     try:
         for text in _inflated(pieces):
-            size += len(text)
-            if size > MOST_BYTES:
-                raise BadManifest("it is too large")
-            *lines, partial = (partial + text).split(b"\n")
-            for line in lines:
-                yield from map(_entry, json.loads(line))
-        if partial:
-            raise BadManifest("it is cut short")
-    except (zlib.error, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        if isinstance(error, BadManifest):
-            raise
+            if is_whole:
+                raise BadManifest("something follows its end")
+            rows = json.loads(text)
+            if not isinstance(rows, list):
+                raise BadManifest("a part is no list")
+            is_whole = not rows
+            yield from map(_entry, rows)
+    except BadManifest:
+        raise
+    except _MALFORMED as error:
         raise BadManifest(str(error)) from None
+    if not is_whole:
+        raise BadManifest("it is cut short")
 
 
 def _inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    press = zlib.decompressobj()
+    """Yield the text of each part. Raises BadManifest, zlib.error."""
+    press, text = zlib.decompressobj(), b""
     for piece in pieces:
-        yield press.decompress(piece, _READ)
-        while press.unconsumed_tail:
-            yield press.decompress(press.unconsumed_tail, _READ)
-    yield press.flush()
-    if not press.eof:
+        rest = piece
+        while rest:
+            text += press.decompress(rest, MOST_BYTES + 1 - len(text))
+            if len(text) > MOST_BYTES:
+                raise BadManifest("a part is too large")
+            rest = press.unused_data or press.unconsumed_tail
+            if press.eof:
+                yield text
+                press, text = zlib.decompressobj(), b""
+    if text:
         raise BadManifest("it is cut short")
+
+
+def position_key(path: bytes) -> bytes:
+    """Return the sort key of a path, by which the copied folder itself comes first."""
+    return b"" if path == b"." else sort_key(path)
 
 
 def sort_key(path: bytes) -> bytes:
     """Return the sort key of a path, by which each folder is followed by all that is below it."""
     return path.replace(b"/", b"\0")
-
-
-def _check_order(entries: Sequence[Entry]) -> None:
-    """Raise BadManifest for a path that occurs twice, or is below something that is no folder.
-
-    Writing `link/file` after `link -> /elsewhere` would write outside of the destination.
-    """
-    before, leaf = b"", b""
-    for entry in entries:
-        if entry.path == b".":
-            continue
-        key = sort_key(entry.path)
-        if key <= before or (leaf and key.startswith(leaf)):
-            raise BadManifest(f"twice, or below what is no folder: {entry.path[:80]!r}")
-        before = key
-        if entry.kind != FOLDER:
-            leaf = key + b"\0"
 
 
 def _entry(row: Any) -> Entry:
@@ -198,6 +256,11 @@ def check(entry: Entry) -> None:
         end = offset + length
 
 
+def head_of(parts: Iterable[bytes]) -> bytes:
+    """Return the head of a manifest: the SHA-256 of each part."""
+    return b"".join(hashlib.sha256(part).digest() for part in parts)
+
+
 def digest_of(blob: bytes) -> str:
-    """Return the SHA-256 of an encoded manifest in hex, by which relays identify it."""
+    """Return the SHA-256 in hex: that of the head identifies a manifest."""
     return hashlib.sha256(blob).hexdigest()

@@ -9,9 +9,11 @@ import os
 import stat
 import threading
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 from clusterctl.node.relay.activity import ACTIVITY, DELETE, PUBLISH, SYNC
+from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.hashing import SHA256_BYTES, has_digest
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, UNKNOWN_MODE, Entry, text_of
 from clusterctl.node.relay.staging import Staging
@@ -45,7 +47,7 @@ def in_the_way(path: bytes) -> str:
 class Publisher(threading.Thread):
     """A thread that publishes entries, given by number, in the order in which they become whole."""
 
-    def __init__(self, staging: Staging, entries: Sequence[Entry], waits: Waits) -> None:
+    def __init__(self, staging: Staging, entries: Entries, waits: Waits) -> None:
         super().__init__(name="publisher", daemon=True)
         self._staging, self._entries, self._waits = staging, entries, waits
         self._changed = threading.Condition()
@@ -67,9 +69,8 @@ class Publisher(threading.Thread):
 
     def path(self, number: int) -> bytes:
         """Return the path of an entry in the destination."""
-        entry = self._entries[number]
-        root = self._staging.root
-        return root if entry.path == b"." else root + b"/" + entry.path
+        path, root = self._entries.path(number), self._staging.root
+        return root if path == b"." else root + b"/" + path
 
     def stamp(self, number: int) -> int:
         """Return the ctime (ns) of the file that was here before the copy; 0 if there was none."""
@@ -97,7 +98,7 @@ class Publisher(threading.Thread):
     def make_folders(self, numbers: Sequence[int]) -> None:
         """Make the folders among the entries, writable during the copy. Raises OSError."""
         for number in numbers:
-            if self._entries[number].kind == FOLDER:
+            if self._entries.kind(number) == FOLDER:
                 ACTIVITY.begin(PUBLISH, self.path(number))
                 try:
                     self._make_folder(number)
@@ -139,7 +140,8 @@ class Publisher(threading.Thread):
         Only done for folders whose mode is known from the source, since it is restored later.
         """
         if not self._folders:
-            self._folders = {e.path: e for e in self._entries if e.kind == FOLDER}
+            folders = map(self._entries.__getitem__, self._entries.of_kind(FOLDER))
+            self._folders = {entry.path: entry for entry in folders}
         entry = self._folders.get(os.path.relpath(folder, self._staging.root))
         if entry is None or entry.mode == UNKNOWN_MODE:
             return False
@@ -283,18 +285,15 @@ class Publisher(threading.Thread):
                 raise IsADirectoryError from None
             os.rename(part, path)
 
-    def settle(self, files: Sequence[int]) -> list[str]:
+    def settle(self, files: Iterable[int]) -> list[str]:
         """Set the modes and times of these files and then of all folders, the deepest first.
 
         Return a line for each failure.
         """
         refused = []
-        folders = [
-            number
-            for number, entry in enumerate(self._entries)
-            if entry.kind == FOLDER and entry.mode != UNKNOWN_MODE
-        ]
-        for number in (*files, *reversed(folders)):
+        folders = array("I", self._entries.of_kind(FOLDER))
+        known = (n for n in reversed(folders) if self._entries[n].mode != UNKNOWN_MODE)
+        for number in chain(files, known):
             ACTIVITY.begin(PUBLISH, self.path(number))
             try:
                 self.retouch(number)

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from clusterctl.node.relay.blocks import MissingBlocks
 from clusterctl.node.relay.layout import Layout
-from clusterctl.node.relay.manifest import digest_of
+from clusterctl.node.relay.manifest import MOST_BYTES
+from clusterctl.node.relay.parts import Incoming
 from clusterctl.node.relay.store import Store
 from clusterctl.node.relay.wire import (
     BLOCK,
@@ -37,8 +38,6 @@ DIALS_AT_ONCE = 8
 # Bytes of blocks that each connection has requested and not received yet, so that it is not idle
 # while a request travels. A request also waits behind the data that this node sends on.
 AHEAD_BYTES = 1 << 20
-# Bytes of an encoded manifest that is accepted.
-MOST_MANIFEST = 1 << 30
 
 
 class Upstream(NamedTuple):
@@ -137,29 +136,31 @@ class Caller:
             return now - self._failing_since
 
 
-def fetch_manifest(caller: Caller, upstream: Upstream, digest: str) -> bytes:
-    """Return the encoded manifest with this digest, from the upstream. Raises PeerError.
+def fetch_manifest(caller: Caller, upstream: Upstream, manifest: Incoming) -> bool:
+    """Get what is lacking of a manifest from the upstream. Return whether the last part came here.
 
-    Waits while the upstream does not have it yet.
+    Waits while the upstream does not have it yet. Raises PeerError; what has come stays.
     """
+    number, has_last = manifest.next, False
     link = caller.dial(upstream)
     try:
-        while True:
+        link.send(REQUEST.pack(MANIFEST, number))
+        while not manifest.is_whole:
             caller.waits(link)
-            link.send(REQUEST.pack(MANIFEST, 0))
             (length,) = LENGTH.unpack(link.read(LENGTH.size))
             caller.answered(link)
-            if length != MISSING:
-                break
-        if length > MOST_MANIFEST:
-            raise PeerError("its manifest is too large", "corrupt")
-        link.carries_data = True
-        blob = link.read(length)
+            if length == MISSING:
+                continue
+            if length > MOST_BYTES:
+                raise PeerError("a part of its manifest is too large", "corrupt")
+            link.carries_data = True
+            blob = link.read(length)
+            link.carries_data = False
+            has_last = manifest.take(number, blob)
+            number += 1
     finally:
         caller.drop(link)
-    if digest_of(blob) != digest:
-        raise PeerError("its manifest is not this transfer's", "corrupt")
-    return blob
+    return has_last
 
 
 class Puller:

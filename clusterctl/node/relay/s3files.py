@@ -32,6 +32,7 @@ from clusterctl.node.metadata import has_role
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.compare import SECOND_NS
 from clusterctl.node.relay.destination import Destination
+from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.manifest import (
     FILE,
     FOLDER,
@@ -46,7 +47,7 @@ from clusterctl.node.relay.scan import is_own
 from clusterctl.node.relay.wire import Waits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 # Bytes of a file's name and of a path below the destination.
 LONGEST_NAME, LONGEST_PATH = 255, 4000
@@ -130,7 +131,7 @@ class Job:
     def fetch(self, missing: list[int]) -> None:
         raise NotImplementedError
 
-    def fill(self, entries: list[Entry], listed: Listed, delete: bool = False) -> None:
+    def fill(self, entries: Iterable[Entry], listed: Listed, delete: bool = False) -> None:
         """Find out which entries are missing, call `fetch` for them, and finish the destination."""
         progress, config = self.progress, self.config
         dry = config.get("dry_run")
@@ -138,7 +139,7 @@ class Job:
         self.target = Destination({**told, "checksum": config.get("checksum")}, Waits())
         try:
             gap = self.target.prepare(
-                entries, Begin(single=listed.single, left_out=listed.left_out)
+                Entries(entries), Begin(single=listed.single, left_out=listed.left_out)
             )
             progress.listed, progress.gap = listed, gap
             for line in (*(f"left out {text}" for text in listed.warnings), *progress.remarks):

@@ -7,17 +7,23 @@ import glob
 import heapq
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from clusterctl.node.relay.activity import ACTIVITY, SCAN
-from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, MODES, Entry, sort_key, text_of
+from clusterctl.node.relay.entries import Entries
+from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, MODES, Entry, position_key, text_of
 
 # The name of the folder for files that are not whole yet. It never belongs to a data set.
 STAGING = b".clusterctl-copy"
 # The data of a sparse file is listed in at most so many segments, which bounds the manifest and
 # takes about 20 MB of memory on each machine. The smallest holes beyond that are copied as zeros.
 MOST_SEGMENTS = 100_000
+
+
+# The kind of what is neither a file, a folder nor a link, while a scan goes on.
+_OTHER = "?"
 
 
 class SourceError(Exception):
@@ -37,16 +43,57 @@ class LeftOut(NamedTuple):
     errno: int = 0
 
 
+class Places:
+    """The path at the source of each entry, in 4 bytes: those below one folder share its path."""
+
+    def __init__(self, entries: Entries) -> None:
+        self._entries = entries
+        self._heads: dict[tuple[bytes, bool], int] = {}
+        self._which = array("I")
+
+    def append(self, path: bytes) -> None:
+        """Add the path of the entry that was added last."""
+        name = self._entries.path(len(self._which))
+        ends = path.endswith(name)
+        head = (path[: len(path) - len(name)] if ends else path, ends)
+        self._which.append(self._heads.setdefault(head, len(self._heads)))
+
+    def all(self) -> Iterator[bytes]:
+        """Yield the paths in the order of the entries."""
+        return map(self.getter(), range(len(self._which)))
+
+    def getter(self) -> Callable[[int], bytes]:
+        """Return the function that returns the path of an entry, given by number."""
+        heads, which, name = list(self._heads), self._which, self._entries.path
+
+        def path(number: int) -> bytes:
+            head, ends = heads[which[number]]
+            return head + name(number) if ends else head
+
+        return path
+
+
 class Found(NamedTuple):
     """The result of a scan: the entries, the path of each, and what was left out.
 
     `single`: the source is one file, to which DST may give another name.
     """
 
-    entries: list[Entry]
-    paths: list[bytes]
+    entries: Entries
+    places: Places
     left_out: list[LeftOut]
     single: bool
+
+    def without(self, numbers: set[int]) -> Found:
+        """Return what was found without the entries of these numbers."""
+        path = self.places.getter()
+        entries = Entries()
+        places = Places(entries)
+        for number, entry in enumerate(self.entries):
+            if number not in numbers:
+                entries.append(entry)
+                places.append(path(number))
+        return self._replace(entries=entries, places=places, single=self.single and not numbers)
 
     @property
     def warnings(self) -> list[str]:
@@ -55,10 +102,13 @@ class Found(NamedTuple):
 
 
 class _Gathering:
-    """What a scan has found so far, by path below the destination."""
+    """What a scan has found so far. Several sources may have the same paths."""
 
     def __init__(self) -> None:
-        self.found: dict[bytes, tuple[Entry, bytes]] = {}
+        self._entries = Entries()
+        self._places = Places(self._entries)
+        self._last: bytes | None = None
+        self._is_sorted = True
         self.left_out: list[LeftOut] = []
 
     def leave_out(self, path: bytes, why: str | OSError) -> None:
@@ -68,40 +118,60 @@ class _Gathering:
             self.left_out.append(LeftOut(path, why))
 
     def add(self, name: bytes, path: bytes, status: os.stat_result) -> None:
-        """Add an entry, unless an earlier source has one of this name."""
-        if name in self.found:
-            return
+        """Add an entry. Raises OSError."""
         kind, link = _kind(status), b""
-        if kind is None:
-            self.leave_out(path, "not a file, folder or symbolic link")
-            return
         if kind == LINK:
             link = os.readlink(path)
         mode, mtime_ns = status.st_mode & MODES, status.st_mtime_ns
         size, segments = 0, None
         if kind == FILE:
             size, segments = status.st_size, _segments(path, status)
-        entry = Entry(
-            name, kind, mode, mtime_ns, size, link, segments, changed_ns=status.st_ctime_ns
+        self._entries.append(
+            Entry(name, kind, mode, mtime_ns, size, link, segments, changed_ns=status.st_ctime_ns)
         )
-        self.found[name] = (entry, path)
+        self._places.append(path)
+        key = position_key(name)
+        self._is_sorted = self._is_sorted and (self._last is None or self._last < key)
+        self._last = key
 
-    def rows(self) -> list[tuple[Entry, bytes]]:
-        """Return the entries with their paths, in the manifest's order.
+    def found(self) -> Found:
+        """Return the entries in the manifest's order, of each path that of the first source.
 
         If one source has a folder where another has a link or a file, what is in that folder is
         left out: it would be written through the link, outside of the destination.
         """
-        kept, leaf = [], Entry(b"", FOLDER, 0, 0)
-        for entry, path in sorted(self.found.values(), key=lambda row: sort_key(row[0].path)):
-            if leaf.path and entry.path.startswith(leaf.path + b"/"):
-                kind = "link" if leaf.kind == LINK else "file"
-                self.leave_out(path, f"another source has a {kind} at {text_of(leaf.path)}")
-                continue
-            if entry.kind != FOLDER:
-                leaf = entry
-            kept.append((entry, path))
-        return kept
+        dropped: set[int] = set()
+        before, leaf = b"", Entry(b"", FOLDER, 0, 0)
+        found = Found(self._entries, self._places, self.left_out, False)
+        path = self._places.getter()
+        if not self._is_sorted:
+            found = self._sorted()
+            path = found.places.getter()
+        for number, entry in enumerate(found.entries):
+            if entry.path == before:
+                dropped.add(number)
+            elif entry.kind == _OTHER:
+                dropped.add(number)
+                self.leave_out(path(number), "not a file, folder or symbolic link")
+            else:
+                before = entry.path
+                if leaf.path and before.startswith(leaf.path + b"/"):
+                    dropped.add(number)
+                    kind = "link" if leaf.kind == LINK else "file"
+                    why = f"another source has a {kind} at {text_of(leaf.path)}"
+                    self.leave_out(path(number), why)
+                elif entry.kind != FOLDER:
+                    leaf = entry
+        return found.without(dropped) if dropped else found
+
+    def _sorted(self) -> Found:
+        name, path = self._entries.path, self._places.getter()
+        entries = Entries()
+        places = Places(entries)
+        for number in sorted(range(len(self._entries)), key=lambda one: position_key(name(one))):
+            entries.append(self._entries[number])
+            places.append(path(number))
+        return Found(entries, places, self.left_out, False)
 
 
 def scan(sources: Sequence[bytes], names: Sequence[bytes] | None, base: bytes) -> Found:
@@ -119,9 +189,10 @@ def scan(sources: Sequence[bytes], names: Sequence[bytes] | None, base: bytes) -
         paths = [path for source in sources for path in _expand(os.path.join(base, source))]
         for path in paths:
             _take(gathering, path)
-        single = len(paths) == 1 and [e.kind for e, _ in gathering.found.values()] == [FILE]
-    rows = gathering.rows()
-    return Found([e for e, _ in rows], [p for _, p in rows], gathering.left_out, single)
+        single = len(paths) == 1
+    found = gathering.found()
+    is_file = len(found.entries) == 1 and found.entries[0].kind == FILE
+    return found._replace(single=single and is_file)
 
 
 def _expand(pattern: bytes) -> list[bytes]:
@@ -204,41 +275,51 @@ def _parents(name: bytes) -> Iterator[bytes]:
 
 
 def _walk(gathering: _Gathering, top: bytes, name: bytes) -> None:
-    folders = [(top, name)]
+    """Add what is below a folder, in the manifest's order, so that nothing has to be sorted."""
+    folders = [(top, name, _names_in(gathering, top))]
     while folders:
-        folder, prefix = folders.pop()
-        ACTIVITY.begin(SCAN, folder)
-        try:
-            with os.scandir(folder) as listing:
-                children = []
-                for child in listing:
-                    children.append(child)
-                    ACTIVITY.go_on()
-        except OSError as error:
-            gathering.leave_out(folder, error)
+        folder, prefix, names = folders[-1]
+        child = next(names, None)
+        if child is None:
+            folders.pop()
             continue
-        for child in children:
-            if is_own(child.name):
-                continue
-            below = prefix + b"/" + child.name if prefix else child.name
-            ACTIVITY.begin(SCAN, child.path)
-            try:
-                status = child.stat(follow_symlinks=False)
-                gathering.add(below, child.path, status)
-            except OSError as error:
-                gathering.leave_out(child.path, error)
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                folders.append((child.path, below))
+        if is_own(child):
+            continue
+        path = os.path.join(folder, child)
+        below = prefix + b"/" + child if prefix else child
+        ACTIVITY.begin(SCAN, path)
+        try:
+            status = os.lstat(path)
+            gathering.add(below, path, status)
+        except OSError as error:
+            gathering.leave_out(path, error)
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            folders.append((path, below, _names_in(gathering, path)))
     ACTIVITY.end()
 
 
-def _kind(status: os.stat_result) -> str | None:
+def _names_in(gathering: _Gathering, folder: bytes) -> Iterator[bytes]:
+    """Return the names of what is in a folder, sorted."""
+    ACTIVITY.begin(SCAN, folder)
+    names = []
+    try:
+        with os.scandir(folder) as listing:
+            for child in listing:
+                names.append(child.name)
+                ACTIVITY.go_on()
+    except OSError as error:
+        gathering.leave_out(folder, error)
+        return iter(())
+    return iter(sorted(names))
+
+
+def _kind(status: os.stat_result) -> str:
     if stat.S_ISREG(status.st_mode):
         return FILE
     if stat.S_ISDIR(status.st_mode):
         return FOLDER
-    return LINK if stat.S_ISLNK(status.st_mode) else None
+    return LINK if stat.S_ISLNK(status.st_mode) else _OTHER
 
 
 def _segments(path: bytes, status: os.stat_result) -> tuple[tuple[int, int], ...] | None:

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 from clusterctl.node.relay.blocks import BlockSet
+from clusterctl.node.relay.parts import Parts
 from clusterctl.node.relay.wire import (
     BLOCK,
     CONFIRM,
@@ -38,8 +39,8 @@ ACCEPT_AGAIN_S = 0.1
 class Server:
     """Accepts connections while the relay runs, and answers requests.
 
-    Manifest and content may come later; peers wait for them. `content` sends the blocks that the
-    `ledger` has.
+    Content, and parts of `manifest`, may come later; peers wait for them. `content` sends the
+    blocks that the `ledger` has.
     """
 
     def __init__(self, secret: bytes, tls: ssl.SSLContext | None) -> None:
@@ -47,8 +48,8 @@ class Server:
         self._lock = threading.Lock()
         self._strangers: Counter[str] = Counter()
         self._friends, self._most = 0, MOST_CONNECTIONS
-        self._manifest = b""
-        self._has_manifest, self._has_content = threading.Event(), threading.Event()
+        self.manifest = Parts()
+        self._has_content = threading.Event()
         self._ledger: BlockSet | None = None
         self._content: Any = None
 
@@ -59,11 +60,6 @@ class Server:
         threading.Thread(target=self._accept, args=(listening,), daemon=True).start()
         address, port = listening.getsockname()[:2]
         return address, port
-
-    def have_manifest(self, blob: bytes) -> None:
-        """Serve this encoded manifest from here on."""
-        self._manifest = blob
-        self._has_manifest.set()
 
     def have_content(self, ledger: BlockSet, content: Any, streams: int) -> None:
         """Serve the blocks of this ledger from here on. `content` is a Source or a Store.
@@ -124,7 +120,7 @@ class Server:
             link.read_into(request)
             what, block = REQUEST.unpack(request)
             if what == MANIFEST:
-                self._send_manifest(link)
+                self._send_manifest(link, block)
             elif what == BLOCK:
                 sent.add(block)
                 self._send_block(link, block)
@@ -136,12 +132,16 @@ class Server:
             else:
                 raise PeerError("it asks for what nobody has")
 
-    def _send_manifest(self, link: Link) -> None:
-        if not self._has_manifest.wait(HEARTBEAT_S):
-            link.send(LENGTH.pack(MISSING))
-            return
-        link.send(LENGTH.pack(len(self._manifest)))
-        link.send(self._manifest)
+    def _send_manifest(self, link: Link, number: int) -> None:
+        """Send the manifest from part `number` on, each part when it is here."""
+        while not 0 <= self.manifest.last < number:
+            part = self.manifest.get(number, HEARTBEAT_S)
+            if part is None:
+                link.send(LENGTH.pack(MISSING))
+                continue
+            link.send(LENGTH.pack(len(part)))
+            link.send(part)
+            number += 1
 
     def _send_block(self, link: Link, block: int) -> None:
         ledger = self._ledger

@@ -13,9 +13,19 @@ from clusterctl.node.relay.activity import ACTIVITY, READ
 from clusterctl.node.relay.base import Relay, host_identity
 from clusterctl.node.relay.blocks import BlockSet
 from clusterctl.node.relay.compare import destination
+from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.hashing import Crc32, Gmac, Sum, digests_of_files
 from clusterctl.node.relay.layout import Extent, Layout
-from clusterctl.node.relay.manifest import FILE, Entry, bytes_of, digest_of, encode, text_of
+from clusterctl.node.relay.manifest import (
+    FILE,
+    MOST_BYTES,
+    Entry,
+    bytes_of,
+    digest_of,
+    encode,
+    head_of,
+    text_of,
+)
 from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Listed, Order
 from clusterctl.node.relay.scan import Found, LeftOut, SourceError, endangered, scan
 from clusterctl.node.relay.wire import (
@@ -195,22 +205,17 @@ def _without_unreadable(found: Found) -> Found:
 
     Only files that not everybody may read are tried.
     """
+    path = found.places.getter()
     unreadable = {
         number
-        for number, (entry, path) in enumerate(zip(found.entries, found.paths))
-        if entry.kind == FILE and ~entry.mode & 0o444 and not os.access(path, os.R_OK)
+        for number, entry in enumerate(found.entries)
+        if entry.kind == FILE and ~entry.mode & 0o444 and not os.access(path(number), os.R_OK)
     }
     if not unreadable:
         return found
     why = os.strerror(errno.EACCES)
-    left_out = [LeftOut(found.paths[n], why, errno.EACCES) for n in sorted(unreadable)]
-    kept = [n for n in range(len(found.entries)) if n not in unreadable]
-    return Found(
-        [found.entries[n] for n in kept],
-        [found.paths[n] for n in kept],
-        [*found.left_out, *left_out],
-        found.single and bool(kept),
-    )
+    left_out = [LeftOut(path(number), why, errno.EACCES) for number in sorted(unreadable)]
+    return found.without(unreadable)._replace(left_out=[*found.left_out, *left_out])
 
 
 class SourceRelay(Relay):
@@ -219,17 +224,21 @@ class SourceRelay(Relay):
     def start(self) -> None:
         sources, names, base = self._asked()
         found = _without_unreadable(scan(sources, names, base))
-        self._entries, self._paths, single = found.entries, found.paths, found.single
+        self._entries, self._path, single = found.entries, found.places.getter(), found.single
         warnings = found.warnings
         if self.config.get("checksum"):
             self._take_digests()
         if not self._entries and not warnings:
             raise SourceError("there is nothing to copy")
-        blob = encode(self._entries)
-        self.server.have_manifest(blob)
+        parts = list(encode(self._entries))
+        head = head_of(parts)
+        if len(head) > MOST_BYTES:
+            raise SourceError(f"{len(self._entries)} files and folders are too many for one copy")
+        for blob in (head, *parts):
+            self.server.manifest.add(blob)
         self.emit(
             Listed(
-                digest=digest_of(blob),
+                digest=digest_of(head),
                 files=sum(entry.kind == FILE for entry in self._entries),
                 bytes=sum(length for entry in self._entries for _, length in entry.data),
                 warnings=tuple(warnings[:MOST_WARNINGS]),
@@ -259,10 +268,12 @@ class SourceRelay(Relay):
         return sources, None if names is None else [base64.b64decode(n) for n in names], base
 
     def _take_digests(self) -> None:
-        files = [n for n, entry in enumerate(self._entries) if entry.kind == FILE]
-        digests = digests_of_files(self._paths[n] for n in files)
-        for number, digest in zip(files, digests):
-            self._entries[number] = self._entries[number]._replace(digest=digest)
+        files = (n for n in range(len(self._entries)) if self._entries.kind(n) == FILE)
+        digests = digests_of_files(map(self._path, files))
+        self._entries = Entries(
+            entry._replace(digest=next(digests)) if entry.kind == FILE else entry
+            for entry in self._entries
+        )
 
     def obey(self, order: Order) -> None:
         if not isinstance(order, Begin):
@@ -270,7 +281,7 @@ class SourceRelay(Relay):
         layout = Layout(self._entries, order.block_bytes)
         content = Source(
             self._entries,
-            self._paths.__getitem__,
+            self._path,
             lambda number: self._entries[number].changed_ns,
             layout,
             self.waits,

@@ -13,7 +13,7 @@ import stat
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import BinaryIO
 
 from clusterctl.node.relay.activity import ACTIVITY
@@ -255,6 +255,10 @@ class Staging:
             self._others[path] = made[parent]
         self._folders = list(made.values())
 
+    @property
+    def has_other_disks(self) -> bool:
+        return bool(self._others)
+
     def folder_of(self, entry: Entry) -> StagingFolder:
         """Return the folder on the disk that an entry's destination is on."""
         if self._others:
@@ -269,7 +273,7 @@ class Staging:
         """Return whether an earlier copy has left a staging folder."""
         return any(os.path.lexists(folder.path) for folder in self._folders)
 
-    def acquire(self, entries: Sequence[Entry] = (), known: Container[bytes] = ()) -> None:
+    def acquire(self, entries: Iterable[Entry] = (), known: Container[bytes] = ()) -> None:
         """Make and lock the folder in ROOT, and those that entries need, or that are there.
 
         `known` are the parents, of those folders, that may be made writable for that. Raises Busy,
@@ -322,7 +326,7 @@ class Staging:
             return _name(entry)
         # Text of many segments takes long to make, and is needed for each piece of such a file.
         known = self._names.get(entry.path)
-        if known is None or known[0] is not entry:
+        if known is None or known[0] != entry:
             known = self._names[entry.path] = entry, _name(entry)
         return known[1]
 
@@ -370,18 +374,21 @@ class Staging:
         add_part(total, part.fileno(), offset, length)
         return total.value()
 
-    def forget_others(self, wanted: Sequence[Entry]) -> None:
+    def forget_others(self, wanted: Iterable[Entry]) -> None:
         """Remove what is left of files that are not among these entries, or have changed since."""
         held = [folder for folder in self._folders if folder.held]
-        left = {folder: folder.names() for folder in held}
-        if not any(left.values()):
+        left = {(folder, name) for folder in held for name in folder.names()}
+        if not left:
             return
-        keep = {(self.folder_of(entry), self._name(entry)) for entry in wanted}
-        for folder, names in left.items():
-            for name in names:
-                if (folder, name.partition(b".")[0]) not in keep:
-                    with contextlib.suppress(OSError):
-                        os.unlink(os.path.join(folder.at, name))
+        parts = {(folder, name.partition(b".")[0]) for folder, name in left}
+        parts -= {one for one in map(self._part_of, wanted) if one in parts}
+        for folder, name in left:
+            if (folder, name.partition(b".")[0]) in parts:
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(folder.at, name))
+
+    def _part_of(self, entry: Entry) -> tuple[StagingFolder, bytes]:
+        return self.folder_of(entry), self._name(entry)
 
     def drop(self, entry: Entry) -> None:
         """Remove an entry's part and journal: it is published, or will never be."""

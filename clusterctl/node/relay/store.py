@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from clusterctl.node.relay.activity import ACTIVITY, WRITE
 from clusterctl.node.relay.blocks import BlockSet, MissingBlocks
-from clusterctl.node.relay.layout import Extent, Layout, missing_content
-from clusterctl.node.relay.manifest import FILE, LEAST_RESUMED, LINK, Entry, text_of
+from clusterctl.node.relay.entries import Entries
+from clusterctl.node.relay.layout import WHOLE, Extent, Layout, missing_content
+from clusterctl.node.relay.manifest import LEAST_RESUMED, LINK, text_of
 from clusterctl.node.relay.publish import Publisher
 from clusterctl.node.relay.source import Source
 from clusterctl.node.relay.staging import Removed, Staging, add_part
@@ -63,7 +64,7 @@ class Store:
     def __init__(
         self,
         staging: Staging,
-        entries: Sequence[Entry],
+        entries: Entries,
         layout: Layout,
         missing: Iterable[int],
         publisher: Publisher,
@@ -101,10 +102,10 @@ class Store:
     def publish_whole(self, missing: Sequence[int]) -> None:
         """Publish what needs no more bytes: links, empty files, and files that are complete."""
         for number in missing:
-            entry = self._entries[number]
-            if entry.kind == LINK or (entry.kind == FILE and not self._left[number]):
-                self._left.pop(number, None)
-                self._publisher.put([(number, self._staging.part(entry), False)])
+            if self._entries.kind(number) == LINK or not self._left[number]:
+                self._left[number] = WHOLE
+                part = self._staging.part(self._entries[number])
+                self._publisher.put([(number, part, False)])
 
     def receive(self, link: Link, block: int, buffer: memoryview) -> None:
         """Receive and store a block whose LENGTH has been read. Raises PeerError, OSError.
@@ -210,7 +211,7 @@ class Store:
         """
         if bad:
             self._spoil(bad)
-        if any(extent.entry not in self._left for extent in extents):
+        if any(self._left[extent.entry] == WHOLE for extent in extents):
             # A file in this block was here before and is kept. Peers get this node's content of it
             # in this block as in its other blocks, so the received checksum does not apply.
             self._resumed.update(extent.entry for extent in extents)
@@ -258,7 +259,7 @@ class Store:
     def _check(self, block: int) -> bool:
         """Sum a block in its file. Return whether it is right. Raises OSError."""
         [extent] = self._layout.extents(block)
-        if extent.entry not in self._left:  # the file became bad, and its part was removed
+        if self._left[extent.entry] == WHOLE:  # the file became bad, and its part was removed
             return self._settle(block, good=True)
         with contextlib.suppress(FileNotFoundError):  # removed a moment ago
             total = self._staging.new_sum()
@@ -315,7 +316,7 @@ class Store:
         return extent.length == entry.size and entry.segments is None
 
     def _write_whole(self, number: int, data: memoryview) -> None:
-        if number not in self._left:
+        if self._left[number] == WHOLE:
             return
         entry = self._entries[number]
         mode = self._publisher.mode_for_now(number)
@@ -332,7 +333,7 @@ class Store:
 
     def _open_part(self, number: int) -> int:
         """Open a file's part for writing; -1 for a file that is here already or is bad."""
-        if number not in self._left:
+        if self._left[number] == WHOLE:
             return -1
         entry = self._entries[number]
         part = self._staging.part(entry)
@@ -359,7 +360,8 @@ class Store:
         with self._lock:
             self.bad.update(bad)
             for number in bad:
-                if self._left.pop(number, None) is not None:
+                if self._left[number] != WHOLE:
+                    self._left[number] = WHOLE
                     self._staging.drop(self._entries[number])
 
     def _tick(self, extents: Sequence[Extent], checksum: int) -> None:
@@ -367,13 +369,13 @@ class Store:
         whole = []
         with self._lock:
             for extent in extents:
-                left = self._left.get(extent.entry)
-                if left is None:
+                left = self._left[extent.entry]
+                if left == WHOLE:
                     continue
                 self._left[extent.entry] = left - extent.length
                 entry = self._entries[extent.entry]
                 if left == extent.length:
-                    del self._left[extent.entry]
+                    self._left[extent.entry] = WHOLE
                     ready = len(extents) > 1 and self._is_whole(extent)
                     whole.append((extent.entry, self._part(extent, ready), ready))
                 elif len(extents) == 1 and entry.size >= LEAST_RESUMED:

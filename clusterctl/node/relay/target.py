@@ -10,8 +10,8 @@ from typing import Any
 from clusterctl.node.relay.base import Relay
 from clusterctl.node.relay.destination import Destination
 from clusterctl.node.relay.layout import Layout
-from clusterctl.node.relay.manifest import decode
 from clusterctl.node.relay.messages import Begin, Done, Lost, Order, Progress, PullFrom
+from clusterctl.node.relay.parts import Incoming
 from clusterctl.node.relay.pull import AGAIN_S, Caller, Puller, Upstream, fetch_manifest
 from clusterctl.node.relay.store import Store
 from clusterctl.node.relay.wire import PeerError
@@ -68,12 +68,13 @@ class TargetRelay(Relay):
         self._upstream: Upstream | None = None
         self._told: dict[tuple[int, str], float] = {}
         self._begin = Begin()
-        self._has_manifest = False
+        self._manifest = Incoming("", self.server.manifest)
         self._prepared = threading.Event()
 
     def obey(self, order: Order) -> None:
         if isinstance(order, Begin):
             self._begin = order
+            self._manifest = Incoming(order.digest, self.server.manifest)
         elif isinstance(order, PullFrom):
             self._pull_from(order)
 
@@ -89,22 +90,19 @@ class TargetRelay(Relay):
             self.guarded(self._get_manifest, self.caller, upstream)
 
     def _get_manifest(self, caller: Caller, upstream: Upstream) -> None:
-        while caller.current == upstream and not self._has_manifest:
+        # The thread of a previous upstream may still get parts at the same time.
+        while caller.current == upstream and not self._manifest.is_whole:
             try:
-                blob = fetch_manifest(caller, upstream, self._begin.digest)
+                has_last = fetch_manifest(caller, upstream, self._manifest)
             except PeerError as error:
                 self._lost(upstream, error)
                 time.sleep(AGAIN_S)
                 continue
-            # The thread of a previous upstream may have got it at the same time.
-            with self._lock:
-                mine, self._has_manifest = not self._has_manifest, True
-            if mine:
-                self._prepare(blob)
+            if has_last:
+                self._prepare()
 
-    def _prepare(self, blob: bytes) -> None:
-        self.server.have_manifest(blob)
-        self.emit(self.target.prepare(decode(blob), self._begin))
+    def _prepare(self) -> None:
+        self.emit(self.target.prepare(self._manifest.entries, self._begin))
         if self.config.get("dry_run"):
             return
         store = self.target.store

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import base64
 import errno
+import heapq
 import json
 import os
 import stat
 import threading
 import time
 import zlib
+from collections import Counter
 from typing import Any
 
 from clusterctl.node.relay import hashing
 from clusterctl.node.relay.base import Failure, Relay
 from clusterctl.node.relay.compare import destination
-from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, Entry, digest_of, encode, sort_key
+from clusterctl.node.relay.entries import Entries
+from clusterctl.node.relay.manifest import (
+    FILE,
+    FOLDER,
+    LINK,
+    Entry,
+    as_stream,
+    digest_of,
+    encode,
+    position_key,
+)
 from clusterctl.node.relay.manifest import text_of as text
 from clusterctl.node.relay.messages import GetPiece, Looked, Order, Piece, Progress
 from clusterctl.node.relay.scan import LeftOut, scan
@@ -30,11 +42,6 @@ ATTEMPTS = 3
 MOST_PROBLEMS = 10_000
 # Bytes of an answer to GetPiece.
 PIECE = 256 << 10
-
-
-def position_key(path: bytes) -> bytes:
-    """Return the sort key of a path, by which the verified path itself comes first."""
-    return b"" if path == b"." else sort_key(path)
 
 
 class VerifyRelay(Relay):
@@ -53,7 +60,7 @@ class VerifyRelay(Relay):
         began = time.monotonic()
         path = destination(self.config["path"], os.path.expanduser("~"))
         counts, entries, problems = self._look(path)
-        manifest = encode(entries)
+        manifest = as_stream(encode(entries))
         told = json.dumps(problems[:MOST_PROBLEMS]).encode()
         self._blobs = {"manifest": manifest, "problems": zlib.compress(told)}
         self.emit(
@@ -74,7 +81,7 @@ class VerifyRelay(Relay):
     def figures(self) -> Progress:
         return Progress(files=self._files, bytes=self._bytes)
 
-    def _look(self, path: bytes) -> tuple[dict[str, int], list[Entry], list[tuple[str, str, str]]]:
+    def _look(self, path: bytes) -> tuple[dict[str, int], Entries, list[tuple[str, str, str]]]:
         """Return counts, the manifest's entries and the problems (path, kind, reason).
 
         Raises Failure, OSError.
@@ -86,22 +93,22 @@ class VerifyRelay(Relay):
         root = os.path.realpath(path) + (b"/" if stat.S_ISDIR(status.st_mode) else b"")
         found = scan([root], None, b"")
         if not root.endswith(b"/"):
-            found = found._replace(entries=[one._replace(path=b".") for one in found.entries])
-        kinds = [entry.kind for entry in found.entries]
+            renamed = (one._replace(path=b".") for one in found.entries)
+            found = found._replace(entries=Entries(renamed))
+        kinds = Counter(entry.kind for entry in found.entries)
         counts = {
-            "files": kinds.count(FILE),
-            "folders": kinds.count(FOLDER),
-            "links": kinds.count(LINK),
+            "files": kinds[FILE],
+            "folders": kinds[FOLDER],
+            "links": kinds[LINK],
             "others": sum(not one.errno for one in found.left_out),
             "bytes": sum(entry.size for entry in found.entries),
         }
         problems: list[tuple[str, str, str]] = []
         unread = {_below(root, one.path): one for one in found.left_out if one.errno}
-        entries = []
-        items = zip(found.entries, found.paths)
+        entries, unknown = Entries(), []
+        items = zip(found.entries, found.places.all())
         run = hashing.side_by_side if self.config.get("content") else map
-        checked = run(self._checked, items)
-        for entry, found_wrong in checked:
+        for entry, found_wrong in run(self._checked, items):
             closed = unread.pop(entry.path, None)  # a folder that cannot be listed
             trouble = _trouble(closed) if closed else found_wrong
             if trouble:
@@ -114,8 +121,10 @@ class VerifyRelay(Relay):
             trouble = _trouble(left_out)
             problems.append((text(name), *trouble))
             if trouble[0] != "vanished":
-                entries.append(Entry(name, UNKNOWN, 0, 0, NOT_READ))
-        entries.sort(key=lambda entry: position_key(entry.path))
+                unknown.append(Entry(name, UNKNOWN, 0, 0, NOT_READ))
+        if unknown:
+            unknown.sort(key=_position)
+            entries = Entries(heapq.merge(entries, unknown, key=_position))
         return counts, entries, sorted(problems)
 
     def _checked(self, item: tuple[Entry, bytes]) -> tuple[Entry, tuple[str, str] | None]:
@@ -154,6 +163,10 @@ class VerifyRelay(Relay):
     def _read(self, size: int) -> None:
         with self._lock:
             self._bytes += size
+
+
+def _position(entry: Entry) -> bytes:
+    return position_key(entry.path)
 
 
 def _trouble(left_out: LeftOut) -> tuple[str, str]:

@@ -98,7 +98,7 @@ class WebFile(Job):
         part = staging.part(entry)
         self._pull(part, entry.size)
         if not self._mtime:
-            self.target.entries[number] = entry._replace(mtime_ns=time.time_ns())
+            self.target.entries.set_time(number, time.time_ns())
         self.put(number, part)
 
     def _look(self) -> tuple[int, int, str]:

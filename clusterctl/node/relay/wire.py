@@ -3,7 +3,8 @@
 Both sides prove that they know the transfer's secret, by an HMAC over the other's nonce. Peers that
 cannot are not answered. Then the caller sends requests (REQUEST), one after another, and gets
 
-    MANIFEST    LENGTH (MISSING: not here yet), then so many bytes
+    MANIFEST n  for its head (n = 0) and its parts (1, 2 …), from n on: LENGTH (MISSING: not here
+                yet, and the same again), then so many bytes
     BLOCK n     LENGTH (MISSING: not here), the bytes, TRAILER, `bad` times a NUMBER
     WATCH       a RANGE of blocks that are here, repeatedly as they come; (0, 0) each second
     CONFIRM n   nothing: block n, which came over this connection, has the right checksum
@@ -38,7 +39,7 @@ from clusterctl.node.relay.activity import ACTIVITY
 MAGIC = b"clusterctl-copy 1\n"
 NONCE_BYTES = 32
 MAC_BYTES = 32
-REQUEST = struct.Struct(">BI")  # kind, number of a block or 0
+REQUEST = struct.Struct(">BI")  # kind, number of a block or part, or 0
 LENGTH = struct.Struct(">I")
 TRAILER = struct.Struct(">QI")  # checksum of the block's bytes, number of bad entries
 NUMBER = struct.Struct(">I")  # of an entry

@@ -25,7 +25,7 @@ from clusterctl.jobs.processes import (
     list_processes,
     parse_processes,
 )
-from clusterctl.node.jobs.processes import Process, job_processes
+from clusterctl.node.jobs.processes import Process, Session, job_processes
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
 
@@ -92,12 +92,16 @@ def test_a_command_is_shown_on_one_line(argv, shown):
     assert process.command == shown
 
 
+SESSIONS = ["--session=a", "--session=b"]
+
+
 @pytest.mark.parametrize(
     ("query", "arguments"),
     [
         (ProcessQuery(), ["list"]),
         (ProcessQuery(all_python=True), ["list", "--all-python"]),
         (ProcessQuery("j", True), ["list", "--all-python", "--job", "j"]),
+        (ProcessQuery("j", sessions=frozenset("ba")), ["list", "--job", "j", *SESSIONS]),
     ],
 )
 def test_arguments(query, arguments):
@@ -169,6 +173,61 @@ def test_which_are_of_one_job():
     ]
 
 
+TITLE = {b"ray::train_epoch()": b"", b"": b""}  # what setproctitle leaves of an environment
+USERS = {b"HOME": b"/home/ubuntu"}
+OTHER = {**USERS, b"CLUSTERCTL_JOB": b"other"}
+
+
+def one(pid, session, environ, name="python3", ppid=1):
+    return Process(pid, ppid, name, [name], environ, session=session)
+
+
+ORPHAN = one(9, 5, TITLE)
+
+
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [
+        # The runner of the job leads the session: what is in it is the job's.
+        ([one(5, 5, {**USERS, **JOB}, "sh")], {5, 9}),
+        ([one(5, 5, {**USERS, **JOB}, "sh"), one(7, 5, USERS, "nohup")], {5, 7, 9}),
+        ([one(5, 5, {**USERS, **JOB}, "sh"), one(7, 5, OTHER)], {5, 9}),
+        # Its leader has ended, and another process of the job is left.
+        ([one(7, 5, {**USERS, **JOB})], {7, 9}),
+        ([one(5, 5, {}, "prted"), one(7, 5, {**USERS, **JOB}, ppid=5)], {5, 7, 9}),
+        # Sessions of the user, in which the variable was set by hand.
+        ([one(5, 5, USERS, "bash"), one(7, 5, {**USERS, **JOB})], {7}),
+        ([one(6, 5, USERS, "vim"), one(7, 5, {**USERS, **JOB})], {7}),
+        # The number of the session, but of another job or of nobody's.
+        ([one(5, 5, OTHER, "sh")], set()),
+        ([one(5, 5, USERS, "bash")], set()),
+        ([], set()),
+        # A process that has left the job's session, and one in a session of another user's.
+        ([one(4, 4, {**USERS, **JOB}, "sh")], {4}),
+    ],
+)
+def test_what_has_written_over_its_environment_is_found_by_its_session(others, found):
+    processes = {process.pid: process for process in [*others, ORPHAN]}
+    assert {process.pid for process in job_processes(processes, 99, "j")} == found
+
+
+def test_a_session_that_was_seen_before_is_the_jobs():
+    left = {7: one(7, 5, USERS), 9: ORPHAN, 10: one(10, 10, TITLE), 11: one(11, 5, OTHER)}
+    assert job_processes(left, 99, "j") == []
+    assert [process.pid for process in job_processes(left, 99, "j", sessions={5})] == [7, 9]
+
+
+def test_the_number_of_a_session_that_a_shell_of_the_user_has_got():
+    """Process IDs come again. A leader that started at another time leads another session."""
+    seen = Session("boot", 5, 1234)
+    assert Session.of_text(str(seen)) == seen
+    assert seen.is_still(None)
+    assert seen.is_still(Process(5, 1, "sh", [], {}, started_ticks=1234))
+    assert not seen.is_still(Process(5, 1, "bash", [], {}, started_ticks=5678))
+    # Where its leader had ended already, a leader of that number is a new one.
+    assert not Session("boot", 5, 0).is_still(Process(5, 1, "bash", [], {}, started_ticks=1234))
+
+
 @pytest.fixture
 def node(tmp_path):
     return LocalNode(tmp_path)
@@ -235,6 +294,62 @@ def test_children_without_the_mark_are_found(node, spawn, job):
     assert (roles.pop(parent.pid), list(roles.values())) == ("job", ["child"]), found
     ended = only(end_processes(node, [HEAD], ProcessQuery(job)))
     assert {process.ended for process in ended} == {"terminated"}
+
+
+# Leads a session, as a job's runner does. Its child starts a program that writes over its whole
+# environment, as setproctitle does, then a bystander, and then ends itself.
+TITLED = """
+import ctypes, time
+fields = open("/proc/self/stat").read().rpartition(")")[2].split()
+begin, end = int(fields[47]), int(fields[48])
+ctypes.memset(begin, 0, end - begin)
+open("titled", "w").write("1")
+time.sleep(100)
+"""
+RUNNER = """
+import os, subprocess, sys, time
+os.setsid()
+if not os.fork():
+    subprocess.Popen([sys.executable, "-c", open("titled.py").read()])
+    os._exit(0)
+os.wait()
+while not os.path.exists("titled"):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_an_orphan_without_its_environment_ends_with_its_job(
+    node, spawn, job, tmp_path, monkeypatch, has_ended
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "titled.py").write_text(TITLED)
+    runner = spawn(RUNNER + WAIT)
+    found = only(list_processes(node, [HEAD], ProcessQuery(job)))
+    [orphan] = [process.pid for process in found if process.pid != runner.pid]
+    assert not any(Path(f"/proc/{orphan}/environ").read_bytes())
+    query = ProcessQuery(job)
+    if has_ended:  # as after `cancel` has told the runner to end
+        query = query.after(found)
+        runner.kill()
+        runner.wait()
+    ended = only(end_processes(node, [HEAD], query))
+    assert {process.pid for process in ended} == {orphan, *([] if has_ended else [runner.pid])}
+    assert {process.ended for process in ended} == {"terminated"}
+    assert only(list_processes(node, [HEAD], query)) == ()
+
+
+def test_the_users_own_program_in_the_session_of_a_process_with_the_variable(node, spawn, job):
+    """Neither this test, nor what else is in the session of the user's shell, is the job's."""
+    bystander = subprocess.Popen(["sleep", "100"])
+    try:
+        rank = spawn(WAIT)
+        ended = only(end_processes(node, [HEAD], ProcessQuery(job)))
+        assert [process.pid for process in ended] == [rank.pid]
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
 
 
 def test_ended_by_term_or_by_force(node, spawn, job):

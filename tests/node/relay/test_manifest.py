@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 import zlib
+from random import Random
 
 import pytest
 
+from clusterctl.node.relay import manifest
+from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.layout import Layout
-from clusterctl.node.relay.manifest import BadManifest, Entry, decode, digest_of, encode
+from clusterctl.node.relay.manifest import BadManifest, Entry, as_stream, encode, head_of, read
 
 ENTRIES = [
     Entry(b".", "d", 0o755, 1),
@@ -20,11 +23,94 @@ ENTRIES = [
 ]
 
 
+def decode(parts):
+    return list(manifest.decode(parts))
+
+
 def test_a_manifest_is_read_back_unchanged():
     assert decode(encode(ENTRIES)) == ENTRIES
-    assert encode(ENTRIES) == encode(list(ENTRIES))
-    assert digest_of(encode(ENTRIES)) != digest_of(encode(ENTRIES[1:]))
+    assert list(encode(ENTRIES)) == list(encode(Entries(ENTRIES)))
+    assert head_of(encode(ENTRIES)) != head_of(encode(ENTRIES[1:]))
     assert decode(encode([])) == []
+
+
+def a_name(random):
+    size = random.choice([1, 2, 3, 255])
+    letters = [b"a", b"b", b".", b"-", b"\n", b"\\", b'"', b"\xff", b"\x01", "ü⚙".encode()]
+    name = b"".join(random.choice(letters) for _ in range(size))[:255]
+    return b"x" if name in (b".", b"..") else name
+
+
+def a_tree(random):
+    """Return the entries of a random tree in the manifest's order."""
+    folders, found = [b""], {}
+    for _ in range(random.choice([0, 1, 5, 60])):
+        path = random.choice(folders) + a_name(random)
+        if path in found or path + b"/" in folders:
+            continue
+        kind = random.choice("ffdl")
+        size, segments = (
+            random.choice([0, 1, 1 << 16, 1 << 40, 1 << 70]) if kind == "f" else 0,
+            None,
+        )
+        if size >= 1 << 16 and random.random() < 0.3:
+            segments = ((0, 4), (50, random.randrange(1, 60))) if random.random() < 0.7 else ()
+        mtime_ns = random.choice([0, -1, 1, 1 << 62, -(1 << 63), 1 << 63, 1 << 64])
+        found[path] = Entry(
+            path,
+            kind,
+            random.randrange(0o10000),
+            mtime_ns,
+            size,
+            a_name(random) if kind == "l" else b"",
+            segments,
+            random.choice([b"", random.randbytes(32), bytes(32)]) if kind == "f" else b"",
+            random.choice([0, 1 << 62, 1 << 63]) if size >= 1 << 16 else 0,
+        )
+        if kind == "d":
+            folders.append(path + b"/")
+    root = [Entry(b".", "d", 0o755, 1)] * random.choice([0, 1])
+    return root + sorted(found.values(), key=lambda entry: manifest.sort_key(entry.path))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+def test_any_tree_is_read_back_unchanged(monkeypatch, rows):
+    monkeypatch.setattr(manifest, "ROWS", rows)
+    for seed in range(60):
+        random = Random(seed)
+        tree = a_tree(random)
+        table, parts = Entries(tree), list(encode(tree))
+        assert list(table) == tree
+        assert [table[n] for n in range(len(tree))] == table[:] == tree
+        assert [table.path(n) for n in range(len(tree))] == [entry.path for entry in tree]
+        folders = [n for n, entry in enumerate(tree) if entry.kind == "d"]
+        assert list(table.of_kind("d")) == folders
+        assert list(encode(table)) == parts
+        assert decode(parts) == tree
+        stream, at = as_stream(parts), random.randrange(1, 50)
+        pieces = [stream[n : n + at] for n in range(0, len(stream), at)]
+        assert list(read(pieces)) == tree
+        cut = random.randrange(len(stream))
+        with pytest.raises(BadManifest):
+            list(read([stream[:cut]]))
+
+
+def test_a_part_ends_before_it_is_large():
+    long = [Entry(b"%07d" % n + b"\xff" * 60_000, "f", 0o644, 1) for n in range(40)]
+    torn = Entry(b"z", "f", 0o644, 1, 10**15, segments=tuple((n * 10**10, 1) for n in range(10**5)))
+    parts = list(encode([*long, torn, torn._replace(path=b"zz")]))
+    assert max(len(zlib.decompress(part)) for part in parts) <= manifest.MOST_BYTES
+    assert decode(parts) == [*long, torn, torn._replace(path=b"zz")]
+
+
+def test_a_part_that_inflates_to_too_much():
+    with pytest.raises(BadManifest, match="a part is too large"):
+        decode([zlib.compress(b"[" + b" " * (9 << 20) + b"]")])
+
+
+def test_what_follows_the_end_is_refused():
+    with pytest.raises(BadManifest, match="something follows its end"):
+        list(read([as_stream(encode(ENTRIES)) * 2]))
 
 
 @pytest.mark.parametrize(
@@ -92,13 +178,25 @@ def row(**changed):
 )
 def test_invalid_entries_are_refused(bad):
     with pytest.raises(BadManifest):
-        decode(zlib.compress(json.dumps([bad]).encode() + b"\n"))
+        decode([zlib.compress(json.dumps([bad]).encode())])
 
 
-@pytest.mark.parametrize("blob", [b"", b"x", encode(ENTRIES)[:-1], zlib.compress(b"{")])
-def test_invalid_bytes_are_refused(blob):
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"x",
+        next(encode(ENTRIES))[:-1],
+        next(encode(ENTRIES)) + b"x",
+        zlib.compress(b"{"),
+        zlib.compress(b'[["x","f",1,1,Infinity]]'),
+        zlib.compress(b"[" * 100_000),
+        zlib.compress(b"{}"),
+        zlib.compress(b"7"),
+    ],
+)
+def test_invalid_bytes_are_refused(part):
     with pytest.raises(BadManifest):
-        decode(blob)
+        decode([part])
 
 
 @pytest.mark.parametrize("block_bytes", [1, 3, 8, 20, 23, 24, 1000])

@@ -23,6 +23,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterctl.node.relay.blocks import BlockSet
+from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.hashing import Crc32, Gmac, digests_of_files
 from clusterctl.node.relay.layout import Layout
 from clusterctl.node.relay.manifest import Entry, decode, encode
@@ -207,22 +208,22 @@ class World:
         found = scan(sources, None, b"/")
         entries = found.entries
         if checksum:
-            digests = digests_of_files(found.paths)
+            digests = digests_of_files(found.places.all())
             entries = [
                 e._replace(digest=d) if e.kind == "f" else e for e, d in zip(entries, digests)
             ]
-        blob = encode(entries)
+        parts = list(encode(entries))
         layout = Layout(entries, BLOCK)
         stamps = [entry.changed_ns for entry in entries]
         # A copy may resume one that used the other kind of checksum.
         gmac = self.random.random() < 0.5
         kind = Gmac if gmac else Crc32
-        origin = Source(entries, found.paths.__getitem__, stamps.__getitem__, layout, Waits(), kind)
+        origin = Source(entries, found.places.getter(), stamps.__getitem__, layout, Waits(), kind)
         targets = []
         for node in self.nodes:
             target = PulledDestination({"destination": str(node), "checksum": checksum}, Waits())
             try:
-                target.prepare(decode(blob), Begin(BLOCK, gmac=gmac))
+                target.prepare(Entries(decode(parts)), Begin(BLOCK, gmac=gmac))
             except Busy:
                 raise AssertionError("the one before still holds it") from None
             targets.append(target)

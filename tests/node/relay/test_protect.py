@@ -9,6 +9,7 @@ import pytest
 
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.destination import Destination
+from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.manifest import decode, encode
 from clusterctl.node.relay.messages import Begin
 from clusterctl.node.relay.scan import scan
@@ -47,7 +48,7 @@ def test_delete_never_takes_the_way_to_log_in(tmp_path, monkeypatch, seed):
     monkeypatch.setenv("HOME", str(home))
     before = tree(tmp_path / "homes")
     target = Destination({"destination": to, "delete": True}, Waits())
-    entries = decode(encode(scan([os.fsencode(source) + b"/"], None, b"/").entries))
+    entries = Entries(decode(encode(scan([os.fsencode(source) + b"/"], None, b"/").entries)))
     entries = [one._replace(size=0) if one.kind == "f" else one for one in entries]
     try:
         target.prepare(entries, Begin())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.manifest import decode, encode
 from clusterctl.node.relay.scan import STAGING, scan
 from clusterctl.node.relay.staging import Staging
@@ -237,7 +238,7 @@ def test_a_part_that_has_its_read_only_mode_already_is_gone_on_with(relays, tmp_
         (data / name).chmod(0o444)
     interrupted(relays, data, to, HOW["SIGKILL"], user=NOBODY)
     (to / "empty").unlink()
-    for entry in decode(encode(scan([os.fsencode(data) + b"/"], None, b"/").entries)):
+    for entry in Entries(decode(encode(scan([os.fsencode(data) + b"/"], None, b"/").entries))):
         if entry.kind == "f":
             name = Path(os.fsdecode(Staging(os.fsencode(tmp_path)).part(entry))).name
             part = to / os.fsdecode(STAGING) / name

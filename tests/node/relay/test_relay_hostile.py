@@ -122,15 +122,18 @@ def test_noise_from_strangers_does_not_harm(relays, data, tmp_path, seed):
 
 
 def manifest_of(source):
+    """Return the head of its manifest, and the parts."""
     link = dial(source.address, source.port, GOOD, None)
     link.send(REQUEST.pack(MANIFEST, 0))
-    blob = link.read(LENGTH.unpack(link.read(LENGTH.size))[0])
+    blobs = [link.read(LENGTH.unpack(link.read(LENGTH.size))[0])]
+    for _ in range(len(blobs[0]) // 32):
+        blobs.append(link.read(LENGTH.unpack(link.read(LENGTH.size))[0]))
     link.close()
-    return blob
+    return blobs
 
 
 def begun(source):
-    digest = digest_of(manifest_of(source))
+    digest = digest_of(manifest_of(source)[0])
     return {"block_bytes": 1 << 16, "streams": 3, "digest": digest, "single": False}
 
 
@@ -182,8 +185,8 @@ def _tcp_pair():
 class Liar:
     """An upstream with the secret and a manifest. It answers BLOCK as the test says."""
 
-    def __init__(self, blob, answer, blocks, closes=True):
-        self.blob, self.answer, self.blocks, self.closes = blob, answer, blocks, closes
+    def __init__(self, blobs, answer, blocks, closes=True):
+        self.blobs, self.answer, self.blocks, self.closes = blobs, answer, blocks, closes
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.address, self.port = self.listening.getsockname()
         threading.Thread(target=self.accept, daemon=True).start()
@@ -200,7 +203,8 @@ class Liar:
             while True:
                 what, block = REQUEST.unpack(link.read(REQUEST.size))
                 if what == MANIFEST:
-                    link.send(LENGTH.pack(len(self.blob)) + self.blob)
+                    for blob in self.blobs[block:]:
+                        link.send(LENGTH.pack(len(blob)) + blob)
                 elif what == WATCH:
                     link.send(RANGE.pack(0, self.blocks))
                 elif what == BLOCK:
@@ -314,14 +318,72 @@ def test_damage_that_a_node_has_passed_on_unseen_is_mended_on_both(relays, data,
     "blob",
     [b"", b"garbage", zlib.compress(b"[]\n"), zlib.compress(b'["../x","f",420,1,1]\n')],
 )
-def test_a_manifest_that_is_not_the_one(relays, data, tmp_path, blob):
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_manifest_that_is_not_the_one(relays, data, tmp_path, blob, number):
     source = serving(relays, data)
     target = relays.target(tmp_path / "to")
     target.tell("begin", **begun(source))
-    target.pull_from(Liar(blob, bytes, 1), "liar")
-    assert target.expect("lost")["kind"] == "corrupt"
+    target.pull_from(Liar([*manifest_of(source)[:number], blob], bytes, 1), "liar")
+    lost = target.expect("lost")
+    assert (lost["kind"], lost["why"]) == ("corrupt", "its manifest is not this transfer's")
+    assert not (tmp_path / "to").exists()
     target.pull_from(source)
     target.expect("done")
+
+
+class Cutter(Liar):
+    """It cuts the connection in the middle of a part, and then goes on to do so."""
+
+    def __init__(self, blobs, number):
+        self.number, self.requests = number, []
+        super().__init__(blobs, bytes, 1)
+
+    def serve(self, link):
+        with contextlib.suppress(OSError, PeerError):
+            admit(link, GOOD, None)
+            _, first = REQUEST.unpack(link.read(REQUEST.size))
+            self.requests.append(first)
+            for blob in self.blobs[first : self.number]:
+                link.send(LENGTH.pack(len(blob)) + blob)
+            half = self.blobs[self.number]
+            link.send(LENGTH.pack(len(half)) + half[: len(half) // 2])
+            link.close()
+
+
+def test_a_manifest_that_is_cut_goes_on_with_the_part_that_was_cut(relays, tmp_path):
+    root = tmp_path / "data"
+    make(root, {b"%d/%s" % (n, b"x" * 200): b"" for n in range(1500)})
+    source = serving(relays, root)
+    blobs = manifest_of(source)
+    assert len(blobs) > 3
+    target = relays.target(tmp_path / "to")
+    target.tell("begin", **begun(source))
+    cutter = Cutter(blobs, 2)
+    target.pull_from(cutter, "cutter")
+    lost = target.expect("lost")
+    assert (lost["upstream"], lost["kind"]) == ("cutter", "closed")
+    assert (cutter.requests[0], {*cutter.requests[1:]}) == (0, {2})  # what has come is kept
+    assert not (tmp_path / "to").exists()
+    target.pull_from(source)
+    target.expect("done")
+    assert tree(tmp_path / "to") == tree(root)
+
+
+@pytest.mark.parametrize("length", [MISSING - 1, (8 << 20) + 1])
+def test_a_part_of_a_manifest_that_takes_too_much_memory(relays, data, tmp_path, length):
+    source = serving(relays, data)
+    head = manifest_of(source)[0]
+
+    class Huge(Liar):
+        def serve(self, link):
+            with contextlib.suppress(OSError, PeerError):
+                admit(link, GOOD, None)
+                link.send(LENGTH.pack(len(head)) + head + LENGTH.pack(length))
+
+    target = relays.target(tmp_path / "to")
+    target.tell("begin", **begun(source))
+    target.pull_from(Huge([], bytes, 1), "liar")
+    assert target.expect("lost")["why"] == "a part of its manifest is too large"
 
 
 def test_another_upstream_half_way(relays, data, tmp_path):

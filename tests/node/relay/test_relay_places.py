@@ -13,6 +13,7 @@ import pytest
 from clusterctl.node.relay import protect
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.destination import Destination
+from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.manifest import decode, encode
 from clusterctl.node.relay.messages import Begin
 from clusterctl.node.relay.protect import mount_points, protected, reason_not_to_delete_in
@@ -272,7 +273,7 @@ def test_delete_empties_no_disk_that_is_mounted_in_the_destination(
         lambda: {b"/", os.fsencode(to / "shared")},
     )
     target = Destination({"destination": str(to), "delete": True}, Waits())
-    entries = decode(encode(scan([os.fsencode(data) + b"/"], None, b"/").entries))
+    entries = Entries(decode(encode(scan([os.fsencode(data) + b"/"], None, b"/").entries)))
     with pytest.raises(Failure, match=r"shared is a mount point, and --delete would empty it"):
         target.prepare(entries, Begin())
     target.leave()

@@ -14,6 +14,7 @@ import pytest
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.destination import Destination
 from clusterctl.node.relay.disks import other_disks
+from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.hashing import digests_of_files
 from clusterctl.node.relay.manifest import decode, encode
 from clusterctl.node.relay.messages import Begin
@@ -39,7 +40,7 @@ def staging_in(folder):
 
 
 def entries_of(folder):
-    return decode(encode(scan([os.fsencode(folder) + b"/"], None, b"/").entries))
+    return Entries(decode(encode(scan([os.fsencode(folder) + b"/"], None, b"/").entries)))
 
 
 def modes_and_contents(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import pytest
 
 from clusterctl.node.relay.compare import compare, destination, place
+from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.hashing import digests_of_files
 from clusterctl.node.relay.manifest import Entry
 from clusterctl.node.relay.scan import SourceError, endangered, few_segments, scan, segments_of
@@ -151,11 +153,16 @@ def test_where_dst_is(text, path):
 def test_a_file_gets_the_name_of_dst_unless_that_is_a_folder(tmp_path):
     entry = Entry(b"a", "f", 0, 0)
     base = os.fsencode(tmp_path)
-    assert place(base + b"/new", True, [entry]) == (base, [entry._replace(path=b"new")])
-    assert place(base + b"/new/", True, [entry]) == (base + b"/new", [entry])
-    assert place(base, True, [entry]) == (base, [entry])
-    assert place(base + b"/new", False, [entry]) == (base + b"/new", [entry])
-    assert place(b"/", False, [entry]) == (b"/", [entry])
+
+    def placed(dst, single):
+        root, entries = place(dst, single, Entries([entry]))
+        return root, list(entries)
+
+    assert placed(base + b"/new", True) == (base, [entry._replace(path=b"new")])
+    assert placed(base + b"/new/", True) == (base + b"/new", [entry])
+    assert placed(base, True) == (base, [entry])
+    assert placed(base + b"/new", False) == (base + b"/new", [entry])
+    assert placed(b"/", False) == (b"/", [entry])
 
 
 SECOND = 10**9
@@ -175,8 +182,9 @@ def test_times(tmp_path, here_ns, there_ns, missing):
     (tmp_path / "x").write_bytes(b"x")
     os.utime(tmp_path / "x", ns=(here_ns, here_ns))
     mode = (tmp_path / "x").stat().st_mode & 0o7777
-    plan = compare(os.fsencode(tmp_path), [Entry(b"x", "f", mode, there_ns, 1)], False, False)
-    assert plan.missing == ([0] if missing else [])
+    entries = Entries([Entry(b"x", "f", mode, there_ns, 1)])
+    plan = compare(os.fsencode(tmp_path), entries, False, False)
+    assert list(plan.missing) == ([0] if missing else [])
 
 
 def test_data_that_a_file_has_got_since_is_not_counted(tmp_path):
@@ -189,13 +197,14 @@ def test_data_that_a_file_has_got_since_is_not_counted(tmp_path):
 
 def test_what_the_source_could_not_read_is_not_taken_for_the_same(tmp_path):
     (tmp_path / "x").write_bytes(b"x")
-    plan = compare(os.fsencode(tmp_path), [Entry(b"x", "f", 0o644, 0, 1)], True, False)
-    assert (plan.missing, plan.retouch) == ([0], [])
+    entries = Entries([Entry(b"x", "f", 0o644, 0, 1)])
+    plan = compare(os.fsencode(tmp_path), entries, True, False)
+    assert (list(plan.missing), list(plan.retouch)) == ([0], [])
 
 
 def test_a_folder_where_a_file_was_is_not_held_open(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
-    assert digests_of_files([os.fsencode(tmp_path)] * 3) == [b""] * 3
+    assert list(digests_of_files([os.fsencode(tmp_path)] * 3)) == [b""] * 3
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -216,3 +225,36 @@ def test_few_segments_lose_no_data_and_keep_the_largest_holes(seed):
     kept = sorted(b[0] - sum(a) for a, b in zip(few, few[1:]))
     assert kept == holes[len(holes) - len(kept) :]
     assert len(kept) == min(most - 1, len(holes))
+
+
+def test_what_is_extra_of_any_tree(tmp_path):
+    """Against the plain rule: what is in a folder that both have, and is no path of the source."""
+    names = ["a", "a-", "a.b", "b", "#", "é"]
+    for seed in range(30):
+        chance = random.Random(seed)
+        source, here = tmp_path / f"source{seed}", tmp_path / f"here{seed}"
+        for root in (source, here):
+            root.mkdir()
+            for _ in range(chance.randrange(12)):
+                path = root.joinpath(*chance.choices(names, k=chance.randrange(1, 4)))
+                with contextlib.suppress(OSError):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.mkdir() if chance.random() < 0.4 else path.write_bytes(b"")
+        entries = scan([os.fsencode(source) + b"/"], None, b"/").entries
+        plan = compare(os.fsencode(here), entries, False, True)
+        known = {os.fsdecode(entry.path): entry.kind for entry in entries}
+        shared = {n for n, kind in known.items() if kind == "d" and (here / n).is_dir()}
+        extra = set()
+        for path in sorted(here.rglob("*")):
+            name, above = str(path.relative_to(here)), str(path.parent.relative_to(here))
+            if above in extra or (above in shared and name not in known):
+                extra.add(name)
+        assert {os.fsdecode(path) for path in plan.extra} == extra
+        assert len(plan.extra) == len(extra)
+
+
+def test_names_that_are_not_in_order_are_not_taken_for_extra(tmp_path):
+    (tmp_path / "a").write_bytes(b"")
+    entries = Entries([Entry(b".", "d", 0o755, 0), Entry(b"b", "f", 0, 0), Entry(b"a", "f", 0, 0)])
+    with pytest.raises(ValueError, match="not sorted"):
+        compare(os.fsencode(tmp_path), entries, False, True)
