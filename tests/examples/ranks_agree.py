@@ -68,6 +68,7 @@ def main() -> None:
     )
     facts["told"] = what_differs()
     facts["sent_as_float16"] = sent_as_float16(images, labels)
+    facts["mean_of_large_float16"] = mean_of_large_float16()
     facts["overflow"] = overflow()
     if hvd.rank() == 0:
         print("FACTS " + json.dumps(facts), flush=True)
@@ -115,6 +116,17 @@ def sent_as_float16(images: Any, labels: Any) -> list[bool]:
         told.append(checksum(short) == checksum(trainer.momenta))
         told.append(len(set(everyones(checksum(trainer.momenta)))) == 1)
     return told
+
+
+def mean_of_large_float16() -> float:
+    """Return the mean of gradients that float16 can hold, and whose sum it cannot: 50,000 each."""
+    weight = tf.Variable(0.0)
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
+    trainer = Trainer(parse_args([*FLAGS, "--num_batches", "3", "--fp16_allreduce"]), model)
+    with tf.GradientTape() as tape:
+        loss = 50_000.0 * weight
+    tape = hvd.DistributedGradientTape(tape, **trainer.sending())
+    return float(tape.gradient(loss, weight))
 
 
 def overflow() -> list[Any]:

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from clusterctl.jobs.recipe import FAST
+
 from .conftest import IMAGENET, after
 
 # The timeout is for hangs: on a busy machine these tests take minutes.
@@ -37,6 +39,7 @@ def test_ranks_average_their_gradients(run_ranks):
         "rank 1 on ubuntu: no disk",
         "the processes differ: rank 0 on ubuntu: 4 files; rank 1 on ubuntu: 3 files",
     ]
+    assert facts["mean_of_large_float16"] == 50_000, "the sum of both is more than 65,504"
     check_overflow(facts["overflow"])
 
 
@@ -57,6 +60,21 @@ def check_overflow(steps):
         "Loss scale: 512, skipped steps: 1",
         "Loss scale: 1024, skipped steps: 1",
     )
+
+
+@pytest.mark.all
+def test_both_recipes_train_alike(run_ranks):
+    """At one batch, learning rate and float32, on two ranks, with a step that overflows."""
+    fast = (*FAST.flags, *FAST.gpu_flags)
+    result = run_ranks(2, HERE / "recipes_agree.py", IMAGENET, *fast)
+    assert result.returncode == 0, result.stderr
+    facts = after("FACTS", result.stdout)
+    assert facts["fused_update"] == [False, True]
+    assert "Compiled cluster using XLA" in result.stderr
+    assert facts["losses"] < 1e-3, "largest relative difference of a step's loss"
+    assert facts["weights"] < 2e-2, "norm of the difference, as a share of the way trained"
+    assert facts["scales"] == ["Loss scale: 512, skipped steps: 1"] * 2
+    assert facts["ranks_alike"]
 
 
 # Runs the trainer three times in one process, which imports TensorFlow once.

@@ -101,7 +101,10 @@ def start(args: argparse.Namespace) -> None:
             raise Problem(f"{hvd.local_size()} processes and {len(gpus)} GPUs on this node")
         # Horovod: one GPU for each process of a host.
         tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
-    # Convolutions are fastest with channels first on a GPU. On a CPU they need channels last.
+    # Channels first on GPUs, as in the original. Float16 convolutions are faster with channels last
+    # there, and TensorFlow's layout optimizer converts them (generic_layout_optimizer.cc: NVIDIA
+    # from compute capability 7.0 on, at least half of them in float16). On CPUs only channels last
+    # can be computed.
     tf.keras.backend.set_image_data_format("channels_first" if gpus else "channels_last")
     tf.config.threading.set_intra_op_parallelism_threads(args.intra_op_parallelism_threads)
     tf.config.threading.set_inter_op_parallelism_threads(args.inter_op_parallelism_threads)
@@ -110,16 +113,18 @@ def start(args: argparse.Namespace) -> None:
     if args.xla:
         tf.config.optimizer.set_jit("autoclustering")
     # Horovod: the processes of a node share its CPUs.
-    threads = input_threads(os.cpu_count() or 1, hvd.local_size())
+    spared = 0 if args.all_cpus else 2
+    threads = input_threads(os.cpu_count() or 1, hvd.local_size(), spared)
     args.num_parallel_calls = args.num_parallel_calls or threads
 
 
-def input_threads(cpus: int, processes: int) -> int:
+def input_threads(cpus: int, processes: int, spared: int) -> int:
     """Return how many threads prepare images for one of a node's `processes`.
 
-    They are the process's share of the node's CPUs, less two for the step and Horovod; at least 1.
+    They are the process's share of the node's CPUs, less `spared` for the step and Horovod; at
+    least 1.
     """
-    return max(1, cpus // processes - 2)
+    return max(1, cpus // processes - spared)
 
 
 def train(args: argparse.Namespace, log: Log) -> None:
