@@ -126,7 +126,8 @@ def mean_of_large_float16() -> float:
     with tf.GradientTape() as tape:
         loss = 50_000.0 * weight
     tape = hvd.DistributedGradientTape(tape, **trainer.sending())
-    return float(tape.gradient(loss, weight))
+    [mean] = tape.gradient(loss, [weight])
+    return float(mean)
 
 
 def overflow() -> list[Any]:

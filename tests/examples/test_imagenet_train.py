@@ -39,7 +39,8 @@ def test_ranks_average_their_gradients(run_ranks):
         "rank 1 on ubuntu: no disk",
         "the processes differ: rank 0 on ubuntu: 4 files; rank 1 on ubuntu: 3 files",
     ]
-    assert facts["mean_of_large_float16"] == 50_000, "the sum of both is more than 65,504"
+    # As float16 has it. The sum of both is more than its largest number, 65,504.
+    assert facts["mean_of_large_float16"] == 49_984
     check_overflow(facts["overflow"])
 
 
@@ -71,10 +72,10 @@ def test_both_recipes_train_alike(run_ranks):
     facts = after("FACTS", result.stdout)
     assert facts["fused_update"] == [False, True]
     assert "Compiled cluster using XLA" in result.stderr
-    assert facts["losses"] < 1e-3, "largest relative difference of a step's loss"
-    assert facts["weights"] < 2e-2, "norm of the difference, as a share of the way trained"
+    assert facts["losses"] < 1e-4, "largest relative difference of a step's loss"
+    assert facts["weights"] < 1e-3, "norm of the variables' difference, as a share of the way"
     assert facts["scales"] == ["Loss scale: 512, skipped steps: 1"] * 2
-    assert facts["ranks_alike"]
+    assert facts["ranks_alike"] == [True, True]
 
 
 # Runs the trainer three times in one process, which imports TensorFlow once.
