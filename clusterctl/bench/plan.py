@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.jobs.recipe import TUTORIAL
 
 SYNTHETIC, REAL = "synthetic", "real"
 # Each run empties this folder, so it is not imagenet_resnet, which may have a user's checkpoints.
@@ -47,6 +48,7 @@ class BenchSettings:
     synthetic: bool = True
     data_dir: str = ""
     preset: str = "auto"
+    recipe: str = TUTORIAL.name
     arguments: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     mpi_arguments: tuple[str, ...] = ()

@@ -455,6 +455,7 @@ def facts(benchmark: Benchmark) -> list[tuple[str, str]]:
         ("EFA", count(efas, "interface") if efas else "none"),
         ("image", about.get("images")),
         ("preset", sorted({str(run.job.get("preset")) for run in runs})),
+        ("recipe", benchmark.settings.recipe),
         ("batch of a GPU", f"{_batch_per_gpu(benchmark):g}" if runs else ""),
         ("an epoch", sorted({f"{run.images:,} images" for run in runs})),
         *versions(runs).items(),

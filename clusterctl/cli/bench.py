@@ -13,7 +13,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import preset_option
+from clusterctl.cli.params import preset_option, recipe_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count, format_duration
 
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     "--compare", "compared", multiple=True, metavar="DIR...", help="Put kept benchmarks beside."
 )
 @preset_option("As of train.")
+@recipe_option
 @click.option("-x", "variables", multiple=True, metavar="NAME[=VALUE]", help="As of train.")
 @click.option("--mpi-arg", "mpi_args", multiple=True, metavar="OPTION", help="As of train.")
 @click.option("--network", is_flag=True, help="Measure the network between the nodes, no GPUs.")
@@ -90,6 +91,7 @@ def bench(
     out: str | None,
     compared: tuple[str, ...],
     preset: str,
+    recipe: str | None,
     variables: tuple[str, ...],
     mpi_args: tuple[str, ...],
     network: bool,
@@ -145,6 +147,7 @@ def bench(
         synthetic=synthetic or not data_dir,
         data_dir=data_dir,
         preset=preset,
+        recipe=recipe or BenchSettings.recipe,
         arguments=arguments,
         # The value of a private variable must not get into the benchmark's files.
         variables=tuple(v.name if v.private else f"{v.name}={v.value}" for v in parsed),

@@ -18,6 +18,7 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import parse_indices, parse_nodes
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.domain.units import format_bytes, parse_bytes, parse_duration_s, parse_rate
+from clusterctl.jobs.recipe import RECIPES
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -42,6 +43,14 @@ def preset_option(text: str) -> Callable[[Any], Any]:
     """Return the option --preset, with `text` as its help."""
     choice = click.Choice(["auto", "gpu", "cpu"])
     return click.option("--preset", type=choice, default="auto", show_default=True, help=text)
+
+
+recipe_option = click.option(
+    "--recipe",
+    type=click.Choice(list(RECIPES)),
+    help="tutorial: the trainer's settings of the tutorial, the default; fast: those for speed "
+    "(docs/training.md#recipes).",
+)
 
 
 class Group(click.Group):

@@ -13,7 +13,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import Duration, Size, credentials_option, preset_option
+from clusterctl.cli.params import Duration, Size, credentials_option, preset_option, recipe_option
 from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
@@ -149,7 +149,10 @@ class TrainCommand(ClusterCommand):
     # Title and parameters of each group.
     GROUPS = (
         ("What is trained", "synthetic data_dir epochs more_aug no_eval clear resume script"),
-        ("How it runs", "launcher environment per_host preset variables mpi_args trace_steps"),
+        (
+            "How it runs",
+            "launcher environment per_host preset recipe variables mpi_args trace_steps",
+        ),
         (
             "A script-mode program (docs/script-mode.md)",
             "job_file channels input_mode hyperparameters model_dir credentials",
@@ -186,8 +189,8 @@ class TrainCommand(ClusterCommand):
 @click.option(
     "--more-aug",
     is_flag=True,
-    help="The tutorial's recipe for 128 GPUs and more: LARC. Its script warms up for 5 epochs; its "
-    "75.086 % on 256 GPUs came from 10: -- --warmup_epochs 10.",
+    help="LARC and more augmentation, as the tutorial for 128 GPUs and more. From there on the "
+    "warm-up is 10 epochs, below it 5.",
 )
 @click.option("--no-eval", is_flag=True, help="Do not evaluate on the head node afterwards.")
 @click.option("--clear", is_flag=True, help="Delete the checkpoints of an earlier run: start anew.")
@@ -256,6 +259,7 @@ class TrainCommand(ClusterCommand):
     "s3:// channels: with the nodes' instance profile, this machine's keys, or none."
 )
 @preset_option("Settings for GPUs or CPUs; auto: by the NVIDIA driver.")
+@recipe_option
 @click.option(
     "-x",
     "variables",
@@ -358,6 +362,7 @@ def train(
     model_dir: str | None,
     credentials: str,
     preset: str,
+    recipe: str | None,
     variables: tuple[str, ...],
     mpi_args: tuple[str, ...],
     trace_steps: str,
@@ -385,6 +390,7 @@ def train(
     clusterctl train demo 32 --synthetic
     clusterctl train demo 32 --data-dir '~/data/tf-imagenet' --detach
     clusterctl train demo 256 --more-aug --epochs 90
+    clusterctl train demo 32 --recipe fast
     clusterctl train demo 8 --synthetic -- --batch_size 128 --num_batches 200
     clusterctl train demo 32 -x NCCL_DEBUG=INFO --mpi-arg --report-bindings
     clusterctl train demo 256 --detach --watchdog 5m --watchdog-cancel
@@ -468,6 +474,7 @@ def train(
         trace_steps=trace_steps,
         source_dir=job.source_dir if job else None,
         environment=environment.rstrip("/") if environment else environment,
+        recipe=recipe,
         knobs=Knobs(
             fusion_threshold,
             cycle_time_s,
@@ -587,19 +594,23 @@ def _in_short(access: Access, plan: TrainingPlan) -> str:
     data = "synthetic data" if job.synthetic else job.run.data_dir if job.run else "data"
     what = str(plan.code or job.script_path or f"{TRAINER} on {data}")
     then = f", then an evaluation on {access.head.host}" if job.evaluation else ""
-    return f"{count(job.ranks, 'rank')} on {where}: {what} (preset {job.preset}){then}"
+    recipe = f", recipe {job.recipe.name}" if job.recipe else ""
+    return f"{count(job.ranks, 'rank')} on {where}: {what} (preset {job.preset}{recipe}){then}"
 
 
 def _show_plan(plan: TrainingPlan, as_json: bool) -> None:
     job = plan.job
     if as_json:
-        about = {"workdir": job.workdir, "preset": job.preset, "gpus": job.ranks}
+        recipe = {"recipe": job.recipe.as_data()} if job.recipe else {}
+        about = {"workdir": job.workdir, "preset": job.preset, "gpus": job.ranks, **recipe}
         found = [output.finding_data(finding) for finding in plan.findings]
         servers = {"tf_config": plan.tf_config} if plan.tf_config else {}
         output.data({**_lines(job), **about, **servers, "findings": found})
         return
     for line in job.lines:
         output.line(line)
+    if job.recipe:
+        output.line(f"# {job.recipe}")  # a comment, as the lines may be given to a shell
     if plan.tf_config:
         output.line(f"TF_CONFIG of the chief: {json.dumps(plan.tf_config)}")
 

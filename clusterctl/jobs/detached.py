@@ -62,7 +62,8 @@ class JobRecord:
     `model_dir` is where the model of a script-mode program is uploaded; empty if it stays on the
     head node, None for any other job. `metric_definitions` are those of a script-mode program.
     `usd_per_hour` is what the nodes cost together when the job began, `list_usd_per_hour` AWS's
-    price for their types on demand; None if unknown. `nodes` is the content of nodes.json; empty
+    price for their types on demand; None if unknown. `recipe` is the trainer's recipe
+    (recipe.JobRecipe.as_data), None for any other job. `nodes` is the content of nodes.json; empty
     unless the job was queried by its id. What does not apply is empty.
     """
 
@@ -97,6 +98,7 @@ class JobRecord:
     rebooted: bool = False
     model_dir: str | None = None
     metric_definitions: Mapping[str, str] = field(default_factory=dict)
+    recipe: Mapping[str, Any] | None = None
 
     @property
     def unended(self) -> bool:
@@ -140,6 +142,7 @@ class JobRecord:
             "preset": self.preset,
             "line": self.line,
             "evaluation": self.evaluation,
+            "recipe": None if self.recipe is None else dict(self.recipe),
             "variables": dict(self.variables),
             "mpi_arguments": list(self.mpi_arguments),
             "log_dir": self.log_dir,
@@ -199,6 +202,7 @@ def read_record(described: dict[str, Any]) -> JobRecord:
         rebooted=bool(described.get("rebooted")),
         model_dir=plan.get("model_dir"),
         metric_definitions=plan.get("metric_definitions", {}),
+        recipe=plan.get("recipe"),
     )
 
 
@@ -248,6 +252,7 @@ def job_files(plan: JobPlan, record: Mapping[str, Any] = MappingProxyType({})) -
         "tag_end": plan.tag_end,
         "torchrun": plan.torchrun,
         "destination": plan.destination,
+        "recipe": plan.recipe.as_data() if plan.recipe else None,
         **record,
     }
     files = {

@@ -36,6 +36,7 @@ from clusterctl.jobs.mpirun import (
     sets_binding,
     tag_end,
 )
+from clusterctl.jobs.recipe import RECIPES, TUTORIAL, JobRecipe
 from clusterctl.jobs.trainer import (
     DATA_FOLDER,
     EFA,
@@ -45,10 +46,13 @@ from clusterctl.jobs.trainer import (
     Preset,
     TrainerOptions,
     TrainerRun,
+    batch,
     choose_preset,
     evaluation_flags,
     opposite,
     parse_with_trainer,
+    recipe_flags,
+    recipe_variables,
     switch,
     training_flags,
 )
@@ -116,6 +120,7 @@ class JobRequest:
     hyperparameters as its arguments (jobs/script_mode.py). `trace_steps`: START:STOP, for the
     trainer. `source_dir`: a folder that contains the program's, shipped in its place.
     `environment`: the path of a virtual environment on all nodes, `~/mine` or `/opt/mine`.
+    `recipe`: a name of recipe.RECIPES; None for the trainer's default.
     """
 
     ranks: int
@@ -137,6 +142,7 @@ class JobRequest:
     trace_steps: str = ""
     source_dir: str | None = None
     environment: str | None = None
+    recipe: str | None = None
 
 
 SERVE = "serve"  # the preset of a job that serves a model
@@ -182,7 +188,7 @@ class JobPlan:
     mpirun.tag_end; empty if ranks have no logs of their own. `torchrun`: mpirun starts one process
     on each node. `port`: the first of three for the job's processes; 0 for a job without ranks.
     `per_host`, `environment`: see JobRequest. `contract` is what the nodes of a script-mode program
-    receive (node/scripts/contract.py).
+    receive (node/scripts/contract.py). `recipe` is the trainer's.
     """
 
     job_id: str
@@ -209,6 +215,7 @@ class JobPlan:
     environment: str | None = None
     port: int = 0
     contract: Mapping[str, Any] | None = None
+    recipe: JobRecipe | None = None
 
     @property
     def line(self) -> str:
@@ -252,14 +259,18 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     environment = choose_environment(facts, needs_horovod=request.script is None)
     preset = choose_preset(request.preset, facts.nvidia_driver, facts.efa > 0)
     filled = ranks_per_host(request, hosts)
-    of_preset = dict(preset.exports_for(max(filled)))
+    options = _options(request, preset, facts)
+    defaults = {
+        **dict(preset.exports_for(max(filled))),
+        **recipe_variables(preset, options),
+    }
     port = free_port(job_id, facts)
     address = first_address(hosts, facts)
     meeting = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
     by_mpirun = request.script is not None and not request.torchrun
     exports: dict[str, str | None] = {
         **(meeting if by_mpirun else {}),
-        **request.knobs.environment(of_preset, f"{facts.home}/{JOBS_FOLDER}/{job_id}"),
+        **request.knobs.environment(defaults, f"{facts.home}/{JOBS_FOLDER}/{job_id}"),
         **dict(node_exports(environment.mpirun.path, preset, facts)),
         **{one.name: None if one.private else one.value for one in request.variables},
         JOB_VARIABLE: job_id,
@@ -318,6 +329,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         tag_end=tag_end(environment.mpirun, request.mpi_arguments),
         torchrun=request.torchrun,
         port=port,
+        recipe=None if script else _recipe(request, options, preset, facts, exports),
     )
 
 
@@ -396,6 +408,7 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
         there = "there is" if slots == 1 else "there are"
         raise NotEnoughGpus(f"wanted {ranks} GPUs, {there} {slots}", more_gpus)
     request.knobs.check()
+    check_recipe(request.recipe)
     if request.environment is not None and not request.environment.startswith(("~/", "/")):
         raise UsageError(
             f"--env is a folder of the nodes, not {request.environment!r}",
@@ -412,6 +425,7 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
         "--resume": request.clears is False,
         "--no-eval": not request.evaluate,
         "--trace-steps": bool(request.trace_steps),
+        "--recipe": request.recipe is not None,
         **for_real_data,
     }
     if request.torchrun:
@@ -441,6 +455,12 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
         )
     if request.script is None and "--synthetic" in request.arguments and not request.synthetic:
         raise UsageError("--synthetic comes before --", "clusterctl train NAME GPUS --synthetic")
+
+
+def check_recipe(name: str | None) -> None:
+    """Raise UsageError if there is no recipe of this name."""
+    if name is not None and name not in RECIPES:
+        raise UsageError(f"there is no recipe {name!r}", f"it is one of {', '.join(RECIPES)}")
 
 
 def _check_script_mode(request: JobRequest) -> None:
@@ -523,7 +543,7 @@ def _program(
     if script:
         start = (python, "-IS", f"{facts.home}/{START_RANK_PATH}")
         return (*(() if request.torchrun else start), python, script, *request.arguments)
-    flags = training_flags(preset, _options(request, facts), facts.gpu_memory_mib)
+    flags = training_flags(preset, _options(request, preset, facts), facts.gpu_memory_mib)
     return _trainer(python, flags, request.arguments)
 
 
@@ -531,6 +551,26 @@ def _trainer(python: str, flags: list[str], arguments: tuple[str, ...]) -> tuple
     # The trainer refuses a switch together with its opposite, so the user's replaces ours.
     kept = [word for word in flags if opposite(word) not in arguments]
     return (python, "-W", "ignore", TRAINER, *kept, *arguments)
+
+
+def _recipe(
+    request: JobRequest,
+    options: TrainerOptions,
+    preset: Preset,
+    facts: HeadFacts,
+    exports: Mapping[str, str | None],
+) -> JobRecipe:
+    """Return what the recipe sets in this job. What the user sets wins, and is left out."""
+    words = request.arguments
+    own_batch = preset.batch or any(re.match("-b|--batch_size(=|$)", word) for word in words)
+    variables = recipe_variables(preset, options)
+    return JobRecipe(
+        name=options.recipe.name,
+        flags=tuple(word for word in recipe_flags(preset, options) if opposite(word) not in words),
+        exports=tuple(one for one in variables.items() if exports.get(one[0]) == one[1]),
+        batch=None if own_batch else int(batch(preset, options, facts.gpu_memory_mib)),
+        largest_step=options.recipe.largest_step,
+    )
 
 
 def _clearing(request: JobRequest) -> bool | None:
@@ -554,7 +594,7 @@ def _evaluation(
         return ()
     if switch(request.arguments, "eval"):
         return ()
-    flags = evaluation_flags(preset, _options(request, facts), facts.gpu_memory_mib)
+    flags = evaluation_flags(preset, _options(request, preset, facts), facts.gpu_memory_mib)
     program = _trainer(environment.python, flags, request.arguments)
     exports = tuple(one for one in launch.exports if one[0] not in TRAINING_ONLY_VARIABLES)
     ranks = head_slots(facts, hosts)
@@ -562,7 +602,7 @@ def _evaluation(
     return tuple(mpirun_argv(here))
 
 
-def _options(request: JobRequest, facts: HeadFacts) -> TrainerOptions:
+def _options(request: JobRequest, preset: Preset, facts: HeadFacts) -> TrainerOptions:
     """Return the options of the trainer that follow from a request."""
     data_dir = request.data_dir or f"{facts.home}/{DATA_FOLDER}/"
     words = request.arguments
@@ -575,6 +615,8 @@ def _options(request: JobRequest, facts: HeadFacts) -> TrainerOptions:
         more_augmentation=request.more_augmentation,
         clears=_clearing(request) is not False
         and not (switch(words, "eval") or "--clear_log" in words),
+        recipe=RECIPES[request.recipe or TUTORIAL.name],
+        fp16=switch((*preset.flags, *words), "fp16") is not False,
     )
 
 

@@ -40,6 +40,7 @@ from clusterctl.jobs.preflight import (
     preflight,
     probe_input,
 )
+from clusterctl.jobs.recipe import RECIPES
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 from clusterctl.node.jobs.preflight import look
 
@@ -59,18 +60,33 @@ class OwnOptions:
     evaluate: bool = True
     force: bool = False
     rest: tuple[str, ...] = ()
+    recipe: str | None = None
 
 
 def own_options(arguments: list[str]) -> OwnOptions:
-    """Split --clear, --resume, --no-eval and --force from the trainer's flags.
+    """Split --clear, --resume, --no-eval, --force and --recipe from the trainer's flags.
 
-    Raises Contradiction for --clear with --resume.
+    Of several recipes the last counts. Raises Contradiction for --clear with --resume, UsageError
+    for a --recipe without a name.
     """
+    recipe, arguments = _split_recipe(arguments)
     own = {"--clear", "--resume", "--no-eval", "--force"}
     given = own & set(arguments)
     clears = clears_or_resumes("--clear" in given, "--resume" in given)
     rest = tuple(word for word in arguments if word not in own)
-    return OwnOptions(clears, "--no-eval" not in given, "--force" in given, rest)
+    return OwnOptions(clears, "--no-eval" not in given, "--force" in given, rest, recipe)
+
+
+def _split_recipe(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """Return the recipe's name, None without --recipe, and the other arguments."""
+    recipe, rest, words = None, [], iter(arguments)
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option != "--recipe":
+            rest.append(word)
+        elif not (recipe := value if equals else next(words, "")):
+            raise UsageError("--recipe without a name", f"--recipe {' or --recipe '.join(RECIPES)}")
+    return recipe, rest
 
 
 def plan_here(
@@ -99,6 +115,7 @@ def plan_here(
         more_augmentation=mode == "more_aug",
         evaluate=options.evaluate,
         clears=options.clears,
+        recipe=options.recipe,
     )
     more_gpus = f"add nodes (clusterctl up NAME --nodes N), or correct {hosts_path.resolve()}"
     check_request(request, hosts.slots, more_gpus)

@@ -241,6 +241,7 @@ def request_of(
         synthetic=data == SYNTHETIC,
         data_dir=settings.data_dir if data == REAL else None,
         preset=settings.preset,
+        recipe=settings.recipe,
         arguments=settings.flags(),
         evaluate=False,
         variables=tuple(variables),

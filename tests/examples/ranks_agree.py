@@ -69,6 +69,7 @@ def main() -> None:
     )
     facts["told"] = what_differs()
     facts["sent_as_float16"] = sent_as_float16(images, labels)
+    facts["mean_of_large_float16"] = mean_of_large_float16()
     facts["overflow"] = overflow()
     facts["gpus"] = hvd.allgather_object(requested_for_gpus())
     facts["threads"] = threads()
@@ -140,12 +141,27 @@ def threads() -> dict[str, int]:
     """Return how many threads prepare images on machines of two sockets, by how ranks are bound."""
     first, second = range(48), range(48, 96)
     return {
-        "unbound": imagenet.input_threads(range(96), [range(96)] * 8),
-        "by socket": imagenet.input_threads(first, [first] * 4 + [second] * 4),
-        "apart": imagenet.input_threads(range(12), [range(n, n + 12) for n in range(0, 96, 12)]),
-        "alone at its socket": imagenet.input_threads(second, [range(24), range(24, 48), second]),
-        "few": imagenet.input_threads([3], [[3], [3]]),
+        "unbound": imagenet.input_threads(range(96), [range(96)] * 8, 2),
+        "by socket": imagenet.input_threads(first, [first] * 4 + [second] * 4, 2),
+        "apart": imagenet.input_threads(range(12), [range(n, n + 12) for n in range(0, 96, 12)], 2),
+        "alone at its socket": imagenet.input_threads(
+            second, [range(24), range(24, 48), second], 2
+        ),
+        "all": imagenet.input_threads(range(96), [range(96)] * 8, 0),
+        "few": imagenet.input_threads([3], [[3], [3]], 2),
     }
+
+
+def mean_of_large_float16() -> float:
+    """Return the mean of gradients that float16 can hold, and whose sum it cannot: 50,000 each."""
+    weight = tf.Variable(0.0)
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
+    trainer = Trainer(parse_args([*FLAGS, "--num_batches", "3", "--fp16_allreduce"]), model)
+    with tf.GradientTape() as tape:
+        loss = 50_000.0 * weight
+    tape = hvd.DistributedGradientTape(tape, **trainer.sending())
+    [mean] = tape.gradient(loss, [weight])
+    return float(mean)
 
 
 def overflow() -> list[Any]:

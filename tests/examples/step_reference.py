@@ -34,6 +34,7 @@ CASES = {
     "label smoothing": ["--label_smoothing", "0.1"],
     "larc": ["--use_larc"],
     "all of them": [*LARGE_BATCH, "--label_smoothing", "0.2", "--fp16"],
+    "all of them, fused": [*LARGE_BATCH, "--label_smoothing", "0.2", "--fp16", "--fused_update"],
 }
 
 
@@ -45,6 +46,7 @@ def main() -> None:
         "zero_norms": zero_norms(),
         "smoothed": smoothed(),
         "decays": {mode: decay_difference(mode) for mode in DECAYS},
+        "fifty_steps": fifty_steps(),
         "row": ROW % (1, 0.0, 2215.4, 6.923, 7.837, 0.00305),
         "wide_row": ROW % (1400, 71.6, 143451.0, 1.189, 1.72, 0.1485),
     }
@@ -73,6 +75,31 @@ def error_of(args: Any) -> float:
     moved = max(np.abs(a - b).max() for a, b in zip(reference.weights, start))
     error = max(np.abs(a - b.numpy()).max() for a, b in zip(reference.weights, trainer.weights))
     return float(error / moved)
+
+
+def fifty_steps() -> dict[str, Any]:
+    """Train 50 steps with the update of each recipe. In step 20 the images overflow.
+
+    Return the largest relative difference of a step's loss, the largest difference of the weights
+    and batch norms' averages at the end, and the loss scales.
+    """
+    trainers = [Trainer(flags(words), small_model()) for words in ([], ["--fused_update"])]
+    for trainer in trainers:
+        trainer.scale.is_fixed = False
+        trainer.scale.value.assign(1024.0)
+    rng, differences = np.random.default_rng(3), []
+    for step in range(50):
+        images = rng.normal(size=(BATCH, 2, 2, 3)).astype(np.float32)
+        images[0] = np.inf if step == 20 else images[0]
+        labels = rng.integers(0, CLASSES, BATCH).astype(np.int32)
+        ours, theirs = (float(each.step(images, labels, tf.constant(0.1))[0]) for each in trainers)
+        differences += [abs(ours - theirs) / ours] if step != 20 else []
+    states = [[v.numpy() for v in (*each.model.variables, *each.momenta)] for each in trainers]
+    return {
+        "losses": max(differences),
+        "state": float(max(np.abs(a - b).max() for a, b in zip(*states))),
+        "scales": [str(each.scale) for each in trainers],
+    }
 
 
 def small_model(factor: float = 0.3) -> tf.keras.Model:

@@ -18,7 +18,8 @@ model=resnet50 data_dir=None batch_size=256 image_size=224 num_epochs=None num_b
 log_dir=imagenet_resnet log_name=hvd_train.log clear_log=False local_ckpt=False display_every=50
 eval=False eval_interval=None num_gpus=None save_checkpoints_secs=300 save_checkpoints_steps=None
 save_summary_steps=0 mllog=False
-fp16=True fp16_allreduce=False loss_scale=None xla=False adv_bn_init=True adv_conv_init=True
+fp16=True fp16_allreduce=False loss_scale=None xla=False fused_update=False
+all_cpus=False adv_bn_init=True adv_conv_init=True
 intra_op_parallelism_threads=1 inter_op_parallelism_threads=5 num_parallel_calls=None
 lr=None mom=0.9 wdecay=0.0001 label_smoothing=0.0 warmup_lr=0.001 warmup_epochs=0
 lr_decay_mode=poly lr_decay_steps=30,60,80 lr_decay_lrs= use_larc=False leta=0.013
@@ -35,7 +36,8 @@ def test_defaults(imagenet):
 
 
 def test_every_boolean_has_a_twin(imagenet):
-    for name in ("clear_log", "fp16", "adv_bn_init", "adv_conv_init", "local_ckpt", "use_larc"):
+    names = ("clear_log", "fp16", "adv_bn_init", "adv_conv_init", "local_ckpt", "use_larc", "xla")
+    for name in (*names, "fused_update", "all_cpus"):
         assert getattr(imagenet.parse_args([*ENOUGH, f"--{name}"]), name) is True
         assert getattr(imagenet.parse_args([*ENOUGH, f"--no{name}"]), name) is False
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from clusterctl.domain.hostsfile import HostsFile, HostSlots
+from clusterctl.jobs.head_facts import Environment, HeadFacts
+from clusterctl.jobs.mpirun import MpiRun
+from clusterctl.jobs.plan import JobRequest, plan_job
+from clusterctl.jobs.trainer import TRAINER
+
 LINEAR_COSINE = ["--lr", "3.7", "--lr_decay_mode", "linear_cosine"]
 
 
@@ -68,6 +74,17 @@ def test_256_gpus_with_linear_cosine(imagenet):
     assert {step: plan.learning_rate(step) for step in rates} == pytest.approx(rates, abs=6e-6)
     shorter = schedule(imagenet, 256, *LINEAR_COSINE, "--warmup_epochs", "5")
     assert f"{shorter.learning_rate(1400):.5f}" == "0.12851"
+
+
+def test_the_command_for_256_gpus_has_the_rates_of_the_tutorials_run(imagenet):
+    hosts = HostsFile((HostSlots("10.0.0.4", 256),))
+    mpirun = Environment(MpiRun("/opt/mpirun", "5.0.11"), "/opt/python", True)
+    head = HeadFacts("/root", nvidia_driver=True, gpu_memory_mib=16160, environments=(mpirun,))
+    job = plan_job(JobRequest(256, more_augmentation=True), head, hosts, "20261120-154501-3f2a")
+    args = imagenet.parse_args(job.argv[job.argv.index(TRAINER) + 1 :])
+    plan = imagenet.make_schedule(args, 256)
+    rates = {step: float(rate) for step, rate in printed(COSINE).items()}
+    assert {step: plan.learning_rate(step) for step in rates} == pytest.approx(rates, abs=6e-6)
 
 
 def test_epochs(imagenet):

@@ -18,8 +18,13 @@ def test_the_step_does_what_the_formulas_say(run_ranks):
     assert result.returncode == 0, result.stderr
     facts = after("FACTS", result.stdout)
 
-    assert len(facts["errors"]) == 7
+    assert len(facts["errors"]) == 8
     assert all(error < 1e-5 for error in facts["errors"].values()), facts["errors"]
+
+    # The compiled update trains as the other one does, and skips the step that overflows.
+    assert facts["fifty_steps"]["losses"] < 1e-4
+    assert facts["fifty_steps"]["state"] < 1e-4
+    assert facts["fifty_steps"]["scales"] == ["Loss scale: 512, skipped steps: 1"] * 2
 
     # A zero weight and a zero gradient have their own rate of 1. The third layer has |w| = 5 and
     # |g| = 2, so its own rate is 0.1 x 5 / 2 = 0.25.

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from clusterctl.jobs.recipe import FAST
+
 from .conftest import IMAGENET, after
 
 # The timeout is for hangs: on a busy machine these tests take minutes.
@@ -37,6 +39,8 @@ def test_ranks_average_their_gradients(run_ranks):
         "rank 1 on ubuntu: no disk",
         "the processes differ: rank 0 on ubuntu: 4 files; rank 1 on ubuntu: 3 files",
     ]
+    # As float16 has it. The sum of both is more than its largest number, 65,504.
+    assert facts["mean_of_large_float16"] == 49_984
     check_overflow(facts["overflow"])
     # TensorFlow leaves memory for NCCL's buffers. It accepts no growth of a single GPU of several.
     grows = ["growth first True", "growth second True"]
@@ -45,6 +49,7 @@ def test_ranks_average_their_gradients(run_ranks):
         "unbound": 10,
         "by socket": 10,
         "apart": 10,
+        "all": 12,
         "alone at its socket": 46,
         "few": 1,
     }
@@ -67,6 +72,21 @@ def check_overflow(steps):
         "Loss scale: 512, skipped steps: 1",
         "Loss scale: 1024, skipped steps: 1",
     )
+
+
+@pytest.mark.all
+def test_both_recipes_train_alike(run_ranks):
+    """At one batch, learning rate and float32, on two ranks, with a step that overflows."""
+    fast = (*FAST.flags, *FAST.gpu_flags)
+    result = run_ranks(2, HERE / "recipes_agree.py", IMAGENET, *fast)
+    assert result.returncode == 0, result.stderr
+    facts = after("FACTS", result.stdout)
+    assert facts["fused_update"] == [False, True]
+    assert "Compiled cluster using XLA" in result.stderr
+    assert facts["losses"] < 1e-4, "largest relative difference of a step's loss"
+    assert facts["weights"] < 1e-3, "norm of the variables' difference, as a share of the way"
+    assert facts["scales"] == ["Loss scale: 512, skipped steps: 1"] * 2
+    assert facts["ranks_alike"] == [True, True]
 
 
 # Runs the trainer three times in one process, which imports TensorFlow once.

@@ -334,6 +334,105 @@ def test_the_trainers_flags(request_, head, flags):
     assert flags_of(line(request_, head, hosts)) == flags
 
 
+@pytest.mark.parametrize(("ranks", "epochs"), [(127, 5), (128, 10), (256, 10)])
+def test_from_128_gpus_on_the_warm_up_is_that_of_the_tutorials_run(ranks, epochs):
+    hosts = parse_hosts_file("10.0.0.4 slots=256\n")
+    flags = flags_of(line(JobRequest(ranks, more_augmentation=True), with_gpus(), hosts))
+    assert flags == (
+        f"{DATA} --increased_aug {LARC} --lr_decay_mode linear_cosine --warmup_epochs {epochs}"
+        " --clear_log"
+    )
+
+
+FAST = "--all_cpus --xla --fused_update --fp16_allreduce"
+POLY = "--lr_decay_mode poly --warmup_epochs 10"
+H100 = {"gpu_memory_mib": 81559}
+FUSION = {"HOROVOD_FUSION_THRESHOLD": "67108864"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "head", "flags", "variables", "batch"),
+    [
+        # Without EFA the fusion buffer is the tutorial's.
+        (JobRequest(8), with_gpus(), f"-b 256 {POLY} {FAST}", {}, 256),
+        (JobRequest(8), with_efa(4, **H100), f"-b 408 {POLY} {FAST}", FUSION, 408),
+        # At most 32,768 images a step, in batches that are multiples of 8.
+        (JobRequest(80), with_efa(4, **H100), f"-b 408 {POLY} {FAST}", FUSION, 408),
+        (JobRequest(100), with_efa(4, **H100), f"-b 320 {POLY} {FAST}", FUSION, 320),
+        (JobRequest(256), with_efa(4, **H100), f"-b 128 {POLY} {FAST}", FUSION, 128),
+        # A run that is counted in steps measures speed, at one batch on all numbers of GPUs.
+        (
+            JobRequest(256, arguments=("--num_batches", "9")),
+            with_efa(4, **H100),
+            f"-b 408 --lr_decay_mode poly {FAST}",
+            FUSION,
+            408,
+        ),
+        # What the user gives wins.
+        (
+            JobRequest(8, arguments=("--noxla", "-b", "512")),
+            with_efa(4, **H100),
+            f"-b 408 {POLY} {FAST.replace('--xla ', '')}",
+            FUSION,
+            None,
+        ),
+        (
+            JobRequest(8, arguments=("--batch_size=64", "--nofp16")),
+            with_gpus(),
+            f"-b 256 {POLY} {FAST.replace(' --fp16_allreduce', '')}",
+            {},
+            None,
+        ),
+        (
+            JobRequest(8, knobs=Knobs(fusion_threshold_bytes=1 << 20)),
+            with_efa(4),
+            f"-b 256 {POLY} {FAST}",
+            {},
+            256,
+        ),
+        (
+            JobRequest(8, variables=(parse_variable("HOROVOD_FUSION_THRESHOLD=9", {}),)),
+            with_efa(4),
+            f"-b 256 {POLY} {FAST}",
+            {},
+            256,
+        ),
+        (JobRequest(8, knobs=Knobs(autotune=True)), with_efa(4), f"-b 256 {POLY} {FAST}", {}, 256),
+        # CPUs compile nothing: there the compiled update is slower.
+        (JobRequest(8), facts(), f"{CPU} --lr_decay_mode poly --all_cpus", {}, None),
+    ],
+)
+def test_the_recipe_fast(request_, head, flags, variables, batch):
+    hosts = parse_hosts_file("10.0.0.4 slots=256\n")
+    plan = plan_job(replace(request_, recipe="fast"), head, hosts, JOB)
+    end = " ".join(["", "--clear_log", *request_.arguments])
+    assert flags_of(plan.line).partition(" -b ")[2] == f"{flags}{end}"[3:]
+    own = [word for word in flags.split() if word in FAST.split()]
+    told = plan.recipe.as_data()
+    assert told == {
+        "name": "fast",
+        "flags": own,
+        "variables": variables,
+        "batch": batch,
+        "largest_step": 32_768,
+    }
+    # The line has what is recorded, and the job's record has it, too.
+    assert all(f"{name}={value}" in plan.argv for name, value in variables.items())
+    assert json.loads(job_files(plan)["job.json"])["recipe"] == told
+
+
+def test_the_recipe_is_the_tutorials_unless_another_is_named():
+    plain, named = (
+        plan_job(JobRequest(32, recipe=name), with_efa(4, **H100), HOSTS, JOB)
+        for name in (None, "tutorial")
+    )
+    assert plain == named
+    assert str(plain.recipe) == "recipe tutorial: -b 256"
+    fast = plan_job(JobRequest(32, recipe="fast"), with_efa(4, **H100), HOSTS, JOB)
+    assert str(fast.recipe) == f"recipe fast: -b 408 {FAST}, HOROVOD_FUSION_THRESHOLD=67108864"
+    assert plan_job(JobRequest(2, script="x.py"), facts(), HOSTS, JOB).recipe is None
+
+
 @pytest.mark.parametrize("environment", [FOUR, FIVE])
 def test_a_training_is_evaluated_on_the_head_node(environment):
     request = JobRequest(32, more_augmentation=True, arguments=("--model", "my net"))
@@ -516,6 +615,9 @@ BARE = Environment(FOUR.mpirun, "/usr/bin/python3", False)
         (1, {"clears": False, "arguments": ("--clear_log",)}, "--clear_log says the opposite"),
         (1, {"synthetic": True, "clears": False}, "no checkpoints"),
         (1, {"arguments": ("--synthetic",)}, "comes before --"),
+        (1, {"recipe": "slow"}, "there is no recipe 'slow'"),
+        (1, {"script": "x", "recipe": "fast"}, "--recipe goes with no --script"),
+        (1, {"script": "x", "recipe": "tutorial"}, "--recipe goes with no --script"),
     ],
 )
 def test_requests_that_are_refused(ranks, changes, says):

@@ -114,6 +114,13 @@ def test_synthetic_training_is_one_line_with_the_jobs_mark(trainable):
     assert "-x CLUSTERCTL_JOB=" in line
 
 
+@pytest.mark.parametrize("words", [["--recipe", "fast"], ["--recipe=tutorial", "--recipe=fast"]])
+def test_the_recipe_is_an_option_of_train_sh(trainable, words):
+    status, _, err = typed(trainable, "./train.sh", "2", "--no-eval", *words)
+    assert status == 0, err
+    assert ran(trainable)[0].endswith("--lr_decay_mode poly --all_cpus --clear_log")
+
+
 @pytest.mark.parametrize(
     ("environ", "status", "lines"),
     [({"TRAIN_STATUS": "3"}, 3, 1), ({"EVAL_STATUS": "4"}, 4, 2)],
@@ -181,6 +188,9 @@ def test_usage(node, script, arguments):
         (["train.sh", "2", "--batchsize", "64"], "", 1, "Unknown command line arg: --batchsize"),
         (["train.sh", "2", "--resume", "--clear"], "", 2, "--clear and --resume contradict"),
         (["train.sh", "2", "--clear", "--noclear_log"], "", 2, "--noclear_log says the opposite"),
+        (["train.sh", "2", "--recipe"], "", 1, "--recipe without a name"),
+        (["train.sh", "2", "--recipe="], "", 1, "--recipe without a name"),
+        (["train.sh", "2", "--recipe", "slow"], "", 1, "there is no recipe 'slow'"),
         (["train_synthetic.sh", "3"], "", 1, "wanted 3 GPUs, there are 2\n  hint: add nodes"),
         (["train_synthetic.sh", "all"], "", 1, "not a number of GPUs: 'all'"),
         (["train_synthetic.sh", "2"], None, 1, "there is no hosts file"),

@@ -38,7 +38,10 @@ def test_synthetic_training(quiet, tmp_path, monkeypatch):
     told = [job[name] for name in ("state", "exit_status", "gpus", "preset")]
     assert told == ["succeeded", 0, 2, "cpu"]
     assert JOB_ID.sub("ID", json.loads(dry)["line"]) == JOB_ID.sub("ID", job["line"])
-    short = "2 ranks on pair-[0-1]: train_imagenet_resnet_hvd.py on synthetic data (preset cpu)"
+    short = (
+        "2 ranks on pair-[0-1]: train_imagenet_resnet_hvd.py on synthetic data (preset cpu, recipe "
+        "tutorial)"
+    )
     assert err.splitlines()[-5:-3] == [short, job["line"]], "what runs is printed first"
     assert JOB_ID.fullmatch(job["id"])
     assert f"job {job['id']} succeeded after " in err
@@ -482,6 +485,17 @@ def test_the_lab_shows_the_line_for_its_gpus_and_says_that_it_has_few_processors
     assert (finding["check"], finding["severity"]) == ("cpus.crowded", "warning")
     assert finding["message"].startswith(f"{2 * cpus} ranks share {cpus} processor")
     assert " -b 256 " in json.loads(out)["line"]
+    assert json.loads(out)["recipe"] == {
+        "name": "tutorial",
+        "flags": [],
+        "variables": {},
+        "batch": 256,
+        "largest_step": None,
+    }
+    plain = ("--synthetic", "--preset", "gpu", "--recipe", "fast", "--dry-run")
+    [line, recipe] = pair.ctl("train", "2", *plain)[1].splitlines()
+    assert "--xla --fused_update --fp16_allreduce --clear_log" in line
+    assert recipe == "# recipe fast: -b 256 --all_cpus --xla --fused_update --fp16_allreduce"
 
 
 def test_an_unknown_job(pair):

@@ -226,9 +226,7 @@ def find(
     sessions = {
         one.number
         for one in known
-        if one.boot == boot
-        and one.number not in others
-        and one.is_still(processes.get(one.number))
+        if one.boot == boot and one.number not in others and one.is_still(processes.get(one.number))
     }
     return job_processes(processes, os.getpid(), job, all_python, syncs, sessions, others)
 

@@ -104,6 +104,8 @@ def add_speed_flags(group: Any) -> None:
     add("--loss_scale", type=above_zero, help=text)
     add_boolean(group, "fp16_allreduce", False, "send gradients as float16: half as many bytes")
     add_boolean(group, "xla", False, "let XLA compile what it can of a step")
+    text = "let XLA compile the update of all weights as one program"
+    add_boolean(group, "fused_update", False, text)
     add("--intra_op_parallelism_threads", type=not_negative, default=1, help="of one operation")
     add("--inter_op_parallelism_threads", type=not_negative, default=5, help="operations at a time")
     text = "START:STOP, as 100:110: what these steps of rank 0 do, for Perfetto and TensorBoard"
@@ -111,6 +113,7 @@ def add_speed_flags(group: Any) -> None:
     add("--trace_dir", help="folder of that; left out: --log_dir")
     text = "threads that prepare images; left out: one for each CPU of a GPU, less two"
     add("--num_parallel_calls", type=positive, help=text)
+    add_boolean(group, "all_cpus", False, "prepare images on those two CPUs, too")
 
 
 def add_learning_flags(group: Any) -> None:

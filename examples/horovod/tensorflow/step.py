@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
@@ -66,6 +67,9 @@ class Trainer:
         self.decayed = decayed_weights(model)
         self.momenta = [tf.Variable(tf.zeros(w.shape), trainable=False) for w in self.weights]
         self.scale = LossScale(args)
+        self.update = self._update
+        if args.fused_update:
+            self.update = tf.function(self._compiled_update, autograph=False, jit_compile=True)
         # The step does not need autograph, which would take seconds to convert Horovod's code.
         self.step = tf.function(self._step, autograph=False)
 
@@ -73,34 +77,68 @@ class Trainer:
         self, images: tf.Tensor, labels: tf.Tensor, rate: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Train for one step at this rate. Return the loss without and with the weight decay."""
-        scale, averages = self.scale.value, self.model.non_trainable_variables
-        averages_before = [tf.identity(average) for average in averages]
+        averages_before = [tf.identity(each) for each in self.model.non_trainable_variables]
         with tf.GradientTape() as tape:
             loss, final_loss = self.losses(images, labels)
-            scaled_loss = final_loss * scale
+            scaled_loss = final_loss * self.scale.value
         # Horovod: the tape's gradients become the mean over all processes. They are sent in a few
         # groups: some are sent while others are computed, and tracing the graph takes half as long.
-        compression = hvd.Compression.fp16 if self.args.fp16_allreduce else hvd.Compression.none
-        tape = hvd.DistributedGradientTape(
-            tape, groups=min(8, len(self.weights)), compression=compression
-        )
-        gradients = [g / scale for g in tape.gradient(scaled_loss, self.weights)]
-        # Horovod: an overflow on one process is in the mean on all of them, so all decide alike.
-        is_good = tf.math.is_finite(tf.linalg.global_norm(gradients))
+        tape = hvd.DistributedGradientTape(tape, groups=min(8, len(self.weights)), **self.sending())
+        self.update(tape.gradient(scaled_loss, self.weights), averages_before, rate)
+        return loss, final_loss
 
-        def improve() -> None:
-            for step in zip(self.weights, self.momenta, self._limited(gradients, rate)):
-                self._improve(*step, rate)
+    def sending(self) -> dict[str, Any]:
+        """Return the arguments of Horovod's tape that --fp16_allreduce adds."""
+        if not self.args.fp16_allreduce:
+            return {}
+        # Horovod: by default the mean is divided by the number of processes after the sum. A sum of
+        # float16 can overflow, so each process divides its gradients before it.
+        factor = float(hvd.size())
+        return {"compression": hvd.Compression.fp16, "gradient_predivide_factor": factor}
+
+    def _update(
+        self, gradients: list[tf.Tensor], averages_before: list[tf.Tensor], rate: tf.Tensor
+    ) -> None:
+        """Update weights, momenta and loss scale. After an overflow, change only the loss scale.
+
+        `gradients` are those of the scaled loss. `averages_before` are the batch norms' moving
+        averages before this step: an overflow is in them, too, where it would stay forever.
+        """
+        averages = self.model.non_trainable_variables
+        gradients, is_good = self._unscaled(gradients)
 
         def skip() -> None:
-            # The batch norms have added the overflow to their moving averages, where an infinite
-            # value or NaN would stay forever.
             for average, before in zip(averages, averages_before):
                 average.assign(before)
 
-        tf.cond(is_good, improve, skip)
+        tf.cond(is_good, lambda: self._improve_all(gradients, rate), skip)
         self.scale.follow(is_good)
-        return loss, final_loss
+
+    def _compiled_update(
+        self, gradients: list[tf.Tensor], averages_before: list[tf.Tensor], rate: tf.Tensor
+    ) -> None:
+        """Do the same as `_update`, in a form for XLA: both results are computed, one is kept.
+
+        So the host need not wait for the device to learn whether the step is good, and XLA merges
+        the operations of the many small weights.
+        """
+        changing = [*self.weights, *self.momenta]
+        before = [*map(tf.identity, changing), *averages_before]
+        gradients, is_good = self._unscaled(gradients)
+        self._improve_all(gradients, rate)
+        for variable, old in zip([*changing, *self.model.non_trainable_variables], before):
+            variable.assign(tf.where(is_good, variable, old))
+        self.scale.follow(is_good)
+
+    def _unscaled(self, gradients: list[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Return the gradients of the loss itself, and whether their norm is a finite number."""
+        gradients = [g / self.scale.value for g in gradients]
+        # Horovod: an overflow on one process is in the mean on all of them, so all decide alike.
+        return gradients, tf.math.is_finite(tf.linalg.global_norm(gradients))
+
+    def _improve_all(self, gradients: list[tf.Tensor], rate: tf.Tensor) -> None:
+        for step in zip(self.weights, self.momenta, self._limited(gradients, rate)):
+            self._improve(*step, rate)
 
     def _limited(self, gradients: list[tf.Tensor], rate: tf.Tensor) -> list[tf.Tensor]:
         """Apply LARC to the gradients if --use_larc is given."""

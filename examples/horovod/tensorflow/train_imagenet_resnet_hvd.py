@@ -112,7 +112,10 @@ def start(args: argparse.Namespace) -> None:
             raise Problem(f"{hvd.local_size()} processes and {len(gpus)} GPUs on this node")
         # Horovod: one GPU for each process of a host.
         tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
-    # Convolutions are fastest with channels first on a GPU. On a CPU they need channels last.
+    # Channels first on GPUs, as in the original. Float16 convolutions are faster with channels last
+    # there, and TensorFlow's layout optimizer converts them (generic_layout_optimizer.cc: NVIDIA
+    # from compute capability 7.0 on, at least half of them in float16). On CPUs only channels last
+    # can be computed.
     tf.keras.backend.set_image_data_format("channels_first" if gpus else "channels_last")
     tf.config.threading.set_intra_op_parallelism_threads(args.intra_op_parallelism_threads)
     tf.config.threading.set_inter_op_parallelism_threads(args.inter_op_parallelism_threads)
@@ -122,21 +125,23 @@ def start(args: argparse.Namespace) -> None:
         tf.config.optimizer.set_jit("autoclustering")
     # Horovod: every process learns which processors those of its node may use.
     here = socket.gethostname()
-    told = hvd.allgather_object((here, sorted(os.sched_getaffinity(0))))
-    threads = input_threads(os.sched_getaffinity(0), [used for host, used in told if host == here])
+    mine = os.sched_getaffinity(0)
+    told = hvd.allgather_object((here, sorted(mine)))
+    spared = 0 if args.all_cpus else 2
+    threads = input_threads(mine, [used for host, used in told if host == here], spared)
     args.num_parallel_calls = args.num_parallel_calls or threads
 
 
-def input_threads(mine: Iterable[int], everyones: Iterable[Iterable[int]]) -> int:
+def input_threads(mine: Iterable[int], everyones: Iterable[Iterable[int]], spared: int) -> int:
     """Return how many threads prepare images for this process.
 
     `mine` are the processors that it may use, `everyones` those of each process of the node, this
-    one included. The threads are its share of `mine`, less two for the step and Horovod; at least
-    one.
+    one included. The threads are its share of `mine`, less `spared` for the step and Horovod; at
+    least one.
     """
     mine = set(mine)
     sharing = sum(not mine.isdisjoint(used) for used in everyones)
-    return max(1, len(mine) // sharing - 2)
+    return max(1, len(mine) // sharing - spared)
 
 
 def train(args: argparse.Namespace, log: Log) -> None:

@@ -8,7 +8,8 @@
 # the data in ~/data/tf-imagenet. The script prints each mpirun command and runs it.
 #
 # If the log folder has an earlier run, --clear deletes that run and --resume continues it.
-# --no-eval: do not evaluate. --force: train even if the checks before the training fail.
+# --recipe fast: settings for speed. --no-eval: do not evaluate. --force: train even if the checks
+# before the training fail.
 # Further arguments, such as --num_batches 100, go to the trainer.
 case $#:$2 in
     0:* | *:[!-]*)
