@@ -189,9 +189,9 @@ class Fit:
 class Prediction:
     """The predicted seconds of a step on `gpus` GPUs.
 
-    A new run of that size lies from `low_s` to `high_s` with 95 % certainty; both are None if too
-    few sizes were measured. `percent` is the distance of the farther one from `step_s`. `far`: the
-    size is beyond FARTHEST, and the prediction is a guess.
+    The mean of as many runs of that size as of the measured ones lies from `low_s` to `high_s` with
+    95 % certainty; both are None if too few sizes were measured. `percent` is the distance of the
+    farther one from `step_s`. `far`: the size is beyond FARTHEST, and the prediction is a guess.
     """
 
     gpus: int

@@ -285,9 +285,9 @@ def _model(
         Text(
             "The likeliest of the hypotheses that are averaged, in milliseconds a unit of a term "
             f"(formulas: docs/benchmarks.md): {terms}.{bound} {_what_is_known(model)} "
-            f"{LEVEL:.0%}: where the step of a run of that size lies with that certainty; {NONE}: "
-            f"not known, for fewer than {FEWEST_SIZES} sizes. Off: the model's error at a measured "
-            f"size. Beyond {FARTHEST:.0f} times the largest size it is a guess."
+            f"{LEVEL:.0%}: where the mean step of as many runs of a size lies with that certainty; "
+            f"{NONE}: not known, for fewer than {FEWEST_SIZES} sizes. Off: the model's error at a "
+            f"measured size. Beyond {FARTHEST:.0f} times the largest size it is a guess."
         ),
         ReportTable(("GPUs", "", "step", "images/s", f"{LEVEL:.0%}", "off"), rows),
     ]

@@ -66,10 +66,17 @@ def test_an_interval_holds_the_truth_at_twice_the_largest_size(machine, sizes):
 @pytest.mark.all
 @pytest.mark.parametrize("kind", KINDS)
 def test_intervals_hold_for_nine_of_ten_simulated_clusters(kind):
-    for sizes, per_node in MEASURED:
-        known = [one for one in simulated(kind, sizes, per_node, 30) if one.is_known]
-        missed = sum(not one.holds for one in known)
-        assert missed <= 0.1 * len(known) + 2, (sizes, per_node)
+    """The table of docs/benchmarks.md. The seeds are fixed: of each choice of sizes, one more of 30
+    may miss than nine of ten allow.
+    """
+    missed = dict.fromkeys(MEASURED, 0)
+    known = {**missed}
+    for measured in MEASURED:
+        outcomes = [one for one in simulated(kind, *measured, 15) if one.is_known]
+        known[measured] = len(outcomes)
+        missed[measured] = sum(not one.holds for one in outcomes)
+    assert sum(missed.values()) <= 0.06 * sum(known.values())
+    assert all(missed[each] <= 0.1 * known[each] + 1 for each in MEASURED)
 
 
 @pytest.mark.all
