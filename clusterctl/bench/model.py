@@ -47,7 +47,7 @@ FARTHEST = 2.0
 FEWEST_SIZES = 3
 
 # Noise of a size, as a part of its step: it counts as much as this many measurements.
-NOISE, NOISE_COUNTS = 0.015, 3.0
+NOISE, NOISE_COUNTS = 0.02, 3.0
 # Standard deviations of the terms, as parts of the step of the smallest size.
 COMPUTE, STRAGGLER, NODE, SLOW, ALL_EXPOSED = 10.0, 0.01, 0.1, 0.1, 5.0
 # What hides: half-normal, in 95 % of cases less than two thirds of the compute time. The backward
