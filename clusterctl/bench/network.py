@@ -7,12 +7,14 @@ seconds.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from clusterctl.bench.model import MeasuredNetwork
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes, format_link
 
@@ -473,6 +475,41 @@ def _version(text: str) -> str:
         return text.rstrip(".")
     code = int(text)
     return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
+
+
+# Smaller messages are sent by other protocols, with another bandwidth.
+FEWEST_BYTES = 2**20
+
+
+def step_allreduce(
+    figures: Mapping[str, Any], gradient_bytes: float, message_bytes: float
+) -> MeasuredNetwork | None:
+    """Return the allreduce of a step's gradients, from the figures of `NetworkFigures.as_data`.
+
+    The gradients are sent in messages of `message_bytes` at most. An allreduce takes alpha + bytes
+    / rate, fitted to the times of messages of 1 MiB or more; those of NCCL, if it was measured,
+    else those of MPI. None if there are fewer than two such times. Raise KeyError, TypeError or
+    ValueError for other data.
+    """
+    tables = [table for table in figures["allreduce"] if len(_large(table)) >= 2]
+    nodes = len(figures["nodes"]) - len(figures["failures"])
+    if not tables or nodes < 2:
+        return None
+    rows = _large(next((one for one in tables if "nccl" in one["program"]), tables[0]))
+    # Least squares of the relative errors: the smallest message counts as much as the largest.
+    one, size = [1 / took for _, took in rows], [sent / took for sent, took in rows]
+    aa, ab, bb = (sum(map(operator.mul, *pair)) for pair in ((one, one), (one, size), (size, size)))
+    per_byte = max(0.0, (sum(size) * aa - sum(one) * ab) / (aa * bb - ab * ab))
+    latency_s = max(0.0, (sum(one) - per_byte * ab) / aa)
+    if not latency_s:
+        per_byte = sum(size) / bb
+    messages = max(1, math.ceil(gradient_bytes / message_bytes))
+    return MeasuredNetwork(nodes, messages * latency_s, gradient_bytes * per_byte)
+
+
+def _large(table: Mapping[str, Any]) -> list[tuple[float, float]]:
+    rows = [(float(row["bytes"]), float(row["seconds"])) for row in table["rows"]]
+    return [(sent, took) for sent, took in rows if sent >= FEWEST_BYTES and took > 0]
 
 
 def matrix(report: NetworkFigures, values: Mapping[Pair, float]) -> list[list[float]]:

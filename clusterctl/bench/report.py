@@ -18,7 +18,7 @@ from html import escape
 from importlib import resources
 from typing import Any, Union
 
-from clusterctl.bench.model import FARTHEST, Model
+from clusterctl.bench.model import FARTHEST, FEWEST_SIZES, Model
 from clusterctl.bench.plan import REAL
 from clusterctl.bench.results import Benchmark, SizeResult, by_size, model_of, versions
 from clusterctl.bench.statistics import LEVEL, Estimate
@@ -29,6 +29,8 @@ from clusterctl.jobs.trainer import EPOCHS, IMAGENET_IMAGES, PARAMETERS
 NONE = "–"
 # The model predicts powers of two up to this number of GPUs, that of the tutorial's largest run.
 LARGEST_PREDICTED = 256
+# With this probability at least, the report calls an allreduce exposed, and says the probability.
+SEEN = 0.5
 
 
 @dataclass(frozen=True)
@@ -304,7 +306,10 @@ def _model(
         said = model.predict(gpus)
         if said is None:
             continue
-        error = NONE if said.percent is None else f"{said.percent:.1f} %"
+        error = NONE
+        if said.low_s is not None and said.high_s is not None:
+            low, high = (100 * (bound / said.step_s - 1) for bound in (said.low_s, said.high_s))
+            error = f"{low:+.1f} to {high:+.1f} %"
         how = "measured" if gpus in model.residuals else "a guess" if said.far else "predicted"
         off = f"{100 * model.residuals[gpus]:+.1f} %" if gpus in model.residuals else NONE
         speed = gpus * batch / said.step_s
@@ -312,19 +317,36 @@ def _model(
         rows.append((gpus, how, step, f"{speed:,.1f}", error, off))
     terms = "; ".join(f"{name} {1000 * s:,.2f} ms" for name, s in model.seconds.items())
     bound = f" A node reads one step in {1000 * model.input_s:,.1f} ms." if model.input_s else ""
-    unknown = "" if max(model.residuals) > model.per_node else (
-        " Only one node was measured: nothing is said of several. Measure one size on two nodes."
-    )  # fmt: skip
     return [
         title,
         Text(
-            f"Milliseconds a unit of each term (formulas: docs/benchmarks.md): {terms}.{bound}"
-            f" ± is where a run of that size is expected with {LEVEL:.0%} certainty; {NONE}: too "
-            "few sizes to tell. Off: the fit's error at a size that was measured. Beyond "
-            f"{FARTHEST:.0f} times the largest size that was measured it is a guess.{unknown}"
+            "The likeliest of the hypotheses that are averaged, in milliseconds a unit of a term "
+            f"(formulas: docs/benchmarks.md): {terms}.{bound} {_what_is_known(model)} "
+            f"{LEVEL:.0%}: where the mean step of as many runs of a size lies with that certainty; "
+            f"{NONE}: not known, for fewer than {FEWEST_SIZES} sizes. Off: the model's error at a "
+            f"measured size. Beyond {FARTHEST:.0f} times the largest size it is a guess."
         ),
-        ReportTable(("GPUs", "", "step", "images/s", "±", "off"), rows),
+        ReportTable(("GPUs", "", "step", "images/s", f"{LEVEL:.0%}", "off"), rows),
     ]
+
+
+def _what_is_known(model: Model) -> str:
+    """Return what the measurements say of the allreduce between nodes."""
+    if max(model.measured) <= model.per_node:
+        if model.network is None:
+            return (
+                "Only one node was measured: nothing is said of several. Measure one size on two "
+                "nodes."
+            )
+        return "Only one node was measured: what is said of several is from the network alone."
+    network = "" if model.network else " So does a measured network (bench --network)."
+    if model.exposed < SEEN:
+        return (
+            "Whether an allreduce is exposed is not known yet: so far all of it may hide behind "
+            "the backward pass. The intervals include that it shows at the next size. Measuring "
+            f"it narrows them.{network}"
+        )
+    return f"An allreduce is exposed, with a probability of {model.exposed:.0%}."
 
 
 def model_tables(benchmark: Benchmark, predicted: Sequence[int]) -> list[ReportTable]:
@@ -673,6 +695,7 @@ def as_data(benchmark: Benchmark, predicted: Sequence[int] = ()) -> dict[str, An
                 "seconds": dict(model.seconds),
                 "input_s": model.input_s,
                 "residuals": dict(model.residuals),
+                "exposed": model.exposed,
                 "predictions": [
                     asdict(said)
                     for n in predicted_sizes(model, predicted)

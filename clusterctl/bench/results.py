@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from clusterctl.bench.model import Model, fit
+from clusterctl.bench.model import MeasuredNetwork, Model, fit
+from clusterctl.bench.network import step_allreduce
 from clusterctl.bench.plan import REAL, START_UP_S, SYNTHETIC, BenchSettings, RunKey
 from clusterctl.bench.statistics import LEVEL, Estimate, independent, mean, ratio, welch
 from clusterctl.jobs.metrics.flops import utilization
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.metrics.runs import Run, throughput
-from clusterctl.jobs.trainer import EPOCHS
+from clusterctl.jobs.trainer import EPOCHS, PARAMETERS
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,17 @@ class MeasuredRun:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The content of a benchmark's folder. `about` has the facts about cluster and machines."""
+    """The content of a benchmark's folder. `about` has the facts about cluster and machines.
+
+    `network` has the figures of the network benchmark; empty if it was not made.
+    """
 
     name: str
     settings: BenchSettings
     seed: int
     about: Mapping[str, Any]
     runs: tuple[MeasuredRun, ...] = ()
+    network: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def per_node(self) -> int:
@@ -241,7 +247,7 @@ def model_of(benchmark: Benchmark, data: str) -> Model | None:
     steps, per_node = _steps(benchmark.runs), benchmark.per_node
     table = {gpus: mean(v).value for (gpus, kind), v in steps.items() if kind == data}
     if data != REAL or not benchmark.settings.synthetic:
-        return fit(table, per_node)
+        return fit(table, per_node, network=measured_network(benchmark))
     full_node_s = []
     for gpus, step_s in table.items():
         synthetic = steps.get((gpus, SYNTHETIC), ())
@@ -250,6 +256,28 @@ def model_of(benchmark: Benchmark, data: str) -> Model | None:
             full_node_s.append(step_s * per_node / min(gpus, per_node))
     base = model_of(benchmark, SYNTHETIC)
     return base and base.reading(min(full_node_s, default=0.0), table)
+
+
+# Horovod's default, 128 MiB, if no run says otherwise.
+FUSION = re.compile(r"\bHOROVOD_FUSION_THRESHOLD=(\d+)")
+FUSION_BYTES = 128 * 2**20
+
+
+def measured_network(benchmark: Benchmark) -> MeasuredNetwork | None:
+    """Return the allreduce of a step by the network benchmark; None without one of such machines.
+
+    The gradients are those of the trainer's model, in single precision unless --fp16_allreduce.
+    """
+    types = benchmark.about.get("types")
+    if not benchmark.network or benchmark.network.get("instance_types") != types:
+        return None
+    words = [word.rpartition("=")[2] for word in benchmark.settings.arguments]
+    model = next((word for word in reversed(words) if word in PARAMETERS), "resnet50")
+    line = str(benchmark.runs[-1].job.get("line", "")) if benchmark.runs else ""
+    fusion = FUSION.search(line)
+    each = 2 if "--fp16_allreduce" in line else 4
+    message_bytes = int(fusion[1]) if fusion else FUSION_BYTES
+    return step_allreduce(benchmark.network, each * PARAMETERS[model], max(1, message_bytes))
 
 
 def estimate_s(benchmark: Benchmark, keys: Sequence[RunKey], guess: float | None) -> float | None:

@@ -136,6 +136,111 @@ def t_quantile(freedom: float, level: float = LEVEL) -> float:
     return (low + high) / 2
 
 
+def t_cdf(t: float, freedom: float) -> float:
+    """Return P(T <= t) of Student's t distribution, within 0.001.
+
+    By Wallace's transformation to a normal distribution (Annals of Mathematical Statistics 30,
+    1959), which is 30 times as fast as `t_tails`.
+    """
+    z = math.sqrt(freedom * math.log1p(t * t / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
+    return 0.5 * (1 + math.erf(math.copysign(z, t) / math.sqrt(2)))
+
+
+# A part of a mixture of t distributions: its probability, its centre and its scale.
+Part = tuple[float, float, float]
+
+
+def mixture_quantile(parts: Sequence[Part], freedom: float, share: float) -> float:
+    """Return the value below which the `share` of a mixture of t distributions lies.
+
+    The centres are positive. Found by bisection, within 0.01 % of the range of the centres.
+    """
+    # Parts that are alike within 0.1 % (of the scale: 4 %) are one: hundreds become some tens.
+    alike: dict[tuple[int, int], Part] = {}
+    for weight, centre, scale in parts:
+        key = round(1000 * math.log(centre)), round(25 * math.log(scale))
+        before = alike.get(key, (0.0, centre, scale))
+        alike[key] = (before[0] + weight, *before[1:])
+    merged = alike.values()
+    low = min(centre - 12 * scale for _, centre, scale in merged)
+    high = max(centre + 12 * scale for _, centre, scale in merged)
+    for _ in range(24):
+        middle = (low + high) / 2
+        below = sum(w * t_cdf((middle - c) / s, freedom) for w, c, s in merged)
+        low, high = (middle, high) if below < share else (low, middle)
+    return (low + high) / 2
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A linear regression with a normal prior: the expected coefficients, and their covariance.
+
+    `covariance` is in units of `noise` squared. `log_likelihood` is the logarithm of the marginal
+    likelihood, but for what is the same for all regressions on the same values.
+    """
+
+    coefficients: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+    noise: float
+    log_likelihood: float
+
+    def at(self, units: Sequence[float]) -> tuple[float, float]:
+        """Return the value at `units`, and the part of its variance that is the coefficients'."""
+        value = sum(unit * c for unit, c in zip(units, self.coefficients))
+        lever = sum(
+            a * b * v for a, line in zip(units, self.covariance) for b, v in zip(units, line)
+        )
+        return value, lever
+
+
+def regression(
+    columns: Sequence[Sequence[float]],
+    priors: Sequence[tuple[float, float]],
+    noise: float,
+    noise_counts: float,
+) -> Regression:
+    """Return the regression of ones on `columns`: Gelman et al., Bayesian Data Analysis, 14.
+
+    `priors` are the expected value of each coefficient, and its deviation in units of the noise.
+    The prior of the noise counts as much as `noise_counts` measurements.
+    """
+    rows, size = len(columns[0]), len(columns)
+    precisions = [1 / deviation**2 for _, deviation in priors]
+    squares = [[sum(a * b for a, b in zip(one, other)) for other in columns] for one in columns]
+    for i, precision in enumerate(precisions):
+        squares[i][i] += precision
+    sums = [sum(one) + p * prior[0] for one, p, prior in zip(columns, precisions, priors)]
+    covariance, log_determinant = _inverted(squares)
+    coefficients = tuple(sum(v * s for v, s in zip(line, sums)) for line in covariance)
+    left = rows + sum(p * prior[0] ** 2 for p, prior in zip(precisions, priors))
+    left -= sum(c * s for c, s in zip(coefficients, sums))
+    freedom = noise_counts + rows
+    squared = noise_counts * noise**2 + max(left, 0.0)
+    likelihood = sum(map(math.log, precisions)) - log_determinant - freedom * math.log(squared)
+    return Regression(
+        coefficients,
+        tuple(tuple(line[:size]) for line in covariance),
+        math.sqrt(squared / freedom),
+        likelihood / 2,
+    )
+
+
+def _inverted(matrix: Sequence[Sequence[float]]) -> tuple[list[list[float]], float]:
+    """Return the inverse of a positive definite matrix, and the logarithm of its determinant.
+
+    By Gauss-Jordan elimination; such a matrix needs no pivots.
+    """
+    size, log_determinant = len(matrix), 0.0
+    rows = [[*line, *(float(i == j) for j in range(size))] for i, line in enumerate(matrix)]
+    for i in range(size):
+        log_determinant += math.log(rows[i][i])
+        rows[i] = [value / rows[i][i] for value in rows[i]]
+        for j in range(size):
+            if j != i and rows[j][i]:
+                rows[j] = [a - rows[j][i] * b for a, b in zip(rows[j], rows[i])]
+    return [line[size:] for line in rows], log_determinant
+
+
 def _beta(x: float, a: float, b: float) -> float:
     """Return the regularized incomplete beta function I_x(a, b).
 

@@ -136,6 +136,7 @@ def bench(
             force=force,
             as_json=as_json,
             plot=plot,
+            out=out,
         )
     if not gpus:
         raise UsageError("which sizes?", f"say them: clusterctl bench {name} --gpus 1,8")

@@ -32,13 +32,17 @@ def bench_network(
     force: bool,
     as_json: bool,
     plot: str | None,
+    out: str | None,
 ) -> int:
     """Measure the network between the nodes, print the figures and draw the plot.
+
+    With `out` the figures are kept in that benchmark's folder, for its scaling model.
 
     Return 1 if something is wrong, 255 if a node did not answer, else 0.
     """
     from clusterctl.bench.network import findings
     from clusterctl.ec2.machines import find_machine_types
+    from clusterctl.operations.bench import write_network
     from clusterctl.operations.bench_network import heat_maps, measure_network
     from clusterctl.operations.results import write_result
     from clusterctl.operations.results_plot import picture_format
@@ -64,6 +68,9 @@ def bench_network(
     if plot:
         write_result(Path(plot), heat_maps(report, ending))
         output.note(f"wrote {plot}")
+    if out:
+        write_network(Path(out), report)
+        output.note(f"kept in {out}: the scaling model takes it")
     if as_json:
         told = [output.finding_data(one) for one in found]
         output.data({**report.as_data(), "findings": told})

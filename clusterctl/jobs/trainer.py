@@ -249,7 +249,7 @@ class TrainerRun:
     expanded. `batch_size` is per rank. The length is in `epochs`, or in `batches` (steps).
     `save_every` is in steps, 0 for once an epoch, None for by time. `local_ckpt`: each node keeps
     checkpoints. `clears`: the log folder is emptied first. `trace_steps`: the first step to trace,
-    and the first one after those.
+    and the first one after those. `fp16`: in mixed precision.
     """
 
     ranks: int
@@ -266,6 +266,7 @@ class TrainerRun:
     evaluates_only: bool = False
     uses_larc: bool = False
     trace_steps: tuple[int, ...] | None = None
+    fp16: bool = True
 
     @property
     def global_batch(self) -> int:

@@ -1,8 +1,8 @@
 """Run a scaling benchmark: one training job after another, each result saved when it ends.
 
 The benchmark's folder on this machine holds `benchmark.json` (settings, seed, machines),
-`runs.jsonl` (one line per run) and `logs/`. While a run is in progress it also holds
-`under-way.json`, from which an interrupted benchmark resumes.
+`runs.jsonl` (one line per run) and `logs/`, and `network.json` if the network was measured. While a
+run is in progress it also holds `under-way.json`, from which an interrupted benchmark resumes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.bench.network import NetworkFigures, step_allreduce
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey
 from clusterctl.bench.report import Chart, as_csv, as_data, blocks, html, markdown, published, svg
 from clusterctl.bench.results import Benchmark, MeasuredRun, by_size, measured
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 Machines = Mapping[str, Mapping[str, Any]]
 ABOUT, RUNS, UNDER_WAY = "benchmark.json", "runs.jsonl", "under-way.json"
+NETWORK = "network.json"
 # Keys of `about`. Runs on clusters that differ in one of them are not comparable. The number of
 # nodes is not among them: nodes may be added to the cluster later.
 MACHINES = ("region", "types", "per_node", "efa_interfaces", "images")
@@ -59,8 +61,9 @@ def read_benchmark(folder: Path) -> Benchmark:
     try:
         said = json.loads((folder / ABOUT).read_text())
         settings = BenchSettings(**said["settings"])
+        name = folder.resolve().name
         return Benchmark(
-            folder.resolve().name, settings, said["seed"], said["about"], _runs(folder)
+            name, settings, said["seed"], said["about"], _runs(folder), _network(folder)
         )
     except FileNotFoundError:
         raise UsageError(
@@ -68,6 +71,30 @@ def read_benchmark(folder: Path) -> Benchmark:
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"cannot read the benchmark in {folder}: {error}") from None
+
+
+def write_network(folder: Path, figures: NetworkFigures) -> None:
+    """Write the network's figures, a prior of the scaling model. Raise UsageError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(folder / NETWORK, json.dumps(figures.as_data(), indent=1) + "\n")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {error.filename}: {error.strerror}", "choose another: --out DIR"
+        ) from None
+
+
+def _network(folder: Path) -> Mapping[str, Any]:
+    """Read the network's figures; empty if there are none.
+
+    Raise KeyError, TypeError or ValueError if the file does not hold such figures.
+    """
+    path = folder / NETWORK
+    if not path.exists():
+        return {}
+    figures = json.loads(path.read_text())
+    step_allreduce(figures, 1.0, 1.0)
+    return {**figures}
 
 
 def _runs(folder: Path) -> tuple[MeasuredRun, ...]:
@@ -171,20 +198,21 @@ def hourly_usd(about: Mapping[str, Any]) -> float | None:
 
 def guess_step_s(about: Mapping[str, Any], job: JobPlan) -> float | None:
     """Guess the seconds per training step before any run: from the slowest published run, per GPU,
-    on the same GPU model.
+    on the same GPU model in the same precision.
 
     Return None for a job on CPUs, for a model other than ResNet-50, and for a GPU model without a
-    published run.
+    published run in that precision.
     """
+    run = job.run
+    if run is None or run.model != "resnet50" or job.preset == "cpu":
+        return None
     speeds = [
         speed / int(gpus)
         for each in published()
         for gpus, speed in each["images_per_s"].items()
-        if each["gpu"] == about.get("gpu")
+        if each["gpu"] == about.get("gpu") and each["fp16"] is run.fp16
     ]
-    run = job.run
-    known = speeds and run and run.model == "resnet50" and job.preset != "cpu"
-    return run.batch_size / min(speeds) if known and run else None
+    return run.batch_size / min(speeds) if speeds else None
 
 
 def write_report(folder: Path, predicted: Sequence[int] = ()) -> list[str]:

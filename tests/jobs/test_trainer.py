@@ -44,7 +44,7 @@ def said(job, force=False):
         # Parsed as the trainer does: otherwise the checks would look elsewhere, and the trainer
         # would delete a folder without a question.
         (
-            "--data_dir '~/d' --eval --local_ckpt --use_larc --save_checkpoints_steps 0"
+            "--data_dir '~/d' --eval --local_ckpt --use_larc --save_checkpoints_steps 0 --nofp16"
             " --log_dir '~/runs'",
             TrainerRun(
                 *(8, "/home/ubuntu/d", "/home/ubuntu/runs"),
@@ -52,6 +52,7 @@ def said(job, force=False):
                 local_ckpt=True,
                 evaluates_only=True,
                 uses_larc=True,
+                fp16=False,
             ),
             "/home/ubuntu/runs",
         ),
