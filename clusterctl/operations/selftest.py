@@ -368,12 +368,14 @@ def measure(test: Selftest) -> Passed:
 def nccl_tests(test: Selftest) -> Passed:
     """Judge what `bench --network` has measured with nccl-tests."""
     assert test.network
-    tables = [one for one in test.network.allreduce if "nccl-tests" in one.program]
+    measured = (*test.network.allreduce, *test.network.collectives)
+    tables = [one for one in measured if "nccl-tests" in one.program]
     rows = [row for table in tables for row in table.rows]
     errors = [f"{one.program}: {one.error}" for one in tables if one.error]
     if rows and not errors:
         best = max(row.busbw for row in rows)
-        return Passed(f"{count(len(rows), 'size')}, at most {best / 1e9:.2f} GB/s bus bandwidth")
+        programs = ", ".join(one.program.partition(" ")[0] for one in tables)
+        return Passed(f"{programs}: at most {best / 1e9:.2f} GB/s bus bandwidth")
     if not test.on_gpus:
         raise StepNotRun("the nodes have no NVIDIA driver: there is no GPU to measure")
     if errors:
