@@ -188,21 +188,23 @@ def places(
     """Return every place that can take all nodes: types in the given order, zones by name.
 
     With `zone`, only places in that zone. Of each zone the subnet with most free addresses is
-    taken, and only if it has `addresses_needed`. All places are in one network border group, that
-    of the region if it has any: an elastic address is allocated before it is known which of the
-    places has room, and is good for one group only.
+    taken, and only if it has `addresses_needed`. All places are in one network border group: an
+    elastic address is allocated before it is known which of the places has room, and is good for
+    one group only. It is the region's if any subnet may be used there: nobody gets into a Local
+    Zone, which has other prices, without having named it or a subnet in it.
     """
-    found = tuple(
+    usable = [subnet for subnet in subnets if zone in (None, subnet.zone)]
+    groups = {border_group(subnet.zone) for subnet in usable}
+    # A Local Zone's group begins with the region's, and is longer.
+    group = min(groups, key=lambda name: (len(name), name), default="")
+    return tuple(
         Place(instance_type, subnet.zone, subnet.subnet_id)
         for instance_type in types
-        for subnet in _roomiest(subnets)
+        for subnet in _roomiest(usable)
         if subnet.zone in offers.get(instance_type, frozenset())
-        and zone in (None, subnet.zone)
+        and border_group(subnet.zone) == group
         and subnet.free_addresses >= addresses_needed
     )
-    # A Local Zone's group begins with the region's, and is longer.
-    group = min((border_group(place.zone) for place in found), key=len, default="")
-    return tuple(place for place in found if border_group(place.zone) == group)
 
 
 def _roomiest(subnets: Sequence[Subnet]) -> Iterator[Subnet]:

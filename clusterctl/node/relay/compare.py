@@ -204,9 +204,11 @@ def _extra(
         listing = above.pop()
         others.append((listing.number, listing.others()))
 
-    for number in folders:
-        if entries.path(number) == b".":
-            enter(number, b".")
+    roots = [number for number in folders if entries.path(number) == b"."]
+    if len(roots) > 1:
+        raise ValueError("the root is there twice")
+    for number in roots:
+        enter(number, b".")
     for number in range(len(entries)):
         path, is_shared = entries.path(number), number == folder
         folder = next(numbers, -1) if is_shared else folder

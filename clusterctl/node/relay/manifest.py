@@ -137,6 +137,7 @@ class Decoder:
     def __init__(self) -> None:
         # The key of the previous entry; the beginning of keys below the latest that is no folder.
         self._before, self._leaf = b"", b""
+        self._has_root = False
 
     def entries(self, part: bytes) -> list[Entry]:
         """Return the entries of the next part.
@@ -155,6 +156,9 @@ class Decoder:
         Writing `link/file` after `link -> /elsewhere` would write outside of the destination.
         """
         if entry.path == b".":
+            if self._has_root:
+                raise BadManifest("the root twice")
+            self._has_root = True
             return
         key = sort_key(entry.path)
         if key <= self._before or (self._leaf and key.startswith(self._leaf)):

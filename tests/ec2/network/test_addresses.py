@@ -260,14 +260,23 @@ def test_an_address_of_the_region_is_not_for_a_local_zone(in_local_zone):
 
 
 @pytest.mark.parametrize(
-    ("zones", "kept"),
+    ("zones", "without", "wanted", "kept"),
     [
-        (["us-west-2-lax-1a", "us-west-2a", "us-west-2b"], ["us-west-2a", "us-west-2b"]),
-        (["us-west-2-lax-1a", "us-west-2-lax-1b"], ["us-west-2-lax-1a", "us-west-2-lax-1b"]),
-        (["us-west-2-lax-1a", "us-west-2-las-1a"], ["us-west-2-las-1a"]),
+        (["us-west-2-lax-1a", "us-west-2a", "us-west-2b"], [], None, ["us-west-2a", "us-west-2b"]),
+        (["us-west-2-lax-1a", "us-west-2a"], [], "us-west-2-lax-1a", ["us-west-2-lax-1a"]),
+        # Nobody named the Local Zone, which alone offers the type.
+        (["us-west-2-lax-1a", "us-west-2a"], ["us-west-2a"], None, []),
+        (
+            ["us-west-2-lax-1a", "us-west-2-lax-1b"],
+            [],
+            None,
+            ["us-west-2-lax-1a", "us-west-2-lax-1b"],
+        ),
+        (["us-west-2-lax-1a", "us-west-2-las-1a"], [], None, ["us-west-2-las-1a"]),
     ],
 )
-def test_all_places_of_a_launch_take_the_same_address(zones, kept):
+def test_all_places_of_a_launch_take_the_same_address(zones, without, wanted, kept):
     subnets = [Subnet(zone, "vpc", zone, "10.0.0.0/24", 100, False) for zone in zones]
-    found = places(["c5.2xlarge"], {"c5.2xlarge": frozenset(zones)}, subnets, None, 2)
+    offers = {"c5.2xlarge": frozenset(zones) - set(without)}
+    found = places(["c5.2xlarge"], offers, subnets, wanted, 2)
     assert [place.zone for place in found] == kept

@@ -34,6 +34,16 @@ def test_a_manifest_is_read_back_unchanged():
     assert decode(encode([])) == []
 
 
+@pytest.mark.parametrize("between", [0, 3, 2000])
+def test_a_root_that_occurs_twice_is_refused(between):
+    """All that is below the first one would look extra to --delete."""
+    root = Entry(b".", "d", 0o755, 1)
+    files = [Entry(b"%05d" % number, "f", 0o600, 1) for number in range(between)]
+    with pytest.raises(BadManifest):
+        decode(encode([root, *files, root]))
+    assert decode(encode([root, *files])) == [root, *files]
+
+
 def a_name(random):
     size = random.choice([1, 2, 3, 255])
     letters = [b"a", b"b", b".", b"-", b"\n", b"\\", b'"', b"\xff", b"\x01", "ü⚙".encode()]
