@@ -40,7 +40,7 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.kill import cancel
 from clusterctl.operations.logs import follow
 from clusterctl.operations.results import results_of_cluster, state_phrase, write_result
-from clusterctl.operations.results_plot import Curve, Panel, draw, picture_format
+from clusterctl.operations.results_plot import PlotLine, Panel, draw, picture_format
 from clusterctl.operations.train import TrainingPlan, live_hosts, plan_training, start_training
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def _panel(chart: Chart) -> Panel:
     for curve in chart.curves:
         x, y, *_ = zip(*curve.points)
         is_ours = curve.kind in ("measured", "model")
-        curves.append(Curve(curve.label, x, y, curve.kind == "measured", not is_ours))
+        curves.append(PlotLine(curve.label, x, y, curve.kind == "measured", not is_ours))
     return Panel(chart.title, "GPUs", tuple(curves))
 
 

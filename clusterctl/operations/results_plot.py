@@ -28,7 +28,7 @@ WIDEST_GAPS = 3.0
 
 
 @dataclass(frozen=True)
-class Curve:
+class PlotLine:
     """One line of a panel. `dots` marks its points. A `reference` is drawn in grey."""
 
     label: str
@@ -44,7 +44,7 @@ class Panel:
 
     title: str
     x_label: str
-    curves: tuple[Curve, ...]
+    curves: tuple[PlotLine, ...]
 
 
 def picture_format(path: Path) -> str:
@@ -110,13 +110,13 @@ def _speed_per_gpu(run: Run, row: TrainingRow) -> float:
 
 def _curves(
     shown: Sequence[_Shown], axis: str, value: Callable[[Run, TrainingRow], float]
-) -> tuple[Curve, ...]:
+) -> tuple[PlotLine, ...]:
     made = []
     for each in shown:
         per_step = (each.run.epochs_per_step or 0.0) if axis == "epoch" else 1.0
         points = [(row.step * per_step, value(each.run, row)) for row in each.run.rows]
         x, y = zip(*_with_holes(points)) if points else ((), ())
-        made.append(Curve(each.label, x, y, each.reference or len(x) < FEW, each.reference))
+        made.append(PlotLine(each.label, x, y, each.reference or len(x) < FEW, each.reference))
     return tuple(curve for curve in made if curve.x)
 
 
@@ -132,12 +132,12 @@ def _with_holes(points: Sequence[tuple[float, float]]) -> list[tuple[float, floa
     return broken
 
 
-def _accuracies(shown: Sequence[_Shown], axis: str) -> tuple[Curve, ...]:
+def _accuracies(shown: Sequence[_Shown], axis: str) -> tuple[PlotLine, ...]:
     made = []
     for each in shown:
         x = tuple(float(getattr(row, axis)) for row in each.run.evaluations)
         y = tuple(row.top1 for row in each.run.evaluations)
-        made.append(Curve(each.label, x, y, dots=True, reference=each.reference))
+        made.append(PlotLine(each.label, x, y, dots=True, reference=each.reference))
     return tuple(curve for curve in made if curve.x)
 
 
@@ -147,7 +147,7 @@ def metric_panels(metrics: Sequence[MetricSeries]) -> list[Panel]:
     panels = []
     for series in metrics[:MOST_PANELS]:
         values = tuple(point.value for point in series.points)
-        curve = Curve(series.name, tuple(map(float, range(1, len(values) + 1))), values)
+        curve = PlotLine(series.name, tuple(map(float, range(1, len(values) + 1))), values)
         panels.append(Panel(series.name, "value", (curve,) if values else ()))
     return panels
 

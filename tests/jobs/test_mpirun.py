@@ -541,7 +541,8 @@ def test_a_program_of_the_users_own_is_started_on_its_share_of_the_processors():
         return " ".join(plan.argv).partition("10.0.0.0/24 ")[2]
 
     mine = f"{FIVE.python} /home/ubuntu/mine.py -v"
-    assert program() == f"{FIVE.python} -IS /home/ubuntu/.clusterctl/start_rank.py {mine}"
+    start = f"{FIVE.python} -IS /home/ubuntu/.clusterctl/start_rank.py"
+    assert program().partition('exec "$0" "$@" ')[2] == f"{start} {mine}"
     assert program(per_host=1) == program()
     # torchrun starts its ranks itself.
     assert program(torchrun=True).endswith("/usr/bin/python3 /home/ubuntu/mine.py -v")
@@ -696,7 +697,10 @@ def test_pytorchs_variables_are_set_for_each_rank_of_a_script_and_users_own_win(
     # Variables that the nodes have already must not number the ranks.
     environ |= {"RANK": "0", "WORLD_SIZE": "1", **exports, "PATH": os.environ["PATH"]}
     program = ["a b", '$"']
-    *start, python, script = argv[argv.index("sh") if "sh" in argv else -4 : -2]
+    # What binds a rank comes in between. No node is here that has it.
+    at = argv.index("-IS") - 1
+    start = argv[argv.index("sh") if "sh" in argv else at : at]
+    python, script = argv[at + 3 : -2]
     assert ((python, script), list(argv[-2:])) == ((FIVE.python, "/home/ubuntu/d.py"), program)
     done = subprocess.run(
         [*start, sys.executable, "-c", SEEN, *program],

@@ -49,7 +49,7 @@ def test_delete_never_takes_the_way_to_log_in(tmp_path, monkeypatch, seed):
     before = tree(tmp_path / "homes")
     target = Destination({"destination": to, "delete": True}, Waits())
     entries = Entries(decode(encode(scan([os.fsencode(source) + b"/"], None, b"/").entries)))
-    entries = [one._replace(size=0) if one.kind == "f" else one for one in entries]
+    entries = Entries(one._replace(size=0) if one.kind == "f" else one for one in entries)
     try:
         target.prepare(entries, Begin())
         refused = False
