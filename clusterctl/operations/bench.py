@@ -40,7 +40,7 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.kill import cancel
 from clusterctl.operations.logs import follow
 from clusterctl.operations.results import results_of_cluster, state_phrase, write_result
-from clusterctl.operations.results_plot import PlotLine, Panel, draw, picture_format
+from clusterctl.operations.results_plot import Panel, PlotLine, draw, picture_format
 from clusterctl.operations.train import TrainingPlan, live_hosts, plan_training, start_training
 
 if TYPE_CHECKING:
