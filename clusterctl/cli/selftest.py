@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -82,7 +81,8 @@ def selftest(
         return 0
     # Warnings are printed again by the launch.
     output.findings([found for found in plan.findings if found.severity is Severity.INFO])
-    _agree(app, spec, estimate, yes)
+    left = story.left_by_guards(plan)
+    _agree(app, spec, estimate, left, yes)
     test = story.Selftest(
         launcher,
         spec,
@@ -96,11 +96,10 @@ def selftest(
     # Written before anything is launched: a folder that takes no file is found out now.
     _write(path, story.report_of(test))
     # A terminal that is closed must not leave the nodes to their guards.
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, signal.default_int_handler)
-    results = story.run_steps(test, story.STEPS, lambda so_far: _keep(path, test, so_far))
+    with test.interrupts.handled():
+        results = story.run_steps(test, story.STEPS, lambda so_far: _keep(path, test, so_far))
     report = story.report_of(test, results)
-    return _finish(path, name, report, as_json)
+    return _finish(path, test, report, left, as_json)
 
 
 def _prepared(
@@ -138,7 +137,7 @@ def _show_plan(estimate: str, as_json: bool) -> None:
     output.note("nothing was done")
 
 
-def _agree(app: AppContext, spec: ClusterSpec, estimate: str, yes: bool) -> None:
+def _agree(app: AppContext, spec: ClusterSpec, estimate: str, left: str, yes: bool) -> None:
     """Print the price, and ask. Answering no raises click.Abort."""
     from clusterctl.ec2.money.costs import format_usd
 
@@ -146,7 +145,7 @@ def _agree(app: AppContext, spec: ClusterSpec, estimate: str, yes: bool) -> None
     limits = spec.limits
     output.note(
         f"the nodes end themselves after {limits.max_hours:g} hours, or when they have cost "
-        f"{format_usd(limits.budget_usd)}, also if this program is killed"
+        f"{format_usd(limits.budget_usd)}, also if this program is killed; then they leave {left}"
     )
     output.confirm(f"Launch {spec.name}?", yes or bool(app.settings.lab))
 
@@ -174,10 +173,13 @@ def _keep(path: Path, test: Selftest, results: Sequence[StepResult]) -> None:
         output.note(f"warning: {error.message}")
 
 
-def _finish(path: Path, name: str, report: SelftestReport, as_json: bool) -> int:
+def _finish(
+    path: Path, test: Selftest, report: SelftestReport, left: str, as_json: bool
+) -> int:
     """Write the file, print a row for each step and what is left, and return the exit status.
 
-    Where the file cannot be written, its text is printed, and 0 becomes 1.
+    `left` is what nodes leave that end by their limits. Where the file cannot be written, its text
+    is printed, and 0 becomes 1.
     """
     from clusterctl.operations.selftest_report import render, rows
 
@@ -192,10 +194,12 @@ def _finish(path: Path, name: str, report: SelftestReport, as_json: bool) -> int
     else:
         output.table(("STEP", "VERDICT", "TIME", "FOUND"), rows(report.results))
         output.line(f"{report.summary}; cost: {report.spent}")
-    if not report.is_removed:
+    if test.others:
+        output.note(f"left alone, since this self-test did not make it: {', '.join(test.others)}")
+    elif not report.is_removed:
         output.note(
-            f"something may be left, and cost money: clusterctl down {name}. The nodes end "
-            "themselves by their limits, and leave a group and a key, which are free"
+            f"something may be left, and cost money: clusterctl down {test.name}. The nodes end "
+            f"themselves by their limits, and leave {left}"
         )
     output.note(
         f"the report is {path}: steps, versions, figures, costs and the last lines of the logs, "

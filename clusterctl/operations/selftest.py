@@ -27,21 +27,23 @@ import clusterctl
 from clusterctl.bench.network import NetworkFigures, allreduce_lines, findings, summary
 from clusterctl.bootstrap.training import EnvRequest
 from clusterctl.diagnosis.verdict import Diagnosis, diagnose
-from clusterctl.domain.cluster import ClusterSpec, Limits
+from clusterctl.domain.cluster import ClusterSpec, Limits, Market, NodeState
 from clusterctl.domain.errors import (
     AwsError,
     ClusterctlError,
     CommandFailed,
-    NoSuchCluster,
     UsageError,
 )
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
+from clusterctl.ec2.cluster_resources import NOT_TERMINATED, find_key_pairs, find_made, terminate
 from clusterctl.ec2.errors import backoff_delays
+from clusterctl.ec2.instances import find_instances, find_states
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.launch.plan import LaunchPlan
-from clusterctl.ec2.money.costs import CostEstimate, format_usd
+from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, CostEstimate, Price, format_usd
+from clusterctl.ec2.money.prices import find_price
 from clusterctl.jobs.detached import JobRecord, JobState, find_job
 from clusterctl.jobs.plan import JobRequest
 from clusterctl.jobs.processes import NodeProcess, ProcessQuery, all_of, list_processes
@@ -52,8 +54,10 @@ from clusterctl.operations.diagnose import collect
 from clusterctl.operations.down import down
 from clusterctl.operations.environment import Installation
 from clusterctl.operations.gc import GarbageCollector, GcOptions
+from clusterctl.operations.interrupts import Interrupts
 from clusterctl.operations.kill import cancel
 from clusterctl.operations.launcher import Launcher, LaunchRefused, Stage, StepProgress
+from clusterctl.operations.local_state import local_key
 from clusterctl.operations.logs import follow
 from clusterctl.operations.results import NoResults, results_of_cluster
 from clusterctl.operations.selftest_report import (
@@ -63,16 +67,19 @@ from clusterctl.operations.selftest_report import (
     masked,
     tail_of,
 )
+from clusterctl.operations.site import changing
 from clusterctl.operations.status import find_own
 from clusterctl.operations.train import head_facts, plan_training, start_training
-from clusterctl.operations.up import plan_up, up
+from clusterctl.operations.up import bring_up, creations_of, plan_up
 from clusterctl.operations.watchdog import prepare
 
 NODES = 2
 MAX_HOURS = 2.0
-# Of --max-cost. The guards' count misses up to a minute a boot (docs/costs.md), and a node bills on
-# until EC2 has terminated it.
-BUDGET_PART = 0.9
+# A node bills from its launch, and its guard counts from its boot (docs/costs.md); it bills on
+# until EC2 has terminated it. How long the two take on AWS is not known: clusterctl was never run
+# there. A quarter of an hour is what `down` waits for the second (Timeouts.terminated_s).
+UNCOUNTED_HOURS = 0.25
+BUDGET_PART = 0.9  # of --max-cost, for the same reason
 TRAINING_STEPS = 200
 # Without GPUs: ResNet-50 would take minutes, and show no more.
 CPU_ARGUMENTS = ("--model", "resnet18", "--image_size", "32", "--batch_size", "2")
@@ -90,8 +97,10 @@ HUNG_AFTER_S = 300.0
 DIAGNOSES, DIAGNOSIS_GAP_S = 6, 10.0
 # Connections of a pair, and seconds for each of its rates: the defaults of `bench --network`.
 STREAMS, RATE_S = 8, 1.0
-# How often a removal is tried that fails or is interrupted, and the pause after a failure.
+# How often a removal is tried that fails, and the pause after a failure. It also takes so many
+# presses of Ctrl-C to end it.
 REMOVALS, REMOVAL_GAP_S = 3, 10.0
+NOTHING_LAUNCHED = "this self-test launched nothing"
 NO_CAPACITY = (
     "try another --region or --instance-type, or let it wait: CLUSTERCTL_CAPACITY_TIMEOUT=2h "
     "clusterctl selftest"
@@ -165,8 +174,10 @@ class Selftest:
     """The cluster of a self-test, and what the steps leave for those that follow.
 
     `open` returns access to the cluster. `tell` receives lines of progress, `show` the output of
-    jobs. `is_free`: nothing is billed, as in the lab. The launcher's progress is replaced by one
-    that is kept for the report.
+    jobs. `is_free`: nothing is billed, as in the lab. `launch_id` begins the client tokens of what
+    this self-test launches; it is empty until the launch begins. `instance_ids` are its nodes as
+    far as EC2 has shown them, `others` what others have made under the same name. The launcher's
+    progress is replaced by one that is kept for the report.
     """
 
     launcher: Launcher
@@ -178,6 +189,9 @@ class Selftest:
     estimate: str = ""
     began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     place: str = ""
+    launch_id: str = ""
+    instance_ids: set[str] = field(default_factory=set)
+    others: tuple[str, ...] = ()
     ranks: int = 0
     on_gpus: bool = False
     network: NetworkFigures | None = None
@@ -186,7 +200,13 @@ class Selftest:
     _output: bytes = b""
 
     def __post_init__(self) -> None:
-        self.launcher = replace(self.launcher, progress=ToldProgress(self.say))
+        progress = ToldProgress(self.say)
+        self.launcher = replace(self.launcher, progress=progress, agree=self._begin)
+        self.interrupts = Interrupts(self.launcher.timeouts.clock)
+
+    def _begin(self, plan: LaunchPlan) -> None:
+        """Note that the launch begins: the next step of the plan makes something."""
+        self.launch_id = plan.launch_id
 
     @property
     def name(self) -> str:
@@ -225,57 +245,120 @@ def selftest_spec(spec: ClusterSpec, instance_type: str, max_cost_usd: float) ->
     )
 
 
+def at_most(estimate: CostEstimate, on_demand: Price | None) -> CostEstimate:
+    """Return the estimate with spot machines at their price on demand.
+
+    A spot price can rise while the nodes run. That it ends at the price on demand, since no maximum
+    price is sent, is from AWS's guide on spot instances, as remembered: it was not looked up.
+    """
+    machines, *others = estimate.lines
+    usd = None if on_demand is None else on_demand.usd_per_hour
+    source = "" if on_demand is None else f"{on_demand.source}, {on_demand.as_of}, on demand"
+    return replace(
+        estimate,
+        lines=(replace(machines, usd_per_hour=usd), *others),
+        price_source=f"{source}: the most that spot can cost",
+    )
+
+
 def most_usd(estimate: CostEstimate | None) -> float | None:
-    """Return what nodes of this estimate cost in MAX_HOURS, US dollars; None if that is unknown."""
+    """Return about what nodes of this estimate cost at most, US dollars; None if that is unknown.
+
+    They run for MAX_HOURS by their guards' count, and bill for UNCOUNTED_HOURS more.
+    """
     if estimate is None or estimate.hourly_usd is None:
         return None
     once = estimate.once.nodes * estimate.once.usd_each if estimate.once else 0.0
-    return MAX_HOURS * estimate.hourly_usd + once
+    return (MAX_HOURS + UNCOUNTED_HOURS) * estimate.hourly_usd + once
+
+
+def check_absent(launcher: Launcher) -> None:
+    """Raise UsageError if EC2 or this machine has anything of a cluster of this name.
+
+    `remove` would take it for the self-test's own. Raises AwsError.
+    """
+    name, folder = launcher.name, launcher.folder
+    nodes = find_own(launcher.clients, folder)
+    made = find_made(launcher.clients.ec2, name, creations_of(launcher))
+    kinds = {
+        "node": nodes,
+        "elastic address": made.addresses,
+        "security group": made.groups,
+        "placement group": made.placement_groups,
+        "key pair": made.key_pairs,
+    }
+    found = [count(len(each), kind) for kind, each in kinds.items() if each]
+    if any(path.name != "lock" for path in folder.path.glob("*")):
+        found.append(f"the folder {folder.path}")
+    if found:
+        exists = "exists" if nodes else "has left something"
+        raise UsageError(
+            f"cluster {name} {exists}: {', '.join(found)}; a self-test would remove that",
+            f"remove it first: clusterctl down {name}; or name another: "
+            "clusterctl selftest OTHER",
+        )
 
 
 def plan(launcher: Launcher, spec: ClusterSpec, max_cost_usd: float) -> tuple[LaunchPlan, str]:
     """Return the plan of the launch, and in words what the self-test costs at most.
 
-    Changes nothing. Raises LaunchRefused as `up` would, UsageError where the cluster exists or the
-    cost may exceed `max_cost_usd`, AwsError.
+    Changes nothing. Raises LaunchRefused as `up` would, UsageError where something of a cluster of
+    that name exists or the cost may exceed `max_cost_usd`, AwsError.
     """
-    if find_own(launcher.clients, launcher.folder):
-        raise UsageError(
-            f"cluster {spec.name} exists: a self-test would remove it",
-            f"remove it first: clusterctl down {spec.name}; or name another: "
-            "clusterctl selftest OTHER",
-        )
+    check_absent(launcher)
     planned = plan_up(launcher, fixed_request(spec))
     if planned.refused:
         raise LaunchRefused(spec.name, planned.findings)
-    most = most_usd(planned.estimate)
+    estimate = planned.estimate
+    if estimate and spec.market is Market.SPOT:
+        kind, cache = spec.instance_type, launcher.prices
+        on_demand = find_price(launcher.clients, kind, Market.ON_DEMAND, cache=cache)
+        estimate = at_most(estimate, on_demand)
+    most = most_usd(estimate)
+    nodes = f"{count(NODES, 'node')} of {spec.instance_type}"
     if most is None or not most <= max_cost_usd:
         raise UsageError(
-            f"{count(NODES, 'node')} of {spec.instance_type} cost up to {format_usd(most)} in "
-            f"{MAX_HOURS:g} hours; --max-cost allows {format_usd(max_cost_usd)}",
+            f"{nodes} cost up to about {format_usd(most)} in {MAX_HOURS:g} hours and the time that "
+            f"they take to start and to end; --max-cost allows {format_usd(max_cost_usd)}",
             "nothing was launched: choose a smaller --instance-type, or raise --max-cost",
         )
-    estimate = planned.estimate
     assert estimate is not None
     source = f" ({estimate.price_source})" if estimate.price_source else ""
     words = (
-        f"at most {format_usd(most)}: {count(NODES, 'node')} of {spec.instance_type} for "
-        f"{MAX_HOURS:g} hours at {format_usd(estimate.hourly_usd)} an hour{source}"
+        f"at most about {format_usd(most)}: {nodes} for {MAX_HOURS:g} hours, and "
+        f"{UNCOUNTED_HOURS * 60:.0f} minutes to start and to end, at "
+        f"{format_usd(estimate.hourly_usd)} an hour{source}"
     )
     return planned, words
+
+
+def left_by_guards(planned: LaunchPlan) -> str:
+    """Return in words what is left where the nodes end by their limits alone."""
+    free = "a security group, a key and perhaps a placement group, which are free"
+    if any(step.operation == "allocate_address" for step in planned.steps):
+        return (
+            f"{free}, and an elastic address, which costs {format_usd(PUBLIC_IPV4_HOUR_USD)} an "
+            f"hour until it is released: clusterctl down {planned.spec.name}"
+        )
+    return free
 
 
 # The steps.
 
 
 def launch(test: Selftest) -> Passed:
+    launcher = test.launcher
     try:
-        report = up(test.launcher, fixed_request(test.spec))
+        with changing(launcher.folder, launcher.clients):
+            # Long after the first check, if the question was left unanswered.
+            check_absent(launcher)
+            report = bring_up(launcher, fixed_request(test.spec))
     except AwsError as error:
         # The hint of `up` has options that a self-test lacks.
         hint = NO_CAPACITY if "Capacity" in error.code else error.hint
         raise AwsError(error.code, error.message, hint) from error
     cluster = report.cluster
+    test.instance_ids.update(node.instance_id for node in cluster.nodes)
     for node in cluster.nodes:
         addresses = [one for one in (node.private_ip, node.public_ip, node.address) if one]
         hosts = [f"ip-{one.replace('.', '-')}" for one in addresses]
@@ -475,31 +558,90 @@ def resume(test: Selftest) -> Passed:
 
 
 def remove(test: Selftest) -> Passed:
-    """Remove the cluster, up to REMOVALS times where that fails or Ctrl-C interrupts it."""
-    launcher, clock = test.launcher, test.launcher.timeouts.clock
-    made = (launcher.clients, test.name, launcher.folder, launcher.progress, launcher.timeouts)
-    for left in reversed(range(REMOVALS)):
+    """Remove what this self-test launched: REMOVALS tries, ended early by as many presses.
+
+    Raises StepNotRun if it launched nothing: whatever has its name belongs to somebody else.
+    """
+    if not test.launch_id:
+        raise StepNotRun(NOTHING_LAUNCHED)
+    first = presses = test.interrupts.presses
+    failures, pause_s = 0, 0.0
+    while True:
         try:
-            removed = down(*made)
-            if removed.nothing:
-                return Passed("nothing was there")
-            return Passed(f"{count(len(removed.nodes), 'node')}, and all that was made for them")
-        except NoSuchCluster:
-            return Passed("nothing was there")
+            # The pause is interruptible, too, and an interrupt in it ends only the pause.
+            once = partial(_remove_once, test, pause_s)
+            return test.interrupts.interruptible(once, beyond=presses)
         except KeyboardInterrupt:
-            if not left:
+            presses, pause_s = max(presses + 1, test.interrupts.presses), 0.0
+            left = REMOVALS - (presses - first)
+            if left <= 0:
                 raise
             test.say(f"removing goes on; Ctrl-C {count(left, 'time')} more leaves what is there")
-        except ClusterctlError as error:
-            if not left:
+        except Exception as error:  # any, such as a full disk: nodes that are left cost money
+            failures, pause_s = failures + 1, REMOVAL_GAP_S
+            if failures == REMOVALS:
                 raise
-            test.say(f"cannot remove it yet: {error.message}")
-            clock.sleep(REMOVAL_GAP_S)
-    raise AssertionError("the last try returns or raises")
+            test.say(f"cannot remove it yet: {error}")
+
+
+def _remove_once(test: Selftest, pause_s: float) -> Passed:
+    launcher = test.launcher
+    launcher.timeouts.clock.sleep(pause_s)
+    _spare_others(test)
+    removed = down(
+        launcher.clients, test.name, launcher.folder, launcher.progress, launcher.timeouts
+    )
+    if not removed.nothing:
+        return Passed(f"{count(len(removed.nodes), 'node')}, and all that was made for them")
+    if left := _unended(test):
+        raise ClusterctlError(f"EC2 does not list {', '.join(left)} as nodes of {test.name}")
+    return Passed("nothing was left to remove")
+
+
+def _spare_others(test: Selftest) -> None:
+    """Raise ClusterctlError if somebody else has launched a cluster of the same name meanwhile.
+
+    The lock of `launch` keeps out only what runs on this machine, and `down` removes by name. Then
+    only the nodes that this self-test has launched are terminated.
+    """
+    launcher, name = test.launcher, test.name
+    client, folder = launcher.clients.ec2, launcher.folder
+    nodes = find_instances(client, name, NOT_TERMINATED)
+    own = [one for one in nodes if one.launch_token.startswith(f"{test.launch_id}-")]
+    test.instance_ids.update(one.node.instance_id for one in own)
+    key = local_key(folder, name).public if folder.key.exists() else ""
+    # EC2 may leave out the public half of a key.
+    keys = [one for one in find_key_pairs(client, name) if one.public_key and not one.holds(key)]
+    others = [one.node.instance_id for one in nodes if one not in own]
+    test.others = (*others, *(f"the key pair {one.name}" for one in keys))
+    if test.others:
+        if own:
+            ids = [one.node.instance_id for one in own]
+            within_s, clock = launcher.timeouts.terminated_s, launcher.timeouts.clock
+            terminate(client, name, within_s, ids, clock=clock)
+        raise ClusterctlError(
+            f"this self-test did not make {', '.join(test.others)}, which has the same name: "
+            "only its own nodes were terminated",
+            "the next time, name another: clusterctl selftest OTHER",
+        )
+
+
+def _unended(test: Selftest) -> list[str]:
+    """Return the ids of the nodes that EC2 still shows, asked for each by its id."""
+    client = test.launcher.clients.ec2
+    states = {one: find_states(client, [one]).get(one) for one in sorted(test.instance_ids)}
+    return [one for one in states if states[one] not in (None, NodeState.TERMINATED)]
 
 
 def verify(test: Selftest) -> Passed:
     """Ask EC2 for every kind of resource of the cluster. Raises ClusterctlError if one is left."""
+    if not test.launch_id:
+        raise StepNotRun(NOTHING_LAUNCHED)
+    interrupts = test.interrupts
+    return interrupts.interruptible(partial(_verify, test), beyond=interrupts.presses)
+
+
+def _verify(test: Selftest) -> Passed:
     launcher = test.launcher
     region = str(launcher.clients.ec2.meta.region_name)
     collector = GarbageCollector(
@@ -509,20 +651,38 @@ def verify(test: Selftest) -> Passed:
         test.say,
         launcher.timeouts,
     )
-    for gap_s in islice(backoff_delays(), SWEEPS):
-        sweep = collector.sweep()
-        left = [one.resource for one in sweep.judged if one.resource.cluster == test.name]
-        if not left:
-            break
-        launcher.timeouts.clock.sleep(gap_s)
+    left, unseen = _await_none(collector, test)
+    if not left:
+        # EC2's lists are late: one that shows nothing may be older than what was made last.
+        launcher.timeouts.clock.sleep(launcher.timeouts.shown_s)
+        left, unseen = _remaining(collector, test)
     down_again = f"clusterctl down {test.name}"
     if left:
-        kinds = ", ".join(f"{one.kind.value} {one.id}" for one in left)
-        raise ClusterctlError(f"still there: {kinds}", f"remove it: {down_again}")
-    if sweep.unseen:
-        kinds = ", ".join(one.kind.value for one in sweep.unseen)
-        raise ClusterctlError(f"EC2 did not list: {kinds}", f"to be sure: {down_again}")
+        hint = "" if test.others else f"remove it: {down_again}"
+        raise ClusterctlError(f"still there: {', '.join(left)}", hint)
+    if unseen:
+        raise ClusterctlError(f"EC2 did not list: {', '.join(unseen)}", f"to be sure: {down_again}")
     return Passed(f"EC2 in {region} has nothing of {test.name}")
+
+
+def _await_none(collector: GarbageCollector, test: Selftest) -> tuple[list[str], list[str]]:
+    """Return what `_remaining` does, once nothing is left, or after SWEEPS."""
+    for gap_s in islice(backoff_delays(), SWEEPS):
+        left, unseen = _remaining(collector, test)
+        if not left:
+            break
+        test.launcher.timeouts.clock.sleep(gap_s)
+    return left, unseen
+
+
+def _remaining(collector: GarbageCollector, test: Selftest) -> tuple[list[str], list[str]]:
+    """Return what EC2 shows of the cluster, and the kinds that it did not list, in words."""
+    sweep = collector.sweep()
+    found = [one.resource for one in sweep.judged if one.resource.cluster == test.name]
+    left = [f"{one.kind.value} {one.id}" for one in found]
+    listed = {one.id for one in found}
+    left += [f"instance {one}" for one in _unended(test) if one not in listed]
+    return left, [one.kind.value for one in sweep.unseen]
 
 
 STEPS: tuple[SelftestStep, ...] = (
@@ -545,23 +705,23 @@ def run_steps(
     """Run the steps in order, and return a result of each.
 
     Ctrl-C interrupts the step that runs: of those after it only the steps with `always` are run. No
-    error of a step is raised. `keep` receives the results after each step.
+    error of a step or of `keep` is raised. `keep` receives the results after each step. Signals
+    raise KeyboardInterrupt only while a step runs, and are noted at any time, if the caller handles
+    them by `test.interrupts`.
     """
     results: dict[str, StepResult] = {}
-    interrupted = False
     for step in steps:
+        why = reason_not_to_run(step, results, bool(test.interrupts.reason))
+        if why:
+            results[step.name] = StepResult(step.name, StepVerdict.NOT_RUN, why)
+        else:
+            results[step.name] = _result(test, step)
         try:
-            why = reason_not_to_run(step, results, interrupted)
-            if why:
-                results[step.name] = StepResult(step.name, StepVerdict.NOT_RUN, why)
-            else:
-                results[step.name] = _result(test, step)
             keep(tuple(results.values()))
         except KeyboardInterrupt:
-            interrupted = True
-            log = tuple(masked(test.take_output(), test.names))
-            cut_short = StepResult(step.name, StepVerdict.INTERRUPTED, "Ctrl-C", log=log)
-            results.setdefault(step.name, cut_short)
+            test.interrupts.note()
+        except Exception as fault:  # any: what was launched has to be removed all the same
+            test.tell(f"warning: the results so far are not kept: {fault}")
     return tuple(results.values())
 
 
@@ -582,13 +742,16 @@ def reason_not_to_run(
 
 
 def _result(test: Selftest, step: SelftestStep) -> StepResult:
-    """Run one step. Only KeyboardInterrupt is raised."""
+    """Run one step, and return how it ended."""
     clock = test.launcher.timeouts.clock
     test.tell(f"{step.name}: {step.title}")
     test.take_output()
     began = clock.monotonic()
     try:
-        verdict, done = StepVerdict.PASSED, step.run(test)
+        verdict, done = StepVerdict.PASSED, _run(test, step)
+    except KeyboardInterrupt:
+        test.interrupts.note()
+        verdict, done = StepVerdict.INTERRUPTED, Passed(test.interrupts.reason)
     except StepNotRun as reason:
         verdict, done = StepVerdict.NOT_RUN, Passed(str(reason))
     except ClusterctlError as error:
@@ -601,13 +764,19 @@ def _result(test: Selftest, step: SelftestStep) -> StepResult:
         step.name,
         verdict,
         "\n".join(masked(done.message.splitlines(), test.names)),
-        clock.monotonic() - began,
+        0.0 if verdict is StepVerdict.INTERRUPTED else clock.monotonic() - began,
         tuple(masked(done.figures, test.names)),
         tuple(masked(test.take_output(), test.names)),
         done.versions,
     )
     test.tell(f"{step.name}: {verdict.value}: {result.message}")
     return result
+
+
+def _run(test: Selftest, step: SelftestStep) -> Passed:
+    # The steps that are always run decide themselves what a signal ends.
+    run = partial(step.run, test)
+    return run() if step.always else test.interrupts.interruptible(run)
 
 
 def _failure(error: ClusterctlError) -> tuple[str, list[str]]:
@@ -629,6 +798,7 @@ def report_of(test: Selftest, results: Sequence[StepResult] = ()) -> SelftestRep
         estimate=test.estimate,
         spent=_spent(test) if has_ended else "",
         results=tuple(results),
+        interrupted=bool(test.interrupts.reason),
     )
 
 

@@ -75,7 +75,7 @@ class SelftestReport:
     """A self-test, as far as it has come. The texts are for people; `results` are in order.
 
     `machine` is where clusterctl ran, `place` where the nodes were and what they were. `estimate`
-    and `spent` are the costs before and after.
+    and `spent` are the costs before and after. `interrupted`: a signal has come, in a step or not.
     """
 
     version: str
@@ -85,20 +85,21 @@ class SelftestReport:
     estimate: str
     spent: str = ""
     results: tuple[StepResult, ...] = ()
+    interrupted: bool = False
 
     @property
     def exit_status(self) -> int:
         """130 after an interrupt, 1 if a step failed, else 0."""
         verdicts = {one.verdict for one in self.results}
-        if StepVerdict.INTERRUPTED in verdicts:
+        if self.interrupted or StepVerdict.INTERRUPTED in verdicts:
             return 130
         return int(StepVerdict.FAILED in verdicts)
 
     @property
     def is_removed(self) -> bool:
-        """Whether EC2 has shown that nothing is left."""
-        passed = {one.name for one in self.results if one.verdict is StepVerdict.PASSED}
-        return "verify" in passed
+        """Whether EC2 has shown that nothing is left, or nothing was launched."""
+        gone = (StepVerdict.PASSED, StepVerdict.NOT_RUN)
+        return any(one.name == "verify" and one.verdict in gone for one in self.results)
 
     @property
     def summary(self) -> str:

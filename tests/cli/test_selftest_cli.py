@@ -9,6 +9,8 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -16,10 +18,13 @@ from clusterctl.domain.errors import AwsError
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
+from clusterctl.ec2.launch.request import Step
 from clusterctl.jobs import deploy
 from clusterctl.operations import selftest as story
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.local_state import locked
 from tests.cli.running import DEMO, CommandLine, clusterctl
-from tests.clock import FakeClock
+from tests.clock import LabClock
 from tests.lab import running
 from tests.moto_ec2 import client, moto_client, moto_url
 from tests.operations.leaks import everything
@@ -38,9 +43,7 @@ def here(tmp_path, monkeypatch):
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    before = signal.getsignal(signal.SIGHUP)
-    yield folder
-    signal.signal(signal.SIGHUP, before)
+    return folder
 
 
 def file_of(folder) -> str:
@@ -52,7 +55,7 @@ def file_of(folder) -> str:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--max-cost", "3"], "2 nodes of g5.xlarge cost up to $4."),
+        (["--max-cost", "3"], "2 nodes of g5.xlarge cost up to about $4."),
         (["--max-cost", "nan"], "not a limit"),
         (["--max-cost", "0"], "not a limit"),
         (["--max-cost", "5", "--instance-type", "p4d.24xlarge"], "budget"),
@@ -77,7 +80,7 @@ def test_it_asks_before_it_spends(clusterctl, client, here, monkeypatch, seen, s
     monkeypatch.setattr(sys.stderr, "isatty", lambda: seen)
     ran = clusterctl(*FIVE)
     assert ran.status == status, ran
-    assert "at most $4.11: 2 nodes of g5.xlarge for 2 hours" in ran.err
+    assert "at most about $4.62: 2 nodes of g5.xlarge for 2 hours, and 15 minutes" in ran.err
     assert "also if this program is killed" in ran.err
     assert (find_instances(client, NAME, ()), list(here.iterdir())) == ((), [])
 
@@ -90,10 +93,141 @@ def test_a_cluster_of_that_name_is_left_alone(clusterctl, client, here):
     assert list(here.iterdir()) == []
 
 
+def answering(monkeypatch, meanwhile):
+    """Answer the question with yes, once `meanwhile` has been called."""
+    terminal = io.StringIO("y\n")
+    terminal.isatty = lambda: True
+    read = terminal.readline
+
+    def answer(*size):
+        meanwhile()
+        return read(*size)
+
+    terminal.readline = answer
+    monkeypatch.setattr("sys.stdin", terminal)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+
+def verdicts_of(folder) -> dict[str, str]:
+    found = re.findall(r"^  ([a-z-]+): (passed|failed|not run|interrupted)", file_of(folder), re.M)
+    return dict(found)
+
+
+NOTHING_DONE = {"launch": "failed", "remove": "not run", "verify": "not run"}
+
+
+def test_what_is_launched_while_the_question_waits_is_left_alone(
+    clusterctl, client, here, monkeypatch
+):
+    other = CommandLine(clusterctl.home, clusterctl._capsys, clusterctl._account)
+    answering(monkeypatch, lambda: other("up", NAME, *DEMO[1:], "--timeout", "0.01", "--yes"))
+    ran = clusterctl(*FIVE)
+    assert ran.status == 1, ran
+    verdicts = verdicts_of(here)
+    assert {name: verdicts[name] for name in NOTHING_DONE} == NOTHING_DONE
+    found = find_instances(client, NAME)
+    assert [one.limits_text for one in found] == ["", ""], "and it got no limits"
+    assert "may be left" not in ran.err
+    assert "this self-test launched nothing" in file_of(here)
+
+
+def test_a_cluster_that_another_command_changes_is_left_alone(
+    clusterctl, client, here, monkeypatch
+):
+    """The other one has only begun: EC2 has nothing of it yet."""
+    with ExitStack() as held:
+        folder = ClusterFolder(clusterctl.home / NAME)
+        answering(monkeypatch, lambda: held.enter_context(locked(folder)))
+        ran = clusterctl(*FIVE)
+        (folder.path / "id_ed25519").write_text("theirs")
+    assert ran.status == 1, ran
+    assert "another clusterctl is at work on selftest" in ran.err
+    verdicts = verdicts_of(here)
+    assert {name: verdicts[name] for name in NOTHING_DONE} == NOTHING_DONE
+    assert (folder.path / "id_ed25519").read_text() == "theirs"
+
+
+@pytest.mark.parametrize("kind", ["folder", "key", "address"])
+def test_what_an_ended_cluster_has_left_is_left_alone(clusterctl, client, here, kind):
+    labels = [{"Key": tags.CLUSTER, "Value": NAME}]
+    if kind == "key":
+        marked = {"ResourceType": "key-pair", "Tags": labels}
+        client.create_key_pair(KeyName="clusterctl-selftest", TagSpecifications=[marked])
+    elif kind == "address":
+        marked = {"ResourceType": "elastic-ip", "Tags": labels}
+        client.allocate_address(Domain="vpc", TagSpecifications=[marked])
+    else:
+        (clusterctl.home / NAME).mkdir(parents=True)
+        (clusterctl.home / NAME / "id_ed25519").write_text("a key")
+    before = everything(client)
+    ran = clusterctl(*FIVE)
+    assert (ran.status, kind in ran.err) == (2, True), ran
+    assert "clusterctl down selftest" in ran.err
+    assert (everything(client), list(here.iterdir())) == (before, [])
+    assert (clusterctl.home / NAME).exists() == (kind == "folder")
+
+
+def test_of_two_clusters_of_one_name_only_the_own_nodes_are_terminated(
+    clusterctl, client, here, monkeypatch
+):
+    """A colleague launches the same name from another machine at the same time."""
+    theirs: list[str] = []
+    wait = story.bring_up
+
+    def bring_up(*of):
+        try:
+            return wait(*of)
+        finally:
+            [one, *_] = find_instances(client, NAME)
+            labels = {tags.CLUSTER: NAME, tags.LAUNCH: "theirs-0"}
+            marked = {"ResourceType": "instance", "Tags": tags.tag_list(labels)}
+            made = client.run_instances(
+                ImageId=one.image_id,
+                InstanceType="g5.xlarge",
+                MinCount=1,
+                MaxCount=1,
+                TagSpecifications=[marked],
+            )
+            theirs.append(made["Instances"][0]["InstanceId"])
+
+    monkeypatch.setattr(story, "bring_up", bring_up)
+    monkeypatch.setenv("CLUSTERCTL_TIMEOUT", "0.01s")
+    clusterctl.timeouts = Timeouts(clock=LabClock())
+    ran = clusterctl(*FIVE)
+    assert ran.status == 1, ran
+    assert [one.node.instance_id for one in find_instances(client, NAME)] == theirs
+    assert f"remove: failed: this self-test did not make {theirs[0]}" in ran.err
+    assert "clusterctl down" not in ran.err.partition("remove: failed")[2]
+    client.terminate_instances(InstanceIds=theirs)
+    clusterctl("down", NAME, "--yes")
+
+
+def test_an_elastic_address_that_is_left_is_named(clusterctl, client, here, monkeypatch):
+    terminal = io.StringIO("n\n")
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", terminal)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert "elastic address" not in clusterctl(*FIVE).err
+    terminal.seek(0)
+    monkeypatch.setattr(story, "plan_up", with_address(story.plan_up))
+    assert "an elastic address, which costs $0.0050 an hour until" in clusterctl(*FIVE).err
+
+
+def with_address(plan_up):
+    """Let the plan be one of a private cluster."""
+
+    def plan(launcher, request):
+        planned = plan_up(launcher, request)
+        return replace(planned, steps=(*planned.steps, Step("allocate_address", {}, "for it")))
+
+    return plan
+
+
 def test_nodes_that_do_not_get_ready_are_removed(clusterctl, client, here, monkeypatch):
     """moto has no hosts."""
     monkeypatch.setenv("CLUSTERCTL_TIMEOUT", "0.01s")
     monkeypatch.setenv("CLUSTERCTL_IDLE_STOP", "30m")
+    clusterctl.timeouts = replace(Timeouts(), shown_s=0.1)
     before = everything(client)
     ran = clusterctl(*FIVE, "--json")
     assert ran.status == 1, ran
@@ -116,13 +250,14 @@ def test_what_cannot_be_removed_is_named(clusterctl, client, here, monkeypatch):
 
     monkeypatch.setattr(story, "down", refused)
     monkeypatch.setenv("CLUSTERCTL_TIMEOUT", "0.01s")
-    clusterctl.timeouts = Timeouts(clock=FakeClock())
+    clusterctl.timeouts = Timeouts(clock=LabClock())
     ran = clusterctl(*FIVE)
     assert ran.status == 1, ran
     assert "something may be left, and cost money: clusterctl down selftest" in ran.err
     text = file_of(here)
     [left] = re.findall(r"verify: failed.*\n    still there: (.*)", text)
     there = {one.node.instance_id for one in find_instances(client, NAME)}
+    assert there
     assert there <= set(re.findall(r"i-[0-9a-f]+", left))
     assert "remove: failed" in text
     assert "UnauthorizedOperation: not allowed to terminate" in text
@@ -132,7 +267,7 @@ def test_what_cannot_be_removed_is_named(clusterctl, client, here, monkeypatch):
 @pytest.fixture
 def in_lab(lab, here, monkeypatch, capsys):
     monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
-    line = CommandLine(lab.home, capsys, ["--lab"])
+    line = CommandLine(lab.home, capsys, ["--lab"], Timeouts(clock=LabClock()))
     ec2 = running.client(lab)
     before = everything(ec2)
     yield line
@@ -154,10 +289,19 @@ def test_no_capacity_anywhere(in_lab, lab, here):
     assert re.search(r"^verify +passed ", ran.out, re.M), ran.out
 
 
+# clusterctl, which looks only a moment for what EC2 may show late: the local EC2 is not late.
+IMPATIENT = """
+import sys
+from clusterctl.cli.main import cli, run_command
+from clusterctl.domain.timeouts import Timeouts
+sys.exit(run_command(cli, obj=Timeouts(shown_s=0.5)))
+"""
+
+
 def cut_off(lab, message: str, by: signal.Signals) -> tuple[int, str]:
     """Start a self-test, and send a signal after a message. Return its status and its stderr."""
     with subprocess.Popen(
-        [sys.executable, "-m", "clusterctl", *FIVE, "--lab"],
+        [sys.executable, "-c", IMPATIENT, *FIVE, "--lab"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
