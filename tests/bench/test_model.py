@@ -26,6 +26,9 @@ RING = replace(MACHINE, network_rate=1.2e9, straggler_s=0.0)
 LATE = replace(MACHINE, latency_s=1e-3, hierarchical=False, straggler_s=0.0)
 
 
+SLOW_READER = "input limits, one node reads slowly"
+
+
 def hidden_up_to(nodes, machine):
     """Return the machine with an overlap that hides the allreduce of that many nodes, no more."""
     return replace(machine, overlap_s=machine.allreduce_s(nodes * machine.gpus_per_node))
@@ -63,7 +66,7 @@ def test_an_interval_holds_the_truth_at_twice_the_largest_size(machine, sizes):
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != SLOW_READER])
 def test_intervals_hold_for_nine_of_ten_simulated_clusters(kind):
     """The table of docs/benchmarks.md, for each choice of sizes."""
     missed = dict.fromkeys(MEASURED, 0)
@@ -74,6 +77,14 @@ def test_intervals_hold_for_nine_of_ten_simulated_clusters(kind):
         missed[measured] = sum(not one.holds for one in outcomes)
     assert sum(missed.values()) <= 0.06 * sum(known.values())
     assert all(missed[each] <= 0.1 * known[each] for each in MEASURED)
+
+
+@pytest.mark.all
+def test_of_a_node_that_reads_slowly_nearly_nothing_is_predicted():
+    """No hypothesis has it. Where two sizes look as if the nodes shared a storage, one is wrong."""
+    outcomes = [one for each in MEASURED for one in simulated(SLOW_READER, *each, 15)]
+    assert sum(one.is_known for one in outcomes) <= 0.05 * len(outcomes)
+    assert sum(one.is_known and not one.holds for one in outcomes) <= 0.02 * len(outcomes)
 
 
 @pytest.mark.all
