@@ -3,6 +3,7 @@
 A step of n GPUs on N nodes with g GPUs each, l of them on a node that has ranks, at weak scaling:
 
     step(n)   = max(input, compute + node(l) + slow(N) + sigma E[max of n normals] + exposed(N))
+    input     = c l/g   each node reads at a speed of its own; or c n/g, from a storage they share
     exposed   = max(0, allreduce(N) - overlap)   overlap: what hides behind the backward pass
     node      = p (l - 1)/l + q (l - 1)/(g - 1) + r [l > g/2]       ring, shared bus, two sockets
     slow      = s [N >= K]                          all wait for a slow node, as soon as it is used
@@ -28,7 +29,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 from clusterctl.bench.statistics import (
@@ -37,7 +38,6 @@ from clusterctl.bench.statistics import (
     Regression,
     mixture_quantile,
     regression,
-    t_cdf,
     t_quantile,
 )
 
@@ -190,8 +190,9 @@ class Prediction:
     """The predicted seconds of a step on `gpus` GPUs.
 
     The mean of as many runs of that size as of the measured ones lies from `low_s` to `high_s` with
-    95 % certainty; both are None if too few sizes were measured. `percent` is the distance of the
-    farther one from `step_s`. `far`: the size is beyond FARTHEST, and the prediction is a guess.
+    95 % certainty; both are None if too few sizes were measured, and never below 0. `percent` is
+    the distance of the farther one from `step_s`. `far`: the size is beyond FARTHEST, and the
+    prediction is a guess.
     """
 
     gpus: int
@@ -203,22 +204,52 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How long reading the images of a step takes, fitted to `waiting` sizes that wait for it.
+
+    Each node reads at a speed of its own, or all of them at one that is `shared`: the unit of the
+    regression is then a full node's images.
+    """
+
+    shared: bool
+    regression: Regression
+    waiting: int
+
+    @property
+    def full_node_s(self) -> float:
+        """The seconds in which the images of a full node's step are read."""
+        return self.regression.coefficients[0]
+
+    def seconds(self, gpus: int, per_node: int) -> tuple[float, float]:
+        """Return the seconds of a size, and half of the width of their interval."""
+        step_s, lever = self.regression.at([_read(gpus, per_node, self.shared)])
+        scale = self.regression.noise * math.sqrt(step_s**2 + lever)
+        return step_s, t_quantile(NOISE_COUNTS + self.waiting) * scale
+
+
+def _read(gpus: int, per_node: int, shared: bool) -> float:
+    """Return how many full nodes' images a size reads from one place."""
+    return (gpus if shared else min(gpus, per_node)) / per_node
+
+
+@dataclass(frozen=True)
 class Model:
     """The hypotheses that explain the measurements, as `fits`.
 
     What may be exposed beyond the measured sizes, `hidden`, is added to fits that expose nothing.
-    `measured` are the seconds of a step by size, `fitted` how many of them determine the fits: not
-    those that are limited by reading. `input_s` is how long a full node takes to read a step's
-    images; 0 if unknown.
+    `measured` are the seconds of a step by size, `fitted` the sizes that determine the fits: of a
+    model of real data those of synthetic data. `reading` is None if no size waits for it.
     """
 
     per_node: int
     fits: tuple[Fit, ...]
     hidden: tuple[Hidden, ...]
     measured: Mapping[int, float]
-    fitted: int
-    input_s: float = 0.0
+    fitted: tuple[int, ...]
     network: MeasuredNetwork | None = None
+    reading: Reading | None = None
+    # The model of real data has the same bounds as that of synthetic data, and takes them from it.
+    _known_bounds: dict[int, tuple[float, float, float]] = field(default_factory=dict)
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -240,66 +271,95 @@ class Model:
         """The model's relative error at each measured size."""
         return {gpus: self.step_s(gpus) / step_s - 1 for gpus, step_s in self.measured.items()}
 
-    def reading(self, input_s: float, steps_s: Mapping[int, float]) -> Model:
-        """Return this model for real data, of which `steps_s` were measured.
+    @functools.cached_property
+    def misfits(self) -> tuple[int, ...]:
+        """The measured sizes that the model does not explain: it predicts nothing if there are any.
 
-        A full node reads the images of a step in `input_s` seconds.
+        They lie outside their own interval, or that interval includes a step of no time. A speed
+        of reading must explain them within the noise of synthetic data: one that is fitted to
+        sizes that read at different speeds has an interval so wide that it holds them all.
         """
-        return replace(self, input_s=input_s, measured=steps_s)
+        bounds = {gpus: self.interval(gpus, self._noise_band) for gpus in self.measured}
+        return tuple(
+            gpus
+            for gpus, (low, high) in sorted(bounds.items())
+            if not 0 < low <= self.measured[gpus] <= high
+        )
+
+    def with_reading(self, steps_s: Mapping[int, float], waiting: Collection[int]) -> Model:
+        """Return the model of real data, of which `steps_s` were measured; `self` is of synthetic.
+
+        The sizes that are `waiting` for reading tell its speed: each node's own, if all sizes
+        agree with that, else that of a storage that the nodes share. Its misfits are those of the
+        former if neither explains what was measured.
+        """
+        own, shared = (self._reading(steps_s, waiting, shared) for shared in (False, True))
+        return shared if own.misfits and shared.reading and not shared.misfits else own
+
+    def _reading(
+        self, steps_s: Mapping[int, float], waiting: Collection[int], shared: bool
+    ) -> Model:
+        """Return the model with the reading that explains most, by the least squared errors."""
+
+        def units(gpus: int) -> float:
+            return _read(gpus, self.per_node, shared)
+
+        unread = replace(self, measured=steps_s, reading=None)
+        found = []
+        # Whatever the speed is, those that wait are the ones that compute least for what they read.
+        order = sorted(waiting, key=lambda gpus: self.step_s(gpus) / units(gpus))
+        for several in range(1, len(order) + 1):
+            sizes = order[:several]
+            if shared and len({_nodes(gpus, self.per_node) for gpus in sizes}) < 2:
+                continue  # one size would be explained as well by one node that reads slowly
+            column = [units(gpus) / steps_s[gpus] for gpus in sizes]
+            prior = (0.0, COMPUTE / NOISE * max(steps_s.values()) / min(map(units, sizes)))
+            fitted = regression([column], [prior], NOISE, NOISE_COUNTS)
+            found.append(replace(unread, reading=Reading(shared, fitted, several)))
+        squares = [sum(math.log1p(off) ** 2 for off in one.residuals.values()) for one in found]
+        return found[squares.index(min(squares))] if found else unread
 
     def predict(self, gpus: int) -> Prediction | None:
         """Predict the step of a size. Return None for several nodes if only one was measured.
 
         Nothing is known of the network then, unless the network benchmark measured it; its line
-        rate is no substitute (arXiv 2006.10103).
+        rate is no substitute (arXiv 2006.10103). Return None, too, if there are misfits.
         """
         largest = max(self.measured)
-        if gpus > self.per_node >= largest and self.network is None:
+        if self.misfits or (gpus > self.per_node >= largest and self.network is None):
             return None
         step_s, far = self.step_s(gpus), gpus > FARTHEST * largest
-        if self.fitted < FEWEST_SIZES:
+        if min(len(self.fitted), len(self.measured)) < FEWEST_SIZES:
             return Prediction(gpus, step_s, None, None, None, far)
-        low, _, high = self._bounds(gpus)
-        if self.input_s:
-            noise = min(fit.regression.noise for fit in self.fits)
-            band = t_quantile(self._freedom) * noise
-            low = max(low, self._input_s(gpus) * (1 - band))
-            wait = self._input_s(gpus) * (1 + band)
-            high = max(high, wait) * (1 + (min(high, wait) / max(high, wait)) ** BALANCE) ** (
-                1 / BALANCE
-            )
+        low, high = self.interval(gpus)
         percent = 100 * max(high / step_s - 1, 1 - low / step_s)
         return Prediction(gpus, step_s, low, high, percent, far)
 
-    def within(self, gpus: int, limit_s: float) -> Model:
-        """Return this model with the knowledge that a size computes for `limit_s` at most."""
-        freedom, nodes = self._freedom, _nodes(gpus, self.per_node)
-        fits, base = [], None
-        for one in self.fits:
-            step_s, lever = one.regression.at([t.unit(gpus, self.per_node) for t in one.terms])
-            scale = one.regression.noise * math.sqrt(step_s**2 + lever)
-            base = base or (None if one.exposes else (step_s, scale))
-            fits.append(replace(one, weight=one.weight * _at_most(limit_s, step_s, scale, freedom)))
-        if base is None:
-            return replace(self, fits=_normalized(fits))
-        hidden = [
-            replace(
-                one,
-                chance=one.chance
-                * _at_most(limit_s, base[0] + one.exposed_s(nodes), base[1], freedom),
+    def interval(self, gpus: int, reading_within: float = math.inf) -> tuple[float, float]:
+        """Return the ends of the interval of a size, of any number of measured sizes.
+
+        Those of reading are at most the part `reading_within` off.
+        """
+        low, _, high = self._bounds(gpus)
+        if self.reading:
+            wait, half = self.reading.seconds(gpus, self.per_node)
+            half = min(half, wait * reading_within)
+            low, wait = max(low, wait - half), wait + half
+            high = max(high, wait) * (1 + (min(high, wait) / max(high, wait)) ** BALANCE) ** (
+                1 / BALANCE
             )
-            for one in self.hidden
-        ]
-        total = sum(one.chance for one in hidden)
-        hidden = [replace(one, chance=one.chance / total) for one in hidden]
-        return replace(self, fits=_normalized(fits), hidden=tuple(hidden))
+        return max(0.0, low), high
+
+    @property
+    def _noise_band(self) -> float:
+        return t_quantile(self._freedom) * min(fit.regression.noise for fit in self.fits)
 
     @property
     def _freedom(self) -> float:
-        return NOISE_COUNTS + self.fitted
+        return NOISE_COUNTS + len(self.fitted)
 
     def _input_s(self, gpus: int) -> float:
-        return min(gpus, self.per_node) / self.per_node * self.input_s
+        return self.reading.seconds(gpus, self.per_node)[0] if self.reading else 0.0
 
     def _bounds(self, gpus: int) -> tuple[float, float, float]:
         """Return the lower end, the median and the upper end, without reading."""
@@ -311,10 +371,6 @@ class Model:
             )
             self._known_bounds[gpus] = low, middle, high
         return self._known_bounds[gpus]
-
-    @functools.cached_property
-    def _known_bounds(self) -> dict[int, tuple[float, float, float]]:
-        return {}
 
     def _computed(self, gpus: int) -> list[Part]:
         """Return the weight of each hypothesis and its t distribution of the seconds of a size."""
@@ -340,7 +396,7 @@ class Model:
     def _parts(self, gpus: int) -> list[Part]:
         parts = self._computed(gpus)
         half = self.per_node / 2
-        if min(gpus, self.per_node) <= half or max(self.measured) > half or self.per_node == 1:
+        if min(gpus, self.per_node) <= half or max(self.fitted) > half or self.per_node == 1:
             return parts
         # More than half of a node, of which at most half was measured: the way from one half to
         # the other (a second socket) may be slow.
@@ -354,41 +410,26 @@ class Model:
 
 
 def fit(
-    steps_s: Mapping[int, float],
-    per_node: int,
-    input_s: float = 0.0,
-    network: MeasuredNetwork | None = None,
+    steps_s: Mapping[int, float], per_node: int, network: MeasuredNetwork | None = None
 ) -> Model | None:
     """Fit the model to a table of GPUs -> seconds of a step. Return None for fewer than two sizes.
 
-    `input_s` is how long a full node takes to read a step's images; 0 if unknown. Sizes that are
-    limited by reading say only that all else takes no longer. `network` is what the network
-    benchmark measured.
+    `network` is what the network benchmark measured.
     """
     # A report needs the same fit several times.
-    return _fit(tuple(steps_s.items()), per_node, input_s, network)
+    return _fit(tuple(steps_s.items()), per_node, network) if len(steps_s) > 1 else None
 
 
 @functools.lru_cache(maxsize=16)
 def _fit(
-    sizes: tuple[tuple[int, float], ...],
-    per_node: int,
-    input_s: float,
-    network: MeasuredNetwork | None,
-) -> Model | None:
+    sizes: tuple[tuple[int, float], ...], per_node: int, network: MeasuredNetwork | None
+) -> Model:
     steps_s = dict(sizes)
-    bound = {n for n, t in steps_s.items() if t <= 1.05 * input_s * min(n, per_node) / per_node}
-    free = {n: t for n, t in steps_s.items() if n not in bound}
-    if len(free) < 2:
-        return None
     curves = _curves(network)
-    largest = max(_nodes(n, per_node) for n in free)
-    fits = _likely(_fits(free, per_node, curves))
-    hidden = _beyond(curves, largest, min(free.values()))
-    model = Model(per_node, fits, hidden, steps_s, len(free), input_s, network)
-    for gpus in bound:
-        model = model.within(gpus, steps_s[gpus])
-    return model
+    largest = max(_nodes(n, per_node) for n in steps_s)
+    fits = _likely(_fits(steps_s, per_node, curves))
+    hidden = _beyond(curves, largest, min(steps_s.values()))
+    return Model(per_node, fits, hidden, steps_s, tuple(steps_s), network)
 
 
 def _fits(steps_s: Mapping[int, float], per_node: int, curves: Sequence[Curve]) -> list[Fit]:
@@ -515,10 +556,6 @@ def _beyond(curves: Sequence[Curve], largest: int, least: float) -> tuple[Hidden
         found += [Hidden(curve, hides, each, max(chance, 1e-12)) for each in seconds]
     total = sum(one.chance for one in found)
     return tuple(replace(one, chance=one.chance / total) for one in found)
-
-
-def _at_most(limit_s: float, step_s: float, scale: float, freedom: float) -> float:
-    return max(1e-12, t_cdf((limit_s - step_s) / scale, freedom))
 
 
 def _normal() -> list[float]:

@@ -299,35 +299,97 @@ def _model(
     """Return the heading, the explanation and the table of predictions of a model."""
     title = Text(f"The model: {kind} data", 2)
     if model is None:
-        return [title, Text("Fewer than two sizes were measured: there is nothing to fit.")]
+        unknown = [(gpus, *_UNKNOWN) for gpus in predicted]
+        table = [ReportTable(_MODEL_HEADER, unknown)] if unknown else []
+        return [title, Text(_why_no_model(benchmark, kind)), *table]
     batch = _batch_per_gpu(benchmark)
-    rows = []
-    for gpus in predicted_sizes(model, predicted):
-        said = model.predict(gpus)
-        if said is None:
-            continue
-        error = NONE
-        if said.low_s is not None and said.high_s is not None:
-            low, high = (100 * (bound / said.step_s - 1) for bound in (said.low_s, said.high_s))
-            error = f"{low:+.1f} to {high:+.1f} %"
-        how = "measured" if gpus in model.residuals else "a guess" if said.far else "predicted"
-        off = f"{100 * model.residuals[gpus]:+.1f} %" if gpus in model.residuals else NONE
-        speed = gpus * batch / said.step_s
-        step = f"{1000 * said.step_s:,.1f} ms"
-        rows.append((gpus, how, step, f"{speed:,.1f}", error, off))
+    with_reading = kind == REAL and benchmark.settings.synthetic
+    found = {gpus: _model_row(model, gpus, batch) for gpus in predicted_sizes(model, predicted)}
+    rows = [row or (n, *_UNKNOWN) for n, row in found.items() if row or n in predicted]
+    table = [ReportTable(_MODEL_HEADER, rows)]
+    if model.misfits:
+        return [title, Text(_misfits(model, with_reading)), *table]
+    reading = _reading(model) if with_reading else ""
     terms = "; ".join(f"{name} {1000 * s:,.2f} ms" for name, s in model.seconds.items())
-    bound = f" A node reads one step in {1000 * model.input_s:,.1f} ms." if model.input_s else ""
     return [
         title,
         Text(
             "The likeliest of the hypotheses that are averaged, in milliseconds a unit of a term "
-            f"(formulas: docs/benchmarks.md): {terms}.{bound} {_what_is_known(model)} "
-            f"{LEVEL:.0%}: where the mean step of as many runs of a size lies with that certainty; "
-            f"{NONE}: not known, for fewer than {FEWEST_SIZES} sizes. Off: the model's error at a "
-            f"measured size. Beyond {FARTHEST:.0f} times the largest size it is a guess."
+            f"(formulas: docs/benchmarks.md): {terms}.{reading} {_what_is_known(model)} "
+            "Model: the step by the model, which at a measured size differs from what was "
+            f"measured. {LEVEL:.0%}: where the mean step of as many runs of a size lies with that "
+            f"certainty, compared with the model; {NONE}: not known, for fewer than {FEWEST_SIZES} "
+            "sizes. Off: the model's error at a measured size. Beyond "
+            f"{FARTHEST:.0f} times the largest size it is a guess."
         ),
-        ReportTable(("GPUs", "", "step", "images/s", f"{LEVEL:.0%}", "off"), rows),
+        *table,
     ]
+
+
+_MODEL_HEADER = ("GPUs", "", "step", "images/s", "model", f"{LEVEL:.0%}", "off")
+_UNKNOWN = ("not known", *[NONE] * 5)
+
+
+def _model_row(model: Model, gpus: int, batch: float) -> tuple[object, ...] | None:
+    """Return the row of a size: what was measured, or what is predicted, else None."""
+    said, measured_s = model.predict(gpus), model.measured.get(gpus)
+    step_s = measured_s or (said and said.step_s)
+    if not step_s:
+        return None
+    error = NONE
+    if said and said.low_s is not None and said.high_s is not None:
+        low, high = (100 * (bound / said.step_s - 1) for bound in (said.low_s, said.high_s))
+        error = f"{low:+.1f} to {high:+.1f} %"
+    how = "measured" if measured_s else "a guess" if said and said.far else "predicted"
+    off = f"{100 * model.residuals[gpus]:+.1f} %" if measured_s else NONE
+    speed = f"{gpus * batch / step_s:,.1f}"
+    return gpus, how, _ms(step_s), speed, _ms(model.step_s(gpus)), error, off
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:,.1f} ms"
+
+
+def _why_no_model(benchmark: Benchmark, kind: str) -> str:
+    if len({run.gpus for run in benchmark.runs if run.data == kind}) < 2:
+        return "Fewer than two sizes were measured: there is nothing to fit."
+    return (
+        "The model of real data is that of synthetic data and the speed of reading. Of synthetic "
+        "data fewer than two sizes were measured, or its model does not explain them: nothing is "
+        "predicted."
+    )
+
+
+def _misfits(model: Model, with_reading: bool) -> str:
+    """Return why a model that does not explain its measurements predicts nothing."""
+    sizes = ", ".join(map(str, model.misfits))
+    reading = (
+        " with a constant speed of reading, neither of each node nor of a storage that the nodes "
+        "share"
+        if with_reading
+        else ""
+    )
+    measured = f"what was measured on {sizes} GPUs"
+    return f"The model does not fit {measured}{reading}: nothing is predicted."
+
+
+def _reading(model: Model) -> str:
+    """Return what is known of reading, as a sentence."""
+    if model.reading is None:
+        return f" No measured size waits for reading. {_OWN_DISKS}"
+    took = _ms(model.reading.full_node_s)
+    if model.reading.shared:
+        return (
+            f" The nodes read from a storage that they share: it needs {took} for the images of a "
+            "step of each full node."
+        )
+    return f" A node reads one step in {took}. {_OWN_DISKS}"
+
+
+_OWN_DISKS = (
+    "That each node reads from disks of its own is assumed: a storage that all share may limit "
+    "larger sizes."
+)
 
 
 def _what_is_known(model: Model) -> str:
@@ -389,7 +451,8 @@ def charts(
             farthest = FARTHEST * max(model.residuals)
             sizes = [n for n in predicted_sizes(model) if n <= farthest and model.predict(n)]
             line = [_level(n, n * batch / model.step_s(n)) for n in sizes]
-            total.append(ScalingCurve(f"model, {kind} data", "model", line))
+            if line:
+                total.append(ScalingCurve(f"model, {kind} data", "model", line))
     for each in published_for(benchmark):
         speeds = each["images_per_s"].items()
         line = [_level(int(n), v) for n, v in speeds if int(n) <= 4 * largest]
@@ -693,11 +756,13 @@ def as_data(benchmark: Benchmark, predicted: Sequence[int] = ()) -> dict[str, An
             kind: model
             and {
                 "seconds": dict(model.seconds),
-                "input_s": model.input_s,
+                "input_s": model.reading.full_node_s if model.reading else 0.0,
+                "input_is_shared": bool(model.reading and model.reading.shared),
+                "misfits": list(model.misfits),
                 "residuals": dict(model.residuals),
                 "exposed": model.exposed,
                 "predictions": [
-                    asdict(said)
+                    {**asdict(said), "measured_s": model.measured.get(n)}
                     for n in predicted_sizes(model, predicted)
                     if (said := model.predict(n))
                 ],

@@ -152,7 +152,9 @@ class SizeResult:
         }
         for name in ("step_s", "images_per_s", "efficiency", "efficiency_vs_node"):
             value = getattr(self, name) or Estimate(None)  # type: ignore[arg-type]
-            flat.update({name: value.value, f"{name}_low": value.low, f"{name}_high": value.high})
+            # Student's t knows nothing of the sign: of few repeats that differ it goes below zero.
+            low = value.low and max(0.0, value.low)
+            flat.update({name: value.value, f"{name}_low": low, f"{name}_high": value.high})
         return {
             **flat,
             "images_per_s_per_gpu": self.per_gpu,
@@ -241,21 +243,37 @@ def _shares(steps: Mapping[tuple[int, str], list[float]], gpus: int, data: str) 
 def model_of(benchmark: Benchmark, data: str) -> Model | None:
     """Return the model of one kind of data; None if too few sizes were measured.
 
-    If both kinds were run, the model of real data is that of synthetic data and the speed at which
-    a node reads. That speed is from the sizes where real data is slower by more than the noise.
+    If both kinds were run, the model of real data is that of synthetic data and the speed of
+    reading. It is None, too, if that of synthetic data does not explain what was measured.
     """
     steps, per_node = _steps(benchmark.runs), benchmark.per_node
     table = {gpus: mean(v).value for (gpus, kind), v in steps.items() if kind == data}
-    if data != REAL or not benchmark.settings.synthetic:
-        return fit(table, per_node, network=measured_network(benchmark))
-    full_node_s = []
-    for gpus, step_s in table.items():
-        synthetic = steps.get((gpus, SYNTHETIC), ())
-        chance = welch(steps[gpus, REAL], synthetic)
-        if chance is not None and chance < 1 - LEVEL and step_s > mean(synthetic).value:
-            full_node_s.append(step_s * per_node / min(gpus, per_node))
+    if len(table) < 2:
+        return None
+    network = measured_network(benchmark)
+    if data != REAL:
+        return fit(table, per_node, network)
+    if max(table) <= per_node:
+        network = None  # it does not tell how several nodes read
+    if not benchmark.settings.synthetic:
+        return fit(table, per_node, network)
     base = model_of(benchmark, SYNTHETIC)
-    return base and base.reading(min(full_node_s, default=0.0), table)
+    if base is None or base.misfits:
+        return None
+    waiting = [gpus for gpus in table if _waits(steps, gpus, base)]
+    return replace(base.with_reading(table, waiting), network=network)
+
+
+def _waits(steps: Mapping[tuple[int, str], list[float]], gpus: int, base: Model) -> bool:
+    """Return whether a size is slower on real data by more than the noise.
+
+    Without repeats the noise is unknown, and the difference counts as it is.
+    """
+    real, synthetic = steps[gpus, REAL], steps.get((gpus, SYNTHETIC), [base.step_s(gpus)])
+    chance, step_s = welch(real, synthetic), mean(real).value
+    if step_s <= mean(synthetic).value:
+        return False
+    return chance is None or chance < 1 - LEVEL or step_s > base.interval(gpus)[1]
 
 
 # Horovod's default, 128 MiB, if no run says otherwise.

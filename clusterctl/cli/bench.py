@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import secrets
@@ -18,7 +19,7 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from clusterctl.bench.plan import BenchSettings, RunKey
     from clusterctl.bench.results import Benchmark, Difference
@@ -218,22 +219,35 @@ def _bench(app: AppContext, asked: _BenchRequest) -> int:
         if asked.dry_run:
             return 0
         write_benchmark(folder, benchmark)
-        try:
+        with _report_if_it_ends_early(folder, asked.predicted):
             machines = machines_of(status.instances, prices, list_prices(*priced))
             watch = _watch(len(keys))
             run_benchmark(
                 access, benchmark, folder, keys, watch, machines, asked.variables, asked.force
             )
-        except KeyboardInterrupt:
-            output.note("the run that was under way is ended, those before it are kept")
-            output.note_resume_command()
-            raise
-        finally:
-            if (folder / "runs.jsonl").exists():
-                wrote = write_report(folder, asked.predicted)
+    wrote = write_report(folder, asked.predicted)
     _show(read_benchmark(folder), asked.predicted, asked.as_json)
     output.note(f"in {folder}: {', '.join(wrote)}")
     return 0
+
+
+@contextlib.contextmanager
+def _report_if_it_ends_early(folder: Path, predicted: tuple[int, ...]) -> Iterator[None]:
+    """Write the report of the finished runs if the block is interrupted or fails."""
+    from clusterctl.operations.bench import write_report
+
+    try:
+        yield
+    except BaseException as ended:
+        if isinstance(ended, KeyboardInterrupt):
+            output.note("the run that was under way is ended, those before it are kept")
+            output.note_resume_command()
+        if (folder / "runs.jsonl").exists():
+            try:
+                write_report(folder, predicted)
+            except Exception as problem:  # whatever it is, it must not replace what ended the runs
+                output.note(f"the report in {folder} is not renewed: {problem}")
+        raise
 
 
 def _show_plan(

@@ -14,7 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from clusterctl.bench.model import Prediction, fit
+from clusterctl.bench.model import Model, Prediction
+from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings
+from clusterctl.bench.results import Benchmark, MeasuredRun, model_of
 from tests.bench.machines import Machine
 
 # What is measured: sizes, and GPUs of a node. The size to predict is twice the largest one.
@@ -36,8 +38,12 @@ KINDS = {
     "exposed from anywhere on, hinge rounded": (1.0, 3.0),
     "a slow node from a measured size on": (0.0, 0.9),
     "input and compute near their balance": (0.0, 2.0),
+    "input limits, each node reads alike": (0.0, 2.0),
+    "input limits, the nodes share a storage": (0.0, 2.0),
+    "input limits, one node reads slowly": (0.0, 2.0),
 }
-NOISES = (0.004, 0.015)
+NOISES = (0.004, 0.015)  # of the mean of a size's runs
+REPEATS = 3
 
 
 def draw(rnd: random.Random, kind: str, per_node: int, largest: int) -> Machine:
@@ -77,9 +83,23 @@ def draw(rnd: random.Random, kind: str, per_node: int, largest: int) -> Machine:
         first, slower = rnd.randint(2, largest), rnd.uniform(0.02, 0.15)
         machine = replace(machine, slow_from=first, slower=slower)
     if "input" in kind:
-        input_s = machine.step_s(2 * largest * per_node) * rnd.uniform(0.85, 1.02)
-        machine = replace(machine, input_s=input_s, soft=0.01)
+        machine = replace(machine, soft=0.01, **_input(rnd, kind, machine, largest))
     return machine
+
+
+def _input(rnd: random.Random, kind: str, machine: Machine, largest: int) -> dict[str, Any]:
+    """Return the limits of reading of a kind; `largest` is the number of nodes measured."""
+    longest_s = machine.step_s(2 * largest * machine.gpus_per_node)
+    if "balance" in kind:
+        return {"input_s": longest_s * rnd.uniform(0.85, 1.02)}
+    if "share" in kind:
+        # It limits the largest measured size, the second largest, or all.
+        return {"shared_input_s": longest_s * rnd.uniform(1.1, 4.0) / largest}
+    if "slowly" in kind:
+        first, slower = rnd.randint(2, largest), rnd.uniform(0.05, 1.0)
+        input_s = longest_s * rnd.uniform(0.85, 1.5)
+        return {"input_s": input_s, "reads_slowly_from": first, "slower": slower}
+    return {"input_s": longest_s * rnd.uniform(1.05, 2.0)}
 
 
 @dataclass(frozen=True)
@@ -106,16 +126,44 @@ class Outcome:
         )
 
 
+# What a benchmark says of one kind of data.
+ModelOf = Callable[[Benchmark, str], "Model | None"]
+
+
+def benchmark_of(steps: dict[str, dict[int, list[float]]], per_node: int) -> Benchmark:
+    """Return a benchmark with a run for each of these seconds, by kind of data and size."""
+    runs = [
+        MeasuredRun(gpus, kind, i + 1, ((1, gpus / t),), gpus / t, gpus, 1, 1, None, 1.0)
+        for kind, sizes in steps.items()
+        for gpus, repeats in sizes.items()
+        for i, t in enumerate(repeats)
+    ]
+    data_dir = "~/data" if REAL in steps else ""
+    settings = BenchSettings("demo", synthetic=SYNTHETIC in steps, data_dir=data_dir)
+    return Benchmark("b", settings, 1, {"per_node": per_node, "types": []}, tuple(runs))
+
+
+def runs_of(
+    machine: Machine, sizes: Sequence[int], noise: float, rnd: random.Random
+) -> dict[int, list[float]]:
+    """Return the seconds of the repeats of each size; `noise` is that of their mean."""
+    each = noise * math.sqrt(REPEATS)
+    return {n: [machine.step_s(n) * rnd.gauss(1, each) for _ in range(REPEATS)] for n in sizes}
+
+
 def simulated(
-    kind: str, sizes: Sequence[int], per_node: int, machines: int, fitted: Callable[..., Any] = fit
+    kind: str, sizes: Sequence[int], per_node: int, machines: int, said: ModelOf = model_of
 ) -> Iterator[Outcome]:
     """Yield the outcomes at twice the largest size, for some machines of a kind, noisy and less."""
     rnd = random.Random(f"{kind}{sizes}{per_node}")
     for _ in range(machines):
         machine = draw(rnd, kind, per_node, max(sizes) // per_node)
         for noise in NOISES:
-            steps = {gpus: machine.step_s(gpus) * rnd.gauss(1, noise) for gpus in sizes}
-            model = fitted(steps, per_node, machine.input_s)
+            unread = replace(machine, input_s=0.0, shared_input_s=0.0)
+            steps = {SYNTHETIC: runs_of(unread, sizes, noise, rnd)}
+            if machine != unread:
+                steps[REAL] = runs_of(machine, sizes, noise, rnd)
+            model = said(benchmark_of(steps, per_node), list(steps)[-1])
             twice = 2 * max(sizes)
             run = machine.step_s(twice) * rnd.gauss(1, noise)
             yield Outcome(model and model.predict(twice), run)
@@ -127,22 +175,16 @@ def series() -> list[dict[str, Any]]:
     return list(json.loads(path.read_text())["series"])
 
 
-# The source of this series says that a p3.16xlarge reads 5,100 to 5,200 images/s from a RAM disk.
-USERS_INPUT_S = 8 / 5150
-
-
-def left_out(
-    one: dict[str, Any], fitted: Callable[..., Any] = fit
-) -> Iterator[tuple[str, Outcome]]:
+def left_out(one: dict[str, Any], said: ModelOf = model_of) -> Iterator[tuple[str, Outcome]]:
     """Leave out each size of a public series but the smallest, and yield its outcome and where it
     is. Only series of four sizes or more have three left.
     """
     steps = {int(gpus): int(gpus) / speed for gpus, speed in one["speeds"].items()}
     largest, per_node = max(steps), one["per_node"]
-    input_s = USERS_INPUT_S if one["title"].startswith("a user") else 0.0
     for gpus in sorted(steps)[1:] if len(steps) > 3 else ():
         known = {n: t for n, t in steps.items() if n != gpus}
-        model = fitted(known, per_node, input_s)
+        runs = {SYNTHETIC: {n: [t] for n, t in known.items()}}
+        model = said(benchmark_of(runs, per_node), SYNTHETIC)
         several = sum(n > per_node for n in known)
         where = "in a node" if gpus <= per_node else f"{several} other sizes on several nodes"
         place = "the largest" if gpus == largest else "between two"
@@ -163,13 +205,13 @@ def row(outcomes: Sequence[Outcome]) -> str:
     )
 
 
-def main(machines: int = 15, fitted: Callable[..., Any] = fit) -> None:
+def main(machines: int = 15, said: ModelOf = model_of) -> None:
     """Print both tables."""
     print(f"{machines} machines x noise of {' and '.join(f'{n:.1%}' for n in NOISES)}")
     for kind in KINDS:
         found = {
             f"{','.join(map(str, sizes))} of {per_node}": list(
-                simulated(kind, sizes, per_node, machines, fitted)
+                simulated(kind, sizes, per_node, machines, said)
             )
             for sizes, per_node in MEASURED
         }
@@ -178,7 +220,7 @@ def main(machines: int = 15, fitted: Callable[..., Any] = fit) -> None:
             print(f"    {measured}: {row(some)}")
     places: dict[str, list[Outcome]] = {}
     for one in series():
-        for place, outcome in left_out(one, fitted):
+        for place, outcome in left_out(one, said):
             places.setdefault(place, []).append(outcome)
     print("left out of public series")
     for place, some in sorted(places.items()):

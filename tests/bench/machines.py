@@ -11,9 +11,11 @@ from clusterctl.bench.model import slowest_of
 @dataclass(frozen=True)
 class Machine:
     """A cluster, in seconds, bytes, and bytes a second. `input_s` is how long a full node takes to
-    read the images of one step. `hierarchical`: each node first adds up its GPUs' gradients, then
+    read the images of one step, and `shared_input_s` how long a storage that all nodes share takes
+    for those of one full node. `hierarchical`: each node first adds up its GPUs' gradients, then
     the nodes form a ring. `overlap_s` of the allreduce hides behind the backward pass. From
-    `slow_from` nodes on, one of them computes longer by the part `slower`. `soft` is the part of
+    `slow_from` nodes on, one of them computes longer by the part `slower`, and from
+    `reads_slowly_from` on one reads longer by it. `soft` is the part of
     the compute time over which a maximum is rounded, since steps vary.
     """
 
@@ -25,10 +27,12 @@ class Machine:
     latency_s: float
     straggler_s: float
     input_s: float = 0.0
+    shared_input_s: float = 0.0
     hierarchical: bool = True
     tree: bool = False
     overlap_s: float = 0.0
     slow_from: int = 0
+    reads_slowly_from: int = 0
     slower: float = 0.0
     soft: float = 0.0
 
@@ -37,7 +41,10 @@ class Machine:
         slow = 1 + self.slower * bool(self.slow_from and nodes >= self.slow_from)
         exposed = self._larger(0.0, self.allreduce_s(gpus) - self.overlap_s)
         computed = self.compute_s * slow + exposed + self.straggler_s * slowest_of(gpus)
-        return self._larger(local / self.gpus_per_node * self.input_s, computed)
+        if self.reads_slowly_from and nodes >= self.reads_slowly_from:
+            local *= 1 + self.slower
+        read = max(local * self.input_s, gpus * self.shared_input_s) / self.gpus_per_node
+        return self._larger(read, computed)
 
     def allreduce_s(self, gpus: int) -> float:
         local, nodes = min(gpus, self.gpus_per_node), -(-gpus // self.gpus_per_node)

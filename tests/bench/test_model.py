@@ -26,6 +26,9 @@ RING = replace(MACHINE, network_rate=1.2e9, straggler_s=0.0)
 LATE = replace(MACHINE, latency_s=1e-3, hierarchical=False, straggler_s=0.0)
 
 
+SLOW_READER = "input limits, one node reads slowly"
+
+
 def hidden_up_to(nodes, machine):
     """Return the machine with an overlap that hides the allreduce of that many nodes, no more."""
     return replace(machine, overlap_s=machine.allreduce_s(nodes * machine.gpus_per_node))
@@ -36,7 +39,7 @@ def predictions(machine, sizes, predicted, noise=0.004, runs=30, **known):
     rnd = random.Random(1)
     for _ in range(runs):
         steps = {gpus: machine.step_s(gpus) * rnd.gauss(1, noise) for gpus in sizes}
-        model = fit(steps, machine.gpus_per_node, machine.input_s, **known)
+        model = fit(steps, machine.gpus_per_node, **known)
         yield model.predict(predicted), machine.step_s(predicted) * rnd.gauss(1, noise)
 
 
@@ -54,7 +57,6 @@ def held(said):
         (hidden_up_to(2, LATE), (1, 8, 16, 32)),
         (replace(hidden_up_to(2, RING), soft=0.02), (1, 8, 16, 32)),
         (replace(MACHINE, slow_from=4, slower=0.08), (1, 2, 4, 8, 16, 32)),
-        (replace(hidden_up_to(4, LATE), input_s=0.33, soft=0.01), (1, 2, 4, 8, 16, 32)),
     ],
 )
 def test_an_interval_holds_the_truth_at_twice_the_largest_size(machine, sizes):
@@ -64,7 +66,7 @@ def test_an_interval_holds_the_truth_at_twice_the_largest_size(machine, sizes):
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != SLOW_READER])
 def test_intervals_hold_for_nine_of_ten_simulated_clusters(kind):
     """The table of docs/benchmarks.md, for each choice of sizes."""
     missed = dict.fromkeys(MEASURED, 0)
@@ -75,6 +77,14 @@ def test_intervals_hold_for_nine_of_ten_simulated_clusters(kind):
         missed[measured] = sum(not one.holds for one in outcomes)
     assert sum(missed.values()) <= 0.06 * sum(known.values())
     assert all(missed[each] <= 0.1 * known[each] for each in MEASURED)
+
+
+@pytest.mark.all
+def test_of_a_node_that_reads_slowly_nearly_nothing_is_predicted():
+    """No hypothesis has it. Where two sizes look as if the nodes shared a storage, one is wrong."""
+    outcomes = [one for each in MEASURED for one in simulated(SLOW_READER, *each, 15)]
+    assert sum(one.is_known for one in outcomes) <= 0.05 * len(outcomes)
+    assert sum(one.is_known and not one.holds for one in outcomes) <= 0.02 * len(outcomes)
 
 
 @pytest.mark.all
@@ -184,18 +194,6 @@ def test_a_thousand_gpus_are_a_guess(seed):
     assert (said.far, far.far) == (False, True)
     assert far.low_s <= MACHINE.step_s(1024) <= far.high_s
     assert far.percent > 2 * said.percent
-
-
-def test_sizes_that_wait_for_data_say_that_the_rest_takes_no_longer():
-    """The allreduce of eight nodes takes at most as long as reading: not twice as long."""
-    machine = replace(LATE, input_s=0.45)
-    sizes = (1, 2, 4, 8, 16, 32, 64)
-    steps = {gpus: machine.step_s(gpus) for gpus in sizes}
-    read = fit(steps, 8, machine.input_s)
-    unread = fit({gpus: steps[gpus] for gpus in (1, 2, 4)}, 8)
-    assert read.predict(128).step_s == pytest.approx(0.45)
-    assert unread.predict(128) is None
-    assert max(map(abs, read.residuals.values())) < 0.02
 
 
 # Series of one kind of data and precision, of at least three sizes. The tutorial's own three runs

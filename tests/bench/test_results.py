@@ -36,6 +36,7 @@ from clusterctl.bench.results import (
     model_of,
 )
 from clusterctl.bench.statistics import independent, mean, ratio, t_quantile, t_tails, welch
+from clusterctl.cli.bench import _compare, _report_if_it_ends_early
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.trainer import TrainerRun
@@ -228,9 +229,202 @@ def test_the_use_of_the_gpus_and_the_speed_by_price():
 
 def test_the_model_of_real_data_is_that_of_synthetic_data_and_what_a_node_reads():
     model = model_of(benchmark(), REAL)
-    assert model.input_s == pytest.approx(0.395, rel=0.01)
+    assert model.reading.full_node_s == pytest.approx(0.395, rel=0.01)
     assert max(map(abs, model.residuals.values())) < 0.02
-    assert model_of(benchmark(), SYNTHETIC).input_s == 0
+    assert model_of(benchmark(), SYNTHETIC).reading is None
+
+
+def kinds_of(synthetic, real, repeats=3, spread=0.01, per_node=8):
+    """Return a benchmark with these seconds of a step by size; repeats differ by the `spread`."""
+    found = []
+    for data, table in ((SYNTHETIC, synthetic), (REAL, real)):
+        for gpus, step_s in table.items():
+            for repeat in range(1, repeats + 1):
+                off = spread * (repeat - (repeats + 1) / 2)
+                found.append(run_of(RunKey(gpus, data, repeat), step_s * (1 + off)))
+    return Benchmark("b", SETTINGS, 1, {**ABOUT, "per_node": per_node}, tuple(found))
+
+
+def model_rows(found, data, predicted=()):
+    """Return the rows of the model of one kind of data in the report by size, as texts."""
+    part = markdown(blocks(found, predicted)).split(f"## The model: {data} data")[1]
+    lines = part.split("\n## ")[0].splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    return {int(row[0]): row[1:] for row in rows if row[0].isdigit()}
+
+
+LEVEL_STEPS = {8: 1.0, 16: 1.0, 32: 1.0}
+WITHOUT_READING = "with a constant speed of reading, neither of each node nor of a storage"
+
+
+@pytest.mark.parametrize(
+    "real",
+    [
+        {8: 1.0, 16: 1.0, 32: 1.5},  # a storage that is shared, or one node that reads slowly
+        {8: 1.2, 16: 1.5, 32: 1.5},
+        {8: 1.8, 16: 2.0, 32: 2.2},
+        {8: 1.0, 16: 3.0, 32: 1.5},
+        {8: 0.5, 16: 0.5, 32: 0.5},  # faster than without reading
+        {1: 2.0, 8: 2.0, 16: 2.0},
+    ],
+)
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_reading_that_the_measurements_refute_predicts_nothing(real, repeats):
+    found = kinds_of({**dict.fromkeys(real, 1.0), **LEVEL_STEPS}, real, repeats)
+    rows = model_rows(found, REAL, (64,))
+    assert rows.keys() == {*real, 64}
+    assert rows[64] == ["not known", *["–"] * 5]
+    assert {rows[gpus][4] for gpus in real} == {"–"}, "an interval that the measurement refutes"
+    assert WITHOUT_READING in markdown(blocks(found))
+    said = as_data(found, (64,))["models"][REAL]
+    assert (said["predictions"], bool(said["misfits"])) == ([], True)
+    # The model of synthetic data is as good as ever.
+    assert model_rows(found, SYNTHETIC, (64,))[64][0] == "predicted"
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_a_storage_that_all_nodes_share_is_seen_at_two_sizes(repeats):
+    found = kinds_of(LEVEL_STEPS, {8: 1.0, 16: 1.5, 32: 3.0}, repeats)
+    said = model_of(found, REAL).predict(64)
+    assert said.step_s == pytest.approx(6.0, rel=0.01)
+    assert said.low_s < 5.8 < 6.2 < said.high_s < 7
+    assert model_rows(found, REAL)[32][:2] == ["measured", "3,000.0 ms"]
+    assert "The nodes read from a storage that they share: it needs 750.0 ms" in markdown(
+        blocks(found)
+    )
+
+
+def test_the_interval_of_a_speed_of_reading_has_the_noise_of_the_sizes_that_wait():
+    quiet, shaky = (
+        model_of(kinds_of(LEVEL_STEPS, real), REAL).predict(64)
+        for real in ({8: 2.0, 16: 2.0, 32: 2.0}, {8: 1.95, 16: 2.05, 32: 2.0})
+    )
+    assert shaky.percent > 1.3 * quiet.percent
+
+
+def test_without_repeats_reading_counts_as_it_was_measured():
+    said = model_of(kinds_of(LEVEL_STEPS, dict.fromkeys(LEVEL_STEPS, 2.0), 1), REAL).predict(64)
+    assert said.step_s == pytest.approx(2.0, rel=0.01)
+    assert said.low_s < 2 < said.high_s
+    # Repeats that differ much do not hide that real data takes twice as long.
+    shaky = kinds_of(LEVEL_STEPS, dict.fromkeys(LEVEL_STEPS, 2.0), 2, spread=0.4)
+    assert welch([0.8, 1.2], [1.6, 2.4]) > 0.05
+    assert model_of(shaky, REAL).predict(64).step_s == pytest.approx(2.0, rel=0.01)
+
+
+def test_few_sizes_on_real_data_say_as_little_as_few_on_synthetic_data():
+    steps = {1: 1.0, 8: 1.0, 16: 1.0, 32: 1.0}
+    said = model_of(kinds_of(steps, {8: 2.0, 16: 2.0}), REAL).predict(32)
+    assert (said.step_s, said.low_s) == (pytest.approx(2.0, rel=0.01), None)
+    assert model_of(kinds_of(steps, {8: 2.0}), REAL) is None
+    # A measured network does not tell how several nodes read.
+    rows = [{"bytes": size, "seconds": 1e-4 + size * 1e-9} for size in (2**20, 2**26)]
+    network = {
+        "nodes": ["a", "b"], "failures": {}, "instance_types": ABOUT["types"],
+        "allreduce": [{"program": "MPI_Allreduce", "ranks": 2, "rows": rows}],
+    }  # fmt: skip
+    one_node = dict.fromkeys((2, 4, 8), 1.0)
+    found = replace(kinds_of(one_node, one_node), network=network)
+    assert model_of(found, SYNTHETIC).predict(16) is not None
+    assert model_of(found, REAL).predict(16) is None
+    alone = replace(found, settings=replace(SETTINGS, synthetic=False))
+    assert model_of(alone, REAL).predict(16) is None
+
+
+@pytest.mark.parametrize("steps", [{8: 0.5, 16: 0.1, 32: 0.7}, {1: 1.0, 2: 9.0, 4: 0.1, 8: 30.0}])
+def test_sizes_that_no_hypothesis_fits_are_shown_as_measured_and_predict_nothing(steps):
+    found = kinds_of(steps, steps)
+    rows = model_rows(found, SYNTHETIC, (64,))
+    assert {gpus: row[1] for gpus, row in rows.items()} == {
+        **{gpus: f"{1000 * step_s:,.1f} ms" for gpus, step_s in steps.items()},
+        64: "–",
+    }
+    assert {row[4] for row in rows.values()} == {"–"}
+    text = markdown(blocks(found))
+    assert "The model does not fit what was measured on" in text
+    assert "Of synthetic data fewer than two sizes were measured, or its model" in text
+    assert as_data(found)["models"][REAL] is None
+
+
+@pytest.mark.parametrize(
+    ("synthetic", "real"),
+    [(LEVEL_STEPS, {}), (LEVEL_STEPS, {8: 1.0}), ({8: 1.0}, LEVEL_STEPS), ({}, {8: 1.0}), ({}, {})],
+)
+def test_a_report_of_any_part_of_the_runs(synthetic, real, tmp_path):
+    found = kinds_of(synthetic, real)
+    write_benchmark(tmp_path, found)
+    lines = [json.dumps(asdict(run)) + "\n" for run in found.runs]
+    (tmp_path / "runs.jsonl").write_text("".join(lines))
+    assert "report.html" in write_report(tmp_path, (64,))
+    status = 0
+    assert _compare([tmp_path], True) == _compare([tmp_path, tmp_path], True) == status
+    assert choice_table([found, found]) is not None
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt(), ClusterctlError("host-1 is silent")])
+def test_a_report_that_fails_does_not_hide_what_ended_the_benchmark(ended, tmp_path, capsys):
+    (tmp_path / "runs.jsonl").write_text("")  # there is no benchmark.json
+    with pytest.raises(type(ended)) as raised, _report_if_it_ends_early(tmp_path, ()):
+        raise ended
+    assert raised.value is ended
+    assert f"the report in {tmp_path} is not renewed: " in capsys.readouterr().err
+
+
+def hostile(rnd):
+    """Return a benchmark with any positive seconds, within six orders of magnitude."""
+    kinds = rnd.choice([{}, {}, {"data_dir": ""}, {"synthetic": False}])
+    settings = replace(SETTINGS, **kinds)
+    found = []
+    for kind in settings.kinds:
+        spread = rnd.choice([0, 0.01, 1, 3])
+        middle = rnd.uniform(spread - 3, 3 - spread)
+        for gpus in rnd.sample([1, 2, 3, 4, 8, 12, 16, 32, 64, 128], rnd.randint(1, 7)):
+            step_s = 10 ** (middle + rnd.uniform(-spread, spread))
+            for repeat in range(rnd.randint(1, 3)):
+                by = rnd.choice([1, 1, rnd.gauss(1, 0.01), 10 ** rnd.uniform(-1, 1)])
+                found.append(run_of(RunKey(gpus, kind, repeat + 1), step_s * by))
+    rnd.shuffle(found)
+    about = {**ABOUT, "per_node": rnd.choice([1, 4, 8, 16])}
+    return Benchmark("b", settings, 1, about, tuple(found))
+
+
+def check_report(found):
+    """Check what holds of every report: it is there, no time is below zero, and what is called
+    measured was measured."""
+    data, report = as_data(found, (64, 1000)), blocks(found, (64, 1000))
+    assert "</main>" in html(report, data)
+    json.dumps(data, allow_nan=False)
+    as_csv(by_size(found))
+    for size in data["sizes"]:
+        for name in ("step_s", "images_per_s", "efficiency", "efficiency_vs_node"):
+            low, high = size[f"{name}_low"], size[f"{name}_high"]
+            assert low is None or 0 <= low <= size[name]
+            assert high is None or high >= size[name]
+    for kind, model in data["models"].items():
+        took = {one["gpus"]: one["step_s"] for one in data["sizes"] if one["data"] == kind}
+        for said in (model or {}).get("predictions", ()):
+            assert said["step_s"] > 0
+            assert said["low_s"] is None or 0 <= said["low_s"] <= said["step_s"] <= said["high_s"]
+            measured_s = took.get(said["gpus"])
+            assert said["measured_s"] == measured_s
+            if said["low_s"] is not None and measured_s is not None:
+                assert said["low_s"] <= measured_s <= said["high_s"]
+        rows = model_rows(found, kind, (64, 1000))
+        assert {64, 1000} <= rows.keys()
+        shown = {gpus: row[1] for gpus, row in rows.items() if row[0] == "measured"}
+        if model:
+            assert shown == {gpus: f"{1000 * t:,.1f} ms" for gpus, t in took.items()}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_is_measured_the_report_is_possible(seed):
+    check_report(hostile(random.Random(seed)))
+
+
+@pytest.mark.all
+def test_whatever_else_is_measured_the_report_is_possible():
+    for seed in range(100, 400):
+        check_report(hostile(random.Random(seed)))
 
 
 def test_the_guess_before_the_first_run_is_of_the_same_gpu_and_precision():
