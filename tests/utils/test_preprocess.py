@@ -237,3 +237,13 @@ def test_help_needs_no_library(tmp_path):
     assert done.returncode == 1
     assert done.stderr.startswith("error: this needs ")
     assert done.stderr.count("\n") == 1
+
+
+def test_grey_of_16_bits_is_scaled_and_grey_of_unknown_range_left_out(facts_of):
+    found = facts_of("grey_facts.py")
+    for kind in ("PNG I;16", "TIFF I;16", "TIFF I;16B", "PPM I"):
+        for columns in found[kind]:
+            assert columns == pytest.approx([32, 96, 160], abs=4), kind
+    for kind, mode in (("TIFF I", "I"), ("TIFF F", "F")):
+        text = f"the range of its grey values is not known (mode {mode})"
+        assert [said.partition(":")[0] for said in found[kind]] == [text, text]
