@@ -139,7 +139,7 @@ def _host_problem(host: str) -> str:
     if ":" in host:
         return "" if _is_ipv6(host) else "not an IPv6 address"
     # ssh and mpirun take such words for addresses in other notations, as 10.0.0.010 for 10.0.0.8.
-    if re.fullmatch(r"[\d.]+|0[xX].*", host):
+    if host.replace(".", "").isnumeric() or host[:2] in ("0x", "0X"):
         byte = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
         good = re.fullmatch(rf"{byte}(?:\.{byte}){{3}}", host)
         return "" if good else "not an IPv4 address of four numbers up to 255, without zeros before"
