@@ -21,10 +21,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
+from clusterctl.configuration import yaml_tree
 from clusterctl.copy.s3 import parse_source
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.ec2.errors import translated
@@ -184,7 +183,7 @@ class Estimator:
         parse_job(said, Path())  # raises UsageError here, not TrainingFailed from the command below
         cluster = self._cluster or _cluster_of(self._environ)
         with tempfile.NamedTemporaryFile("w", suffix=".yaml", dir=Path.cwd()) as file:
-            yaml.safe_dump(said, file)
+            file.write(yaml_tree.dump(said))
             file.flush()
             words = ("train", cluster, "--job-file", file.name, "--json", "--detach")
             job = _run(_argv(*words), self._environ, logs)

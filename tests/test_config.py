@@ -147,7 +147,7 @@ def _region(layer: str, by: list[str]) -> str:
 
 def test_a_clusters_entry_is_no_other_clusters(folder):
     (folder / "clusterctl.yaml").write_text(
-        "defaults: {profile: team, lab: yes}\nclusters: {demo: {region: us-west-2, lab: off}}\n"
+        "defaults: {profile: team, lab: true}\nclusters: {demo: {region: us-west-2, lab: false}}\n"
     )
     demo, other, none = (
         load_settings(environ_of(folder), cluster=name) for name in ("demo", "other", None)
@@ -231,8 +231,8 @@ def test_null_goes_back_to_what_is_built_in():
     text = """
 defaults: {instance-type: p4d.24xlarge, nodes: 2, tag: {team: nlp, cost: '12'}}
 clusters:
-  base: {subnet: subnet-1, spot: yes}
-  demo: {extends: base, subnet: null, network: research, spot: ~, tag: {team: null}}
+  base: {subnet: subnet-1, spot: true}
+  demo: {extends: base, subnet: null, network: research, spot: null, tag: {team: null}}
   bare: {extends: base, tag: null}
   late: {extends: bare, tag: {x: y}}
 """
@@ -271,10 +271,10 @@ defaults: &all
   spot: true
   capacity-reservation: cr-0123
   placement-group: false
-  efa: on
+  efa: true
   zone: us-east-1a
   subnet: subnet-0a
-  private: yes
+  private: true
   image: /aws/service/some/ami
   user: ubuntu
   ssh-from: 203.0.113.0/24

@@ -53,7 +53,29 @@ def as_rgb_jpeg(data: bytes) -> tuple[bytes, int, int]:
             image.draft("L", (1, 1))
             image.load()
             return data, width, height
-        return encode(image.convert("RGB")), width, height
+        return encode(as_rgb(image)), width, height
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """Return an image in RGB, with 8 bits for each colour. Raise CorruptImage.
+
+    Pillow cuts values over 255 to 255 where it converts. Of 16 bits the upper 8 are taken, as
+    TensorFlow's decoder does (libpng's strip_16). Values of 32 bits, whole or floating-point, have
+    no range that the file tells.
+    """
+    if image.mode not in ("F", "I") and not image.mode.startswith("I;"):
+        return image if image.mode == "RGB" else image.convert("RGB")
+    # Pillow gives mode I to PNG and PGM files of 16 bits. The tag 258 of TIFF files is the number
+    # of bits: those of 12 are not scaled to 16.
+    sixteen = image.format in ("PNG", "PPM") if image.mode == "I" else image.mode != "F"
+    bits = getattr(image, "tag_v2", {}).get(258, (16,))
+    if not sixteen or bits[0] != 16:
+        raise CorruptImage(
+            f"the range of its grey values is not known (mode {image.mode}): images of 8 or 16 "
+            "bits for each colour are read"
+        )
+    upper = image.tobytes("raw", "I;16B")[::2]
+    return Image.frombytes("L", image.size, upper).convert("RGB")
 
 
 @contextmanager

@@ -122,6 +122,8 @@ def make_shard(task: list[tuple[RawImage, int]], path: Path, count: Count) -> Ma
     with path.open("wb") as file:
         for image, label in task:
             try:
+                if image.problem:
+                    raise CorruptImage(image.problem)
                 features = image_features(read_image(image), image.name, image.synset, label)
                 if not corrupt:
                     write_record(file, encode_example(features))

@@ -124,7 +124,7 @@ def main() -> int:
 def make_all(args: argparse.Namespace) -> int:
     """Make the shards of both subsets, and return the exit status."""
     from imagenet_shards import build, refuse_full_disk
-    from raw_images import labels_of, train_images, validation_images
+    from raw_images import labels_of, train_images, unlike_imagenet, validation_images
 
     raw = args.raw_data_dir or download(args)
     images = {"train": train_images(raw), "validation": validation_images(raw, args.labels_file)}
@@ -135,6 +135,9 @@ def make_all(args: argparse.Namespace) -> int:
             f"{len(unknown)} synsets of validation images are none of the training images': "
             + ", ".join(unknown[:3])
         )
+    other = unlike_imagenet(images, len(labels))
+    if other:
+        print(other)
     refuse_full_disk(images, [output_folder(args, subset) for subset in images])
     corrupt = 0
     for subset in SUBSETS:

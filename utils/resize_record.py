@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from image_record import CorruptImage, decoding
+from image_record import CorruptImage, as_rgb, decoding
 from PIL import Image
 from records import RecordError, Values, decode_example, encode_example
 
@@ -130,7 +130,7 @@ def resize_image(encoded: bytes, settings: Settings, shrink: Shrink = shrink) ->
         # A JPEG decoder can scale by 1/2, 1/4 or 1/8 while it decodes, which is much faster.
         image.draft("RGB", target)
         image.load()
-        pixels = image if image.mode == "RGB" else image.convert("RGB")
+        pixels = as_rgb(image)
     if pixels.size != target:
         pixels = shrink(pixels, target)
     again = encode_jpeg(pixels, settings.quality)

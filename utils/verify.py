@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ from processes import Count, each_done
 from progress import Progress
 from records import RecordError, count_records, decode_example, read_records
 from shards import CLASSES, ShardError, find_shards
+
+warnings.filterwarnings("ignore", module="PIL")  # warnings about EXIF data, which is not used
 
 MOST_SHOWN = 10  # problems that are printed
 

@@ -292,7 +292,7 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
             f"a message there and back takes {microseconds(own)}, to others {microseconds(others)}"
         )
         found.append(Finding("bench.late-node", Severity.WARNING, text, node, advice[node]))
-    found += _nccl_findings(report)
+    found += _collective_findings(report)
     found += _link_findings(
         "bench.slow-link",
         behind.links,
@@ -314,12 +314,16 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
     return found
 
 
-def _nccl_findings(report: NetworkFigures) -> list[Finding]:
-    """Return an error for each failed program of nccl-tests, and where they are to be had."""
+def _collective_findings(report: NetworkFigures) -> list[Finding]:
+    """Return an error for each program that failed, and where nccl-tests are to be had."""
     found = [
-        Finding("bench.nccl", Severity.ERROR, f"{table.program}: {table.error}")
+        Finding(
+            "bench.nccl" if NCCL_TESTS in table.program else "bench.mpi",
+            Severity.ERROR,
+            f"{table.program}: {table.error}",
+        )
         for table in (*report.allreduce, *report.collectives)
-        if table.error and NCCL_TESTS in table.program
+        if table.error and table.program != NO_MPI
     ]
     if report.lacks_nccl_tests:
         lacks = ", ".join(report.lacks_nccl_tests)
@@ -377,23 +381,36 @@ def expected_busbw(instance_type: str, nodes: int, size: int) -> tuple[float | N
     return (rate * 1e9, source) if rate else (None, "")
 
 
-def allreduce_of_mpi(text: str, ranks: int) -> tuple[Allreduce, ...]:
-    """Return the rows in the output of OSU's osu_allreduce: `size  microseconds`.
+def table_of_mpi(text: str, exit_status: int, program: str, ranks: int) -> AllreduceTable:
+    """Return the results of OSU's osu_allreduce: lines of `size  microseconds`.
 
-    Our own program, node/jobs/allreduce.py, prints the same format.
+    Our own program, node/jobs/allreduce.py, prints the same format. There are no rows but an error
+    if a time is zero or no number, or the program failed.
     """
-    found = re.findall(r"(?m)^(\d+)\s+([\d.]+)\s*$", text)
-    return tuple(
-        Allreduce(int(size), float(took) / 1e6, _busbw(int(size), float(took) / 1e6, ranks))
-        for size, took in found
-        if float(took)
-    )
+    rows, error = [], ""
+    for size, cell in re.findall(r"(?m)^[ \t]*(\d{1,15})[ \t]+(\S+)[ \t]*\r?$", text):
+        took = _number(cell) / 1e6
+        if not 0 < took < math.inf:
+            error = f"no time for {format_bytes(int(size))}, but {cell[:20]!r}"
+            break
+        rows.append(Allreduce(int(size), took, _busbw(int(size), took, ranks)))
+    error = error or _failure(exit_status) or ("" if rows else "it printed no figures")
+    return AllreduceTable(program, ranks, () if error else tuple(rows), error=error)
+
+
+def _failure(exit_status: int) -> str:
+    """Return what an exit status says that is not 0; that of timeout(1) is 124."""
+    if not exit_status:
+        return ""
+    why = "it did not end in time" if exit_status == 124 else "it failed"
+    return f"{why} (exit status {exit_status})"
 
 
 def _busbw(size: int, seconds: float, ranks: int) -> float:
     return size / seconds * 2 * (ranks - 1) / ranks
 
 
+NO_MPI = "MPI"  # stands for the program where there is no Open MPI
 NCCL_TESTS = "nccl-tests"
 # The operations of nccl-tests that are measured, by program.
 NCCL_PROGRAMS = {
@@ -445,9 +462,7 @@ def table_of_nccl(
         if program == "all_reduce_perf":
             expected = expected_busbw(instance_type, nodes, int(size))[0]
         rows.append(Allreduce(int(size), took / 1e6, rate * 1e9, expected))
-    if not error and exit_status:
-        error = "it did not end in time" if exit_status == 124 else "it failed"
-        error += f" (exit status {exit_status})"
+    error = error or _failure(exit_status)
     found = _NCCL_VERSION.search(text)
     has_source = any(row.expected for row in rows)
     return AllreduceTable(

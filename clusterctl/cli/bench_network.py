@@ -111,7 +111,7 @@ class _Progress:
 
 def show(report: NetworkFigures) -> None:
     """Print the matrix of rates if it fits, the summary of all pairs, and the collectives."""
-    from clusterctl.bench.network import NCCL_TESTS, allreduce_lines, matrix, summary
+    from clusterctl.bench.network import NO_MPI, allreduce_lines, matrix, summary
 
     names = [node.rpartition("-")[2] for node in report.nodes]
     if report.many and len(names) <= MOST_COLUMNS:
@@ -124,7 +124,7 @@ def show(report: NetworkFigures) -> None:
     for text in summary(report):
         output.line(text)
     for table in (*report.allreduce, *report.collectives):
-        if NCCL_TESTS in table.program and table.error:
+        if table.error and table.program != NO_MPI:
             continue  # it is among the findings
         output.line()
         if table.error:

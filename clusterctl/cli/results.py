@@ -412,12 +412,15 @@ def _show(
     csv_on_stdout: bool,
     all_rows: bool,
 ) -> None:
-    if as_json:
-        from clusterctl.operations.results import as_data
+    from clusterctl.operations.results import as_data, metric_findings
 
-        output.data(as_data(found, comparisons))
-    elif not csv_on_stdout:
+    if as_json:
+        warnings = [output.finding_data(one) for one in metric_findings(found)]
+        output.data({**as_data(found, comparisons), "findings": warnings})
+        return
+    if not csv_on_stdout:
         show_results(found, comparisons, all_rows)
+    output.findings(metric_findings(found))
 
 
 # Rows of a table that are printed: about a screen.

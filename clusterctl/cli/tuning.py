@@ -12,12 +12,14 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.params import JobId
+from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes
 
 if TYPE_CHECKING:
     from clusterctl.jobs.detached import JobRecord
     from clusterctl.jobs.horovod import Timeline, Tuned
     from clusterctl.operations.access import Access
+    from clusterctl.operations.tuning import Tuning
 
 # Phases of Horovod's timeline.
 MEANING = {
@@ -63,6 +65,7 @@ def show_tuning(access: Access, job: JobRecord, folder: Path, as_json: bool = Fa
     from clusterctl.operations.tuning import fetch_tuning
 
     found = fetch_tuning(access, job, folder)
+    lost = _lost(found)
     files = (found.timeline_file, found.autotune_file, found.steps_file)
     if as_json:
         tuned = found.tuned
@@ -72,6 +75,7 @@ def show_tuning(access: Access, job: JobRecord, folder: Path, as_json: bool = Fa
                 "files": [str(one) for one in files if one],
                 "timeline": asdict(found.timeline) if found.timeline else None,
                 "autotune": {**asdict(tuned), "options": tuned.options} if tuned else None,
+                "findings": [output.finding_data(one) for one in lost],
             }
         )
         return
@@ -83,6 +87,24 @@ def show_tuning(access: Access, job: JobRecord, folder: Path, as_json: bool = Fa
         output.note(f"the autotuner's log is in {found.autotune_file}")
     if found.steps_file:
         output.note(f"the steps are in {found.steps_file}: open it in https://ui.perfetto.dev")
+    output.findings(lost)
+
+
+def _lost(found: Tuning) -> list[Finding]:
+    """Return a warning for each file that could not be read as a whole."""
+    lost, timeline, tuned = [], found.timeline, found.tuned
+    if timeline and timeline.unread:
+        text = (
+            f"{count(timeline.unread, 'place')} in the timeline cannot be read, or "
+            f"{'lacks' if timeline.unread == 1 else 'lack'} records that go with others, the first "
+            f"at character {timeline.unread_at:,}: the times above lack them"
+        )
+        lost.append(Finding("tuning.timeline", Severity.WARNING, text))
+    if tuned and tuned.unread:
+        are = "is no sample" if tuned.unread == 1 else "are no samples"
+        text = f"{count(tuned.unread, 'line')} of the autotuner's log {are}, and left out"
+        lost.append(Finding("tuning.autotune", Severity.WARNING, text))
+    return lost
 
 
 def _timeline(timeline: Timeline) -> None:

@@ -451,7 +451,9 @@ def _load(option: Option, text: str) -> int:
 
 
 def _number(option: Option, text: str) -> float:
-    if not re.fullmatch(r"\d{1,9}(\.\d+)?", text, re.ASCII) or not float(text):
+    if not re.fullmatch(r"\d{1,9}(\.\d+)?([eE][-+]?\d{1,2})?", text, re.ASCII):
+        raise ValueError(text)
+    if not 0 < float(text) < 1e9:
         raise ValueError(text)
     return float(text)
 

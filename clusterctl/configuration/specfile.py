@@ -177,11 +177,16 @@ class _Reader:
             return None
         line = node.start_mark.line + 1
         tree = read_tree(node)
+        assert isinstance(tree, Scalar)  # or there were no text
         literal = option.kind in LITERAL
-        if literal and isinstance(tree, Scalar) and tree.quoted:
+        if literal and tree.quoted:
             self._wrong(
                 line, place, f"not {option.kind.value}: the text {text!r}; leave out the quotes"
             )
+            return None
+        truth = text in ("true", "false")
+        if literal and not (tree.literal and truth == (option.kind is ValueKind.FLAG)):
+            self._wrong(line, place, f"not {option.kind.value}: {text[:80]!r}")
             return None
         try:
             value: object = parse_value(option, text)

@@ -181,9 +181,17 @@ SIGNATURES = (
         "docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html",
     ),
     Signature(
+        "s3.absent",
+        r"An error occurred \((?P<code>404|NoSuchKey|NoSuchBucket)\)"
+        r" when calling the (?P<call>\w+) operation",
+        "what {call} asks for is not there: {code}",
+        "the bucket's name and the whole key; `aws s3 ls s3://BUCKET/PREFIX` shows what is there. "
+        "Without s3:ListBucket S3 would say 403",
+        "docs.aws.amazon.com/AmazonS3/latest/API/API_HeadObject.html",
+    ),
+    Signature(
         "s3.denied",
-        r"An error occurred \((?P<code>403|AccessDenied|NoSuchBucket|NoSuchKey|404"
-        r"|InvalidAccessKeyId|PermanentRedirect"
+        r"An error occurred \((?P<code>403|AccessDenied|InvalidAccessKeyId|PermanentRedirect"
         r"|AuthorizationHeaderMalformed)\) when calling the (?P<call>\w+) operation",
         "S3 (or another service) refuses {call}: {code}",
         "the bucket's name and region, the path, and what the instance profile may (s3:GetObject "

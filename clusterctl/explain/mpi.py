@@ -87,6 +87,14 @@ SIGNATURES = (
         lines=3,
     ),
     Signature(
+        "mpi.slots-twice",
+        r"hostfile was provided that contains multiple definitions of\s+the slot count",
+        "the hosts file has a host twice, and slots=N in one of its lines",
+        "one line per host, with all of its slots: `clusterctl hosts NAME > hosts`",
+        "open-mpi/ompi#11136",
+        lines=2,
+    ),
+    Signature(
         "mpi.hosts-not-allocated",
         r"[Ss]ome of the requested hosts are not included in the\s+current allocation"
         r"|host that was not included in the\s+(?:current )?allocation",

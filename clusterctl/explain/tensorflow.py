@@ -109,6 +109,14 @@ _DEVICES = (
 
 SIGNATURES = (
     Signature(
+        "tensorflow.label-range",
+        r"Received a label value of (?P<label>-?\d+) which is outside the valid range of"
+        r" (?P<range>\[\d+, \d+\))",
+        "a label of the data is {label}, and the model's classes are {range}",
+        "labels from 0, and as many outputs of the last layer as there are classes",
+        "tensorflow/tensorflow#5963",
+    ),
+    Signature(
         "tf.no-cuda-drivers",
         r"Could not find cuda drivers on your machine, GPU will not be used",
         "TensorFlow finds no NVIDIA driver and computes on the CPU",

@@ -5,17 +5,16 @@ Python 3.8 and the standard library only: this module also runs on the nodes (jo
 
 from __future__ import annotations
 
-import contextlib
-import csv
 import json
+import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.units import format_duration
+from clusterctl.domain.units import count, format_duration
 
 # Files in the job's folder on the head node. Only rank 0 writes them, and it runs there.
 TIMELINE = "timeline.json"
@@ -88,54 +87,75 @@ class Tuned:
     """The best parameters that the autotuner tried.
 
     `score` is in bytes per microsecond, `tried` is the number of samples. `finished` is False if
-    the run ended before the autotuner had tried all its candidates.
+    the run ended before the autotuner had tried all its candidates. `switches` has the settings
+    that are on or off, as far as this Horovod logs them. `unread` is the number of the log's lines
+    that are no sample, such as an incomplete one.
     """
 
     fusion_threshold_mib: float
     cycle_time_ms: float
-    hierarchical_allreduce: bool
-    others: dict[str, bool]
+    switches: dict[str, bool]
     score: float
     tried: int
     finished: bool
+    unread: int = 0
 
     @property
     def options(self) -> list[str]:
         """Options of `clusterctl train` that give a run these parameters from its first step."""
-        no = "" if self.hierarchical_allreduce else "no-"
         fusion = f"{self.fusion_threshold_mib:.6g}MiB"
         cycle = f"{self.cycle_time_ms:.6g}ms"
         found = ["--fusion-threshold", fusion, "--cycle-time", cycle]
-        found.append(f"--{no}hierarchical-allreduce")
+        if "hierarchical_allreduce" in self.switches:
+            no = "" if self.switches["hierarchical_allreduce"] else "no-"
+            found.append(f"--{no}hierarchical-allreduce")
         for name in ("hierarchical_allgather", "torus_allreduce"):
-            if self.others.get(name):
+            if self.switches.get(name):
                 found += ["-x", f"HOROVOD_{name.upper()}=1"]
-        return found + ([] if self.others["cache_enabled"] else ["-x", "HOROVOD_CACHE_CAPACITY=0"])
+        cached = self.switches.get("cache_enabled", True)
+        return found + ([] if cached else ["-x", "HOROVOD_CACHE_CAPACITY=0"])
+
+
+_NUMBERS = ("tensor_fusion_threshold", "cycle_time_ms", "score")
 
 
 def read_autotune(text: str) -> Tuned | None:
     """Return the best sample of an autotuner's log; None if the run ended before the first sample.
 
     When the autotuner has tried all candidates, it writes the best one again as the last line
-    (parameter_manager.cc).
+    (parameter_manager.cc). Raises UsageError if the log has no header.
     """
-    rows = []
-    for row in csv.DictReader(text.splitlines(), skipinitialspace=True):
-        try:
-            rows.append({name: float(value) for name, value in row.items()})
-        except (TypeError, ValueError):  # an incomplete line: the run was killed while it wrote
-            continue
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        return None
+    names = [name.strip() for name in lines[0].split(",")]
+    lacks = [name for name in _NUMBERS if name not in names]
+    if lacks:
+        raise UsageError(
+            f"the autotuner's log has no column {lacks[0]}: its first line is {lines[0][:80]!r}",
+            "that line names the columns; Horovod writes it when the job starts",
+        )
+    found = [_sample(names, line) for line in lines[1:]]
+    rows = [row for row in found if row]
     if not rows:
         return None
     best = max(rows, key=lambda row: row["score"])
     finished = len(rows) > 1 and rows[-1] == best and best in rows[:-1]
-    fusion, cycle, score = (best.pop(name) for name in _NUMBERS)
-    switches = {name: bool(value) for name, value in best.items()}
-    hierarchical = switches.pop("hierarchical_allreduce")
-    return Tuned(fusion, cycle, hierarchical, switches, score, len(rows) - finished, finished)
+    fusion, cycle, score = (best[name] for name in _NUMBERS)
+    switches = {name: bool(value) for name, value in best.items() if name not in _NUMBERS}
+    unread = len(found) - len(rows)
+    return Tuned(fusion, cycle, switches, score, len(rows) - finished, finished, unread)
 
 
-_NUMBERS = ("tensor_fusion_threshold", "cycle_time_ms", "score")
+def _sample(names: list[str], line: str) -> dict[str, float]:
+    """Return the numbers of a line; empty if it lacks one, has more, or has one not finite."""
+    try:
+        numbers = [float(cell) for cell in line.split(",")]
+    except ValueError:
+        return {}
+    good = len(numbers) == len(names) and all(map(math.isfinite, numbers))
+    return dict(zip(names, numbers)) if good else {}
+
 
 NEGOTIATE, WAIT, QUEUE, COPY, TRANSFER = "negotiate", "wait for data", "queue", "copy", "allreduce"
 PHASES = (NEGOTIATE, WAIT, QUEUE, COPY, TRANSFER)
@@ -153,6 +173,13 @@ _STARTS = (
 )
 _BITS = re.compile(r"(\d+)$")
 _BETWEEN = re.compile(r"[\s,\[\]]*")
+# Where the next record may begin after one that cannot be read.
+_NEXT = re.compile(r"\n|\}\s*,\s*(?=\{)")
+# Characters, far more than Horovod writes for one record. What is no record within so many is
+# broken: what is nearer to the end of a piece may be completed by the next piece.
+LONGEST_RECORD = 1 << 16
+# The kinds of events in Chrome's trace format ("Trace Event Format", its only specification).
+_KINDS = frozenset("BEXiIPCnbestfNODMVvRca(),")
 _STEPS = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26)
 
 
@@ -176,42 +203,90 @@ class Timeline:
     `phases` are the seconds in which at least one tensor was in that phase: the tensors of one
     fused buffer have the same span, which counts once. Phases overlap, except `none of these`.
     `waited_for` gives for each rank the seconds in which only that rank was missing, longest first.
+    `unread` is the number of places with something that cannot be read, and `unread_at` the first
+    one's place in characters; the totals lack what was there.
     """
 
     span_s: float
     phases: dict[str, float]
     sizes: tuple[SizeRow, ...]
     waited_for: dict[str, float]
+    unread: int = 0
+    unread_at: int = 0
 
 
 def read_timeline(chunks: Iterable[str]) -> Timeline:
-    """Return the totals of a Chrome trace that Horovod wrote, also of one that is cut off.
+    """Return the totals of a Chrome trace that Horovod wrote, also of one that is cut or damaged.
+
+    After a record that cannot be read it goes on at the next one. It needs memory for a chunk and a
+    record, and time in proportion to the length.
 
     Raises UsageError if no operation in it ended. The format is that of Horovod's timeline.cc: a
     trace process for each tensor, times in microseconds. First comes a B event NEGOTIATE_OP, an X
     event for each rank that is ready, named by the rank, and an E event; then a B event OP with its
     phases nested in it, and an E event with the tensor's type and shape.
     """
-    reading = _Reading()
-    for record in _records(chunks):
-        reading.take(record)
+    reading, records = _Reading(), _Records()
+    for record in records.read(chunks):
+        if not reading.take(record):
+            records.lose()
     if not reading.reduced:
+        lost = f", and {count(records.lost, 'place')} in it cannot be read" if records.lost else ""
         raise UsageError(
-            "the timeline has no operation that ended", "let the job make some steps with it"
+            f"the timeline has no operation that ended{lost}",
+            "let the job make some steps with it",
         )
-    return reading.timeline()
+    return replace(reading.timeline(), unread=records.lost, unread_at=records.first_lost)
 
 
-def _records(chunks: Iterable[str]) -> Iterator[dict[str, Any]]:
-    decoder, rest = json.JSONDecoder(), ""
-    for chunk in chunks:
-        text, at = rest + chunk, 0
-        # An incomplete record raises ValueError: the next chunk completes it, or the trace is cut.
-        with contextlib.suppress(ValueError):
-            while (start := _BETWEEN.match(text, at).end()) < len(text):  # type: ignore[union-attr]
-                record, at = decoder.raw_decode(text, start)
+class _Records:
+    """Reads a trace record by record, and counts the places where it cannot.
+
+    `first_lost` is the first such place, in characters.
+    """
+
+    def __init__(self) -> None:
+        self.lost = self.first_lost = 0
+        # Characters before the text that is read now, and in it before the current record.
+        self._before = self._at = 0
+        self._decoder = json.JSONDecoder()
+
+    def read(self, chunks: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """Yield the records in the trace's text."""
+        rest = ""
+        for chunk in chunks:
+            text = rest + chunk
+            end = yield from self._decode(text, len(text) - LONGEST_RECORD)
+            rest = text[end:]
+            self._before += end
+        yield from self._decode(rest, len(rest))
+
+    def lose(self) -> None:
+        """Count the record that was yielded last, or what cannot be read in its place, as lost."""
+        self.lost += 1
+        self.first_lost = self.first_lost or self._before + self._at
+
+    def _decode(self, text: str, until: int) -> Generator[dict[str, Any], None, int]:
+        """Yield the records that begin before `until`. Return where the first other one begins."""
+        at, lost = 0, False
+        while True:
+            start = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+            self._at = start
+            if start >= until:
+                return start
+            try:
+                record, at = self._decoder.raw_decode(text, start)
+            except (ValueError, RecursionError):
+                record = None
+            if isinstance(record, dict):
+                lost = False
                 yield record
-        rest = text[at:]
+            else:
+                if not lost:
+                    self.lose()
+                lost = True
+                following = _NEXT.search(text, start, start + LONGEST_RECORD)
+                at = following.end() if following else min(start + LONGEST_RECORD, len(text))
 
 
 class _Reading:
@@ -230,20 +305,50 @@ class _Reading:
         self.idle = self.reduced = 0
         self.sizes = [SizeRow(below) for below in (*_STEPS, None)]
 
-    def take(self, record: dict[str, Any]) -> None:
-        """Add a record of the trace. Records of other kinds are ignored."""
+    def take(self, record: dict[str, Any]) -> bool:
+        """Add a record of the trace. Return False if it is damaged, or does not follow the others.
+
+        Records of other kinds are ignored.
+        """
         kind, pid, at = record.get("ph"), record.get("pid"), record.get("ts")
-        if at is None or pid is None or kind not in ("B", "X", "E"):
-            return
+        name, args = record.get("name", ""), record.get("args") or {}
+        if kind not in ("B", "X", "E"):
+            return isinstance(kind, str) and kind in _KINDS
+        if type(at) is not int or type(pid) is not int or at < 0:
+            return False
+        if not (isinstance(name, str) and isinstance(args, dict)) or (kind != "E" and not name):
+            return False
         self.first = self.first or at
         self._move(at)
+        follows = True
+        # The trace may begin in the middle of an operation, whose first records it lacks.
+        known = pid in self.open
         stack = self.open.setdefault(pid, [])
         if kind == "X":
-            self.ready.setdefault(pid, []).append((str(record.get("name")), at))
+            self.ready.setdefault(pid, []).append((name, at))
         elif kind == "B":
-            self._begin(pid, stack, str(record.get("name")), at)
+            if _phase(name) == NEGOTIATE:
+                follows = not self._abandon(pid, stack)
+            self._begin(pid, stack, name, at)
         elif stack:
-            self._end(pid, stack, at, record.get("args") or {})
+            self._end(pid, stack, at, args)
+        else:
+            follows = not known
+        return follows
+
+    def _abandon(self, pid: int, stack: list[tuple[str, int]]) -> bool:
+        """End what a tensor's operation before left open, since the records of its end are lost.
+
+        Return whether there was anything.
+        """
+        waits = pid in self.agreed and not stack
+        for phase, _ in stack:
+            self.active[phase] -= 1 if phase else 0
+        self.active[QUEUE] -= 1 if waits else 0
+        self.agreed.pop(pid, None)
+        left = bool(stack or waits)
+        stack.clear()
+        return left
 
     def _move(self, at: int) -> None:
         """Advance the clock. Several threads write the trace, so a record may be slightly late."""
@@ -261,7 +366,7 @@ class _Reading:
             self.active[phase] += 1
         if phase == NEGOTIATE:
             self.ready[pid] = []
-        elif not phase and pid in self.agreed:
+        elif len(stack) == 1 and pid in self.agreed:  # not an activity within the operation
             agreed, micros = self.agreed[pid]
             micros[QUEUE] += at - agreed
             self.active[QUEUE] -= 1

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from clusterctl.configuration import yaml_tree
 from clusterctl.domain.errors import NotEnoughGpus, UsageError, did_you_mean
 from clusterctl.domain.hostsfile import HostsFile
 from clusterctl.domain.units import count
@@ -83,11 +82,11 @@ class JobFile:
 def read_job_file(path: Path) -> JobFile:
     """Read a job file. Raises UsageError if it cannot be read, is no YAML, or makes no sense."""
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', '') or error}") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+        found = yaml_tree.load(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except yaml_tree.Unreadable as error:
+        raise UsageError(error.problem.at(str(path))) from None
     try:
         return parse_job(found, path.parent)
     except UsageError as error:

@@ -19,14 +19,15 @@ from pathlib import Path
 
 from clusterctl.bench.network import (
     NCCL_PROGRAMS,
+    NO_MPI,
     AllreduceTable,
     NetworkFigures,
     Pair,
-    allreduce_of_mpi,
     disjoint,
     matrix,
     outliers,
     rounds,
+    table_of_mpi,
     table_of_nccl,
 )
 from clusterctl.copy.session import Ended, News, RelayGroup
@@ -286,23 +287,24 @@ def _allreduces(
         return
     facts = head_facts(access)
     if not facts.environments:
-        yield AllreduceTable("MPI", len(hosts), error="there is no Open MPI on the head node")
+        yield AllreduceTable(NO_MPI, len(hosts), error="there is no Open MPI on the head node")
         return
     prefix = choose_environment(facts, needs_horovod=False).mpirun.path.rpartition("/bin/")[0]
     find = f"set -- {shlex.quote(prefix)}\n{FIND}"
     found = access.connections.run(access.head, find, timeout_s=30).stdout
     tools = dict(re.findall(r"(?m)^(osu|nccl_library|[a-z_]+_perf)=(.+)$", found))
     watch(NetworkProgress(0, 0, "allreduce by MPI"))
-    table = AllreduceTable("", 0)
+    measured = False
     if "osu" in tools:
         osu = (tools["osu"], "-m", "8:67108864")
         table = _by_mpi(access, facts, hosts, osu, "osu_allreduce")
-    if not table.rows:
+        measured = not table.error
+        yield table
+    if not measured:
         text = Path(allreduce.__file__).read_text()
         # The program travels on mpirun's command line: the nodes need no file for it.
         program = ("python3", "-ISuc", f"{text}\nmain()\n", prefix)
-        table = _by_mpi(access, facts, hosts, program, "MPI_Allreduce")
-    yield table
+        yield _by_mpi(access, facts, hosts, program, "MPI_Allreduce")
     # nccl-tests use the NCCL of training, not that of a CUDA toolkit.
     libraries = [tools.get("nccl_library", ""), facts.library_path]
     facts = replace(facts, library_path=":".join(filter(None, libraries)))
@@ -319,8 +321,8 @@ def _by_mpi(
 ) -> AllreduceTable:
     slots = dict.fromkeys(hosts, 1)
     result = _mpirun(access, facts, slots, program, CPU)
-    rows = allreduce_of_mpi(result.stdout, len(hosts))
-    return AllreduceTable(name, len(hosts), rows, error="" if rows else _complaint(result))
+    table = table_of_mpi(result.stdout, result.exit_status, name, len(hosts))
+    return replace(table, error=f"{table.error}{_said(result)}") if table.error else table
 
 
 def _by_nccl(
@@ -376,12 +378,6 @@ def _mpirun(
     # Without --foreground, the signal with which sshd ends the command does not reach mpirun.
     line = f"exec timeout --foreground -k 10 {MPI_WITHIN_S} {shlex.join(argv)}"
     return access.connections.run(access.head, line, timeout_s=MPI_WITHIN_S + 30)
-
-
-def _complaint(result: CommandResult) -> str:
-    # timeout(1) exits with 124 when the time is up.
-    why = "it did not end in time" if result.exit_status == 124 else "it printed no figures"
-    return f"{why} (exit status {result.exit_status}){_said(result)}"
 
 
 def _said(result: CommandResult) -> str:

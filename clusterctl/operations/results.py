@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
+from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import last_line
 from clusterctl.jobs.detached import JobRecord, JobState
 from clusterctl.jobs.metrics.logs import (
@@ -24,7 +25,6 @@ from clusterctl.jobs.metrics.logs import (
     MetricPoint,
     MetricSeries,
     TrainingRow,
-    clean_lines,
     parse_definitions,
     read_metrics,
 )
@@ -165,17 +165,19 @@ def _metrics(
     logs: Iterable[LogText], definitions: Sequence[MetricDefinition], keras: bool
 ) -> tuple[MetricSeries, ...]:
     """Return the requested metrics. Without a request, return Keras's if `keras`, else none."""
-    lines = (line for log in logs for line in clean_lines(log.text))
+    texts = (log.text for log in logs)
     if definitions:
-        return tuple(read_metrics(lines, definitions))
-    return tuple(series for series in read_metrics(lines, KERAS) if series.points) if keras else ()
+        return tuple(read_metrics(texts, definitions))
+    return tuple(series for series in read_metrics(texts, KERAS) if series.points) if keras else ()
 
 
 def _checked(found: Results, hint: str) -> Results:
     """Return `found`. Raise NoResults if it is empty."""
     if not (found.runs or any(series.points for series in found.metrics)):
+        notes = [f"; metric {each.name} {note}" for each in found.metrics for note in each.notes]
         raise NoResults(
-            f"no training table, evaluation or metric in {', '.join(found.sources) or 'any log'}",
+            f"no training table, evaluation or metric in {', '.join(found.sources) or 'any log'}"
+            + "".join(notes),
             hint or "a program's own metrics are read with --metric NAME=REGEX",
         )
     return found
@@ -339,6 +341,15 @@ TABLE_COLUMNS = (
     "checkpoint_time",
 )
 METRIC_COLUMNS = ("metric", "epoch", "line", "value")
+
+
+def metric_findings(found: Results) -> list[Finding]:
+    """Return a warning for each note on a metric: what its values lack, or may mix."""
+    return [
+        Finding("results.metric", Severity.WARNING, f"metric {series.name}: {note}")
+        for series in found.metrics
+        for note in series.notes
+    ]
 
 
 def as_data(results: Results, comparisons: Sequence[Comparison | None]) -> dict[str, Any]:

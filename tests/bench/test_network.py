@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from clusterctl.bench.network import (
     AWS_SAMPLES,
     NetworkFigures,
-    allreduce_of_mpi,
     disjoint,
     findings,
     rounds,
+    table_of_mpi,
     table_of_nccl,
 )
 from clusterctl.domain.findings import Severity
@@ -132,7 +132,9 @@ NCCL = """\
 
 
 def test_allreduces_are_read():
-    [small, large] = allreduce_of_mpi(OSU, 4)
+    osu = table_of_mpi(OSU, 0, "osu_allreduce", 4)
+    assert (osu.program, osu.ranks, osu.error) == ("osu_allreduce", 4, "")
+    [small, large] = osu.rows
     assert (small.bytes, small.seconds) == (8, pytest.approx(52.41e-6))
     assert large.busbw == pytest.approx(1048576 / 1843.2e-6 * 1.5)
     table = nccl(NCCL)
@@ -206,6 +208,29 @@ def test_figures_that_count_for_nothing(text, status, error):
     [found] = findings(report, "a")
     assert (found.check_id, found.severity) == ("bench.nccl", Severity.ERROR)
     assert found.message == f"alltoall_perf (nccl-tests): {table.error}"
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "error"),
+    [
+        # All figures, and then it fails.
+        (OSU, 1, "it failed (exit status 1)"),
+        (OSU, 124, "it did not end in time (exit status 124)"),
+        (OSU.replace("1843.20", "0.00"), 0, "no time for 1.0 MiB, but '0.00'"),
+        (OSU.replace("1843.20", "nan"), 0, "no time for 1.0 MiB, but 'nan'"),
+        (OSU.replace("1843.20", "inf"), 0, "no time for 1.0 MiB, but 'inf'"),
+        (OSU.replace("1843.20", "1843.2.0"), 0, "no time for 1.0 MiB, but '1843.2.0'"),
+        (OSU.replace("52.41", "-52.41"), 0, "no time for 8 B, but '-52.41'"),
+        ("", 0, "it printed no figures"),
+        ("This test requires at least two processes\n", 1, "it failed (exit status 1)"),
+    ],
+)
+def test_figures_of_mpi_that_count_for_nothing(text, status, error):
+    table = table_of_mpi(text, status, "osu_allreduce", 4)
+    assert (table.error, table.rows) == (error, ())
+    [found] = findings(NetworkFigures(("a-0", "a-1"), 4, 1.0, allreduce=(table,)), "a")
+    assert (found.check_id, found.severity) == ("bench.mpi", Severity.ERROR)
+    assert found.message == f"osu_allreduce: {error}"
 
 
 def test_where_nccl_tests_are_to_be_had():

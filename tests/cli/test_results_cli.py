@@ -151,6 +151,11 @@ def test_files_beside_the_table(results, tmp_path):
         (("--log", "empty"), 2, "there is no hvd_train.log in empty"),
         (("--log", "dull.log"), 1, "no training table, evaluation or metric in dull.log"),
         (("--log", "dull.log", "--metric", "x=y(z)"), 1, "no training table"),
+        (
+            ("--log", "cats.log", "--metric", "cat=cat=(.*?);"),
+            1,
+            "in cats.log; metric cat matched 1 line, whose value 'dog' is no number",
+        ),
         (("--log", "hvd_train.log", "--metric", "x"), 2, "not a metric: 'x'"),
         (("--log", "hvd_train.log", "--plot", "x.gif"), 2, "cannot draw x.gif"),
         (("--log", "hvd_train.log", "--plot", "none/x.png"), 2, "cannot write none/x.png"),
@@ -166,6 +171,7 @@ def test_files_beside_the_table(results, tmp_path):
 )  # fmt: skip
 def test_refused(results, tmp_path, arguments, status, says):
     (tmp_path / "dull.log").write_text("nothing to see\n")
+    (tmp_path / "cats.log").write_text("cat=dog;\n")
     (tmp_path / "empty").mkdir()
     ran = results(*arguments)
     assert (ran.status, says in ran.err) == (status, True), ran.err

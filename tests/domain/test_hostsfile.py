@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.hostsfile import (
@@ -37,6 +41,11 @@ localhost slots=8
         ("fe80::1%eth0", [HostSlots("fe80::1%eth0", 1)]),
         ("\ufeffa slots=1\n", [HostSlots("a", 1)]),
         ("ip-10-0-0-4.ec2.internal slots=8", [HostSlots("ip-10-0-0-4.ec2.internal", 8)]),
+        (
+            "my_alias\nnode.1\n9node.\n",
+            [HostSlots("my_alias"), HostSlots("node.1"), HostSlots("9node.")],
+        ),
+        ("::ffff:10.0.0.4 slots=8", [HostSlots("::ffff:10.0.0.4", 8)]),
     ],
 )
 def test_valid_lines_are_read(text, entries):
@@ -66,6 +75,32 @@ def test_valid_lines_are_read(text, entries):
         ("user@host", "'user@host' names a user"),
         ("host:22 slots=8", "'host:22' names a port"),
         ("[::1]:2222", "'[::1]:2222' names a port"),
+        ("10.82.0.4:8", "'10.82.0.4:8' names a port or, as in MPICH's files, slots"),
+        ("[workers]\n10.0.0.4\n", "line 1: '[workers]' is no host: only an IPv6 address stands in"),
+        ("10.0.0.4\n[gpu:children]\nworkers\n", "line 2: '[gpu:children]' is no host"),
+        ("[all:vars]\nansible_user=ubuntu\n", "line 1: '[all:vars]' is no host"),
+        ("node[1:3]", "line 1: not an IPv6 address: 'node[1:3]'"),
+        ("node[1-3]", "not a host name or address: 'node[1-3]'"),
+        ("[1.2.3.4", "not a host name or address: '[1.2.3.4'"),
+        ("1.2.3.4]", "not a host name or address"),
+        ("[10.0.0.4] slots=8", "'[10.0.0.4]' is no host: only an IPv6 address stands in brackets"),
+        ("[[::1]]", "not an IPv6 address"),
+        ("::1::2", "not an IPv6 address"),
+        ("fe80::12345", "not an IPv6 address"),
+        ("fe80::1%", "not an IPv6 address"),
+        ("300.1.1.1", "not an IPv4 address of four numbers up to 255, without zeros before"),
+        ("10.82.0", "not an IPv4 address"),
+        ("10.0.0.04", "not an IPv4 address"),
+        ("10.0.0.4.", "not an IPv4 address"),
+        ("10", "not an IPv4 address"),
+        ("0x0a000004", "not an IPv4 address"),
+        ("١٠.0.0.4", "not an IPv4 address"),
+        ("10.0.0.²4", "not an IPv4 address"),
+        ("a..b", "not a host name"),
+        ("a-.b", "not a host name"),
+        ("a%eth0", "not a host name"),
+        ("a" * 254, "not a host name"),
+        ("2001:db8::5\n2001:DB8:0:0::5\n", "2001:DB8:0:0::5 is on lines 1 and 2"),
     ],
 )
 def test_invalid_hosts_files_are_refused(text, says):
@@ -73,6 +108,59 @@ def test_invalid_hosts_files_are_refused(text, says):
         parse_hosts_file(text, "hosts")
     assert says in caught.value.message
     assert caught.value.message.startswith("hosts")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (
+            "node1:8",
+            "for slots write node1 slots=8; for a port write the address alone, and `Port 8`",
+        ),
+        ("[::1]:8", "for slots write [::1] slots=8;"),
+        ("10.0.0.4 slots 1", "write slots=N, as in slots=8"),
+        ("10.0.0.4 8", "write slots=8 or max-slots=N"),
+        ("[workers]", "leave out the sections of an Ansible inventory"),
+    ],
+)
+def test_what_to_write_instead_is_said(text, hint):
+    with pytest.raises(UsageError) as caught:
+        parse_hosts_file(text, "hosts")
+    assert hint in caught.value.hint
+
+
+def is_address(host):
+    try:
+        return bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
+
+
+@given(st.text("0123456789.:[]%a/", min_size=1, max_size=16))
+def test_a_word_of_an_addresss_characters_is_an_address_or_refused(text):
+    try:
+        [entry] = parse_hosts_file(text).entries
+    except UsageError as error:
+        assert "hosts file, line 1: " in error.message
+        assert not is_address(text)
+    else:
+        assert is_address(entry.host) or "a" in entry.host
+        assert entry.host in (text, text[1:-1])
+
+
+@given(st.integers(0, len(TUTORIAL) - 1), st.characters(exclude_categories=["Cs"]))
+def test_a_damaged_byte_changes_a_word_or_is_refused_with_its_line(at, character):
+    damaged = TUTORIAL[:at] + character + TUTORIAL[at + 1 :]
+    try:
+        entries = parse_hosts_file(damaged).entries
+    except UsageError as error:
+        assert "line" in error.message
+        assert error.hint
+    else:
+        for entry in entries:
+            assert entry.host in damaged
+            digits = entry.host.replace(".", "")
+            assert is_address(entry.host) or not digits.isnumeric()
 
 
 def test_a_file_read_is_written_back_as_it_was():

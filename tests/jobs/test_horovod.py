@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.jobs.horovod import Knobs, SizeRow, Timeline, read_autotune, read_timeline
@@ -125,6 +128,83 @@ def test_the_timelines_phases_are_added_up():
         read_timeline(["[\n"])
 
 
+def tensors(timeline):
+    return sum(row.tensors for row in timeline.sizes)
+
+
+def lines(*, steps=10):
+    """Return a trace, a record per line as Horovod before 0.21 wrote it: two tensors each step."""
+    records = [
+        {**record, "ts": record["ts"] + 1000 * step} for step in range(steps) for record in TRACE
+    ]
+    return ["[\n", *(json.dumps(record) + ",\n" for record in records)]
+
+
+@pytest.mark.parametrize("one_line", [False, True])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda record: record[: len(record) // 2],  # a line that was cut, and the next one follows
+        lambda record: record[: len(record) // 2] + ",\n",
+        lambda record: "\0" * len(record),
+        lambda record: record.replace('"ts"', '"ts'),
+        lambda record: record.replace('"ts": ', '"ts": x'),
+        lambda record: record.replace('"ph": "', '"ph": "ü'),
+        lambda record: record.replace('"pid": ', '"pid": -1.5e'),
+        lambda record: "{" * 5000 + ",\n",
+        lambda record: '"text",\n',
+    ],
+)
+def test_one_bad_record_costs_itself_and_is_counted(damage, one_line):
+    whole = lines()
+    at = 5 * len(TRACE) + 3  # in the sixth step
+    text = [*whole[:at], damage(whole[at]), *whole[at + 1 :]]
+    text = "".join(text).replace("\n", "") if one_line else "".join(text)
+    timeline = read_timeline([text[:4000], text[4000:]])
+    assert timeline.unread
+    assert len("".join(whole[: at - 1])) - at < timeline.unread_at
+    assert timeline.unread_at < len("".join(whole[: at + len(TRACE)]))
+    assert tensors(timeline) >= 19
+    # What the lost record left open does not count on and on.
+    assert timeline.phases["allreduce"] == pytest.approx(10 * 400e-6, abs=1e-3)
+
+
+@given(at=st.integers(0), length=st.integers(1, 300), junk=st.text('\0"', min_size=1))
+def test_a_damaged_timeline_is_read_as_before_or_what_it_lacks_is_counted(at, length, junk):
+    text = "".join(lines(steps=3))
+    at %= len(text)
+    damaged = text[:at] + (junk * length)[:length] + text[at + length :]
+    try:
+        timeline = read_timeline([damaged])
+    except UsageError as error:
+        assert "cannot be read" in error.message
+    else:
+        assert timeline.unread or timeline == read_timeline([text])
+
+
+def test_a_bad_record_takes_no_more_memory_than_the_others():
+    record = json.dumps(TRACE[0]) + ",\n"
+    chunk = record * (1 + (1 << 16) // len(record))
+    chunks = ['[\n{"name": ', *[chunk] * 20, "".join(lines())]
+    tracemalloc.start()
+    try:
+        timeline = read_timeline(chunks)
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(chunk)
+    finally:
+        tracemalloc.stop()
+    assert timeline.unread
+    assert tensors(timeline) == 20
+
+
+def test_activities_within_an_operation_are_not_its_end_of_waiting():
+    allocating = [
+        *reduced(1, (100, 300), "[10]", ("ALLOCATE_OUTPUT", 340, 350), ("MPI_ALLGATHER", 500, 900))
+    ]
+    timeline = read_timeline([json.dumps(allocating)])
+    assert timeline.phases["queue"] == pytest.approx(20e-6)
+    assert timeline.sizes[0].seconds["queue"] == pytest.approx(20e-6)
+
+
 HEADER = (
     "hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,"
     "cycle_time_ms,tensor_fusion_threshold,score\n"
@@ -154,4 +234,43 @@ HEADER = (
 def test_the_autotuners_best_is_offered_as_options(rows, options, tried, finished):
     tuned = read_autotune(HEADER + "\n".join(rows))
     assert (" ".join(tuned.options), tuned.tried, tuned.finished) == (options, tried, finished)
+    assert tuned.unread == (0 if finished else 1)
     assert read_autotune(HEADER) is None
+    assert read_autotune("") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "unread"),
+    [
+        # Versions of Horovod differ in the columns. What a log lacks is not offered.
+        ("cycle_time_ms,tensor_fusion_threshold,score\n5,4,345\n", "4MiB --cycle-time 5ms", 0),
+        (
+            "hierarchical_allreduce,cycle_time_ms,tensor_fusion_threshold,score\n0,5,4,345\n",
+            "4MiB --cycle-time 5ms --no-hierarchical-allreduce",
+            0,
+        ),
+        # Scores that are no numbers do not win, and bad lines are counted.
+        (
+            "cycle_time_ms,tensor_fusion_threshold,score\n1,2,nan\n1,2,inf\n5,4,3\n\0\0\n9,9,9,9\n",
+            "4MiB --cycle-time 5ms",
+            4,
+        ),
+    ],
+)
+def test_an_autotuners_log_of_other_columns_or_with_bad_lines(text, options, unread):
+    tuned = read_autotune(text)
+    assert " ".join(tuned.options) == f"--fusion-threshold {options}"
+    assert tuned.unread == unread
+
+
+@pytest.mark.parametrize("text", ["0,0,0,1,5,4,0.7\n0,0,0,1,5,4,0.8\n", "cycle_time_ms,score\n1"])
+def test_an_autotuners_log_without_a_header_is_named_as_such(text):
+    with pytest.raises(UsageError, match="has no column tensor_fusion_threshold: its first line"):
+        read_autotune(text)
+
+
+@given(st.text('0123456789.,\n"naife-\0 '))
+def test_any_lines_of_an_autotuners_log_are_samples_or_counted(text):
+    tuned = read_autotune(HEADER + "0,0,0,0,5,4,1\n" + text)
+    written = 1 + sum(1 for line in text.splitlines() if line.strip())
+    assert tuned.tried + tuned.finished + tuned.unread == written

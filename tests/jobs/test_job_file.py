@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from clusterctl.domain.errors import NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import HostsFile, HostSlots
@@ -126,14 +125,18 @@ def test_ranks_on_a_cluster(tmp_path):
         ("{entry_point: a, metric_definitions: {Name: x}}", "is a list of Name and Regex"),
         ("{entry_point: a, metric_definitions: [{Name: x, Regex: '('}]}", "not a regular"),
         ("{entry_point: a, distribution: {mpi: {enabled: 'false'}}}", "true or false is wanted"),
+        ("{entry_point: a, hyperparameters: {x: !!set {a}}}", ":1: a YAML tag that means nothing"),
+        ("entry_point: a\nhyperparameters: {x: !!float 1_0}", ":2: '1_0' is no float as JSON"),
+        ("entry_point: a\nhyperparameters: {x: 1e999}", ":2: a number that is too large: 1e999"),
+        (f"hyperparameters: {{x: {'9' * 5000}}}", ":1: a number that is too large: 999"),
+        ("entry_point: a\nentry_point: b", ":2: the key 'entry_point' is there twice"),
+        ("entry_point: 'a", ":1: not YAML"),
+        ("a: &a [*a]", "levels deep, or an alias of itself"),
         (
-            "{entry_point: a, hyperparameters: {x: 2026-01-01}}",
-            "x: 2026-01-01 is nothing that JSON",
+            "a: &a [1,1,1,1,1,1,1,1,1]\n"
+            + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcde", "bcdef")),
+            "more than 100000 values, with all aliases",
         ),
-        ("{entry_point: a, hyperparameters: {x: [.nan]}}", "x: [nan] is nothing that JSON has"),
-        ("{entry_point: a, hyperparameters: {x: !!set {a}}}", "is nothing that JSON has"),
-        ("entry_point: 'a", "is no YAML"),
-        ("a: &a [*a]", "a job has no key 'a'"),
     ],
 )
 def test_what_is_refused(tmp_path, text, message):
@@ -145,7 +148,20 @@ def test_what_is_refused(tmp_path, text, message):
     assert str(path) in refused.value.message
 
 
+def test_scalars_are_numbers_where_jsons_grammar_says_so(tmp_path):
+    path = tmp_path / "job.yaml"
+    given = "1e-5, 1E5, 3, -0.5, 1.0, true, false, null, 0123, 1:30, on, yes, True, 1_000, 0x1f, "
+    given += ".5, 5., +1, 1e, ~, .nan, 2026-01-01, 1.15.2, '1', \"true\", =, !!str 5, 12e03"
+    path.write_text(f"entry_point: a\nhyperparameters: {{x: [{given}]}}\n")
+    [found] = read_job_file(path).mode.hyperparameters.values()
+    assert [*map(repr, found)] == [
+        *("1e-05", "100000.0", "3", "-0.5", "1.0", "True", "False", "None", "'0123'", "'1:30'"),
+        *("'on'", "'yes'", "'True'", "'1_000'", "'0x1f'", "'.5'", "'5.'", "'+1'", "'1e'", "'~'"),
+        *("'.nan'", "'2026-01-01'", "'1.15.2'", "'1'", "'true'", "'='", "'5'", "12000.0"),
+    ]
+
+
 def test_both_distributions_are_too_many(tmp_path):
-    both = yaml.safe_load("{mpi: {enabled: true}, parameter_server: {enabled: true}}")
+    both = {"mpi": {"enabled": True}, "parameter_server": {"enabled": True}}
     with pytest.raises(UsageError, match="both enabled"):
         parse_job({"entry_point": "a.py", "distribution": both}, tmp_path)

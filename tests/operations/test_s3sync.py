@@ -442,6 +442,24 @@ def test_what_a_file_system_cannot_hold_is_left_out(s3, node):
     assert not (node.home / "evil").exists()
 
 
+def test_a_key_with_a_control_character_is_named_if_the_tool_cannot_list_it(s3, node):
+    bucket = s3.bucket({"d/a": b"1", "d/bell\x08": b"2"})
+    record, _ = followed(node, begin(node, request(s3, f"{bucket}/d/")).sync_id)
+    assert (record.state, record.exit_status) == (SyncState.FAILED, 1)
+    assert f"a key below s3://{bucket}/d/ has the control character U+0008" in record.why
+    assert f"aws s3api list-objects-v2 --bucket {bucket}" in record.hint
+
+
+@AWS_THERE
+@pytest.mark.all
+def test_a_key_with_a_control_character_is_listed_by_aws_for_s5cmd(s3, node, tmp_path):
+    tools(tmp_path / "bin", aws=AWS.format(os.environ["PATH"]))
+    bucket = s3.bucket({"d/a": b"1", "d/bell\x08": b"2", "d/two words+%20": b"3"})
+    record, _ = followed(node, started(node, request(s3, f"{bucket}/d/")))
+    assert (record.state, record.how) == (SyncState.SUCCEEDED, "s5cmd")
+    assert sorted(tree(node.home / "data")) == ["a", "bell\x08", "two words+%20"]
+
+
 def test_of_two_sources_with_a_name_the_later_is_taken_and_all_is_well(s3, node):
     one, two = s3.bucket({"a": b"1", "b": b"b"}), s3.bucket({"a": b"two"})
     report, _ = copy_by_job(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -179,7 +180,8 @@ def test_names_that_are_not_utf8_are_kept_as_bytes(tool, raw, tmp_path):
     cafe = os.fsdecode(b"caf\xe9")
     raw = Path(shutil.copytree(raw, tmp_path / cafe))
     strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
-    first, second, *_ = sorted((raw / "train").iterdir())
+    first, second, third, *_ = sorted((raw / "train").iterdir())
+    (third / "nowhere.JPEG").symlink_to("gone")
     for folder in (first, raw / "validation"):
         image = min(folder.iterdir())
         image.rename(image.with_name(f"{image.stem} {cafe}.JPEG"))
@@ -193,9 +195,13 @@ def test_names_that_are_not_utf8_are_kept_as_bytes(tool, raw, tmp_path):
     for made_before in ("", "(4 of them were there)"):
         done = tool("preprocess_imagenet.py", *argv, env=strict)
         assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
-        assert "train: 2 images are corrupt" in done.stdout
+        assert "train: 3 images are corrupt and left out" in done.stdout
         assert made_before in done.stdout
-    assert f"{first.name}/".encode() + b"caf\xe9.JPEG\t" in (tmp_path / "out" / LISTED).read_bytes()
+    listed = (tmp_path / "out" / LISTED).read_bytes()
+    assert f"{first.name}/".encode() + b"caf\xe9.JPEG\t" in listed
+    assert re.search(
+        rb"%b/nowhere.JPEG\t.*\ta link that leads nowhere\n" % third.name.encode(), listed
+    )
     data = b"".join(content(tmp_path / "out")[name] for name in (*TRAIN, *VALIDATION))
     assert data.count(b" caf\xe9.JPEG") == 2
     assert data.count(b"caf\xe9") > 3  # the synset of each of its images
@@ -237,3 +243,13 @@ def test_help_needs_no_library(tmp_path):
     assert done.returncode == 1
     assert done.stderr.startswith("error: this needs ")
     assert done.stderr.count("\n") == 1
+
+
+def test_grey_of_16_bits_is_scaled_and_grey_of_unknown_range_left_out(facts_of):
+    found = facts_of("grey_facts.py")
+    for kind in ("PNG I;16", "TIFF I;16", "TIFF I;16B", "PPM I"):
+        for columns in found[kind]:
+            assert columns == pytest.approx([32, 96, 160], abs=4), kind
+    for kind, mode in (("TIFF I", "I"), ("TIFF F", "F")):
+        text = f"the range of its grey values is not known (mode {mode})"
+        assert [said.partition(":")[0] for said in found[kind]] == [text, text]

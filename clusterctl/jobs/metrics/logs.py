@@ -19,12 +19,14 @@ import contextlib
 import json
 import math
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Union
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.domain.units import count
 from clusterctl.jobs.trainer import IMAGENET_IMAGES
 
 # The trainer prints its first two rows after steps 0 and 1: their speed includes the start-up.
@@ -111,7 +113,7 @@ class RunFacts:
 
 # Tags of mpirun --tag-output, of horovodrun, and of PRRTE, with or without job name and time:
 # `[1,0]<stderr>:`, `[Sat Nov 21 23:08:57 2026][1,0]<stdout>: `, `[prterun-head-77@1,0]<stderr>: `.
-TAG = re.compile(r"(?:\[[^\[\]\n]{1,40}\])?\[(?:[^\s\[\]]{1,200}@)?\d{1,9},\d{1,9}\]<std\w+>:")
+TAG = re.compile(r"(?:\[[^\[\]\n]{1,40}\])?\[(?:[^\s\[\]]{1,200}@)?\d{1,9},(\d{1,9})\]<std\w+>:")
 # Terminal escape sequences: colours and cursor movements.
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 # A progress bar moves the cursor back to redraw itself: each drawing counts as a line.
@@ -126,10 +128,22 @@ def clean_lines(text: str) -> Iterator[str]:
 
     A line ends before every tag, since mpirun may write the tag of the next line within a line.
     """
-    for drawn in BREAK.split(text):
-        for line in TAG.split(ESCAPE.sub("", drawn).replace("\0", "")):
-            if line.strip() and len(line) <= LONGEST:
-                yield line
+    return (line for _, line in ranked_lines(text))
+
+
+def ranked_lines(text: str, rank: int | None = None) -> Iterator[tuple[int | None, str]]:
+    """Yield the lines as clean_lines does, each with the rank of its tag; None without a tag.
+
+    What redraws a line has the line's tag. `rank` is that of what the text's first line redraws.
+    """
+    for row, written in enumerate(text.split("\n")):
+        rank = None if row else rank
+        for drawn in BREAK.split(written):
+            line, *tagged = TAG.split(ESCAPE.sub("", drawn).replace("\0", ""))
+            for number, part in [(rank, line), *zip(map(int, tagged[::2]), tagged[1::2])]:
+                rank = number
+                if part.strip() and len(part) <= LONGEST:
+                    yield rank, part
 
 
 def _number(decimals: int) -> str:
@@ -316,15 +330,15 @@ class MetricDefinition:
     regex: re.Pattern[str]
     of_epochs: bool = True
 
-    def value(self, line: str) -> float | None:
-        """Return the metric's value in a line; None if it is not there, or is no number."""
+    def value(self, line: str) -> float | str | None:
+        """Return the metric's value in a line, as text if it is no number; None without a match."""
         match = self.regex.search(line)
         if not match:
             return None
         try:
             value = float(match[1])
         except (TypeError, ValueError):
-            return None
+            return match[1] or ""
         return value * _UNITS_S.get(match.groupdict().get("unit") or "", 1.0)
 
 
@@ -342,10 +356,11 @@ class MetricPoint:
 
 @dataclass(frozen=True)
 class MetricSeries:
-    """All values of one metric, in the order of the log."""
+    """All values of one metric, in the order of the log. `notes` tell what they lack or may mix."""
 
     name: str
     points: tuple[MetricPoint, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def per_epoch(self) -> dict[int, float]:
@@ -364,33 +379,77 @@ def parse_definitions(texts: Iterable[str]) -> list[MetricDefinition]:
         if not text.startswith("@"):
             found.append(parse_definition(text))
             continue
-        try:
-            listed = json.loads(Path(text[1:]).read_text())
-            found += [parse_definition(f"{one['Name']}={one['Regex']}") for one in listed]
-        except OSError as error:
-            raise UsageError(f"--metric {text}: {error.strerror}", "name a file: @FILE") from None
-        except (ValueError, KeyError, TypeError, RecursionError):
-            example = '[{"Name": "train:loss", "Regex": "loss: ([0-9.]+)"}]'
-            raise UsageError(f"{text[1:]} is no list of metrics", f"as JSON: {example}") from None
+        found += [_definition(name, regex) for name, regex in _listed(Path(text[1:]))]
+    return found
+
+
+_LISTED = '[{"Name": "train:loss", "Regex": "loss: ([0-9.]+)"}]'
+
+
+def _listed(path: Path) -> list[tuple[str, str]]:
+    """Return the names and expressions in a file of `metric_definitions`. Raises UsageError."""
+    example = f"as JSON: {_LISTED}"
+    try:
+        listed = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        message = f"--metric @{path}: {error.strerror}"
+        raise UsageError(message, "name a file: @FILE") from None
+    except json.JSONDecodeError as error:
+        hint = "JSON wants a backslash twice, as in \\\\d" if "escape" in error.msg else example
+        place = f"{path}, line {error.lineno}, column {error.colno}"
+        raise UsageError(f"{place}: this is no JSON: {error.msg}", hint) from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path} is no list of metrics: {error}", example) from None
+    if not isinstance(listed, list):
+        raise UsageError(f"{path} is no list of metrics, with [ and ] around all of them", example)
+    found = []
+    for number, one in enumerate(listed, start=1):
+        keys = list(one) if isinstance(one, dict) else []
+        values = [one[key] for key in ("Name", "Regex") if key in keys]
+        if len(values) < 2 or not all(isinstance(value, str) for value in values):
+            told = f"the keys {', '.join(keys)}" if keys else json.dumps(one)[:60]
+            raise UsageError(
+                f"{path}, metric {number}: Name and Regex are wanted, each a text, not {told}",
+                example,
+            )
+        found.append((values[0], values[1]))
+    if not found:
+        raise UsageError(f"{path} lists no metric", example)
     return found
 
 
 def parse_definition(text: str) -> MetricDefinition:
     """Return the definition in `NAME=REGEX`. Raises UsageError, also for a regex without group."""
     name, found, regex = text.partition("=")
-    example = "for example --metric 'train:loss=loss: ([0-9.]+)'"
     if not (name.strip() and found and regex):
-        raise UsageError(f"not a metric: {text!r}", f"write NAME=REGEX, {example}")
+        raise UsageError(f"not a metric: {text!r}", f"write NAME=REGEX, {_EXAMPLE}")
+    return _definition(name, regex)
+
+
+_EXAMPLE = "for example --metric 'train:loss=loss: ([0-9.]+)'"
+
+
+def _definition(name: str, regex: str) -> MetricDefinition:
+    name = name.strip()
+    if not (name and regex):
+        raise UsageError(f"a metric lacks its {'expression' if name else 'name'}", _EXAMPLE)
     try:
-        pattern = re.compile(regex)
+        with warnings.catch_warnings():
+            # Python warns of what it may read in another way some day, as of [[:digit:]].
+            warnings.simplefilter("error", FutureWarning)
+            pattern = re.compile(regex)
+    except FutureWarning as warning:
+        hint = "Python's expressions have no [[:digit:]]: write [0-9]; and \\[ for a bracket"
+        message = f"metric {name}: the expression may mean two things: {warning}"
+        raise UsageError(message, hint) from None
     except (re.error, RecursionError, OverflowError) as error:
-        message = f"metric {name.strip()}: not a regular expression: {error}"
-        raise UsageError(message, example) from None
+        message = f"metric {name}: not a regular expression: {error}"
+        raise UsageError(message, _EXAMPLE) from None
     if not pattern.groups:
         raise UsageError(
-            f"metric {name.strip()}: the expression has no group (...) for the value", example
+            f"metric {name}: the expression has no group (...) for the value", _EXAMPLE
         )
-    return MetricDefinition(name.strip(), pattern)
+    return MetricDefinition(name, pattern)
 
 
 def _keras(name: str, regex: str, of_epochs: bool = True) -> MetricDefinition:
@@ -419,31 +478,98 @@ KERAS = (
 
 
 def read_metrics(
-    lines: Iterable[str], definitions: Sequence[MetricDefinition] = KERAS
+    texts: Iterable[str], definitions: Sequence[MetricDefinition] = KERAS
 ) -> list[MetricSeries]:
-    """Return a series for each definition, also an empty one; definitions of one name share one."""
-    points: dict[str, list[MetricPoint]] = {each.name: [] for each in definitions}
-    epochs = _Epochs()
-    for number, line in enumerate(lines, 1):
-        for name, point in _points(line, number, epochs, definitions):
-            points[name].append(point)
-    return [MetricSeries(name, tuple(found)) for name, found in points.items()]
+    """Return a series of logs for each definition, also an empty one; those of one name share one.
+
+    Of lines with mpirun's tags, a series has those of the lowest rank that prints the metric.
+    """
+    collected = {each.name: _Collected() for each in definitions}
+    epochs = _RankedEpochs()
+    lines = (line for text in texts for line in ranked_lines(text))
+    for number, (rank, line) in enumerate(lines, 1):
+        for name, value in _points(line, number, epochs.of(rank, line), definitions):
+            collected[name].add(rank, value)
+    repeated = epochs.repeated()
+    return [each.series(name, repeated) for name, each in collected.items()]
+
+
+class _Collected:
+    """The values of one metric by rank, and those that are no numbers."""
+
+    def __init__(self) -> None:
+        self._points: dict[int | None, list[MetricPoint]] = {}
+        self._texts: list[str] = []
+
+    def add(self, rank: int | None, value: MetricPoint | str) -> None:
+        if isinstance(value, str):
+            self._texts.append(value)
+        else:
+            self._points.setdefault(rank, []).append(value)
+
+    def series(self, name: str, repeated: str) -> MetricSeries:
+        """Return the lowest rank's values. `repeated` is a note for values of lines untagged."""
+        rank = lowest(self._points)
+        points = self._points.get(rank, [])
+        notes = []
+        if self._texts:
+            what = "whose value" if len(self._texts) == 1 else "whose first value"
+            lines = count(len(self._texts), "line")
+            notes.append(f"matched {lines}, {what} {self._texts[0][:40]!r} is no number")
+        others = sum(map(len, self._points.values())) - len(points)
+        if others:
+            notes.append(f"{count(others, 'value')} of other ranks than {rank} left out")
+        if repeated and rank is None and any(point.epoch is not None for point in points):
+            notes.append(repeated)
+        return MetricSeries(name, tuple(points), tuple(notes))
+
+
+def lowest(ranks: Iterable[int | None]) -> int | None:
+    """Return the lowest rank; None if there is none, as for lines without tags."""
+    return min((rank for rank in ranks if rank is not None), default=None)
+
+
+class _RankedEpochs:
+    """Tracks the epochs of each rank's lines."""
+
+    def __init__(self) -> None:
+        self._of: dict[int | None, _Epochs] = {}
+
+    def of(self, rank: int | None, line: str) -> int | None:
+        """Return the epoch that a rank's next line belongs to."""
+        epochs = self._of.setdefault(rank, _Epochs())
+        epochs.read(line)
+        return epochs.current
+
+    def repeated(self) -> str:
+        """Return a note if lines without a rank begin an epoch twice; "" if they do not."""
+        times = self._of[None].begun if None in self._of else {}
+        first = next((line for line, number in times.items() if number > 1), "")
+        if not first:
+            return ""
+        return (
+            f"{first!r} comes {times[first]} times, without mpirun's tags: values of several "
+            "ranks, or of several calls of fit, may be mixed; let only rank 0 print"
+        )
 
 
 class _Epochs:
-    """Tracks the epoch that Keras's lines belong to.
+    """Tracks the epoch that Keras's lines belong to, and how often each one began.
 
     There is none once another bar follows the epoch's full one: that bar is an evaluation's.
     """
 
     def __init__(self) -> None:
         self.current: int | None = None
+        self.begun: dict[str, int] = {}
         self._full: str | None = None
 
     def read(self, line: str) -> None:
         begins = _EPOCH.match(line)
         if begins:
             self.current, self._full = int(begins[1]), None
+            text = begins[0].strip()
+            self.begun[text] = self.begun.get(text, 0) + 1
             return
         bar = _BAR.match(line)
         if not bar:
@@ -455,15 +581,16 @@ class _Epochs:
 
 
 def _points(
-    line: str, number: int, epochs: _Epochs, definitions: Sequence[MetricDefinition]
-) -> Iterator[tuple[str, MetricPoint]]:
-    """Yield the metrics in a line, each with its name."""
-    epochs.read(line)
+    line: str, number: int, epoch: int | None, definitions: Sequence[MetricDefinition]
+) -> Iterator[tuple[str, MetricPoint | str]]:
+    """Yield the metrics in a line, each with its name; a text for a value that is no number."""
     for definition in definitions:
         value = definition.value(line)
-        if value is not None:
-            epoch = epochs.current if definition.of_epochs else None
-            yield definition.name, MetricPoint(number, epoch, value)
+        if isinstance(value, float):
+            point = MetricPoint(number, epoch if definition.of_epochs else None, value)
+            yield definition.name, point
+        elif value is not None:
+            yield definition.name, value
 
 
 # What a GrowingLog finds: rows of tables, or a metric's name and value.
@@ -473,14 +600,17 @@ LogItem = Union[TrainingRow, EvaluationRow, tuple[str, MetricPoint]]
 class GrowingLog:
     """Reads a log while it is written, chunk by chunk.
 
-    Without definitions it looks for Keras's metrics until the first row of a table.
+    Without definitions it looks for Keras's metrics until the first row of a table. A metric has
+    the values of the lowest rank that has printed it so far.
     """
 
     def __init__(self, definitions: Sequence[MetricDefinition] = ()) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
         self._lines = 0
-        self._epochs = _Epochs()
+        self._epochs = _RankedEpochs()
+        self._rank: int | None = None  # that of what the next text redraws
+        self._ranks: dict[str, int | None] = {}  # by metric
         self._last: TrainingRow | None = None
         self._definitions, self._asked = definitions or KERAS, bool(definitions)
 
@@ -492,7 +622,8 @@ class GrowingLog:
         # bounds the memory that an endless line takes.
         self._rest = text[end : end + LONGEST + 1]
         found: list[LogItem] = []
-        for line in clean_lines(text[:end]):
+        for rank, line in ranked_lines(text[:end], self._rank):
+            self._rank = rank
             self._lines += 1
             for row in _training_rows(line):
                 if row != self._last:  # stdout and stderr of the program may go into one log
@@ -500,5 +631,17 @@ class GrowingLog:
                     found.append(row)
             found.extend(_evaluation_rows(line))
             definitions = self._definitions if self._asked or not self._last else ()
-            found.extend(_points(line, self._lines, self._epochs, definitions))
+            found.extend(self._metrics(line, definitions))
+        if text[:end].endswith("\n"):
+            self._rank = None
         return found
+
+    def _metrics(
+        self, line: str, definitions: Sequence[MetricDefinition]
+    ) -> Iterator[tuple[str, MetricPoint]]:
+        epoch = self._epochs.of(self._rank, line)
+        for name, point in _points(line, self._lines, epoch, definitions):
+            rank = lowest((self._rank, self._ranks.get(name)))
+            if isinstance(point, MetricPoint) and rank == self._rank:
+                self._ranks[name] = rank
+                yield name, point

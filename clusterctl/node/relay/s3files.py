@@ -359,31 +359,47 @@ class Tool:
         ]
 
     def _list(self, bucket: str, key: bytes) -> list[Object]:
-        text = text_of(key)
-        if self.name == "s5cmd":
-            # s5cmd takes patterns. `?` stands for a special character of the key; objects that do
-            # not begin with the key are dropped below.
-            pattern = re.sub(r"[*?\[\]{}]", "?", text) + "*"
-            argv = self.line("ls", "--etag", "-s", f"s3://{bucket}/{pattern}", retries=3)
+        """Return the objects whose keys begin with `key`. Raises Failure."""
+        if self.name == "aws":
+            listed = self._list_by_aws(self.path, bucket, key)
         else:
-            argv = self.line(
-                *("s3api", "list-objects-v2", "--bucket", bucket, "--prefix", text),
-                *("--output", "json"),
-            )
-        told = self.run(argv)
-        if told.returncode and b"no object found" not in told.stderr:
-            raise explained(told.stderr.decode("utf-8", "replace"), self, f"s3://{bucket}/{text}")
-        if self.name == "s5cmd":
-            objects = [json.loads(line) for line in told.stdout.splitlines()]
-            skip = len(f"s3://{bucket}/")
-            listed = [_object(one, one["key"][skip:], "last_modified") for one in objects]
-        else:
-            contents = json.loads(told.stdout or b"{}").get("Contents") or ()
-            listed = [
-                _object({name.lower(): value for name, value in one.items()}, one["Key"])
-                for one in contents
-            ]
+            listed = self._list_by_s5cmd(bucket, key)
         return [one for one in listed if one.key.startswith(key)]
+
+    def _list_by_s5cmd(self, bucket: str, key: bytes) -> list[Object]:
+        text = text_of(key)
+        # s5cmd takes patterns. `?` stands for a special character of the key; objects that do not
+        # begin with the key are dropped above.
+        pattern = re.sub(r"[*?\[\]{}]", "?", text) + "*"
+        told = self.run(self.line("ls", "--etag", "-s", f"s3://{bucket}/{pattern}", retries=3))
+        if told.returncode and b"no object found" not in told.stderr:
+            said = told.stderr.decode("utf-8", "replace")
+            # XML has no control characters. aws has S3 encode the keys, s5cmd does not.
+            aws = tool_at("aws") if re.search(CONTROL_CHARACTER, said) else ""
+            if aws:
+                return self._list_by_aws(aws, bucket, key)
+            raise explained(said, self, f"s3://{bucket}/{text}")
+        objects = [json.loads(line) for line in told.stdout.splitlines()]
+        skip = len(f"s3://{bucket}/")
+        return [_object(one, one["key"][skip:], "last_modified") for one in objects]
+
+    def _list_by_aws(self, aws: str, bucket: str, key: bytes) -> list[Object]:
+        options = ["--endpoint-url", self.endpoint] if self.endpoint else []
+        options += ["--no-sign-request"] if self.config.get("credentials") == "none" else []
+        told = self.run(
+            [
+                *(aws, "s3api", "list-objects-v2", "--bucket", bucket, "--prefix", text_of(key)),
+                *("--output", "json", *options),
+            ]
+        )
+        if told.returncode:
+            said = told.stderr.decode("utf-8", "replace")
+            raise explained(said, self, f"s3://{bucket}/{text_of(key)}")
+        contents = json.loads(told.stdout or b"{}").get("Contents") or ()
+        return [
+            _object({name.lower(): value for name, value in one.items()}, one["Key"])
+            for one in contents
+        ]
 
     def staged(self, number: int, one: Object) -> bytes:
         """Return where the tool puts a file, relative to the folder that it writes to."""
@@ -530,8 +546,16 @@ def retry_without_credentials(attempt: Callable[[], str]) -> None:
     attempt()
 
 
+# s5cmd's message if a listed key has a character that XML cannot have.
+CONTROL_CHARACTER = r"illegal character code (U\+[0-9A-F]{4})"
 # A pattern of a tool's output, what it means, and what to do. {url} is what was requested.
 MEANINGS = (
+    (
+        CONTROL_CHARACTER,
+        "a key below {url} has the control character {0}, and s5cmd can list none that is there",
+        "install aws of version 2 on the nodes, which can list them; or rename that object: `aws "
+        "s3api list-objects-v2 --bucket {bucket}` shows its key",
+    ),
     (
         NO_KEYS,
         "there are no credentials for S3: no instance profile",
@@ -583,7 +607,9 @@ def explained(said: str, tool: Tool, url: str) -> Failure:
             words["unsigned"] = " to requests without credentials" if unsigned else ""
             refused = unsigned and "{unsigned}" in why
             return Failure(
-                "source", why.format(*found.groups(), **words), PRIVATE * refused or hint
+                "source",
+                why.format(*found.groups(), **words),
+                PRIVATE * refused or hint.format(**words),
             )
     return Failure("source", f"{tool.name}: {lines[-1] if lines else 'it failed and said nothing'}")
 

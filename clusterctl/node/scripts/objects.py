@@ -22,7 +22,7 @@ import threading
 import time
 import urllib.error
 from functools import partial
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote_plus, urlsplit
 from xml.etree import ElementTree
 
 from clusterctl.node.metadata import ROLES, metadata
@@ -63,7 +63,9 @@ class ObjectReader:
 
     def list_all(self) -> list[tuple[str, int, str]]:
         """Return name, size and ETag of all objects, sorted by name. Raises NotStreamed."""
-        found, query = [], {"list-type": "2", "prefix": self.prefix}
+        # Encoded, since XML has no control characters, and keys may have them.
+        query = {"encoding-type": "url", "list-type": "2", "prefix": self.prefix}
+        found = []
         while True:
             try:
                 page = ElementTree.fromstring(self._persist(partial(self._get, query), self.prefix))
@@ -71,9 +73,12 @@ class ObjectReader:
                 raise NotStreamed(
                     f"what S3 lists of {self._url(self.prefix)} is no XML: {error}"
                 ) from None
+            encoded = page.findtext("{*}EncodingType") == "url"
             rows = [{inner.tag.rpartition("}")[2]: inner.text for inner in one} for one in page]
             for row in rows:
                 key, size = row.get("Key"), int(row.get("Size") or 0)
+                if key is not None and encoded:
+                    key = unquote_plus(key)
                 if key is None or (key.endswith("/") and not size) or not self._below(key):
                     continue
                 if row.get("StorageClass") in ARCHIVES:

@@ -40,7 +40,7 @@ SAGEMAKER = (
 
 
 def read(text, definitions=KERAS):
-    return {series.name: series for series in read_metrics(clean_lines(text), definitions)}
+    return {series.name: series for series in read_metrics([text], definitions)}
 
 
 def values(series):
@@ -81,12 +81,84 @@ def test_sagemakers_definitions_as_they_are_and_in_a_file(tmp_path):
     listed = [dict(zip(("Name", "Regex"), text.split("=", 1))) for text in SAGEMAKER]
     file.write_text(json.dumps(listed))
     assert parse_definitions([f"@{file}"]) == parse_definitions(SAGEMAKER)
-    for wrong in ("1", '[{"Name": "loss"}]', "[1]", "loss"):
-        file.write_text(wrong)
-        with pytest.raises(UsageError, match="no list of metrics"):
-            parse_definitions([f"@{file}"])
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert parse_definitions([f"@{file}"]) == parse_definitions(SAGEMAKER)
+    # A name may have a "=".
+    file.write_text('[{"Name": "a=b", "Regex": "c=(.)"}]')
+    assert [(one.name, one.regex.pattern) for one in parse_definitions([f"@{file}"])] == [
+        ("a=b", "c=(.)")
+    ]
     with pytest.raises(UsageError, match="No such file"):
         parse_definitions(["@/none"])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1", " is no list of metrics"),
+        ('{"Name": "loss", "Regex": "(.)"}', " is no list of metrics, with . and . around all"),
+        ("[]", " lists no metric"),
+        ("[1]", ", metric 1: Name and Regex are wanted, each a text, not 1"),
+        ('[{"Name": "loss"}]', ", metric 1: Name and Regex are .* not the keys Name"),
+        (
+            '[{"Name": "a", "Regex": "(.)"}, {"name": "a", "regex": "(.)"}]',
+            ", metric 2: Name and Regex are .* not the keys name, regex",
+        ),
+        ('[{"Name": 1, "Regex": "(.)"}]', ", metric 1: Name and Regex are wanted, each a text"),
+        ("loss", ", line 1, column 1: this is no JSON"),
+        ('[\n{"Name": "a", "Regex": "a=(\\d+)"}]', ", line 2, column 28: .* Invalid .*escape"),
+        ("[{'Name': 'a'}]", ", line 1, column 3: .* double quotes"),
+        ('[{"Name": "", "Regex": "(.)"}]', "a metric lacks its name"),
+        ("[" * 100_000, " is no list of metrics"),
+    ],
+)
+def test_a_file_of_definitions_is_refused_with_the_place(tmp_path, text, says):
+    file = tmp_path / "definitions.json"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=says) as refused:
+        parse_definitions([f"@{file}"])
+    if "escape" in says:
+        assert refused.value.hint == "JSON wants a backslash twice, as in \\\\d"
+
+
+def test_an_expression_that_python_warns_of_is_refused():
+    with pytest.raises(UsageError, match="metric c: the expression may mean two things") as refused:
+        parse_definition("c=([[:digit:]]+)")
+    assert "write [0-9]" in refused.value.hint
+
+
+RANKS = """\
+[1,1]<stdout>:Epoch 1/2
+[1,0]<stdout>:Epoch 1/2
+[1,1]<stdout>:1/2 [==>...] - loss: 9.5\r2/2 [=====] - loss: 9.4
+[1,0]<stdout>:1/2 [==>...] - loss: 0.9\r2/2 [=====] - loss: 0.8
+[1,0]<stdout>:Epoch 2/2
+[1,0]<stdout>:2/2 [=====] - loss: 0.5
+[1,1]<stdout>:Epoch 2/2
+[1,1]<stdout>:2/2 [=====] - loss: 9.1
+"""
+
+
+@pytest.mark.parametrize("tag", ["[1,", "[prterun-head-77@1,"])
+def test_of_several_ranks_the_lowest_counts(tag):
+    text = RANKS.replace("[1,", tag)
+    series = read(text)["train:loss"]
+    assert (values(series), series.per_epoch) == ([0.9, 0.8, 0.5], {1: 0.8, 2: 0.5})
+    assert series.notes == ("3 values of other ranks than 0 left out",)
+    only = read(text.replace(",1]", ",3]").replace(",0]", ",2]"))["train:loss"]
+    assert values(only) == [0.9, 0.8, 0.5]
+    # As it grows, a rank's values come until a lower rank prints.
+    log = GrowingLog()
+    grown = [said for at in range(0, len(text), 5) for said in log.feed(text[at : at + 5].encode())]
+    assert [point.value for _, point in grown] == [9.5, 9.4, 0.9, 0.8, 0.5]
+    assert [point.epoch for _, point in grown] == [1, 1, 1, 1, 2]
+
+
+def test_epochs_that_begin_twice_without_a_rank_are_said():
+    untagged = "\n".join(line.partition(":")[2] for line in RANKS.splitlines())
+    [note] = read(untagged)["train:loss"].notes
+    assert note.startswith("'Epoch 1/2' comes 2 times, without mpirun's tags: values of several ")
+    assert read(untagged.replace("Epoch", "epoch"))["train:loss"].notes == ()
 
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=8))
@@ -184,8 +256,11 @@ def test_definitions_of_users():
         "other": [],
     }
     assert [point.line for point in found["dice"].points] == [1, 3]
-    optional = read("loss: \n", [parse_definition("x=loss: (\\d+)?")])
-    assert optional["x"].points == ()
+    assert found["dice"].notes == ("matched 1 line, whose value 'high' is no number",)
+    assert found["t"].notes == ()
+    optional = read("loss: \nloss: \n", [parse_definition("x=loss: (\\d+)?")])["x"]
+    assert optional.points == ()
+    assert optional.notes == ("matched 2 lines, whose first value '' is no number",)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,54 @@
+"""`tuning` says what it could not read of the files that a job wrote."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from clusterctl.cli.tuning import show_tuning
+from clusterctl.jobs.horovod import read_autotune, read_timeline
+from clusterctl.operations import tuning
+
+OPERATION = [
+    {"ph": "B", "pid": 1, "ts": 10, "name": "NEGOTIATE_ALLREDUCE"},
+    {"ph": "E", "pid": 1, "ts": 20},
+    {"ph": "B", "pid": 1, "ts": 30, "name": "ALLREDUCE"},
+    {"ph": "E", "pid": 1, "ts": 40, "args": {"dtype": "float32", "shape": "[4]"}},
+]
+TIMELINE = "\n".join(json.dumps(record) + "," for record in OPERATION)
+AUTOTUNE = "cycle_time_ms,tensor_fusion_threshold,score\n5,4,3\n"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(
+    ("timeline", "autotune", "warnings"),
+    [
+        (TIMELINE, AUTOTUNE, []),
+        (
+            TIMELINE + '\n{"ph": "B",',
+            AUTOTUNE + "5,4,nan\n5,4",
+            [
+                f"1 place in the timeline cannot be read, or lacks records that go with others, "
+                f"the first at character {len(TIMELINE) + 1:,}: the times above lack them",
+                "2 lines of the autotuner's log are no samples, and left out",
+            ],
+        ),
+    ],
+)
+def test_what_could_not_be_read_is_said(
+    timeline, autotune, warnings, as_json, tmp_path, monkeypatch, capsys
+):
+    read = tuning.Tuning(
+        tmp_path / "t", read_timeline([timeline]), tmp_path / "a", read_autotune(autotune)
+    )
+    monkeypatch.setattr(tuning, "fetch_tuning", lambda *_: read)
+    show_tuning(None, SimpleNamespace(job_id="1"), tmp_path, as_json)
+    printed = capsys.readouterr()
+    if as_json:
+        found = json.loads(printed.out)["findings"]
+        assert [one["message"] for one in found] == warnings
+    else:
+        lines = [one for one in printed.err.splitlines() if one.startswith("warning: ")]
+        assert [one[9:].rpartition(" [")[0] for one in lines] == warnings
