@@ -114,7 +114,8 @@ done
 sed -n 's/^ *[0-9]*: [0-9A-F]*:\\([0-9A-F]*\\) [0-9A-F:]* 0A .*/listening_port=\\1/p' \\
   /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u
 for job in "$HOME"/.clusterctl/jobs/*/command; do
-  [ -s "${{job%/*}}/exit_status" ] ||
+  # Space is reserved in this file with empty lines.
+  grep -q '[0-9]' "${{job%/*}}/exit_status" 2>/dev/null ||
     grep -Eo '(MASTER_PORT=|--master_port )[0-9]+' "$job" 2>/dev/null | sed 's/.*[ =]/job_port=/'
 done
 :

