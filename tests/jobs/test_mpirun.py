@@ -30,6 +30,7 @@ from clusterctl.jobs.mpirun import (
     mpirun_arguments,
     parse_mpirun_version,
     parse_variable,
+    sets_binding,
 )
 from clusterctl.jobs.plan import JobRequest, check_request, plan_job
 from clusterctl.jobs.smoke_test import allreduce_command
@@ -551,12 +552,58 @@ def test_a_program_of_the_users_own_is_started_on_its_share_of_the_processors():
     assert "start_rank.py" not in program(torchrun=True)
 
 
-def test_binding_options_of_the_users_own_bind_in_place_of_the_ranks():
-    for option in ("--bind-to core", "-bind-to=none", "--bind-to none"):
-        request = JobRequest(8, script="/m.py", mpi_arguments=mpirun_arguments([option]))
-        assert " -x RANK_BINDING=none " in line(request, with_gpus())
-    request = JobRequest(8, script="/m.py", mpi_arguments=mpirun_arguments(["--map-by node"]))
-    assert "RANK_BINDING" not in line(request, with_gpus())
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--bind-to core", "-bind-to=none", "--bind-to none", "--bind-to-core"),
+        *("--map-by ppr:8:node:PE=6", "--map-by=slot:pe=2", "--map-by pe-list=0,1"),
+        *("--map-by rankfile:file=/r", "--rankfile /r", "-rf /r", "--cpu-set 0,1", "--cpu-list 0"),
+        *("--mca hwloc_default_binding_policy core", "--prtemca hwloc_default_binding_policy core"),
+        *("--mca rmaps_default_mapping_policy slot:PE=2", "--cpus-per-proc 2"),
+    ],
+)
+@pytest.mark.parametrize("per_host", [None, 4])
+def test_binding_options_of_the_users_own_bind_in_place_of_the_ranks(option, per_host):
+    arguments = mpirun_arguments([option])
+    request = JobRequest(8, script="/m.py", mpi_arguments=arguments, per_host=per_host)
+    words = line(request, with_gpus())
+    assert " -x RANK_BINDING=none " in words
+    assert f" {option} " in words
+    assert "--bind-to none" not in words.replace(option, "")
+
+
+@pytest.mark.parametrize(
+    ("option", "kept"),
+    [
+        ("--map-by node", "--bind-to none"),
+        ("--map-by core:OVERSUBSCRIBE", "--bind-to none"),
+        ("--npernode 4", "--bind-to none"),
+        ("--report-bindings", "--bind-to none --map-by slot"),
+        ("--rank-by slot", "--bind-to none --map-by slot"),
+        # Open MPI 5 ignores this parameter of 4, and would bind all ranks to the first socket.
+        ("--mca hwloc_base_binding_policy core", "--bind-to none --map-by slot"),
+        # Open MPI refuses these beside --map-by.
+        ("--rankfile /pe=1", ""),
+        ("--cpu-set 0,1", ""),
+        ("--cpus-per-proc 2", "--map-by slot"),
+    ],
+)
+def test_only_what_the_users_options_replace_is_left_out(option, kept):
+    request = JobRequest(8, script="/m.py", mpi_arguments=mpirun_arguments([option]))
+    words = line(request, with_gpus()).replace(option, "")
+    ours = [two for two in ("--bind-to none", "--map-by slot") if two in words]
+    assert " ".join(ours) == kept
+    assert ("RANK_BINDING=none" in words) == ("--bind-to" not in kept)
+
+
+def test_a_binding_policy_of_open_mpi_4():
+    mpirun = MpiRun("/usr/bin/mpirun", "4.1.4")
+    for parameter in ("hwloc_base_binding_policy core", "rmaps_base_mapping_policy slot:PE=2"):
+        assert sets_binding(mpirun, ("--mca", *parameter.split()))
+    assert not sets_binding(mpirun, ("--mca", "hwloc_default_binding_policy", "core"))
+
+
+def test_the_variable_of_the_users_own_wins():
     variable = (parse_variable("RANK_BINDING=gpu", {}),)
     arguments = mpirun_arguments(["--bind-to none"])
     request = JobRequest(8, script="/m.py", mpi_arguments=arguments, variables=variable)
@@ -700,6 +747,7 @@ def test_pytorchs_variables_are_set_for_each_rank_of_a_script_and_users_own_win(
     environ |= {"RANK": "0", "WORLD_SIZE": "1", **exports, "PATH": os.environ["PATH"]}
     program = ["a b", '$"']
     *start, python, script = argv[argv.index("sh") if "sh" in argv else -4 : -2]
+    start = start[:3]  # without the program that binds the rank, which is on the nodes
     assert ((python, script), list(argv[-2:])) == ((FIVE.python, "/home/ubuntu/d.py"), program)
     done = subprocess.run(
         [*start, sys.executable, "-c", SEEN, *program],
