@@ -26,7 +26,8 @@ class PreflightFacts:
 
     `training` and `validation` are the data files' sizes in bytes by name. `records` has the number
     of records of those files that were counted, -1 for a file that ends within a record.
-    `checkpoints` are steps, ascending. `free_bytes` is None if unknown. `versions` are by program
+    `checkpoints` are steps, ascending, of a training with `images_per_step` of all ranks together
+    (None if unknown). `free_bytes` is None if unknown. `versions` are by program
     or library. `script_error` is why Python could not read the user's program. `in_lab`: `cpus`
     are those of the machine that all hosts of the lab share. `capabilities` are the GPUs' compute
     capabilities, 90 for 9.0.
@@ -39,6 +40,7 @@ class PreflightFacts:
     records: Mapping[str, int] = field(default_factory=dict)
     checkpoints: tuple[int, ...] = ()
     checkpoint_bytes: int = 0
+    images_per_step: int | None = None
     free_bytes: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     script_error: str = ""
@@ -118,6 +120,7 @@ def parse_node_facts(host: str, answer: Mapping[str, Any]) -> PreflightFacts:
         records=answer["records"],
         checkpoints=tuple(answer["checkpoints"]),
         checkpoint_bytes=answer["checkpoint_bytes"],
+        images_per_step=answer["images_per_step"],
         free_bytes=answer["free_bytes"],
         versions=answer["versions"],
         script_error=answer["script_error"],
@@ -566,6 +569,9 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
         hint = f"copy that folder to {context.head.host}, or train anew: --clear"
         yield Finding("log.elsewhere", Severity.ERROR, text, context.head.host, hint)
         return
+    if not run.clears and context.head.images_per_step not in (None, run.global_batch):
+        yield _other_batch(context)
+        return
     # Every node with ranks empties its log folder, so the most advanced checkpoint of all counts.
     last = max(node.checkpoints[-1] for node in (holders if run.clears else [context.head]))
     steps = run.steps(records) if run.data_dir is not None else None
@@ -585,6 +591,19 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
         of = f" of {steps}" if steps is not None else ""
         text = f"training goes on from step {last}{of} in {folder}"
         yield Finding("log.resumed", Severity.INFO, text, context.head.host)
+
+
+def _other_batch(context: JobContext) -> Finding:
+    """Return the error that the trainer would not go on from the checkpoints."""
+    run, there = context.run, context.head.images_per_step or 0
+    each, left = divmod(there, run.ranks)
+    text = (
+        f"{context.plan.log_dir} holds a training with {there:,} images a step, and this one has "
+        f"{run.global_batch:,} ({run.ranks} x {run.batch_size}): the trainer does not go on from it"
+    )
+    go_on = f"-- --batch_size {each}" if not left else f"a number of GPUs that divides {there:,}"
+    hint = f"go on with it: {go_on}; keep it: -- --log_dir NAME; delete it: --clear"
+    return Finding("log.other_batch", Severity.ERROR, text, context.head.host, hint)
 
 
 def _what_is_there(node: PreflightFacts, folder: str, steps: int | None) -> str:

@@ -163,6 +163,37 @@ def test_libraries_that_do_not_know_the_gpus(versions, capabilities, said):
     assert hint == ("clusterctl env install NAME --tensorflow NEWEST" if said else "")
 
 
+@pytest.mark.parametrize(
+    ("there", "go_on"),
+    [
+        (2048, "-- --batch_size 256"),
+        (2047, "a number of GPUs that divides 2,047"),
+        (3264, ""),
+        (None, ""),
+    ],
+)
+def test_a_recipe_with_another_batch_does_not_resume(there, go_on):
+    """On eight GPUs of 80 GB the tutorial's recipe takes 256 images a rank, `fast` takes 408."""
+    run = TrainerRun(8, "/data", batch_size=408, batches=100)
+    records = dict.fromkeys(NODE.records, 1000)
+    nodes = [
+        replace(checkpoints(one, 7), images_per_step=there, records=records)
+        for one in (NODE, SECOND)
+    ]
+    [resumed] = preflight(plan(run), nodes, ["demo-0", "demo-1"])
+    said = (resumed.check_id, resumed.severity.value, resumed.hint)
+    if not go_on:
+        assert said == ("log.resumed", "info", "")
+        return
+    keep = "keep it: -- --log_dir NAME; delete it: --clear"
+    assert said == ("log.other_batch", "error", f"go on with it: {go_on}; {keep}")
+    assert resumed.message.startswith(
+        f"{LOG} holds a training with {there:,} images a step, and this one has 3,264 (8 x 408)"
+    )
+    cleared = plan(replace(run, clears=True), clears_on_purpose=True)
+    assert [one[0] for one in found(nodes, cleared)] == ["log.unfinished"]
+
+
 def test_libraries_that_differ_between_nodes():
     other = {**GPU_2_15, "nccl": "2.16.5", "cudnn": "9.10.2.21"}
     nodes = [replace(NODE, versions=GPU_2_15), replace(SECOND, versions=other)]
