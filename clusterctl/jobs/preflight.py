@@ -14,6 +14,7 @@ from typing import Any
 from clusterctl.domain.errors import ClusterctlError, MissingTool, unquoted_home
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, NAMES, RUNS_ON, SERIES
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.jobs.mpirun import parse_mpirun_version
 from clusterctl.jobs.plan import JobPlan
@@ -163,7 +164,7 @@ _NAMES = {
 }
 # The first version of CUDA with code for compute capability 10.0 (its release notes).
 _CUDA_OF_BLACKWELL = (12, 8)
-_BLACKWELL, _HOPPER = 100, 90
+_BLACKWELL = 100
 INSTALL = "install the same on every node: clusterctl env install NAME"
 
 
@@ -203,17 +204,37 @@ def gpu_findings(context: JobContext) -> list[Finding]:
     """
     if context.plan.preset == "cpu":
         return []
-    without = [(node.host, text) for node in context.readers for text in _without_code(node)]
-    slow = [(node.host, text) for node in context.readers for text in _without_kernels(node)]
+    found: list[Finding] = []
+    newest = _release_of(context.head) == "newest"
     own = context.plan.environment
-    hint = f"another environment than {own}: clusterctl env install NAME" if own else INSTALL_NEWEST
-    return [
-        *findings_by_message("env.gpus", without, hint),
-        *findings_by_message("env.kernels", slow, hint, Severity.INFO),
-    ]
+    other = f"another environment than {own}: clusterctl env install NAME" if own else ""
+    for check_id, severity, texts, hint in (
+        ("env.gpus", Severity.ERROR, _without_code, INSTALL_NEWEST),
+        ("env.gpus", Severity.ERROR, _too_old, _install_older(context)),
+        ("env.kernels", Severity.INFO, _without_kernels, COMPILE if newest else INSTALL_NEWEST),
+    ):
+        said = [(node.host, text) for node in context.readers for text in texts(node)]
+        found += findings_by_message(check_id, said, other or hint, severity)
+    return found
 
 
 INSTALL_NEWEST = "clusterctl env install NAME --tensorflow NEWEST"
+COMPILE = "clusterctl env install NAME has them compiled when it makes the environment"
+
+
+def _install_older(context: JobContext) -> str:
+    """Return what to do for GPUs that are too old for the environment."""
+    known = sorted(one for node in context.readers for one in node.capabilities)
+    first, last = RUNS_ON["default"]
+    if known and first <= known[0] and known[-1] <= last:
+        return f"clusterctl env install NAME --tensorflow {NAMES['default']}"
+    return "no environment runs on all these GPUs: launch nodes of one newer instance type"
+
+
+def _release_of(node: PreflightFacts) -> str:
+    """Return the release of `env install` with the node's TensorFlow; empty if it is another."""
+    series = _series(node.versions.get("tensorflow", ""))
+    return next((release for release, its in SERIES.items() if its == series), "")
 
 
 def _without_code(node: PreflightFacts) -> Iterable[str]:
@@ -223,13 +244,24 @@ def _without_code(node: PreflightFacts) -> Iterable[str]:
         yield f"the environment's CUDA {cuda} has no code for compute capability {_dotted(highest)}"
 
 
-def _without_kernels(node: PreflightFacts) -> Iterable[str]:
-    highest = max(node.capabilities, default=0)
-    tensorflow = node.versions.get("tensorflow", "")
-    if _HOPPER <= highest < _BLACKWELL and _series(tensorflow) == "2.15":
+def _too_old(node: PreflightFacts) -> Iterable[str]:
+    lowest, release = min(node.capabilities, default=0), _release_of(node)
+    # Of an environment of the user's own, for which TensorFlow may have been built, no more is
+    # known.
+    if lowest and release and node.versions.get("cuda") and lowest < RUNS_ON[release][0]:
+        first = _dotted(RUNS_ON[release][0])
         yield (
-            f"TensorFlow {tensorflow} has no kernels for compute capability {_dotted(highest)}: "
-            "the driver compiles them at their first use"
+            f"TensorFlow {node.versions['tensorflow']} begins with compute capability {first}, "
+            f"and a GPU has {_dotted(lowest)}"
+        )
+
+
+def _without_kernels(node: PreflightFacts) -> Iterable[str]:
+    highest, release = max(node.capabilities, default=0), _release_of(node)
+    if release and FIRST_WITHOUT_KERNELS[release] <= highest <= RUNS_ON[release][1]:
+        yield (
+            f"TensorFlow {node.versions['tensorflow']} has no kernels for compute capability "
+            f"{_dotted(highest)}: the driver compiles them at their first use"
         )
 
 

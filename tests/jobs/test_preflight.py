@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from clusterctl.bootstrap.training import SHELL
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.hostsfile import HostsFile, HostSlots
+from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, RUNS_ON, SERIES
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.preflight import (
     NotReady,
@@ -133,7 +136,7 @@ GPU_NEWEST = {**GPU_2_15, "cuda": "12.9.79", "tensorflow": "2.21.0", "horovod_bu
     [
         (GPU_2_15, [(80,), (80,)], []),
         (GPU_2_15, [(), ()], []),
-        (GPU_NEWEST, [(90,), (100,)], []),
+        (GPU_NEWEST, [(60,), (90,)], []),
         # It is not known what CUDA an environment of the user's has.
         (VERSIONS, [(80,), (100,)], []),
         (
@@ -161,6 +164,47 @@ def test_libraries_that_do_not_know_the_gpus(versions, capabilities, said):
         ""
     ]
     assert hint == ("clusterctl env install NAME --tensorflow NEWEST" if said else "")
+
+
+@pytest.mark.parametrize("capability", [50, 52, 60, 70, 80, 89, 90, 100, 120])
+@pytest.mark.parametrize(("release", "versions"), [("default", GPU_2_15), ("newest", GPU_NEWEST)])
+def test_a_job_is_told_of_gpus_what_env_install_says(release, versions, capability):
+    """The second node of a mixed cluster has other GPUs than the head node."""
+    first, last = RUNS_ON[release]
+    expected = []
+    if not first <= capability <= last:
+        expected = [("env.gpus", "error", "demo-1")]
+    elif capability >= FIRST_WITHOUT_KERNELS[release]:
+        expected = [("env.kernels", "info", "demo-1")]
+    head = replace(NODE, versions=versions, capabilities=(80,))
+    nodes = [head, replace(head, host="demo-1", capabilities=(capability,))]
+    assert [one[:3] for one in found(nodes, plan(preset="gpu"))] == expected
+
+
+@pytest.mark.parametrize(
+    ("versions", "capabilities", "message", "hint"),
+    [
+        (GPU_NEWEST, (52,), "TensorFlow 2.21.0 begins with compute capability 6.0, and a GPU has "
+         "5.2", "clusterctl env install NAME --tensorflow 2.15"),
+        (GPU_NEWEST, (52, 100), "TensorFlow 2.21.0 begins with compute capability 6.0, and a GPU "
+         "has 5.2", "no environment runs on all these GPUs: launch nodes of one newer instance "
+         "type"),
+        (GPU_NEWEST, (100,), "TensorFlow 2.21.0 has no kernels for compute capability 10.0: the "
+         "driver compiles them at their first use",
+         "clusterctl env install NAME has them compiled when it makes the environment"),
+    ],
+)  # fmt: skip
+def test_what_helps_gpus_that_the_newest_tensorflow_does_not_know(
+    versions, capabilities, message, hint
+):
+    node = replace(NODE, versions=versions, capabilities=capabilities)
+    first, *_ = preflight(plan(preset="gpu", evaluation=()), [node], ["demo-0"])
+    assert (first.message, first.hint) == (message, hint)
+
+
+def test_the_series_are_those_that_are_installed():
+    pins = re.findall(r"TENSORFLOW_PIN=(\d+\.\d+)", (SHELL / "training.sh").read_text())
+    assert sorted(pins) == sorted(SERIES.values())
 
 
 @pytest.mark.parametrize(
