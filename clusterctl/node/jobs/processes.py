@@ -46,7 +46,7 @@ TERM_GRACE_S = 5.0
 KILL_GRACE_S = 5.0
 
 
-class Session(NamedTuple):
+class JobSession(NamedTuple):
     """A session that is a job's. `leader_ticks`: when its leader started, 0 if that was gone.
 
     The kernel gives no process the number of a session while any process is in it.
@@ -57,7 +57,7 @@ class Session(NamedTuple):
     leader_ticks: int
 
     @classmethod
-    def of_text(cls, word: str) -> Session:
+    def of_text(cls, word: str) -> JobSession:
         """Return the session in a word. Raises ValueError."""
         boot, number, ticks = word.split(":")
         return cls(boot, int(number), int(ticks))
@@ -215,7 +215,7 @@ def job_processes(
 
 
 def find(
-    job: str | None, all_python: bool, syncs: bool = False, known: Collection[Session] = ()
+    job: str | None, all_python: bool, syncs: bool = False, known: Collection[JobSession] = ()
 ) -> list[Process]:
     """Return this user's processes of MPI jobs on this node; see `job_processes`.
 
@@ -319,9 +319,9 @@ def describe(process: Process, ended: str = "") -> dict[str, object]:
     }
 
 
-def session_of(process: Process) -> Session:
+def session_of(process: Process) -> JobSession:
     """Return the session that a process is in."""
-    return Session(boot_id(), process.session, start_of(process.session))
+    return JobSession(boot_id(), process.session, start_of(process.session))
 
 
 def start_of(pid: int) -> int:
@@ -348,7 +348,7 @@ def send(processes: list[Process], number: signal.Signals, grace_s: float) -> li
 
 
 def stop_processes(
-    job: str | None, all_python: bool, known: Collection[Session] = ()
+    job: str | None, all_python: bool, known: Collection[JobSession] = ()
 ) -> list[dict[str, object]]:
     """Stop the processes with TERM, then KILL. Return a description of each."""
     processes = find(job, all_python, known=known)
@@ -373,7 +373,7 @@ def main() -> None:
     parser.add_argument("--all-python", action="store_true")
     parser.add_argument("--job")
     parser.add_argument("--syncs", action="store_true")
-    parser.add_argument("--session", type=Session.of_text, action="append", default=[])
+    parser.add_argument("--session", type=JobSession.of_text, action="append", default=[])
     args = parser.parse_args(sys.argv[1:])
     if args.action == "end":
         answers = stop_processes(args.job, args.all_python, args.session)

@@ -28,7 +28,7 @@ from clusterctl.jobs.processes import (
     parse_processes,
 )
 from clusterctl.node.jobs import processes
-from clusterctl.node.jobs.processes import Process, Session, job_processes
+from clusterctl.node.jobs.processes import JobSession, Process, job_processes
 from clusterctl.node.procfs import boot_id, read_stat
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
@@ -240,13 +240,13 @@ def test_a_session_that_was_seen_before_is_the_jobs():
 
 def test_the_number_of_a_session_that_a_shell_of_the_user_has_got():
     """Process IDs come again. A leader that started at another time leads another session."""
-    seen = Session("boot", 5, 1234)
-    assert Session.of_text(str(seen)) == seen
+    seen = JobSession("boot", 5, 1234)
+    assert JobSession.of_text(str(seen)) == seen
     assert seen.is_still(0)
     assert seen.is_still(1234)
     assert not seen.is_still(5678)
     # Where its leader was gone already, a leader of that number is a new one.
-    assert not Session("boot", 5, 0).is_still(1234)
+    assert not JobSession("boot", 5, 0).is_still(1234)
 
 
 @pytest.mark.parametrize(
