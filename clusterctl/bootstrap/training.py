@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS
 from clusterctl.domain.results import CommandResult
 
 SHELL = Path(__file__).parent / "shell"
@@ -23,19 +24,6 @@ FOLDER = "/opt/clusterctl/training"
 # Folders below the home folder of a node: all wheels, and those that the user has given.
 WHEELS = ".cache/clusterctl/wheels"
 GIVEN = ".cache/clusterctl/given-wheels"
-# The release of shell/training.sh for each value of `--tensorflow`.
-RELEASES = {"2.15": "default", "NEWEST": "newest"}
-NAMES = {release: name for name, release in RELEASES.items()}
-# By release, the first compute capability (90 is 9.0) for which TensorFlow's wheels have no kernels
-# (`tf.sysconfig.get_build_info()`). The driver compiles them at their first use.
-FIRST_WITHOUT_KERNELS = {"default": 90, "newest": 100}
-# By release, the first and the last compute capability of the GPUs that its libraries run on. CUDA
-# 12.2 and cuDNN 8.9 of `default` are older than 10.0, which begins with CUDA 12.8 and cuDNN 9.7
-# (their release notes); cuDNN 8.9 begins with 5.0 (its support matrix). TensorFlow 2.21 was built
-# for 6.0 and later (`tf.sysconfig.get_build_info()`).
-RUNS_ON = {"default": (50, 99), "newest": (60, 999)}
-# From this one on, `newest` is chosen: it is the first that has kernels for it.
-NEWEST_FROM = FIRST_WITHOUT_KERNELS["default"]
 # The path is used without quotes in the first lines of programs and in mpirun's shell commands.
 _PLAIN = re.compile(r"/[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)+")
 

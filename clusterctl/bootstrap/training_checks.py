@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from clusterctl.bootstrap.training import (
-    FOLDER,
-    NAMES,
-    NEWEST_FROM,
-    RUNS_ON,
-    EnvRequest,
-    EnvState,
-    NodeEnv,
-)
+from clusterctl.bootstrap.training import FOLDER, EnvRequest, EnvState, NodeEnv
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.releases import NAMES, NEWEST_FROM, RUNS_ON
 from clusterctl.domain.units import format_bytes
 
 # Bytes that an environment and its wheels need, by flavor.

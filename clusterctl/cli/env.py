@@ -53,7 +53,8 @@ def _request_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _request(prefix: str, preset: str, python: str, tensorflow: str | None) -> EnvRequest:
-    from clusterctl.bootstrap.training import RELEASES, EnvRequest
+    from clusterctl.bootstrap.training import EnvRequest
+    from clusterctl.domain.releases import RELEASES
 
     release = RELEASES[tensorflow] if tensorflow else ""
     return EnvRequest(prefix.rstrip("/"), preset, python, release)

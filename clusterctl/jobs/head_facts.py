@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from clusterctl.domain.errors import ClusterctlError, MissingTool
 from clusterctl.domain.hostsfile import HostsFile
+from clusterctl.domain.releases import NEWEST_FROM
 from clusterctl.jobs.mpirun import MpiRun, parse_mpirun_version
 
 # Prefixes of the names of interfaces that are no network cards. Bridges and the loopback have the
@@ -35,7 +36,6 @@ TORCH_PYTHONS = (
 # the Open MPI of Deep Learning AMIs, the system's. New GPUs change the order (`_by_gpus`).
 MPIRUN_2_15 = "/opt/clusterctl/training/bin/mpirun"
 NEWEST_MPIRUN = "/opt/clusterctl/training-newest/bin/mpirun"
-NEWEST_FROM = 90  # the compute capability for which `env install` chooses the newest TensorFlow
 MPIRUN_PATHS = (
     '"${VIRTUAL_ENV:-/none}"/bin/mpirun',
     '"${CONDA_PREFIX:-/none}"/bin/mpirun',
@@ -61,6 +61,8 @@ EFA_LIBRARIES = (
 # Linux's ephemeral ports, which begin at 32768.
 FIRST_PORT, PORT_STEP, PORT_STEPS = 20_000, 3, 3_333
 
+# Prints the compute capability of each GPU: 9.0.
+PRINT_CAPABILITIES = "nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null"
 # Prints the facts about the head node, which parse_facts() reads, as lines of KEY=VALUE. Ports are
 # those that a process listens on (state 0A in /proc/net/tcp, hexadecimal), and those of jobs that
 # have not ended: a queued one does not listen yet.
@@ -82,8 +84,7 @@ if command -v nvidia-smi >/dev/null 2>&1; then
   printf 'gpus=%s\\n' "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')"
   printf 'gpu_memory_mib=%s\\n' "$(nvidia-smi --query-gpu=memory.total \\
     --format=csv,noheader,nounits 2>/dev/null | head -n 1)"
-  printf 'capabilities=%s\\n' "$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader \\
-    2>/dev/null | tr '\\n' ' ')"
+  printf 'capabilities=%s\\n' "$({PRINT_CAPABILITIES} | tr '\\n' ' ')"
 fi
 efa=0
 for device in /sys/class/infiniband/*/device/driver; do
@@ -114,7 +115,8 @@ done
 sed -n 's/^ *[0-9]*: [0-9A-F]*:\\([0-9A-F]*\\) [0-9A-F:]* 0A .*/listening_port=\\1/p' \\
   /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u
 for job in "$HOME"/.clusterctl/jobs/*/command; do
-  [ -s "${{job%/*}}/exit_status" ] ||
+  # Space is reserved in this file with empty lines.
+  grep -q '[0-9]' "${{job%/*}}/exit_status" 2>/dev/null ||
     grep -Eo '(MASTER_PORT=|--master_port )[0-9]+' "$job" 2>/dev/null | sed 's/.*[ =]/job_port=/'
 done
 :
@@ -147,8 +149,8 @@ class HeadFacts:
     is the number of Elastic Fabric Adapters; `efa_libraries` are the folders with the libraries
     that NCCL needs for them. `interfaces` are pairs of a name and an IPv4 address with its prefix
     (10.0.0.4/24). `torch_python` is an interpreter that has PyTorch. `capabilities` are the GPUs'
-    compute capabilities, 90 for 9.0. `busy_ports` are the ports on which a process listens, and
-    those of jobs that have not ended.
+    compute capabilities, 90 for 9.0, of all nodes where they are known. `busy_ports` are the ports
+    on which a process listens, and those of jobs that have not ended.
     """
 
     home: str
@@ -208,12 +210,15 @@ def parse_facts(text: str) -> HeadFacts:
         environments=tuple(filter(None, map(_environment, environments))),
         interfaces=tuple(zip(interfaces[::2], interfaces[1::2])),
         torch_python=torch_python,
-        capabilities=tuple(
-            int(major) * 10 + int(minor)
-            for major, minor in re.findall(r"(\d+)\.(\d)(?!\S)", values.get("capabilities", ""))
-        ),
+        capabilities=parse_capabilities(values.get("capabilities", "")),
         busy_ports=frozenset(ports),
     )
+
+
+def parse_capabilities(text: str) -> tuple[int, ...]:
+    """Return the compute capabilities in the output of PRINT_CAPABILITIES, 90 for 9.0."""
+    found = re.findall(r"(\d+)\.(\d)(?!\S)", text)
+    return tuple(int(major) * 10 + int(minor) for major, minor in found)
 
 
 _PORT_BASES = {"listening_port": 16, "job_port": 10}
@@ -253,6 +258,11 @@ def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environm
     return environments[0]
 
 
+def depends_on_gpus(facts: HeadFacts) -> bool:
+    """Return whether the GPUs decide between two environments of `env install`."""
+    return {MPIRUN_2_15, NEWEST_MPIRUN} <= {one.mpirun.path for one in facts.environments}
+
+
 def _by_gpus(facts: HeadFacts) -> list[Environment]:
     """Return the environments in the order of preference. For GPUs of compute capability 9.0 and
     later, the newest TensorFlow comes before 2.15, which has no kernels for them.
@@ -263,7 +273,7 @@ def _by_gpus(facts: HeadFacts) -> list[Environment]:
     environments = list(facts.environments)
     paths = [one.mpirun.path for one in environments]
     is_new = max(facts.capabilities, default=0) >= NEWEST_FROM
-    if is_new and NEWEST_MPIRUN in paths and MPIRUN_2_15 in paths:
+    if is_new and depends_on_gpus(facts):
         newest = environments[paths.index(NEWEST_MPIRUN)]
         last = len(paths) - 1 - paths[::-1].index(MPIRUN_2_15)
         environments.insert(last, newest)

@@ -52,6 +52,35 @@ class Dialect(Enum):
     OPEN_MPI_5 = 5
 
 
+# Options of mpirun that bind ranks to processors. Measured with 4.1.4 and 5.0.11: beside `--bind-to
+# none` they have no effect, or Open MPI 5 refuses both. So has --map-by with BINDING_WORDS.
+BINDING_OPTIONS = {
+    *("cpu-set", "cpu-list", "rankfile", "rf", "npersocket", "cpus-per-proc", "cpus-per-rank"),
+    *("bind-to-core", "bind-to-socket", "bind-to-none"),
+}
+# Those that say which ranks go where. Beside --map-by mpirun refuses most of them.
+MAPPING_OPTIONS = {
+    *("cpu-set", "cpu-list", "rankfile", "rf", "npersocket", "npernode", "pernode", "ppr", "N"),
+    *("bynode", "byslot"),
+}
+# MCA parameters that do the same. Open MPI 5 ignores those of 4, and 4 those of 5.
+BINDING_PARAMETERS = {
+    Dialect.OPEN_MPI_4: {
+        *("hwloc_base_binding_policy", "hwloc_base_cpu_set", "hwloc_base_cpu_list"),
+        "rmaps_rank_file_path",
+    },
+    Dialect.OPEN_MPI_5: {"hwloc_default_binding_policy"},
+}
+MAPPING_PARAMETERS = {
+    Dialect.OPEN_MPI_4: {
+        *("hwloc_base_cpu_set", "hwloc_base_cpu_list", "rmaps_rank_file_path"),
+        "rmaps_base_mapping_policy",
+    },
+    Dialect.OPEN_MPI_5: {"rmaps_default_mapping_policy"},
+}
+BINDING_WORDS = re.compile(r"\b(pe|pe-list)=|\brankfile\b", re.IGNORECASE)
+
+
 @dataclass(frozen=True)
 class MpiRun:
     """An mpirun. `path` is absolute: Open MPI then looks for its files there on every host."""
@@ -136,7 +165,7 @@ def mpirun_argv(launch: MpiLaunch) -> list[str]:
         *(["-x", export] for export in exports),
         *(["--mca", name, value] for name, value in (*transport, interfaces, *launch.settings)),
     ]
-    theirs = [_option_name(option) for option in _options(launch.arguments)]
+    theirs = _replaced_by(launch.mpirun, launch.arguments)
     # If an option is given twice, Open MPI 5 fails, and 4 takes the last one or fails.
     kept = (option for option in ours if _option_name(option) not in theirs)
     return [
@@ -167,9 +196,23 @@ def mpirun_arguments(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def sets_binding(arguments: tuple[str, ...]) -> bool:
+def sets_binding(mpirun: MpiRun, arguments: tuple[str, ...]) -> bool:
     """Return whether the user's options say to what mpirun binds ranks, which may be nothing."""
-    return "bind-to" in map(_option_name, _options(arguments))
+    return "bind-to" in _replaced_by(mpirun, arguments)
+
+
+def _replaced_by(mpirun: MpiRun, arguments: tuple[str, ...]) -> set[str]:
+    """Return the names of the options of ours that the user's options replace."""
+    mapping = MAPPING_OPTIONS | MAPPING_PARAMETERS[mpirun.dialect]
+    binding = BINDING_OPTIONS | BINDING_PARAMETERS[mpirun.dialect]
+    replaced = set()
+    for option in _options(arguments):
+        name = _option_name(option)
+        maps = name == "map-by" or name in mapping
+        replaced |= {name, "map-by"} if maps else {name}
+        if name in binding or (maps and BINDING_WORDS.search(" ".join(option))):
+            replaced.add("bind-to")
+    return replaced
 
 
 def tag_end(mpirun: MpiRun, arguments: tuple[str, ...]) -> str:

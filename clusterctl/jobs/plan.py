@@ -275,7 +275,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         **{one.name: None if one.private else one.value for one in request.variables},
         JOB_VARIABLE: job_id,
     }
-    if sets_binding(request.mpi_arguments):
+    if sets_binding(environment.mpirun, request.mpi_arguments):
         exports.setdefault(affinity.VARIABLE, "none")
     python = environment.python
     if request.torchrun:

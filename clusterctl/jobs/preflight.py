@@ -14,6 +14,7 @@ from typing import Any
 from clusterctl.domain.errors import ClusterctlError, MissingTool, unquoted_home
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, NAMES, RUNS_ON, SERIES
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.jobs.mpirun import parse_mpirun_version
 from clusterctl.jobs.plan import JobPlan
@@ -26,7 +27,8 @@ class PreflightFacts:
 
     `training` and `validation` are the data files' sizes in bytes by name. `records` has the number
     of records of those files that were counted, -1 for a file that ends within a record.
-    `checkpoints` are steps, ascending. `free_bytes` is None if unknown. `versions` are by program
+    `checkpoints` are steps, ascending, of a training with `images_per_step` of all ranks together
+    (None if unknown). `free_bytes` is None if unknown. `versions` are by program
     or library. `script_error` is why Python could not read the user's program. `in_lab`: `cpus`
     are those of the machine that all hosts of the lab share. `capabilities` are the GPUs' compute
     capabilities, 90 for 9.0.
@@ -39,6 +41,7 @@ class PreflightFacts:
     records: Mapping[str, int] = field(default_factory=dict)
     checkpoints: tuple[int, ...] = ()
     checkpoint_bytes: int = 0
+    images_per_step: int | None = None
     free_bytes: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     script_error: str = ""
@@ -118,6 +121,7 @@ def parse_node_facts(host: str, answer: Mapping[str, Any]) -> PreflightFacts:
         records=answer["records"],
         checkpoints=tuple(answer["checkpoints"]),
         checkpoint_bytes=answer["checkpoint_bytes"],
+        images_per_step=answer["images_per_step"],
         free_bytes=answer["free_bytes"],
         versions=answer["versions"],
         script_error=answer["script_error"],
@@ -160,7 +164,7 @@ _NAMES = {
 }
 # The first version of CUDA with code for compute capability 10.0 (its release notes).
 _CUDA_OF_BLACKWELL = (12, 8)
-_BLACKWELL, _HOPPER = 100, 90
+_BLACKWELL = 100
 INSTALL = "install the same on every node: clusterctl env install NAME"
 
 
@@ -200,17 +204,37 @@ def gpu_findings(context: JobContext) -> list[Finding]:
     """
     if context.plan.preset == "cpu":
         return []
-    without = [(node.host, text) for node in context.readers for text in _without_code(node)]
-    slow = [(node.host, text) for node in context.readers for text in _without_kernels(node)]
+    found: list[Finding] = []
+    newest = _release_of(context.head) == "newest"
     own = context.plan.environment
-    hint = f"another environment than {own}: clusterctl env install NAME" if own else INSTALL_NEWEST
-    return [
-        *findings_by_message("env.gpus", without, hint),
-        *findings_by_message("env.kernels", slow, hint, Severity.INFO),
-    ]
+    other = f"another environment than {own}: clusterctl env install NAME" if own else ""
+    for check_id, severity, texts, hint in (
+        ("env.gpus", Severity.ERROR, _without_code, INSTALL_NEWEST),
+        ("env.gpus", Severity.ERROR, _too_old, _install_older(context)),
+        ("env.kernels", Severity.INFO, _without_kernels, COMPILE if newest else INSTALL_NEWEST),
+    ):
+        said = [(node.host, text) for node in context.readers for text in texts(node)]
+        found += findings_by_message(check_id, said, other or hint, severity)
+    return found
 
 
 INSTALL_NEWEST = "clusterctl env install NAME --tensorflow NEWEST"
+COMPILE = "clusterctl env install NAME has them compiled when it makes the environment"
+
+
+def _install_older(context: JobContext) -> str:
+    """Return what to do for GPUs that are too old for the environment."""
+    known = sorted(one for node in context.readers for one in node.capabilities)
+    first, last = RUNS_ON["default"]
+    if known and first <= known[0] and known[-1] <= last:
+        return f"clusterctl env install NAME --tensorflow {NAMES['default']}"
+    return "no environment runs on all these GPUs: launch nodes of one newer instance type"
+
+
+def _release_of(node: PreflightFacts) -> str:
+    """Return the release of `env install` with the node's TensorFlow; empty if it is another."""
+    series = _series(node.versions.get("tensorflow", ""))
+    return next((release for release, its in SERIES.items() if its == series), "")
 
 
 def _without_code(node: PreflightFacts) -> Iterable[str]:
@@ -220,13 +244,24 @@ def _without_code(node: PreflightFacts) -> Iterable[str]:
         yield f"the environment's CUDA {cuda} has no code for compute capability {_dotted(highest)}"
 
 
-def _without_kernels(node: PreflightFacts) -> Iterable[str]:
-    highest = max(node.capabilities, default=0)
-    tensorflow = node.versions.get("tensorflow", "")
-    if _HOPPER <= highest < _BLACKWELL and _series(tensorflow) == "2.15":
+def _too_old(node: PreflightFacts) -> Iterable[str]:
+    lowest, release = min(node.capabilities, default=0), _release_of(node)
+    # Of an environment of the user's own, for which TensorFlow may have been built, no more is
+    # known.
+    if lowest and release and node.versions.get("cuda") and lowest < RUNS_ON[release][0]:
+        first = _dotted(RUNS_ON[release][0])
         yield (
-            f"TensorFlow {tensorflow} has no kernels for compute capability {_dotted(highest)}: "
-            "the driver compiles them at their first use"
+            f"TensorFlow {node.versions['tensorflow']} begins with compute capability {first}, "
+            f"and a GPU has {_dotted(lowest)}"
+        )
+
+
+def _without_kernels(node: PreflightFacts) -> Iterable[str]:
+    highest, release = max(node.capabilities, default=0), _release_of(node)
+    if release and FIRST_WITHOUT_KERNELS[release] <= highest <= RUNS_ON[release][1]:
+        yield (
+            f"TensorFlow {node.versions['tensorflow']} has no kernels for compute capability "
+            f"{_dotted(highest)}: the driver compiles them at their first use"
         )
 
 
@@ -566,6 +601,9 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
         hint = f"copy that folder to {context.head.host}, or train anew: --clear"
         yield Finding("log.elsewhere", Severity.ERROR, text, context.head.host, hint)
         return
+    if not run.clears and context.head.images_per_step not in (None, run.global_batch):
+        yield _other_batch(context)
+        return
     # Every node with ranks empties its log folder, so the most advanced checkpoint of all counts.
     last = max(node.checkpoints[-1] for node in (holders if run.clears else [context.head]))
     steps = run.steps(records) if run.data_dir is not None else None
@@ -585,6 +623,19 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
         of = f" of {steps}" if steps is not None else ""
         text = f"training goes on from step {last}{of} in {folder}"
         yield Finding("log.resumed", Severity.INFO, text, context.head.host)
+
+
+def _other_batch(context: JobContext) -> Finding:
+    """Return the error that the trainer would not go on from the checkpoints."""
+    run, there = context.run, context.head.images_per_step or 0
+    each, left = divmod(there, run.ranks)
+    text = (
+        f"{context.plan.log_dir} holds a training with {there:,} images a step, and this one has "
+        f"{run.global_batch:,} ({run.ranks} x {run.batch_size}): the trainer does not go on from it"
+    )
+    go_on = f"-- --batch_size {each}" if not left else f"a number of GPUs that divides {there:,}"
+    hint = f"go on with it: {go_on}; keep it: -- --log_dir NAME; delete it: --clear"
+    return Finding("log.other_batch", Severity.ERROR, text, context.head.host, hint)
 
 
 def _what_is_there(node: PreflightFacts, folder: str, steps: int | None) -> str:

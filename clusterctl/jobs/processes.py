@@ -14,7 +14,7 @@ from clusterctl.transport.target import Target
 
 PROCESSES = program_of("clusterctl.node.jobs.processes")
 TIMEOUT_S = 30.0
-# A session takes 60 bytes, and a shell's command line may have 128 KiB (execve(2)).
+# Of one node. A session takes 60 bytes, and a shell's command line may have 128 KiB (execve(2)).
 MOST_SESSIONS = 1000
 SHORT_COMMAND = 72  # characters of a line on the screen
 
@@ -76,24 +76,26 @@ class ProcessQuery:
     """A selection of processes: those of one job, or of all jobs for None.
 
     `all_python` adds every Python process of the SSH user, `syncs` the detached downloads; these
-    can only be listed. `sessions` are those of processes that were found before.
+    can only be listed. `sessions` are those of processes that were found before, each with its
+    host.
     """
 
     job_id: str | None = None
     all_python: bool = False
     syncs: bool = False
-    sessions: frozenset[str] = frozenset()
+    sessions: frozenset[tuple[str, str]] = frozenset()
 
     def after(self, found: Iterable[NodeProcess]) -> ProcessQuery:
         """Return the query that also finds what is in the sessions of these processes."""
-        return replace(self, sessions=self.sessions | {one.session for one in found} - {""})
+        seen = {(one.host, one.session) for one in found if one.session}
+        return replace(self, sessions=self.sessions | seen)
 
-    def arguments(self, action: str) -> list[str]:
-        """Return the arguments of node/jobs/processes.py for `list` or `end`."""
+    def arguments(self, action: str, host: str) -> list[str]:
+        """Return the arguments of node/jobs/processes.py for `list` or `end` on a host."""
         job = ["--job", self.job_id] if self.job_id else []
         flags = {"--all-python": self.all_python, "--syncs": self.syncs}
         chosen = [flag for flag, is_set in flags.items() if is_set]
-        sessions = sorted(self.sessions)[:MOST_SESSIONS]
+        sessions = sorted(one for there, one in self.sessions if there == host)[:MOST_SESSIONS]
         return [action, *chosen, *job, *(f"--session={one}" for one in sessions)]
 
 
@@ -104,25 +106,27 @@ def list_processes(
     timeout_s: float = TIMEOUT_S,
 ) -> FanoutResult[tuple[NodeProcess, ...]]:
     """List the selected processes on each node."""
-    return _ask(connections, targets, query.arguments("list"), timeout_s)
+    return _ask(connections, targets, query, "list", timeout_s)
 
 
 def end_processes(
     connections: Connections, targets: Sequence[Target], query: ProcessQuery
 ) -> FanoutResult[tuple[NodeProcess, ...]]:
     """End the selected processes on each node, with TERM and then KILL; return what was ended."""
-    return _ask(connections, targets, query.arguments("end"))
+    return _ask(connections, targets, query, "end")
 
 
 def _ask(
     connections: Connections,
     targets: Sequence[Target],
-    arguments: list[str],
+    query: ProcessQuery,
+    action: str,
     timeout_s: float = TIMEOUT_S,
 ) -> FanoutResult[tuple[NodeProcess, ...]]:
-    result = connections.run_all(
-        targets, PROCESSES.command(*arguments), stdin=PROCESSES.stdin(), timeout_s=timeout_s
-    )
+    def command(target: Target) -> str:
+        return PROCESSES.command(*query.arguments(action, target.host))
+
+    result = connections.run_all(targets, command, stdin=PROCESSES.stdin(), timeout_s=timeout_s)
     return parse_outputs(result, parse_processes)
 
 

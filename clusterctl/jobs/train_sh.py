@@ -141,10 +141,11 @@ def main() -> None:
         sys.exit(failure.exit_status if isinstance(failure, Contradiction) else FAILED)
     os.environ[JOB_VARIABLE] = plan.job_id
     status = run(plan.argv)
-    if status or not plan.evaluation:
-        sys.exit(status)
-    announce(plan.evaluation)
-    os.execv(plan.evaluation[0], plan.evaluation)
+    if not status and plan.evaluation:
+        # Not in place of this program: if that leads the session of the user's shell (`exec
+        # ./train.sh`), the session would look like the job's.
+        status = run(plan.evaluation)
+    sys.exit(status)
 
 
 def run(argv: tuple[str, ...]) -> int:

@@ -111,6 +111,15 @@ class KillReport:
             held=held if held is None else (self.held or ()) + (other.held or ()),
         )
 
+    def with_failures(self, failures: Sequence[HostOutcome[Any]]) -> KillReport:
+        """Return this report with these failures first, in place of others of the same hosts."""
+        hosts = {one.host for one in failures}
+        return replace(
+            self,
+            answered=tuple(host for host in self.answered if host not in hosts),
+            failures=(*failures, *(one for one in self.failures if one.host not in hosts)),
+        )
+
     def as_data(self, failure_data: Callable[[HostOutcome[Any]], Any]) -> dict[str, Any]:
         """For `--json`."""
         return {
@@ -194,6 +203,17 @@ class CancelReport:
     others: KillReport
 
 
+def _not_listed(outcome: HostOutcome[Any]) -> HostOutcome[Any]:
+    """Return the failure of a node whose processes could not be listed before their job ended."""
+    why = outcome.error.message if outcome.error else ""
+    error = HostError(
+        outcome.host,
+        f"its processes were not listed before the job was ended: {why}",
+        "a program there that hides its environment may still run; nvidia-smi and ps show it",
+    )
+    return HostOutcome(outcome.host, error=error)
+
+
 def cancel(access: Access, job_id: str | None = None) -> CancelReport:
     """End the job `job_id`. With None: all jobs, runs started by hand, and leftover processes.
 
@@ -211,27 +231,28 @@ def cancel(access: Access, job_id: str | None = None) -> CancelReport:
         except HostError as error:
             # Processes on the other nodes can be ended without the head node.
             silent = error
-    # Before anything ends: a process that has written over its environment is found by its parents.
     query = ProcessQuery(job_id=job_id)
+    away = [node.index for node in access.cluster.nodes if node not in access.cluster.in_service]
+    aside = access.select(away) if away else ()
+    before: Outcomes = FanoutResult(())
+    # Before anything ends: a process that has written over its environment is found by its parents.
     if any(job.unended for job in jobs):
-        before = list_processes(access.connections, access.targets, query, FIRST_LOOK_TIMEOUT_S)
-        query = query.after(all_of(before))
+        looked_at = (*access.targets, *aside)
+        before = list_processes(access.connections, looked_at, query, FIRST_LOOK_TIMEOUT_S)
+    found = all_of(before)
     # End the queue from its back: if the running job ended first, the next one would start.
     for job in reversed(jobs):
         if job.unended:
             end_job(access.connections, access.head, job.job_id)
-    others = kill(access, query)
+    hosts = {target.host for target in access.targets}
+    unseen = [_not_listed(one) for one in before.failures if one.host in hosts]
+    others = kill(access, query.after(found)).with_failures(unseen)
     # End these jobs' processes on nodes in quarantine, too. A quarantined node that does not answer
     # is no failure.
-    away = [node.index for node in access.cluster.nodes if node not in access.cluster.in_service]
     for job in jobs if away else ():
-        others = others.merged_with(kill(access, ProcessQuery(job_id=job.job_id), away))
+        own = ProcessQuery(job.job_id).after(one for one in found if one.job_id == job.job_id)
+        others = others.merged_with(kill(access, own, away))
     if silent:
-        known = [outcome for outcome in others.failures if outcome.host != silent.host]
-        others = replace(
-            others,
-            answered=tuple(host for host in others.answered if host != silent.host),
-            failures=(HostOutcome(silent.host, error=silent), *known),
-        )
+        others = others.with_failures([HostOutcome(silent.host, error=silent)])
     now = [find_job(access.connections, access.head, job.job_id) for job in jobs]
     return CancelReport(tuple(zip(jobs, now)), others)

@@ -33,7 +33,14 @@ from clusterctl.jobs.deploy import (
     ship_code,
 )
 from clusterctl.jobs.detached import Started, job_running_error, start_job
-from clusterctl.jobs.head_facts import HeadFacts, parse_facts, probe
+from clusterctl.jobs.head_facts import (
+    PRINT_CAPABILITIES,
+    HeadFacts,
+    depends_on_gpus,
+    parse_capabilities,
+    parse_facts,
+    probe,
+)
 from clusterctl.jobs.plan import (
     CODE_FOLDER,
     JobPlan,
@@ -437,12 +444,22 @@ def _look(result: CommandResult) -> PreflightFacts:
 
 def head_facts(access: Access, environment: str | None = None) -> HeadFacts:
     """Query the head node's facts. `environment` is a virtual environment to look in first. Raise
-    HostError, ClusterctlError."""
+    HostError, ClusterctlError.
+
+    If the GPUs decide which environment is used, those of the other nodes count, too; a node that
+    does not answer is left out.
+    """
     look = probe(environment)
     result = access.connections.run(access.head, look, timeout_s=PROBE_TIMEOUT_S)
     if not result.ok:
         raise CommandFailed(result.host, f"cannot look at it: {result.stderr.strip()}")
-    return parse_facts(result.stdout)
+    facts = parse_facts(result.stdout)
+    others = [one for one in access.targets if one.host != access.head.host]
+    if not depends_on_gpus(facts) or not others:
+        return facts
+    found = access.connections.run_all(others, PRINT_CAPABILITIES, timeout_s=PROBE_TIMEOUT_S)
+    more = (one for result in found.values for one in parse_capabilities(result.stdout))
+    return replace(facts, capabilities=(*facts.capabilities, *more))
 
 
 def write_hosts_files(access: Access) -> FanoutResult[CommandResult]:

@@ -290,10 +290,10 @@ class Row:
 def test_what_is_wrong_is_said_once_and_in_one_line(flow):
     wrong = {
         "other batch": "early/model.ckpt-5 is of a training with 8 images a step, and this one"
-        " has 10: pass --clear_log, or another --log_dir",
+        " has 10: take -b 4 to continue it, another --log_dir to keep it, or --clear_log",
         # With more ranks, its 5 steps would count as a complete training.
         "more ranks": "early/model.ckpt-5 is of a training with 8 images a step, and this one"
-        " has 16: pass --clear_log, or another --log_dir",
+        " has 16: take -b 4 to continue it, another --log_dir to keep it, or --clear_log",
         "other model": "early/model.ckpt-5 does not fit: it is damaged, or of another --model",
         "damaged": "early/model.ckpt-5 does not fit: it is damaged, or of another --model",
         "no data": "no such",

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.errors import ClusterctlError, HostUnreachable
+from clusterctl.domain.results import CommandResult
 from clusterctl.jobs.head_facts import (
     PROBE,
     Environment,
@@ -16,6 +17,9 @@ from clusterctl.jobs.head_facts import (
     probe,
 )
 from clusterctl.jobs.mpirun import MpiRun
+from clusterctl.operations.train import head_facts
+from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.target import Target
 
 
 def test_a_gpu_instance_whose_shell_greets():
@@ -62,6 +66,47 @@ def test_new_gpus_take_the_newest_tensorflow(capabilities, folders, chosen):
         told.append(f"mpirun={folder}/bin/mpirun\nversion=mpirun (Open MPI) 5.0.11\n")
         told.append(f"python={folder}/bin/python\nhorovod=yes\n")
     assert choose_environment(parse_facts("".join(told))).mpirun.path == f"{chosen}/bin/mpirun"
+
+
+class Mixed:
+    """Nodes whose GPUs differ: the output of any command on a node is its text, None fails."""
+
+    def __init__(self, *texts):
+        self.texts = {f"demo-{index}": text for index, text in enumerate(texts)}
+        self.connections, (self.head, *_) = self, self.targets
+
+    @property
+    def targets(self):
+        return [Target(host, "10.0.0.4", "ubuntu") for host in self.texts]
+
+    def run(self, target, *_, **__):
+        if self.texts[target.host] is None:
+            raise HostUnreachable(target.host, "no answer")
+        return CommandResult(target.host, "", 0, self.texts[target.host], "", 0.1)
+
+    def run_all(self, targets, *_, **__):
+        return fan_out(self.run, targets)
+
+
+@pytest.mark.parametrize(
+    ("head", "others", "folders", "chosen"),
+    [
+        ("8.0", ["9.0\n9.0\n"], [OLD, NEWEST], NEWEST),
+        ("8.0", [None, "9.0\n"], [OLD, NEWEST], NEWEST),
+        ("8.0", ["8.0\n", "nvidia-smi: not found\n", ""], [OLD, NEWEST], OLD),
+        ("9.0", ["8.0\n"], [OLD, NEWEST], NEWEST),
+        ("8.0", ["9.0\n"], [OLD], OLD),
+        ("8.0", ["9.0\n"], [OLD, OLD, NEWEST], OLD),
+        ("9.0", [], [OLD, NEWEST], NEWEST),
+    ],
+)
+def test_the_newest_gpus_of_the_cluster_choose_for_all_nodes(head, others, folders, chosen):
+    told = [f"home=/h\ncapabilities={head} \n"]
+    for folder in folders:
+        told.append(f"mpirun={folder}/bin/mpirun\nversion=mpirun (Open MPI) 5.0.11\n")
+        told.append(f"python={folder}/bin/python\nhorovod=yes\n")
+    facts = head_facts(Mixed("".join(told), *others))
+    assert choose_environment(facts).mpirun.path == f"{chosen}/bin/mpirun"
 
 
 @pytest.mark.parametrize("named", [None, "~/my env", "{home}/my env"])

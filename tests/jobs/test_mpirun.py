@@ -30,10 +30,12 @@ from clusterctl.jobs.mpirun import (
     mpirun_arguments,
     parse_mpirun_version,
     parse_variable,
+    sets_binding,
 )
 from clusterctl.jobs.plan import JobRequest, check_request, plan_job
 from clusterctl.jobs.smoke_test import allreduce_command
 from clusterctl.jobs.trainer import GPU
+from clusterctl.node.jobs.jobs import write_files
 
 JOB = "20261120-154501-3f2a"
 HOSTS = parse_hosts_file("10.0.0.4 slots=8\n10.0.0.5 slots=8\n10.0.0.6 slots=8\n10.0.0.7 slots=8\n")
@@ -541,20 +543,67 @@ def test_a_program_of_the_users_own_is_started_on_its_share_of_the_processors():
         return " ".join(plan.argv).partition("10.0.0.0/24 ")[2]
 
     mine = f"{FIVE.python} /home/ubuntu/mine.py -v"
-    start = f"{FIVE.python} -IS /home/ubuntu/.clusterctl/start_rank.py"
-    assert program().partition('exec "$0" "$@" ')[2] == f"{start} {mine}"
+    assert program().endswith(
+        f" {FIVE.python} -IS /home/ubuntu/.clusterctl/start_rank.py {mine}"
+    )
     assert program(per_host=1) == program()
     # torchrun starts its ranks itself.
     assert program(torchrun=True).endswith("/usr/bin/python3 /home/ubuntu/mine.py -v")
     assert "start_rank.py" not in program(torchrun=True)
 
 
-def test_binding_options_of_the_users_own_bind_in_place_of_the_ranks():
-    for option in ("--bind-to core", "-bind-to=none", "--bind-to none"):
-        request = JobRequest(8, script="/m.py", mpi_arguments=mpirun_arguments([option]))
-        assert " -x RANK_BINDING=none " in line(request, with_gpus())
-    request = JobRequest(8, script="/m.py", mpi_arguments=mpirun_arguments(["--map-by node"]))
-    assert "RANK_BINDING" not in line(request, with_gpus())
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--bind-to core", "-bind-to=none", "--bind-to none", "--bind-to-core"),
+        *("--map-by ppr:8:node:PE=6", "--map-by=slot:pe=2", "--map-by pe-list=0,1"),
+        *("--map-by rankfile:file=/r", "--rankfile /r", "-rf /r", "--cpu-set 0,1", "--cpu-list 0"),
+        *("--mca hwloc_default_binding_policy core", "--prtemca hwloc_default_binding_policy core"),
+        *("--mca rmaps_default_mapping_policy slot:PE=2", "--cpus-per-proc 2"),
+    ],
+)
+@pytest.mark.parametrize("per_host", [None, 4])
+def test_binding_options_of_the_users_own_bind_in_place_of_the_ranks(option, per_host):
+    arguments = mpirun_arguments([option])
+    request = JobRequest(8, script="/m.py", mpi_arguments=arguments, per_host=per_host)
+    words = line(request, with_gpus())
+    assert " -x RANK_BINDING=none " in words
+    assert f" {option} " in words
+    assert "--bind-to none" not in words.replace(option, "")
+
+
+@pytest.mark.parametrize(
+    ("option", "kept"),
+    [
+        ("--map-by node", "--bind-to none"),
+        ("--map-by core:OVERSUBSCRIBE", "--bind-to none"),
+        ("--npernode 4", "--bind-to none"),
+        ("--report-bindings", "--bind-to none --map-by slot"),
+        ("--rank-by slot", "--bind-to none --map-by slot"),
+        # Open MPI 5 ignores this parameter of 4, and would bind all ranks to the first socket.
+        ("--mca hwloc_base_binding_policy core", "--bind-to none --map-by slot"),
+        # Open MPI refuses these beside --map-by.
+        ("--rankfile /pe=1", ""),
+        ("--cpu-set 0,1", ""),
+        ("--cpus-per-proc 2", "--map-by slot"),
+    ],
+)
+def test_only_what_the_users_options_replace_is_left_out(option, kept):
+    request = JobRequest(8, script="/m.py", mpi_arguments=mpirun_arguments([option]))
+    words = line(request, with_gpus()).replace(option, "")
+    ours = [two for two in ("--bind-to none", "--map-by slot") if two in words]
+    assert " ".join(ours) == kept
+    assert ("RANK_BINDING=none" in words) == ("--bind-to" not in kept)
+
+
+def test_a_binding_policy_of_open_mpi_4():
+    mpirun = MpiRun("/usr/bin/mpirun", "4.1.4")
+    for parameter in ("hwloc_base_binding_policy core", "rmaps_base_mapping_policy slot:PE=2"):
+        assert sets_binding(mpirun, ("--mca", *parameter.split()))
+    assert not sets_binding(mpirun, ("--mca", "hwloc_default_binding_policy", "core"))
+
+
+def test_the_variable_of_the_users_own_wins():
     variable = (parse_variable("RANK_BINDING=gpu", {}),)
     arguments = mpirun_arguments(["--bind-to none"])
     request = JobRequest(8, script="/m.py", mpi_arguments=arguments, variables=variable)
@@ -730,14 +779,15 @@ def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path):
     """Neither a process that listens, nor a job that has not ended: the real probe tells both."""
     jobs = {
         "ran": ("mpirun -x MASTER_PORT=21000 sh", "0\n"),
-        "queued": ("mpirun -x MASTER_ADDR=h -x MASTER_PORT=21003 sh", "\n"),
+        "queued": ("mpirun -x MASTER_ADDR=h -x MASTER_PORT=21003 sh", ""),
         "torchrun": ("mpirun sh -c 'exec \"$0\" --master_port 21006 --no_python'", ""),
     }
     for name, (command, status) in jobs.items():
         folder = tmp_path / ".clusterctl" / "jobs" / name
         folder.mkdir(parents=True)
-        (folder / "command").write_text(command)
-        (folder / "exit_status").write_text(status if status.strip() else "")
+        write_files(folder, {"command": command})
+        if status:
+            (folder / "exit_status").write_text(status)
     # A clone of their sources in the home folder is not the installed package.
     for name in ("torch", "horovod"):
         (tmp_path / name).mkdir()

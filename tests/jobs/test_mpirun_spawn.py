@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.jobs.mpirun import MpiLaunch, MpiRun, mpirun_argv, parse_mpirun_version
+from clusterctl.jobs.mpirun import (
+    MpiLaunch,
+    MpiRun,
+    mpirun_argv,
+    parse_mpirun_version,
+    sets_binding,
+)
 from clusterctl.node.packer import program_of
 from tests.fake_sysfs import two_sockets_here
 
@@ -60,17 +66,33 @@ SHOW = {
 }
 
 
+def all_only(*words):
+    return pytest.param(words, marks=pytest.mark.all)
+
+
 @pytest.mark.parametrize("mpirun", [installed(path) for path in MPIRUNS])
-def test_mpirun_binds_nothing_on_a_machine_of_two_sockets(mpirun, tmp_path):
-    """Open MPI 5 would bind all eight ranks of a p4d.24xlarge to the first socket."""
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *((), ("--map-by", "ppr:8:node:PE=6")),
+        *(all_only("--bind-to", "core"), all_only("--npernode", "8")),
+        *(all_only("--mca", "hwloc_base_binding_policy", "core"), all_only("--cpus-per-proc", "6")),
+        all_only("--mca", "hwloc_default_binding_policy", "core"),
+    ],
+)
+def test_mpirun_binds_nothing_unless_users_options_do(mpirun, arguments, tmp_path):
+    """On a machine of two sockets, Open MPI 5 would bind all eight ranks of a p4d.24xlarge to the
+    first one."""
     if not mpirun.exists():
         pytest.skip(f"there is no {mpirun}")
     version = version_of(mpirun)
     options, each, free = SHOW[version[0]]
     run = MpiRun(str(mpirun), version)
-    launch = MpiLaunch(run, 1, 8, (), (), ("true",), alone=True, arguments=options)
+    argv = mpirun_argv(
+        MpiLaunch(run, 1, 8, (), (), ("true",), alone=True, arguments=(*options, *arguments))
+    )
     done = subprocess.run(
-        mpirun_argv(launch),
+        argv,
         cwd=tmp_path,
         env={
             **os.environ,
@@ -83,7 +105,9 @@ def test_mpirun_binds_nothing_on_a_machine_of_two_sockets(mpirun, tmp_path):
         timeout=240,
         check=False,  # Open MPI 4 fails after it has printed the map
     )
-    assert (done.stdout.count(each), done.stdout.count(free)) == (8, 8), done.stdout + done.stderr
+    unbound = 0 if sets_binding(run, arguments) else 8
+    found = (done.stdout.count(each), done.stdout.count(free))
+    assert found == (8, unbound), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("mpirun", [installed(path) for path in MPIRUNS])

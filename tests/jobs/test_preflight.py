@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from clusterctl.bootstrap.training import SHELL
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.hostsfile import HostsFile, HostSlots
+from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, RUNS_ON, SERIES
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.preflight import (
     NotReady,
@@ -133,7 +136,7 @@ GPU_NEWEST = {**GPU_2_15, "cuda": "12.9.79", "tensorflow": "2.21.0", "horovod_bu
     [
         (GPU_2_15, [(80,), (80,)], []),
         (GPU_2_15, [(), ()], []),
-        (GPU_NEWEST, [(90,), (100,)], []),
+        (GPU_NEWEST, [(60,), (90,)], []),
         # It is not known what CUDA an environment of the user's has.
         (VERSIONS, [(80,), (100,)], []),
         (
@@ -161,6 +164,78 @@ def test_libraries_that_do_not_know_the_gpus(versions, capabilities, said):
         ""
     ]
     assert hint == ("clusterctl env install NAME --tensorflow NEWEST" if said else "")
+
+
+@pytest.mark.parametrize("capability", [50, 52, 60, 70, 80, 89, 90, 100, 120])
+@pytest.mark.parametrize(("release", "versions"), [("default", GPU_2_15), ("newest", GPU_NEWEST)])
+def test_a_job_is_told_of_gpus_what_env_install_says(release, versions, capability):
+    """The second node of a mixed cluster has other GPUs than the head node."""
+    first, last = RUNS_ON[release]
+    expected = []
+    if not first <= capability <= last:
+        expected = [("env.gpus", "error", "demo-1")]
+    elif capability >= FIRST_WITHOUT_KERNELS[release]:
+        expected = [("env.kernels", "info", "demo-1")]
+    head = replace(NODE, versions=versions, capabilities=(80,))
+    nodes = [head, replace(head, host="demo-1", capabilities=(capability,))]
+    assert [one[:3] for one in found(nodes, plan(preset="gpu"))] == expected
+
+
+@pytest.mark.parametrize(
+    ("versions", "capabilities", "message", "hint"),
+    [
+        (GPU_NEWEST, (52,), "TensorFlow 2.21.0 begins with compute capability 6.0, and a GPU has "
+         "5.2", "clusterctl env install NAME --tensorflow 2.15"),
+        (GPU_NEWEST, (52, 100), "TensorFlow 2.21.0 begins with compute capability 6.0, and a GPU "
+         "has 5.2", "no environment runs on all these GPUs: launch nodes of one newer instance "
+         "type"),
+        (GPU_NEWEST, (100,), "TensorFlow 2.21.0 has no kernels for compute capability 10.0: the "
+         "driver compiles them at their first use",
+         "clusterctl env install NAME has them compiled when it makes the environment"),
+    ],
+)  # fmt: skip
+def test_what_helps_gpus_that_the_newest_tensorflow_does_not_know(
+    versions, capabilities, message, hint
+):
+    node = replace(NODE, versions=versions, capabilities=capabilities)
+    first, *_ = preflight(plan(preset="gpu", evaluation=()), [node], ["demo-0"])
+    assert (first.message, first.hint) == (message, hint)
+
+
+def test_the_series_are_those_that_are_installed():
+    pins = re.findall(r"TENSORFLOW_PIN=(\d+\.\d+)", (SHELL / "training.sh").read_text())
+    assert sorted(pins) == sorted(SERIES.values())
+
+
+@pytest.mark.parametrize(
+    ("there", "go_on"),
+    [
+        (2048, "-- --batch_size 256"),
+        (2047, "a number of GPUs that divides 2,047"),
+        (3264, ""),
+        (None, ""),
+    ],
+)
+def test_a_recipe_with_another_batch_does_not_resume(there, go_on):
+    """On eight GPUs of 80 GB the tutorial's recipe takes 256 images a rank, `fast` takes 408."""
+    run = TrainerRun(8, "/data", batch_size=408, batches=100)
+    records = dict.fromkeys(NODE.records, 1000)
+    nodes = [
+        replace(checkpoints(one, 7), images_per_step=there, records=records)
+        for one in (NODE, SECOND)
+    ]
+    [resumed] = preflight(plan(run), nodes, ["demo-0", "demo-1"])
+    said = (resumed.check_id, resumed.severity.value, resumed.hint)
+    if not go_on:
+        assert said == ("log.resumed", "info", "")
+        return
+    keep = "keep it: -- --log_dir NAME; delete it: --clear"
+    assert said == ("log.other_batch", "error", f"go on with it: {go_on}; {keep}")
+    assert resumed.message.startswith(
+        f"{LOG} holds a training with {there:,} images a step, and this one has 3,264 (8 x 408)"
+    )
+    cleared = plan(replace(run, clears=True), clears_on_purpose=True)
+    assert [one[0] for one in found(nodes, cleared)] == ["log.unfinished"]
 
 
 def test_libraries_that_differ_between_nodes():

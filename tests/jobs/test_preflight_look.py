@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.jobs.preflight import parse_node_facts
+from clusterctl.node.jobs.preflight import images_per_step
 from clusterctl.operations.train import LOOK
 from tests.pythons import python_or_skip
 
@@ -111,9 +112,42 @@ def test_logs(asked, weird_home):
         (weird_home / name).write_bytes(b"x" * 10)
     for name in ("hvd_train.log", "events.out.tfevents.1", "checkpoint", ".hidden"):
         (weird_home / name).touch()
+    (weird_home / "metrics.jsonl").write_text(
+        '{"run": "a", "kind": "begin", "training_samples": 1281167}\n'
+        '{"run": "a", "kind": "train", "step": 1, "epoch": 0.001598542578703636}\n'
+    )
     seen = asked(log_dir=str(weird_home))
     # The index is written last: step 20 does not have one yet.
     assert (seen.checkpoints, seen.checkpoint_bytes) == ((7, 12), 40)
+    assert seen.images_per_step == 2048
+
+
+def rows(run, samples, batch, steps):
+    begin = {"run": run, "kind": "begin", "training_samples": samples}
+    epochs = [(step, step * batch / (samples or 1)) for step in steps]
+    return [begin, *({"run": run, "kind": "train", "step": s, "epoch": e} for s, e in epochs)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (rows("a", 1_281_167, 2048, [0, 1, 40, 112_640]), 2048),
+        (rows("a", 1_281_167, 2048, [1]) + rows("b", 1_281_167, 3264, [0, 40]), 3264),
+        (rows("a", 1_281_167, 2048, [0]), None),
+        (rows("a", None, 2048, [1]), None),
+        (rows("a", 100, 8, [5])[1:], None),
+        (["not JSON", [], {"kind": "train"}, 7, *rows("a", 100, 8, [5]), "{"], 8),
+        (rows("a", "many", 1, []) + [{"run": "a", "kind": "train", "step": 1, "epoch": 2}], None),
+        (rows("a", 100, -8, [5]), None),
+        (rows("a", 100, float("nan"), [5]), None),
+    ],
+)
+def test_images_of_a_step_by_the_metrics_of_a_training(tmp_path, lines, found):
+    path = tmp_path / "metrics.jsonl"
+    assert images_per_step(path) is None
+    texts = [one if isinstance(one, str) else json.dumps(one) for one in lines]
+    path.write_text("\n".join(texts))
+    assert images_per_step(path) == found
 
 
 def test_a_program(asked, weird_home):

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from clusterctl.jobs.deploy import HOSTS_PATH, example_files
+from clusterctl.jobs.deploy import HOSTS_PATH, LAUNCHER_PATH, example_files
 from tests.pair import eventually
 from tests.pythons import python_or_skip
 
@@ -54,6 +54,7 @@ FAKE_MPIRUN = """\
 #!/bin/sh
 case "$1" in --version) echo "mpirun (Open MPI) 4.1.4"; exit;; esac
 echo "mpirun $*" >>"$HOME/ran"
+tr '\\0' ' ' <"/proc/$PPID/cmdline" >>"$HOME/parents"
 case "$*" in
     *--eval*) exit "${EVAL_STATUS:-0}" ;;
     *) [ -z "$WAIT" ] || { trap 'echo ended >>"$HOME/ran"; exit 0' TERM; touch "$HOME/ready"
@@ -99,6 +100,10 @@ def test_training_and_then_evaluation(trainable):
     assert train.endswith("--clear_log --model resnet18")
     assert evaluate.startswith("mpirun -np 2 --host localhost:2")
     assert evaluate.endswith("--eval --num_gpus 2 --model resnet18")
+    # With mpirun in the place of train.sh, `exec ./train.sh` would make the session of the user's
+    # shell one that a job's process leads.
+    parents = (trainable / "parents").read_text()
+    assert parents.count(f"{LAUNCHER_PATH} train 2 ") == 2
     shown = [shlex.split(line) for line in err.splitlines() if line.startswith("+ ")]
     assert [" ".join(words[2:]) for words in shown] == [line[7:] for line in (train, evaluate)]
 

@@ -75,11 +75,16 @@ START_TIMEOUT_S = 10.0
 
 def pid_of(folder: Path) -> int:
     """Return the process ID of the job; 0 if it has ended."""
+    pid = recorded_pid(folder)
+    return pid if is_of_job(f"/proc/{pid}", folder.name) else 0
+
+
+def recorded_pid(folder: Path) -> int:
+    """Return the process ID that the job had on the boot of its `boot_id`; 0 if none is written."""
     try:
-        pid = int((folder / "pid").read_text())
+        return int((folder / "pid").read_text())
     except (OSError, ValueError):
         return 0
-    return pid if is_of_job(f"/proc/{pid}", folder.name) else 0
 
 
 def is_of_job(process: str | Path, job_id: str) -> bool:

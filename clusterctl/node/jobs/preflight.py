@@ -5,7 +5,8 @@ stdin: {"python": PATH, "mpirun": PATH, "data_dir": PATH or null, "log_dir": PAT
 
     {"training": {NAME: BYTES}, "validation": {NAME: BYTES}, "data_error": TEXT,
      "records": {NAME: COUNT}, "cut_short": [NAME], "checkpoints": [STEP], "checkpoint_bytes": N,
-     "free_bytes": N, "versions": {"mpirun": TEXT, "python": TEXT, ...}, "script_error": TEXT,
+     "images_per_step": N or null, "free_bytes": N,
+     "versions": {"mpirun": TEXT, "python": TEXT, ...}, "script_error": TEXT,
      "cpus": N, "in_lab": BOOLEAN, "capabilities": [90]}
 
 `capabilities` are the compute capabilities of the GPUs, 90 for 9.0.
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 SHARD = re.compile(r"(train|validation)-\d+-of-\d+")
 CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\..*")
+METRICS = "metrics.jsonl"
 FRAME_BYTES = 16  # around the data of a TFRecord: the length, its CRC, the CRC of the data
 MOST_RECORDS = 100_000
 TIMEOUT_S = 60.0
@@ -226,8 +228,32 @@ def logs(folder: str) -> dict[str, Any]:
     return {
         "checkpoints": sorted(steps),
         "checkpoint_bytes": size,
+        "images_per_step": images_per_step(Path(folder, METRICS)) if steps else None,
         "free_bytes": free_bytes(folder),
     }
+
+
+def images_per_step(metrics: Path) -> int | None:
+    """Return how many images a step of the last training in a log folder had, of all ranks
+    together; None if its metrics do not tell.
+
+    They have the training's images, and how many epochs came before a step.
+    """
+    samples: dict[str, int] = {}
+    found = None
+    try:
+        # Not a pipe of that name, which would block.
+        lines = metrics.read_text(errors="replace").splitlines() if metrics.is_file() else []
+    except OSError:
+        return None
+    for line in lines:
+        with contextlib.suppress(LookupError, TypeError, ValueError, ArithmeticError):
+            row = json.loads(line)
+            if row["kind"] == "begin":
+                samples[row["run"]] = row["training_samples"]
+            elif row["kind"] == "train":
+                found = round(row["epoch"] * samples[row["run"]] / row["step"])
+    return found if found and found > 0 else None
 
 
 def free_bytes(folder: str) -> int | None:

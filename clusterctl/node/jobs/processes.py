@@ -7,9 +7,10 @@
 The processes of jobs are those that have a job's or a rank's variable in their environment, Open
 MPI's launchers and daemons and the program of train.sh, whoever started them, and the descendants
 of all these. A program may write its title over its environment (setproctitle); if its parent ends,
-too, only the session (setsid(2)) tells that it belongs to a job. So what is in the sessions of a
-job's processes is found as well, and what is in each SESSION that an earlier list has shown.
- A user's shells, editors, notebooks and other Python processes are not among them.
+too, only the session (setsid(2)) tells that it belongs to a job. So what is in a session that was
+made for a job is found as well: one whose leader is the job's, or is the process that the job's
+record names, and each SESSION that an earlier list has shown.
+A user's shells, editors, notebooks and other Python processes are not among them.
 A download that runs detached (node/relay/syncjobs.py) has a job's variable, too, but belongs to no
 MPI job: only --syncs lists it. --job selects one job. --all-python adds every Python process of
 this user (as the tutorial's `pkill -9 python`), but never this program or its ancestors.
@@ -21,6 +22,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -28,6 +30,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
+from clusterctl.node.jobs.jobs import JOBS, lives, recorded_pid, text_in
 from clusterctl.node.procfs import TICKS, boot_id, environ_of, read_stat
 
 # Environment variables.
@@ -43,8 +46,8 @@ TERM_GRACE_S = 5.0
 KILL_GRACE_S = 5.0
 
 
-class Session(NamedTuple):
-    """A session that is a job's. `leader_ticks`: when its leader started, 0 if that had ended.
+class JobSession(NamedTuple):
+    """A session that is a job's. `leader_ticks`: when its leader started, 0 if that was gone.
 
     The kernel gives no process the number of a session while any process is in it.
     """
@@ -54,7 +57,7 @@ class Session(NamedTuple):
     leader_ticks: int
 
     @classmethod
-    def of_text(cls, word: str) -> Session:
+    def of_text(cls, word: str) -> JobSession:
         """Return the session in a word. Raises ValueError."""
         boot, number, ticks = word.split(":")
         return cls(boot, int(number), int(ticks))
@@ -62,10 +65,10 @@ class Session(NamedTuple):
     def __str__(self) -> str:
         return f"{self.boot}:{self.number}:{self.leader_ticks}"
 
-    def is_still(self, leader: Process | None) -> bool:
-        """Return whether the session is still the one that was found. `leader` is the process with
-        its number, None if there is none."""
-        return leader is None or leader.started_ticks == self.leader_ticks
+    def is_still(self, leader_ticks: int) -> bool:
+        """Return whether the session is still the one that was found. `leader_ticks` is when the
+        process with its number started, which may be a zombie by now; 0 if there is none."""
+        return leader_ticks in (0, self.leader_ticks)
 
 
 class Process:
@@ -189,13 +192,11 @@ def job_processes(
     all_python: bool = False,
     syncs: bool = False,
     sessions: Collection[int] = (),
-    others: Collection[int] = (),
 ) -> list[Process]:
     """Return those of one user's processes on a node that belong to MPI jobs, with their roles.
 
     `own` is the calling process. It and its ancestors are left out. With `syncs`, the processes of
-    detached downloads are among them. `sessions` are known to be the job's. `others` are the
-    processes of other users.
+    detached downloads are among them. `sessions` are known to be the job's.
     """
     for process in processes.values():
         process.role = role_of(process)
@@ -204,7 +205,7 @@ def job_processes(
     if job is not None:
         wanted = of_job(os.fsencode(job), processes, wanted)
     wanted |= descendants(wanted, processes)
-    wanted |= of_sessions(processes, wanted, job, sessions, others)
+    wanted |= of_sessions(processes, wanted, job, sessions)
     for pid in wanted:
         processes[pid].role = processes[pid].role or "child"
     if all_python:
@@ -214,52 +215,51 @@ def job_processes(
 
 
 def find(
-    job: str | None, all_python: bool, syncs: bool = False, known: Collection[Session] = ()
+    job: str | None, all_python: bool, syncs: bool = False, known: Collection[JobSession] = ()
 ) -> list[Process]:
     """Return this user's processes of MPI jobs on this node; see `job_processes`.
 
     `known` are sessions that an earlier list has shown.
     """
     processes, boot = all_processes(), boot_id()
-    others = {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208
-    others -= processes.keys()
     sessions = {
-        one.number
-        for one in known
-        if one.boot == boot and one.number not in others and one.is_still(processes.get(one.number))
+        one.number for one in known if one.boot == boot and one.is_still(start_of(one.number))
     }
-    return job_processes(processes, os.getpid(), job, all_python, syncs, sessions, others)
+    sessions |= recorded_sessions(processes, job, boot)
+    return job_processes(processes, os.getpid(), job, all_python, syncs, sessions)
+
+
+def recorded_sessions(processes: dict[int, Process], job: str | None, boot: str) -> set[int]:
+    """Return the sessions whose leader has ended and was a job's runner, by the job's record on
+    this node (jobs.py). A process of that job is still in each."""
+    found = set()
+    for process in processes.values():
+        name = text(process.environ.get(JOB, b""))
+        if not is_of_any_job(process, job) or not re.fullmatch(r"[\w-]+", name, re.ASCII):
+            continue
+        folder = JOBS / name
+        is_runners = process.session == recorded_pid(folder) and not lives(process.session)
+        if is_runners and text_in(folder / "boot_id").strip() == boot:
+            found.add(process.session)
+    return found
 
 
 def of_sessions(
-    processes: dict[int, Process],
-    wanted: set[int],
-    job: str | None,
-    known: Collection[int],
-    others: Collection[int],
+    processes: dict[int, Process], wanted: set[int], job: str | None, known: Collection[int]
 ) -> set[int]:
     """Return the processes in the sessions of jobs, and their descendants, and mark those sessions.
 
     A process with a job's variable, and what it starts, are in sessions that were made for the job:
     by `start` of jobs.py, by sshd for mpirun's daemon, or by themselves. A run that was typed by
     hand is in the session of the user's shell, which is no job's. A user may set the variable in a
-    shell, too: a session is the job's only if its leader is. If the leader has ended, each process
-    in it has to be the job's, or to have no environment that could tell otherwise.
+    shell, too: a session is the job's only if its leader is. Once the leader has ended, nothing in
+    the session tells whose it was: then it has to be among the `known` ones.
     """
     marked = {pid for pid in wanted if is_of_any_job(processes[pid], job)}
     marked |= descendants(marked, processes) & wanted
-    if job is not None:  # its daemons lack the variable
-        marked |= {pid for pid in wanted if processes[pid].role == "daemon"}
-    sessions = set(known)
-    foreign = {
-        one.session
-        for pid, one in processes.items()
-        if pid not in marked and any(one.environ.values())
-    }
-    for number in {processes[pid].session for pid in marked} - {0}:
-        is_leaderless = number not in processes and number not in others
-        if number in marked or (is_leaderless and number not in foreign):
-            sessions.add(number)
+    # mpirun's daemons lack the variable.
+    marked |= {pid for pid in wanted if processes[pid].role == "daemon"}
+    sessions = {*known, *({processes[pid].session for pid in marked} & marked)}
     found = set()
     for pid, process in processes.items():
         process.is_session_of_job = process.session in sessions
@@ -319,13 +319,18 @@ def describe(process: Process, ended: str = "") -> dict[str, object]:
     }
 
 
-def session_of(process: Process) -> Session:
+def session_of(process: Process) -> JobSession:
     """Return the session that a process is in."""
+    return JobSession(boot_id(), process.session, start_of(process.session))
+
+
+def start_of(pid: int) -> int:
+    """Return when a process started, in ticks, whoever's it is; 0 if there is none. A zombie is
+    one."""
     try:
-        ticks = int(read_stat(f"/proc/{process.session}")[1][19])
+        return int(read_stat(f"/proc/{pid}")[1][19])
     except OSError:
-        ticks = 0
-    return Session(boot_id(), process.session, ticks)
+        return 0
 
 
 def send(processes: list[Process], number: signal.Signals, grace_s: float) -> list[Process]:
@@ -343,7 +348,7 @@ def send(processes: list[Process], number: signal.Signals, grace_s: float) -> li
 
 
 def stop_processes(
-    job: str | None, all_python: bool, known: Collection[Session] = ()
+    job: str | None, all_python: bool, known: Collection[JobSession] = ()
 ) -> list[dict[str, object]]:
     """Stop the processes with TERM, then KILL. Return a description of each."""
     processes = find(job, all_python, known=known)
@@ -368,7 +373,7 @@ def main() -> None:
     parser.add_argument("--all-python", action="store_true")
     parser.add_argument("--job")
     parser.add_argument("--syncs", action="store_true")
-    parser.add_argument("--session", type=Session.of_text, action="append", default=[])
+    parser.add_argument("--session", type=JobSession.of_text, action="append", default=[])
     args = parser.parse_args(sys.argv[1:])
     if args.action == "end":
         answers = stop_processes(args.job, args.all_python, args.session)

@@ -108,9 +108,12 @@ class Checkpoints:
             restore(self._state(found_besides), saved[-1])
             found = int(self.images_per_step)
             if found != wanted:
+                each, left = divmod(found, hvd.size())
+                same = f"a number of ranks that divides {found}" if left else f"-b {each}"
                 raise Problem(
                     f"{saved[-1].prefix} is of a training with {found} images a step, and this one"
-                    f" has {wanted}: pass --clear_log, or another --log_dir"
+                    f" has {wanted}: take {same} to continue it, another --log_dir to keep it, or"
+                    " --clear_log to delete it"
                 )
         return saved[-1] if saved else None
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,9 @@ from clusterctl.jobs.processes import (
     list_processes,
     parse_processes,
 )
-from clusterctl.node.jobs.processes import Process, Session, job_processes
+from clusterctl.node.jobs import processes
+from clusterctl.node.jobs.processes import JobSession, Process, job_processes
+from clusterctl.node.procfs import boot_id, read_stat
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
 
@@ -92,6 +96,7 @@ def test_a_command_is_shown_on_one_line(argv, shown):
     assert process.command == shown
 
 
+HELD = frozenset([("demo-0", "b"), ("demo-0", "a"), ("demo-1", "c")])
 SESSIONS = ["--session=a", "--session=b"]
 
 
@@ -101,11 +106,25 @@ SESSIONS = ["--session=a", "--session=b"]
         (ProcessQuery(), ["list"]),
         (ProcessQuery(all_python=True), ["list", "--all-python"]),
         (ProcessQuery("j", True), ["list", "--all-python", "--job", "j"]),
-        (ProcessQuery("j", sessions=frozenset("ba")), ["list", "--job", "j", *SESSIONS]),
+        (ProcessQuery("j", sessions=HELD), ["list", "--job", "j", *SESSIONS]),
     ],
 )
 def test_arguments(query, arguments):
-    assert query.arguments("list") == arguments
+    assert query.arguments("list", "demo-0") == arguments
+
+
+def test_each_node_of_a_large_job_gets_its_own_sessions():
+    """A torchrun with 8 ranks on each of 128 nodes."""
+    hosts = [f"demo-{index}" for index in range(128)]
+    found = [
+        NodeProcess(host, rank, rank, "rank", "j", 1.0, (), session=f"boot-{host}:{rank}:7")
+        for host in hosts
+        for rank in range(9)
+    ]
+    query = ProcessQuery("j").after(found)
+    for host in hosts:
+        arguments = query.arguments("end", host)
+        assert arguments[3:] == [f"--session=boot-{host}:{rank}:7" for rank in range(9)]
 
 
 JOB, RANK = {b"CLUSTERCTL_JOB": b"j"}, {b"OMPI_COMM_WORLD_RANK": b"0"}
@@ -142,28 +161,28 @@ TRAIN_SH = f"/home/ubuntu/{LAUNCHER_PATH}"
     ],
 )
 def test_which_processes_belong_to_a_job(role, name, argv, environ):
-    processes = [
+    listed = [
         Process(1, 0, "systemd", ["/sbin/init"], {}),
         Process(2, 1, name, argv, environ),
         Process(3, 2, "child", ["child"], {}),
         Process(4, 1, "bash", ["-bash"], {}),
         Process(5, 4, "python3", ["python3", "-c", "the one that asks"], JOB),
     ]
-    found = job_processes({process.pid: process for process in processes}, own=5)
+    found = job_processes({process.pid: process for process in listed}, own=5)
     wanted = [(2, role), (3, "child")] if role else []
     assert [(process.pid, process.role) for process in found] == wanted
 
 
 def test_which_are_of_one_job():
     """The job's daemon on another node has no mark: it is the parent of processes with the mark."""
-    processes = [
+    listed = [
         Process(1, 0, "prted", [], {}),
         Process(2, 1, "python3", [], {**RANK, **JOB}),
         Process(3, 2, "sh", [], {}),
         Process(4, 0, "prted", [], {}),
         Process(5, 4, "python3", [], {**RANK, b"CLUSTERCTL_JOB": b"other"}),
     ]
-    by_pid = {process.pid: process for process in processes}
+    by_pid = {process.pid: process for process in listed}
     assert [process.pid for process in job_processes(by_pid, 9, "j")] == [1, 2, 3]
     assert [process.pid for process in job_processes(by_pid, 9, "j", all_python=True)] == [
         1,
@@ -192,9 +211,11 @@ ORPHAN = one(9, 5, TITLE)
         ([one(5, 5, {**USERS, **JOB}, "sh")], {5, 9}),
         ([one(5, 5, {**USERS, **JOB}, "sh"), one(7, 5, USERS, "nohup")], {5, 7, 9}),
         ([one(5, 5, {**USERS, **JOB}, "sh"), one(7, 5, OTHER)], {5, 9}),
-        # Its leader has ended, and another process of the job is left.
-        ([one(7, 5, {**USERS, **JOB})], {7, 9}),
         ([one(5, 5, {}, "prted"), one(7, 5, {**USERS, **JOB}, ppid=5)], {5, 7, 9}),
+        # Its leader has ended: that may have been the user's shell, and the other a server of the
+        # user's which has overwritten its environment.
+        ([one(7, 5, {**USERS, **JOB})], {7}),
+        ([one(7, 5, {**USERS, **JOB}), one(8, 5, {}, ppid=7)], {7, 8}),
         # Sessions of the user, in which the variable was set by hand.
         ([one(5, 5, USERS, "bash"), one(7, 5, {**USERS, **JOB})], {7}),
         ([one(6, 5, USERS, "vim"), one(7, 5, {**USERS, **JOB})], {7}),
@@ -207,8 +228,8 @@ ORPHAN = one(9, 5, TITLE)
     ],
 )
 def test_what_has_written_over_its_environment_is_found_by_its_session(others, found):
-    processes = {process.pid: process for process in [*others, ORPHAN]}
-    assert {process.pid for process in job_processes(processes, 99, "j")} == found
+    listed = {process.pid: process for process in [*others, ORPHAN]}
+    assert {process.pid for process in job_processes(listed, 99, "j")} == found
 
 
 def test_a_session_that_was_seen_before_is_the_jobs():
@@ -219,13 +240,37 @@ def test_a_session_that_was_seen_before_is_the_jobs():
 
 def test_the_number_of_a_session_that_a_shell_of_the_user_has_got():
     """Process IDs come again. A leader that started at another time leads another session."""
-    seen = Session("boot", 5, 1234)
-    assert Session.of_text(str(seen)) == seen
-    assert seen.is_still(None)
-    assert seen.is_still(Process(5, 1, "sh", [], {}, started_ticks=1234))
-    assert not seen.is_still(Process(5, 1, "bash", [], {}, started_ticks=5678))
-    # Where its leader had ended already, a leader of that number is a new one.
-    assert not Session("boot", 5, 0).is_still(Process(5, 1, "bash", [], {}, started_ticks=1234))
+    seen = JobSession("boot", 5, 1234)
+    assert JobSession.of_text(str(seen)) == seen
+    assert seen.is_still(0)
+    assert seen.is_still(1234)
+    assert not seen.is_still(5678)
+    # Where its leader was gone already, a leader of that number is a new one.
+    assert not JobSession("boot", 5, 0).is_still(1234)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "boot", "found"),
+    [
+        (5, boot_id(), {7, 9}),
+        (5, "another boot", {7}),
+        (6, boot_id(), {7}),
+        ("", boot_id(), {7}),
+    ],
+)
+def test_the_session_of_a_runner_that_has_ended(tmp_path, monkeypatch, recorded, boot, found):
+    """The job's record on the head node tells that the session was made for the job."""
+    monkeypatch.setattr(processes, "JOBS", tmp_path)
+    monkeypatch.setattr(processes, "lives", lambda pid: pid != 5)
+    (tmp_path / "j").mkdir()
+    (tmp_path / "j" / "pid").write_text(f"{recorded}\n")
+    (tmp_path / "j" / "boot_id").write_text(f"{boot}\n")
+    left = {7: one(7, 5, {**USERS, **JOB}), 9: ORPHAN, 3: one(3, 5, {b"CLUSTERCTL_JOB": b"../j"})}
+    sessions = processes.recorded_sessions(left, None, boot_id())
+    assert {process.pid for process in job_processes(left, 99, "j", sessions=sessions)} == found
+    alive = {5: one(5, 5, USERS, "bash"), **left}
+    monkeypatch.setattr(processes, "lives", lambda pid: True)
+    assert processes.recorded_sessions(alive, "j", boot_id()) == set()
 
 
 @pytest.fixture
@@ -318,9 +363,9 @@ while not os.path.exists("titled"):
 """
 
 
-@pytest.mark.parametrize("has_ended", [False, True])
+@pytest.mark.parametrize("runner_is", ["running", "gone", "a zombie"])
 def test_an_orphan_without_its_environment_ends_with_its_job(
-    node, spawn, job, tmp_path, monkeypatch, has_ended
+    node, spawn, job, tmp_path, monkeypatch, runner_is
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "titled.py").write_text(TITLED)
@@ -329,12 +374,16 @@ def test_an_orphan_without_its_environment_ends_with_its_job(
     [orphan] = [process.pid for process in found if process.pid != runner.pid]
     assert not any(Path(f"/proc/{orphan}/environ").read_bytes())
     query = ProcessQuery(job)
-    if has_ended:  # as after `cancel` has told the runner to end
+    if runner_is != "running":  # as after `cancel` has told the runner to end
         query = query.after(found)
         runner.kill()
-        runner.wait()
+        if runner_is == "gone":
+            runner.wait()
+        else:
+            os.waitid(os.P_PID, runner.pid, os.WEXITED | os.WNOWAIT)
     ended = only(end_processes(node, [HEAD], query))
-    assert {process.pid for process in ended} == {orphan, *([] if has_ended else [runner.pid])}
+    runners = [runner.pid] if runner_is == "running" else []
+    assert {process.pid for process in ended} == {orphan, *runners}
     assert {process.ended for process in ended} == {"terminated"}
     assert only(list_processes(node, [HEAD], query)) == ()
 
@@ -350,6 +399,37 @@ def test_the_users_own_program_in_the_session_of_a_process_with_the_variable(nod
     finally:
         bystander.kill()
         bystander.wait()
+
+
+# A login shell from which the user starts a server that overwrites its environment, and a run.
+LOGIN = """
+env -i sleep 100 >/dev/null & echo $!
+CLUSTERCTL_JOB=$1 sleep 100 >/dev/null & echo $!
+"""
+
+
+def test_the_users_server_lives_after_the_shell_of_a_run_has_ended(node, job):
+    login = subprocess.Popen(
+        ["sh", "-c", LOGIN, "sh", job], stdout=subprocess.PIPE, start_new_session=True
+    )
+    pids = [int(line) for line in login.communicate()[0].split()]
+    try:
+        # The run has its variable as soon as its shell has become `sleep`.
+        await_name(pids, "sleep")
+        ended = only(end_processes(node, [HEAD], ProcessQuery(job)))
+        assert [process.pid for process in ended] == pids[1:]
+    finally:
+        still = [pid for pid in pids if processes.lives(pid)]
+        for pid in still:
+            os.kill(pid, signal.SIGKILL)
+    assert still == pids[:1]
+
+
+def await_name(pids, name):
+    deadline = time.monotonic() + 60
+    while any(read_stat(f"/proc/{pid}")[0] != name for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_ended_by_term_or_by_force(node, spawn, job):
