@@ -65,7 +65,8 @@ def commands_of(page: Path) -> list[str]:
 # The commands of all pages share one cluster. clusters.md ends it, so it comes after the others,
 # then README.md, which launches two. capacity.md only plans, where no cluster is.
 FIRST, LAST = ("capacity.md",), ("clusters.md", "README.md")
-UP, DOWN = "clusterctl up demo --nodes 2 --instance-type p3.2xlarge", "clusterctl down demo --yes"
+UP = "clusterctl up demo --nodes 2 --instance-type p3.2xlarge"
+DOWN = "clusterctl down demo --yes --discard-results"
 
 
 @pytest.fixture(scope="module")
