@@ -99,12 +99,15 @@ def _unsaved(one: Written, folder: ClusterFolder) -> Finding:
         "model": f"a model, {count(one.files, 'file')} of {format_bytes(one.size_bytes)}",
     }.get(one.kind, f"{count(one.files, 'file')} of {format_bytes(one.size_bytes)}")
     by = f"job {one.job_id}" if one.job_id else "a run that was started by hand"
-    config = shlex.quote(str(folder.ssh_config))
-    source = shlex.quote(f"{one.host}:{one.path}")
+    name = folder.path.name
+    save = f"clusterctl fetch {name} {one.job_id} runs/{one.job_id}"
+    if not one.job_id:
+        config, source = shlex.quote(str(folder.ssh_config)), shlex.quote(f"{one.host}:{one.path}")
+        save = f"scp -r -F {config} {source} ."
     return Finding.warning(
         "down.unsaved",
         f"{one.host}: {by} left {what} in {one.path}, not fetched since they changed",
-        f"save them: scp -r -F {config} {source} .",
+        f"save them: {save}",
     )
 
 
@@ -139,7 +142,7 @@ def find_losses(access: Access, within_s: float) -> Losses:
     head = access.head
 
     def ask_head() -> tuple[dict[str, Any], tuple[str, ...]]:
-        said = _ask(access, head, within_s, "jobs")
+        said = ask_written(access, head, within_s, "jobs")
         running = list_processes(access.connections, (head,), ProcessQuery())
         by_job = {one["id"] for one in said["jobs"]}
         of_none = [one for one in all_of(running) if one.job_id not in by_job]
@@ -159,7 +162,14 @@ def find_losses(access: Access, within_s: float) -> Losses:
     def ask_other(target: Target) -> list[dict[str, Any]]:
         left = max(0.1, until - time.monotonic())
         here = {"trees": [tree for tree in trees if target.host in tree["hosts"]]}
-        return _within(target.host, left, lambda: _ask(access, target, left, "look", here)["found"])
+
+        def look() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = ask_written(access, target, left, "look", told=here)[
+                "found"
+            ]
+            return found
+
+        return _within(target.host, left, look)
 
     unknown = {}
     for outcome in fan_out(ask_other, others).outcomes:
@@ -179,17 +189,17 @@ def find_losses(access: Access, within_s: float) -> Losses:
     )
 
 
-def _ask(
+def ask_written(
     access: Access,
     target: Target,
-    timeout_s: float,
-    action: str,
+    timeout_s: float | None,
+    *action: str,
     told: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the object that node/jobs/written.py prints. Raises HostError."""
+    """Return the object that node/jobs/written.py prints for `action`. Raises HostError."""
     said = bytearray()
     result = read_data(
-        *(access.connections, target, f"exec {WRITTEN.command(action)}", said.extend),
+        *(access.connections, target, f"exec {WRITTEN.command(*action)}", said.extend),
         stdin=WRITTEN.stdin(told or b""),
         timeout_s=timeout_s,
     )

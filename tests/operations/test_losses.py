@@ -45,6 +45,21 @@ def test_down_refuses_while_something_would_be_lost(quiet, tmp_path, monkeypatch
     folder = f"/home/ubuntu/.clusterctl/code/{job}"
     for host in ("pair-0", "pair-1"):
         assert f"{host}: job {job} left 2 files of 1.0 MiB in {folder}, not fetched" in err, err
+    assert f"save them: clusterctl fetch pair {job} runs/{job}" in err
+    # What fetch has brought is not lost, until it changes.
+    for _ in range(2):
+        status, out, err = quiet.ctl("fetch", str(tmp_path / "home"), job)
+        assert (status, "(4 files, 2.0 MiB that it wrote)" in out) == (0, True), (out, err)
+    home = tmp_path / "home"
+    assert (home / "epochs" / "0.h5").stat().st_size == 1 << 20
+    assert (home / "pair-1" / "epochs" / "1.h5").stat().st_size == 1 << 20
+    assert (home / "pair-1" / "table.csv").read_text() == "written over"
+    assert not (home / "unchanged.csv").exists(), "it was shipped from here"
+    assert (home / "record.json").exists()
+    assert losses(quiet) == Losses()
+    quiet.on(1, f"echo more >> {folder}/table.csv")
+    [changed] = losses(quiet).written
+    assert (changed.host, changed.path) == ("pair-1", folder)
     status, _, err = quiet.ctl("down")
     assert (status, "nobody can answer this question: Terminate the 2 nodes" in err) == (2, True)
     assert len(quiet.jobs()) == 1, "nothing was removed"
@@ -73,3 +88,33 @@ def test_checkpoints_count_whoever_started_the_training(quiet):
 def test_a_head_node_that_does_not_answer_is_asked_for_no_longer_than_the_limit(quiet):
     with quiet.fault(0, "freeze", "thaw"):
         assert losses(quiet, 1.0) == Losses(unknown={"pair-0": "no answer within 1.0 s"})
+
+
+def test_fetch_brings_the_folder_that_output_names_and_the_checkpoints(quiet, tmp_path):
+    """A name that the record has itself does not take its place."""
+    writes = "import os; os.makedirs(os.path.expanduser('~/out/a'), exist_ok=True); "
+    writes += "open(os.path.expanduser('~/out/a/log'), 'w').write('mine')"
+    quiet.on(0, f'echo "{writes}" > writes.py')
+    run = ("train", "1", "--script", "~/writes.py", "--output", "~/out")
+    assert quiet.ctl(*run)[0] == 0
+    [job] = [one["id"] for one in quiet.jobs()]
+    [found] = losses(quiet).written
+    assert (found.job_id, found.path, found.files) == (job, "/home/ubuntu/out", 1)
+    status, out, err = quiet.ctl("fetch", str(tmp_path / "run"))
+    assert status == 0, err
+    assert (tmp_path / "run" / "out" / "a" / "log").read_text() == "mine"
+    assert losses(quiet) == Losses()
+    folder = "examples/horovod/tensorflow/imagenet_resnet"
+    record = (
+        '{"argv": ["mpirun"], "log_dir": "imagenet_resnet",'
+        ' "workdir": "/home/ubuntu/examples/horovod/tensorflow"}'
+    )
+    quiet.on(0, f"echo '{record}' > .clusterctl/jobs/{job}/job.json")
+    quiet.on(0, f"mkdir -p {folder} && cd {folder} && echo 1 > model.ckpt-40.index")
+    assert [one.kind for one in losses(quiet).written] == ["checkpoints"]
+    assert quiet.ctl("fetch", job, str(tmp_path / "run"))[0] == 0
+    assert (tmp_path / "run" / "imagenet_resnet" / "model.ckpt-40.index").read_text() == "1\n"
+    assert losses(quiet) == Losses()
+    quiet.on(0, f"rm -r {folder} out")
+    status, _, err = quiet.ctl("copy", "--from", "0", "~/out", ".")
+    assert (status, "clusterctl fetch pair" in err) == (2, True), err
