@@ -181,7 +181,7 @@ def launched_pair(lab):
     status, _, err = cluster.ctl("up", "--nodes", "2", "--instance-type", "p3.2xlarge")
     assert status == 0, err
     yield cluster, cluster.on(0, "ls -A").splitlines()
-    cluster.ctl("down", "--yes")
+    cluster.ctl("down", "--yes", "--discard-results")
 
 
 # Removes all files that tests have left, of which some cannot be read, and the kernel's messages.

@@ -38,6 +38,7 @@ INSTEAD = {
     "clusterctl train demo 32 --detach --watchdog 5m --watchdog-cancel": "clusterctl train demo 2 "
     "--synthetic --dry-run --watchdog 5m --watchdog-cancel",
     "clusterctl train demo 32": "clusterctl train demo 32 --synthetic --dry-run",  # 32 GPUs
+    "clusterctl fetch demo": "clusterctl fetch --help",  # tests/operations/test_losses.py fetches
     # tests/operations runs all these trainings; here, any job is enough.
     "clusterctl train demo 2 --synthetic -- --model resnet18 --num_batches 3": JOB.format(""),
     "clusterctl train demo 2 --synthetic --detach -- --model resnet18 --num_batches 3": JOB.format(
@@ -65,7 +66,8 @@ def commands_of(page: Path) -> list[str]:
 # The commands of all pages share one cluster. clusters.md ends it, so it comes after the others,
 # then README.md, which launches two. capacity.md only plans, where no cluster is.
 FIRST, LAST = ("capacity.md",), ("clusters.md", "README.md")
-UP, DOWN = "clusterctl up demo --nodes 2 --instance-type p3.2xlarge", "clusterctl down demo --yes"
+UP = "clusterctl up demo --nodes 2 --instance-type p3.2xlarge"
+DOWN = "clusterctl down demo --yes --discard-results"
 
 
 @pytest.fixture(scope="module")

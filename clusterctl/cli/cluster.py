@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from clusterctl.ec2.launch.plan import LaunchPlan
     from clusterctl.ec2.money.costs import RunningCost
     from clusterctl.operations.launcher import Launcher
+    from clusterctl.operations.losses import Losses
     from clusterctl.operations.up import UpReport
 
 
@@ -181,8 +181,9 @@ def launcher_of(
 def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
     """Return a function that prints what a plan's cluster will cost, and asks for consent.
 
-    It does not ask with `yes` or without a terminal, and does nothing in the lab, which costs
-    nothing. Answering no raises click.Abort.
+    It does not ask with `yes` or in a script, and does nothing in the lab, which costs nothing.
+    Answering no raises click.Abort. It raises UsageError on a terminal that would not show the
+    question.
     """
 
     def agree(plan: LaunchPlan) -> None:
@@ -192,11 +193,12 @@ def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
             return
         cost = running_cost(app.clients, plan, price_cache(app.settings.home))
         output.note(f"price of {plan.spec.name}: {_running_words(cost)}")
-        if yes or not output.can_ask():
+        question = "Launch?" if plan.missing else "Start?"
+        if not output.will_ask(question, yes):
             return
         # The plan's remarks, as with --dry-run: what the image lacks, when the budget ends it.
         output.findings([found for found in plan.findings if found.severity is Severity.INFO])
-        click.confirm("Launch?" if plan.missing else "Start?", abort=True, err=True)
+        output.confirm(question, yes)
 
     return agree
 
@@ -661,31 +663,74 @@ def _check_nodes(app: AppContext, cluster: Cluster) -> None:
         output.confirm(f"Stop the nodes of {name}?", False)
 
 
+def _check_removal(app: AppContext, name: str, found: Sequence[Instance], yes: bool) -> None:
+    """Show what would be lost with these instances, and ask whether to terminate them.
+
+    With `yes` it does not ask. Raises ResultsAtRisk if something would be lost then, UsageError if
+    it cannot ask, click.Abort.
+    """
+    from clusterctl.operations.losses import ResultsAtRisk
+
+    if not found:
+        return
+    question = f"Terminate the {count(len(found), 'node')} of {name}?"
+    output.will_ask(question, yes, scripts=False)
+    at_risk = _losses(app, name, found).findings(app.folder(name))
+    if yes and at_risk:
+        raise ResultsAtRisk(
+            f"nothing was removed: what is named above goes with the nodes of {name}",
+            f"save it first, or lose it: clusterctl down {name} --yes --discard-results",
+            at_risk,
+        )
+    output.findings(at_risk)
+    output.confirm(question, yes, scripts=False)
+
+
+def _losses(app: AppContext, name: str, found: Sequence[Instance]) -> Losses:
+    """Return what would be lost with these instances. Raises AwsError."""
+    from clusterctl.ec2.instances import as_cluster
+    from clusterctl.operations.losses import Losses, find_losses, known_without_asking
+
+    cluster = as_cluster(app.ec2, name, found)
+    known = known_without_asking(cluster, app.folder(name))
+    if known or not cluster:
+        return known or Losses()
+    try:
+        with app.access(cluster) as access:
+            return find_losses(access, app.timeouts.at_risk_s)
+    except ClusterctlError as error:  # the key is not on this machine
+        return Losses(unknown={cluster.head.name: error.message})
+
+
 @click.command(cls=ClusterCommand, explicit=True)
 @click.argument("name")
 @yes_option
+@click.option(
+    "--discard-results",
+    is_flag=True,
+    help="With --yes: even if a job runs, results were not fetched, or the head is silent.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")
 @account_options
-def down(app: AppContext, name: str, yes: bool, as_json: bool) -> None:
+def down(app: AppContext, name: str, yes: bool, discard_results: bool, as_json: bool) -> None:
     """Remove cluster NAME: instances, address, groups, key pair, local folder.
 
     Everything is found by its tag, so it works without the local folder and after an
-    interrupted `up`. Asks first on a terminal.
+    interrupted `up`. It shows what would be lost: jobs that run, and checkpoints, models and other
+    files that were not fetched since they changed. Then it asks; a script has to give --yes.
 
     \b
     clusterctl down demo
     clusterctl down demo --yes
+    clusterctl down demo --yes --discard-results
     """
     from clusterctl.cli.node_progress import LineProgress
     from clusterctl.operations.down import down as remove
     from clusterctl.operations.down import find_nodes
 
     folder = app.folder(name)
-    if not yes and sys.stdin.isatty():
-        found = find_nodes(app.clients, name, folder)
-        if found:
-            nodes = count(len(found), "node")
-            output.confirm(f"Terminate the {nodes} of {name}?", yes)
+    if not (yes and discard_results):
+        _check_removal(app, name, find_nodes(app.clients, name, folder), yes)
     try:
         removed = remove(app.clients, name, folder, LineProgress(), app.timeouts)
     except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,16 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import JobId
+from clusterctl.cli.params import JobId, yes_option
 from clusterctl.cli.train import follow_to_end, tell_end
+from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.units import count, format_duration
+from clusterctl.domain.units import count, format_bytes, format_duration
 
 if TYPE_CHECKING:
     from clusterctl.jobs.detached import JobRecord
+
+ASK_FROM_BYTES = 10_000_000_000
 
 
 @click.command(cls=ClusterCommand)
@@ -138,24 +142,54 @@ def wait(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int:
 
 @click.command(cls=ClusterCommand)
 @click.argument("name")
-@click.argument("job_id", type=JobId(), metavar="JOB")
-@click.argument("place", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("words", nargs=-1, type=JobId(), metavar="[JOB] [DIR]")
+@yes_option
 @account_options
-def fetch(app: AppContext, name: str, job_id: str, place: Path) -> int:
-    """Bring what is kept of JOB of cluster NAME into the folder DIR here.
+def fetch(app: AppContext, name: str, words: tuple[str, ...], yes: bool) -> int:
+    """Bring JOB of cluster NAME, or the latest, into the folder DIR here, or into one of its name.
 
     \b
+    clusterctl fetch demo
+    clusterctl fetch demo runs/first
     clusterctl fetch demo 20261120-154501-3f2a runs/first
 
-    record.json, its log and those of its ranks (log-0), the trainer's metrics.jsonl, traced steps,
-    and what a watchdog saw (diagnosis.gz). It may be done again, while the job runs, too: a file in
-    DIR is the old or the new one, whole, and record.json is the last of them.
+    Its checkpoints, its model, and what it wrote into its working folder or the folder of `train
+    --output`; files of other nodes come into DIR/NODE. Also record.json, its log and those of its
+    ranks (log-0), the trainer's metrics.jsonl, traced steps, and what a watchdog saw
+    (diagnosis.gz). It may be done again, while the job runs, too: only what is missing or has
+    changed is copied. It asks before it copies more than 10 GB.
     """
-    from clusterctl.jobs.plan import check_job_id
-    from clusterctl.operations.logs import fetch as fetch_job
+    from clusterctl.cli.copy.options import CopyOptions
+    from clusterctl.cli.copy.view import showing
+    from clusterctl.operations.fetch import fetch_all
+    from clusterctl.operations.logs import find
+
+    job_id, place = job_and_folder(words)
+
+    def agree(size: int) -> None:
+        if size > ASK_FROM_BYTES:
+            output.confirm(f"Fetch {format_bytes(size)}?", yes, scripts=False)
 
     with app.open(name) as access:
-        fetch_job(access, check_job_id(job_id), place)
+        job = find(access, job_id)
+        place = place or Path(job.job_id)
+        with showing(CopyOptions()) as shown:
+            brought = fetch_all(access, job, place, shown.watch, agree)
     names = fold_hosts(sorted(path.name for path in place.iterdir()))
-    output.line(f"job {job_id} is in {place}: {names}")
+    written = f"{count(brought.files, 'file')}, {format_bytes(brought.size_bytes)}"
+    of_it = f" ({written} that it wrote)" if brought.files else ""
+    output.line(f"job {job.job_id} is in {place}{of_it}: {names}")
     return 0
+
+
+def job_and_folder(words: Sequence[str]) -> tuple[str | None, Path | None]:
+    """Return the job id and the folder among the words, in any order. Raises UsageError."""
+    from clusterctl.jobs.plan import JOB_ID
+
+    ids = [word for word in words if JOB_ID.fullmatch(word)]
+    folders = [word for word in words if not JOB_ID.fullmatch(word)]
+    if len(ids) > 1 or len(folders) > 1:
+        raise UsageError(
+            f"one job and one folder, not {' '.join(words)}", "clusterctl fetch NAME JOB DIR"
+        )
+    return (ids[0] if ids else None), (Path(folders[0]) if folders else None)

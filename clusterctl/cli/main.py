@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "jobs": ("clusterctl.cli.jobs", "jobs", "List the jobs: state, cost, last step."),
     "logs": ("clusterctl.cli.jobs", "logs", "Show or follow the log of a job."),
     "wait": ("clusterctl.cli.jobs", "wait", "Wait for a job's end."),
-    "fetch": ("clusterctl.cli.jobs", "fetch", "Bring a job's record and logs here."),
+    "fetch": ("clusterctl.cli.jobs", "fetch", "Bring a job's model, files and logs here."),
     "diagnose": ("clusterctl.cli.diagnose", "diagnose", "Why a job is stuck, or that it is not."),
     "watch": ("clusterctl.cli.watch", "watch", "Watch nodes, ranks and the job, live."),
     "results": ("clusterctl.cli.results", "results", "What training came to; compare, draw."),
@@ -71,6 +71,8 @@ GC_THRESHOLD = 200_000
 
 class LazyGroup(Group):
     """A group that imports a command's module only when that command is called."""
+
+    elsewhere = {"get": "fetch", "download": "fetch", "scp": "fetch"}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

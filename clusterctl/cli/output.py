@@ -287,20 +287,32 @@ def can_ask() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
-def confirm(question: str, yes: bool) -> None:
-    """Ask before something is removed, but not with `yes` (--yes) nor in a script.
+def confirm(question: str, yes: bool, scripts: bool = True) -> None:
+    """Ask before something is removed or costs money, but not with `yes` (--yes).
 
-    Answering no raises click.Abort. Raises UsageError if stdin is a terminal and stderr is not:
-    nobody would see the question.
+    Without a terminal as stdin it does not ask; with `scripts` false that needs --yes. Answering no
+    raises click.Abort. Raises UsageError if the question cannot be asked.
     """
-    if yes or not sys.stdin.isatty():
-        return
+    if will_ask(question, yes, scripts):
+        click.confirm(question, abort=True, err=True)
+
+
+def will_ask(question: str, yes: bool, scripts: bool = True) -> bool:
+    """Return whether `confirm` will ask. Raises UsageError if the question cannot be asked: nobody
+    would see it, or, with `scripts` false, nobody could answer it."""
+    if yes or (scripts and not sys.stdin.isatty()):
+        return False
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"nothing was done: nobody can answer this question: {question}",
+            "in a script, give --yes",
+        )
     if not can_ask():
         raise UsageError(
             f"nothing was done: this question cannot be seen: {question}",
             "leave stderr on the terminal, or give --yes",
         )
-    click.confirm(question, abort=True, err=True)
+    return True
 
 
 def has_status_line() -> bool:

@@ -54,7 +54,12 @@ recipe_option = click.option(
 
 
 class Group(click.Group):
-    """A group that suggests the command that was meant, as click does from version 8.4 on."""
+    """A group that suggests the command that was meant, as click does from version 8.4 on.
+
+    `elsewhere` has the names by which other programs call a command.
+    """
+
+    elsewhere: Mapping[str, str] = {}
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -65,6 +70,7 @@ class Group(click.Group):
             import difflib
 
             close = difflib.get_close_matches(word, known, n=1)
+            close = [self.elsewhere[word]] if word in self.elsewhere else close
             meant = f" (Did you mean {close[0]!r}?)" if close else ""
             ctx.fail(f"No such command {word!r}.{meant}")
         return super().resolve_command(ctx, args)

@@ -324,6 +324,12 @@ class TrainCommand(ClusterCommand):
     help="Diagnose the job on the head node when it has made no step for so long, such as 5m.",
 )
 @click.option("--watchdog-cancel", is_flag=True, help="Then end the job.")
+@click.option(
+    "--output",
+    "output_folder",
+    metavar="FOLDER",
+    help="A folder of the nodes that the program writes into; `fetch` brings it here.",
+)
 @click.option("-d", "--detach", is_flag=True, help="Return once the job runs, or is queued.")
 @click.option("--queue", is_flag=True, help="After the jobs that are there, one after another.")
 @click.option(
@@ -375,6 +381,7 @@ def train(
     stall_shutdown_s: float | None,
     watchdog_s: float | None,
     watchdog_cancel: bool,
+    output_folder: str | None,
     detach: bool,
     queue: bool,
     retries: int,
@@ -475,6 +482,7 @@ def train(
         source_dir=job.source_dir if job else None,
         environment=environment.rstrip("/") if environment else environment,
         recipe=recipe,
+        output=output_folder,
         knobs=Knobs(
             fusion_threshold,
             cycle_time_s,

@@ -41,6 +41,7 @@ from clusterctl.node.relay.messages import (
     Stop,
 )
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.reverse_tunnels import HERE, ForwardTunnel
 from clusterctl.transport.target import Target
 
 # Seconds between turns if no event comes, between calls of `watch`, and between pings.
@@ -58,6 +59,8 @@ Planner = Callable[[SourceSummary, Sequence[str]], CopyPlan]
 class Transfer:
     """One copy. `source` is the node that has the source files; None means this machine.
 
+    `to_here`: it is a copy from a node to this machine, the only one of `targets`.
+
     `slowest_link` returns the rate of the slowest link in bytes per second, for the progress; it is
     called only after planning. `predict` takes a plan, a number of files and a number of bytes,
     and returns the plan with the time that these will take. `watch` is called with each progress.
@@ -68,6 +71,7 @@ class Transfer:
     request: CopyRequest
     plan: Planner
     source: Target | None = None
+    to_here: bool = False
     slowest_link: Callable[[], float | None] = lambda: None
     predict: Callable[[CopyPlan, int, int], CopyPlan] | None = None
     max_logins: int = 64
@@ -102,6 +106,7 @@ class _Run:
         self._relays: dict[str, RelaySession] = {}
         self._targets = {target.host: target for target in transfer.targets}
         self._routes: Routes | None = None
+        self._tunnel: ForwardTunnel | None = None
         self._began = time.monotonic()
         self._watched_at = self._pinged_at = 0.0
         self._common = common_config(transfer.request)
@@ -148,6 +153,12 @@ class _Run:
             self._start_on(SOURCE, transfer.source, config)
         for target in transfer.targets:
             config = target_config(transfer.request)
+            if transfer.to_here:
+                config = {**self._common, **config, "node": target.host, "bind": HERE}
+                self._relays[target.host] = LocalRelay(
+                    target.host, self._inbox, self._program, config
+                )
+                continue
             self._start_on(target.host, target, config)
 
     def _start_on(self, name: str, target: Target, config: Mapping[str, Any]) -> None:
@@ -238,6 +249,8 @@ class _Run:
 
     def _obey(self, node: str, order: Order) -> None:
         relay = self._relays[node]
+        if self._transfer.to_here and isinstance(order, PullFrom) and order.name:
+            order = order._replace(address=HERE, port=self._tunnel_to(order).port)
         if not self._routes or not isinstance(order, PullFrom):
             relay.give(order)
         elif order.name == SOURCE:
@@ -246,6 +259,15 @@ class _Run:
         else:
             self._routes.forget(node)
             relay.give(order)
+
+    def _tunnel_to(self, order: PullFrom) -> ForwardTunnel:
+        """Return the tunnel from this machine to the source's relay; open it the first time."""
+        if self._tunnel is None:
+            source = self._transfer.source
+            assert source, "a copy to this machine is from a node"
+            where = (order.address, order.port)
+            self._tunnel = ForwardTunnel(self._transfer.connections, source, *where)
+        return self._tunnel
 
     def _watch(self, always: bool = False) -> None:
         now = time.monotonic()
@@ -281,3 +303,5 @@ class _Run:
             relay.end()
         if self._routes:
             self._routes.close()
+        if self._tunnel:
+            self._tunnel.close()

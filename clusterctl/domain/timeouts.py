@@ -73,4 +73,5 @@ class Timeouts:
     least_left_s: float = 900.0
 
     # The user
+    at_risk_s: float = 10.0  # until `down` knows, or cannot say, what would be lost
     completion_s: float = 3.0  # until shell completion proposes nothing: the user waits at each Tab

@@ -31,6 +31,7 @@ from clusterctl.jobs.plan import (
     TORCH_RANK_PATH,
     is_on_nodes,
 )
+from clusterctl.node.jobs.jobs import SHIPPED
 from clusterctl.node.packer import program_of
 from clusterctl.node.scripts.contract import CONTRACT, FOLDERS
 from clusterctl.transport.connections import Connections
@@ -345,7 +346,8 @@ def ship_code(
         links = _channel_links(place, contract["channels"])
 
     def one(target: Target) -> CommandResult:
-        script = f"cd && umask 077 && mkdir -p {place} && tar -xzf - -C {place}{links}"
+        unpack = f"mkdir -p {place} && tar -xzf - -C {place} && touch {place}/{SHIPPED}"
+        script = f"cd && umask 077 && {unpack}{links}"
         command = shlex.join(["sh", "-c", script])
         result = connections.run(target, command, stdin=archive, timeout_s=CODE_TIMEOUT_S)
         if not result.ok:

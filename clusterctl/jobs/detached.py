@@ -252,6 +252,7 @@ def job_files(plan: JobPlan, record: Mapping[str, Any] = MappingProxyType({})) -
         "tag_end": plan.tag_end,
         "torchrun": plan.torchrun,
         "destination": plan.destination,
+        "output": plan.output,
         "recipe": plan.recipe.as_data() if plan.recipe else None,
         **record,
     }

@@ -120,7 +120,8 @@ class JobRequest:
     hyperparameters as its arguments (jobs/script_mode.py). `trace_steps`: START:STOP, for the
     trainer. `source_dir`: a folder that contains the program's, shipped in its place.
     `environment`: the path of a virtual environment on all nodes, `~/mine` or `/opt/mine`.
-    `recipe`: a name of recipe.RECIPES; None for the trainer's default.
+    `recipe`: a name of recipe.RECIPES; None for the trainer's default. `output`: a folder of the
+    nodes that the program writes into, relative to its working folder.
     """
 
     ranks: int
@@ -143,6 +144,7 @@ class JobRequest:
     source_dir: str | None = None
     environment: str | None = None
     recipe: str | None = None
+    output: str | None = None
 
 
 SERVE = "serve"  # the preset of a job that serves a model
@@ -188,7 +190,8 @@ class JobPlan:
     mpirun.tag_end; empty if ranks have no logs of their own. `torchrun`: mpirun starts one process
     on each node. `port`: the first of three for the job's processes; 0 for a job without ranks.
     `per_host`, `environment`: see JobRequest. `contract` is what the nodes of a script-mode program
-    receive (node/scripts/contract.py). `recipe` is the trainer's.
+    receive (node/scripts/contract.py). `recipe` is the trainer's. `output` is the absolute path of
+    the folder that the program writes into; empty if none was named.
     """
 
     job_id: str
@@ -216,6 +219,7 @@ class JobPlan:
     port: int = 0
     contract: Mapping[str, Any] | None = None
     recipe: JobRecipe | None = None
+    output: str = ""
 
     @property
     def line(self) -> str:
@@ -309,8 +313,10 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         arguments=request.mpi_arguments,
         network=shared_network([entry.host for entry in hosts.entries], facts),
     )
+    output = _in_home(request.output or "", facts.home, code or f"{facts.home}/{EXAMPLES_FOLDER}")
     return JobPlan(
         job_id=job_id,
+        output=posixpath.normpath(output) if request.output else "",
         ranks=request.ranks,
         preset=preset.name,
         synthetic=request.synthetic,

@@ -34,6 +34,7 @@ from clusterctl.operations.hosts_access import HostsAccess
 from clusterctl.operations.s3sync import Send, copy_by_job, sync_of
 from clusterctl.operations.verify import Depth, errors_of, verify
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.reverse_tunnels import HERE
 from clusterctl.transport.target import Target
 
 # Only for type checking: at run time `access` needs clusterctl.ec2, which is not installed on head
@@ -126,6 +127,21 @@ def copy_to_hosts(
     return copy.run(watch, max_workers, timeout_s)
 
 
+def copy_here(
+    access: Access, source: Target, request: CopyRequest, *, watch: Watch
+) -> TransferReport:
+    """Copy SRC on a node to DST, an absolute path of this machine, through the SSH connection.
+
+    Raise UsageError if nothing can be copied.
+    """
+    here = Target("this machine", HERE, "")
+    facts = (NodeFacts(here.host),)
+    copy = _Copy(
+        access.connections, (here,), request, source, lambda: facts, "", None, to_here=True
+    )
+    return copy.run(watch, 1, None)
+
+
 def _chosen(by_index: dict[int, Target], index: int | None) -> Target | None:
     if index is None:
         return None
@@ -186,11 +202,12 @@ class _Copy:
         facts: Callable[[], tuple[NodeFacts, ...]],
         source_zone: str,
         urls: UrlAccess | None,
+        to_here: bool = False,
     ) -> None:
         if not targets:
             raise UsageError("there is no node to copy to")
         self._connections, self._targets = connections, tuple(targets)
-        self._request, self._source = request, source
+        self._request, self._source, self._to_here = request, source, to_here
         # Cached, so that all plans of one copy use the same rates.
         self._facts = functools.lru_cache(maxsize=None)(facts)
         self._source_zone, self._urls = source_zone, urls
@@ -209,6 +226,7 @@ class _Copy:
             plan=self._plan,
             predict=self._predict,
             source=self._source,
+            to_here=self._to_here,
             slowest_link=self._slowest_link,
             max_logins=max_workers,
             timeout_s=timeout_s,
@@ -316,6 +334,7 @@ class _Copy:
                 request=replace(request, verify=False, checksum=True, dry_run=True),
                 plan=self._plan,
                 source=self._source,
+                to_here=self._to_here,
                 timeout_s=timeout_s,
                 watch=seen.checking,
             ).run()

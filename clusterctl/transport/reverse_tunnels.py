@@ -1,4 +1,4 @@
-"""Reverse tunnels: ports of hosts that lead to a port of this machine, as `ssh -R` makes them."""
+"""Tunnels through SSH connections, as `ssh -R` and `ssh -L` make them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import paramiko
 
-from clusterctl.domain.errors import HostUnreachable
+from clusterctl.domain.errors import ClusterctlError, HostUnreachable
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
@@ -81,6 +81,44 @@ class ReverseTunnels:
         back = threading.Thread(target=_pump, args=(channel, here), daemon=True)
         back.start()
         _pump(here, channel)
+        back.join()
+        here.close()
+        _close(channel)
+
+
+class ForwardTunnel:
+    """A port of this machine's loopback interface that leads to an address which a host reaches.
+
+    Connections that are open when it is closed go on.
+    """
+
+    def __init__(self, connections: Connections, target: Target, address: str, port: int) -> None:
+        self._connections, self._target, self._goal = connections, target, (address, port)
+        self._listening = socket.create_server((HERE, 0))
+        self.port: int = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Accept no further connections."""
+        self._listening.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                here, _ = self._listening.accept()
+                threading.Thread(target=self._carry, args=(here,), daemon=True).start()
+
+    def _carry(self, here: socket.socket) -> None:
+        try:
+            transport = self._connections.session(self._target).client.get_transport()
+            channel = transport.open_tunnel(*self._goal, DIAL_S)  # type: ignore[union-attr]
+        except (ClusterctlError, OSError, EOFError, AttributeError, paramiko.SSHException):
+            here.close()
+            return
+        here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        back = threading.Thread(target=_pump, args=(here, channel), daemon=True)
+        back.start()
+        _pump(channel, here)
         back.join()
         here.close()
         _close(channel)

@@ -222,7 +222,7 @@ def bench_up_of(home: Path, nodes: int) -> None:
     print(f"  its AWS calls: {calls_of(home, *up_argv(nodes)[1:])}")
     status_s = timed(lambda: quiet("clusterctl", "status", "bench"))
     print(f"  clusterctl status: {status_s:.2f} s, AWS calls: {calls_of(home, 'status', 'bench')}")
-    quiet("clusterctl", "down", "bench", "--yes")
+    quiet("clusterctl", "down", "bench", "--yes", "--discard-results")
 
 
 def compare_boots(nodes: int, rounds: int, slow_s: int = 0) -> None:
@@ -264,7 +264,7 @@ def up_argv(nodes: int) -> list[str]:
 def up_and_down(nodes: int) -> None:
     """Launch the cluster; it is removed after the clock has stopped."""
     quiet(*up_argv(nodes))
-    after.append(lambda: quiet("clusterctl", "down", "bench", "--yes"))
+    after.append(lambda: quiet("clusterctl", "down", "bench", "--yes", "--discard-results"))
 
 
 def with_cpu(work: Callable[[], object]) -> tuple[float, float]:

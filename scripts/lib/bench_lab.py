@@ -42,7 +42,7 @@ def cluster(nodes: int) -> Iterator[str]:
         yield "bench"
     finally:
         with undisturbed():
-            quiet("clusterctl", "down", "bench", "--yes")
+            quiet("clusterctl", "down", "bench", "--yes", "--discard-results")
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def clusterctl(lab, monkeypatch, capsys):
     monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
     line = CommandLine(lab.home, capsys, ["--lab"])
     yield line
-    line("down", NAME, "--yes")
+    line("down", NAME, "--yes", "--discard-results")
 
 
 def cut_off(cut: Cut) -> str | None:

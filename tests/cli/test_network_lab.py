@@ -25,7 +25,7 @@ def clusterctl(lab):
         return done
 
     yield run
-    run("down", "private", "--yes")
+    run("down", "private", "--yes", "--discard-results")
     run("network", "down", "training")
 
 
@@ -64,7 +64,7 @@ def test_a_private_cluster_in_a_network_of_its_own(clusterctl, lab, tmp_path):
     assert refused.returncode == 1
     assert "in use by cluster private (3 instances)" in refused.stderr
 
-    ok(clusterctl("down", "private", "--yes"))
+    ok(clusterctl("down", "private", "--yes", "--discard-results"))
     ok(clusterctl("network", "down", "training"))
     assert "nothing to do" in clusterctl("network", "down", "training").stderr
     vpcs = client(lab).describe_vpcs()["Vpcs"]

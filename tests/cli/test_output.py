@@ -182,6 +182,7 @@ def test_a_user_without_a_home():
         ("stauts", "No such command 'stauts'. (Did you mean 'status'?)"),
         ("lab fault frezee x", "No such command 'frezee'. (Did you mean 'freeze'?)"),
         ("network stauts", "No such command 'stauts'. (Did you mean 'status'?)"),
+        ("download demo", "No such command 'download'. (Did you mean 'fetch'?)"),
         ("train demo 1 --syntetic", "Did you mean '--synthetic'?"),
     ],
 )

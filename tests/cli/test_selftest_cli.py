@@ -271,7 +271,7 @@ def in_lab(lab, here, monkeypatch, capsys):
     ec2 = running.client(lab)
     before = everything(ec2)
     yield line
-    line("down", NAME, "--yes")
+    line("down", NAME, "--yes", "--discard-results")
     line.anywhere()("lab fault clear")
     assert everything(ec2) <= before
     assert not (lab.home / NAME).exists()

@@ -158,13 +158,13 @@ def test_hosts(clusterctl, client):
 
 def test_down(clusterctl, client):
     launched(clusterctl)
-    data = clusterctl("down", "demo", "--json").data
+    data = clusterctl("down", "demo", "--yes", "--json").data
     assert (data["nodes"], data["folder"]) == (["demo-0", "demo-1"], True)
     assert (len(data["security_groups"]), data["key_pairs"]) == (1, ["clusterctl-demo"])
     assert find_instances(client, "demo") == ()
     assert find_groups(client, "demo") == ()
     assert not (clusterctl.home / "demo").exists()
-    assert clusterctl("down", "demo").status == 0
+    assert clusterctl("down", "demo", "--yes").status == 0
 
 
 @pytest.mark.parametrize(
@@ -187,12 +187,55 @@ def test_down_asks_on_a_terminal(clusterctl, client, monkeypatch, answer, seen, 
     assert len(find_instances(client, "demo")) == left
 
 
+def test_up_and_down_do_nothing_where_nobody_can_answer(clusterctl, client, monkeypatch):
+    """`up 2>&1 | tee log` shows no question before it could be answered; a script has no answer."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    terminal = io.StringIO("y\n")
+    terminal.isatty = lambda: True
+    with monkeypatch.context() as patched:
+        patched.setattr("sys.stdin", terminal)
+        for command in (("up", *DEMO), ("up", *DEMO, "--json")):
+            ran = clusterctl(*command)
+            assert (ran.status, "cannot be seen: Launch?" in ran.err) == (2, True), ran
+        assert find_instances(client, "demo") == ()
+        launched(clusterctl, "--yes")
+        ran = clusterctl("add", "demo", "1")
+        assert (ran.status, "cannot be seen: Launch?" in ran.err) == (2, True), ran
+    ran = clusterctl("down", "demo")
+    assert (ran.status, "nobody can answer this question: Terminate" in ran.err) == (2, True), ran
+    assert "in a script, give --yes" in ran.err
+    assert len(find_instances(client, "demo")) == 2
+
+
+def test_down_does_not_know_what_a_head_node_has_that_cannot_be_asked(
+    clusterctl, client, monkeypatch
+):
+    """A cluster that was never ready has nothing to lose. Later, this machine must ask it."""
+    launched(clusterctl)
+    [head, _] = find_instances(client, "demo")
+    folder = clusterctl.home / "demo"
+    pin = f"{head.node.private_ip} ssh-ed25519 AAAA {head.node.instance_id}\n"
+    (folder / "known_hosts").write_text(pin)
+    client.stop_instances(InstanceIds=[head.node.instance_id])
+    ran = clusterctl("down", "demo", "--yes")
+    assert ran.status == 1, ran
+    assert "demo-0: not known what is left there: its instance is stopp" in ran.err
+    assert " --yes --discard-results\n" in ran.err
+    (folder / "id_ed25519").unlink()
+    client.start_instances(InstanceIds=[head.node.instance_id])
+    told = clusterctl("down", "demo", "--yes", "--json").data
+    assert "the key of cluster demo is not on this machine" in told["findings"][0]["message"]
+    assert len(find_instances(client, "demo")) == 2
+    assert clusterctl("down", "demo", "--yes", "--discard-results").status == 0
+    assert find_instances(client, "demo") == ()
+
+
 def test_down_in_the_wrong_region_is_no_success(clusterctl, client, moto_url):
     launched(clusterctl)
     elsewhere = CommandLine(
         clusterctl.home, clusterctl._capsys, ["--endpoint-url", moto_url, "--region", "us-west-2"]
     )
-    ran = elsewhere("down", "demo")
+    ran = elsewhere("down", "demo", "--yes")
     assert ran.status == 2
     assert "demo is in us-east-1" in ran.err
     assert len(find_instances(client, "demo")) == 2
@@ -256,7 +299,7 @@ def test_down_names_the_reservation_that_goes_on_costing(clusterctl, client):
     )["CapacityReservation"]["CapacityReservationId"]
     up = ("up", "demo", "--nodes", "1", "--instance-type", "g5.xlarge")
     clusterctl(*up, "--capacity-reservation", one, "--timeout", "0.01")
-    ran = clusterctl("down", "demo")
+    ran = clusterctl("down", "demo", "--yes")
     client.cancel_capacity_reservation(CapacityReservationId=one)
     assert ran.status == 0
     assert f"{one} goes on costing" in ran.err
@@ -297,9 +340,9 @@ def test_a_folder_that_cannot_be_used_is_one_message(clusterctl):
 def test_ctrl_c_during_down(clusterctl, monkeypatch):
     launched(clusterctl)
     monkeypatch.setattr("clusterctl.operations.down.delete_groups", interrupted)
-    ran = clusterctl("down", "demo")
+    ran = clusterctl("down", "demo", "--yes")
     assert ran.status == 130
-    assert f"to go on: clusterctl down {clusterctl.typed} demo\n" in ran.err
+    assert f"to go on: clusterctl down {clusterctl.typed} demo --yes\n" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -365,7 +408,7 @@ def test_what_ec2_refuses_is_one_message(clusterctl, client, monkeypatch, code, 
     assert "hint: " in ran.err
     assert "Traceback" not in ran.err
     assert find_instances(client, "demo") == ()
-    assert clusterctl("down", "demo").status == 0
+    assert clusterctl("down", "demo", "--yes").status == 0
 
 
 def on_a_terminal(home, account, arguments, answer=""):

@@ -456,7 +456,7 @@ def sick(lab):
     cluster.join()
     cluster.put("faulty.py", FAULTY.read_text())
     yield cluster
-    cluster.ctl("down", "--yes")
+    cluster.ctl("down", "--yes", "--discard-results")
 
 
 def record(*row: str) -> None:

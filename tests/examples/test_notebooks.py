@@ -20,7 +20,7 @@ def cluster(lab):
     assert status == 0, err
     with cluster.instance_profile():
         yield cluster
-    cluster.ctl("down", "--yes")
+    cluster.ctl("down", "--yes", "--discard-results")
 
 
 def run(name, cluster, monkeypatch, **instead) -> str:

@@ -29,7 +29,7 @@ def quad(lab):
     shape(cluster, "shape", "all", "--rate", "100mbit")
     yield cluster
     shape(cluster, "unshape", "all")
-    cluster.ctl("down", "--yes")
+    cluster.ctl("down", "--yes", "--discard-results")
 
 
 def shape(cluster, *arguments):

@@ -75,7 +75,7 @@ def cluster(lab):
     up = cluster.ctl("up", NAME, "--nodes", "4", "--instance-type", "p3.2xlarge")
     assert up.returncode == 0, up.stderr
     yield cluster
-    cluster.ctl("down", NAME, "--yes")
+    cluster.ctl("down", NAME, "--yes", "--discard-results")
 
 
 @pytest.fixture

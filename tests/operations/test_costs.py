@@ -284,4 +284,4 @@ def test_a_machine_that_switched_itself_off_and_was_started_again(lab, monkeypat
         assert money(complete=False)
         assert node().spent.usd >= second.usd
     finally:
-        clusterctl("down", name, "--yes")
+        clusterctl("down", name, "--yes", "--discard-results")

@@ -270,4 +270,4 @@ def test_a_destination_on_ebs_beside_local_nvme(lab, pair):
             node = access.cluster.nodes[0]
         assert root_rate(app.ec2, node.instance_id, node.instance_type) == 125 << 20
     finally:
-        stored.ctl("down", "--yes")
+        stored.ctl("down", "--yes", "--discard-results")

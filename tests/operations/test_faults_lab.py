@@ -39,7 +39,7 @@ def clusterctl(lab, monkeypatch, capsys):
     line = CommandLine(lab.home, capsys, ["--lab"])
     yield lambda name, *words: line(name, *words, *(["--yes"] if name in CONFIRMED else []))
     pages.ask(lab, "/_lab/faults", "DELETE")
-    line("down", NAME, "--yes")
+    line("down", NAME, "--yes", "--discard-results")
 
 
 @pytest.fixture

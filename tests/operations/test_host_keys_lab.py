@@ -36,7 +36,7 @@ def clusterctl(lab, monkeypatch, capsys):
 def name(clusterctl):
     name = next(names)
     yield name
-    clusterctl("down", name, "--yes")
+    clusterctl("down", name, "--yes", "--discard-results")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def shared(lab):
     """Return the name of a cluster. `up` repairs it if a test has changed it."""
     cluster = LabCluster(lab, "keys")
     yield cluster.name
-    cluster.ctl("down", "--yes")
+    cluster.ctl("down", "--yes", "--discard-results")
 
 
 @pytest.fixture

@@ -343,7 +343,7 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
         wait_until(lambda: state() in ("stopped", "terminated"), "the end of its time")
         assert state() == "terminated"
     finally:
-        clusterctl("down", name, "--yes")
+        clusterctl("down", name, "--yes", "--discard-results")
 
 
 @pytest.mark.lab
@@ -397,4 +397,4 @@ def test_real_nodes_keep_their_disks_and_their_hours_over_a_stop_and_start(clust
         assert at_power_off() == "terminate"
         assert 0 < before - left_s() < 3600
     finally:
-        clusterctl("down", name, "--yes")
+        clusterctl("down", name, "--yes", "--discard-results")

@@ -28,7 +28,7 @@ def clusterctl(lab, monkeypatch, capsys):
 def name(clusterctl):
     name = next(names)
     yield name
-    clusterctl("down", name, "--yes")
+    clusterctl("down", name, "--yes", "--discard-results")
 
 
 @pytest.fixture(scope="module")

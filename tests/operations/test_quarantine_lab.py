@@ -148,7 +148,7 @@ def test_a_node_in_quarantine_is_told_when_to_end(lab):
             status, _, err = limited.ctl("up", "--nodes", "2", "--max-hours", "6")
         assert (status, "warning: limited-1: in quarantine" in err) == (0, True), err
     finally:
-        limited.ctl("down", "--yes")
+        limited.ctl("down", "--yes", "--discard-results")
 
 
 def test_data_come_from_the_nearest_node_that_is_in_service():

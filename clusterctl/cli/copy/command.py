@@ -16,6 +16,7 @@ from clusterctl.cli.copy.options import CopyOptions, copy_options, request_of, u
 from clusterctl.cli.copy.text import missing_line
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import Index
+from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 
 if TYPE_CHECKING:
@@ -65,6 +66,11 @@ def copy(
     from clusterctl.operations.copy import copy_to_cluster
     from clusterctl.operations.detached_copy import plan_detached_copy
 
+    if from_node is not None and dst.partition("/")[0] in (".", ".."):
+        raise UsageError(
+            f"DST is on the nodes, and {dst!r} looks like a folder of this machine",
+            f"what a job wrote comes here by: clusterctl fetch {name}; a DST is like '~/data'",
+        )
     with showing(options) as shown:
         request = request_of(options, src, dst, from_node)
         with app.open(name) as access:

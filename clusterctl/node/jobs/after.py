@@ -230,7 +230,8 @@ def give_code(folder: Path, nodes: list[dict[str, Any]]) -> None:
         say(f"the job's program could not be packed for new nodes: {error}")
         return
     place = f".clusterctl/code/{folder.name}"
-    unpack = f"mkdir -p {place}.new && tar -xzf - -C {place}.new && mv {place}.new {place}"
+    unpack = f"mkdir -p {place}.new && tar -xzf - -C {place}.new"
+    unpack += f" && touch {place}.new/{jobs.SHIPPED} && mv {place}.new {place}"
     script = f"umask 077; [ -e {place} ] || {{ {unpack}; }}"
     answers = ask(nodes, ["sh", "-c", script], content.getvalue())
     lacking = [node["name"] for node, said in zip(nodes, answers) if said is None]

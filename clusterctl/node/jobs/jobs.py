@@ -57,6 +57,8 @@ from clusterctl.node.procfs import boot_id, environ_of, read_stat
 
 JOBS = Path.home() / ".clusterctl" / "jobs"
 CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --script`, on every node
+# Put into the folder of a shipped program once all of it is there: what is newer is the job's.
+SHIPPED = ".clusterctl-shipped"
 JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
 REQUEST_FILE = "job.json"  # written by `start` only, so its mtime is the time of submission
 # Size of the files whose space is reserved at the start.

@@ -1,0 +1,129 @@
+"""`fetch`: bring a job's record, and the files that it wrote, into a folder of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterctl.copy.request import CopyRequest
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.jobs.detached import JobRecord
+from clusterctl.node.jobs.jobs import KEPT, METRICS
+from clusterctl.operations.access import Access
+from clusterctl.operations.copy import Watch, copy_here
+from clusterctl.operations.logs import RECORD, fetch
+from clusterctl.operations.losses import ask_written
+from clusterctl.transport.target import Target
+
+# Names of the record's files: a program's file of such a name comes under its node's name.
+RECORDS = {*KEPT, RECORD, METRICS, "log", "manifest.json", "model", "output", "conflicts"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Files in one folder of a node, as paths below `source`, and the folder here for them."""
+
+    target: Target
+    source: str
+    place: Path
+    names: tuple[str, ...]
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What was brought: the number of files that the job wrote, and their bytes."""
+
+    files: int = 0
+    size_bytes: int = 0
+
+
+def fetch_all(
+    access: Access,
+    job: JobRecord,
+    place: Path,
+    watch: Watch = lambda progress: None,
+    agree: Callable[[int], None] = lambda size: None,
+) -> Fetched:
+    """Bring the record of a job, then what it wrote, into `place`.
+
+    It may be run again: what is here already is not copied again.
+
+    Files of the head node come into `place` itself, those of another node below its name. `agree`
+    gets the bytes of all files, and raises to refuse. Raises UsageError, HostError, ClusterctlError
+    if a copy failed.
+    """
+    parts = find_parts(access, job.job_id, place)
+    agree(sum(part.size_bytes for part in parts))
+    fetch(access, job.job_id, place)
+    for part in parts:
+        names = tuple(map(os.fsencode, part.names))
+        index = next(n.index for n in access.cluster.nodes if n.name == part.target.host)
+        request = CopyRequest((part.source,), str(part.place.absolute()), index, names=names)
+        report = copy_here(access, part.target, request, watch=watch)
+        for error in (report.error, *(node.error for node in report.nodes)):
+            if error:
+                raise ClusterctlError(
+                    f"not all of {part.source} on {part.target.host} came: {error.message}",
+                    error.hint or "run it again: it goes on from there",
+                )
+    note = _noted(access, job, parts)
+    ask_written(access, access.head, None, "fetched", job.job_id, told={"fetched": note})
+    return Fetched(sum(len(one.names) for one in parts), sum(one.size_bytes for one in parts))
+
+
+def find_parts(access: Access, job_id: str, place: Path) -> list[Part]:
+    """Return what the job has written on all nodes where it may have. Raises HostError."""
+    trees = ask_written(access, access.head, None, "trees", job_id)["trees"]
+    own = f"/.clusterctl/jobs/{job_id}/"  # comes with the record
+    trees = [tree for tree in trees if own not in f"{tree['path']}/"]
+    parts: list[Part] = []
+    for target in access.all_targets:
+        is_head = target == access.head
+        here = [tree for tree in trees if is_head or target.host in tree["hosts"]]
+        if here:
+            found = ask_written(access, target, None, "list", told={"trees": here})["found"]
+            for one, tree in ((one, tree) for one in found for tree in here):
+                if one["path"] == tree["path"]:
+                    is_folder = tree["since"] is None and not tree["after"]
+                    parts += _parts_of(target, is_head, one, is_folder, place)
+    return parts
+
+
+def _parts_of(
+    target: Target, is_head: bool, found: dict[str, Any], is_folder: bool, place: Path
+) -> Sequence[Part]:
+    """Return where the files of a FOUND go: those of a folder of their own keep its name."""
+    top = place if is_head else place / target.host
+    if is_folder:
+        top /= os.path.basename(os.path.normpath(found["path"]))  # noqa: PTH119
+    clash = [] if is_folder or not is_head else [n for n in found["names"] if _is_record(n)]
+    kept = [name for name in found["names"] if name not in set(clash)]
+    about = (found["bytes"], found["digest"])
+    parts = [Part(target, found["path"], top, tuple(kept), *about)] if kept else []
+    if clash:
+        size = 0 if parts else found["bytes"]
+        there = place / target.host
+        parts.append(Part(target, found["path"], there, tuple(clash), size, found["digest"]))
+    return parts
+
+
+def _is_record(name: str) -> bool:
+    first = name.partition("/")[0]
+    return first in RECORDS or first.startswith(("log-", "trace-steps-"))
+
+
+def _noted(access: Access, job: JobRecord, parts: Sequence[Part]) -> dict[str, dict[str, str]]:
+    """Return the digests of what was brought, with those of the files that came with the record."""
+    noted: dict[str, dict[str, str]] = {}
+    for part in parts:
+        noted.setdefault(part.target.host, {})[part.source] = part.digest
+    if job.model_dir is not None and not job.unended:
+        trees = ask_written(access, access.head, None, "trees", job.job_id)["trees"]
+        found = ask_written(access, access.head, None, "look", told={"trees": trees})["found"]
+        noted.setdefault(access.head.host, {}).update({one["path"]: one["digest"] for one in found})
+    return noted

@@ -1,0 +1,235 @@
+"""What would be lost with a cluster's disks: jobs that run, and files that were not fetched."""
+
+from __future__ import annotations
+
+import json
+import queue
+import shlex
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from clusterctl.domain.cluster import Cluster, Node, NodeState
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, CommandTimeout
+from clusterctl.domain.findings import Finding
+from clusterctl.domain.results import last_line
+from clusterctl.domain.units import count, format_bytes, format_duration
+from clusterctl.jobs.processes import ProcessQuery, all_of, list_processes
+from clusterctl.node.packer import program_of
+from clusterctl.operations.access import Access
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.known_hosts import LearntHostKeys
+from clusterctl.transport.data import read_data
+from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.target import Target
+
+WRITTEN = program_of("clusterctl.node.jobs.written")
+T = TypeVar("T")
+
+
+class ResultsAtRisk(ClusterctlError):
+    """Something would be lost, or it is not known whether. `findings` say what."""
+
+    def __init__(self, message: str, hint: str, findings: Sequence[Finding]) -> None:
+        super().__init__(message, hint)
+        self.findings = findings
+
+
+@dataclass(frozen=True)
+class Written:
+    """Files in a folder of a node that a job wrote, and that were not fetched since they changed.
+
+    `job_id` is empty for a run that was started by hand. `kind` is checkpoints, model or files.
+    """
+
+    host: str
+    job_id: str
+    path: str
+    kind: str
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What would be lost with the disks of a cluster.
+
+    `jobs` are the ids of jobs that run or are queued, but of no served model: ending that loses
+    nothing. `launchers` are the command lines of runs that were started by hand. `unknown` has the
+    reason for each host of which it is not known.
+    """
+
+    jobs: tuple[str, ...] = ()
+    launchers: tuple[str, ...] = ()
+    written: tuple[Written, ...] = ()
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+    def findings(self, folder: ClusterFolder) -> tuple[Finding, ...]:
+        """Return a warning for each, with the command that saves it."""
+        name = folder.path.name
+        found = [
+            Finding.warning(
+                "down.job",
+                f"job {job} has not ended, and ends with the nodes",
+                f"wait for it: clusterctl wait {name} {job}",
+            )
+            for job in self.jobs
+        ]
+        found += [
+            Finding.warning("down.run", f"a run that was started by hand has not ended: {line}")
+            for line in self.launchers
+        ]
+        found += [_unsaved(one, folder) for one in self.written]
+        found += [
+            Finding.warning(
+                "down.unknown",
+                f"{host}: not known what is left there: {reason}",
+                f"if it can be started or reached again: clusterctl status {name}",
+            )
+            for host, reason in self.unknown.items()
+        ]
+        return tuple(found)
+
+
+def _unsaved(one: Written, folder: ClusterFolder) -> Finding:
+    what = {
+        "checkpoints": f"checkpoints, {count(one.files, 'file')} of {format_bytes(one.size_bytes)}",
+        "model": f"a model, {count(one.files, 'file')} of {format_bytes(one.size_bytes)}",
+    }.get(one.kind, f"{count(one.files, 'file')} of {format_bytes(one.size_bytes)}")
+    by = f"job {one.job_id}" if one.job_id else "a run that was started by hand"
+    name = folder.path.name
+    save = f"clusterctl fetch {name} {one.job_id} runs/{one.job_id}"
+    if not one.job_id:
+        config, source = shlex.quote(str(folder.ssh_config)), shlex.quote(f"{one.host}:{one.path}")
+        save = f"scp -r -F {config} {source} ."
+    return Finding.warning(
+        "down.unsaved",
+        f"{one.host}: {by} left {what} in {one.path}, not fetched since they changed",
+        f"save them: {save}",
+    )
+
+
+def never_ready(folder: ClusterFolder, head: Node) -> bool:
+    """Return whether the cluster was launched from this folder and its head node never became
+    ready: then no command has ever logged in to it, and no job has run."""
+    return folder.launched and not LearntHostKeys(folder.known_hosts).recall(head)
+
+
+def known_without_asking(cluster: Cluster | None, folder: ClusterFolder) -> Losses | None:
+    """Return what is known without asking a node: nothing is there, or the head node cannot be
+    asked. None if it is to be asked."""
+    heads = [node for node in cluster.nodes if node.index == 0] if cluster else []
+    if not heads:
+        return Losses(unknown={f"{folder.path.name}-0": "there is no such instance any more"})
+    if never_ready(folder, heads[0]):
+        return Losses()
+    if heads[0].state is not NodeState.RUNNING:
+        return Losses(unknown={heads[0].name: f"its instance is {heads[0].state.value}"})
+    return None
+
+
+def find_losses(access: Access, within_s: float) -> Losses:
+    """Ask the nodes what would be lost, for at most `within_s` seconds.
+
+    A head node that does not say is in `unknown`; so is another node on which ranks may have
+    written. Raises nothing of a node.
+    """
+    until = time.monotonic() + within_s
+    access.connections.connect_timeout_s = within_s
+    access.connections.ask_again = False
+    head = access.head
+
+    def ask_head() -> tuple[dict[str, Any], tuple[str, ...]]:
+        said = ask_written(access, head, within_s, "jobs")
+        running = list_processes(access.connections, (head,), ProcessQuery())
+        by_job = {one["id"] for one in said["jobs"]}
+        of_none = [one for one in all_of(running) if one.job_id not in by_job]
+        lines = [one.short_command for one in of_none if one.role == "launcher"]
+        return said, tuple(lines)
+
+    try:
+        said, launchers = _within(head.host, within_s, ask_head)
+    except ClusterctlError as error:
+        return Losses(unknown={head.host: error.message})
+    fetched = said["fetched"]
+    found = {head.host: said["found"]}
+    trees = [tree for tree in said["trees"] if tree["hosts"]]
+    named = {host for tree in trees for host in tree["hosts"]}
+    others = [target for target in access.all_targets if target.host in named]
+
+    def ask_other(target: Target) -> list[dict[str, Any]]:
+        left = max(0.1, until - time.monotonic())
+        here = {"trees": [tree for tree in trees if target.host in tree["hosts"]]}
+
+        def look() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = ask_written(access, target, left, "look", told=here)[
+                "found"
+            ]
+            return found
+
+        return _within(target.host, left, look)
+
+    unknown = {}
+    for outcome in fan_out(ask_other, others).outcomes:
+        if outcome.error:
+            unknown[outcome.host] = outcome.error.message
+        found[outcome.host] = outcome.value or []
+    return Losses(
+        jobs=tuple(one["id"] for one in said["jobs"] if not one["serves"]),
+        launchers=launchers,
+        written=tuple(
+            Written(host, one["job"], one["path"], one["kind"], one["files"], one["bytes"])
+            for host, there in found.items()
+            for one in there
+            if fetched.get(one["job"], {}).get(host, {}).get(one["path"]) != one["digest"]
+        ),
+        unknown=unknown,
+    )
+
+
+def ask_written(
+    access: Access,
+    target: Target,
+    timeout_s: float | None,
+    *action: str,
+    told: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the object that node/jobs/written.py prints for `action`. Raises HostError."""
+    said = bytearray()
+    result = read_data(
+        *(access.connections, target, f"exec {WRITTEN.command(*action)}", said.extend),
+        stdin=WRITTEN.stdin(told or b""),
+        timeout_s=timeout_s,
+    )
+    if not result.ok:
+        raise CommandFailed(target.host, last_line(result.stderr))
+    try:
+        found: dict[str, Any] = json.loads(said)
+    except ValueError:
+        raise CommandFailed(
+            target.host, "its login ended before the command: see its ~/.bashrc and ~/.profile"
+        ) from None
+    return found
+
+
+def _within(host: str, seconds: float, work: Callable[[], T]) -> T:
+    """Return the result of `work`, or raise its ClusterctlError, or CommandTimeout if that takes
+    longer than so many seconds. It then goes on in its thread, which ends with this program."""
+    ended: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def worker() -> None:
+        try:
+            ended.put((work(), None))
+        except BaseException as error:
+            ended.put((None, error))
+
+    threading.Thread(target=worker, daemon=True).start()
+    try:
+        value, error = ended.get(timeout=seconds)
+    except queue.Empty:
+        raise CommandTimeout(host, f"no answer within {format_duration(seconds)}") from None
+    if error:
+        raise error
+    return value  # type: ignore[return-value]

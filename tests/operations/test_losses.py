@@ -1,0 +1,120 @@
+"""What `down` finds on two hosts of the lab that would be lost with their disks."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.operations.losses import Losses, find_losses
+from tests.pair import eventually
+
+pytestmark = [pytest.mark.lab, pytest.mark.train]
+
+WRITES = """\
+import os, pathlib, time
+rank = os.environ["OMPI_COMM_WORLD_RANK"]
+pathlib.Path("epochs").mkdir(exist_ok=True)
+pathlib.Path(f"epochs/{rank}.h5").write_bytes(bytes(1 << 20))
+pathlib.Path("table.csv").write_text("written over")
+while not os.path.exists("/data/go"):
+    time.sleep(0.1)
+"""
+
+
+def losses(cluster, within_s=10.0):
+    with cluster.access() as access:
+        return find_losses(access, within_s)
+
+
+def test_down_refuses_while_something_would_be_lost(quiet, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "writes.py").write_text(WRITES)
+    (tmp_path / "table.csv").write_text("shipped")
+    (tmp_path / "unchanged.csv").write_text("shipped")
+    assert losses(quiet) == Losses()
+    status, _, err = quiet.ctl("train", "2", "--detach", "--script", "writes.py")
+    assert status == 0, err
+    [job] = [one["id"] for one in quiet.jobs()]
+    eventually(lambda: len(losses(quiet).written) == 2, "the files of both ranks")
+    status, _, err = quiet.ctl("down", "--yes")
+    assert (status, f"job {job} has not ended, and ends with the nodes" in err) == (1, True), err
+    for node in (0, 1):
+        quiet.on(node, "touch /data/go")
+    assert quiet.ctl("wait", job)[0] == 0
+    status, _, err = quiet.ctl("down", "--yes")
+    assert (status, "has not ended" in err) == (1, False), err
+    folder = f"/home/ubuntu/.clusterctl/code/{job}"
+    for host in ("pair-0", "pair-1"):
+        assert f"{host}: job {job} left 2 files of 1.0 MiB in {folder}, not fetched" in err, err
+    assert f"save them: clusterctl fetch pair {job} runs/{job}" in err
+    # What fetch has brought is not lost, until it changes.
+    for _ in range(2):
+        status, out, err = quiet.ctl("fetch", str(tmp_path / "home"), job)
+        assert (status, "(4 files, 2.0 MiB that it wrote)" in out) == (0, True), (out, err)
+    home = tmp_path / "home"
+    assert (home / "epochs" / "0.h5").stat().st_size == 1 << 20
+    assert (home / "pair-1" / "epochs" / "1.h5").stat().st_size == 1 << 20
+    assert (home / "pair-1" / "table.csv").read_text() == "written over"
+    assert not (home / "unchanged.csv").exists(), "it was shipped from here"
+    assert (home / "record.json").exists()
+    assert losses(quiet) == Losses()
+    quiet.on(1, f"echo more >> {folder}/table.csv")
+    [changed] = losses(quiet).written
+    assert (changed.host, changed.path) == ("pair-1", folder)
+    status, _, err = quiet.ctl("down")
+    assert (status, "nobody can answer this question: Terminate the 2 nodes" in err) == (2, True)
+    assert len(quiet.jobs()) == 1, "nothing was removed"
+
+
+def test_checkpoints_count_whoever_started_the_training(quiet):
+    """The logs of a training without a checkpoint are no loss, nor is what was shipped."""
+    folder = "examples/horovod/tensorflow/imagenet_resnet"
+    quiet.on(0, f"mkdir -p {folder} && touch {folder}/hvd_train.log")
+    assert losses(quiet) == Losses()
+    quiet.on(0, f"cd {folder} && touch model.ckpt-40.index && head -c 4096 /dev/zero > model")
+    [found] = losses(quiet).written
+    assert (found.host, found.job_id, found.kind) == ("pair-0", "", "checkpoints")
+    assert (found.files, found.size_bytes) == (3, 4096)
+    status, _, err = quiet.ctl("down", "--yes")
+    assert status == 1, err
+    assert f"left checkpoints, 3 files of 4.0 KiB in /home/ubuntu/{folder}, not fetched" in err, err
+    quiet.on(0, f"rm -r {folder}")
+    # A folder that cannot be read may hold anything.
+    job = ".clusterctl/jobs/20261120-154501-3f2a"
+    record = '{"argv": ["mpirun"], "log_dir": "closed", "workdir": "/home/ubuntu"}'
+    quiet.on(0, f"mkdir -p {job} closed && echo '{record}' > {job}/job.json && chmod 0 closed")
+    assert losses(quiet) == Losses(unknown={"pair-0": "/home/ubuntu/closed: Permission denied"})
+
+
+def test_a_head_node_that_does_not_answer_is_asked_for_no_longer_than_the_limit(quiet):
+    with quiet.fault(0, "freeze", "thaw"):
+        assert losses(quiet, 1.0) == Losses(unknown={"pair-0": "no answer within 1.0 s"})
+
+
+def test_fetch_brings_the_folder_that_output_names_and_the_checkpoints(quiet, tmp_path):
+    """A name that the record has itself does not take its place."""
+    writes = "import os; os.makedirs(os.path.expanduser('~/out/a'), exist_ok=True); "
+    writes += "open(os.path.expanduser('~/out/a/log'), 'w').write('mine')"
+    quiet.on(0, f'echo "{writes}" > writes.py')
+    run = ("train", "1", "--script", "~/writes.py", "--output", "~/out")
+    assert quiet.ctl(*run)[0] == 0
+    [job] = [one["id"] for one in quiet.jobs()]
+    [found] = losses(quiet).written
+    assert (found.job_id, found.path, found.files) == (job, "/home/ubuntu/out", 1)
+    status, out, err = quiet.ctl("fetch", str(tmp_path / "run"))
+    assert status == 0, err
+    assert (tmp_path / "run" / "out" / "a" / "log").read_text() == "mine"
+    assert losses(quiet) == Losses()
+    folder = "examples/horovod/tensorflow/imagenet_resnet"
+    record = (
+        '{"argv": ["mpirun"], "log_dir": "imagenet_resnet",'
+        ' "workdir": "/home/ubuntu/examples/horovod/tensorflow"}'
+    )
+    quiet.on(0, f"echo '{record}' > .clusterctl/jobs/{job}/job.json")
+    quiet.on(0, f"mkdir -p {folder} && cd {folder} && echo 1 > model.ckpt-40.index")
+    assert [one.kind for one in losses(quiet).written] == ["checkpoints"]
+    assert quiet.ctl("fetch", job, str(tmp_path / "run"))[0] == 0
+    assert (tmp_path / "run" / "imagenet_resnet" / "model.ckpt-40.index").read_text() == "1\n"
+    assert losses(quiet) == Losses()
+    quiet.on(0, f"rm -r {folder} out")
+    status, _, err = quiet.ctl("copy", "--from", "0", "~/out", ".")
+    assert (status, "clusterctl fetch pair" in err) == (2, True), err
