@@ -94,9 +94,9 @@ def share_of(
     names all cores (a virtual machine may not tell), the ranks divide the sockets evenly.
 
     If cores are next to no GPU, ranks divide the whole sockets of their GPUs, or all sockets, if
-    one has no GPU. Nothing is bound where a rank would get less than a core, or
-    much less than another (MOST_UNEVEN), for fewer ranks than sockets that are not told apart, and
-    on one socket without GPUs, where the kernel's scheduler does as well.
+    one has no GPU. Nothing is bound where a rank would get less than a core, or much less than
+    another (MOST_UNEVEN), for fewer ranks than sockets that are not told apart, and on one socket
+    without GPUs, where the kernel's scheduler does as well.
     """
     ordered = sorted(cores, key=lambda core: (core.socket, min(core.processors)))
     sockets = sorted({core.socket for core in ordered})
