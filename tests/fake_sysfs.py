@@ -34,18 +34,19 @@ def machine(root, sockets, cores, threads=2, gpus=(), near=()):
 
 
 def two_sockets_here(root):
-    """Describe this machine as one whose first allowed processor is a socket of its own, with a
-    GPU, and all others are another. Return the folder and the allowed processors. Skip the test if
-    there is only one.
+    """Describe this machine as two sockets with a GPU each, which halve the allowed processors.
+
+    Return the folder and the processors of both. Skip the test if there is only one processor.
     """
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
         pytest.skip("a process cannot be bound to one of one processor")
+    halves = allowed[: len(allowed) // 2], allowed[len(allowed) // 2 :]
     gpus = [f"0000:00:1{number}.0" for number in range(2)]
-    machine(root, 1, 1, 1, gpus, [str(allowed[0]), ranges(allowed[1:])])
-    for number, processor in enumerate(allowed):
+    machine(root, 1, 1, 1, gpus, [ranges(half) for half in halves])
+    for processor in allowed:
         folder = root / "sys/devices/system/cpu" / f"cpu{processor}" / "topology"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "physical_package_id").write_text(f"{min(number, 1)}")
+        (folder / "physical_package_id").write_text(f"{halves[1].count(processor)}")
         (folder / "thread_siblings_list").write_text(f"{processor}")
-    return root, allowed
+    return root, *halves

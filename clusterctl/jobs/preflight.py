@@ -579,6 +579,10 @@ def log_findings(context: JobContext) -> list[Finding]:
     if run.trace_steps and steps is not None and run.trace_steps[0] >= steps:
         text = f"there is no step {run.trace_steps[0]} to trace: the last one is {steps - 1}"
         found.append(Finding("trace.too_late", Severity.ERROR, text, hint="--trace-steps 10:20"))
+    if run.eval_interval and run.save_every is None and run.data_dir is not None:
+        text = "--eval_interval finds 6 checkpoints at most: they are saved by time"
+        hint = "save by steps, which keeps all: -- --save_checkpoints_steps 0 (once an epoch)"
+        found.append(Finding("log.few_checkpoints", Severity.WARNING, text, hint=hint))
     return found
 
 
@@ -675,7 +679,8 @@ def _disk(context: JobContext, records: int | None) -> list[Finding]:
     each = PARAMETERS.get(run.model, 0) * BYTES_PER_WEIGHT
     said = []
     for node in savers:
-        # By time, a run deletes only checkpoints of its own: those that are there do not count.
+        # By time, a run deletes those that it or an earlier run has saved by time. Which of those
+        # that are there these are is not known, so none counts as room.
         kept = 0 if run.clears or run.save_every is None else len(node.checkpoints)
         wanted = max(0, run.checkpoints(records) - kept)
         freed = node.checkpoint_bytes if run.clears else 0

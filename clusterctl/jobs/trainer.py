@@ -249,7 +249,8 @@ class TrainerRun:
     expanded. `batch_size` is per rank. The length is in `epochs`, or in `batches` (steps).
     `save_every` is in steps, 0 for once an epoch, None for by time. `local_ckpt`: each node keeps
     checkpoints. `clears`: the log folder is emptied first. `trace_steps`: the first step to trace,
-    and the first one after those. `fp16`: in mixed precision.
+    and the first one after those. `fp16`: in mixed precision. `eval_interval`: the evaluation takes
+    the first checkpoint and every one after so many; None for the last one alone.
     """
 
     ranks: int
@@ -267,6 +268,7 @@ class TrainerRun:
     uses_larc: bool = False
     trace_steps: tuple[int, ...] | None = None
     fp16: bool = True
+    eval_interval: int | None = None
 
     @property
     def global_batch(self) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(sys.argv[1]).parent))
 import checkpoints  # noqa: E402
+import evaluate as evaluation  # noqa: E402
 import horovod.tensorflow as hvd  # noqa: E402
 import step  # noqa: E402
 import tensorflow as tf  # noqa: E402
@@ -62,6 +63,7 @@ def main() -> None:
     train = [*plain, "--fp16_allreduce"]
     statuses = {"train": run(*train, "--mllog", "--log_dir", "whole")}
     evaluate = ["--data_dir", only_validation(Path(sys.argv[2])), *TINY, "--eval", "--mllog"]
+    pruned_before_it_is_read("whole")
     statuses["eval"] = run(*evaluate, "--eval_interval", "2", "--log_dir", "whole")
     statuses["again"] = run(*train, "--log_dir", "whole")
     copy_checkpoint("model.ckpt-5", "resumed", "model.ckpt-5")
@@ -92,11 +94,33 @@ def main() -> None:
     if hvd.rank() == 0:
         print("STATUSES " + json.dumps(statuses), flush=True)
         print("TIMED " + json.dumps(timed), flush=True)
+        there = filter(checkpoints.is_by_time, checkpoints.saved_in("resumed"))
+        print("BY_TIME " + json.dumps([saved.step for saved in there]), flush=True)
         print("TENSORS " + json.dumps(compared("model.ckpt-12")), flush=True)
 
 
+def pruned_before_it_is_read(folder: str) -> None:
+    """Add two checkpoints that a training deletes after the evaluation has listed them."""
+    counter_of = evaluation.counter_of
+    if hvd.rank() == 0:
+        by_time = {checkpoints.BY_TIME: tf.Variable(1, dtype=tf.int64)}
+        for number in (3, 4):
+            checkpoints.save(tf.train.Checkpoint(besides=by_time), folder, number)
+
+    def prune(*arguments: Any) -> Any:
+        evaluation.counter_of = counter_of
+        for number in (3, 4):
+            checkpoints.delete(folder, number)
+        return counter_of(*arguments)
+
+    evaluation.counter_of = prune
+
+
 def saved_by_time(folder: Path) -> dict[str, list[Any]]:
-    """Save after some of nine steps, by the clock. Return these steps by rank, and the files."""
+    """Save after some of nine steps, by the clock, and after three more in a run that goes on.
+
+    Return the steps of the first by rank, and the files. A checkpoint saved by steps is there.
+    """
     folder.mkdir(exist_ok=True)
     args = parse_args(["--synthetic", "--num_batches", "100", "--log_dir", str(folder)])
     scale = SimpleNamespace(variables={})
@@ -104,11 +128,17 @@ def saved_by_time(folder: Path) -> dict[str, list[Any]]:
     checkpoints.time = Clock()
     ours = checkpoints.Checkpoints(args, imagenet.make_schedule(args, 2), trainer)
     ours.saved_at += 300  # the first step comes early
+    if hvd.rank() == 0:
+        checkpoints.save(ours.state, str(folder), 1)
     saved = []
     for number in range(1, 10):
         if ours.overdue(number):
             ours.save_by_time(number)
             saved.append(number)
+    later = checkpoints.Checkpoints(args, imagenet.make_schedule(args, 2), trainer)
+    for number in range(later.resume(str) + 1, 13):
+        later.save_by_time(number)
+    hvd.allreduce(tf.constant(0.0), name="saved")
     return {
         "steps": hvd.allgather_object(saved),
         "files": sorted(path.name for path in folder.iterdir()),

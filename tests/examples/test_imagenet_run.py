@@ -68,6 +68,7 @@ def flow(records, ranks_in, tmp_path_factory) -> SimpleNamespace:
         statuses=after("STATUSES", result.stdout),
         tensors=after("TENSORS", result.stdout),
         timed=after("TIMED", result.stdout),
+        resumed_by_time=after("BY_TIME", result.stdout),
         log=without_mllog((folder / "whole" / "hvd_train.log").read_text()),
     )
 
@@ -141,14 +142,16 @@ def test_a_notice_has_the_state_saved_at_once(flow):
     assert log.count("Saving step 7: a node is about to be taken away\n") == 1
     saved = sorted(path.name for path in (flow.folder / "resumed").glob("model.ckpt-*.index"))
     assert saved == [f"model.ckpt-{step}.index" for step in (12, 5, 7, 8)]
+    assert flow.resumed_by_time == [7, 8], "a later run counts them among its newest five"
 
 
 def test_rank_0s_clock_alone_saves_by_time_and_the_newest_five_are_kept(flow):
-    """The first step came before 300 s had passed. The other rank's clock was hours ahead."""
+    """The first step came before 300 s had passed. The other rank's clock was hours ahead. The run
+    went on from step 9 to 12, and deleted what its first part had saved by time, and no other."""
     assert flow.timed["steps"] == [list(range(2, 10)), []]
     assert flow.timed["files"] == [
         f"model.ckpt-{step}.{ending}"
-        for step in range(5, 10)
+        for step in (1, 10, 11, 12, 8, 9)
         for ending in ("data-00000-of-00001", "index")
     ]
 
@@ -239,13 +242,16 @@ def test_a_finished_training_says_so(flow):
 def test_evaluation(flow, records, ranks_in, tmp_path):
     log = without_mllog((flow.folder / "whole" / "eval_hvd_train.log").read_text())
     lines = log.partition("\nHorovod size: 2\n")[2].splitlines()
-    assert lines[:3] == [
+    assert lines[:5] == [
         "Evaluating",
         "Validation dataset size: 21",
+        "Of checkpoints that are saved by time only the newest 5 are kept: to evaluate earlier"
+        " ones, train with --save_checkpoints_steps",
         "  step  epoch  top1    top5     loss   checkpoint_time(UTC)",
+        "whole/model.ckpt-3 was deleted by the training meanwhile: not evaluated",
     ]
     assert lines[-1] == "Finished evaluation"
-    rows = [Row.of(line) for line in lines[3:-1]]
+    rows = [Row.of(line) for line in lines[5:-1]]
     assert [row.step for row in rows] == [5, 12], "the first, every second, and the last"
     # The checkpoint records 8 images per step and 39 in all, without --num_gpus and train-*.
     assert [row.epoch for row in rows] == ["2.0", "3.0"]

@@ -39,8 +39,9 @@ def test_ranks_average_their_gradients(run_ranks):
         "rank 1 on ubuntu: no disk",
         "the processes differ: rank 0 on ubuntu: 4 files; rank 1 on ubuntu: 3 files",
     ]
-    # As float16 has it. The sum of both is more than its largest number, 65,504.
-    assert facts["mean_of_large_float16"] == 49_984
+    # As float16 has 50,000, of which the sum is more than its largest number, 65,504. Its smallest
+    # is 2^-24: each rank divides that by two before the sum, and sends nothing.
+    assert facts["means_of_float16"] == [49_984, 2**-22, 0]
     check_overflow(facts["overflow"])
     # TensorFlow leaves memory for NCCL's buffers. It accepts no growth of a single GPU of several.
     grows = ["growth first True", "growth second True"]

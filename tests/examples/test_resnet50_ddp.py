@@ -170,6 +170,94 @@ def test_a_training_goes_on_from_its_checkpoint(tmp_path, data, pillow):
     assert "of a training with 2 images a step, this one has 5: pass another" in other.stderr
 
 
+CHECKPOINTS = """\
+import json, torch, torch.distributed as dist
+import resnet50_ddp as ddp
+from pathlib import Path
+from types import SimpleNamespace
+torch.cuda.amp.grad_scaler.amp_definitely_not_available = lambda: False  # as on a GPU
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+cpu, file = torch.device("cpu"), Path("checkpoint.pt")
+end = torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+ddp.resnet = lambda name: torch.nn.Sequential(ddp.convolution(3, 2, 1, 1), ddp.batch_norm(2), *end)
+torch.manual_seed(1)
+pixels, labels, found = torch.randn(4, 3, 2, 2), torch.tensor([0, 1, 1, 0]), {}
+def trainer(**changes):
+    usual = dict(model="tiny", precision="fp32", lr=0.1, mom=0.9, wdecay=1e-4, compile=False)
+    return ddp.Trainer(SimpleNamespace(log_dir=".", **{**usual, **changes}), cpu)
+def first_of(one):
+    return list(one.optimizer.state.values())[0]["momentum_buffer"]
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except ddp.Problem as error:
+        return str(error)
+def damaged(tensor_of, loss=1.0):
+    one = trainer()
+    one.resume(4)
+    if tensor_of:
+        tensor_of(one).fill_(float("inf"))
+    before = file.read_bytes()
+    text = refused(one.save, 9, 4, torch.tensor(loss))
+    return bool(text) and file.read_bytes() == before and "after 9 steps" in text
+found["first"] = refused(trainer().save, 1, 4, torch.tensor(float("nan")))
+found["left"] = file.exists()
+one = trainer()
+one.wrap()
+one.save(1, 4, one.step(pixels, labels, 0.1))
+momentum = first_of(one)
+with torch.no_grad():
+    found["damaged"] = [
+        damaged(lambda one: one.model[0].weight),
+        damaged(lambda one: one.model[1].running_var),
+        damaged(first_of),
+        damaged(None, float("nan")),
+    ]
+two = trainer(precision="fp16", mom=0.5, wdecay=0.25)
+found["steps"] = two.resume(4)
+found["groups"] = [[g["momentum"], g["weight_decay"]] for g in two.optimizer.param_groups]
+momenta = [each["momentum_buffer"] for each in two.optimizer.state.values()]
+found["momenta"] = len(momenta) == 3 and torch.equal(momenta[0], momentum)
+two.scaler.load_state_dict({**two.scaler.state_dict(), "scale": 512.0})
+two.save(2, 4, torch.tensor(1.0))
+three = trainer(precision="fp16")
+three.resume(4)
+found["scales"] = [two.scaler.get_scale(), three.scaler.get_scale()]
+found["back"] = trainer().resume(4)
+torch.save({"weights": 1}, file)
+found["other"] = refused(trainer().resume, 4)
+print(json.dumps(found))
+"""
+
+
+def test_a_checkpoint_is_finite_and_is_resumed_with_the_settings_of_the_command_line(tmp_path):
+    """With another precision, which has no loss scale, momentum and weight decay."""
+    environ = {"PYTHONPATH": str(PROGRAM.parent), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [PYTHON, "-B", "-c", CHECKPOINTS],
+        cwd=tmp_path,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    text = "the loss or the weights are not finite after 1 steps, no checkpoint is saved"
+    assert found.pop("first").startswith(text)
+    text = "checkpoint.pt is not of this program: pass another --log_dir"
+    assert found.pop("other").endswith(text)
+    assert found == {
+        "left": False,
+        "damaged": [True] * 4,
+        "steps": 1,
+        "groups": [[0.5, 0.25], [0.5, 0.0]],
+        "momenta": True,
+        "scales": [512, 512],
+        "back": 2,
+    }
+
+
 def damage(records, folder, what):
     """Damage the second record of a data set, or the set."""
     path = folder / "train-00000-of-00001"

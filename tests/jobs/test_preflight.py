@@ -548,6 +548,23 @@ def test_steps_to_trace_are_looked_for_before_anything_starts():
         assert [one[:2] for one in said] == late
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [("log.few_checkpoints", "warning")]),
+        ({"save_every": 0}, []),
+        ({"save_every": 500}, []),
+        ({"eval_interval": None}, []),
+        ({"data_dir": None}, []),
+        ({"evaluates_only": True, "clears": False}, []),
+    ],
+)
+def test_few_checkpoints_to_evaluate_are_announced_before_the_training(changes, expected):
+    run = replace(replace(RUN, eval_interval=5), **changes)
+    node = checkpoints(NODE, 300) if run.evaluates_only else NODE
+    assert [one[:2] for one in found([node, SECOND], plan(run))] == expected
+
+
 WITHOUT_LARC = (
     " without LARC cost accuracy: published top-1 is 76.3 % with 8,192, 75.2 % with 16,384, "
     "72.5 % with 32,768, 66.0 % with 65,536 (arXiv:1706.02677)"

@@ -34,7 +34,8 @@ def shares(root, ranks, allowed, environ=None):
     """Return the processors of each rank as text; None for one that is not bound."""
     cores = cores_below(str(root), numbers(allowed))
     near = [gpu.near for gpu in visible_gpus(gpus_below(str(root)), environ or {})]
-    found = [share_of(rank, ranks, cores, near) for rank in range(ranks)]
+    near_any = frozenset().union(*(gpu.near for gpu in gpus_below(str(root))))
+    found = [share_of(rank, ranks, cores, near, near_any) for rank in range(ranks)]
     return [one if one is None else ranges(one) for one in found]
 
 
@@ -125,6 +126,57 @@ def test_other_machines(tmp_path, sockets, cores, threads, gpus, ranks, expected
 )
 def test_a_share_is_of_the_processors_that_are_allowed(p4d, allowed, ranks, expected):
     assert shares(p4d, ranks, allowed) == expected
+
+
+def by_socket(cores_of_all, ranks):
+    """Return shares that divide two sockets, both threads of each core together."""
+    each = cores_of_all // ranks
+    starts = range(0, cores_of_all, each)
+    return [
+        f"{n}-{n + each - 1},{n + cores_of_all}-{n + cores_of_all + each - 1}" for n in starts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("near", "expected"),
+    [
+        # The topology file of p5.48xlarge in aws-ofi-nccl: 96 of 192 threads are next to no GPU.
+        (["0-47"] * 8, by_socket(96, 8)),
+        (["0-7,96-103"] * 8, by_socket(96, 8)),
+        (["0-47"] * 4, by_socket(96, 4)),
+        (["0-47"] * 2, by_socket(96, 2)),
+        (["0-47"], [None]),
+        # NUMA nodes of 12 cores, and GPUs at every second one, those of the second socket first.
+        (
+            ["60-71,156-167"] * 2 + ["84-95,180-191"] * 2 + ["12-23"] * 2 + ["36-47"] * 2,
+            by_socket(96, 8)[4:] + by_socket(96, 8)[:4],
+        ),
+        # At every one: the NUMA node alone.
+        ([f"{n}-{n + 11},{n + 96}-{n + 107}" for n in range(0, 96, 12)], by_socket(96, 8)),
+    ],
+)
+def test_no_core_is_lost_because_it_is_next_to_no_gpu(tmp_path, near, expected):
+    gpus = [f"0000:{bus}3:00.0" for bus in range(len(near))]
+    root = machine(tmp_path, 2, 48, gpus=gpus, near=near)
+    assert shares(root, len(near), "0-191") == expected
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [
+        ("0,24-38", [None, None]),
+        ("0-22,24", [None, None]),
+        ("0-3,24-35", [None, None]),
+        ("0-7,24-39", ["0-7", "24-39"]),
+    ],
+)
+def test_ranks_are_not_bound_if_a_cgroup_leaves_one_of_them_much_less(
+    tmp_path, gpus, allowed, expected
+):
+    near = ["0-23", "24-47"][:gpus]
+    root = machine(tmp_path, 2, 24, 1, [f"0000:00:1{n}.0" for n in range(gpus)], near)
+    assert shares(root, 2, allowed) == expected
 
 
 def test_shares_are_apart_whole_cores_and_not_empty(p4d):
@@ -234,20 +286,20 @@ def bound(root, *arguments, **environ):
 
 
 def test_a_process_binds_itself_and_its_threads_and_says_so(two_sockets):
-    root, allowed = two_sockets
+    root, _, second = two_sockets
     done = bound(root)
-    assert done.stdout.splitlines()[1] == str(allowed[1:])
-    where = f"{ranges(allowed[1:])}, GPU at 0000:00:11.0"
+    assert done.stdout.splitlines()[1] == str(second)
+    where = f"{ranges(second)}, GPU at 0000:00:11.0"
     assert done.stderr == f"local rank 1 uses processors {where}\n"
 
 
 def test_a_process_that_is_bound_or_must_not_be_is_left_alone(two_sockets):
-    root, allowed = two_sockets
+    root, first, second = two_sockets
     done = bound(root, "as taskset does")
-    assert (done.stdout, done.stderr) == (f"None\n[{allowed[0]}]\n", "")
+    assert (done.stdout, done.stderr) == (f"None\n[{first[0]}]\n", "")
     for environ in ({"RANK_BINDING": "none"}, {"OMPI_COMM_WORLD_LOCAL_SIZE": ""}):
         done = bound(root, **environ)
-        assert (done.stdout, done.stderr) == (f"None\n{allowed}\n", "")
+        assert (done.stdout, done.stderr) == (f"None\n{first + second}\n", "")
 
 
 EXAMPLE = Path(affinity.__file__).resolve().parent
@@ -278,16 +330,16 @@ def said(*argv, **environ):
     [("start_rank", (sys.executable, "-c", SAYS)), ("torch_rank", ("-c", SAYS))],
 )
 def test_what_starts_a_rank_binds_it_first(two_sockets, name, argv):
-    root, allowed = two_sockets
+    root, first, second = two_sockets
     text = program_of(f"clusterctl.node.jobs.{name}").text
     assert text.count('root: str = "/"') == 1
     (root / name).write_text(text.replace('root: str = "/"', f'root: str = "{root}"'))
     told = said("-IS", root / name, *argv)
-    assert str(allowed[1:]) in told
-    assert f"local rank 1 uses processors {ranges(allowed[1:])}" in told
+    assert str(second) in told
+    assert f"local rank 1 uses processors {ranges(second)}" in told
     # A rank that is alone on its node may use all GPUs.
     told = said("-IS", root / name, *argv, **{one: "01"["SIZE" in one] for one in RANK_1})
-    assert (str(allowed) in told, "uses processors" in told) == (True, False)
+    assert (str(first + second) in told, "uses processors" in told) == (True, False)
 
 
 def test_a_program_that_cannot_be_started_is_named():
@@ -299,7 +351,7 @@ def test_a_program_that_cannot_be_started_is_named():
 @pytest.mark.parametrize("flags", [["--synthetic", "--num_batches", "1"], ["--eval"]])
 def test_the_trainer_and_its_evaluation_bind_before_threads_are_started(two_sockets, flags):
     """Horovod's package here is one that prints the processors and ends the trainer."""
-    root, allowed = two_sockets
+    root, first, second = two_sockets
     folder = shutil.copytree(EXAMPLE, root / "trainer", ignore=lambda _, names: {"__pycache__"})
     module = folder / "affinity.py"
     module.write_text(module.read_text().replace('root: str = "/"', f'root: str = "{root}"'))
@@ -307,4 +359,4 @@ def test_the_trainer_and_its_evaluation_bind_before_threads_are_started(two_sock
     (folder / "horovod/__init__.py").write_text(f"{SAYS}\nraise SystemExit\n")
     data = [] if "--synthetic" in flags else ["--data_dir", "x"]
     told = said(folder / "train_imagenet_resnet_hvd.py", *flags, *data)
-    assert told.startswith(f"{allowed[1:]}\n")
+    assert told.startswith(f"{second}\n")

@@ -49,6 +49,7 @@ LARGE_GPU_BYTES = 15_000 << 20
 # settle.
 WARMUP_STEPS = 20
 SAVE_EVERY_S = 300.0
+SAVED = {"step", "images_per_step", "model", "optimizer", "scaler"}  # in a checkpoint
 PRECISIONS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 # Blocks and width of each of the four stages (He et al., 2015, table 1).
 STAGES = {
@@ -369,11 +370,20 @@ class Trainer:
 
     # Checkpoints. DDP: rank 0 saves, and after a start tells the others what it has found.
 
-    def save(self, step: int, images_per_step: int) -> None:
-        """Write the state after `step` steps, under another name until it is complete."""
+    def save(self, step: int, images_per_step: int, loss: torch.Tensor) -> None:
+        """Write the state after `step` steps, under another name until it is complete.
+
+        Raises Problem if this rank's loss or the state is not finite: the file before it stays.
+        """
         if dist.get_rank():
             return
         path = Path(self.args.log_dir, "checkpoint.pt")
+        if not self.is_finite(loss):
+            kept = f"{path} stays as it was" if path.exists() else "no checkpoint is saved"
+            raise Problem(
+                f"the loss or the weights are not finite after {step} steps, {kept}: lower --lr or"
+                " raise --warmup_epochs"
+            )
         state = {
             "step": step,
             "images_per_step": images_per_step,
@@ -387,6 +397,17 @@ class Trainer:
         except (OSError, RuntimeError) as error:  # PyTorch reports a full disk as RuntimeError
             raise Problem(f"{path} cannot be saved: {str(error).splitlines()[0]}") from None
 
+    def is_finite(self, loss: torch.Tensor) -> bool:
+        """Return whether this rank's loss, the weights, the batch norms and the momenta are finite.
+
+        The loss is that of before the step, whose update may itself have made weights infinite. All
+        ranks have the same weights.
+        """
+        momenta = [each.get("momentum_buffer") for each in self.optimizer.state.values()]
+        state = [loss, *self.model.state_dict().values(), *momenta]
+        checked = [each for each in state if each is not None]
+        return bool(torch.stack([torch.isfinite(each).all() for each in checked]).all())
+
     def resume(self, images_per_step: int) -> int:
         """Load rank 0's checkpoint on all ranks, and return its steps; 0 without one."""
         path = Path(self.args.log_dir, "checkpoint.pt")
@@ -395,9 +416,12 @@ class Trainer:
             if dist.get_rank() or not path.exists():
                 return None
             try:
-                return torch.load(path, map_location="cpu")
+                state = torch.load(path, map_location="cpu")
             except Exception as error:  # a damaged file causes errors of many kinds
                 raise Problem(f"{path} is damaged ({type(error).__name__}): remove it") from None
+            if not (isinstance(state, dict) and state.keys() >= SAVED):
+                raise Problem(f"{path} is not of this program: pass another --log_dir")
+            return state
 
         states = [everywhere(load)]
         dist.broadcast_object_list(states)
@@ -414,8 +438,14 @@ class Trainer:
             self.model.load_state_dict(state["model"])
         except RuntimeError:
             raise Problem(f"{path} is of another --model", common=True) from None
+        # Of the optimizer only the momenta are loaded: its settings, such as --mom and --wdecay,
+        # are those of this command line and this machine.
+        settings = [dict(group, params=None) for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
+        for group, mine in zip(self.optimizer.param_groups, settings):
+            group.update(mine, params=group["params"])
+        if state["scaler"]:  # with another --precision than fp16 it is empty
+            self.scaler.load_state_dict(state["scaler"])
         return int(state["step"])
 
 
@@ -465,7 +495,7 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     )
     log.line(HEADER)
     batches = from_files(images, args, device, first) if images else noise(args, device)
-    saved, since, measured_from = time.time(), 0.0, first + WARMUP_STEPS
+    saved, since, measured_from = time.monotonic(), 0.0, first + WARMUP_STEPS
     log.since = time.time()
     for step, (pixels, labels) in zip(range(first, steps), batches):
         if step == measured_from:
@@ -479,9 +509,9 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
             if images and not math.isfinite(mean):
                 text = f"the loss is {mean} at step {step}: lower --lr or raise --warmup_epochs"
                 raise Problem(text, common=True)
-        if images and (step == steps - 1 or time.time() - saved > SAVE_EVERY_S):
-            trainer.save(step + 1, batch)
-            saved = time.time()
+        if images and (step == steps - 1 or time.monotonic() - saved > SAVE_EVERY_S):
+            trainer.save(step + 1, batch, loss)
+            saved = time.monotonic()
     trainer.synchronize()  # so that the times include the last step
     ended = time.time()
     if since:

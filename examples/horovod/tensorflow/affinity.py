@@ -18,6 +18,9 @@ from pathlib import Path
 
 # Set to `none`, this variable leaves the processors as they are.
 VARIABLE = "RANK_BINDING"
+# How many times another's share a rank's share may be. Where ranks differ in number by socket, as
+# three on two sockets, it is 2. The slowest rank sets the pace of all.
+MOST_UNEVEN = 2.5
 # Variables with a process's number among those of its node, and their count. torchrun's come first:
 # torchrun itself may be a process of mpirun. Then Open MPI's, then those of Horovod's launcher.
 LOCAL = (
@@ -61,8 +64,10 @@ def bind_near_gpu(
     # A launcher that binds, numactl or taskset has left other processors than the parent has.
     if allowed != affinity_of(os.getppid()):
         return None
-    gpus = visible_gpus(gpus_below(root), environ)
-    mine = share_of(rank, ranks, cores_below(root, allowed), [gpu.near for gpu in gpus])
+    found = gpus_below(root)
+    gpus = visible_gpus(found, environ)
+    cores, near = cores_below(root, allowed), [gpu.near for gpu in gpus]
+    mine = share_of(rank, ranks, cores, near, frozenset().union(*(gpu.near for gpu in found)))
     if mine is None or mine == allowed:
         return None
     try:
@@ -75,25 +80,36 @@ def bind_near_gpu(
 
 
 def share_of(
-    rank: int, ranks: int, cores: Iterable[Core], near: list[frozenset[int]]
+    rank: int,
+    ranks: int,
+    cores: Iterable[Core],
+    near: list[frozenset[int]],
+    near_any: frozenset[int] = frozenset(),
 ) -> frozenset[int] | None:
     """Return the processors of one of a node's `ranks`; None to leave it unbound.
 
-    `near` has the processors next to each visible GPU, in CUDA's order; rank N uses GPU N. Ranks
-    whose GPUs are at the same cores divide these, each a part of whole cores in a row. If any of
-    it is not known, or names all cores (a virtual machine may not tell), the ranks divide the
-    sockets evenly. Nothing is bound where there would be less than a core for each rank, for
-    fewer ranks than sockets that are not told apart, and on one socket without GPUs, where the
-    kernel's scheduler does as well.
+    `near` has the processors next to each visible GPU, in CUDA's order; rank N uses GPU N.
+    `near_any` are those next to any GPU of the node, visible or not. Ranks whose GPUs are at the
+    same cores divide these, each a part of whole cores in a row. If any of it is not known, or
+    names all cores (a virtual machine may not tell), the ranks divide the sockets evenly.
+
+    If cores are next to no GPU, ranks divide the whole sockets of their GPUs, or all sockets, if
+    one has no GPU. Nothing is bound where a rank would get less than a core, or much less than
+    another (MOST_UNEVEN), for fewer ranks than sockets that are not told apart, and on one socket
+    without GPUs, where the kernel's scheduler does as well.
     """
     ordered = sorted(cores, key=lambda core: (core.socket, min(core.processors)))
     sockets = sorted({core.socket for core in ordered})
-    groups = _at_gpus(ranks, ordered, near)
+    groups = _at_gpus(ranks, ordered, near, near_any.union(*near))
     if groups is None:
         if ranks < len(sockets) or (len(sockets) == 1 and not near):
             return None
         groups = _by_socket(ranks, ordered, sockets)
-    if any(len(group) < groups.count(group) for group in groups):
+    # GPUs that no rank uses count: that their part of a socket is free starves no rank.
+    sizes = [len(group) / groups.count(group) for group in groups[:ranks]]
+    groups = groups[:ranks]
+    too_small = any(len(group) < groups.count(group) for group in groups)
+    if too_small or max(sizes) > MOST_UNEVEN * min(sizes):
         return None
     mine = groups[rank]
     part, parts = groups[:rank].count(mine), groups.count(mine)
@@ -102,15 +118,24 @@ def share_of(
 
 
 def _at_gpus(
-    ranks: int, cores: list[Core], near: list[frozenset[int]]
+    ranks: int, cores: list[Core], near: list[frozenset[int]], near_any: frozenset[int]
 ) -> list[tuple[Core, ...]] | None:
-    """Return the cores next to each rank's GPU; None if these do not tell GPUs apart."""
-    groups = [
-        tuple(core for core in cores if core.processors & processors) for processors in near[:ranks]
-    ]
-    distinct = set(groups)
+    """Return the cores next to each visible GPU; None if these do not tell the ranks' GPUs apart.
+
+    A core next to no GPU belongs to all GPUs of its socket, of whose NUMA nodes some may have none.
+    The topology file of p5.48xlarge in aws-ofi-nccl has all GPUs at threads 0-47 of 192.
+    """
+    groups = [tuple(core for core in cores if core.processors & processors) for processors in near]
+    if any(not core.processors & near_any for core in cores):
+        with_gpus = {core.socket for core in cores if core.processors & near_any}
+        if any(core.socket not in with_gpus for core in cores):
+            return None
+        of_gpus = [{core.socket for core in group} for group in groups]
+        groups = [tuple(core for core in cores if core.socket in each) for each in of_gpus]
+    used = groups[:ranks]
+    distinct = set(used)
     overlap = sum(map(len, distinct)) > len(set().union(*distinct))
-    if len(groups) < ranks or overlap or not all(groups) or len(groups[0]) == len(cores):
+    if len(used) < ranks or overlap or not all(used) or len(used[0]) == len(cores):
         return None
     return groups
 

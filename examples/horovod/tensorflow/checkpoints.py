@@ -20,10 +20,14 @@ from step import Trainer
 
 UNFIT = "it is damaged, or of another --model"
 METRICS = "metrics.jsonl"
+# The ends of a checkpoint's files. The index is written last and deleted first: without it there is
+# no checkpoint.
+DATA_END, INDEX_END = ".data-00000-of-00001", ".index"
 INDEX = re.compile(r"model\.ckpt-(\d+)\.index")
-# How many of the checkpoints that are saved by time are kept: TensorFlow's own default
-# (keep_checkpoint_max). A slow training would fill the disk.
+# How many of the checkpoints that are saved by time, or because of a notice, are kept: TensorFlow's
+# own default (keep_checkpoint_max). A slow training would fill the disk.
 KEPT = 5
+BY_TIME = "by_time"  # the variable with 1 in these checkpoints, and 0 in others
 # The notice that a node is about to be taken away.
 NOTICE = "/run/clusterctl/spot-interruption"
 # Files that a training writes, and the folder in which TensorFlow starts a checkpoint. It does not
@@ -32,6 +36,10 @@ WRITTEN = re.compile(
     r"\.?model\.ckpt-\d+(\.|_temp).*|events\.out\.tfevents\..*"
     r"|trace-steps-\d+-\d+\.(json\.gz|xplane\.pb)|\.trace-.*"
 )
+
+
+class Deleted(Problem):
+    """A checkpoint that was there is there no more: a training deletes its older ones."""
 
 
 @dataclass(frozen=True, order=True)
@@ -55,14 +63,15 @@ class Checkpoints:
             self.every = schedule.steps_per_epoch
         self.seconds = args.save_checkpoints_secs
         self.saved_at = time.monotonic()
-        self.by_time: list[int] = []  # the steps saved by time that are kept
+        self.by_time: list[int] = []  # the steps that are kept of those saved by time or notice
         # Horovod: only rank 0 saves, or with --local_ckpt one process of each node.
         self.saves = (hvd.local_rank() if args.local_ckpt else hvd.rank()) == 0
         self.agree_every = args.display_every if args.local_ckpt else None
         self.images_per_step = tf.Variable(schedule.global_batch, dtype=tf.int64)
         images = tf.Variable(schedule.images, trainable=False, dtype=tf.int64)
         self.trainer = trainer
-        self.besides = {"images": images, **trainer.scale.variables}
+        self.is_by_time = tf.Variable(0, trainable=False, dtype=tf.int64)
+        self.besides = {"images": images, BY_TIME: self.is_by_time, **trainer.scale.variables}
         self.state = self._state(self.besides)
         self.notice = changed_at(NOTICE)
 
@@ -82,6 +91,8 @@ class Checkpoints:
         belongs to a different training.
         """
         saved = from_rank_0(self._restore_last)
+        if self.saves:  # what earlier programs of this training have left
+            self.by_time = [each.step for each in saved_in(self.folder) if is_by_time(each)]
         if not saved:
             return 0
         if saved.step < self.last_step:
@@ -153,15 +164,17 @@ class Checkpoints:
         before, self.notice = self.notice, changed_at(NOTICE)
         return self.notice is not None and self.notice != before
 
-    def save(self, step: int) -> None:
+    def save(self, step: int, by_time: bool = False) -> None:
         if self.saves:
+            self.is_by_time.assign(int(by_time))
             save(self.state, self.folder, step)
         self.saved_at = time.monotonic()
 
     def save_by_time(self, step: int) -> None:
-        """Save, and delete the oldest of the checkpoints that this run has saved by time."""
-        self.save(step)
-        self.by_time.append(step)
+        """Save by time or because of a notice, and delete the oldest checkpoints of that kind."""
+        self.save(step, by_time=True)
+        # A node's folder may have a later one than the training goes on from (--local_ckpt).
+        self.by_time = [*(each for each in self.by_time if each != step), step]
         while len(self.by_time) > KEPT:
             delete(self.folder, self.by_time.pop(0))
 
@@ -181,7 +194,8 @@ def saved_in(folder: str) -> list[Saved]:
         match = INDEX.fullmatch(path.name)
         if match:
             prefix = str(path.with_suffix(""))
-            found.append(Saved(int(match[1]), prefix, path.stat().st_mtime))
+            with suppress(FileNotFoundError):  # a training has deleted it since
+                found.append(Saved(int(match[1]), prefix, path.stat().st_mtime))
     return sorted(found)
 
 
@@ -195,8 +209,7 @@ def save(state: tf.train.Checkpoint, folder: str, step: int) -> None:
     try:
         prefix.parent.mkdir(parents=True, exist_ok=True)
         state.write(str(hidden))
-        # The index is renamed last, because saved_in searches for index files.
-        for ending in (".data-00000-of-00001", ".index"):
+        for ending in (DATA_END, INDEX_END):
             part = Path(f"{hidden}{ending}")
             with part.open("rb") as file:
                 os.fsync(file.fileno())
@@ -208,31 +221,51 @@ def save(state: tf.train.Checkpoint, folder: str, step: int) -> None:
 
 
 def delete(folder: str, step: int) -> None:
-    """Delete model.ckpt-STEP. The index goes first, because saved_in searches for index files."""
-    for ending in (".index", ".data-00000-of-00001"):
+    """Delete model.ckpt-STEP."""
+    for ending in (INDEX_END, DATA_END):
         with suppress(OSError):  # the user may have removed it
             Path(folder, f"model.ckpt-{step}{ending}").unlink()
 
 
 def restore(state: tf.train.Checkpoint, saved: Saved) -> None:
-    """Give the state's variables their saved values. Raise Problem if they do not fit."""
+    """Give the state's variables their saved values.
+
+    Raise Deleted if the checkpoint is not there any more, and Problem if it does not fit.
+    """
     try:
         state.read(saved.prefix).expect_partial().assert_existing_objects_matched()
     except Exception as error:  # truncated files alone cause three kinds, one is IndexError
-        raise Problem(f"{saved.prefix} does not fit: {UNFIT}") from error
+        raise unreadable(saved) from error
 
 
 def number_in(saved: Saved, name: str) -> float | None:
     """Return a number from a checkpoint, such as images_per_step, or None if it lacks the name.
 
-    Raise Problem if the checkpoint cannot be read.
+    Raise Deleted if the checkpoint is not there any more, and Problem if it cannot be read.
     """
     try:
         reader = tf.train.load_checkpoint(saved.prefix)
         key = f"{name}/.ATTRIBUTES/VARIABLE_VALUE"
         return float(reader.get_tensor(key)) if reader.has_tensor(key) else None
     except Exception as error:  # see restore
-        raise Problem(f"{saved.prefix} does not fit: {UNFIT}") from error
+        raise unreadable(saved) from error
+
+
+def is_by_time(saved: Saved) -> bool:
+    """Return whether a checkpoint was saved by time or notice; False if it cannot be read."""
+    try:
+        return bool(number_in(saved, f"besides/{BY_TIME}"))
+    except Problem:
+        return False
+
+
+def unreadable(saved: Saved) -> Problem:
+    """Return why a checkpoint cannot be read: only files that are there can be damaged."""
+    if not Path(f"{saved.prefix}{INDEX_END}").exists():
+        return Deleted(f"{saved.prefix} was deleted by the training meanwhile")
+    if not Path(f"{saved.prefix}{DATA_END}").exists():
+        return Problem(f"{saved.prefix}{DATA_END} is missing: copy it again")
+    return Problem(f"{saved.prefix} does not fit: {UNFIT}")
 
 
 def clear(folder: str, log_name: str) -> None:

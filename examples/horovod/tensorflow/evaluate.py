@@ -11,7 +11,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 from agreement import CommonProblem, from_rank_0, same_everywhere
 from batches import evaluation_batches, look_for, model_input
-from checkpoints import Saved, number_in, restore, saved_in
+from checkpoints import KEPT, Deleted, Saved, is_by_time, number_in, restore, saved_in
 from log import Log, summarize_scores
 from model import build_resnet
 from schedule import whole_epochs
@@ -23,6 +23,10 @@ Count = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 # (closed_resnet.yaml of its compliance checker).
 MLPERF_TARGET = 75.9
 
+BY_TIME_TEXT = (
+    f"Of checkpoints that are saved by time only the newest {KEPT} are kept: to evaluate earlier"
+    " ones, train with --save_checkpoints_steps"
+)
 HEADER = "  step  epoch  top1    top5     loss   checkpoint_time(UTC)"
 
 
@@ -41,10 +45,13 @@ def evaluate(args: argparse.Namespace, log: Log) -> None:
     chosen = from_rank_0(lambda: choose(saved_in(args.log_dir), args.eval_interval))
     if not chosen:
         raise CommonProblem(f"{args.log_dir} holds no checkpoint: train first, or pass --log_dir")
+    # The last one: a training that runs meanwhile deletes others first.
     images, images_per_step = from_rank_0(lambda: training_of(args, chosen[-1]))
     validation = same_everywhere(lambda: look_for(args.data_dir, "validation"))
     log.line("Evaluating")
     log.line(f"Validation dataset size: {validation.images}")
+    if args.eval_interval and from_rank_0(lambda: any(map(is_by_time, chosen))):
+        log.line(BY_TIME_TEXT)
     model = build_resnet(args)
     batches = evaluation_batches(args, validation)
     count = counter_of(args, model, batches.element_spec)
@@ -60,7 +67,10 @@ def evaluate(args: argparse.Namespace, log: Log) -> None:
     log.mllog("eval_samples", validation.images)
     scores = {}
     for saved in chosen:
-        from_rank_0(lambda saved=saved: restore(state, saved))
+        gone = from_rank_0(lambda saved=saved: restored(state, saved))
+        if gone:
+            log.line(f"{gone}: not evaluated")
+            continue
         hvd.broadcast_variables(model.variables, root_rank=0)  # Horovod: from rank 0 to all.
         epoch = whole_epochs(saved.step, images, images_per_step)
         log.mllog("eval_start", epoch_num=epoch)
@@ -72,10 +82,21 @@ def evaluate(args: argparse.Namespace, log: Log) -> None:
         values = {name: float(value) for name, value in vars(score).items()}
         log.record("eval", step=saved.step, epoch=epoch, **values, checkpoint_time=when)
         scores[saved.step] = values
+    if not scores:
+        raise CommonProblem("no checkpoint is left to evaluate: evaluate again")
     reached = any(values["top1"] >= MLPERF_TARGET for values in scores.values())
     log.mllog("run_stop", status="success" if reached else "aborted")
     summarize_scores(args.log_dir, scores)
     log.line("Finished evaluation")
+
+
+def restored(state: tf.train.Checkpoint, saved: Saved) -> str:
+    """Restore a checkpoint. Return why it is to be left out; empty if it was restored."""
+    try:
+        restore(state, saved)
+    except Deleted as error:
+        return str(error)
+    return ""
 
 
 def training_of(args: argparse.Namespace, saved: Saved) -> tuple[int, int]:

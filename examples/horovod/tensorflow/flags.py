@@ -76,7 +76,8 @@ def add_run_flags(group: Any) -> None:
     add("--num_epochs", type=positive, help="epochs to train for; overrides --num_batches")
     add("--seed", type=not_negative, default=0, help="of weights, crops and the images' order")
     add_boolean(group, "eval", False, "evaluate the last checkpoint instead of training")
-    add("--eval_interval", type=positive, help="evaluate every that many checkpoints, too")
+    text = "evaluate every that many checkpoints, too: of those that are kept"
+    add("--eval_interval", type=positive, help=text)
     text = "GPUs of the training, for eval's epochs; left out: the checkpoint knows"
     add("--num_gpus", type=positive, help=text)
 

@@ -92,7 +92,9 @@ class Trainer:
         if not self.args.fp16_allreduce:
             return {}
         # Horovod: by default the mean is divided by the number of processes after the sum. A sum of
-        # float16 can overflow, so each process divides its gradients before it.
+        # float16 can overflow, so each process divides its gradients before it, and the loss scale
+        # with them: docs/training.md has the error of small gradients. Divided by the square root
+        # of the size before the sum, gradients of 50,000 would overflow on two processes.
         factor = float(hvd.size())
         return {"compression": hvd.Compression.fp16, "gradient_predivide_factor": factor}
 

@@ -206,7 +206,7 @@ def train(args: argparse.Namespace, log: Log) -> None:
                 checkpoints.save_by_time(step + 1)
             elif checkpoints.noticed():
                 log.line(f"Saving step {step + 1}: a node is about to be taken away")
-                checkpoints.save(step + 1)
+                checkpoints.save_by_time(step + 1)
     float(final_loss)  # waits for the device, so that the time includes the last step
     took_s = time.time() - started
     log.line(f"Finished in {took_s}")
