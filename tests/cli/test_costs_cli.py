@@ -314,7 +314,7 @@ def test_limits_in_words(limits, text):
 
 def test_what_the_nodes_have_cost_in_this_run_is_off_the_budget(clusterctl, client):
     up = ("up", "demo", "--instance-type", "p4d.24xlarge", "--ssh-from", "10.0.0.0/8", "--nodes")
-    clusterctl(*up, "1", "--timeout", "0.01")
+    clusterctl(*up, "1", "--timeout", "0.01s")
     [node] = find_instances(client, "demo")
     machine = ec2_backends["123456789012"][REGION].get_instance(node.node.instance_id)
     ten_hours = timedelta(hours=10)
