@@ -226,6 +226,7 @@ def costs_data(report: CostReport) -> dict[str, Any]:
             "spent_usd": round(report.spent_usd, 4),
             "complete": report.complete,
         },
+        "ended_by_limit": [{"name": name, "message": words} for name, words in report.by_limit],
         "unseen": [{"region": region, "message": error.message} for region, error in report.unseen],
     }
 
@@ -288,7 +289,8 @@ def costs(
     wanted = None if name is None else check_cluster_name(name)
     places = places_of(app, None, all_regions)
     report = cost_report(places, app.settings.home, wanted, start)
-    if wanted and not (report.clusters or report.ended or report.unseen):
+    known = (report.clusters, report.ended, report.by_limit, report.unseen)
+    if wanted and not any(known):
         raise NoSuchCluster(
             f"there is no cluster {wanted} in {', '.join(places)}",
             "see `clusterctl costs`; what has ended is there with --since 30d",
@@ -300,6 +302,8 @@ def costs(
     else:
         print_costs(report)
         where = count(len(places), "region") if all_regions else ", ".join(places)
+        for ended, words in report.by_limit:
+            output.note(f"{_shown(ended)}: {words}")
         if not report.clusters and not report.ended:
             output.note(f"nothing costs anything in {where}")
         for one in report.clusters:

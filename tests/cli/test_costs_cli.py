@@ -390,3 +390,37 @@ def test_the_end_of_a_cluster_in_words(limits, ends_in_h, by, kept, block, words
     money = Spending(1.0, 1.0, True, "", limits, now, ends_in_h=ends_in_h, ended_by=by)
     block_ends_at = now + timedelta(hours=block) if block else None
     assert end_words(money, now, 900.0, kept, block_ends_at) == words
+
+
+def test_a_cluster_that_a_limit_has_ended_is_remembered(clusterctl, client):
+    ids = launch(client, "thr", **{tags.LIMITS: "max-hours=2"})
+    for id in ids:
+        machine = ec2_backends["123456789012"][REGION].get_instance(id)
+        machine.launch_time -= timedelta(hours=3)
+    launch(client, "mine")
+    client.terminate_instances(InstanceIds=ids)
+    assert "thr" not in clusterctl("costs").err  # Its owner has terminated it.
+    for id in ids:
+        machine = ec2_backends["123456789012"][REGION].get_instance(id)
+        machine.state_reason.code = "Client.InstanceInitiatedShutdown"
+        machine.state_reason.message = "Client.InstanceInitiatedShutdown: Instance shutdown"
+    # Two hours of two nodes at 22.04.
+    words = r"ended 20\d\d-\d\d-\d\d \d\d:\d\d UTC by --max-hours 2: \$88\.17"
+    ran = clusterctl("costs")
+    assert (ran.status, bool(re.search(f"^thr: {words}$", ran.err, re.MULTILINE))) == (0, True)
+    assert clusterctl("costs", "thr").status == 0
+    for command in "status", "jobs":
+        ran = clusterctl(command, "thr")
+        error = rf"^error: there is no cluster thr in us-east-1: {words}$"
+        assert (ran.status, bool(re.search(error, ran.err, re.MULTILINE))) == (1, True), ran.err
+    # Later EC2 has forgotten it, and the machine that launched it has not.
+    client.delete_tags(Resources=ids, Tags=[{"Key": tags.CLUSTER}])
+    assert "thr" not in clusterctl("costs").err
+    folder = clusterctl.home / "thr"
+    folder.mkdir(parents=True)
+    end = {"ends_at": "2026-11-21T14:02:00+00:00", "by": "--max-hours 2"}
+    (folder / "end.json").write_text(json.dumps(end))
+    (folder / "account").write_text("us-east-1 at a local EC2, account 123456789012\n")
+    for command in ("costs",), ("status", "thr"), ("jobs", "thr"):
+        ran = clusterctl(*command)
+        assert ": gone; its --max-hours would have ended it at 2026-11-21 14:02 UTC" in ran.err

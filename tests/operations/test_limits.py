@@ -351,6 +351,8 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
         assert clusterctl(*command).status == 0
         wait_until(lambda: state() in ("stopped", "terminated"), "the end of its time")
         assert state() == "terminated"
+        ended = r"there is no cluster .*: ended 20\S+ \d\d:\d\d UTC by --max-hours 0.001: "
+        assert re.search(ended, clusterctl("status", name).err)
     finally:
         clusterctl("down", name, "--yes")
 
