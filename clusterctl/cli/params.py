@@ -59,6 +59,10 @@ recipe_option = click.option(
 )
 
 
+# What other programs call a command, and what it is here.
+ELSEWHERE = {"attach": "logs -f"}
+
+
 class Group(click.Group):
     """A group that suggests the command that was meant, as click does from version 8.4 on."""
 
@@ -71,7 +75,8 @@ class Group(click.Group):
             import difflib
 
             close = difflib.get_close_matches(word, known, n=1)
-            meant = f" (Did you mean {close[0]!r}?)" if close else ""
+            near = ELSEWHERE.get(word) or next(iter(close), "")
+            meant = f" (Did you mean {near!r}?)" if near else ""
             ctx.fail(f"No such command {word!r}.{meant}")
         return super().resolve_command(ctx, args)
 

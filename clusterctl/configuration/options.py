@@ -462,6 +462,8 @@ def _number(option: Option, text: str) -> float:
 
 def _text(option: Option, text: str) -> str:
     if option.pattern and not re.fullmatch(option.pattern, text, re.ASCII):
+        if option.pattern == _TYPE and text.startswith("ml."):
+            raise UsageError(f"EC2 calls {text[:40]!r} {text[3:40]!r}: leave out `ml.`")
         raise UsageError(f"not what {option.key} takes: {text!r}; it is like {option.example}")
     if not text.strip() or not text.isprintable():
         raise ValueError(text)

@@ -7,6 +7,7 @@ the folder of the machine that launched the cluster has it.
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
@@ -150,4 +151,10 @@ def no_cluster(clients: Clients, folder: ClusterFolder) -> NoSuchCluster:
     """Return the error for a folder's cluster that has no instance, with how it ended."""
     missing = no_such_cluster(folder.path.name, clients.ec2.meta.region_name)
     words = gone_words(clients, folder)
-    return NoSuchCluster(f"{missing.message}: {words}", missing.hint) if words else missing
+    if words:
+        return NoSuchCluster(f"{missing.message}: {words}", missing.hint)
+    home = folder.path.parent
+    here = [one.parent.name for one in home.glob("*/account")] if home.is_dir() else []
+    near = difflib.get_close_matches(folder.path.name, set(here) - {folder.path.name}, 1)
+    hint = f"did you mean {near[0]}? {missing.hint}" if near else missing.hint
+    return NoSuchCluster(missing.message, hint)
