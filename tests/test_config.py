@@ -293,7 +293,7 @@ defaults: &all
   idle-stop-erases-store: true
   stopped-days: 3
   capacity-timeout: 2h
-  timeout: 90
+  timeout: 90s
   region: us-east-1
   profile: team
   lab: true

@@ -27,6 +27,8 @@ from clusterctl.domain.units import count, format_duration
 from clusterctl.jobs.trainer import EPOCHS, IMAGENET_IMAGES, PARAMETERS
 
 NONE = "–"
+# Half of an interval, in percent of its value: above it, the value says nothing.
+TOO_FAR_APART = 50.0
 # The model predicts powers of two up to this number of GPUs, that of the tutorial's largest run.
 LARGEST_PREDICTED = 256
 # With this probability at least, the report calls an allreduce exposed, and says the probability.
@@ -109,8 +111,9 @@ def blocks(benchmark: Benchmark, predicted: Sequence[int] = ()) -> list[Block]:
     """Return the whole report. `predicted` are sizes for the model beside the powers of two."""
     results = by_size(benchmark)
     models = {kind: model_of(benchmark, kind) for kind in benchmark.settings.kinds}
+    cluster = benchmark.about.get("cluster", benchmark.name)
     return [
-        Text(f"How ResNet training scales on {benchmark.about.get('cluster', benchmark.name)}", 1),
+        Text(f"How ResNet training scales on {cluster}{_simulated(benchmark)}", 1),
         Text(_summary(results)),
         *charts(benchmark, results, models),
         Text("Speed", 2),
@@ -140,10 +143,23 @@ def blocks(benchmark: Benchmark, predicted: Sequence[int] = ()) -> list[Block]:
     ]  # fmt: skip
 
 
+def _simulated(benchmark: Benchmark) -> str:
+    """Return words for titles, if no GPU was measured."""
+    if benchmark.about.get("local"):
+        return " (local EC2: CPUs of one machine, no GPUs)"
+    return " (CPUs, no GPUs)" if benchmark.on_cpus else ""
+
+
 def _summary(results: Sequence[SizeResult]) -> str:
     if not results:
         return "No run has finished yet."
     last = results[-1]
+    values = (last.images_per_s, last.efficiency, last.efficiency_vs_node)
+    if any(one and (one.percent or 0.0) > TOO_FAR_APART for one in values):
+        return (
+            f"The runs on {count(last.gpus, 'GPU')} differ too much for a conclusion: make more "
+            "and longer ones (--repeats, --steps), on nodes where nothing else runs."
+        )
     against = last.efficiency or last.efficiency_vs_node
     base = "one GPU" if last.efficiency else "one node"
     said = f", {_percent(against)} of the speed of {base} on each GPU" if against else ""
@@ -351,6 +367,8 @@ def _ms(seconds: float) -> str:
 
 
 def _why_no_model(benchmark: Benchmark, kind: str) -> str:
+    if benchmark.on_cpus:
+        return "CPUs computed, and share their machine's memory: that says nothing of GPUs."
     if len({run.gpus for run in benchmark.runs if run.data == kind}) < 2:
         return "Fewer than two sizes were measured: there is nothing to fit."
     return (
@@ -469,8 +487,8 @@ def charts(
         for c in [ideal, *total]
     ]
     return [
-        Chart("images/s", [ideal, *total], logarithmic=True),
-        Chart("images/s of each GPU", per_gpu),
+        Chart(f"images/s{_simulated(benchmark)}", [ideal, *total], logarithmic=True),
+        Chart(f"images/s of each GPU{_simulated(benchmark)}", per_gpu),
     ]
 
 
@@ -526,17 +544,18 @@ def facts(benchmark: Benchmark) -> list[tuple[str, str]]:
     about, runs = benchmark.about, benchmark.runs
     gbps = about.get("network_gbps")
     efas = about.get("efa_interfaces")
+    network = f"{gbps:g} Gbit/s always, by EC2" if gbps else "EC2 does not say"
     starts = sorted(str(run.job.get("started_at")) for run in runs)
     said: list[tuple[str, object]] = [
         ("instance types", about.get("types")),
         ("machines", "simulated: hosts of the local EC2" if about.get("local") else ""),
         ("nodes, GPUs or ranks of each", [about.get("nodes"), about.get("per_node")]),
-        ("GPU of the type", about.get("gpu")),
+        ("GPU of the type", "" if benchmark.on_cpus else about.get("gpu")),
         ("GPU and precision", sorted({f"{run.gpu}, {run.precision}" for run in runs if run.gpu})),
         ("region, zones", [about.get("region"), *about.get("zones", ())]),
         ("market", about.get("market")),
         ("placement group", about.get("placement_group") or "none"),
-        ("network", f"{gbps:g} Gbit/s always, by EC2" if gbps else "EC2 does not say"),
+        ("network", "" if about.get("local") else network),
         ("EFA", count(efas, "interface") if efas else "none"),
         ("image", about.get("images")),
         ("preset", sorted({str(run.job.get("preset")) for run in runs})),
@@ -750,6 +769,8 @@ def as_data(benchmark: Benchmark, predicted: Sequence[int] = ()) -> dict[str, An
         "name": benchmark.name,
         "settings": benchmark.settings.as_data(),
         "seed": benchmark.seed,
+        "on_cpus": benchmark.on_cpus,
+        "local_ec2": bool(benchmark.about.get("local")),
         "about": dict(benchmark.about),
         "sizes": [each.as_data() for each in by_size(benchmark)],
         "models": {

@@ -80,6 +80,12 @@ class Benchmark:
         """GPUs of a node, or ranks on a node without GPUs."""
         return int(self.about.get("per_node") or 1)
 
+    @property
+    def on_cpus(self) -> bool:
+        """Whether CPUs computed: on machines without GPUs, and always in the local EC2."""
+        ran_on_cpus = any(run.job.get("preset") == "cpu" for run in self.runs)
+        return ran_on_cpus or bool(self.about.get("local"))
+
 
 def measured(rows: Iterable[TrainingRow], warmup: int) -> tuple[tuple[TrainingRow, ...], float]:
     """Return the rows after the warm-up and their images/s: all images by all seconds.
@@ -241,11 +247,13 @@ def _shares(steps: Mapping[tuple[int, str], list[float]], gpus: int, data: str) 
 
 
 def model_of(benchmark: Benchmark, data: str) -> Model | None:
-    """Return the model of one kind of data; None if too few sizes were measured.
+    """Return the model of one kind of data; None if too few sizes were measured, or on CPUs.
 
     If both kinds were run, the model of real data is that of synthetic data and the speed of
     reading. It is None, too, if that of synthetic data does not explain what was measured.
     """
+    if benchmark.on_cpus:
+        return None
     steps, per_node = _steps(benchmark.runs), benchmark.per_node
     table = {gpus: mean(v).value for (gpus, kind), v in steps.items() if kind == data}
     if len(table) < 2:

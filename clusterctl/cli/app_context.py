@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from clusterctl.cli.params import (
 )
 from clusterctl.config import Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
-from clusterctl.domain.errors import LabError, UsageError
+from clusterctl.domain.errors import ClusterctlError, LabError, UsageError
 from clusterctl.domain.timeouts import Timeouts
 
 if TYPE_CHECKING:
@@ -196,15 +196,31 @@ class ClusterCommand(click.Command):
             if here:
                 there = f"here {'is' if len(here) == 1 else 'are'} {', '.join(here)}"
             else:
-                elsewhere = ", ".join(folder.path.name for folder in clusters_launched())
-                there = "there is none on this machine"
-                there += f" but in another place: {elsewhere}" if elsewhere else ""
+                there = "there is none on this machine" + _elsewhere(given)
             hint = f"say its name: {ctx.command_path} {named}"
             instead = [one.opts[0] for one in options if one.name == self.instead]
             hint += "".join(f"; or give {option}" for option in instead)
             raise UsageError(f"which cluster? {there}", hint)
         output.note(f"cluster {here[0]}, the only one here")
         return [here[0], *args]
+
+
+def _elsewhere(given: Mapping[str, Any]) -> str:
+    """Return where clusters of this machine are that these options do not mean; may be empty."""
+    others = clusters_launched()
+    local = [one.path.name for one in others if in_lab(one)]
+    if local and not given.get("lab"):
+        return f" but on the local EC2, with --lab: {', '.join(local)}"
+    names = ", ".join(one.path.name for one in others)
+    return f" but in another place: {names}" if names else ""
+
+
+def in_lab(folder: ClusterFolder) -> bool:
+    """Return whether a cluster was launched in the local EC2, by its folder."""
+    from clusterctl.operations.site import kept_site
+
+    site = kept_site(folder)
+    return site is not None and site.endpoint.endswith(" at a local EC2")
 
 
 def _could_be_name(word: str) -> bool:
@@ -283,7 +299,15 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
             config=config,
             cluster=kwargs.get("name"),
         )
-        return command(*args, app=AppContext(settings, timeouts_of(context)), **kwargs)
+        app = AppContext(settings, timeouts_of(context))
+        try:
+            return command(*args, app=app, **kwargs)
+        except ClusterctlError as error:
+            name = kwargs.get("name") if isinstance(context.command, ClusterCommand) else None
+            elsewhere = not (settings.lab or settings.endpoint_url)
+            if elsewhere and name and is_cluster_name(name) and in_lab(app.folder(name)):
+                error.hint = f"cluster {name} is on the local EC2: add --lab"
+            raise
 
     for option in reversed(_OPTIONS):
         wired = option(wired)

@@ -6,24 +6,26 @@ import functools
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.money import end_words
 from clusterctl.cli.node_options import check_nodes, indices_of, refuse_while_job_runs
 from clusterctl.cli.params import Indices, yes_option
 from clusterctl.cli.spec_options import click_option, flags_of, layers, spec_options
 from clusterctl.cli.status import cluster_data, print_nodes
 from clusterctl.configuration.effective import SpecDraft
 from clusterctl.configuration.options import OPTIONS
-from clusterctl.domain.cluster import Cluster, ClusterSpec, NodeState
+from clusterctl.domain.cluster import Cluster, ClusterSpec, Market, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts, format_indices
-from clusterctl.domain.units import count, format_bytes
-from clusterctl.ec2.money.costs import format_usd
+from clusterctl.domain.units import count, format_bytes, format_duration
+from clusterctl.ec2.money.costs import LEAST_LEFT_S, format_usd
 
 if TYPE_CHECKING:
     from clusterctl.ec2.instances import Instance
@@ -226,7 +228,8 @@ def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
     if report.finished:
         output.note(f"finished what was asked for before: {report.finished.told(cluster.name)}")
     elif not report.launched and not report.started:
-        output.note(f"nothing to do: {cluster.name} is up and ready")
+        done = "; ".join(report.changed)
+        output.note(f"{done or 'nothing to do'}: {cluster.name} is up and ready")
     print_nodes(cluster, report.gpus)
     name = cluster.name
     install = "" if report.can_train else f"install:  clusterctl env install {name}\n"
@@ -352,6 +355,7 @@ def up(
     from clusterctl.operations.up import plan_up
     from clusterctl.operations.up import up as launch
 
+    _check_idle(draft, bool(app.settings.lab))
     request = _request(draft)
     if dry_run:
         show_plan(plan_up(Launcher(app.clients, app.folder(name)), request), as_json)
@@ -360,27 +364,43 @@ def up(
     with launcher_of(app, name, waiting, price_consent(app, yes)) as launcher:
         report = launch(launcher, request)
     show_report(app, report, as_json)
-    _say_what_it_costs(app, name, report.instances)
+    _show_end(app, name, report.instances)
 
 
-def _say_what_it_costs(app: AppContext, name: str, instances: Sequence[Instance]) -> None:
-    """Warn of what a cluster costs a day, if it has no limit that ends it."""
+def _check_idle(draft: SpecDraft, lab: bool) -> None:
+    """Refuse an idle time that would stop a cluster while its user reads. Raises UsageError."""
+    idle_s = draft.values.get("idle-stop")
+    if idle_s is not None and idle_s < LEAST_LEFT_S and not lab:
+        raise UsageError(
+            f"--idle-stop {format_duration(idle_s)} would stop the cluster before a first job",
+            "five minutes are the least: --idle-stop 30m",
+        )
+
+
+def _show_end(app: AppContext, name: str, instances: Sequence[Instance]) -> None:
+    """Print when and why a cluster ends; warn of what it costs a day if nothing ends it."""
+    from clusterctl.ec2.launch.capacity import block_end
     from clusterctl.operations.costs import price_cache, spending_of
 
     money = spending_of(app.clients, instances, price_cache(app.settings.home))
-    if money.limits.ends or money.limits.idle_minutes:
-        return
-    daily = None if money.usd_per_hour is None else money.usd_per_hour * 24
-    output.findings(
-        [
-            Finding(
-                "cost.unlimited",
-                Severity.WARNING,
-                f"NOTHING ENDS THIS CLUSTER: it costs {format_usd(daily)} a day until removed",
-                hint=f"have its nodes end themselves: clusterctl up {name} --max-hours 24",
-            )
-        ]
+    spot = any(one.market is Market.SPOT for one in instances)
+    end = end_words(
+        money,
+        datetime.now(timezone.utc),
+        app.timeouts.least_left_s,
+        kept=money.limits.at_power_off == "stop" and not spot,
+        block_ends_at=block_end(app.ec2, instances),
     )
+    if end:
+        output.note(f"end:      {end}")
+    elif app.settings.lab:
+        output.note(f"end:      nothing ends {name} by itself")
+    else:
+        daily = None if money.usd_per_hour is None else money.usd_per_hour * 24
+        price = "a price that is not known" if daily is None else f"{format_usd(daily)} a day"
+        message = f"no limit is set: nothing ends {name}, at {price}, until it is removed"
+        hint = f"have its nodes end themselves: clusterctl up {name} --max-hours 24"
+        output.findings([Finding.warning("cost.unlimited", message, hint)])
 
 
 def _request(draft: SpecDraft) -> Request:
@@ -442,6 +462,7 @@ def add(
     with launcher_of(app, name, waiting, price_consent(app, yes)) as launcher:
         report = launch(launcher, name, number)
     show_report(app, report, as_json)
+    _show_end(app, name, report.instances)
 
 
 @click.command(cls=ClusterCommand, explicit=True)
@@ -585,6 +606,7 @@ def start(
     with launcher_of(app, name, waiting, price_consent(app, yes)) as launcher:
         report = power_on(launcher, name)
     show_report(app, report, as_json)
+    _show_end(app, name, report.instances)
 
 
 @click.command(cls=ClusterCommand, explicit=True)

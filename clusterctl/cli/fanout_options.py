@@ -31,7 +31,7 @@ def fanout_options(command: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             help="How many hosts at once.",
         ),
-        click.option("--timeout", "timeout_s", type=Duration(), help="Per host: 30, 30s, 5m."),
+        click.option("--timeout", "timeout_s", type=Duration(), help="Per host: 30s, 5m, 2h."),
     ):
         command = option(command)
     return command

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--older-than",
     "older_than_s",
-    type=Duration(),
+    type=Duration(unit="h"),
     metavar="TIME",
     help="Also instances that have been up longer than this, whoever's.",
 )

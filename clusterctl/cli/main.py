@@ -72,7 +72,7 @@ GC_THRESHOLD = 200_000
 class LazyGroup(Group):
     """A group that imports a command's module only when that command is called."""
 
-    elsewhere = {"get": "fetch", "download": "fetch", "scp": "fetch"}
+    elsewhere = {"attach": "logs -f", "get": "fetch", "download": "fetch", "scp": "fetch"}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

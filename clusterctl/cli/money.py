@@ -15,7 +15,7 @@ from clusterctl.cli.app_context import AppContext, ClusterName, account_options
 from clusterctl.domain.cluster import Limits, check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.units import count, format_duration, parse_duration_s
-from clusterctl.ec2.money.costs import format_usd
+from clusterctl.ec2.money.costs import format_usd, limit_text
 
 if TYPE_CHECKING:
     from clusterctl.ec2.money.costs import Spending
@@ -59,7 +59,43 @@ def _length(value: float, unit: str, unit_s: float) -> str:
 def _end(money: Spending) -> str:
     if money.ends_in_h is None:
         return ""
+    if not money.ends_in_h:
+        return f"; its end by {money.ended_by} has come"
     return f"; ends in {format_duration(money.ends_in_h * 3600)} by {money.ended_by}"
+
+
+def end_words(
+    money: Spending,
+    now: datetime,
+    least_left_s: float,
+    kept: bool,
+    block_ends_at: datetime | None = None,
+) -> str:
+    """Return when and why a running cluster ends, whose nodes were just told; empty for never.
+
+    Nodes run for `least_left_s` even if their end has passed. `kept`: they are stopped and not
+    terminated. `block_ends_at` is the end of their Capacity Block.
+    """
+    effect = "the nodes are terminated, with their disks"
+    if kept:
+        effect = "the nodes are stopped; their disks are kept, and cost"
+    ends = []
+    if money.ends_in_h is not None:
+        left = timedelta(seconds=max(money.ends_in_h * 3600, least_left_s))
+        ends.append((now + left, limit_text(money.limits, money.ended_by), effect))
+    if block_ends_at:
+        terminated = "EC2 terminates the nodes"
+        ends.append((block_ends_at, "the end of its Capacity Block", terminated))
+    words = []
+    if ends:
+        at, by, what = min(ends)
+        left_s = max(0.0, (at - now).total_seconds())
+        words.append(f"{at:%Y-%m-%d %H:%M} UTC, in {format_duration(left_s)}, by {by}: {what}")
+    if money.limits.idle_minutes:
+        idle = _length(money.limits.idle_minutes, "min", 60)
+        before = "before that, " if ends else ""
+        words.append(f"{before}the nodes are stopped when they have been idle for {idle}")
+    return "; ".join(words)
 
 
 def spending_data(money: Spending) -> dict[str, Any]:
@@ -190,6 +226,7 @@ def costs_data(report: CostReport) -> dict[str, Any]:
             "spent_usd": round(report.spent_usd, 4),
             "complete": report.complete,
         },
+        "ended_by_limit": [{"name": name, "message": words} for name, words in report.by_limit],
         "unseen": [{"region": region, "message": error.message} for region, error in report.unseen],
     }
 
@@ -252,7 +289,8 @@ def costs(
     wanted = None if name is None else check_cluster_name(name)
     places = places_of(app, None, all_regions)
     report = cost_report(places, app.settings.home, wanted, start)
-    if wanted and not (report.clusters or report.ended or report.unseen):
+    known = (report.clusters, report.ended, report.by_limit, report.unseen)
+    if wanted and not any(known):
         raise NoSuchCluster(
             f"there is no cluster {wanted} in {', '.join(places)}",
             "see `clusterctl costs`; what has ended is there with --since 30d",
@@ -264,6 +302,8 @@ def costs(
     else:
         print_costs(report)
         where = count(len(places), "region") if all_regions else ", ".join(places)
+        for ended, words in report.by_limit:
+            output.note(f"{_shown(ended)}: {words}")
         if not report.clusters and not report.ended:
             output.note(f"nothing costs anything in {where}")
         for one in report.clusters:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _timeout = click.option(
     "--timeout",
     "timeout_s",
-    type=Duration(),
+    type=Duration(unit="m"),
     default="15m",
     show_default=True,
     metavar="TIME",

@@ -17,7 +17,13 @@ from clusterctl.domain.cluster import is_cluster_name
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import parse_indices, parse_nodes
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.domain.units import format_bytes, parse_bytes, parse_duration_s, parse_rate
+from clusterctl.domain.units import (
+    DURATIONS,
+    format_bytes,
+    parse_bytes,
+    parse_duration_s,
+    parse_rate,
+)
 from clusterctl.jobs.recipe import RECIPES
 
 if TYPE_CHECKING:
@@ -77,22 +83,25 @@ class Group(click.Group):
 
 
 class Duration(click.ParamType):
-    """Seconds from `90`, `30s`, `5m`, `2h`. `none` allows 0."""
+    """Seconds from `30s`, `5m`, `2h`. `none` allows 0.
+
+    `unit` is what a number without one, which is refused, probably means.
+    """
 
     name = "duration"
 
-    def __init__(self, none: bool = False) -> None:
-        self._none = none
+    def __init__(self, none: bool = False, unit: str = "s") -> None:
+        self._none, self._unit = none, unit
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if isinstance(value, float):
             return value
         try:
-            duration_s = parse_duration_s(value)
+            duration_s = parse_duration_s(value, self._unit)
         except UsageError as error:
             self.fail(_sentence(error), param, ctx)
         if not duration_s and not self._none:
-            self.fail("no time at all; write it as 30, 30s, 5m or 2h", param, ctx)
+            self.fail(f"no time at all; write it as {DURATIONS}", param, ctx)
         return duration_s
 
 

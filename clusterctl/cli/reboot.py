@@ -52,7 +52,7 @@ class AtOnce(click.ParamType):
 @click.option(
     "--timeout",
     "timeout_s",
-    type=Duration(),
+    type=Duration(unit="m"),
     default="10m",
     show_default=True,
     help="How long to wait for each node: 30s, 5m.",

@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 
 class QuotedCommand(click.Command):
-    """A command whose COMMAND is one word. If it was typed as several, the error quotes it."""
+    """A command whose COMMAND is one word. If it was typed as several, the error quotes it.
+
+    In `run demo df -h` the help option belongs to COMMAND, which is all words from `df` on.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        args = self._with_own_help(ctx, args)
         try:
             return super().parse_args(ctx, [*args])
         except click.BadParameter:
@@ -42,6 +46,22 @@ class QuotedCommand(click.Command):
             quoted = " ".join(filter(None, [ctx.command_path, before, command]))
             said = wrong.format_message().rstrip(".")
             raise click.UsageError(f"{said}; all of COMMAND is quoted: {quoted}", ctx) from None
+
+    def _with_own_help(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the words, with COMMAND quoted if a help option follows its first word."""
+        if "--" in args:
+            return args
+        options = [one for one in self.params if not isinstance(one, click.Argument)]
+        parser = click.Command(None, params=options).make_parser(ctx)
+        parser.allow_interspersed_args = False
+        try:
+            given, words, _ = parser.parse_args([*args])
+        except click.UsageError:
+            return args
+        command = words[self.before_command(words, given) if words else 0 :]
+        if not set(ctx.help_option_names) & set(command[1:]):
+            return args
+        return [*args[: len(args) - len(command)], shlex.join(command)]
 
     def before_command(self, words: list[str], given: Mapping[str, Any]) -> int:
         """Return how many of the words come before COMMAND, with these options given."""

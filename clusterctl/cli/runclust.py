@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +12,6 @@ from clusterctl.cli.fanout_options import fanout_options, piped_stdin, stdin_is_
 from clusterctl.cli.main import run_program
 from clusterctl.cli.params import Duration
 from clusterctl.cli.run_on import QuotedCommand, run_on
-from clusterctl.domain.errors import UsageError
-from clusterctl.domain.units import parse_duration_s
 
 # The time of `--persist` without one.
 PERSIST = "10m"
@@ -25,9 +24,9 @@ class _Runclust(QuotedCommand):
         end = args.index("--") if "--" in args else len(args)
         if "--persist" in args[:end]:
             at = args.index("--persist")
-            try:
-                parse_duration_s("".join(args[at + 1 : at + 2]))
-            except UsageError:
+            following = "".join(args[at + 1 : at + 2])
+            # A number is a time without its unit, which is refused, and no hosts file.
+            if not re.match(r"\s*\d+(\.\d+)?\s*(ms|[smhd])?\s*$", following, re.ASCII):
                 args = [*args[:at], f"--persist={PERSIST}", *args[at + 1 :]]
         return super().parse_args(ctx, args)
 

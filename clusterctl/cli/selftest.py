@@ -173,9 +173,7 @@ def _keep(path: Path, test: Selftest, results: Sequence[StepResult]) -> None:
         output.note(f"warning: {error.message}")
 
 
-def _finish(
-    path: Path, test: Selftest, report: SelftestReport, left: str, as_json: bool
-) -> int:
+def _finish(path: Path, test: Selftest, report: SelftestReport, left: str, as_json: bool) -> int:
     """Write the file, print a row for each step and what is left, and return the exit status.
 
     `left` is what nodes leave that end by their limits. Where the file cannot be written, its text

@@ -289,7 +289,7 @@ class TrainCommand(ClusterCommand):
 @click.option(
     "--cycle-time",
     "cycle_time_s",
-    type=Duration(none=True),
+    type=Duration(none=True, unit="ms"),
     metavar="TIME",
     help="Look so often for gradients to send, such as 5ms.",
 )
@@ -319,7 +319,7 @@ class TrainCommand(ClusterCommand):
 @click.option(
     "--watchdog",
     "watchdog_s",
-    type=Duration(),
+    type=Duration(unit="m"),
     metavar="TIME",
     help="Diagnose the job on the head node when it has made no step for so long, such as 5m.",
 )

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.units import parse_duration_s
+from clusterctl.domain.units import DURATIONS, parse_duration_s
 
 
 class ValueKind(Enum):
@@ -25,7 +25,7 @@ class ValueKind(Enum):
     LOAD = "a whole number, 100 to 300, or 0"
     NUMBER = "a number such as 8 or 0.5, above 0 and below 1000000000"
     TEXT = "text"
-    DURATION = "a duration such as 90, 30s, 5m or 2h"
+    DURATION = f"a duration such as {DURATIONS}"
     PATH = "the path of a file"
     LIST = "text or a list of texts"
     TAGS = "a mapping of keys to values"
@@ -38,7 +38,7 @@ class Option:
     `field` is the field of ClusterSpec that it sets (`disk.iops`: of its Disk), empty if it sets
     none; the value is divided by `per` first, to change its unit. A text has to match `pattern`;
     `example` does. `builtin` describes what applies if the setting is not given. `zero` allows a
-    duration of 0.
+    duration of 0, and `unit` is what a number without one probably means.
     """
 
     key: str
@@ -51,6 +51,7 @@ class Option:
     example: str = ""
     per: float = 1
     zero: bool = False
+    unit: str = "s"
 
     @property
     def flag(self) -> str:
@@ -305,6 +306,7 @@ LAUNCH = (
         "DURATION",
         "never",
         per=60,
+        unit="m",
     ),
     Option(
         "idle-stop-erases-store",
@@ -328,6 +330,7 @@ LAUNCH = (
         metavar="DURATION",
         builtin="0",
         zero=True,
+        unit="m",
     ),
     Option(
         "timeout",
@@ -335,6 +338,7 @@ LAUNCH = (
         "How long nodes may take to get ready.",
         metavar="DURATION",
         builtin="10m, and 30m from 4 GPUs a node on and for metal",
+        unit="m",
     ),
 )
 
@@ -460,6 +464,8 @@ def _number(option: Option, text: str) -> float:
 
 def _text(option: Option, text: str) -> str:
     if option.pattern and not re.fullmatch(option.pattern, text, re.ASCII):
+        if option.pattern == _TYPE and text.startswith("ml."):
+            raise UsageError(f"EC2 calls {text[:40]!r} {text[3:40]!r}: leave out `ml.`")
         raise UsageError(f"not what {option.key} takes: {text!r}; it is like {option.example}")
     if not text.strip() or not text.isprintable():
         raise ValueError(text)
@@ -468,11 +474,11 @@ def _text(option: Option, text: str) -> str:
 
 def _duration(option: Option, text: str) -> float:
     try:
-        duration_s = parse_duration_s(text)
-    except UsageError:
-        raise ValueError(text) from None
+        duration_s = parse_duration_s(text, option.unit)
+    except UsageError as error:
+        raise UsageError(f"{error.message}; {error.hint}") from None
     if not duration_s and not option.zero:
-        raise UsageError(f"no time at all: {text!r}; write it as 30, 30s, 5m or 2h")
+        raise UsageError(f"no time at all: {text!r}; write it as {DURATIONS}")
     return duration_s
 
 

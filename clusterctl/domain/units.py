@@ -6,19 +6,38 @@ import re
 
 from clusterctl.domain.errors import UsageError
 
-_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 # The number of digits is limited, since longer numbers fail later: int() refuses more than 4,300
 # digits, and a float becomes infinite at about 309.
 _NUMBER = r"\s*(\d{1,18}(?:\.\d{1,40})?)"
+# Examples of durations, for messages.
+DURATIONS = "30s, 5m or 2h"
+# From this number on, a duration without a unit is more probably one in seconds.
+MANY_MINUTES = 300
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
-def parse_duration_s(text: str) -> float:
-    """Return the seconds of `90`, `5ms`, `1.5m`, `2h` or `1d`. Raise UsageError."""
+def parse_duration_s(text: str, usual: str = "s") -> float:
+    """Return the seconds of `90s`, `5ms`, `1.5m`, `2h` or `1d`.
+
+    A number without a unit is refused, since minutes may be meant as well as seconds; 0 needs
+    none. `usual` is the unit in which most people think of this duration: the hint proposes it.
+    Raises UsageError.
+    """
     match = re.fullmatch(_NUMBER + r"\s*(ms|[smhd]?)\s*", text, re.ASCII)
     if not match:
-        raise UsageError(f"not a duration: {text!r}", "write it as 90, 30s, 5m or 2h")
-    return float(match[1]) * _SECONDS[match[2]]
+        raise UsageError(f"not a duration: {text[:80]!r}", f"write it as {DURATIONS}")
+    number, unit = match[1], match[2]
+    if unit:
+        return float(number) * _SECONDS[unit]
+    if float(number):
+        # Nobody writes hours as minutes: 600 is a time in seconds.
+        meant = "s" if usual == "m" and float(number) >= MANY_MINUTES else usual
+        raise UsageError(
+            f"{text.strip()[:80]} has no unit",
+            f"did you mean {number}{meant}? Durations are written as {DURATIONS}",
+        )
+    return 0.0
 
 
 def format_duration(seconds: float) -> str:

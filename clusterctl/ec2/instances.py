@@ -83,11 +83,13 @@ def list_clusters(client: EC2Client) -> tuple[Cluster, ...]:
     return tuple(cluster for cluster in clusters if cluster)
 
 
-def find_every_cluster(client: EC2Client) -> dict[str, tuple[Instance, ...]]:
+def find_every_cluster(
+    client: EC2Client, states: Sequence[str] = PRESENT
+) -> dict[str, tuple[Instance, ...]]:
     """Return the instances of every cluster in this region, by cluster name. Raises AwsError."""
     found: dict[str, list[Instance]] = {}
     every = {"Name": "tag-key", "Values": [tags.CLUSTER]}
-    for instance in _describe(client, [every, _in_states(PRESENT)]):
+    for instance in _describe(client, [every, _in_states(states)]):
         found.setdefault(instance.cluster, []).append(instance)
     return {name: tuple(found[name]) for name in sorted(found)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -147,6 +148,10 @@ def retired_finding(instance_type: str, known: bool, region: str) -> Finding | N
     if known:
         message = f"{instance_type} is of a retired family; few regions still launch it"
         return Finding.info("type.retired", message, _hint(instance_type, region))
+    if instance_type not in RETIRED:
+        near = difflib.get_close_matches(instance_type, RETIRED, 1)
+        meant = f"did you mean {near[0]}?" if near else f"the family {family} had others"
+        return Finding.error("type.unknown", f"there is no type {instance_type}", meant)
     message = f"AWS no longer launches {instance_type} in {region}: the family {family} is retired"
     return Finding.error("type.retired", message, _hint(instance_type, region))
 

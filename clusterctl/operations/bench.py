@@ -171,6 +171,10 @@ def about_cluster(clients: Clients, status: ClusterStatus, access: Access, price
     by_id = {one.node.instance_id: one for one in status.instances}
     own = [by_id[node.instance_id] for node in nodes if node.instance_id in by_id]
     found = [prices[price_key(one)] for one in own]
+    local = is_local(clients.ec2.meta.endpoint_url)
+    if local:
+        # GPU, network and price are those of a type that nobody has measured here.
+        machines, found = [], [None for _ in found]
     return {
         "cluster": access.cluster.name,
         "region": access.cluster.region,
@@ -185,7 +189,7 @@ def about_cluster(clients: Clients, status: ClusterStatus, access: Access, price
         "efa_interfaces": max((one.efa_interfaces for one in own), default=0),
         "images": sorted({one.image_id for one in own}),
         "hourly_usd": [price and price.usd_per_hour for price in found],
-        **({"local": True} if is_local(clients.ec2.meta.endpoint_url) else {}),
+        **({"local": True} if local else {}),
         "price": sorted({f"{price.source}, {price.as_of}" for price in found if price}),
     }
 

@@ -30,8 +30,9 @@ from clusterctl.ec2.money.costs import (
 )
 from clusterctl.ec2.money.prices import find_prices
 from clusterctl.ec2.tags import SPENT, Spent, spent_text
+from clusterctl.operations.ended import EndedCluster, ended_clusters, kept_end
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.site import check_account, parse_site, site_of
+from clusterctl.operations.site import check_account, kept_site, parse_site, site_of
 from clusterctl.operations.status import states
 from clusterctl.transport.fanout import fan_out
 
@@ -182,12 +183,14 @@ class ClusterCosts:
 class CostReport:
     """The costs of existing clusters and of removed nodes.
 
-    `unseen` are the regions that could not be queried, each with the error.
+    `unseen` are the regions that could not be queried, each with the error. `by_limit` has what is
+    known of clusters that a limit has ended: name and words.
     """
 
     clusters: tuple[ClusterCosts, ...]
     ended: tuple[PastCost, ...] = ()
     unseen: tuple[tuple[str, ClusterctlError], ...] = ()
+    by_limit: tuple[tuple[str, str], ...] = ()
 
     @property
     def usd_per_hour(self) -> float:
@@ -306,23 +309,28 @@ def cost_report(
     ).outcomes
     if len(looks) == 1 and looks[0].error:
         raise looks[0].error
-    clusters = tuple(cluster for look in looks for cluster in look.value or ())
+    regions = [look.value for look in looks if look.value]
+    clusters = tuple(cluster for found, _ in regions for cluster in found)
+    shown = {one.name: str(one) for _, by_limit in regions for one in by_limit}
     # An interrupted removal has recorded nodes that still exist. They must not be counted twice.
     there = {one.node.instance_id for cluster in clusters for one in cluster.instances}
     return CostReport(
         clusters=clusters,
         ended=_ended(home, places, name, since, there) if since else (),
+        by_limit=_by_limit(places, home, name, shown, {one.name for one in clusters}),
         unseen=tuple((look.host, look.error) for look in looks if look.error),
     )
 
 
-def _look(clients: Clients, home: Path, name: str | None) -> list[ClusterCosts]:
-    """Return the costs of one region's clusters. Raises AwsError."""
+def _look(
+    clients: Clients, home: Path, name: str | None
+) -> tuple[list[ClusterCosts], tuple[EndedCluster, ...]]:
+    """Return the costs of one region's clusters, and those that a limit ended. Raises AwsError."""
     if name is None:
         found = find_every_cluster(clients.ec2)
     else:
         found = {name: find_instances(clients.ec2, name)}
-    return [
+    costs = [
         ClusterCosts(
             cluster_name,
             str(clients.ec2.meta.region_name),
@@ -332,6 +340,27 @@ def _look(clients: Clients, home: Path, name: str | None) -> list[ClusterCosts]:
         for cluster_name, instances in found.items()
         if instances
     ]
+    return costs, ended_clusters(clients, name)
+
+
+def _by_limit(
+    places: Mapping[str, Clients],
+    home: Path,
+    name: str | None,
+    shown: Mapping[str, str],
+    there: Collection[str],
+) -> tuple[tuple[str, str], ...]:
+    """Return what is known of clusters that a limit has ended.
+
+    `shown` are those that EC2 shows. Others are known from the folders here.
+    """
+    found = dict(shown)
+    for file in sorted(home.glob(f"{name or '*'}/end.json")):
+        folder = ClusterFolder(file.parent)
+        site = kept_site(folder)
+        if site and any(site.may_be(site_of(one)) for one in places.values()):
+            found.setdefault(folder.path.name, kept_end(folder, _now()))
+    return tuple((one, words) for one, words in found.items() if words and one not in there)
 
 
 def _ended(

@@ -52,6 +52,11 @@ class ClusterFolder:
         return self.path / "creations.json"
 
     @property
+    def end(self) -> Path:
+        """When a limit ends the cluster, as JSON; there is no such file without a limit."""
+        return self.path / "end.json"
+
+    @property
     def launched(self) -> bool:
         """Whether a launch was sent from here and `down` has not yet removed all of the cluster."""
         return self.launch.exists() or self.ssh_config.exists()

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from clusterctl.bootstrap.guard import (
@@ -35,10 +36,11 @@ from clusterctl.ec2.instances import (
 )
 from clusterctl.ec2.launch.capacity import block_end
 from clusterctl.ec2.launch.observe import Observed
-from clusterctl.ec2.money.costs import Spending
+from clusterctl.ec2.money.costs import Spending, limit_text
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.operations.access import Access
 from clusterctl.operations.costs import note_spent, spending_of
+from clusterctl.operations.ended import keep_end
 from clusterctl.operations.launcher import Launcher, check_all
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.data import read_data
@@ -142,6 +144,11 @@ def update_guards(
         set_behavior=lambda ids, behavior: set_at_power_off(launcher.clients.ec2, ids, behavior),
         tell_guards=tell_guards,
     )
+    ends_at = None
+    if end.left_s is not None:
+        ends_at = datetime.now(timezone.utc) + timedelta(seconds=end.left_s)
+    by = limit_text(spending.limits, spending.ended_by) if ends_at else ""
+    keep_end(launcher.folder, ends_at, by)
     check_all(cluster, FanoutResult(tuple(outcomes[: len(targets)])))
     for failure in outcomes[len(targets) :]:
         if failure.error and spending.limits.ends:

@@ -69,7 +69,10 @@ class LaunchRefused(UsageError):
 
     def __init__(self, name: str, findings: Sequence[Finding]) -> None:
         errors = [finding for finding in findings if finding.severity is Severity.ERROR]
-        super().__init__(f"{name} is not launched: {count(len(errors), 'thing')} to mend first")
+        done = "launched"
+        if all(finding.check_id == "limits.passed" for finding in errors):
+            done = "changed"
+        super().__init__(f"{name} is not {done}: {count(len(errors), 'thing')} to mend first")
         self.findings = tuple(findings)
 
 

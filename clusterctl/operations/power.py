@@ -16,7 +16,6 @@ from clusterctl.domain.errors import (
     CommandFailed,
     NoSuchCluster,
     UsageError,
-    no_such_cluster,
 )
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, last_line, parse_outputs
@@ -32,6 +31,7 @@ from clusterctl.ec2.instances import (
 )
 from clusterctl.ec2.launch.observe import spec_of_existing
 from clusterctl.operations.costs import note_spent
+from clusterctl.operations.ended import keep_end, no_cluster
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.site import changing
 from clusterctl.operations.up import UpReport, bring_up
@@ -79,7 +79,7 @@ def stop(
         there = find_instances(client, name)
         cluster = as_cluster(client, name, there)
         if cluster is None:
-            raise no_such_cluster(name, client.meta.region_name)
+            raise no_cluster(launcher.clients, launcher.folder)
         _check_stoppable(name, there)
         going = [one for one in there if one.node.state is NodeState.RUNNING]
         if going:
@@ -90,6 +90,8 @@ def stop(
         # All of them: EC2 may still show one as stopped that was started a moment ago.
         ran = _stop(client, there, launcher.timeouts)
         stopped = _await_stopped(client, name, launcher.timeouts, ran)
+        # Time in which it is stopped does not count: when it ends is not known until it starts.
+        keep_end(launcher.folder, None, "")
         return StopReport(stopped, tuple(ran), billing_reservations(there))
 
 

@@ -294,8 +294,7 @@ def check_absent(launcher: Launcher) -> None:
         exists = "exists" if nodes else "has left something"
         raise UsageError(
             f"cluster {name} {exists}: {', '.join(found)}; a self-test would remove that",
-            f"remove it first: clusterctl down {name}; or name another: "
-            "clusterctl selftest OTHER",
+            f"remove it first: clusterctl down {name}; or name another: clusterctl selftest OTHER",
         )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market, Node, NodeState
-from clusterctl.domain.errors import AwsError, HostError, no_such_cluster
+from clusterctl.domain.errors import AwsError, HostError
 from clusterctl.ec2.health import impaired_checks
 from clusterctl.ec2.instances import (
     Instance,
@@ -25,6 +25,7 @@ from clusterctl.ec2.instances import (
     unfinished_of,
 )
 from clusterctl.ec2.tags import Unfinished
+from clusterctl.operations.ended import no_cluster
 from clusterctl.operations.site import check_site
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def cluster_status(clients: Clients, folder: ClusterFolder) -> ClusterStatus:
     instances = find_own(clients, folder)
     cluster = as_cluster(clients.ec2, name, instances)
     if cluster is None:
-        raise no_such_cluster(name, clients.ec2.meta.region_name)
+        raise no_cluster(clients, folder)
     return ClusterStatus(cluster, instances)
 
 

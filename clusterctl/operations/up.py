@@ -28,9 +28,9 @@ from clusterctl.ec2.launch.execution import CapacityTimeout, carry_out
 from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
 from clusterctl.ec2.launch.preflight import AWAITED, check_twins
-from clusterctl.ec2.money.costs import format_limits, passed_end
+from clusterctl.ec2.money.costs import format_limits, left_findings, passed_end
 from clusterctl.ec2.tags import Unfinished
-from clusterctl.operations.costs import note_spent, record_removal_cost, spending_of
+from clusterctl.operations.costs import note_spent, record_removal_cost, running_cost, spending_of
 from clusterctl.operations.guards import with_complete_user_data
 from clusterctl.operations.launcher import Launcher, LaunchRefused
 from clusterctl.operations.local_state import LocalKey, keep_key, local_key
@@ -46,7 +46,8 @@ class UpReport:
     on each node in service. `launched` are the indices of the nodes that this run launched, or that
     an interrupted `add` launched and this run finished; `started` are those that were stopped.
     `finished` is the work of earlier, interrupted commands that this run completed. `can_train` is
-    true if every node in service has an environment for training.
+    true if every node in service has an environment for training. `changed` has what this run has
+    changed at EC2, in words.
     """
 
     cluster: Cluster
@@ -56,6 +57,7 @@ class UpReport:
     started: tuple[int, ...] = ()
     can_train: bool = True
     finished: Unfinished = Unfinished()
+    changed: tuple[str, ...] = ()
 
 
 def plan_up(launcher: Launcher, request: Request) -> LaunchPlan:
@@ -96,7 +98,8 @@ def bring_up(launcher: Launcher, request: Request) -> UpReport:
     # With --min-nodes, EC2 may have launched fewer nodes than were missing.
     there = {node.index for node in cluster.nodes}
     launched = tuple(sorted({*plan.missing, *finished.add} & there))
-    return UpReport(cluster, instances, launched, gpus, plan.stopped, can_train, finished)
+    changed = tuple(step.summary for step in plan.steps)
+    return UpReport(cluster, instances, launched, gpus, plan.stopped, can_train, finished, changed)
 
 
 def clear_unfinished(launcher: Launcher, name: str) -> None:
@@ -257,4 +260,25 @@ def _plan(launcher: Launcher, request: Request, key: LocalKey) -> LaunchPlan:
             f"or begin anew: clusterctl down {name}",
         )
     plan = plan_launch(with_complete_user_data(clients, seen), key.public, uuid.uuid4().hex)
-    return replace(plan, findings=(*plan.findings, *dry_run_findings(clients.ec2, plan)))
+    found = (*_passed_limits(launcher, plan), *dry_run_findings(clients.ec2, plan))
+    return replace(plan, findings=(*plan.findings, *found))
+
+
+def _passed_limits(launcher: Launcher, plan: LaunchPlan) -> list[Finding]:
+    """Refuse limits that would end the cluster at once: new ones, and kept ones for more nodes.
+
+    Limits that stay as they are do not keep `up` from completing what is there.
+    """
+    limits, there = plan.spec.limits, plan.seen.instances
+    changed = any(one.limits_text != format_limits(limits) for one in plan.seen.members)
+    if not limits.ends or not (changed or plan.missing):
+        return []
+    ran_h, spent_usd = 0.0, 0.0
+    if there:
+        money = spending_of(launcher.clients, there, launcher.prices)
+        ran_h, spent_usd = money.ran_h, money.spent_usd
+    if plan.missing:
+        # The checks of a launch have compared the budget with the price of the new nodes.
+        limits = replace(limits, budget_usd=None)
+    hourly = running_cost(launcher.clients, plan, launcher.prices).usd_per_hour
+    return left_findings(limits, ran_h, spent_usd, hourly)

@@ -15,6 +15,7 @@ import pytest
 from clusterctl.bench.network import Allreduce, AllreduceTable, NetworkFigures
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey, order, parse_sizes
 from clusterctl.bench.report import (
+    Chart,
     ReportTable,
     as_csv,
     as_data,
@@ -225,6 +226,34 @@ def test_the_use_of_the_gpus_and_the_speed_by_price():
         assert MeasuredRun.of(json.loads(json.dumps(earlier))) == run
     old = by_size(found)[0].as_data()
     assert (old["tflops_per_gpu"], old["mfu"], old["images_per_s_per_hourly_usd"]) == (None,) * 3
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_benchmark_of_cpus_says_so_and_predicts_no_gpus(local):
+    found = benchmark()
+    runs = tuple(replace(run, job={**run.job, "preset": "cpu"}) for run in found.runs)
+    about = {**ABOUT, "network_gbps": 25.0, **({"local": True} if local else {})}
+    cpus = replace(found, runs=runs, about=about)
+    where = "local EC2: CPUs of one machine, no GPUs" if local else "CPUs, no GPUs"
+    report = blocks(cpus)
+    text = markdown(report)
+    assert text.startswith(f"# How ResNet training scales on demo ({where})\n")
+    assert f"images/s ({where})" in html(report, as_data(cpus))
+    assert all(where in one.title for one in report if isinstance(one, Chart))
+    assert ("V100" in text, "predicted" in text, "Gbit/s" in text) == (False, False, not local)
+    data = as_data(cpus)
+    assert (data["on_cpus"], data["local_ec2"]) == (True, local)
+    assert data["models"] == {SYNTHETIC: None, REAL: None}
+    assert as_data(found)["on_cpus"] is False
+
+
+def test_runs_that_contradict_each_other_have_no_headline():
+    one, other = (
+        run_of(RunKey(2, SYNTHETIC, repeat), step_s) for repeat, step_s in ((0, 1), (1, 2))
+    )
+    text = markdown(blocks(replace(benchmark(), runs=(one, other))))
+    assert "The runs on 2 GPUs differ too much for a conclusion" in text
+    assert " train " not in text.partition("## Speed")[0]
 
 
 def test_the_model_of_real_data_is_that_of_synthetic_data_and_what_a_node_reads():

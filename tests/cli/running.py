@@ -71,7 +71,7 @@ def clients(account):
 
 def launched(clusterctl: CommandLine, *more: str) -> Ran:
     """Launch a cluster whose nodes run but are never ready, since moto has no hosts."""
-    ran = clusterctl("up", *DEMO, *more, "--timeout", "0.01")
+    ran = clusterctl("up", *DEMO, *more, "--timeout", "0.01s")
     assert ran.status == 1
     return ran
 

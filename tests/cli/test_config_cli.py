@@ -162,7 +162,7 @@ def test_flags_and_the_environment_beat_the_file(folder, launch, monkeypatch):
     ran = launch(
         *("--instance-type", "g5.xlarge", "--tag", "a=b", "--tag", "team=cv", "--no-efa"),
         *("--or-type", "g6.xlarge", "--or-type", "g6e.xlarge", "--idle-stop", "2h"),
-        *("--timeout", "90", "--capacity-timeout", "0", "--lab"),
+        *("--timeout", "90s", "--capacity-timeout", "0", "--lab"),
     )
     assert ran.out.splitlines() == [
         "6 x g5.xlarge {'team': 'cv', 'a': 'b'}",
@@ -186,7 +186,9 @@ def test_what_is_missing_is_named_as_flag_and_as_key(launch):
         (["--or-type", "g5.xlarge", "--or-type", ""], "'--or-type': not what or-type takes: ''"),
         (["--tag", "novalue"], "'--tag': not KEY=VALUE: 'novalue'"),
         (["--budget", "-1"], "above 0 and below 1000000000: '-1'"),
-        (["--idle-stop", "soon"], "'--idle-stop': not a duration such as"),
+        (["--idle-stop", "soon"], "'--idle-stop': not a duration"),
+        (["--idle-stop", "30"], "30 has no unit; did you mean 30m?"),
+        (["--timeout", "600"], "600 has no unit; did you mean 600s?"),
         (["--zone", "../.."], "'--zone': not what zone takes: '../..'"),
         (["--user", "$(id)"], "'--user': not what user takes: '$(id)'"),
         (["--image", "\x1b[2J"], "'--image': not text: '\\x1b[2J'"),

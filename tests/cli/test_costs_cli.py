@@ -12,10 +12,11 @@ import pytest
 from botocore.endpoint import Endpoint
 from moto.ec2 import ec2_backends
 
-from clusterctl.cli.money import limits_words
+from clusterctl.cli.money import end_words, limits_words
 from clusterctl.domain.cluster import Limits
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
+from clusterctl.ec2.money.costs import Spending
 from clusterctl.operations.costs import record_removal_cost
 from tests.cli.running import clusterctl
 from tests.lab.running import wait_until
@@ -314,7 +315,7 @@ def test_limits_in_words(limits, text):
 
 def test_what_the_nodes_have_cost_in_this_run_is_off_the_budget(clusterctl, client):
     up = ("up", "demo", "--instance-type", "p4d.24xlarge", "--ssh-from", "10.0.0.0/8", "--nodes")
-    clusterctl(*up, "1", "--timeout", "0.01")
+    clusterctl(*up, "1", "--timeout", "0.01s")
     [node] = find_instances(client, "demo")
     machine = ec2_backends["123456789012"][REGION].get_instance(node.node.instance_id)
     ten_hours = timedelta(hours=10)
@@ -325,3 +326,101 @@ def test_what_the_nodes_have_cost_in_this_run_is_off_the_budget(clusterctl, clie
     ran = clusterctl(*up, "2", "--dry-run", "--budget", "200")
     assert ran.status == 2
     assert "the budget of $200.00 is spent: $220." in ran.err
+
+
+def test_new_limits_that_would_end_a_cluster_at_once_are_refused(clusterctl, client):
+    up = ("up", "demo", "--instance-type", "p4d.24xlarge", "--ssh-from", "10.0.0.0/8", "--yes")
+    clusterctl(*up, "--nodes", "1", "--timeout", "0.01s")
+    [node] = find_instances(client, "demo")
+    machine = ec2_backends["123456789012"][REGION].get_instance(node.node.instance_id)
+    machine.launch_time -= timedelta(hours=10)
+    for nic in machine.nics.values():
+        nic.attach_time -= timedelta(hours=10)
+    for limit, message in (
+        ("--budget 200", "--budget $200.00 has been reached already: the cluster has cost $220."),
+        ("--budget 221", "--budget $221.00 would end the nodes in"),
+        ("--max-hours 10", "--max-hours 10 has been reached already: the nodes have run for 10 h"),
+        ("--max-hours 10.05", "--max-hours 10.05 would end the nodes in"),
+        ("--idle-stop 299s", "--idle-stop 4 min 59 s would stop the cluster before a first job"),
+    ):
+        ran = clusterctl(*up, *limit.split())
+        assert (ran.status, message in ran.err) == (2, True), ran.err
+        assert find_instances(client, "demo")[0].limits_text == ""
+    # More nodes are no reason to launch some that end at once.
+    client.create_tags(
+        Resources=[node.node.instance_id], Tags=tags.tag_list({tags.LIMITS: "max-hours=10.05"})
+    )
+    ran = clusterctl("add", "demo", "1", "--yes")
+    assert (ran.status, "would end the nodes in" in ran.err) == (2, True), ran.err
+    assert len(find_instances(client, "demo")) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "ends_in_h", "by", "kept", "block", "words"),
+    [
+        (
+            Limits(max_hours=8),
+            *(2.0, "--max-hours", False, None),
+            "2026-11-01 14:00 UTC, in 2 h 00 min, by --max-hours 8: the nodes are terminated, with "
+            "their disks",
+        ),
+        (
+            Limits(max_hours=8, budget_usd=12345678, idle_minutes=30),
+            *(0.0, "--budget", True, None),
+            "2026-11-01 12:15 UTC, in 15 min 00 s, by --budget 12345678: the nodes are stopped; "
+            "their disks are kept, and cost; before that, the nodes are stopped when they have "
+            "been idle for 30 min",
+        ),
+        (
+            Limits(idle_minutes=30),
+            *(None, "", True, None),
+            "the nodes are stopped when they have been idle for 30 min",
+        ),
+        (
+            Limits(max_hours=8),
+            *(8.0, "--max-hours", False, 1),
+            "2026-11-01 13:00 UTC, in 1 h 00 min, by the end of its Capacity Block: EC2 terminates "
+            "the nodes",
+        ),
+        (Limits(max_hourly_usd=5), None, "", False, None, ""),
+    ],
+)
+def test_the_end_of_a_cluster_in_words(limits, ends_in_h, by, kept, block, words):
+    now = datetime(2026, 11, 1, 12, tzinfo=timezone.utc)
+    money = Spending(1.0, 1.0, True, "", limits, now, ends_in_h=ends_in_h, ended_by=by)
+    block_ends_at = now + timedelta(hours=block) if block else None
+    assert end_words(money, now, 900.0, kept, block_ends_at) == words
+
+
+def test_a_cluster_that_a_limit_has_ended_is_remembered(clusterctl, client):
+    ids = launch(client, "thr", **{tags.LIMITS: "max-hours=2"})
+    for id in ids:
+        machine = ec2_backends["123456789012"][REGION].get_instance(id)
+        machine.launch_time -= timedelta(hours=3)
+    launch(client, "mine")
+    client.terminate_instances(InstanceIds=ids)
+    assert "thr" not in clusterctl("costs").err  # Its owner has terminated it.
+    for id in ids:
+        machine = ec2_backends["123456789012"][REGION].get_instance(id)
+        machine.state_reason.code = "Client.InstanceInitiatedShutdown"
+        machine.state_reason.message = "Client.InstanceInitiatedShutdown: Instance shutdown"
+    # Two hours of two nodes at 22.04.
+    words = r"ended 20\d\d-\d\d-\d\d \d\d:\d\d UTC by --max-hours 2: \$88\.17"
+    ran = clusterctl("costs")
+    assert (ran.status, bool(re.search(f"^thr: {words}$", ran.err, re.MULTILINE))) == (0, True)
+    assert clusterctl("costs", "thr").status == 0
+    for command in "status", "jobs":
+        ran = clusterctl(command, "thr")
+        error = rf"^error: there is no cluster thr in us-east-1: {words}$"
+        assert (ran.status, bool(re.search(error, ran.err, re.MULTILINE))) == (1, True), ran.err
+    # Later EC2 has forgotten it, and the machine that launched it has not.
+    client.delete_tags(Resources=ids, Tags=[{"Key": tags.CLUSTER}])
+    assert "thr" not in clusterctl("costs").err
+    folder = clusterctl.home / "thr"
+    folder.mkdir(parents=True)
+    end = {"ends_at": "2026-11-21T14:02:00+00:00", "by": "--max-hours 2"}
+    (folder / "end.json").write_text(json.dumps(end))
+    (folder / "account").write_text("us-east-1 at a local EC2, account 123456789012\n")
+    for command in ("costs",), ("status", "thr"), ("jobs", "thr"):
+        ran = clusterctl(*command)
+        assert ": gone; its --max-hours would have ended it at 2026-11-21 14:02 UTC" in ran.err

@@ -98,7 +98,7 @@ def test_what_needs_no_host(at_moto, clusterctl):
     at_moto("selftest", "--max-cost", "5", "--dry-run")
     at_moto("selftest", "--max-cost", "5", "--dry-run", "--json")
     at_moto("selftest", "--max-cost", "3")
-    clusterctl(*one, "--timeout", "0.01")
+    clusterctl(*one, "--timeout", "0.01s")
     at_moto("gc", "--all")
     at_moto("gc", "--all", "--json")
     for command in ("network up", "network status", "network down"):

@@ -116,7 +116,7 @@ def test_what_is_refused_with_json_is_counted(clusterctl):
         ((), "", (None, 0.0)),
         ((), "timeout: 20m\ncapacity-timeout: 2h\n", (1200.0, 7200.0)),
         (("--capacity-timeout", "0"), "capacity-timeout: 2h\n", (None, 0.0)),
-        (("--timeout", "90"), "timeout: 20m\n", (90.0, 0.0)),
+        (("--timeout", "90s"), "timeout: 20m\n", (90.0, 0.0)),
     ],
 )
 def test_the_files_timeouts_hold_for_every_launch(

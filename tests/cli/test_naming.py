@@ -155,7 +155,9 @@ def test_which_clusters_are_here(words, said, launched, capsys):
 def test_the_only_cluster_is_in_another_place(launched, capsys):
     launched("demo", LAB)
     assert run_command(cli, ["status"]) == 2
-    assert "none on this machine but in another place: demo\n" in capsys.readouterr().err
+    assert (
+        "none on this machine but on the local EC2, with --lab: demo\n" in capsys.readouterr().err
+    )
 
 
 def test_no_cluster_is_here(launched, capsys):

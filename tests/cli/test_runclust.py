@@ -191,6 +191,7 @@ def test_hosts_behind_a_jump_host_share_one_connection_to_it(home, hosts, tmp_pa
         (["no-such-file", "true"], "there is no hosts file no-such-file"),
         (["--key", "nokey", "HOSTS", "true"], "there is no key file nokey"),
         (["--timeout", "soon", "HOSTS", "true"], "not a duration"),
+        (["--persist", "90", "HOSTS", "true"], "90 has no unit; did you mean 90s?"),
         (["--fanout", "0", "HOSTS", "true"], "0 is not in the range"),
         (["HOSTS", "true", "loudly"], "'loudly' is not 'verbose'"),
         (["HOSTS"], "Missing argument 'COMMAND'"),
@@ -287,7 +288,7 @@ def test_json_says_where_output_was_cut(home, hosts):
 def test_few_files_may_be_open(home, hosts):
     silent = [f"127.0.9.{number}" for number in range(1, 91)]
     hosts.write_text(hosts.read_text() + "".join(f"{host}\n" for host in silent))
-    few = f"ulimit -n 64; exec {BIN}/runclust --connect-timeout 1 {hosts} 'echo in'"
+    few = f"ulimit -n 64; exec {BIN}/runclust --connect-timeout 1s {hosts} 'echo in'"
     done = subprocess.run(["bash", "-c", few], capture_output=True, text=True, check=False)
     assert sorted(done.stdout.splitlines())[:4] == lines(1, 2, 3, 4, text="in")
     assert {line.split(": ")[0] for line in done.stderr.splitlines()} <= set(silent)

@@ -37,7 +37,7 @@ def see(clusterctl, snapshot, monkeypatch):
 
 def test_a_cluster_from_plan_to_end(see):
     see("up", *DEMO, "--dry-run")
-    see("up", *DEMO, "--timeout", "0.01")
+    see("up", *DEMO, "--timeout", "0.01s")
     see("up", *DEMO, "--dry-run")
     see("status", "demo")
     see("list")

@@ -86,7 +86,7 @@ def test_it_asks_before_it_spends(clusterctl, client, here, monkeypatch, seen, s
 
 
 def test_a_cluster_of_that_name_is_left_alone(clusterctl, client, here):
-    clusterctl("up", NAME, *DEMO[1:], "--timeout", "0.01")
+    clusterctl("up", NAME, *DEMO[1:], "--timeout", "0.01s")
     ran = clusterctl(*FIVE)
     assert (ran.status, "cluster selftest exists" in ran.err) == (2, True), ran
     assert len(find_instances(client, NAME)) == 2

@@ -298,7 +298,7 @@ def test_down_names_the_reservation_that_goes_on_costing(clusterctl, client):
         InstanceMatchCriteria="targeted",
     )["CapacityReservation"]["CapacityReservationId"]
     up = ("up", "demo", "--nodes", "1", "--instance-type", "g5.xlarge")
-    clusterctl(*up, "--capacity-reservation", one, "--timeout", "0.01")
+    clusterctl(*up, "--capacity-reservation", one, "--timeout", "0.01s")
     ran = clusterctl("down", "demo", "--yes")
     client.cancel_capacity_reservation(CapacityReservationId=one)
     assert ran.status == 0
@@ -477,7 +477,7 @@ def test_on_a_terminal_money_is_asked_for(lab, tmp_path):
     def states():
         return {one.node.state.value for one in find_instances(ec2, name)}
 
-    up = ("up", "--nodes", "2", "--instance-type", "p3.2xlarge", "--timeout", "0.1")
+    up = ("up", "--nodes", "2", "--instance-type", "p3.2xlarge", "--timeout", "0.1s")
     try:
         # "n", Enter and Ctrl-C create nothing, neither here nor in EC2.
         for answer in ("n\n", "\n", "\x03"):
@@ -504,10 +504,10 @@ def test_on_a_terminal_money_is_asked_for(lab, tmp_path):
         assert price("2 nodes", said) and "Start? [y/N]" in said
         assert states() == {"stopped"}
         # With --yes, or without a terminal, the price is printed and `up` continues.
-        said = run("start", "--yes", "--timeout", "0.1")[1]
+        said = run("start", "--yes", "--timeout", "0.1s")[1]
         assert ("[y/N]" in said, bool(price("2 nodes", said))) == (False, True)
         done = subprocess.run(
-            [BIN / "clusterctl", "add", name, "1", *at, "--timeout", "0.1"],
+            [BIN / "clusterctl", "add", name, "1", *at, "--timeout", "0.1s"],
             env={**os.environ, "CLUSTERCTL_HOME": str(home), "CLUSTERCTL_LAB": "0", **account},
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -15,7 +15,7 @@ from clusterctl.domain.units import (
 )
 
 READ = {
-    parse_duration_s: {"90": 90, "30s": 30, "1.5m": 90, "2h": 7200, " 1 d ": 86400},
+    parse_duration_s: {"0": 0, "0.0": 0, "30s": 30, "1.5m": 90, "2h": 7200, " 1 d ": 86400},
     parse_bytes: {
         "4096": 4096,
         "0": 0,
@@ -44,7 +44,7 @@ READ = {
     },
 }
 REFUSED = {
-    parse_duration_s: ["", "s", "-1", "1w", "1h30m", "nan", "1e3", "٣"],
+    parse_duration_s: ["", "s", "90", " 1.5 ", "0.001", "-1", "1w", "1h30m", "nan", "1e3", "٣"],
     parse_bytes: ["", "MiB", "-1", "8iB", "8 M B", "1e6", "8MiB/s", "٣", "9" * 400],
     parse_rate: [
         *("", "25", "fast", "25g", "100MB", "100MBps", "100Mb/s", "-1mbit", "1e3mbit"),

@@ -393,7 +393,7 @@ def test_what_is_really_called_is_allowed(client, moto_url, tmp_path, monkeypatc
     clusterctl = CommandLine(tmp_path, capsys, ["--endpoint-url", moto_url, "--region", REGION])
     up = ("up", "demo", "--nodes", "2", "--instance-type", "p4d.24xlarge", "--tag", "owner=alice")
     assert clusterctl(*up, "--dry-run").status == 0
-    clusterctl(*up, "--timeout", "0.01")  # moto has no hosts that could get ready
+    clusterctl(*up, "--timeout", "0.01s")  # moto has no hosts that could get ready
     assert clusterctl("status", "demo").status == 0
     assert clusterctl("list").status == 0
     assert clusterctl("gc", "--all").status == 0

@@ -56,7 +56,7 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     assert status == 0, err
     sizes = [run["gpus"] for run in json.loads(plan)["runs"]]
     assert sorted(sizes) == [1, 2]
-    assert (json.loads(plan)["usd_per_hour"], out.exists()) == (6.12, False)
+    assert (json.loads(plan)["usd_per_hour"], out.exists()) == (None, False)
 
     # Ctrl-C in the second run: it is cancelled on all nodes. The result of the first run is kept.
     quiet.on(0, f"echo {sizes[1]} >/data/hold")

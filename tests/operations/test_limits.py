@@ -6,7 +6,6 @@ import itertools
 import json
 import random
 import re
-import shlex
 from types import SimpleNamespace
 
 import pytest
@@ -296,11 +295,10 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
     command = ("up", name, "--nodes", "1", "--instance-type", "p3.2xlarge")
     try:
         ran = clusterctl(*command)
-        # The suggested command works unchanged.
-        told = re.search(
-            r"it costs \$[\d.]+ a day .*: clusterctl (up .*--lab[^\n]*)", ran.err, re.DOTALL
-        )
-        assert told, ran.err
+        # It costs nothing in the lab, so nobody is warned.
+        assert ran.err.endswith(f"end:      nothing ends {name} by itself\n"), ran.err
+        assert "warning" not in ran.err
+        assert clusterctl(*command, "--max-hours", "0.08").status == 2
         # The lab's nodes have the training environment, so `env install` is not a next step.
         assert (
             f"log in:   clusterctl ssh {name} --lab\n"
@@ -308,8 +306,11 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
             f"train:    clusterctl train {name} --lab 1\n"
             f"remove:   clusterctl down {name} --lab\n"
         ) in ran.err
-        ran = CommandLine(lab.home, capsys, [], clusterctl.timeouts)(*shlex.split(told[1]))
-        assert (ran.status, "a day" in ran.err) == (0, False)
+        ran = clusterctl("up", name, "--max-hours", "24")
+        assert ran.status == 0
+        assert f"1 node wanted now, limits: max-hours=24: {name} is up and ready" in ran.err
+        end = r"end:      20\d\d-\d\d-\d\d \d\d:\d\d UTC, in 23 h 5\d min, by --max-hours 24: "
+        assert re.search(end + "the nodes are terminated, with their disks\n$", ran.err), ran.err
         found = ec2.describe_instances(
             Filters=[{"Name": "tag:clusterctl:cluster", "Values": [name]}]
         )
@@ -339,9 +340,19 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
         assert not complete()
         assert clusterctl("start", name).status == 0
         assert complete()
-        assert clusterctl(*command, "--max-hours", "0.001").status == 0
+        assert "by --max-hours" not in clusterctl("status", name).err
+        passed = clusterctl(*command, "--max-hours", "0.001")
+        assert (passed.status, state()) == (2, "running")
+        assert "--max-hours 0.001 has been reached already: the nodes have run for" in passed.err
+        # A limit that has passed can only come from elsewhere. `up` keeps it.
+        ec2.create_tags(
+            Resources=[id], Tags=[{"Key": "clusterctl:limits", "Value": "max-hours=0.001"}]
+        )
+        assert clusterctl(*command).status == 0
         wait_until(lambda: state() in ("stopped", "terminated"), "the end of its time")
         assert state() == "terminated"
+        ended = r"there is no cluster .*: ended 20\S+ \d\d:\d\d UTC by --max-hours 0.001: "
+        assert re.search(ended, clusterctl("status", name).err)
     finally:
         clusterctl("down", name, "--yes", "--discard-results")
 

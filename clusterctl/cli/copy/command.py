@@ -117,7 +117,7 @@ def _start(
 
     words = ["--plan"] if options.show_plan else []
     words += ["--quiet"] if options.quiet else []
-    words += ["--timeout", f"{options.timeout_s:g}"] if options.timeout_s else []
+    words += ["--timeout", f"{options.timeout_s:g}s"] if options.timeout_s else []
     plan = start_copy_job(
         access,
         job,

@@ -55,7 +55,7 @@ _SHOWN = (
     click.option(
         "--plan", "show_plan", is_flag=True, help="Show the plan too, predicted and measured."
     ),
-    click.option("--timeout", "timeout_s", type=Duration(), help="Give up after: 30, 5m, 2h."),
+    click.option("--timeout", "timeout_s", type=Duration(), help="Give up after: 30s, 5m, 2h."),
     click.option(
         "--fanout",
         type=click.IntRange(1, MOST_AT_ONCE),

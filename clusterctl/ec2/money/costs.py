@@ -5,6 +5,7 @@ docs/costs.md has the formula, its sources, and what is not counted.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,12 @@ def parse_limits(text: str) -> Limits:
         found.pop("idle_erases_store", None)
     found["idle_erases_store"] = "idle_erases_store" in found
     return Limits(**found)
+
+
+def limit_text(limits: Limits, option: str) -> str:
+    """Return a limit that ends a cluster as it was given: `--max-hours 8`, `--budget 5`."""
+    value = limits.max_hours if option == "--max-hours" else limits.budget_usd
+    return f"{option} {_number(value or 0.0)}"
 
 
 def _number(value: float) -> str:
@@ -233,6 +240,50 @@ def _budget(limits: Limits, budget: float, hourly: float, spent: float) -> list[
     before = "" if limits.max_hours is None else f", before --max-hours {limits.max_hours:g}"
     text = f"the budget of {format_usd(budget)} ends the cluster after {lasts}{before}"
     return [Finding.info("cost.budget", text)]
+
+
+# New limits have to leave at least this: less is a slip, and would end what runs.
+LEAST_LEFT_S = 300.0
+
+
+def left_findings(
+    limits: Limits, ran_h: float, spent_usd: float, hourly: float | None
+) -> list[Finding]:
+    """Refuse a time or budget that has passed, or that leaves less than five minutes.
+
+    `ran_h` are the hours of the node that has run longest, `spent_usd` is what the cluster has
+    cost. `hourly` is its price in US dollars an hour while all of it runs; None if it is unknown.
+    """
+    found: list[Finding] = []
+    if limits.max_hours is not None:
+        ran = f"the nodes have run for {format_duration(ran_h * 3600)}"
+        least = math.ceil((ran_h + LEAST_LEFT_S / 3600) * 10 + 0.01) / 10
+        found += _left(
+            limit_text(limits, "--max-hours"),
+            (limits.max_hours - ran_h) * 3600,
+            ran if ran_h else "",
+            f"it counts all hours since the launch: give --max-hours {least:g} or more",
+        )
+    if limits.budget_usd is not None:
+        left_usd = limits.budget_usd - spent_usd
+        left_s = left_usd / hourly * 3600 if hourly else math.copysign(math.inf, left_usd)
+        least = math.ceil(spent_usd * 100 + (hourly or 0.0) * LEAST_LEFT_S / 36 + 0.01) / 100
+        found += _left(
+            f"--budget {format_usd(limits.budget_usd)}",
+            left_s if left_usd > 0 else 0.0,
+            f"the cluster has cost {format_usd(spent_usd)}" if spent_usd else "",
+            f"it counts all costs since the launch: give --budget {least:.2f} or more",
+        )
+    return found
+
+
+def _left(limit: str, left_s: float, because: str, hint: str) -> Iterator[Finding]:
+    reason = f": {because}" if because else ""
+    if left_s <= 0:
+        yield Finding.error("limits.passed", f"{limit} has been reached already{reason}", hint)
+    elif left_s < LEAST_LEFT_S:
+        text = f"{limit} would end the nodes in {format_duration(left_s)}{reason}"
+        yield Finding.error("limits.passed", text, f"five minutes are the least; {hint}")
 
 
 def _unpriced(limits: Limits, estimate: CostEstimate) -> Finding:
@@ -555,7 +606,8 @@ def _endings(
         text = "the price is not known: nobody can say how long the budget lasts"
         found.append(Finding.warning("cost.price", text, "allow pricing:GetProducts"))
     if ends is not None and ends < WARN_BELOW_H:
-        text = f"the nodes end in {format_duration(ends * 3600)} by {by}"
+        left = f"in {format_duration(ends * 3600)}" if ends else "any moment now"
+        text = f"the nodes end {left} by {by}"
         found.append(
             Finding.warning("cost.ending", text, "let the last checkpoint be written by then")
         )

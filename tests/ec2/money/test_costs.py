@@ -1,5 +1,7 @@
 """Costs of machines, compared with values computed by hand, and messages about limits."""
 
+import re
+
 import pytest
 
 from clusterctl.domain.cluster import Limits, Market
@@ -14,6 +16,7 @@ from clusterctl.ec2.money.costs import (
     estimate,
     format_limits,
     format_usd,
+    left_findings,
     parse_limits,
 )
 
@@ -118,6 +121,43 @@ def test_a_budget_says_when_it_ends_the_cluster():
     assert found.message == (
         "the budget of $100.00 ends the cluster after 10 h 00 min, before --max-hours 11"
     )
+
+
+@pytest.mark.parametrize(
+    ("limits", "ran_h", "spent", "hourly", "expected"),
+    [
+        (Limits(max_hours=8), 7.9, 0, 10, []),
+        (Limits(max_hours=8, budget_usd=100), 8.0, 0, 10, ["--max-hours 8 has been reached"]),
+        (Limits(max_hours=8), 7.95, 0, 10, ["--max-hours 8 would end the nodes in 3 min 00 s"]),
+        (Limits(max_hours=0.05), 0, 0, 10, ["--max-hours 0.05 would end the nodes in 3 min 00 s"]),
+        (
+            Limits(budget_usd=5),
+            2,
+            5.49,
+            7,
+            ["--budget $5.00 has been reached already: the"],
+        ),
+        (Limits(budget_usd=5), 2, 5.0, None, ["--budget $5.00 has been reached already"]),
+        (Limits(budget_usd=6), 2, 5.5, 12, ["--budget $6.00 would end the nodes in 2 min 30 s"]),
+        (Limits(budget_usd=6), 2, 4.99, 12, []),
+        # Without a price nobody knows how long it lasts; machines of a block cost nothing more.
+        (Limits(budget_usd=6), 2, 5.99, None, []),
+        (Limits(budget_usd=6), 2, 5.99, 0.0, []),
+        (Limits(budget_usd=6, max_hours=2), 2, 7, 1, ["--max-hours 2", "--budget $6.00"]),
+        (Limits(idle_minutes=1, max_hourly_usd=1), 99, 99, 99, []),
+    ],
+)
+def test_a_limit_that_would_end_the_cluster_at_once_is_refused(
+    limits, ran_h, spent, hourly, expected
+):
+    found = left_findings(limits, ran_h, spent, hourly)
+    assert len(found) == len(expected)
+    for one, text in zip(found, expected):
+        assert (text in one.message, one.severity) == (True, Severity.ERROR)
+        # The limit that the hint proposes is accepted.
+        least = float(re.search(r"give --\S+ ([\d.]+) or more", one.hint)[1])
+        field = "max_hours" if "max-hours" in one.hint else "budget_usd"
+        assert left_findings(Limits(**{field: least}), ran_h, spent, hourly) == []
 
 
 def test_what_cannot_be_kept_is_named():

@@ -1,0 +1,160 @@
+"""Clusters that a limit has ended: as long as EC2 shows their nodes, and afterwards.
+
+EC2 shows a terminated instance for about an hour, but not when it switched itself off. That time
+follows from the limit, by the calculation from which the nodes were told their end. Later only
+the folder of the machine that launched the cluster has it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.errors import AwsError, NoSuchCluster, no_such_cluster
+from clusterctl.domain.files import write_file
+from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances
+from clusterctl.ec2.money.costs import Spending, format_usd, limit_text, parse_limits, spending
+from clusterctl.ec2.money.prices import Prices, find_prices
+from clusterctl.operations.folder import ClusterFolder
+
+if TYPE_CHECKING:
+    from clusterctl.ec2.session import Clients
+
+GONE = (NodeState.SHUTTING_DOWN.value, NodeState.TERMINATED.value)
+# The StateReason of an instance that switched itself off (EC2 user guide, "Terminated instances").
+BY_ITSELF = "Client.InstanceInitiatedShutdown"
+# A guard looks once a minute, and a machine takes time to switch itself off and to be shown so.
+EARLY_S = 300.0
+
+
+@dataclass(frozen=True)
+class EndedCluster:
+    """A cluster that switched itself off at a limit. `by` is the limit: `--budget 5`.
+
+    `spending` is that at its end, `instances` are its last nodes.
+    """
+
+    name: str
+    instances: tuple[Instance, ...]
+    ended_at: datetime
+    by: str
+    spending: Spending
+
+    def __str__(self) -> str:
+        least = "" if self.spending.complete else "at least "
+        return (
+            f"ended {self.ended_at:%Y-%m-%d %H:%M} UTC by {self.by}: "
+            f"{least}{format_usd(self.spending.spent_usd)}"
+        )
+
+
+def end_of(
+    name: str, gone: Sequence[Instance], prices: Prices, now: datetime
+) -> EndedCluster | None:
+    """Return how a cluster ended, of which EC2 shows these terminated nodes; None if it is another
+    reason than a limit, or not known.
+
+    Pure.
+    """
+    newest: dict[int, Instance] = {}
+    for one in sorted(gone, key=lambda one: one.node.launched_at):
+        newest[one.node.index] = one
+    nodes = [one for one in newest.values() if one.state_reason.startswith(BY_ITSELF)]
+    if not nodes or not parse_limits(min(nodes, key=lambda one: one.node.index).limits_text).ends:
+        return None
+    # At the start of the last run the end was still to come: it is calculated from there.
+    began = max(one.node.launched_at for one in nodes)
+    ran = tuple(map(_as_it_ran, nodes))
+    planned = spending(ran, prices, began)
+    if planned.ends_in_h is None:
+        return None
+    end = began + timedelta(hours=planned.ends_in_h)
+    if end > now + timedelta(seconds=EARLY_S):
+        return None
+    end = min(end, now)
+    by = limit_text(planned.limits, planned.ended_by)
+    return EndedCluster(name, ran, end, by, spending(ran, prices, end))
+
+
+def _as_it_ran(instance: Instance) -> Instance:
+    """Return a terminated instance as EC2 showed it while it ran.
+
+    EC2 forgets its address and its network interface, which had the time of the first launch.
+    """
+    has_address = not (instance.private or instance.several_interfaces)
+    address = instance.node.public_ip or ("forgotten" if has_address else None)
+    node = replace(instance.node, state=NodeState.RUNNING, public_ip=address)
+    first = instance.first_launched_at or instance.node.launched_at
+    return replace(instance, node=node, first_launched_at=first)
+
+
+def ended_clusters(clients: Clients, name: str | None = None) -> tuple[EndedCluster, ...]:
+    """Return the clusters of this region, or cluster `name`, that EC2 shows ended by a limit.
+
+    Clusters that have other instances are left out. Raises AwsError.
+    """
+    if name is None:
+        found = find_every_cluster(clients.ec2, GONE)
+    else:
+        found = {name: find_instances(clients.ec2, name, GONE)}
+    now = datetime.now(timezone.utc)
+    ends = []
+    for cluster, gone in found.items():
+        if any(one.state_reason.startswith(BY_ITSELF) for one in gone):
+            ends.append(end_of(cluster, gone, find_prices(clients, gone, None), now))
+    return tuple(end for end in ends if end)
+
+
+def keep_end(folder: ClusterFolder, ends_at: datetime | None, by: str) -> None:
+    """Record in the folder when a limit ends the cluster; None if no limit does.
+
+    It is for the user's information only: a failure to write raises nothing.
+    """
+    with suppress(OSError):
+        if ends_at is None:
+            folder.end.unlink(missing_ok=True)
+        else:
+            write_file(folder.end, json.dumps({"ends_at": ends_at.isoformat(), "by": by}) + "\n")
+
+
+def kept_end(folder: ClusterFolder, now: datetime) -> str:
+    """Return what the folder says of the end of a cluster that is gone.
+
+    Empty if no limit would have ended it by `now`, and if the file cannot be read.
+    """
+    try:
+        found = json.loads(folder.end.read_text())
+        ends_at, by = datetime.fromisoformat(found["ends_at"]), str(found["by"])
+        if not by.isprintable() or ends_at > now:
+            return ""
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    option = by.partition(" ")[0]
+    return f"gone; its {option} would have ended it at {ends_at:%Y-%m-%d %H:%M} UTC"
+
+
+def gone_words(clients: Clients, folder: ClusterFolder) -> str:
+    """Return how the folder's cluster, of which nothing runs, has ended; empty if not known."""
+    with suppress(AwsError):
+        for ended in ended_clusters(clients, folder.path.name):
+            return str(ended)
+    return kept_end(folder, datetime.now(timezone.utc))
+
+
+def no_cluster(clients: Clients, folder: ClusterFolder) -> NoSuchCluster:
+    """Return the error for a folder's cluster that has no instance, with how it ended."""
+    missing = no_such_cluster(folder.path.name, clients.ec2.meta.region_name)
+    words = gone_words(clients, folder)
+    if words:
+        return NoSuchCluster(f"{missing.message}: {words}", missing.hint)
+    home = folder.path.parent
+    here = [one.parent.name for one in home.glob("*/account")] if home.is_dir() else []
+    near = difflib.get_close_matches(folder.path.name, set(here) - {folder.path.name}, 1)
+    hint = f"did you mean {near[0]}? {missing.hint}" if near else missing.hint
+    return NoSuchCluster(missing.message, hint)

@@ -1,0 +1,76 @@
+"""Slips of a newcomer, and the hints that lead on."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.ec2.machines import retired_finding
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.site import Site, keep_site
+from tests.cli.running import clusterctl
+from tests.moto_ec2 import client, moto_client, moto_url
+
+__all__ = ["client", "clusterctl", "moto_client", "moto_url"]
+
+
+def here(clusterctl, name):
+    """Make the folder of a cluster that was launched in the local EC2."""
+    folder = ClusterFolder(clusterctl.home / name)
+    keep_site(folder, Site("us-east-1 at a local EC2", "123456789012"))
+    folder.launch.write_text("[]")
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("up demo --nodes 1 --instance-type ml.p3.2xlarge", "leave out `ml.`"),
+        ("attach demo", "Did you mean 'logs -f'?"),
+    ],
+)
+def test_a_slip_leads_to_what_was_meant(clusterctl, command, hint):
+    ran = clusterctl.anywhere()(*command.split())
+    assert (ran.status, hint in ran.err) == (2, True), ran.err
+
+
+def test_a_misspelt_cluster_is_proposed(clusterctl):
+    here(clusterctl, "demo")
+    assert "did you mean demo?" in clusterctl("status", "dmeo").err
+    assert "did you mean" not in clusterctl("status", "training").err
+
+
+def test_a_cluster_of_the_local_ec2_is_found_there(clusterctl, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    here(clusterctl, "demo")
+    ran = clusterctl.anywhere()("status", "demo")
+    assert (ran.status != 0, ran.out) == (True, "")
+    assert "hint: cluster demo is on the local EC2: add --lab" in ran.err
+    ran = clusterctl.anywhere()("status")
+    assert ran.status == 2
+    assert "on the local EC2, with --lab: demo" in ran.err
+
+
+@pytest.mark.parametrize("command", ["df -h", "df -h /", "df --help", "sh -c 'a  b' -h"])
+def test_the_help_of_a_command_is_not_that_of_run(clusterctl, command):
+    ran = clusterctl("run", "demo", *command.split())
+    # It is run on the cluster, which does not exist.
+    assert (ran.status, "there is no cluster demo" in ran.err) == (1, True), ran.err
+    assert clusterctl("run", "--help").status == 0
+    assert "NAME COMMAND" in clusterctl("run", "demo", "-h").out
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("p3.2xlagre", "there is no type p3.2xlagre", "did you mean p3.2xlarge?"),
+        ("p3.99xlarge", "there is no type p3.99xlarge", "did you mean p3."),
+        ("p3.2xlarge", "the family p3 is retired", "--instance-type g5.xlarge"),
+    ],
+)
+def test_a_misspelt_type_is_not_called_retired(name, message, hint):
+    found = retired_finding(name, False, "us-east-1")
+    assert message in found.message
+    assert hint in found.hint
