@@ -260,6 +260,8 @@ def _plan(launcher: Launcher, request: Request, key: LocalKey) -> LaunchPlan:
             f"or begin anew: clusterctl down {name}",
         )
     plan = plan_launch(with_complete_user_data(clients, seen), key.public, uuid.uuid4().hex)
+    if plan.refused:
+        return plan
     found = (*_passed_limits(launcher, plan), *dry_run_findings(clients.ec2, plan))
     return replace(plan, findings=(*plan.findings, *found))
 

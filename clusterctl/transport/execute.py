@@ -21,6 +21,9 @@ from clusterctl.transport.wire import send_signal
 Sink = Callable[[str, bytes], None]
 # Bytes of one read.
 CHUNK = 1 << 16
+# paramiko wakes a reader by one pipe for stdout and stderr. If one comes just as the other has been
+# read, the wake-up is lost (`pipe.OrPipe`), and with it all output until more comes.
+LOOK_EVERY_S = 0.5
 # Bytes of each stream that are kept for the result.
 KEPT_BYTES = 16 << 20
 
@@ -231,7 +234,7 @@ def _follow(exchange: Exchange, deadline: float | None) -> bool:
         left = _left(deadline)
         if left == 0:
             return False
-        poller.poll(None if left is None else left * 1000)
+        poller.poll(1000 * (LOOK_EVERY_S if left is None else min(left, LOOK_EVERY_S)))
         exchange.drain()
     exchange.drain()
     return True

@@ -120,7 +120,7 @@ def test_what_is_launched_while_the_question_waits_is_left_alone(
     clusterctl, client, here, monkeypatch
 ):
     other = CommandLine(clusterctl.home, clusterctl._capsys, clusterctl._account)
-    answering(monkeypatch, lambda: other("up", NAME, *DEMO[1:], "--timeout", "0.01", "--yes"))
+    answering(monkeypatch, lambda: other("up", NAME, *DEMO[1:], "--timeout", "0.01s", "--yes"))
     ran = clusterctl(*FIVE)
     assert ran.status == 1, ran
     verdicts = verdicts_of(here)

@@ -222,7 +222,13 @@ def test_down_does_not_know_what_a_head_node_has_that_cannot_be_asked(
     assert "demo-0: not known what is left there: its instance is stopp" in ran.err
     assert " --yes --discard-results\n" in ran.err
     (folder / "id_ed25519").unlink()
+    client.get_waiter("instance_stopped").wait(
+        InstanceIds=[head.node.instance_id], WaiterConfig={"Delay": 1}
+    )
     client.start_instances(InstanceIds=[head.node.instance_id])
+    client.get_waiter("instance_running").wait(
+        InstanceIds=[head.node.instance_id], WaiterConfig={"Delay": 1}
+    )
     told = clusterctl("down", "demo", "--yes", "--json").data
     assert "the key of cluster demo is not on this machine" in told["findings"][0]["message"]
     assert len(find_instances(client, "demo")) == 2

@@ -14,7 +14,6 @@ from clusterctl.ec2.machines import RETIRED, retired_finding
         ("p3.16xlarge", "with 8 GPUs too: --instance-type p4d.24xlarge or g5.48xlarge"),
         ("p2.16xlarge", "no type has 16 GPUs now"),
         ("g3.8xlarge", "with 2 GPUs too: --instance-type g7e.12xlarge"),
-        ("p3.metal", "for example --instance-type g5.12xlarge"),
         ("p3dn.24xlarge", "it was last seen in us-east-1, us-west-2, ap-northeast-1"),
     ],
 )
@@ -26,6 +25,11 @@ def test_a_retired_type_and_what_to_take(name, hint, known):
     assert name in found.message
     assert hint in found.hint
     assert ("eu-west-1" in found.message) is not known
+
+
+def test_a_type_that_there_never_was_is_not_called_retired():
+    found = retired_finding("p3.metal", False, "eu-west-1")
+    assert (found.check_id, found.severity) == ("type.unknown", Severity.ERROR)
 
 
 @pytest.mark.parametrize("name", ["p4d.24xlarge", "p30.xlarge", ""])

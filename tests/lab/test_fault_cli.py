@@ -67,7 +67,7 @@ def test_a_fault_is_set_listed_and_cleared(said, line, words):
         ("lost '<b>'", "not an API action"),
         ("delay RunInstances soon", "not a duration: 'soon'"),
         ("boot", "a boot is slow, or silent, or dies"),
-        ("boot --slow 1 --silent", "choose one of them"),
+        ("boot --slow 1s --silent", "choose one of them"),
         ("lag", "nothing lags"),
         ("quota L-1 5", "not a quota code"),
         ("freeze i-0123456789abcdef0", "no instance i-0123456789abcdef0"),

@@ -119,6 +119,7 @@ class Checkpoints:
             restore(self._state(found_besides), saved[-1])
             found = int(self.images_per_step)
             if found != wanted:
+                # Horovod: each process takes its share of a step's images.
                 each, left = divmod(found, hvd.size())
                 same = f"a number of ranks that divides {found}" if left else f"-b {each}"
                 raise Problem(

@@ -91,11 +91,11 @@ class Trainer:
         """Return the arguments of Horovod's tape that --fp16_allreduce adds."""
         if not self.args.fp16_allreduce:
             return {}
-        # Horovod: by default the mean is divided by the number of processes after the sum. A sum of
-        # float16 can overflow, so each process divides its gradients before it, and the loss scale
-        # with them: docs/training.md has the error of small gradients. Divided by the square root
-        # of the size before the sum, gradients of 50,000 would overflow on two processes.
-        factor = float(hvd.size())
+        # By default the mean is divided by the number of processes after the sum. A sum of float16
+        # can overflow, so each process divides its gradients before it, and the loss scale with
+        # them: docs/training.md has the error of small gradients. Divided by the square root of the
+        # size before the sum, gradients of 50,000 would overflow on two processes.
+        factor = float(hvd.size())  # Horovod: the number of processes
         return {"compression": hvd.Compression.fp16, "gradient_predivide_factor": factor}
 
     def _update(
