@@ -31,37 +31,32 @@ class QuotedCommand(click.Command):
         except click.BadParameter:
             raise
         except click.UsageError as wrong:
-            options = [one for one in self.params if not isinstance(one, click.Argument)]
-            parser = click.Command(None, params=options).make_parser(ctx)
-            parser.allow_interspersed_args = False
-            try:
-                given, words, _ = parser.parse_args([*args])
-            except click.UsageError:
-                raise wrong from None
-            count = self.before_command(words, given) if words else 0
-            if not words[count:]:
+            words = self._command(ctx, args)
+            if not words:
                 raise
-            before = shlex.join([*args[: len(args) - len(words)], *words[:count]])
-            command = shlex.quote(" ".join(words[count:]))
+            before = shlex.join(args[: len(args) - len(words)])
+            command = shlex.quote(" ".join(words))
             quoted = " ".join(filter(None, [ctx.command_path, before, command]))
             said = wrong.format_message().rstrip(".")
             raise click.UsageError(f"{said}; all of COMMAND is quoted: {quoted}", ctx) from None
 
     def _with_own_help(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Return the words, with COMMAND quoted if a help option follows its first word."""
-        if "--" in args:
+        command = [] if "--" in args else self._command(ctx, args)
+        if not set(ctx.help_option_names) & set(command[1:]):
             return args
+        return [*args[: len(args) - len(command)], shlex.join(command)]
+
+    def _command(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the words of COMMAND, the last ones; none if the options before it are wrong."""
         options = [one for one in self.params if not isinstance(one, click.Argument)]
         parser = click.Command(None, params=options).make_parser(ctx)
         parser.allow_interspersed_args = False
         try:
             given, words, _ = parser.parse_args([*args])
         except click.UsageError:
-            return args
-        command = words[self.before_command(words, given) if words else 0 :]
-        if not set(ctx.help_option_names) & set(command[1:]):
-            return args
-        return [*args[: len(args) - len(command)], shlex.join(command)]
+            return []
+        return words[self.before_command(words, given) :] if words else []
 
     def before_command(self, words: list[str], given: Mapping[str, Any]) -> int:
         """Return how many of the words come before COMMAND, with these options given."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import queue
 import shlex
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +20,7 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.known_hosts import LearntHostKeys
 from clusterctl.transport.data import read_data
-from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.fanout import fan_out, in_thread
 from clusterctl.transport.target import Target
 
 WRITTEN = program_of("clusterctl.node.jobs.written")
@@ -217,19 +215,7 @@ def ask_written(
 def _within(host: str, seconds: float, work: Callable[[], T]) -> T:
     """Return the result of `work`, or raise its ClusterctlError, or CommandTimeout if that takes
     longer than so many seconds. It then goes on in its thread, which ends with this program."""
-    ended: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-
-    def worker() -> None:
-        try:
-            ended.put((work(), None))
-        except BaseException as error:
-            ended.put((None, error))
-
-    threading.Thread(target=worker, daemon=True).start()
     try:
-        value, error = ended.get(timeout=seconds)
-    except queue.Empty:
+        return in_thread(work, seconds)
+    except TimeoutError:
         raise CommandTimeout(host, f"no answer within {format_duration(seconds)}") from None
-    if error:
-        raise error
-    return value  # type: ignore[return-value]

@@ -64,10 +64,11 @@ def fan_out(
     return FanoutResult(tuple(outcome for outcome in outcomes if outcome is not None))
 
 
-def in_thread(work: Callable[[], T]) -> T:
+def in_thread(work: Callable[[], T], timeout_s: float | None = None) -> T:
     """Run `work` in another thread, and return its value or raise its error.
 
-    A KeyboardInterrupt, which only the main thread gets, ends the wait and not the work.
+    A KeyboardInterrupt, which only the main thread gets, ends the wait and not the work. So does
+    the end of `timeout_s`, with a TimeoutError; None waits without a limit.
     """
     ended: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
@@ -78,7 +79,10 @@ def in_thread(work: Callable[[], T]) -> T:
             ended.put((None, error))
 
     threading.Thread(target=worker, daemon=True).start()
-    value, error = ended.get()
+    try:
+        value, error = ended.get(timeout=timeout_s)
+    except queue.Empty:
+        raise TimeoutError from None
     if error:
         raise error
     return cast("T", value)

@@ -33,6 +33,21 @@ def installed(path: Path):
     return pytest.param(path, marks=marks, id=str(path))
 
 
+def ran(launch: MpiLaunch, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a launch's command line in a folder. It has to succeed."""
+    done = subprocess.run(
+        mpirun_argv(launch),
+        cwd=folder,
+        env={**os.environ, **ALLOW_ROOT},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.mark.parametrize("mpirun", [installed(path) for path in MPIRUNS])
 def test_ranks_of_this_host_alone_need_no_hosts_file_and_no_free_cores(mpirun, tmp_path):
     if not mpirun.exists():
@@ -43,16 +58,7 @@ def test_ranks_of_this_host_alone_need_no_hosts_file_and_no_free_cores(mpirun, t
     run = MpiRun(str(mpirun), version_of(mpirun))
     launch = MpiLaunch(run, 64, ranks, (), (), program, alone=True)
     (tmp_path / "hosts").write_text("10.9.9.1 slots=64\n")
-    done = subprocess.run(
-        mpirun_argv(launch),
-        cwd=tmp_path,
-        env={**os.environ, **ALLOW_ROOT},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = ran(launch, tmp_path)
     assert sorted(done.stdout.splitlines()) == sorted(
         f"{rank} of {ranks} on {socket.gethostname()}" for rank in range(ranks)
     )
@@ -142,16 +148,7 @@ def test_ranks_bind_themselves_unless_mpirun_has_done_so(mpirun, binding, tmp_pa
     python = (sys.executable, "-IS")
     program = (*python, str(root / "start"), *python, "-c", says)
     launch = MpiLaunch(run, 1, 2, (), (), program, alone=True, arguments=binding)
-    done = subprocess.run(
-        mpirun_argv(launch),
-        cwd=tmp_path,
-        env={**os.environ, **ALLOW_ROOT},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = ran(launch, tmp_path)
     told = done.stderr.count("uses processors")
     if binding:
         assert told == 0

@@ -29,7 +29,7 @@ training_release() {
             PYTHONS=(3.11 3.10 3.9)
             # Those of TensorFlow's extra `and-cuda`, except NCCL: the extra requires 2.16.5, which
             # is older than what aws-ofi-nccl supports, 2.17.1 or later (its RELEASENOTES.md, 1.16).
-            # So the extra is not used. Its version 1.9.1 was made for NCCL 2.21.5, and later ones
+            # So the extra is not used. aws-ofi-nccl 1.9.1 was made for NCCL 2.21.5, and later ones
             # support it. NCCL's interface is compatible within 2.x: 2.21.5 exports all symbols that
             # 2.16.5 exports.
             CUDA_RELEASE=12.2
