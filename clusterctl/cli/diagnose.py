@@ -60,7 +60,7 @@ def diagnose(
     save: Path | None,
     bundle: Path | None,
 ) -> int:
-    """Say why the job of cluster NAME is stuck or slow, or how it is known that it is not.
+    """Say why the job of cluster NAME is stuck or slow, or what shows that it is not.
 
     \b
     clusterctl diagnose demo
@@ -69,8 +69,8 @@ def diagnose(
     clusterctl diagnose --from stuck.json.gz --html stuck.html
 
     All nodes are looked at, three times within seconds; nothing is stopped or changed. Without JOB
-    it is the job that runs, else the latest. The exit status is 2 if something is broken, 1 if
-    there are warnings, 0 if all is well.
+    it is the job that runs, else the latest. The exit status is 0 if progress was seen, 1 for a
+    warning, 2 if something is broken, and 3 if neither is known.
     """
     from clusterctl.diagnosis import bundle as bundles
     from clusterctl.diagnosis.verdict import diagnose as conclude
@@ -145,7 +145,10 @@ def screen(evidence: Evidence, found: Diagnosis) -> list[str]:
         lines.append("")
     if found.clean:
         lines += _wrapped(f"clean: {'; '.join(found.clean)}", "  ")
+    if found.next_step:
+        lines += [f"  to settle it: {output.suggested(found.next_step)}"]
     problems = sorted({f"{host.host}: {text}" for host in evidence.hosts for text in host.problems})
+    problems = [*found.unseen, *problems]
     for text in problems[:4]:
         lines += _wrapped(f"not seen: {text}", "  ")
     if len(problems) > 4:

@@ -248,7 +248,11 @@ def verdict_now(access: Access) -> str:
 
 
 def event_of(view: LiveView) -> dict[str, Any]:
-    """Return the data of one line of --json."""
+    """Return the data of one line of --json. `stuck`: whether the job stands still, by its log and
+    metrics; null if they cannot tell."""
+    from clusterctl.diagnosis.case import Scene
+    from clusterctl.diagnosis.evidence import Evidence
+
     now = time.monotonic()
     job = view.watch.job
     nodes = [
@@ -265,7 +269,13 @@ def event_of(view: LiveView) -> dict[str, Any]:
         "log_silent_s": job.log_silent_s,
         "metrics": job.metrics[-1] if job.metrics else None,
     }
-    return {"cluster": view.name, "job": about, "last_stall": last_stall(job), "nodes": nodes}
+    return {
+        "cluster": view.name,
+        "job": about,
+        "last_stall": last_stall(job),
+        "stuck": Scene(Evidence(job=job)).is_stuck,
+        "nodes": nodes,
+    }
 
 
 def line_of(view: LiveView) -> str:

@@ -6,7 +6,7 @@ import functools
 import re
 import shlex
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -19,20 +19,23 @@ from clusterctl.diagnosis.evidence import (
     JobEvidence,
     ProcessEvidence,
     Sample,
+    Socket,
 )
-from clusterctl.diagnosis.tree import (
+from clusterctl.diagnosis.frames import (
     WAITING,
     Activity,
     collective_of,
+    deciding_call,
     is_user,
-    label,
-    main_thread,
+    known_call,
+    name_of,
     place_of,
-    sample_path,
 )
+from clusterctl.diagnosis.mapping import Placement, placed
+from clusterctl.diagnosis.tree import label, main_thread, sample_path
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import format_indices
-from clusterctl.domain.units import format_duration
+from clusterctl.domain.units import count, format_duration
 from clusterctl.explain.engine import Explanation, explain
 from clusterctl.explain.stalls import Stall, place_in_model, stalls
 
@@ -41,19 +44,31 @@ ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 # its usual intervals between steps. Before that it may be in a long step.
 STUCK_AFTER_S = 10.0
 STUCK_AFTER_STEPS = 4
-# A log or a row that was written this recently shows that the job makes steps.
+# A step that was recorded this recently, or within the usual time of so many steps, shows that the
+# job makes steps.
 ADVANCED_WITHIN_S = 2.0
+ADVANCED_WITHIN_STEPS = 1.5
+# A job that printed steps and has been silent for so many of them is never healthy.
+SILENT_STEPS = 10
 # In the first seconds of a job, some ranks may not have been started yet.
 STARTED_AFTER_S = 5.0
+# So few ranks on several hosts are named with their hosts.
+MOST_NAMED = 3
 RUNNING, QUEUED = "running", "queued"
 # With less free space than this a file system is full: writes of any size fail.
 FULL_BYTES = 64 << 10
-_STEP = re.compile(r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)\b\W*\d|images?/s")
+_STEP = re.compile(
+    r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)s?\b\W*\d|(?:images?|img|samples?|it|tokens?)/s(?:ec)?\b"
+    r"|\bs/(?:it|step)\b|^\s*\d+(?:/\d+)?\s+[\[\d.=>-]"
+)
 # Log lines that are no sign of progress.
 _COMPLAINT = re.compile(
     r"(?i)error|exception|traceback|warn|fail|stall|cannot|can't|unable|missing ranks|\bready ranks"
-    r"|\d+: \[|no space|retry|trying again"
+    r"|\d+: \[|no space|retry|trying again|time(?:d)?[ -]?out|hang|hung"
 )
+# The same for lines that say that a program waits. A line of a step may say how long it waited.
+_WAITS = re.compile(r"(?i)\bwait|heartbeat|\bstill\b|alive|polling")
+_MEASURES = re.compile(r"(?i)loss|acc|/s\b")
 
 
 @dataclass(frozen=True)
@@ -108,6 +123,42 @@ class Rank:
         """Return whether the process was in that state at every sample."""
         return bool(self.states) and set(self.states) == {state}
 
+    @property
+    def waits_in(self) -> str:
+        """What it waits in for other ranks, such as `Horovod's allreduce`; empty if unknown."""
+        frames = main_thread(self.last)
+        kind = collective_of(frames)
+        if kind or self.place not in WAITING:
+            return kind
+        deciding = deciding_call(frames)
+        row = deciding and known_call(deciding)
+        if not row:
+            return ""
+        return f"the start of {row.library}" if row.place is Activity.INIT else row.library
+
+    @property
+    def is_python(self) -> bool:
+        """Whether it runs Python, whose calls py-spy reads. Those of other programs it does not."""
+        return any(one.stacks for one in self.samples) or "python" in " ".join(
+            self.process.argv[:1]
+        )
+
+    @functools.cached_property
+    def works(self) -> bool:
+        """Whether it was seen to make progress: see `Scene.moves`.
+
+        Its main thread used the processor and was in other calls, or read on in a file. A program
+        that is not Python has no calls to compare: it exchanged bytes with other hosts.
+        """
+        if self.is_python:
+            return self.moved and (self.last.main_cpu_s is None or self.grown("main_cpu_s") > 0)
+        looks = [{(one.local, one.peer): one for one in look.sockets} for look in self.samples]
+        return any(
+            (last.acked_bytes, last.received_bytes) != (first.acked_bytes, first.received_bytes)
+            for ends, last in (looks[-1].items() if len(looks) > 1 else ())
+            if (first := looks[0].get(ends)) and _between_hosts(last)
+        )
+
     @functools.cached_property
     def waits(self) -> bool:
         """Whether the rank waited for others at every sample, or may have."""
@@ -155,8 +206,14 @@ class Rank:
         """Return how much a counter in the samples grew from the first to the last."""
         if not self.samples:
             return 0.0
-        grown: float = getattr(self.last, name) - getattr(self.samples[0], name)
+        grown: float = (getattr(self.last, name) or 0.0) - (getattr(self.samples[0], name) or 0.0)
         return max(0.0, grown)
+
+
+def _between_hosts(one: Socket) -> bool:
+    """Return whether a connection is to another host."""
+    ends = {end.rpartition(":")[0] for end in (one.local, one.peer)}
+    return len(ends) == 2 and not any(end.startswith(("127.", "[::1]")) for end in ends)
 
 
 def _place(sample: Sample) -> Activity:
@@ -174,11 +231,28 @@ def called(host: HostEvidence) -> str:
     return f"{host.host} ({host.address})" if host.address else host.host
 
 
+def _complains(line: str) -> bool:
+    """Return whether a log line says that something is wrong, or that a program waits."""
+    waits = _WAITS.search(line) and not _MEASURES.search(line)
+    return bool(waits or _COMPLAINT.search(line))
+
+
+def is_step(line: str) -> bool:
+    """Return whether a log line is about a step of a training."""
+    return bool(_STEP.search(line)) and not _complains(line)
+
+
+def _were(things: Sized) -> str:
+    return "was" if len(things) == 1 else "were"
+
+
 def ranks_in_words(ranks: Sequence[Rank]) -> str:
     """Return ranks in words: `rank 5 on demo-1 (10.0.3.7) GPU 1`, `ranks 8-15 on 2 hosts`."""
     numbers = [one.number for one in ranks]
     hosts = list(dict.fromkeys(called(one.host) for one in ranks))
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
+    if len(ranks) <= MOST_NAMED and len(hosts) > 1:
+        return " and ".join(f"rank {one.number} on {called(one.host)}" for one in ranks)
     if len(ranks) > 1:
         return f"ranks {format_indices(numbers)} on {where}"
     gpus = ranks[0].process.gpus if ranks[0].host.gpus else ()
@@ -230,18 +304,29 @@ def syscall_path(syscall: str) -> str:
     return found[1] if found else ""
 
 
+# Names of functions in which one rank works, and the others wait for it.
+_SAVES = re.compile(r"(?i)save|checkpoint|export")
+_EVALUATES = re.compile(
+    r"(?i)evaluat|validat|^(?:eval|valid|test|predict|infer)(?:_|$)|_(?:eval|val)$"
+)
+
+
+def _was_in(rank: Rank, names: re.Pattern[str]) -> bool:
+    return any(names.search(name_of(frame)) for one in rank.samples for frame in main_thread(one))
+
+
 def is_saving(rank: Rank) -> bool:
     """Return whether a rank was in a function that saves or evaluates, judged by its name."""
-    return any(
-        re.search(r"(?i)save|checkpoint|export|evaluat", frame.function)
-        for sample in rank.samples
-        for frame in main_thread(sample)
-    )
+    return _was_in(rank, _SAVES) or _was_in(rank, _EVALUATES)
 
 
 def saves_with_progress(rank: Rank) -> bool:
-    """Return whether a rank is in a checkpoint or an evaluation, and reads or writes meanwhile."""
-    return is_saving(rank) and (rank.grown("written_bytes") > 0 or rank.grown("read_bytes") > 0)
+    """Return whether a rank is in a checkpoint or an evaluation, and works meanwhile.
+
+    One that tries again and again to save works, too, but writes nothing.
+    """
+    grows = rank.grown("written_bytes") > 0 or rank.grown("read_bytes") > 0
+    return (is_saving(rank) and grows) or (_was_in(rank, _EVALUATES) and rank.works)
 
 
 def is_full(system: FileSystemFacts) -> bool:
@@ -299,9 +384,23 @@ class Scene:
         self.left_over = [one for one in every if (one.host.host, one.process.pid) not in known]
 
     @functools.cached_property
+    def placement(self) -> Placement:
+        """Where mpirun has placed the ranks, as far as it is known without seeing them."""
+        launchers = [
+            one
+            for host in self.evidence.hosts
+            for one in host.processes
+            if one.role == "launcher" and (one.job_id or "") == self.job.job_id
+        ]
+        variables = launchers[0].variables if launchers else {}
+        log = [*self.job.log_first, *self.job.log]
+        return placed(self.job.line, self.job.hosts, log, variables)
+
+    @functools.cached_property
     def size(self) -> int:
         """The number of ranks that the job should have; 0 if unknown."""
-        return self.job.size or max((one.process.size or 0 for one in self.ranks), default=0)
+        seen = max((one.process.size or 0 for one in self.ranks), default=0)
+        return self.job.size or seen or self.placement.ranks
 
     @functools.cached_property
     def by_number(self) -> dict[int, Rank]:
@@ -309,21 +408,17 @@ class Scene:
 
     @functools.cached_property
     def host_of(self) -> dict[int, HostEvidence]:
-        """The host of each rank: where it runs, or else where the hosts file places it, by slots.
+        """The host of each rank: where it runs, or else where mpirun has placed it.
 
-        The latter only if the evidence has all hosts of the file.
+        A rank of which neither is known is left out.
         """
-        by_name = {one.address: one for one in self.evidence.hosts}
-        by_name |= {one.host: one for one in self.evidence.hosts}
-        slots = [
-            by_name[name]
-            for name, number in self.job.hosts.items()
-            for _ in range(number)
-            if name in by_name
-        ]
-        whole = len(slots) == sum(self.job.hosts.values())
-        found = dict(enumerate(slots[: self.size])) if whole else {}
-        return found | {one.number: one.host for one in self.ranks}
+        by_name = {name: one for one in self.evidence.hosts for name in one.names}
+        found = {
+            rank: by_name[name]
+            for rank, name in self.placement.hosts.items()
+            if name in by_name and (not self.size or rank < self.size)
+        }
+        return found | {one.number: one.host for one in (*self.gone, *self.ranks)}
 
     @functools.cached_property
     def hosts(self) -> list[HostEvidence]:
@@ -358,7 +453,7 @@ class Scene:
         if not reports:
             return None
         after = self.job.log[reports[-1].last + 1 :]
-        went_on = [line for line in after if line.strip() and not _COMPLAINT.search(line)]
+        went_on = [line for line in after if line.strip() and not _complains(line)]
         return None if went_on and self.is_running else reports[-1]
 
     @functools.cached_property
@@ -370,7 +465,7 @@ class Scene:
         first = last = self.stall
         for one in reversed(stalls(self.job.log)):
             after = self.job.log[one.last + 1 : first.at if first and one is not first else None]
-            if any(line.strip() and not _COMPLAINT.search(line) for line in after):
+            if any(line.strip() and not _complains(line) for line in after):
                 break
             first = one
         if not first or not last:
@@ -391,7 +486,7 @@ class Scene:
     @functools.cached_property
     def explained(self) -> Explanation:
         """The known errors that the job did not survive: fewer than two steps follow them."""
-        steps = [at for at, line in enumerate(self._lines) if _STEP.search(line)]
+        steps = [at for at, line in enumerate(self._lines) if is_step(line)]
         cut = steps[-2] if len(steps) > 1 else 0
         # A stall report is over with the next step.
         ends = [one.last + 1 for one in stalls(self._lines) if steps and one.last < steps[-1]]
@@ -459,19 +554,33 @@ class Scene:
 
     @functools.cached_property
     def rhythm_s(self) -> float:
-        """The median time in seconds between two rows of the trainer's metrics; 0 if unknown."""
+        """The usual time in seconds from a step, or a row of several, to the next; 0 if unknown.
+
+        It is the median of the metrics' rows; without them the mean of the lines that the log has
+        about steps, its start included.
+        """
         times = [float(row["time"]) for row in self.rows]
         gaps = [b - a for a, b in zip(times, times[1:]) if b > a]
         if len(gaps) >= 2:
             return statistics.median(gaps)
-        return 0.0
+        steps = float(sum(is_step(line) for line in self.job.log))
+        bytes_here = sum(len(line) + 1 for line in self.job.log)
+        if steps < 3 or self.job.log_silent_s is None or not self.job.age_s:
+            return 0.0
+        # The evidence has the end of a long log.
+        steps *= max(1.0, self.job.log_bytes / bytes_here)
+        return max(0.0, self.job.age_s - self.job.log_silent_s) / steps
 
     @functools.cached_property
     def quiet_s(self) -> float | None:
-        """Seconds since the last sign of a step in metrics and log; None if neither can tell."""
-        complains = bool(self.job.log) and bool(_COMPLAINT.search(self.job.log[-1]))
+        """Seconds since the last sign of a step in metrics and log; None if neither can tell.
+
+        A trainer that writes rows of metrics shows its steps there, whatever else its log says.
+        """
         said = [self.job.metrics_silent_s] if self.rows else []
-        if self.job.log_silent_s is not None and not (complains or self.stall):
+        last = next((line for line in reversed(self.job.log) if line.strip()), "")
+        counts = is_step(last) if self.rows else not _complains(last)
+        if self.job.log_silent_s is not None and counts and not self.stall:
             said.append(self.job.log_silent_s)
         known = [one for one in said if one is not None]
         return min(known) if known else None
@@ -489,25 +598,79 @@ class Scene:
         return self.quiet_s >= self.patience_s
 
     @functools.cached_property
+    def has_made_steps(self) -> bool:
+        """Whether the job has made steps, as its rows and its log show."""
+        return bool(self.rows) or any(map(is_step, self.job.log))
+
+    @functools.cached_property
     def advances(self) -> str:
         """What shows that the job makes steps, in words; empty if nothing does."""
         if not self.is_running:
             return ""
+        added = [line for line in self.job.log_added if is_step(line)]
+        if added:
+            return f"{count(len(added), 'step')} {_were(added)} printed while it was looked at"
+        # However slow its steps are, ten minutes without one are too long.
+        within_s = max(ADVANCED_WITHIN_S, min(ADVANCED_WITHIN_STEPS * self.rhythm_s, 600.0))
         silent_s = self.job.metrics_silent_s
-        if self.rows and silent_s is not None:
-            # However slow its steps are, ten minutes without a row are too long.
-            within_s = max(ADVANCED_WITHIN_S, min(STUCK_AFTER_STEPS * self.rhythm_s, 600.0))
-            if silent_s <= within_s:
-                last = self.rows[-1]
-                step = f"step {last['step']}" if "step" in last else "a row of metrics"
-                often = f", one every {format_duration(self.rhythm_s)}" if self.rhythm_s else ""
-                return f"{step} was recorded {format_duration(silent_s)} ago{often}"
-        if self.quiet_s is not None and self.quiet_s <= ADVANCED_WITHIN_S:
-            return f"its log grew {format_duration(self.quiet_s)} ago"
-        moved = [one for one in self.ranks if one.moved]
-        if moved and len(moved) == len(self.ranks):
-            return "every rank moved between two looks"
+        if self.rows and silent_s is not None and silent_s <= within_s:
+            last = self.rows[-1]
+            step = f"step {last['step']}" if "step" in last else "a row of metrics"
+            return f"{step} was recorded {format_duration(silent_s)} ago{self._often('rows')}"
+        last_line = next((line for line in reversed(self.job.log) if line.strip()), "")
+        silent_s = self.job.log_silent_s
+        if silent_s is not None and silent_s <= within_s and is_step(last_line) and not self.stall:
+            return f"a step was printed {format_duration(silent_s)} ago{self._often('lines')}"
         return ""
+
+    def _often(self, what: str) -> str:
+        return f", {what} come every {format_duration(self.rhythm_s)}" if self.rhythm_s else ""
+
+    @functools.cached_property
+    def moves(self) -> str:
+        """What shows that ranks work, in a job of which no step was seen; empty if nothing does.
+
+        Every rank works or waits for one that does. One rank that works while all others wait is
+        no proof: it may be in a loop. It is one in a function that saves or evaluates.
+        """
+        if not self.is_running or not self.ranks or len(self.ranks) < self.size:
+            return ""
+        working = [one for one in self.ranks if one.works or saves_with_progress(one)]
+        if not working or not all(one in working or one.waits for one in self.ranks):
+            return ""
+        if self.has_made_steps and self.silent_for_steps >= SILENT_STEPS:
+            working = [one for one in working if saves_with_progress(one)]
+        elif len(working) < len(self.ranks):
+            working = [
+                one
+                for one in working
+                if saves_with_progress(one) or one.place is Activity.IMPORT or not one.is_python
+            ]
+        if not working:
+            return ""
+        rest = len(self.ranks) - len(working)
+        wait = f", and {count(rest, 'rank')} {'wait' if rest > 1 else 'waits'} for that"
+        numbers = [one.number for one in working]
+        places = {one.place.value for one in working if one.place is not Activity.UNKNOWN}
+        where = f" {places.pop()}" if len(places) == 1 else ""
+        return f"{format_ranks(numbers)} worked between the looks{where}{wait if rest else ''}"
+
+    @property
+    def is_stuck(self) -> bool | None:
+        """Whether the job stands still, by its log and metrics alone; None if they cannot tell."""
+        if not self.is_running:
+            return None
+        if self.advances:
+            return False
+        is_silent = self.silent_for_steps >= SILENT_STEPS and self.is_quiet
+        return True if self.stall or (self.has_made_steps and is_silent) else None
+
+    @property
+    def silent_for_steps(self) -> float:
+        """For how many of its usual steps the job has shown none; 0 if that is not known."""
+        if self.quiet_s is None or not self.rhythm_s:
+            return 0.0
+        return self.quiet_s / self.rhythm_s
 
     @property
     def since(self) -> str:
@@ -535,27 +698,37 @@ class Scene:
         tensors = list(dict.fromkeys(name for one in ranks for name in absent.get(one, ())))
         out = set(ranks)
         waiting = [one for one in self.waiting if one.number not in out]
-        places = {one.place for one in waiting}
-        kinds = {collective_of(main_thread(one.last)) for one in waiting} - {""}
-        kind = kinds.pop() if len(kinds) == 1 else ""
+        kinds: dict[str, list[int]] = {}
+        for one in waiting:
+            if one.waits_in:
+                kinds.setdefault(one.waits_in, []).append(one.number)
         if tensors:
-            kind = kind or next(
-                (word for word in ("allgather", "broadcast") if word in tensors[0].lower()),
-                "allreduce",
+            only = next(iter(kinds)).rpartition(" ")[2] if len(kinds) == 1 else ""
+            kind = (
+                only
+                if only in ("allreduce", "allgather", "broadcast")
+                else next(
+                    (word for word in ("allgather", "broadcast") if word in tensors[0].lower()),
+                    "allreduce",
+                )
             )
             more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
             where = place_in_model(tensors[0])
             return f"{kind} `{tensors[0]}`{f', {where},' if where else ''}{more}"
-        if kind:
-            return f"Horovod's {kind}"
-        if places == {Activity.INIT}:
-            return "hvd.init"
-        return "a compiled step" if Activity.GRAPH in places else "Horovod"
+        if len(kinds) < 2:
+            return next(iter(kinds), "a call that no stack shows")
+        return " and ".join(f"{kind} ({format_ranks(at)})" for kind, at in kinds.items())
 
 
 def run_command(scene: Scene, host: HostEvidence, command: str) -> str:
     """Return the `clusterctl run` line that runs a shell command on one host."""
     return f"clusterctl run {scene.cluster} --nodes {host.index} {shlex.quote(command)}"
+
+
+def gdb_command(scene: Scene, rank: Rank) -> str:
+    """Return the command that shows the calls of a rank in C. It holds the process for a moment."""
+    gdb = f"gdb -p {rank.process.pid} -batch -ex 'thread apply all bt'"
+    return run_command(scene, rank.host, gdb)
 
 
 def full_filesystems(scene: Scene) -> list[tuple[HostEvidence, str]]:
@@ -581,25 +754,25 @@ def full_disk_finding(
 
 
 def combine(found: Iterable[RankFinding]) -> list[Cause]:
-    """Make one cause of the same findings about several ranks of a host."""
-    groups: dict[tuple[str, Severity, str, str, str], tuple[list[Rank], list[str]]] = {}
+    """Make one cause of the same findings about several ranks."""
+    groups: dict[tuple[str, Severity, str, str], tuple[list[Rank], list[str]]] = {}
     for check, severity, rank, what, shown, hint in found:
-        key = (check, severity, rank.host.host, what, hint)
-        ranks, lines = groups.setdefault(key, ([], []))
+        ranks, lines = groups.setdefault((check, severity, what, hint), ([], []))
         ranks.append(rank)
         lines += shown
     causes = []
-    for (check, severity, host, what, hint), (ranks, lines) in groups.items():
+    for (check, severity, what, hint), (ranks, lines) in groups.items():
         verb = what.replace("{s}", "" if len(ranks) > 1 else "s")
         for one, many in (("{is}", "are"), ("{has}", "have")):
             verb = verb.replace(one, many if len(ranks) > 1 else one[1:-1])
+        hosts = {rank.host.host for rank in ranks}
         numbers = tuple(sorted(one.number for one in ranks))
         causes.append(
             Cause(
                 check,
                 severity,
                 f"{ranks_in_words(ranks)} {verb}",
-                host,
+                hosts.pop() if len(hosts) == 1 else None,
                 hint,
                 ranks=numbers,
                 evidence=tuple(dict.fromkeys(lines))[:8],

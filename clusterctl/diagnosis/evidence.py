@@ -43,8 +43,9 @@ class ThreadStack:
 class Socket:
     """A TCP connection of a rank. `timer` is the kernel's: on, keepalive, timewait or persist.
 
-    `acked_bytes` have reached the peer since the connection was opened. During `sending_s` of that
-    time there were data to send and room in the peer's window. `rtt_s` is the smoothed round trip.
+    `acked_bytes` have reached the peer since the connection was opened, and `received_bytes` came.
+    During `sending_s` of that time there were data to send and room in the peer's window. `rtt_s`
+    is the smoothed round trip.
     """
 
     local: str = ""
@@ -57,6 +58,7 @@ class Socket:
     rtt_s: float = 0.0
     acked_bytes: int = 0
     sending_s: float = 0.0
+    received_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ class Sample:
     `state` is the kernel's letter (R S D T t Z X), `wait_channel` the kernel function that it waits
     in. `syscall` is the system call of the main thread; if the first argument is a file descriptor,
     its path follows, as in `read /data/train-00017`. `cpu_s` and `run_wait_s` (ready to run, but
-    without a processor) are totals since the process started. `descriptors` is the number of open
+    without a processor) are totals of all threads since the process started, `main_cpu_s` is the
+    main thread's part (None: unknown). `descriptors` is the number of open
     descriptors, `files` are the first of those on files. `stacks` are from `stack_source` (py-spy,
     faulthandler, gdb); if there are none, `stack_error` is the reason.
     """
@@ -85,6 +88,7 @@ class Sample:
     wait_channel: str = ""
     syscall: str = ""
     cpu_s: float = 0.0
+    main_cpu_s: Optional[float] = None
     run_wait_s: float = 0.0
     rss_bytes: int = 0
     read_bytes: int = 0
@@ -96,6 +100,27 @@ class Sample:
     stacks: tuple[ThreadStack, ...] = ()
     stack_source: str = ""
     stack_error: str = ""
+
+
+@dataclass(frozen=True)
+class Partner:
+    """A process that another one waits for: the other end of its pipe or terminal, the holder of
+    its lock, its debugger. `relation` says which: reads, writes, collects, locks, traces."""
+
+    pid: int = 0
+    state: str = ""
+    relation: str = ""
+    argv: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OtherProcess:
+    """A busy process of another user. `share` is the part of a processor that it used."""
+
+    pid: int = 0
+    user: str = ""
+    share: float = 0.0
+    argv: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,6 +152,7 @@ class ProcessEvidence:
     sources: dict[str, str] = field(default_factory=dict)
     glances: str = ""
     samples: tuple[Sample, ...] = ()
+    partners: tuple[Partner, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -194,6 +220,7 @@ class HostEvidence:
     clock_offset_s: Optional[float] = None
     clock_error_s: Optional[float] = None
     processes: tuple[ProcessEvidence, ...] = ()
+    others: tuple[OtherProcess, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     ras: str = ""
     problems: tuple[str, ...] = ()
@@ -230,6 +257,11 @@ class HostEvidence:
         return self._fact(str, "system", "hostname") or ""
 
     @property
+    def uptime_s(self) -> Optional[float]:
+        """Seconds since the host was started; None if unknown."""
+        return self._fact(float, "system", "uptime_s")
+
+    @property
     def most_files(self) -> Optional[int]:
         """The limit of open files of a process; None without a limit."""
         return self._fact(int, "limits", "nofile")
@@ -249,10 +281,12 @@ class JobEvidence:
 
     For a job that was started by hand, `job_id` is empty and `line` is that of its mpirun.
     `log_first` and `log` are the first and the last lines of the log; `log_silent_s` is the time
-    since it was last written. `metrics` are the last lines of the trainer's metrics.jsonl, and
-    `metrics_silent_s` the time since that was last written. `hosts` are the hosts of the job's
-    hosts file with their slots. `others` are the ids of other running jobs. `retries_left` is the
-    number of times that the head node will start the job again after a lost node.
+    since it was last written. `log_added` are lines that were written during the samples.
+    `rank_logs` are the last lines of the ranks' own logs, by rank, of a job that has ended.
+    `metrics` are the last lines of the trainer's metrics.jsonl, and `metrics_silent_s` the time
+    since that was last written. `hosts` are the hosts of the job's hosts file with their slots.
+    `others` are the ids of other running jobs. `retries_left` is the number of times that the head
+    node will start the job again after a lost node.
     """
 
     job_id: str = ""
@@ -267,6 +301,8 @@ class JobEvidence:
     log_silent_s: Optional[float] = None
     log_first: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
+    log_added: tuple[str, ...] = ()
+    rank_logs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     metrics: tuple[dict[str, Any], ...] = ()
     metrics_silent_s: Optional[float] = None
     hosts: dict[str, int] = field(default_factory=dict)

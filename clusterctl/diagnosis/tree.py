@@ -1,4 +1,4 @@
-"""A prefix tree of all ranks' stacks over all samples, and what a stack tells about its rank.
+"""A prefix tree of all ranks' stacks over all samples.
 
 The tree is that of LLNL's STAT: ranks that do the same share a branch, and the few that differ
 stand out. Calls on different lines are different branches in the user's code, but not in
@@ -9,48 +9,15 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from clusterctl.diagnosis.evidence import Frame, ProcessEvidence, Sample, ThreadStack
+from clusterctl.diagnosis.frames import Activity, is_user, known_call
 from clusterctl.domain.ranges import format_indices
 
-
-class Activity(Enum):
-    """What a main thread is doing, as far as it matters to the other ranks."""
-
-    COLLECTIVE = "in a collective"
-    INIT = "in hvd.init"
-    GRAPH = "in a compiled step"
-    DATA = "waiting for its next batch"
-    IMPORT = "importing modules"
-    ENDED = "at its end"
-    USER = "in its own code"
-    LIBRARY = "in a library"
-    UNKNOWN = "where no stack shows"
-
-
-# Activities in which a rank may wait for others. A compiled step may contain a collective.
-WAITING = (Activity.COLLECTIVE, Activity.INIT, Activity.GRAPH)
-_COLLECTIVES = re.compile(
-    r"(?:horovod_|_?grouped_|_)?(allreduce|allgather|broadcast|alltoall|reducescatter|barrier|join)\w*"
-)
-# Functions in which TensorFlow runs compiled code, or waits for its result.
-_GRAPH = {"quick_execute", "_call_tf_sessionrun", "_numpy", "TF_SessionRun_wrapper", "async_wait"}
 _NATIVE_SYMBOL = re.compile(r"(?:\+0x[0-9a-f]+|@+[\w.]+|\(.*\)|0x[0-9a-f]+)")
-
-
-def is_user(frame: Frame) -> bool:
-    """Return whether a call is in the user's own code, not in a library."""
-    return not frame.native and _user_file(frame.file)
-
-
-@functools.lru_cache(maxsize=4096)
-def _user_file(path: str) -> bool:
-    installed = ("/site-packages/", "/dist-packages/", "/lib/python")
-    return bool(path) and not any(part in path for part in installed) and path[0] != "<"
 
 
 def main_thread(sample: Sample) -> tuple[Frame, ...]:
@@ -59,52 +26,6 @@ def main_thread(sample: Sample) -> tuple[Frame, ...]:
         if stack.thread == "MainThread":
             return stack.frames
     return sample.stacks[0].frames if sample.stacks else ()
-
-
-@functools.lru_cache(maxsize=16384)
-def place_of(frames: tuple[Frame, ...]) -> Activity:
-    """Return what a main thread with these calls is doing."""
-    python = [frame for frame in frames if not frame.native]
-    if not python:
-        return Activity.UNKNOWN
-    inner = python[-1]
-    if any("importlib" in frame.file for frame in python[-12:]):
-        return Activity.IMPORT
-    # At the end of a program, Python waits for the other threads and runs the exit functions.
-    if python[0].function in ("_shutdown", "_python_exit", "_run_exitfuncs"):
-        return Activity.ENDED
-    if "/horovod/" in inner.file and inner.function in ("init", "shutdown"):
-        return Activity.INIT if inner.function == "init" else Activity.ENDED
-    if _is_collective(inner):
-        return Activity.COLLECTIVE
-    if inner.function in _GRAPH:
-        near = python[-4:-1]
-        return Activity.COLLECTIVE if any(map(_is_op, near)) else Activity.GRAPH
-    if any(frame.function in ("iterator_get_next", "_next_internal") for frame in python[-3:]):
-        return Activity.DATA
-    return Activity.USER if is_user(inner) else Activity.LIBRARY
-
-
-def _is_op(frame: Frame) -> bool:
-    return frame.function.startswith("horovod_")
-
-
-def _is_collective(frame: Frame) -> bool:
-    if _is_op(frame):
-        return True
-    in_horovod = "/horovod/" in frame.file and "/torch/" in frame.file
-    return in_horovod and (
-        frame.function == "synchronize" or bool(_COLLECTIVES.fullmatch(frame.function))
-    )
-
-
-def collective_of(frames: Sequence[Frame]) -> str:
-    """Return the name of the collective that the calls are in, such as `allreduce`; else empty."""
-    for frame in reversed(frames):
-        found = _COLLECTIVES.fullmatch(frame.function)
-        if found and (_is_op(frame) or "/horovod/" in frame.file):
-            return found[1]
-    return ""
 
 
 def label(frame: Frame) -> str:
@@ -127,7 +48,8 @@ def path_of(frames: tuple[Frame, ...]) -> tuple[str, ...]:
     labels = []
     for frame in frames:
         labels.append(label(frame))
-        if _is_collective(frame):
+        row = None if frame.native else known_call(frame)
+        if row and row.place is Activity.COLLECTIVE:
             break
     return tuple(labels)
 

@@ -8,15 +8,34 @@ would tell them apart.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterctl.diagnosis.case import ERROR, INFO, QUEUED, WARNING, Cause, Rank, Scene
+from clusterctl.diagnosis.case import (
+    ERROR,
+    INFO,
+    QUEUED,
+    SILENT_STEPS,
+    WARNING,
+    Cause,
+    Rank,
+    Scene,
+    called,
+    format_ranks,
+    gdb_command,
+)
 from clusterctl.diagnosis.evidence import Evidence
-from clusterctl.diagnosis.rules.activity import ended_ranks, odd_ranks, scripts
-from clusterctl.diagnosis.rules.hosts import clocks, descriptors, host_facts, hostnames, quarantined
+from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.rules.activity import apart, differing, ended_ranks, odd_ranks, scripts
+from clusterctl.diagnosis.rules.hosts import (
+    clocks,
+    descriptors,
+    host_facts,
+    hostnames,
+    other_users,
+    quarantined,
+)
 from clusterctl.diagnosis.rules.libraries import ras, stalled
 from clusterctl.diagnosis.rules.liveness import (
     daemons,
@@ -33,13 +52,19 @@ from clusterctl.diagnosis.rules.logs import (
     kernels,
     logged,
 )
+from clusterctl.diagnosis.rules.network import broken_links
 from clusterctl.diagnosis.rules.slowness import slow_links, slowed_down, stragglers
-from clusterctl.diagnosis.tree import Activity, rank_set
+from clusterctl.diagnosis.tree import label, rank_set
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.units import count, format_duration
 
 STATUSES = {INFO: 0, WARNING: 1, ERROR: 2}
-HEALTHY = "healthy"
+NOT_KNOWN = 3
+# Findings whose message says who waits for whom.
+WAIT_IS_SAID = ("rank.skipped", "rank.missed", "rank.apart")
+# A job that is younger and printed no step may still be at its start.
+YOUNG_S = 60.0
+HEALTHY, UNKNOWN, IDLE = "healthy", "unknown", "idle"
 
 
 @dataclass(frozen=True)
@@ -47,13 +72,16 @@ class Diagnosis:
     """The result of a diagnosis. `verdict` is a sentence; `clean` is what was checked and is well.
 
     `check_id` is that of the finding that the verdict is made from, or one of `healthy`, `unknown`,
-    `idle`, `queued`, `starting` and `ended`.
+    `idle`, `queued`, `starting` and `ended`. `unseen` is what was not looked at, and
+    `next_step` what would settle it, if the verdict is `unknown`.
     """
 
     verdict: str
     check_id: str
     findings: tuple[Cause, ...] = ()
     clean: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    next_step: str = ""
 
     @property
     def severity(self) -> Severity:
@@ -61,8 +89,12 @@ class Diagnosis:
 
     @property
     def exit_status(self) -> int:
-        """The command's exit status: 2 for errors, 1 for warnings, else 0."""
-        return STATUSES[self.severity]
+        """The command's exit status, as of monitoring plugins: 0 healthy, 1 warning, 2 error, 3 not
+        known. That it is not known counts more than a warning about something else."""
+        known = STATUSES[self.severity]
+        if self.check_id == UNKNOWN:
+            return max(known, NOT_KNOWN) if known < STATUSES[ERROR] else known
+        return NOT_KNOWN if self.check_id == IDLE and not known else known
 
     def as_data(self) -> dict[str, Any]:
         """Return the diagnosis for `--json`."""
@@ -87,6 +119,9 @@ class Diagnosis:
                 for one in self.findings
             ],
             "clean": list(self.clean),
+            "not_seen": list(self.unseen),
+            "next": self.next_step,
+            "exit_status": self.exit_status,
         }
 
 
@@ -104,7 +139,10 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     clean = tuple(_clean(scene, found))
     if lead is None:
         check, words = _without_cause(scene, rest)
-        return Diagnosis(words, check, tuple(rest), clean)
+        is_open = check == UNKNOWN
+        unseen = tuple(not_seen(scene)) if is_open else ()
+        settles = _settles(scene) if is_open else ""
+        return Diagnosis(words, check, tuple(rest), clean, unseen, settles)
     lead = _whole(scene, lead, rest)
     return Diagnosis(lead.message, lead.check_id, (lead, *rest), clean)
 
@@ -143,7 +181,7 @@ def _whole(scene: Scene, lead: Cause, rest: list[Cause]) -> Cause:
         scene.is_running and not scene.advances and lead.check_id.startswith(("rank.", "disk."))
     )
     waiting = [one for one in scene.waiting if one.number not in lead.ranks]
-    if blocked and lead.ranks and waiting and "wait" not in message:
+    if blocked and lead.ranks and waiting and lead.check_id not in WAIT_IS_SAID:
         what = scene.waited_for(lead.ranks)
         message += f"; {_ranks_wait(waiting)} in {what}{scene.since}"
     for one in rest:
@@ -169,7 +207,7 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
     name = f"job {job.job_id}" if job.job_id else "the job"
     beside = "; see the warnings" if any(one.severity is not INFO for one in rest) else ""
     if scene.evidence.job is None:
-        return "idle", f"no job runs on {scene.cluster}, and none has run{beside}"
+        return IDLE, f"no job runs on {scene.cluster}, and none has run{beside}"
     if not scene.is_running:
         if job.state == QUEUED:
             return QUEUED, f"{name} waits for its turn: clusterctl jobs {scene.cluster}{beside}"
@@ -179,24 +217,88 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
         if job.state == "cancelled":
             return "ended", f"{name} was cancelled{age}{beside}"
         return "ended", f"{name} {job.state}{age}, and nothing that was seen says why{beside}"
-    whole = f"all {scene.size} ranks are there" if scene.size else "no rank was seen"
+    whole = _seen(scene)
     if scene.advances:
-        return HEALTHY, f"{name} is healthy: {scene.advances}, and {whole}{beside}"
-    places = Counter(one.place for one in scene.ranks)
-    if scene.ranks and (places[Activity.IMPORT] or job.age_s < 60):
-        what = places.most_common(1)[0][0].value if places else ""
-        return "starting", f"{name} is starting: {whole}, most of them {what}{beside}"
-    if scene.ranks and len(scene.ranks) == len(scene.waiting):
-        return "unknown", (
-            f"nothing is wrong with any rank or host that was seen: {whole} and wait in "
-            f"{scene.waited_for(())}{scene.since}. That is a long step, or ranks that wait for "
-            "each other: Horovod reports the second after one or two minutes. Look again then"
+        return HEALTHY, f"{name} is healthy: {scene.advances}; {whole}{beside}"
+    if scene.moves:
+        check = HEALTHY if scene.has_made_steps or job.age_s >= YOUNG_S else "starting"
+        is_what = "is healthy" if check == HEALTHY else "is starting"
+        return check, f"{name} {is_what}: {scene.moves}; {whole}{beside}"
+    return UNKNOWN, f"it is not known whether {name} is stuck: {_open(scene)}; {whole}{beside}"
+
+
+def _seen(scene: Scene) -> str:
+    """Return how many ranks were seen, in words."""
+    seen = len(scene.by_number)
+    if not seen:
+        return "no rank was seen"
+    if scene.size and seen < scene.size:
+        return f"{seen} of its {scene.size} ranks were seen"
+    return f"all {seen} ranks were seen" if seen > 1 else "its rank was seen"
+
+
+def _open(scene: Scene) -> str:
+    """Return what was seen of a job of which neither a step nor a cause was seen."""
+    silence = "no step was seen"
+    if scene.silent_for_steps >= SILENT_STEPS:
+        silence = (
+            f"it has shown no step{scene.since}, and one came every "
+            f"{format_duration(scene.rhythm_s)} before"
         )
-    silence = f"; it has said nothing{scene.since}" if scene.since else ""
-    return HEALTHY, (
-        f"nothing is wrong with {name}: {whole}, at work or waiting as ranks do between steps"
-        f"{silence}{beside}"
+    elif scene.since:
+        silence = f"it has shown no step{scene.since}"
+    elif not scene.has_made_steps:
+        silence = "it prints no steps"
+    if scene.ranks and len(scene.ranks) == len(scene.waiting):
+        return (
+            f"{silence}, and its ranks wait in {scene.waited_for(())}: a long step, or ranks that "
+            "wait for each other"
+        )
+    places: dict[str, list[int]] = {}
+    for one in scene.ranks:
+        does = f"wait in {one.waits_in}" if one.waits_in else _does(one)
+        places.setdefault(does, []).append(one.number)
+    doing = ", ".join(f"{format_ranks(at)} {does}" for does, at in [*places.items()][:3])
+    return f"{silence}{f'; {doing}' if doing else ''}"
+
+
+def _does(rank: Rank) -> str:
+    call = rank.user_call
+    if rank.place is Activity.IMPORT:
+        return rank.place.value
+    if call:
+        return f"in {label(call)}"
+    if not rank.is_python:
+        return f"in {rank.last.syscall or 'a call that is not known'}"
+    return rank.place.value
+
+
+def not_seen(scene: Scene) -> Iterator[str]:
+    """Yield what the diagnosis could not look at, in words."""
+    for host in scene.silent:
+        yield f"{called(host)}, which gave no evidence: {host.error}"
+    native = [one.number for one in scene.ranks if not one.is_python]
+    if native:
+        yield f"the calls of {format_ranks(native)}: no Python programs, native frames are not read"
+    dark = [one for one in scene.ranks if one.is_python and not one.last.stacks]
+    if dark:
+        why = dark[0].last.stack_error
+        yield f"the stacks of {format_ranks([one.number for one in dark])}{why and f': {why}'}"
+    if not scene.job.log and not scene.rows:
+        yield "its output: no log and no metrics of it were found"
+    yield "what its libraries do below Python"
+
+
+def _settles(scene: Scene) -> str:
+    native = next((one for one in scene.ranks if not one.is_python), None)
+    again = (
+        f"look again in a minute (clusterctl diagnose {scene.cluster} --tree): ranks that are "
+        "still in the same calls are stuck"
     )
+    if native:
+        again += f"; the calls of rank {native.number}, which is held meanwhile: "
+        again += gdb_command(scene, native)
+    return again
 
 
 # The order decides which cause becomes the verdict, among those of equal severity.
@@ -204,12 +306,15 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     silent_hosts,
     processes,
     daemons,
+    broken_links,
     kernels,
     missing_ranks,
     ended_ranks,
     odd_ranks,
+    differing,
     scripts,
     stalled,
+    apart,
     ras,
     ended_by_cause,
     left_over,
@@ -221,6 +326,7 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     slow_links,
     slowed_down,
     descriptors,
+    other_users,
     clocks,
     quarantined,
 )
@@ -237,7 +343,7 @@ def _clean(scene: Scene, found: list[Cause]) -> Iterator[str]:
         if len(scene.ranks) == scene.size:
             yield f"ranks {rank_set(scene.by_number)}: all there"
         if not any(check.startswith("rank.") for check in checks):
-            yield "no rank is stopped, dead, or alone in what it does"
+            yield "no rank is stopped or dead"
     launched = any(one.role == "launcher" for host in hosts for one in host.processes)
     if launched and not any(check.startswith(("launcher", "daemon")) for check in checks):
         yield "mpirun and its daemons"
@@ -253,5 +359,5 @@ def _clean(scene: Scene, found: list[Cause]) -> Iterator[str]:
             yield words
     if any(host.clock_offset_s is not None for host in answered) and "clock.skew" not in checks:
         yield "clocks"
-    if answered and not scene.left_over:
-        yield "no rank of another job"
+    if answered and len(answered) == len(hosts) and not scene.left_over:
+        yield "no rank of another job of this user"

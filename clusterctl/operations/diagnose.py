@@ -10,6 +10,8 @@ import functools
 import hashlib
 import math
 import os
+import random
+import re
 import shlex
 import threading
 import time
@@ -26,14 +28,15 @@ from typing import Any
 import clusterctl
 from clusterctl.bootstrap.wheels import program_in_wheel
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, decode
-from clusterctl.domain.errors import ClusterctlError, CommandTimeout, UsageError
-from clusterctl.domain.hostsfile import parse_hosts_file
+from clusterctl.domain.errors import ClusterctlError, CommandTimeout, HostError, UsageError
+from clusterctl.domain.hostsfile import HostSlots, parse_hosts_file
 from clusterctl.domain.results import CommandResult, json_lines
 from clusterctl.jobs.detached import read_record
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.session import Session
 from clusterctl.transport.target import Target
 
 SAMPLER = program_of("clusterctl.node.diagnosis.sampler")
@@ -245,7 +248,7 @@ def ask(
     run = functools.partial(access.connections.run, target)
     # Log in first: the greeting's time bounds the error of the clock's offset and must not include
     # the login.
-    session = access.connections.session(target)
+    session = _logged_in(access, target)
     asked_at = time.time()
     result = run(GREETING, timeout_s=CONNECT_WITHIN_S)
     answered_at = time.time()
@@ -288,6 +291,22 @@ def ask(
     return host, said.get("job")
 
 
+def _logged_in(access: Access, target: Target) -> Session:
+    """Return the session with a node. A refusal is tried again: sshd refuses logins while too many
+    others are under way (MaxStartups of sshd_config(5)). Raise HostError."""
+    deadline = time.monotonic() + CONNECT_WITHIN_S
+    while True:
+        try:
+            return access.connections.session(target)
+        except HostError as error:
+            refused = re.search(
+                r"no SSH session|reset by peer|closed|broken pipe", error.message, re.I
+            )
+            if not refused or time.monotonic() >= deadline:
+                raise
+        time.sleep(random.uniform(0.2, 0.8))
+
+
 def _silent(error: ClusterctlError | None) -> HostEvidence:
     """Return the evidence on a host that did not answer. Its error may include what EC2 says."""
     said = error.message if error else "no answer"
@@ -295,6 +314,14 @@ def _silent(error: ClusterctlError | None) -> HostEvidence:
     if said.startswith("its instance is "):
         return HostEvidence(error=said, ec2=said)
     return HostEvidence(error=what, ec2=f"EC2 {ec2}" if ec2 else "")
+
+
+def _entries(text: str) -> tuple[HostSlots, ...]:
+    """Return the hosts of a job's hosts file. A file that is missing or wrong has none."""
+    try:
+        return parse_hosts_file(text).entries
+    except UsageError:
+        return ()
 
 
 def job_of(
@@ -317,12 +344,12 @@ def job_of(
     sizes = [rank.size for rank in ranks if rank.size and rank.job_id == wanted]
     if not (record or told.get("line") or sizes):
         return None
-    entries = parse_hosts_file(told.get("hosts") or "").entries
+    entries = _entries(told.get("hosts") or "")
     common: dict[str, Any] = {
         key: told[key]
         for key in (
-            *("log_bytes", "log_silent_s", "log_first", "log", "metrics", "metrics_silent_s"),
-            "others",
+            *("log_bytes", "log_silent_s", "log_first", "log", "log_added"),
+            *("metrics", "metrics_silent_s", "others", "rank_logs"),
         )
         if told.get(key)
     }

@@ -131,7 +131,8 @@ def job_of(
                 facts=facts(f"demo-{index}"),
             )
         )
-    job = {"state": "running", "age_s": 600.0, "size": size, **job}
+    line = f"mpirun -np {size} --hostfile hosts --map-by slot python train.py"
+    job = {"state": "running", "age_s": 600.0, "size": size, "line": line, **job}
     return Evidence(
         cluster="demo",
         taken_at="2026-11-23T00:51:05+00:00",

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.diagnosis.evidence import Frame, ProcessEvidence
+from clusterctl.diagnosis.frames import Activity, place_of
 from clusterctl.diagnosis.page import page
-from clusterctl.diagnosis.tree import Activity, Branch, merge, path_of, place_of, tree_lines
+from clusterctl.diagnosis.tree import Branch, merge, path_of, tree_lines
 from clusterctl.diagnosis.verdict import diagnose
 from tests.diagnosis.made_up import (
     ALLREDUCE,

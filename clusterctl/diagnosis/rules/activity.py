@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from clusterctl.diagnosis.case import (
     ERROR,
+    INFO,
     WARNING,
     Cause,
     Rank,
@@ -17,14 +18,18 @@ from clusterctl.diagnosis.case import (
     full_disk_finding,
     full_disk_of,
     full_filesystems,
+    gdb_command,
+    is_saving,
     rank_lines,
     ranks_in_words,
     run_command,
     saves_with_progress,
     syscall_path,
 )
+from clusterctl.diagnosis.evidence import Partner
+from clusterctl.diagnosis.frames import Activity, is_user
 from clusterctl.diagnosis.rules.logs import NO_ROOM, first_error, root_error
-from clusterctl.diagnosis.tree import Activity, label, main_thread, others
+from clusterctl.diagnosis.tree import label, main_thread, others
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
 
@@ -53,14 +58,19 @@ def ended_ranks(scene: Scene) -> Iterator[Cause]:
 
 
 def suspects(scene: Scene) -> list[Rank]:
-    """Return the few ranks that are at their own work at every sample, while all others wait."""
+    """Return the ranks that are at their own work at every sample, while all others wait.
+
+    They may be most of all ranks if the job makes no step.
+    """
     out = [
         one
         for one in scene.ranks
         if one.samples and not one.waits and one.place not in (Activity.IMPORT, Activity.ENDED)
     ]
     few = len(out) * 2 < len(scene.ranks) or (len(out) == 1 and len(scene.ranks) == 2)
-    if not out or not few or not scene.others_wait(one.number for one in out):
+    if not out or not (few or scene.is_quiet):
+        return []
+    if not scene.others_wait(one.number for one in out):
         return []
     # A rank that was in a step at one of the samples makes progress.
     return [one for one in out if not any(place in _STEPS for place in one.places)]
@@ -77,42 +87,133 @@ def odd_ranks(scene: Scene) -> Iterator[Cause]:
     for rank in suspects(scene):
         if not (set(rank.states) <= set("RSD")):
             continue
-        shown = rank_lines(rank)
+        shown = (*rank_lines(rank), *inner_lines(rank))
         full = full_disk_of(rank) or _full_by_log(scene, rank)
-        path = syscall_path(rank.last.syscall) if _same_call(rank) else ""
         call = rank.user_call
         where = f" in {label(call)}" if call else ""
+        blocked = _blocked(scene, rank) if not rank.was("R") and not rank.moved else None
         if full:
             found.append(full_disk_finding(scene, rank, full, where, shown))
-        elif path and not rank.was("R") and "S" in rank.states and not rank.moved:
-            kind = "opening" if rank.last.syscall.startswith("open") else "reading"
-            kind = "writing" if rank.last.syscall.startswith(("write", "pwrite")) else kind
-            channel = rank.last.wait_channel
-            pipe = " (a pipe: nobody is at its other end)" if _is_pipe(channel) else ""
-            what = f"{{is}} blocked {kind} {path}{pipe}{where}"
-            ls = run_command(scene, rank.host, f"ls -l {shlex.quote(path)}")
-            hint = f"see what is at {path}: {ls}"
-            found.append(RankFinding("rank.io", ERROR, rank, what, shown, hint))
+        elif blocked:
+            what, hint = blocked
+            found.append(RankFinding("rank.io", ERROR, rank, f"{what}{where}", shown, hint))
         elif rank.place is Activity.DATA:
             what = "{is} waiting for the next batch of data: its input is stuck, or slow"
-            hint = f"clusterctl diagnose {scene.cluster} --tree shows its threads"
+            hint = (
+                f"see what its input reads, on {rank.host.host}: its files, mounts and downloads "
+                f"(clusterctl disk {scene.cluster}; clusterctl doctor {scene.cluster})"
+            )
             severity = ERROR if scene.is_quiet else WARNING
             found.append(RankFinding("rank.data", severity, rank, what, shown, hint))
+        elif _rests(rank):
+            found.append(_resting(scene, rank, where, shown))
         elif rank.moved or "R" in rank.states or rank.place is Activity.USER:
             found.append(_busy(scene, rank, where, shown))
         elif scene.is_quiet:
-            inner = rank.shared_frames[-1:]
-            deep = f", {label(inner[0])}" if inner else ""
-            what = f"{{is}} blocked{where}{deep}"
-            hint = f"clusterctl diagnose {scene.cluster} --tree shows its whole stack"
-            found.append(RankFinding("rank.blocked", ERROR, rank, what, shown, hint))
+            found.append(_resting(scene, rank, where, shown))
     yield from combine(found)
+
+
+def _rests(rank: Rank) -> bool:
+    """Return whether the rank slept at all looks, and did nothing between them."""
+    used_s = rank.grown("main_cpu_s") if rank.last.main_cpu_s is not None else 0.0
+    known = rank.last.syscall or rank.last.main_cpu_s is not None
+    if saves_with_progress(rank):
+        return False
+    return bool(known) and rank.was("S") and not rank.moved and used_s < 0.05 * rank.span_s
+
+
+def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankFinding:
+    """Return the finding about a rank that sleeps, or waits for something that is no rank."""
+    call = rank.last.syscall
+    deed = "{is} blocked"
+    if "nanosleep" in call or call == "pause":
+        deed = "{is} asleep"
+    elif call.startswith("wait4"):
+        deed = "{is} waiting for a process that it has started"
+    elif " tcp " in call:
+        deed = f"{{is}} blocked in {call}"
+    inner = rank.shared_frames[-1:]
+    deep = f", {label(inner[0])}" if inner and label(inner[0]) not in where else ""
+    hint = f"clusterctl diagnose {scene.cluster} --tree shows its whole stack"
+    if len(inner_lines(rank)) > 0:
+        hint = "the lines above show what its other threads and processes do"
+    severity = ERROR if scene.is_quiet else WARNING
+    return RankFinding("rank.blocked", severity, rank, f"{deed}{where}{deep}", shown, hint)
+
+
+def _blocked(scene: Scene, rank: Rank) -> tuple[str, str] | None:
+    """Return what a rank waits for in a system call on a file, and what helps; else None."""
+    call = rank.last.syscall
+    name, path = call.partition(" ")[0], syscall_path(call)
+    partners = rank.process.partners
+    if not _same_call(rank) or not set(rank.states) & {"S"}:
+        return None
+    held = [one for one in partners if one.relation == "locks"]
+    if name in ("flock", "fcntl"):
+        who = f", which {_partner(held[0])} holds" if held else ""
+        what = f"{{is}} waiting for the lock on {path or 'a file'}{who}"
+    elif (
+        path.startswith("/dev/pts/")
+        or "pipe:[" in call
+        or rank.last.wait_channel.endswith(("pipe_read", "pipe_write"))
+    ):
+        held = [one for one in partners if one.relation != "locks"]
+        verb = "writing" if "write" in name else "reading"
+        target = "its output" if path.startswith("/dev/pts/") else path or "a pipe"
+        other = {"collects": "collects", "reads": "reads", "writes": "writes"}
+        who = f", which {_partner(held[0])} {other.get(held[0].relation, 'has')}" if held else ""
+        what = f"{{is}} blocked {verb} {target}{who}"
+    elif path:
+        kind = "opening" if name.startswith("open") else "reading"
+        kind = "writing" if name.startswith(("write", "pwrite")) else kind
+        nobody = rank.last.wait_channel == "wait_for_partner"
+        pipe = " (a pipe: nobody is at its other end)" if nobody else ""
+        what = f"{{is}} blocked {kind} {path}{pipe}"
+    else:
+        return None
+    if held and held[0].state == "T":
+        return what, run_command(scene, rank.host, f"kill -CONT {held[0].pid}")
+    if held:
+        return what, f"see it: {run_command(scene, rank.host, f'ps -fp {held[0].pid}')}"
+    if not path or name in ("flock", "fcntl"):
+        return what, f"clusterctl diagnose {scene.cluster} --tree shows its whole stack"
+    ls = run_command(scene, rank.host, f"ls -l {shlex.quote(path)}")
+    return what, f"see what is at {path}: {ls}"
+
+
+def _partner(one: Partner) -> str:
+    """Return a process in words, such as `pid 77 (python3 writer.py, stopped)`."""
+    state = ", stopped" if one.state == "T" else ""
+    argv = " ".join(one.argv)[:60] or "its name is not known"
+    return f"pid {one.pid} ({argv}{state})"
+
+
+def inner_lines(rank: Rank) -> tuple[str, ...]:
+    """Return lines about the rank's other threads in the user's code, and its Python processes."""
+    lines = []
+    for stack in others(rank.last):
+        own = [frame for frame in stack.frames if is_user(frame)]
+        if own:
+            name = stack.thread or "without a name"
+            lines.append(f"rank {rank.number}, thread {name}: {label(own[-1])}")
+    for process in rank.host.processes:
+        if process.parent == rank.process.pid and process.samples:
+            last = process.samples[-1]
+            own = [frame for frame in main_thread(last) if is_user(frame)]
+            at = f": {label(own[-1])}" if own else ""
+            if own or last.state not in "SR":
+                lines.append(
+                    f"rank {rank.number}, its process {process.pid} (state {last.state}){at}"
+                )
+    return tuple(lines[:4])
 
 
 def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankFinding:
     """Return the finding about a rank at its own work."""
     looks = f"{len(rank.samples)} looks in {format_duration(rank.span_s)}"
-    cpu = rank.grown("cpu_s") / rank.span_s if rank.span_s else 0.0
+    counter = "cpu_s" if rank.last.main_cpu_s is None else "main_cpu_s"
+    cpu = rank.grown(counter) / rank.span_s if rank.span_s else 0.0
     runs = "R" in rank.states
     deed = "{is} busy" if runs else "{is}"
     seen = bool(rank.shared_frames)
@@ -127,9 +228,10 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
         f"look again (clusterctl diagnose {scene.cluster}): a rank at work comes out of it; a loop "
         f"has to be mended, after clusterctl cancel {scene.cluster}"
     )
-    stuck = scene.is_quiet and (seen or scene.stall) and not saves_with_progress(rank)
-    severity = ERROR if stuck else WARNING
-    shown = (*shown, f"rank {rank.number}: {cpu:.0%} of a processor")
+    stuck = scene.is_quiet and (seen or scene.stall)
+    severity = INFO if saves_with_progress(rank) else ERROR if stuck else WARNING
+    cpu_of = "its main thread" if rank.last.main_cpu_s is not None else "all its threads"
+    shown = (*shown, f"rank {rank.number}: {cpu:.0%} of a processor by {cpu_of}")
     return RankFinding("rank.busy", severity, rank, deed, shown, hint)
 
 
@@ -137,8 +239,81 @@ def _same_call(rank: Rank) -> bool:
     return len({sample.syscall for sample in rank.samples}) == 1
 
 
-def _is_pipe(channel: str) -> bool:
-    return bool(re.search(r"wait_for_partner|fifo|pipe", channel))
+def differing(scene: Scene) -> Iterator[Cause]:
+    """Ranks that wait for each other in different calls, or called from different lines."""
+    if scene.advances or scene.moves or not scene.is_running:
+        return
+    known = (Activity.COLLECTIVE, Activity.INIT)
+    if len(scene.waiting) < max(2, len(scene.ranks)):
+        return
+    groups: dict[str, list[Rank]] = {}
+    for rank in scene.waiting:
+        if rank.place not in known:
+            return
+        at = f" at {label(rank.user_call)}" if rank.user_call and scene.is_quiet else ""
+        groups.setdefault(f"{rank.waits_in}{at}", []).append(rank)
+    if len(groups) < 2:
+        return
+    listed = sorted(groups.items(), key=lambda item: len(item[1]))
+    few = listed[0][1] if len(listed[0][1]) < len(listed[1][1]) else []
+    said = "; ".join(f"{ranks_in_words(ranks)} in {where}" for where, ranks in listed[:4])
+    hosts = {rank.host.host for rank in few}
+    yield Cause(
+        "ranks.differ",
+        ERROR if scene.is_quiet else WARNING,
+        f"ranks wait for each other in different calls{scene.since}: {said}",
+        hosts.pop() if len(hosts) == 1 else None,
+        "all ranks have to make the same calls in the same order: see what leads these ranks "
+        f"there; then clusterctl cancel {scene.cluster}",
+        tuple(sorted(rank.number for rank in few)),
+        tuple(line for _, ranks in listed for line in rank_lines(ranks[0]))[:8],
+    )
+
+
+# System calls and states of a program that waits for messages by asking again and again.
+_POLLS = {"", "running", "sched_yield", "poll", "ppoll", "epoll_wait", "epoll_pwait", "select"}
+
+
+def apart(scene: Scene) -> Iterator[Cause]:
+    """Few ranks that do something else than most, in a job of which no library's call tells who
+    waits: programs in C, and Python that calls MPI."""
+    if scene.advances or scene.moves or not scene.is_running or suspects(scene):
+        return
+    ranks = [one for one in scene.ranks if one.samples and not one.works]
+    if len(scene.ranks) < 3 or len(ranks) < len(scene.ranks):
+        return
+    groups: dict[str, list[Rank]] = {}
+    for rank in ranks:
+        groups.setdefault(_signature(rank), []).append(rank)
+    most = max(groups, key=lambda name: len(groups[name]))
+    few = [rank for name, several in groups.items() if name != most for rank in several]
+    if not few or len(few) * 2 >= len(ranks) or any(one.place is Activity.IMPORT for one in ranks):
+        return
+    if not scene.is_quiet and any(map(is_saving, few)):
+        return
+    found = []
+    for rank in few:
+        what = f"{{is}} alone {_signature(rank)}{scene.since}: the others are {most}"
+        hint = (
+            f"clusterctl diagnose {scene.cluster} --tree shows its calls, where it is Python; "
+            f"of another program: {gdb_command(scene, rank)}"
+        )
+        severity = ERROR if scene.is_quiet and scene.quiet_s is not None else WARNING
+        found.append(RankFinding("rank.apart", severity, rank, what, rank_lines(rank), hint))
+    yield from combine(found)
+
+
+def _signature(rank: Rank) -> str:
+    """Return in words where a rank is: in a line of the user's, or in a system call."""
+    if rank.waits_in:
+        return f"in {rank.waits_in}"
+    if rank.user_call:
+        return f"in {label(rank.user_call)}"
+    calls = {sample.syscall.partition(" ")[0] for sample in rank.samples}
+    if calls <= _POLLS and set(rank.states) <= {"R", "S"}:
+        return "running or polling"
+    state = "" if set(rank.states) == {"S"} else f" (state {rank.states[-1]})"
+    return f"in {rank.last.syscall}{state}"
 
 
 def _full_by_log(scene: Scene, rank: Rank) -> str:

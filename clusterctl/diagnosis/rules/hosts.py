@@ -20,10 +20,12 @@ from clusterctl.diagnosis.case import (
 from clusterctl.diagnosis.evidence import FileSystemFacts, HostEvidence
 from clusterctl.diagnosis.hostchecks import namesakes, slowdowns, usual_clock
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.units import format_bytes, format_duration
+from clusterctl.domain.units import count, format_bytes, format_duration
 
 # From this difference between clocks on, logs are hard to compare. (TLS and S3 fail at 15 min.)
 SKEW_S = 2.0
+# Users of the system's own processes.
+SYSTEM = ("root", "daemon", "nobody", "messagebus", "syslog", "_apt", "_chrony")
 FEW_DESCRIPTORS = 64  # that a rank has left
 
 
@@ -101,6 +103,29 @@ def descriptors(scene: Scene) -> Iterator[Cause]:
             hint = "raise the limit: nofile in limits.conf"
             found.append(RankFinding("rank.descriptors", WARNING, rank, what, (), hint))
     yield from (replace(one, blocks=False) for one in combine(found))
+
+
+def other_users(scene: Scene) -> Iterator[Cause]:
+    """Busy processes of people on the hosts of a running job; the system's are no finding."""
+    if not scene.is_running:
+        return
+    for host in scene.hosts:
+        people = [one for one in host.others if one.user not in SYSTEM and one.share >= 0.5]
+        if people:
+            users = sorted({one.user for one in people})
+            share = sum(one.share for one in people)
+            yield Cause(
+                "host.shared",
+                WARNING,
+                f"{count(len(people), 'process')} of {', '.join(users)} on {called(host)} "
+                f"use{'s' if len(people) == 1 else ''} {share:.1f} processors beside the job",
+                host.host,
+                "they are another user's: ask before you end them",
+                evidence=tuple(
+                    f"pid {one.pid}, {one.user}: {' '.join(one.argv)[:100]}" for one in people
+                ),
+                blocks=False,
+            )
 
 
 def clocks(scene: Scene) -> Iterator[Cause]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from clusterctl.diagnosis import nccl
 from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Rank, Scene, called, format_ranks
-from clusterctl.diagnosis.tree import Activity, label
+from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.tree import label
 from clusterctl.domain.ranges import fold_hosts
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sized
 
 from clusterctl.diagnosis.case import (
     ERROR,
+    INFO,
     STARTED_AFTER_S,
     WARNING,
     Cause,
@@ -25,9 +26,9 @@ from clusterctl.diagnosis.case import (
     syscall_path,
 )
 from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence
+from clusterctl.diagnosis.frames import Activity
 from clusterctl.diagnosis.rules.logs import failure, has_failed, root_error
 from clusterctl.diagnosis.rules.slowness import slow_links
-from clusterctl.diagnosis.tree import Activity
 from clusterctl.domain.units import count, format_bytes, format_duration
 
 
@@ -42,7 +43,7 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
         ranks = tuple(sorted(one for one, at in scene.host_of.items() if at.host == host.host))
         what, shown = _silence(scene, host)
         are = _are(ranks) if scene.is_running else _were(ranks)
-        there = f"; {format_ranks(ranks)} {are} there" if ranks else ""
+        there = f"; {format_ranks(ranks)} {are} there" if ranks else _not_seen(scene)
         check = "host.key" if re.search(r"host key", host.error) else "host.silent"
         if "off" in what:
             check = "host.off"
@@ -65,7 +66,7 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
             "host.key": "another machine may answer at its address: see "
             f"`clusterctl status {scene.cluster}` before you trust it",
             # It takes no command over SSH, so `reboot` cannot help.
-            "host.silent": _renewal(scene.cluster, host.index),
+            "host.silent": _renewal(scene, host),
         }
         message = f"{called(host)} {what}{there}"
         if matters and not scene.is_running:
@@ -75,6 +76,14 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
         # A changed host key does not stop the job.
         blocks = matters and check != "host.key"
         yield Cause(check, severity, message, host.host, hints[check], ranks, shown, blocks)
+
+
+def _not_seen(scene: Scene) -> str:
+    """Return, in words, the ranks of a running job of which no host is known."""
+    if not scene.is_running or not scene.size:
+        return ""
+    ranks = [rank for rank in range(scene.size) if rank not in scene.host_of]
+    return f"; {format_ranks(ranks)} {_were(ranks)} not seen: there, or gone" if ranks else ""
 
 
 def may_follow_lost_host(one: Cause) -> bool:
@@ -90,15 +99,22 @@ def _were(ranks: Sized) -> str:
     return "were" if len(ranks) > 1 else "was"
 
 
-def _renewal(cluster: str, index: int) -> str:
-    """Return the commands that help a node which takes no command over SSH."""
-    anew = f"a new machine in its place: clusterctl replace {cluster} {index}"
+def _renewal(scene: Scene, host: HostEvidence) -> str:
+    """Return what helps with a node that takes no command over SSH, the harmless steps first."""
+    cluster, index = scene.cluster, host.index
+    near = next((one for one in scene.evidence.hosts if not one.error), None)
+    look = f"look again: clusterctl diagnose {cluster}"
+    if near is not None and host.address:
+        look += (
+            f"; see it from another node: {run_command(scene, near, f'ping -c 3 {host.address}')}"
+        )
+    anew = f"a new machine in its place, its disks are lost: clusterctl replace {cluster} {index}"
     if index:
-        return anew
+        return f"{look}; last, {anew}"
     # A replacement would lose the jobs, logs and checkpoints on the head node's disk.
     return (
-        f"off and on again, disks kept: clusterctl stop {cluster} --force; clusterctl start "
-        f"{cluster}; a spot node cannot be stopped: {anew}"
+        f"{look}; then off and on again, disks kept: clusterctl stop {cluster} --force; "
+        f"clusterctl start {cluster}; a spot node cannot be stopped: {anew}"
     )
 
 
@@ -124,6 +140,12 @@ def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
         return f"is off: EC2 has it as {state[0] if state else 'gone'}", tuple(shown)
     if "host key" in host.error:
         return "shows another host key than the one that is pinned", tuple(shown)
+    if re.search(r"no SSH session|reset by peer|closed by", host.error, re.IGNORECASE):
+        return (
+            "takes connections and refuses the login: too many logins at once (MaxStartups), or "
+            "its sshd is ill",
+            tuple(shown),
+        )
     if "refused every key" in host.error:
         return "refuses the cluster's key", tuple(shown)
     if "answers none in time" in host.error or "did not end" in host.error:
@@ -192,7 +214,9 @@ def processes(scene: Scene) -> Iterator[Cause]:
             check, what = "rank.stopped", "{is} stopped (state T)"
             hint = run_command(scene, rank.host, f"kill -CONT {rank.process.pid}")
         elif rank.was("t"):
-            check, what = "rank.traced", "{is} held by a debugger (state t)"
+            by = next((one for one in rank.process.partners if one.relation == "traces"), None)
+            who = f"pid {by.pid} ({' '.join(by.argv)[:60]})" if by else "a debugger"
+            check, what = "rank.traced", f"{{is}} held by {who} (state t)"
             hint = "detach the debugger, or let it go on"
         elif rank.was("Z"):
             check, what = "rank.exited", "{has} ended (state Z)"
@@ -227,8 +251,8 @@ def _in_kernel(scene: Scene, rank: Rank, shown: tuple[str, ...]) -> RankFinding:
         "no signal ends such a process but what it waits for: look at that file system or device; "
         f"clusterctl reboot {scene.cluster} {rank.host.index} ends it"
     )
-    stuck = (scene.others_wait([rank.number]) or scene.is_quiet) and not saves_with_progress(rank)
-    severity = ERROR if stuck else WARNING
+    stuck = scene.others_wait([rank.number]) or scene.is_quiet
+    severity = INFO if saves_with_progress(rank) else ERROR if stuck else WARNING
     return RankFinding("rank.uninterruptible", severity, rank, what, shown, hint)
 
 

@@ -18,10 +18,12 @@ from clusterctl.diagnosis.case import (
 )
 from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.domain.findings import Severity
+from clusterctl.domain.units import format_duration
 from clusterctl.explain.engine import Explanation, LogFinding, explain
 from clusterctl.explain.signature import Role
 
 # Ids of known log lines that a full disk or a full /dev/shm can cause.
+RANK_TEXT = 200  # characters that are compared
 NO_ROOM = {"system.no-space", "mpi.backing-file", "nccl.shm-full", "torch.shm", "system.bus-error"}
 
 
@@ -130,11 +132,12 @@ def failure(scene: Scene, one: LogFinding | None) -> Cause:
     job = scene.job
     status = f" with exit status {job.exit_status}" if job.exit_status is not None else ""
     begin = f"job {job.job_id} {job.state}{status}"
+    begin += _restarted(scene)
     hint = f"clusterctl logs {scene.cluster}{f' --job {job.job_id}' if job.job_id else ''}"
-    ranks = scene.first_to_end
+    ranks = _ranks_that_say(scene, one) or scene.first_to_end
     at = scene.host_of.get(ranks[0]) if ranks else None
     by = ""
-    if ranks:
+    if ranks and ranks == scene.first_to_end:
         by = f"; mpirun saw rank {ranks[0]} end first" + (f", on {called(at)}" if at else "")
     if one is None:
         unknown = scene.explained.unknown
@@ -145,8 +148,11 @@ def failure(scene: Scene, one: LogFinding | None) -> Cause:
                 ranks = (int(unknown[0].rank),)
                 at = scene.host_of.get(ranks[0])
             host = at.host if at else None
+            if ranks and not by:
+                text = f"{begin}: {format_ranks(ranks)}{f' on {called(at)}' if at else ''}: "
+                text += unknown[0].text[:300]
             return Cause("log.exception", ERROR, text, host, hint, ranks, shown)
-        text = f"{begin}, and its log does not say why{by}"
+        text = f"{begin}{ENDS.get(job.exit_status or 0, '')}, and its log does not say why{by}"
         return Cause("job.failed", ERROR, text, at.host if at else None, hint, ranks)
     if one.ranks:
         ranks, by = tuple(sorted(one.ranks)), ""
@@ -167,6 +173,39 @@ def failure(scene: Scene, one: LogFinding | None) -> Cause:
     text = f"{begin}: {one.cause}{only}{by}"
     shown = (f"line {one.line}: {one.text[:300]}",)
     return Cause(one.signature.id, ERROR, text, at.host if at else None, one.remedy, ranks, shown)
+
+
+# What exit statuses of mpirun, as a shell gives them, say about its end.
+ENDS = {
+    129: ": mpirun got signal 1 (SIGHUP): the terminal or login that it ran in was closed",
+    130: ": mpirun got signal 2 (SIGINT): somebody pressed Ctrl-C",
+    137: ": mpirun got signal 9 (SIGKILL), from a person, a program, or the kernel for want of "
+    "memory (no such line was found in the kernel's log)",
+    143: ": mpirun got signal 15 (SIGTERM), from a person, a program, or a shutdown",
+    255: ": ssh and mpirun end so if a connection or a daemon is lost",
+}
+
+
+def _restarted(scene: Scene) -> str:
+    """Return, in words, that the head node was restarted after the job began; else empty."""
+    head = next((host for host in scene.evidence.hosts if host.index == 0), None)
+    up_s, since_s = head.uptime_s if head else None, scene.since_start_s
+    if head is None or up_s is None or since_s is None or up_s >= since_s:
+        return ""
+    return f"; {called(head)}, on which mpirun ran, was restarted {format_duration(up_s)} ago"
+
+
+def _ranks_that_say(scene: Scene, one: LogFinding | None) -> tuple[int, ...]:
+    """Return the ranks whose own logs have the error that ended the job; not more than half."""
+    unknown = scene.explained.unknown
+    text = (one.text if one else unknown[0].text if unknown else "").strip()[:RANK_TEXT]
+    logs = scene.job.rank_logs
+    said = [
+        int(rank)
+        for rank, lines in logs.items()
+        if text and rank.isdigit() and any(text in line for line in lines)
+    ]
+    return tuple(sorted(said)) if len(said) * 2 <= max(2, len(logs)) else ()
 
 
 def logged(scene: Scene) -> Iterator[Cause]:

@@ -18,7 +18,8 @@ from clusterctl.diagnosis.case import (
     rank_lines,
     syscall_path,
 )
-from clusterctl.diagnosis.tree import Activity, label
+from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.tree import label
 from clusterctl.domain.units import format_bytes, format_duration
 
 # A link is slow if at least MOVED_BYTES were sent over it, for SENDING_SHARE of the time, if its

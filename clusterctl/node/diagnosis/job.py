@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 FIRST_LINES = 40  # of the log
+MOST_RANKS, RANK_LINES, RANK_COLUMNS = 256, 40, 400  # of the ranks' own logs
 METRICS_LINES = 200  # at the end of the metrics
 LONGEST_LINE = 4096  # bytes of a line that are kept
 MOST_BYTES = 2 << 20  # read at the end of a log
@@ -22,13 +23,34 @@ MOST_BYTES = 2 << 20  # read at the end of a log
 LOGS = (".log", ".out", ".txt", "log")
 
 
-def look(job_id: str | None, log_lines: int) -> dict[str, Any]:
+def look(job_id: str | None, log_lines: int, watched_s: float = 0.0) -> dict[str, Any]:
     """Return the evidence about job `job_id`. Without an ID: about the running job, else about an
     mpirun started by hand, else about the latest job.
 
     {"found": the job's record as of `jobs.describe`, or null, "others": other running jobs, ...the
-    fields of JobEvidence about its files}.
+    fields of JobEvidence about its files}. It takes `watched_s`, and `log_added` is what was
+    written meanwhile.
     """
+    before = _look(job_id, 0) if watched_s else {}
+    time.sleep(watched_s)
+    found = _look(job_id, log_lines)
+    path, path_before = found.pop("log_path", ""), before.get("log_path", "")
+    if path and path == path_before:
+        found["log_added"] = _added(path, before["log_bytes"])
+    return found
+
+
+def _added(path: str, start: int) -> list[str]:
+    """Return the lines of a log from this byte on, the last MOST_BYTES of it."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            file.seek(max(start, os.path.getsize(path) - MOST_BYTES))  # noqa: PTH202
+            return [_line(line) for line in file.read(MOST_BYTES).splitlines()]
+    except OSError:
+        return []
+
+
+def _look(job_id: str | None, log_lines: int) -> dict[str, Any]:
     records = map(jobs.describe, jobs.folders())
     trainings = [one for one in records if not one["plan"].get("destination")]
     running = [one for one in trainings if one["running"] and not one["queued"]]
@@ -52,8 +74,21 @@ def _of_record(record: dict[str, Any], log_lines: int) -> dict[str, Any]:
         "found": record,
         "hosts": jobs.text_in(workdir / "hosts"),
         **_log(folder / "log", log_lines),
+        "rank_logs": {} if record["running"] or not log_lines else _rank_logs(folder),
         **_metrics(log_dir / jobs.METRICS if log_dir else None),
     }
+
+
+def _rank_logs(folder: Path) -> dict[str, list[str]]:
+    """Return the last lines of the logs of the ranks, by rank; of the first MOST_RANKS."""
+    found = {}
+    for rank in range(MOST_RANKS):
+        lines = _log(folder / f"log-{rank}", RANK_LINES).get("log")
+        if lines is None:
+            break
+        if lines:
+            found[str(rank)] = [line[:RANK_COLUMNS] for line in lines]
+    return found
 
 
 def _by_hand(launcher: processes.Process, log_lines: int) -> dict[str, Any]:
@@ -102,10 +137,11 @@ def _log(path: Path | None, lines: int) -> dict[str, Any]:
         with path.open("rb") as file:
             first = file.read(FIRST_LINES * 512).splitlines()[:FIRST_LINES]
             file.seek(max(0, state.st_size - MOST_BYTES))
-            last = file.read(MOST_BYTES).splitlines()[-lines:]
+            last = file.read(MOST_BYTES).splitlines()[-lines:] if lines else []
     except OSError as error:
         return {"log_error": f"{path}: {error.strerror}"}
     return {
+        "log_path": str(path),
         "log_bytes": state.st_size,
         "log_silent_s": round(max(0.0, time.time() - state.st_mtime), 1),
         "log_first": [_line(line) for line in first],

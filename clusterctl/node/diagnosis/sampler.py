@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pwd
 import re
 import socket
 import struct
@@ -23,7 +24,7 @@ import time
 import zlib
 from pathlib import Path
 
-from clusterctl.node.diagnosis import host, job, ras, stacks
+from clusterctl.node.diagnosis import host, job, partners, ras, stacks
 from clusterctl.node.jobs import processes
 from clusterctl.node.procfs import TICKS, read_stat
 
@@ -37,6 +38,9 @@ MOST_SOURCES = 32
 MOST_FILES = 64
 MOST_SOCKETS = 256
 MOST_THREADS = 1024
+MOST_STACKS = 256  # processes of one sample; a stack takes 10 ms of processor time
+MOST_OTHERS = 5
+BUSY_SHARE = 0.3  # of a processor
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -111,8 +115,8 @@ def answer(question: dict[str, Any], spy: stacks.PySpy) -> dict[str, Any]:
     within_s = question["within_s"]
 
     def looks() -> dict[str, Any]:
-        seen, problems = look(question["samples"], question["spacing_s"], spy)
-        return {"processes": seen, "problems": problems}
+        seen, others, problems = look(question["samples"], question["spacing_s"], spy)
+        return {"processes": seen, "others": others, "problems": problems}
 
     questions: dict[str, Any] = {
         "processes": looks,
@@ -120,13 +124,17 @@ def answer(question: dict[str, Any], spy: stacks.PySpy) -> dict[str, Any]:
         "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(), min(3.0, within_s - 0.5)),
     }
     if question["head"]:
-        questions["the job's record"] = lambda: job.look(question["job"], question["log_lines"])
+        watched_s = (question["samples"] - 1) * question["spacing_s"]
+        questions["the job's record"] = lambda: job.look(
+            question["job"], question["log_lines"], watched_s
+        )
     said, errors = host.ask(questions, within_s)
     seen = said.get("processes", {})
     return {
         "job": said.get("the job's record"),
         "host": {
             "processes": seen.get("processes", []),
+            "others": seen.get("others", []),
             "facts": said.get("facts", {}),
             "ras": said.get("NCCL's RAS", ""),
             "problems": [
@@ -146,13 +154,15 @@ def ras_addresses() -> list[str]:
 
 def look(
     samples: int, spacing_s: float, spy: stacks.PySpy
-) -> tuple[list[dict[str, Any]], list[str]]:
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
     """Sample the processes of jobs, including those that come or go meanwhile. Return each process
-    with its samples, and the reason if TCP connections cannot be read."""
+    with its samples, the busiest processes of other users, and the reason if TCP connections
+    cannot be read."""
     began = time.monotonic()
     parent = os.getppid()
     known: dict[tuple[int, int], dict[str, Any]] = {}
     problems: list[str] = []
+    began_others, others = other_users(), []
     for number in range(samples):
         if number and not known:
             break  # no job runs here
@@ -175,10 +185,54 @@ def look(
                 entry = known.setdefault(one.identity, describe(one))
                 entry["samples"].append(sample)
                 entry["sources"] = entry["sources"] or sources(one, entry)
-                if one.role == "rank":
+                if one.role == "rank" or (number == samples - 1 and is_worker(one)):
                     taken.append((one, sample))
-        stacks.add_stacks(taken, spy)
-    return list(known.values()), problems
+        stacks.add_stacks(taken[:MOST_STACKS], spy)
+    if known:
+        others = busier(began_others, other_users(), time.monotonic() - began)
+        for entry in known.values():
+            entry["partners"] = partners.of(entry)
+    return list(known.values()), others, problems
+
+
+def is_worker(one: processes.Process) -> bool:
+    """Return whether this is a Python process that a rank has started, such as a data loader's."""
+    return one.role == "child" and processes.is_python(one)
+
+
+def other_users() -> dict[tuple[int, str], tuple[int, float]]:
+    """Return the user and the processor seconds of each process that is not this user's, by its
+    process ID and start time."""
+    found = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if name.isdigit() and (user := os.stat(f"/proc/{name}").st_uid) != os.geteuid():  # noqa: PTH116
+                fields = read_stat(f"/proc/{name}")[1]
+                used_s = (int(fields[11]) + int(fields[12])) / TICKS
+                found[int(name), fields[19]] = (user, used_s)
+    return found
+
+
+def busier(
+    before: dict[tuple[int, str], tuple[int, float]],
+    after: dict[tuple[int, str], tuple[int, float]],
+    passed_s: float,
+) -> list[dict[str, Any]]:
+    """Return the busiest processes of other users, with the part of a processor that they used."""
+    found: list[dict[str, Any]] = []
+    for key, (user, used_s) in after.items():
+        share = (used_s - before.get(key, (user, used_s))[1]) / max(passed_s, 0.1)
+        if share >= BUSY_SHARE:
+            argv = text_of(f"/proc/{key[0]}/cmdline").split("\0")[:4]
+            found.append({"pid": key[0], "user": user_name(user), "share": share, "argv": argv})
+    return sorted(found, key=lambda one: -one["share"])[:MOST_OTHERS]
+
+
+def user_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def glance(known: dict[tuple[int, int], dict[str, Any]], until: float) -> None:
@@ -254,7 +308,8 @@ def mark_ranks(found: list[processes.Process]) -> None:
     torchruns = {space for space, one in ranks if processes.is_of_torchrun(one)}
     for space, one in ranks:
         if space not in torchruns:
-            by_rank.setdefault((space, one.environ[processes.RANK]), []).append(one)
+            number = one.environ.get(processes.RANK) or one.environ.get(processes.PMI_RANK, b"")
+            by_rank.setdefault((space, number), []).append(one)
         elif processes.is_of_torchrun(one):
             by_rank.setdefault((space, one.environ.get(b"RANK", b"")), []).append(one)
         else:
@@ -276,8 +331,11 @@ def describe(one: processes.Process) -> dict[str, Any]:
         return next((int(text) for text in texts if text.isdigit()), None)
 
     own = processes.is_of_torchrun(one)
-    mpi = ("OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "HOROVOD_LOCAL_RANK")
-    local = number(*["LOCAL_RANK"] * own, *mpi)
+    local = number(
+        *["LOCAL_RANK"] * own,
+        *("OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "MPI_LOCALRANKID"),
+        "HOROVOD_LOCAL_RANK",
+    )
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     gpus = [] if local is None else [local]
     if visible is not None:
@@ -293,7 +351,7 @@ def describe(one: processes.Process) -> dict[str, Any]:
         "role": told["role"],
         "rank": told["rank"] if one.role == "rank" else None,
         "local_rank": local if one.role == "rank" else None,
-        "size": number(*["WORLD_SIZE"] * own, "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE"),
+        "size": number(*["WORLD_SIZE"] * own, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE"),
         "job_id": told["job"],
         "gpus": gpus if one.role == "rank" else [],
         "argv": told["argv"],
@@ -303,6 +361,7 @@ def describe(one: processes.Process) -> dict[str, Any]:
         "sources": {},
         "glances": "",
         "samples": [],
+        "partners": [],
     }
 
 
@@ -319,8 +378,9 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
         "at_s": at_s,
         "state": fields[0],
         "wait_channel": telling[1],
-        "syscall": telling[2],
+        "syscall": with_ends(telling[2], tables),
         "cpu_s": (int(fields[11]) + int(fields[12])) / TICKS,
+        "main_cpu_s": main_cpu_s(one.pid),
         "run_wait_s": round(sum(count[1] for count in counts if len(count) > 2) / 1e9, 4),
         "rss_bytes": int(fields[21]) * PAGE,
         # rchar counts reads from the page cache, too: progress, wherever the bytes come from.
@@ -338,6 +398,22 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
         "stack_source": "",
         "stack_error": "",
     }
+
+
+def main_cpu_s(pid: int) -> float | None:
+    """Return the processor seconds of a process's main thread; None if it has ended."""
+    try:
+        fields = read_stat(f"/proc/{pid}/task/{pid}")[1]
+        return (int(fields[11]) + int(fields[12])) / TICKS
+    except (OSError, IndexError):
+        return None
+
+
+def with_ends(call: str, tables: dict[str, Any]) -> str:
+    """Return `connect socket:[77]` as `connect tcp 10.0.0.5:4000 - 10.0.0.6:9999 SYN-SENT`."""
+    name, _, inode = call.partition(" socket:[")
+    one = tables.get(inode.rstrip("]")) if inode else None
+    return f"{name} tcp {one['local']} - {one['peer']} {one['state']}" if one else call
 
 
 def text_of(path: str) -> str:
@@ -494,6 +570,7 @@ def connection(said: bytes) -> tuple[str, dict[str, Any]]:
             info = said[at + 4 : at + length]
             one["rtt_s"] = struct.unpack_from("=I", info, 68)[0] / 1e6
             one["acked_bytes"] = struct.unpack_from("=Q", info, 120)[0]
+            one["received_bytes"] = struct.unpack_from("=Q", info, 128)[0]
             busy_us, closed_us = struct.unpack_from("=QQ", info, 168)
             one["sending_s"] = (busy_us - closed_us) / 1e6
         at += max(4, length + 3 & ~3)

@@ -36,8 +36,9 @@ from clusterctl.node.procfs import TICKS, boot_id, environ_of, read_stat
 # Environment variables.
 JOB = b"CLUSTERCTL_JOB"
 RANK = b"OMPI_COMM_WORLD_RANK"
-LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper")
-DAEMONS = ("orted", "prted", "ompi_prted")
+PMI_RANK = b"PMI_RANK"  # of MPICH and Intel MPI
+LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper", "mpiexec.hydra")
+DAEMONS = ("orted", "prted", "ompi_prted", "hydra_pmi_proxy")
 # What the job's variable of a detached download begins with; its own ID follows.
 SYNC = "sync-"
 # Where the program of train.sh is, in the home folder.
@@ -158,7 +159,7 @@ def role_of(process: Process) -> str:
     """Return "sync", "rank", "launcher", "daemon", "job" (another with a job's variable) or ""."""
     if process.environ.get(JOB, b"").startswith(SYNC.encode()):
         return "sync"
-    if RANK in process.environ:
+    if RANK in process.environ or PMI_RANK in process.environ:
         return "rank"
     if process.name in LAUNCHERS or process.program in LAUNCHERS or is_train_sh(process):
         return "launcher"
@@ -175,7 +176,8 @@ def is_of_torchrun(process: Process) -> bool:
 
 def rank_of(process: Process) -> int | None:
     """Return the process's rank; None if its environment has none."""
-    rank = process.environ.get(b"RANK" if is_of_torchrun(process) else RANK, b"")
+    environ = process.environ
+    rank = environ.get(b"RANK" if is_of_torchrun(process) else RANK, environ.get(PMI_RANK, b""))
     return int(rank) if rank.isdigit() else None
 
 

@@ -1,0 +1,154 @@
+"""Rules on connections between hosts that carry nothing, or that do not come about.
+
+The kernel's own counters are the evidence: what is unsent, how often it was sent again, and what
+has arrived at the other end (struct tcp_info of linux/tcp.h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from clusterctl.diagnosis.case import (
+    ERROR,
+    WARNING,
+    Cause,
+    Scene,
+    called,
+    format_ranks,
+    run_command,
+)
+from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence, Socket
+from clusterctl.domain.units import count, format_bytes
+
+# A connection that stands: nothing was acknowledged between the first and the last sample, and the
+# kernel has sent its data again so often. Two are 0.6 s after the first, on a link of 1 ms.
+RETRANSMITS = 2
+# Text of a hint on packets that are dropped by their size.
+BIG = 1000
+
+
+@dataclass
+class _Pair:
+    """What stands from one host to another. `loses`: packets in this direction are lost, for sure,
+    since the other host's data arrive and their acknowledgements do not."""
+
+    sender: HostEvidence
+    receiver: HostEvidence
+    sockets: list[Socket] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+    their_ranks: set[int] = field(default_factory=set)
+    daemons: set[str] = field(default_factory=set)
+    loses: bool = False
+
+
+def broken_links(scene: Scene) -> Iterator[Cause]:
+    """Pairs of hosts between which data do not get through, in a job that makes no step."""
+    if scene.advances or not scene.is_running:
+        return
+    pairs = _standing(scene)
+    told: set[frozenset[str]] = set()
+    for (start, end), pair in sorted(pairs.items(), key=lambda item: not item[1].loses):
+        ends = frozenset((start, end))
+        if ends in told:
+            continue
+        told.add(ends)
+        back = pairs.get((end, start))
+        yield _broken(scene, pair, back)
+
+
+def _standing(scene: Scene) -> dict[tuple[str, str], _Pair]:
+    """Return what stands, by the names of the sending and the receiving host."""
+    hosts = {host.address: host for host in scene.evidence.hosts if host.address}
+    far_ends = {
+        (one.local, one.peer): (process, one)
+        for host in scene.hosts
+        for process in host.processes
+        for one in (process.samples[-1].sockets if process.samples else ())
+    }
+    found: dict[tuple[str, str], _Pair] = {}
+    for host in scene.hosts:
+        for process in host.processes:
+            for one in _stuck_sockets(process):
+                receiver = hosts.get(one.peer.rpartition(":")[0])
+                # What does not reach a host that is silent is told with that host.
+                if receiver is None or receiver.host == host.host or receiver.error:
+                    continue
+                pair = found.setdefault((host.host, receiver.host), _Pair(host, receiver))
+                pair.sockets.append(one)
+                if process.role == "rank" and process.rank is not None:
+                    pair.ranks.add(process.rank)
+                elif process.role in ("daemon", "launcher"):
+                    pair.daemons.add(process.role)
+                far = far_ends.get((one.peer, one.local))
+                if far and far[0].rank is not None:
+                    pair.their_ranks.add(far[0].rank)
+                # The other end's data are here, and it does not know: what goes there is lost.
+                if far and far[1].acked_bytes < one.received_bytes:
+                    pair.loses = True
+    return found
+
+
+def _stuck_sockets(process: ProcessEvidence) -> Iterator[Socket]:
+    """Yield the connections of a process, at its last sample, that carry nothing."""
+    if len(process.samples) < 2:
+        return
+    before = {(one.local, one.peer): one for one in process.samples[0].sockets}
+    for one in process.samples[-1].sockets:
+        first = before.get((one.local, one.peer))
+        if first is None or one.timer != "on":
+            continue
+        waits = one.state == "ESTAB" and one.send_queue_bytes and first.send_queue_bytes
+        stands = waits and one.acked_bytes == first.acked_bytes and one.retransmits >= RETRANSMITS
+        if stands or (one.state == "SYN-SENT" and first.state == "SYN-SENT"):
+            yield one
+
+
+def _broken(scene: Scene, pair: _Pair, back: _Pair | None) -> Cause:
+    sockets = [*pair.sockets, *(back.sockets if back else ())]
+    connecting = all(one.state == "SYN-SENT" for one in sockets)
+    again = max(one.retransmits for one in sockets)
+    unsent = sum(one.send_queue_bytes for one in sockets if one.state == "ESTAB")
+    is_one_way = pair.loses and not (back and back.loses)
+    start, end = called(pair.sender), called(pair.receiver)
+    ports = sorted({one.peer.rpartition(":")[2] for one in pair.sockets})
+    port = f" (port{'s' if len(ports) > 1 else ''} {', '.join(ports[:3])})"
+    if connecting:
+        who = "mpirun's daemon" if pair.daemons and not pair.ranks else ""
+        who = who or (format_ranks(sorted(pair.ranks)) if pair.ranks else "a process of the job")
+        what = (
+            f"{who} on {start} cannot connect to {end}{port}: no answer to its packets, sent "
+            f"{count(again + 1, 'time')}"
+        )
+        check = "link.connect"
+    else:
+        between = f"{start} → {end}" if is_one_way else f"between {start} and {end}"
+        what = (
+            f"packets are lost {between}{port}: {format_bytes(unsent)} unsent, sent again "
+            f"{count(again, 'time')} in vain"
+        )
+        if pair.ranks and pair.their_ranks and is_one_way:
+            waiting, source = sorted(pair.their_ranks), sorted(pair.ranks)
+            s = "" if len(waiting) > 1 else "s"
+            what = f"{format_ranks(waiting)} wait{s} for data of {format_ranks(source)}: {what}"
+        check = "link.lost"
+    big = max((one.send_queue_bytes for one in pair.sockets), default=0) >= BIG and not connecting
+    sizes = " -M do -s 1472" if big else ""
+    ping = run_command(scene, pair.sender, f"ping -c 3{sizes} {pair.receiver.address}")
+    why = "a security group, a firewall or a network ACL"
+    why += ", or a path that drops large packets (MTU)" if big else ""
+    ranks = tuple(sorted(pair.ranks | (back.ranks if back else set())))
+    shown = [
+        f"{one.local} - {one.peer} {one.state}, {one.send_queue_bytes} bytes unsent, timer "
+        f"{one.timer}, {one.retransmits} retransmissions"
+        for one in sockets[:6]
+    ]
+    return Cause(
+        check,
+        ERROR if scene.is_quiet else WARNING,
+        what + scene.since,
+        pair.sender.host,
+        f"see whether it is {why}: {ping}",
+        ranks,
+        tuple(shown),
+    )
