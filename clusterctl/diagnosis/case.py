@@ -553,16 +553,22 @@ class Scene:
         return [row for row in rows if row.get("run") == run]
 
     @functools.cached_property
+    def gaps_s(self) -> list[float]:
+        """The seconds between the rows of the trainer's metrics."""
+        times = [float(row["time"]) for row in self.rows]
+        return [b - a for a, b in zip(times, times[1:]) if b > a]
+
+    @functools.cached_property
     def rhythm_s(self) -> float:
         """The usual time in seconds from a step, or a row of several, to the next; 0 if unknown.
 
         It is the median of the metrics' rows; without them the mean of the lines that the log has
         about steps, its start included.
         """
-        times = [float(row["time"]) for row in self.rows]
-        gaps = [b - a for a, b in zip(times, times[1:]) if b > a]
+        gaps = self.gaps_s
         if len(gaps) >= 2:
-            return statistics.median(gaps)
+            # A job that has become slower has a new usual time.
+            return max(statistics.median(gaps), statistics.median(gaps[-3:]))
         steps = float(sum(is_step(line) for line in self.job.log))
         bytes_here = sum(len(line) + 1 for line in self.job.log)
         if steps < 3 or self.job.log_silent_s is None or not self.job.age_s:

@@ -78,7 +78,8 @@ class Sample:
     in. `syscall` is the system call of the main thread; if the first argument is a file descriptor,
     its path follows, as in `read /data/train-00017`. `cpu_s` and `run_wait_s` (ready to run, but
     without a processor) are totals of all threads since the process started, `main_cpu_s` is the
-    main thread's part (None: unknown). `descriptors` is the number of open
+    main thread's part, `throttled_s` how long its cgroup had used up its share of the processors
+    (None: unknown). `descriptors` is the number of open
     descriptors, `files` are the first of those on files. `stacks` are from `stack_source` (py-spy,
     faulthandler, gdb); if there are none, `stack_error` is the reason.
     """
@@ -89,6 +90,7 @@ class Sample:
     syscall: str = ""
     cpu_s: float = 0.0
     main_cpu_s: Optional[float] = None
+    throttled_s: Optional[float] = None
     run_wait_s: float = 0.0
     rss_bytes: int = 0
     read_bytes: int = 0

@@ -53,7 +53,7 @@ from clusterctl.diagnosis.rules.logs import (
     logged,
 )
 from clusterctl.diagnosis.rules.network import broken_links
-from clusterctl.diagnosis.rules.slowness import slow_links, slowed_down, stragglers
+from clusterctl.diagnosis.rules.slowness import slow_links, slowed_down, stragglers, throttled
 from clusterctl.diagnosis.tree import label, rank_set
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.units import count, format_duration
@@ -322,6 +322,7 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     host_facts,
     logged,
     hostnames,
+    throttled,
     stragglers,
     slow_links,
     slowed_down,

@@ -664,6 +664,24 @@ WARNED = {
     ),
     "a straggler at its disk": (glanced(RUNS, "DDDDDDDwRR" * 3, 5), "rank.straggler", "demo-2"),
     "another module": (scripted(RUNS, **{"data.py": "ee"}), "script.differs", "demo-2"),
+    "a cgroup that is throttled": (
+        with_rank(
+            RUNS,
+            5,
+            samples=tuple(replace(x, throttled_s=0.95 * x.at_s) for x in samples(ALLREDUCE)),
+        ),
+        "rank.throttled",
+        "demo-2",
+    ),
+    "rows that come eight times slower": (
+        with_job(
+            RUNS,
+            metrics=tuple({"step": n, "time": 9.0 + n + 7 * max(0, n - 20)} for n in range(25)),
+            metrics_silent_s=3.0,
+        ),
+        "job.slower",
+        None,
+    ),
     "in quarantine": (
         with_host(RUNS, 2, quarantined="2026-11-22 its GPU is slow"),
         "host.quarantined",

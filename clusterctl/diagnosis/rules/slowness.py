@@ -16,6 +16,7 @@ from clusterctl.diagnosis.case import (
     combine,
     is_saving,
     rank_lines,
+    run_command,
     syscall_path,
 )
 from clusterctl.diagnosis.frames import Activity
@@ -32,7 +33,11 @@ GLANCES, WORKS_SHARE, RESTS_SHARE = 15, 0.6, 0.3
 # The same for samples: a straggler is at its own work in BUSY_SHARE of them, and the other ranks
 # wait in WAIT_SHARE of theirs.
 BUSY_SHARE, WAIT_SHARE = 0.75, 0.5
+# A cgroup that was throttled for this share of the time.
+THROTTLED_SHARE = 0.3
 SLOWED = 1.5  # how many times slower the last steps of a job have to be
+# The same for the times of rows, among which may be those of an evaluation.
+SLOWED_ROWS = 4.0
 
 
 def stragglers(scene: Scene) -> Iterator[Cause]:
@@ -89,6 +94,22 @@ def _slow_at(rank: Rank) -> str:
         return f"in {rank.last.syscall}"
     call = rank.user_call
     return f"in {label(call)}" if call else "at work of its own"
+
+
+def throttled(scene: Scene) -> Iterator[Cause]:
+    """Ranks whose cgroup has used up its share of the processors for much of the time."""
+    found = []
+    for rank in scene.ranks:
+        share = rank.grown("throttled_s") / rank.span_s if rank.span_s else 0.0
+        if share >= THROTTLED_SHARE:
+            what = (
+                f"{{is}} slowed down by a cgroup, which may use no more of the processors: it was "
+                f"throttled for {min(share, 1.0):.0%} of the time"
+            )
+            show = f"cat /proc/{rank.process.pid}/cgroup; cat /sys/fs/cgroup/*/cpu.max"
+            hint = f"see its limit (cpu.max): {run_command(scene, rank.host, show)}"
+            found.append(RankFinding("rank.throttled", WARNING, rank, what, rank_lines(rank), hint))
+    yield from combine(found)
 
 
 @dataclass(frozen=True)
@@ -177,7 +198,9 @@ def slow_links(scene: Scene) -> Iterator[Cause]:
 
 
 def slowed_down(scene: Scene) -> Iterator[Cause]:
-    """A training whose last steps make far fewer images/s than those before."""
+    """A training whose last steps make far fewer images/s than those before, or take longer."""
+    if not scene.advances:
+        return
     speeds = [
         float(row["images_per_s"])
         for row in scene.rows
@@ -185,16 +208,19 @@ def slowed_down(scene: Scene) -> Iterator[Cause]:
         and isinstance(row.get("images_per_s"), (int, float))
         and row["images_per_s"] > 0
     ]
+    unit = "images/s"
+    if not speeds:
+        speeds, unit = [1 / gap_s for gap_s in scene.gaps_s], "rows/s"
     # The first rows include the start-up.
     past, now = sorted(speeds[2:-3]), sorted(speeds[-3:])
-    if not scene.advances or len(past) < 5:
+    if len(past) < 5:
         return
     usual, last = past[len(past) // 2], now[1]
-    if usual > SLOWED * last:
+    if usual > (SLOWED if unit == "images/s" else SLOWED_ROWS) * last:
         yield Cause(
             "job.slower",
             WARNING,
-            f"the last steps made {last:.1f} images/s, those before {usual:.1f}",
+            f"the last steps made {last:.3g} {unit}, those before {usual:.3g}",
             hint=f"clusterctl watch {scene.cluster} shows processors, disks and links as they are",
-            evidence=("images/s of the last rows: " + ", ".join(f"{x:.1f}" for x in speeds[-5:]),),
+            evidence=(f"{unit} of the last rows: " + ", ".join(f"{x:.3g}" for x in speeds[-5:]),),
         )

@@ -381,6 +381,7 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
         "syscall": with_ends(telling[2], tables),
         "cpu_s": (int(fields[11]) + int(fields[12])) / TICKS,
         "main_cpu_s": main_cpu_s(one.pid),
+        "throttled_s": throttled_s(one.pid),
         "run_wait_s": round(sum(count[1] for count in counts if len(count) > 2) / 1e9, 4),
         "rss_bytes": int(fields[21]) * PAGE,
         # rchar counts reads from the page cache, too: progress, wherever the bytes come from.
@@ -407,6 +408,29 @@ def main_cpu_s(pid: int) -> float | None:
         return (int(fields[11]) + int(fields[12])) / TICKS
     except (OSError, IndexError):
         return None
+
+
+def throttled_s(pid: int, cgroups: str = "/sys/fs/cgroup") -> float | None:
+    """Return the seconds for which a process's cgroup was throttled; None if that is not known.
+
+    The cgroups above it count, too: a limit of theirs is its limit. Version 2 has `throttled_usec`,
+    version 1 `throttled_time` in nanoseconds (cgroups(7), the kernel's sched-bwc.rst).
+    """
+    found = []
+    for line in text_of(f"/proc/{pid}/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = f"{cgroups}/{controllers}" if controllers else cgroups
+        parts = [part for part in path.split("/") if part]
+        for depth in range(len(parts) + 1):
+            said = text_of("/".join((top, *parts[:depth], "cpu.stat")))
+            counts = dict(line.split() for line in said.splitlines() if len(line.split()) == 2)
+            if "throttled_usec" in counts:
+                found.append(int(counts["throttled_usec"]) / 1e6)
+            elif "throttled_time" in counts:
+                found.append(int(counts["throttled_time"]) / 1e9)
+    return max(found) if found else None
 
 
 def with_ends(call: str, tables: dict[str, Any]) -> str:

@@ -189,3 +189,23 @@ def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
     rows = [look["found"]["row"].get("step") for look in looked.values()]
     assert rows == [7, None, None], "a row is of the one that runs"
     assert job.look("20261123-000009-abcd", 9)["found"] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "said", "seconds"),
+    [
+        ("", "usage_usec 5\nthrottled_usec 2500000\n", 2.5),
+        ("cpu,cpuacct/", "nr_periods 3\nthrottled_time 1500000000\n", 1.5),
+        ("", "usage_usec 5\n", None),
+    ],
+)
+def test_how_long_a_cgroup_was_throttled(tmp_path, monkeypatch, path, said, seconds):
+    """A limit of a cgroup above counts, too."""
+    controllers = path.rstrip("/")
+    folder = tmp_path / f"{path}jobs"
+    (folder / "rank").mkdir(parents=True)
+    (folder / "cpu.stat").write_text(said)
+    real = sampler.text_of
+    told = {"/proc/7/cgroup": f"9:memory:/x\n0:{controllers}:/jobs/rank\n"}
+    monkeypatch.setattr(sampler, "text_of", lambda name: told.get(name) or real(name))
+    assert sampler.throttled_s(7, str(tmp_path)) == seconds
