@@ -44,7 +44,8 @@ def doctor(
     clusterctl doctor demo --fix
 
     One row a node, with the columns that are not the same on all; a value that few nodes have is
-    marked with *. Exit status 0: all is well, 1: warnings, 2: errors.
+    marked with *. Exit status 0: all is well, 1: warnings, 2: errors,
+    3: no error, and something could not be checked.
     """
     from clusterctl.diagnosis.drift import measures
     from clusterctl.domain.errors import HostError

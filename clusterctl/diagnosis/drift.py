@@ -29,6 +29,8 @@ SKEW_S = 1.0
 LEAST_NOFILE, LEAST_MEMLOCK = 1024, 1 << 30
 LEAST_SHM = 64 << 20  # free bytes in /dev/shm
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
+# The check of a fact that could not be found out.
+NOT_CHECKED = "fact.unknown"
 
 
 @dataclass(frozen=True)
@@ -317,7 +319,7 @@ def _facts(node: ExaminedNode) -> Iterator[Finding]:
         )
         hint = "what touches it hangs, too: see `mount` and `dmesg` there" if mount else ""
         severity = ERROR if hangs and (mount or what == "gpus") else WARNING
-        check_id = "fact.hangs" if hangs else "fact.unknown"
+        check_id = "fact.hangs" if hangs else NOT_CHECKED
         yield Finding(check_id, severity, message, node.host, hint)
 
 
@@ -541,4 +543,10 @@ def _mesh(node: ExaminedNode, names: Mapping[str, str]) -> Iterator[Finding]:
         if address in names:
             message = f"cannot get through to {names[address]} ({address}): {why}"
             hint = "keys, host keys and names are put right by: clusterctl up NAME"
+            if re.search(r"time|no answer|no route|unreachable|refused", why, re.IGNORECASE):
+                ping = f"clusterctl run NAME --nodes {node.index} 'ping -c 3 {address}'"
+                hint = (
+                    f"its packets do not get there, or its sshd is off: {ping}; see the security "
+                )
+                hint += "groups of both and the network ACL of the subnet"
             yield Finding("ssh.mesh", ERROR, message, node.host, hint)

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterctl.bootstrap.training import FOLDER
-from clusterctl.diagnosis.drift import ExaminedNode, Table, clock_of, drift, findings
+from clusterctl.diagnosis.drift import (
+    NOT_CHECKED,
+    ExaminedNode,
+    Table,
+    clock_of,
+    drift,
+    findings,
+)
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.results import FanoutResult, HostOutcome, json_lines, last_line
@@ -50,9 +57,14 @@ class DoctorReport:
 
     @property
     def exit_status(self) -> int:
-        """2 if a finding is an error, 1 if one is a warning, else 0."""
+        """2 if a finding is an error, else 3 if something could not be checked, else 1 if one is a
+        warning, else 0."""
         severities = {finding.severity for finding in self.findings}
-        return 2 if Severity.ERROR in severities else int(Severity.WARNING in severities)
+        if Severity.ERROR in severities:
+            return 2
+        if any(finding.check_id == NOT_CHECKED for finding in self.findings):
+            return 3
+        return int(Severity.WARNING in severities)
 
 
 def doctor(

@@ -7,8 +7,10 @@ import copy
 import pytest
 
 from clusterctl.cli.doctor import _show
-from clusterctl.diagnosis.drift import ExaminedNode, clock_of, drift, findings
+from clusterctl.diagnosis.drift import NOT_CHECKED, ExaminedNode, clock_of, drift, findings
+from clusterctl.domain.findings import Finding, Severity
 from clusterctl.node.diagnosis.doctor import failed_tests
+from clusterctl.operations.doctor import DoctorReport
 
 CARD = {
     "bus": "00000000:17:00.0",
@@ -160,3 +162,17 @@ def test_what_fails_in_dcgm_of_version_3_and_4():
     }
     assert failed_tests(new) == ["pcie: slow"]
     assert failed_tests({"tests": [fine]}) == []
+
+
+def test_what_could_not_be_checked_is_not_called_well():
+    unknown = Finding(NOT_CHECKED, Severity.WARNING, "kernel_log: not permitted", "demo-0")
+    warning = Finding("clock.skew", Severity.WARNING, "late", "demo-1")
+    broken = Finding("gpu.count", Severity.ERROR, "gone", "demo-2")
+    told = [(), (warning,), (warning, unknown), (unknown, broken)]
+    assert [DoctorReport((), (), found).exit_status for found in told] == [0, 1, 3, 2]
+
+
+@pytest.mark.parametrize(("why", "word"), [("Permission denied", "up NAME"), ("timed out", "ping")])
+def test_the_advice_on_a_login_fits_its_cause(why, word):
+    [found] = findings(nodes(4, n2={"unreached": {"10.0.0.4": why}}))
+    assert word in found.hint
