@@ -7,6 +7,7 @@ once; most words last as long as the file is there.
 
 import collections
 import itertools
+import math
 import os
 import resource
 import sys
@@ -70,6 +71,61 @@ def write_a_checkpoint():
 said = []
 
 
+def nap():
+    while held():
+        time.sleep(30)
+
+
+def validate():
+    total = 0
+    while held():
+        for number in range(1000):
+            total += number
+        math.sqrt(total)
+
+
+def wait_for_a_lock():
+    import fcntl
+
+    with Path("/data/lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def wait_for_an_answer():
+    """Read from a server that never accepts the connection."""
+    import socket
+
+    server = socket.create_server(("127.0.0.1", 9999))
+    socket.create_connection(server.getsockname()).recv(1)
+
+
+def write_to_a_slow_reader():
+    with Path("/data/fifo").open("wb", 0) as file:
+        while held():
+            file.write(bytes(1 << 16))
+
+
+def wait_for_a_child():
+    import subprocess
+
+    subprocess.run([sys.executable, "-c", "import time; time.sleep(3600)"], check=True)
+
+
+def deadlock():
+    """Wait for a lock that another thread holds, which waits for ever."""
+    lock, held_now = threading.Lock(), threading.Event()
+
+    def keep_the_lock():
+        with lock:
+            held_now.set()
+            threading.Event().wait()
+
+    threading.Thread(target=keep_the_lock, daemon=True, name="keeper").start()
+    held_now.wait()
+    with lock:
+        pass
+
+
 def fail_beside_a_thread():
     # Python waits for this thread before it exits, so mpirun sees a running rank.
     threading.Thread(target=time.sleep, args=(3600,), name="loader").start()
@@ -111,6 +167,13 @@ SPOILED = {
     "shm": fill_shared_memory,
     "record": read_a_torn_record,
     "symbol": load_an_operation,
+    "nap": nap,
+    "validate": validate,
+    "lock": wait_for_a_lock,
+    "answer": wait_for_an_answer,
+    "slow-reader": write_to_a_slow_reader,
+    "child": wait_for_a_child,
+    "deadlock": deadlock,
 }
 
 
@@ -139,6 +202,7 @@ def main():
     steps = {
         "": step_of(TENSORS),
         "skip": step_of([TENSORS[0], TENSORS[2]]),
+        "gather": tf.function(lambda value: hvd.allgather(value, name="gathered")[:VALUES]),
         "swap": step_of([TENSORS[1], TENSORS[0], TENSORS[2]]),
     }
     value, told = tf.zeros([VALUES]), 0.0

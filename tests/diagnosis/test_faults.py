@@ -120,7 +120,7 @@ class SickCluster(LabCluster):
 
     def diagnose(self) -> dict:
         status, out, err = self.ctl("diagnose", "--json")
-        assert status in (0, 1, 2), err
+        assert status in (0, 1, 2, 3), err
         return json.loads(out)
 
 
@@ -170,9 +170,68 @@ def ordered(
     word: str,
     release: str = "true",
     until: Callable[[SickCluster], object] = SickCluster.silent,
+    ends: bool = False,
 ) -> Inject:
     """An order for rank 2 of the running job, which is withdrawn at the end."""
-    return during(f"echo {word} >/data/order.2", f"rm -f /data/order.2; {release}", until)
+    return during(f"echo {word} >/data/order.2", f"rm -f /data/order.2; {release}", until, ends)
+
+
+@contextlib.contextmanager
+def locked(sick: SickCluster) -> Iterator[None]:
+    """Another process on the node of rank 2 holds the lock that the rank wants."""
+    sick.stepping()
+    sick.on(1, "setsid flock -x /data/lock sleep 300 </dev/null >/dev/null 2>&1 &")
+    try:
+        with ordered("lock", release="pkill -f '[f]lock -x /data/lock'; pkill -f '[s]leep 300'")(
+            sick
+        ):
+            yield
+    finally:
+        sick.end()
+
+
+@contextlib.contextmanager
+def slowly_read(sick: SickCluster) -> Iterator[None]:
+    sick.stepping()
+    read = "setsid sh -c 'exec 3</data/fifo; sleep 301' </dev/null >/dev/null 2>&1 &"
+    sick.on(1, read)
+    try:
+        with ordered("slow-reader", release="pkill -f '[s]leep 301' || true")(sick):
+            yield
+    finally:
+        sick.end()
+
+
+def of_two(word: str) -> Inject:
+    """An order for both ranks of node 0."""
+
+    @contextlib.contextmanager
+    def inject(sick: SickCluster) -> Iterator[None]:
+        sick.stepping()
+        for rank in (0, 1):
+            sick.on(0, f"echo {word} >/data/order.{rank}")
+        try:
+            sick.silent()
+            yield
+        finally:
+            sick.end()
+
+    return inject
+
+
+@contextlib.contextmanager
+def lossy(sick: SickCluster) -> Iterator[None]:
+    """Node 2 drops what node 1 sends to ports above those of SSH."""
+    sick.stepping()
+    sender = sick.kept.cluster.nodes[1].private_ip
+    rule = f"from {sender} ipproto tcp dport 1024-65535 blackhole"
+    sick.on(2, f"sudo -n ip rule add pref 10 {rule}")
+    try:
+        sick.silent()
+        yield
+    finally:
+        sick.on(2, f"sudo -n ip rule del pref 10 {rule}")
+        sick.end()
 
 
 OPEN_FIFO = "timeout 5 sh -c ': > /data/fifo' || true"
@@ -379,6 +438,23 @@ FAULTS = [
         1,
         2,
     ),
+    Fault("a rank asleep", ordered("nap"), ("rank.blocked",), 1, 2),
+    Fault("both ranks of a host asleep", of_two("nap"), ("rank.blocked",), 0, 1),
+    Fault(
+        "a rank in another collective",
+        ordered("gather", ends=True),
+        # By the stacks, or by Horovod's report.
+        ("ranks.differ", "rank.skipped"),
+        1,
+        2,
+    ),
+    Fault("a rank that waits for a lock", locked, ("rank.io",), 1, 2),
+    Fault("a rank without an answer", ordered("answer", ends=True), ("rank.blocked",), 1, 2),
+    Fault("a rank whose reader is slow", slowly_read, ("rank.io",), 1, 2),
+    Fault("a rank that waits for its child", ordered("child", ends=True), ("rank.blocked",), 1, 2),
+    Fault("two threads in a deadlock", ordered("deadlock", ends=True), ("rank.blocked",), 1, 2),
+    Fault("a rank that validates alone", ordered("validate"), (HEALTHY,)),
+    Fault("packets to one host lost", lossy, ("link.lost",)),
     Fault("a rank in an endless C loop", ordered("c-loop"), ("rank.busy",), 1, 2),
     Fault(
         "a rank skips a collective",
