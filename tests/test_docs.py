@@ -25,6 +25,8 @@ ELSEWHERE = {
     "./scripts/test": "it is what runs this",
     "./scripts/lint": "./scripts/test runs it",
     "~/clusterctl-venv/bin/pip install '.[lab]'": "./scripts/demo installs the same",
+    "copyclust hosts big/ /data/big/": "docs/copy.md runs it, with another folder",
+    "clusterctl explain docs/train.log": "test_the_readme_shows_what_explain_says runs it",
 }
 JOB = "mkdir one; echo 'print(1)' > one/one.py; clusterctl train demo 2 {}--script one/one.py"
 # The shortest possible timeline. In tests/operations/test_train.py, Horovod writes a real one.
@@ -63,9 +65,15 @@ def commands_of(page: Path) -> list[str]:
     return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
+def files_of(page: Path) -> list[tuple[str, str]]:
+    """Return path and text of the Python files that the page shows, by their first line."""
+    return re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```", page.read_text(), re.M | re.DOTALL)
+
+
 # The commands of all pages share one cluster. clusters.md ends it, so it comes after the others,
-# then README.md, which launches two. capacity.md only plans, where no cluster is.
-FIRST, LAST = ("capacity.md",), ("clusters.md", "README.md")
+# then the pages that launch their own. capacity.md only plans, where no cluster is.
+OWN = ("README.md", "first-program.md")
+FIRST, LAST = ("capacity.md",), ("clusters.md", *OWN)
 UP = "clusterctl up demo --nodes 2 --instance-type p3.2xlarge"
 DOWN = "clusterctl down demo --yes --discard-results"
 
@@ -135,6 +143,9 @@ def cluster(shell):
 def show(page: Path, home: Path, shell) -> None:
     """Run the page's commands in order, then delete the files that they made."""
     before = set(home.iterdir())
+    for name, text in files_of(page):
+        (home / name).parent.mkdir(exist_ok=True)
+        (home / name).write_text(text)
     for command in commands_of(page):
         if command not in ELSEWHERE:
             if "hosts" in command.split():
@@ -160,9 +171,17 @@ def pages():
 @pytest.mark.train
 @pytest.mark.parametrize("page", [*pages()])
 def test_every_command_shown_works(page, home, shell, request):
-    if page.name not in (*FIRST, "README.md"):
+    if page.name not in (*FIRST, *OWN):
         request.getfixturevalue("cluster")
     show(page, home, shell)
+
+
+def test_the_readme_shows_what_explain_says():
+    status, out, _ = run_one(["explain", "docs/train.log"], {**os.environ}, CHECKOUT)
+    assert status == 2
+    shown = f"$ clusterctl explain docs/train.log\n```\n\n```\n{out}```\n"
+    assert shown in (CHECKOUT / "README.md").read_text()
+    assert "error: tf.data-loss, line 22, 2 times, rank 1\n" in out, "mpirun names rank 3"
 
 
 @pytest.mark.all

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 STATUSES = {Severity.INFO: 0, Severity.WARNING: 1, Severity.ERROR: 2}
 # Findings that are printed under each title.
 SHOWN = 12
+NOT_KNOWN = "Not in the catalogue, and not explained:"
 # Bytes read at a time.
 PIECE = 1 << 20
 _GZIP = b"\x1f\x8b"
@@ -110,14 +111,13 @@ def _show(found: Explanation) -> None:
     fatal = [one for one in found.unknown if one.fatal]
     if lead is None and not fatal:
         output.line(f"{count(found.lines, 'line')}: nothing that this catalogue knows to be wrong")
-    if found.unknown:
+    explained = lead is not None and lead.signature.role is Role.ROOT
+    if found.unknown and not explained:
         if lead is None and fatal:
             output.line("The first exception is not in the catalogue. It is where to look:")
         else:
-            output.line("Not in the catalogue, and not explained:")
-        for thrown in found.unknown:
-            rank = f", rank {thrown.rank}" if thrown.rank else ""
-            output.line(f"  {_where(thrown.origin, thrown.line)}{rank}: {thrown.text}")
+            output.line(NOT_KNOWN)
+        _show_unknown(found)
         output.line()
     if lead:
         if lead.signature.role is Role.SYMPTOM:
@@ -144,14 +144,24 @@ def _show(found: Explanation) -> None:
             output.line(textwrap.fill(head, 98, initial_indent="  ", subsequent_indent="      "))
         if len(rows) > SHOWN:
             output.line(f"  and {len(rows) - SHOWN} more (--json has all)")
+    if found.unknown and explained:
+        output.line(NOT_KNOWN)
+        _show_unknown(found)
     harmless = found.of(Role.HARMLESS)
     if harmless:
         lines = count(sum(one.count for one in harmless), "line")
         output.line(f"Harmless: {lines} ({', '.join(one.signature.id for one in harmless)})")
 
 
+def _show_unknown(found: Explanation) -> None:
+    for thrown in found.unknown:
+        rank = f", rank {thrown.rank}" if thrown.rank else ""
+        output.line(f"  {_where(thrown.origin, thrown.line)}{rank}: {thrown.text}")
+
+
 def _show_finding(one: LogFinding) -> None:
-    ranks = f", ranks {format_indices(one.ranks)}" if len(one.ranks) > 1 else ""
+    several = "s" if len(one.ranks) > 1 else ""
+    ranks = f", rank{several} {format_indices(one.ranks)}" if one.ranks else ""
     hosts = f", {count(len(one.hosts), 'host')}" if len(one.hosts) > 1 else ""
     times = f", {one.count} times" if one.count > 1 else ""
     known = one.signature

@@ -1,4 +1,4 @@
-"""Draw a terminal in which ./scripts/demo ran, for `scripts/picture`."""
+"""Draw a terminal in which ./scripts/demo ran, for `scripts/picture FOLDER`: two pictures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from rich.console import Console
 from rich.text import Text
 
 COLUMNS = 100
-FROM = "$ clusterctl up"
+# Each picture shows the terminal from the first of these texts up to the second.
+PICTURES = {
+    "demo.svg": ("$ clusterctl up", "Go on:"),
+    "diagnose.svg": ("$ clusterctl train demo 2 --env", "$ clusterctl cancel"),
+}
 
 
 def terminal_of(command: str) -> str:
@@ -48,4 +52,7 @@ def svg(terminal: str, title: str) -> str:
 
 if __name__ == "__main__":
     shown = terminal_of("./scripts/demo")
-    Path(sys.argv[1]).write_text(svg(shown[shown.index(FROM) :].rstrip(), "./scripts/demo"))
+    for name, (first, after) in PICTURES.items():
+        begin = shown.index(first)
+        part = shown[begin : shown.index(after, begin)].rstrip()
+        Path(sys.argv[1], name).write_text(svg(part, "./scripts/demo"))

@@ -338,6 +338,23 @@ def test_an_older_compiler_compiles_all_of_horovod(tmp_path):
     ]
 
 
+def test_horovods_build_makes_one_gloo_and_no_debug_information(tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/cmake").write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\necho\n")
+    (tmp_path / "bin/cmake").chmod(0o755)
+    # As Horovod's setup.py calls it.
+    configure = "lean/cmake '/a source' -DCMAKE_BUILD_TYPE=RelWithDebInfo"
+    build = "lean/cmake --build . --config RelWithDebInfo -- -j8"
+    done = shell_of(
+        tmp_path, f"cd {shlex.quote(str(tmp_path))}; lean_cmake lean; {configure}; {build}"
+    )
+    flags = "".join(f"<-DCMAKE_{one}_FLAGS_RELWITHDEBINFO=-O2 -DNDEBUG>" for one in ("C", "CXX"))
+    assert done.stdout.splitlines() == [
+        f"</a source><-DCMAKE_BUILD_TYPE=RelWithDebInfo>{flags}",
+        "<--build><.><--target><tensorflow><--config><RelWithDebInfo><--><-j8>",
+    ], done.stderr
+
+
 def test_what_is_installed_for_processors_has_not_changed(tmp_path):
     """A change would make every environment that exists one of `other` versions."""
     asked = "training_stamp /usr/bin/python3.11 KEY; training_requirements cpu | grep -c nvidia"

@@ -98,17 +98,18 @@ build_locked() {
         return
     fi
     training_packages "$python" build
-    say "building Horovod $HOROVOD_PIN (2 to 5 minutes, once; output in $log)"
+    say "building Horovod $HOROVOD_PIN (2 to 4 minutes, once; output in $log)"
     rm -rf "$building"
     wheels_from "$given"
     quietly "$log" "${PIP_ENV[@]}" "$bin/pip" install "${PIP_OPTIONS[@]}" "${BUILD_PINS[@]}"
     if [[ $flavor == gpu ]]; then gpu_build "$5" "$building"; fi
     if [[ $TRAINING_RELEASE == newest ]]; then newer_headers "$building/include"; fi
+    lean_cmake "$building"
     # With the old dtags (DT_RPATH) these paths come before LD_LIBRARY_PATH, which may name another
     # Open MPI.
     # shellcheck disable=SC2016  # $ORIGIN is the loader's word, not the shell's
     DOING="Horovod cannot be built" quietly "$log" "${PIP_ENV[@]}" PATH="$bin:$PATH" MAKEFLAGS="-j$(nproc)" \
-        HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 \
+        HOROVOD_CMAKE="$building/cmake" HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 \
         HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 "${GPU_BUILD[@]}" \
         CXXFLAGS="${CXXFLAGS:-}" \
         LDFLAGS='-Wl,-s,--disable-new-dtags,-rpath,$ORIGIN/../../../..:$ORIGIN/../../nvidia/nccl/lib' \
@@ -119,6 +120,23 @@ build_locked() {
 }
 
 GPU_BUILD=()
+
+# lean_cmake BUILDING: create BUILDING/cmake, the cmake that Horovod's build calls. By itself the build compiles Gloo twice and uses the one for TensorFlow's C++17, and makes debug
+# information, which the linker's -s drops. Without these two it takes a third less time.
+lean_cmake() {
+    mkdir -p "$1"
+    cat >"$1/cmake" <<'END'
+#!/bin/sh
+if [ "$1" = --build ]; then
+    folder=$2
+    shift 2
+    exec cmake --build "$folder" --target tensorflow "$@"
+fi
+exec cmake "$@" -DCMAKE_C_FLAGS_RELWITHDEBINFO='-O2 -DNDEBUG' \
+    -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O2 -DNDEBUG'
+END
+    chmod +x "$1/cmake"
+}
 
 # newer_headers FOLDER: create the headers that Horovod 0.28.1 includes and that newer TensorFlows
 # have elsewhere or not at all. Sets CXXFLAGS so that the compiler finds them first.
