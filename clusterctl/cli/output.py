@@ -151,8 +151,8 @@ def print_job_commands(name: str, job_id: str) -> None:
 
     They have its id: other jobs may run or wait beside it, and a `cancel` without an id ends all.
     """
-    note(f"  follow it: clusterctl logs {name} -f --job {job_id}")
-    note(f"  end it:    clusterctl cancel {name} --job {job_id}")
+    note(f"  follow it: clusterctl logs {name} {job_id} -f")
+    note(f"  end it:    clusterctl cancel {name} {job_id}")
 
 
 def _print(text: str, name: str) -> None:

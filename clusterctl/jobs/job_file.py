@@ -74,7 +74,8 @@ class JobFile:
         if self.hosts > there:
             raise NotEnoughGpus(
                 f"instance_count is {self.hosts}, and {cluster} has {count(there, 'node')}",
-                f"add nodes: clusterctl up {cluster} --nodes {self.hosts}",
+                f"write instance_count: {there}, or add nodes: "
+                f"clusterctl up {cluster} --nodes {self.hosts}",
             )
         return sum(self.per_host or entry.slots for entry in hosts.entries[: self.hosts])
 

@@ -412,7 +412,9 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
         raise UsageError(f"{ranks} GPUs make no sense", "ask for 1 or more")
     if ranks > slots:
         there = "there is" if slots == 1 else "there are"
-        raise NotEnoughGpus(f"wanted {ranks} GPUs, {there} {slots}", more_gpus)
+        raise NotEnoughGpus(
+            f"wanted {ranks} GPUs, {there} {slots}", f"take {slots}, or {more_gpus}"
+        )
     request.knobs.check()
     check_recipe(request.recipe)
     if request.environment is not None and not request.environment.startswith(("~/", "/")):
@@ -443,7 +445,8 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
                 "--script '~/examples/horovod/pytorch/resnet50_ddp.py'",
             )
     if request.script is not None:
-        _refuse("--script", "it runs your program, not the trainer", for_the_trainer)
+        own = "leave one of them out; an option of your program goes after --: -- {}"
+        _refuse("--script", "it runs your program, not the trainer", for_the_trainer, own)
         if not request.script.strip():
             raise UsageError("--script names no program", "--script mine.py")
         if request.script_mode:
@@ -504,10 +507,11 @@ def _check_clearing(clears: bool | None, arguments: tuple[str, ...]) -> None:
         )
 
 
-def _refuse(option: str, because: str, others: dict[str, bool]) -> None:
+def _refuse(option: str, because: str, others: dict[str, bool], hint: str = "") -> None:
     given = [name for name, is_given in others.items() if is_given]
     if given:
-        raise Contradiction(f"{given[0]} goes with no {option}: {because}", "leave one of them out")
+        hint = hint.format(given[0]) or "leave one of them out"
+        raise Contradiction(f"{given[0]} goes with no {option}: {because}", hint)
 
 
 def node_exports(mpirun: str, preset: Preset, facts: HeadFacts) -> list[tuple[str, str]]:

@@ -289,6 +289,13 @@ def _script_hint(context: JobContext) -> str:
     return quote or "put it there on every node (clusterctl copy NAME FILE DIR)"
 
 
+def output_findings(context: JobContext) -> list[Finding]:
+    """Check that the folder that the program writes into is not one of this machine's."""
+    hint = quote_hint(context, "--output", context.plan.output)
+    text = f"`fetch` will look for {context.plan.output} on the nodes"
+    return [Finding("output.elsewhere", Severity.WARNING, text, hint=hint)] if hint else []
+
+
 def _differences(node: PreflightFacts, head: PreflightFacts) -> Iterable[str]:
     for key, name in _NAMES.items():
         wanted, there = (_comparable(key, one.versions.get(key)) for one in (head, node))
@@ -717,6 +724,7 @@ def preflight(
         *environment_findings(context),
         *gpu_findings(context),
         *script_findings(context),
+        *output_findings(context),
     ]
     if plan.run is not None:
         found += [*data_findings(context), *log_findings(context), *recipe_findings(context)]
@@ -737,7 +745,10 @@ def clears_unchecked_folder(plan: JobPlan) -> bool:
 def flags_findings(plan: JobPlan) -> list[Finding]:
     """Return an error if the trainer's own parser refuses the flags."""
     own = "--force, with --clear or --resume" if clears_unchecked_folder(plan) else "--force"
-    hint = f"its flags: {TRAINER} --help; if the nodes' trainer is one of your own: {own}"
+    hint = (
+        f"its flags: {TRAINER} --help; options of clusterctl come before --; "
+        f"if the nodes' trainer is one of your own: {own}"
+    )
     said = f"the trainer: {plan.refused}"
     return [Finding("flags.refused", Severity.ERROR, said, hint=hint)] if plan.refused else []
 

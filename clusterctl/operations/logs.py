@@ -248,7 +248,7 @@ def follow(
             timeouts=access.timeouts,
         )
     except (ConnectionLost, HostUnreachable) as lost:
-        again = f"then: clusterctl logs {access.cluster.name} -f --job {job_id}"
+        again = f"then: clusterctl logs {access.cluster.name} {job_id} -f"
         hint = f"{lost.hint}; {again}" if lost.hint else again
         raise type(lost)(lost.host, lost.message, hint) from lost
 

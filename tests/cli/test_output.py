@@ -183,7 +183,7 @@ def test_a_user_without_a_home():
         ("lab fault frezee x", "No such command 'frezee'. (Did you mean 'freeze'?)"),
         ("network stauts", "No such command 'stauts'. (Did you mean 'status'?)"),
         ("download demo", "No such command 'download'. (Did you mean 'fetch'?)"),
-        ("train demo 1 --syntetic", "Did you mean '--synthetic'?"),
+        ("train demo 1 --syntetic", "did you mean --synthetic?"),
     ],
 )
 def test_a_mistyped_word_is_answered_with_the_nearest(words, meant, capsys):

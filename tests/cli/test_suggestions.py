@@ -178,7 +178,7 @@ def data_on_the_second(pair):
     ("line", "suggested"),
     [
         ("up pair --nodes 2 --lab --yes", "clusterctl ssh pair --lab"),
-        ("logs pair --job 20200101-000000-aaaa --lab", "clusterctl jobs pair --lab"),
+        ("logs pair 20200101-000000-aaaa --lab", "clusterctl jobs pair --lab"),
         ("train pair 9 --synthetic --lab", "clusterctl up pair --lab --nodes 9"),
         (
             "train pair 1 --lab",

@@ -134,7 +134,7 @@ def test_a_program_of_here_is_shipped_and_stays_what_it_was(quiet, tmp_path):
     assert second["line"].startswith("/home/ubuntu/my-env/bin/mpirun ")
     assert "2 ranks on pair-[0-1]: main.py and 3 other files from here (1" in err
     eventually(lambda: {job["state"] for job in quiet.jobs()} == {"succeeded"}, "the first")
-    assert of_ranks(quiet.ctl("logs", "--job", first["id"])[1]) == 2 * "1 1 n\n"
+    assert of_ranks(quiet.ctl("logs", first["id"])[1]) == 2 * "1 1 n\n"
     assert quiet.ctl("clean-logs", "--jobs", "--yes")[0] == 0
     for node in (0, 1):
         assert quiet.on(node, "ls .clusterctl/code") == ""
@@ -499,6 +499,6 @@ def test_the_lab_shows_the_line_for_its_gpus_and_says_that_it_has_few_processors
 
 
 def test_an_unknown_job(pair):
-    assert pair.ctl("logs", "--job", "yesterday's")[0] == 2
-    status, _, err = pair.ctl("logs", "--job", "20010101-000000-abcd")
+    assert pair.ctl("logs", "yesterday's")[0] == 2
+    status, _, err = pair.ctl("logs", "20010101-000000-abcd")
     assert (status, "there is no job 20010101-000000-abcd" in err) == (2, True)
