@@ -110,7 +110,7 @@ def install(
         try:
             report = installation.run(output.note, force)
         except KeyboardInterrupt:
-            output.note("what is done is kept: running it again goes on from there")
+            output.note("what is done is kept")
             raise
     return _show(report, as_json)
 

@@ -506,6 +506,7 @@ def train(
     from clusterctl.jobs.plan import JobRequest, clears_or_resumes
     from clusterctl.jobs.script_mode import ScriptMode, parse_channel, parse_hyperparameter
     from clusterctl.operations.costs import price_cache
+    from clusterctl.operations.logs import check_place
     from clusterctl.operations.status import cluster_status
     from clusterctl.operations.train import (
         live_hosts,
@@ -539,6 +540,8 @@ def train(
     script_mode = job.mode if job else None
     # A --model-dir that is no s3:// URI is a folder here: the model is fetched after the job's end.
     model_place = None if (model_dir or "s3://").startswith("s3://") else Path(str(model_dir))
+    if model_place:
+        check_place(model_place)
     if job and model_dir:
         script_mode = replace(job.mode, model_url="" if model_place else model_dir)
     elif channels or hyperparameters or model_dir:

@@ -73,6 +73,11 @@ TORCHRUN = (
     "--nproc_per_node {per_node} --master_addr {address} --master_port {port} "
     '--no_python "$0" {rank} "$@"'
 )
+# torchrun's defaults, no redirection and no tee, written as a rule for the tenth process of a node
+# alone: all others have none (Std.from_str and to_map in PyTorch's
+# torch/distributed/elastic/multiprocessing/api.py). PyTorch 1.13 on Python 3.11 reads the defaults
+# themselves as no value, and fails.
+TORCHRUN_VARIABLES = {"PET_REDIRECTS": "9:0", "PET_TEE": "9:0"}
 # On every node, below the home folder: node/jobs/torch_rank.py and start_rank.py.
 TORCH_RANK_PATH = ".clusterctl/torch_rank.py"
 START_RANK_PATH = ".clusterctl/start_rank.py"
@@ -274,6 +279,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     by_mpirun = request.script is not None and not request.torchrun
     exports: dict[str, str | None] = {
         **(meeting if by_mpirun else {}),
+        **(TORCHRUN_VARIABLES if request.torchrun else {}),
         **request.knobs.environment(defaults, f"{facts.home}/{JOBS_FOLDER}/{job_id}"),
         **dict(node_exports(environment.mpirun.path, preset, facts)),
         **{one.name: None if one.private else one.value for one in request.variables},

@@ -78,7 +78,7 @@ class NotReady(ClusterctlError):
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         super().__init__(
-            f"nothing is trained: {count(len(errors(findings)), 'thing')} to mend first"
+            f"training was not started: fix {count(len(errors(findings)), 'error')} first"
         )
         self.findings = tuple(findings)
 

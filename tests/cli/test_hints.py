@@ -66,6 +66,35 @@ def test_an_option_is_misspelt_or_the_programs(clusterctl):
     assert "did you mean GPUS --script train.py?" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("typed", "message", "hint"),
+    [
+        ("demo d --from 0", "DST is missing, where d goes", "copy demo d '~/' --from 0"),
+        ("demo", "SRC or DST is missing", "copy demo SRC '~/'"),
+    ],
+)
+def test_a_copy_without_a_destination(clusterctl, typed, message, hint):
+    here(clusterctl, "demo")
+    ran = clusterctl.anywhere()("copy", *typed.split())
+    assert (ran.status, message in ran.err) == (2, True), ran.err
+    assert ran.err.endswith(f" {hint}\n"), ran.err
+
+
+@pytest.mark.parametrize(
+    ("place", "refusal"),
+    [("runs", "runs holds job 20261120-154501-3f2a"), ("file/below", "cannot write to")],
+)
+def test_a_model_folder_that_cannot_be_used_is_refused_before_the_start(
+    clusterctl, tmp_path, monkeypatch, place, refusal
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/record.json").write_text('{"id": "20261120-154501-3f2a"}')
+    (tmp_path / "file").write_text("")
+    ran = clusterctl("train", "demo", "2", "--script", "a.py", "--model-dir", place)
+    assert (ran.status, refusal in ran.err) == (2, True), ran.err
+
+
 def test_a_misspelt_cluster_is_proposed(clusterctl):
     here(clusterctl, "demo")
     assert "did you mean demo?" in clusterctl("status", "dmeo").err

@@ -103,7 +103,7 @@ def test_what_is_refused_with_json_is_counted(clusterctl):
     options = ("--nodes", "1", "--instance-type", "g5.xlarge", "--max-hourly", "0.01")
     ran = clusterctl("up", "demo", *options, "--dry-run", "--json")
     assert ran.status == 2
-    assert "1 thing to mend first" in ran.err
+    assert "fix 1 error first" in ran.err
     assert "[cost.hourly]" not in ran.err, "it is in the JSON"
     assert [one["check"] for one in ran.data["findings"] if one["severity"] == "error"] == [
         "cost.hourly"

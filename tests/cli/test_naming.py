@@ -94,7 +94,7 @@ def parsed(line):
         ("reboot other 1", {"name": "other", "chosen": ((1,),)}),
         ("copy data ~/data", {"name": "demo", "src": ("data",), "dst": "~/data"}),
         ("copy demo data ~/data", {"name": "demo", "src": ("data",), "dst": "~/data"}),
-        ("copy demo data", "Missing argument 'SRC...'"),
+        ("copy demo data", "DST is missing"),
         ("copy ./a b c", {"name": "demo", "src": ("./a", "b"), "dst": "c"}),
         ("copy other a b", {"name": "other", "src": ("a",), "dst": "b"}),
         ("s3sync", {"name": "demo"}),

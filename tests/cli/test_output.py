@@ -236,6 +236,27 @@ def interrupted(as_json):
     raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize(
+    ("program", "words", "continues"),
+    [
+        ("clusterctl", ["wait", "two words"], "clusterctl wait 'two words'"),
+        ("clusterctl", ["copy"], "clusterctl copy"),
+        ("copyclust", ["hosts"], "copyclust hosts"),
+        ("clusterctl", ["run", "demo"], ""),
+    ],
+)
+def test_after_an_interrupt_the_command_that_continues_is_shown(program, words, continues, capsys):
+    argument = click.Argument(["words"], nargs=-1)
+    command = click.Command(words[0], params=[argument], callback=lambda words: interrupted(False))
+    if program == "clusterctl":
+        command = click.Group("cli", {words[0]: command})
+    else:
+        command.name = program
+    assert run_command(command, words) == 130
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1] == (f"to go on: {continues}" if continues else "interrupted")
+
+
 @pytest.mark.parametrize("callback", [interrupted, lambda as_json: 130])
 def test_an_interrupt_is_an_object_too(callback, capsys):
     # `train` handles the interrupt itself, since the job continues.

@@ -38,7 +38,7 @@ TOOL = {"way": "tool", "tool": "s5cmd", "why": [], "predicted_s": None}
 @pytest.fixture(autouse=True)
 def no_terminal(monkeypatch):
     monkeypatch.setattr(output, "is_live", lambda: False)
-    output.begin((), False)  # or else hints would repeat options of an earlier test
+    output.begin("clusterctl", (), False)  # or else hints would repeat options of an earlier test
 
 
 # The report at the end
