@@ -176,7 +176,11 @@ class JobId(click.ParamType):
     def convert(self, value: str, param: Any, ctx: Any) -> str:
         from clusterctl.jobs.plan import check_job_id
 
-        return value if self._loose else check_job_id(value)
+        try:
+            return value if self._loose else check_job_id(value)
+        except UsageError as error:
+            error.hint = error.hint.replace("NAME", ctx.params.get("name") or "NAME")
+            raise
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

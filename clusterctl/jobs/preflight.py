@@ -16,6 +16,7 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, NAMES, RUNS_ON, SERIES
 from clusterctl.domain.units import count, format_bytes
+from clusterctl.jobs.head_facts import obeyed
 from clusterctl.jobs.mpirun import parse_mpirun_version
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.trainer import PARAMETERS, TRAINER, TrainerRun
@@ -31,7 +32,7 @@ class PreflightFacts:
     (None if unknown). `free_bytes` is None if unknown. `versions` are by program
     or library. `script_error` is why Python could not read the user's program. `in_lab`: `cpus`
     are those of the machine that all hosts of the lab share. `capabilities` are the GPUs' compute
-    capabilities, 90 for 9.0.
+    capabilities, 90 for 9.0. `python_variables`: see HeadFacts.
     """
 
     host: str
@@ -48,6 +49,7 @@ class PreflightFacts:
     cpus: int | None = None
     in_lab: bool = False
     capabilities: tuple[int, ...] = ()
+    python_variables: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ def parse_node_facts(host: str, answer: Mapping[str, Any]) -> PreflightFacts:
         cpus=answer["cpus"],
         in_lab=answer["in_lab"],
         capabilities=tuple(answer["capabilities"]),
+        python_variables=answer["python_variables"],
     )
 
 
@@ -179,6 +182,9 @@ def environment_findings(context: JobContext) -> list[Finding]:
         for key, path in paths.items()
         if key not in node.versions
     ]
+    missing_hint = next(
+        (obeyed(one.python_variables) for one in context.nodes if "python" not in one.versions), ""
+    )
     other = [
         (node.host, text)
         for node in context.nodes[1:]
@@ -191,7 +197,7 @@ def environment_findings(context: JobContext) -> list[Finding]:
         for text in version_mismatches(node.versions, not context.plan.script_path)
     ]
     return [
-        *findings_by_message("env.missing", missing, hint),
+        *findings_by_message("env.missing", missing, missing_hint or hint),
         *findings_by_message("env.differs", other, hint),
         *findings_by_message("env.mismatch", built, hint),
     ]

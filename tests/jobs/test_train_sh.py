@@ -196,7 +196,7 @@ def test_usage(node, script, arguments):
         (["train.sh", "2", "--recipe"], "", 1, "--recipe without a name"),
         (["train.sh", "2", "--recipe="], "", 1, "--recipe without a name"),
         (["train.sh", "2", "--recipe", "slow"], "", 1, "there is no recipe 'slow'"),
-        (["train_synthetic.sh", "3"], "", 1, "wanted 3 GPUs, there are 2\n  hint: add nodes"),
+        (["train_synthetic.sh", "3"], "", 1, "there are 2\n  hint: take 2, or add nodes"),
         (["train_synthetic.sh", "all"], "", 1, "not a number of GPUs: 'all'"),
         (["train_synthetic.sh", "2"], None, 1, "there is no hosts file"),
         (["train_synthetic.sh", "2"], "localhost slots=eight", 1, "hosts, line 1: slots must be a"),

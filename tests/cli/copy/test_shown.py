@@ -418,4 +418,4 @@ def test_ctrl_c_says_that_it_can_go_on(dry_run, story, says, capsys):
         for now in story:
             shown.watch(now)
         raise KeyboardInterrupt
-    assert ("running it again goes on" in capsys.readouterr().err) is says
+    assert ("what has arrived is kept" in capsys.readouterr().err) is says
