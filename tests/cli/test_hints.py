@@ -95,6 +95,14 @@ def test_a_model_folder_that_cannot_be_used_is_refused_before_the_start(
     assert (ran.status, refusal in ran.err) == (2, True), ran.err
 
 
+def test_a_cluster_in_place_of_a_log_leads_to_its_log(clusterctl, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here(clusterctl, "demo")
+    ran = clusterctl.anywhere()("explain", "demo")
+    assert (ran.status, "clusterctl logs demo | clusterctl explain" in ran.err) == (2, True)
+    assert "name a log file" in clusterctl.anywhere()("explain", "train.log").err
+
+
 def test_a_misspelt_cluster_is_proposed(clusterctl):
     here(clusterctl, "demo")
     assert "did you mean demo?" in clusterctl("status", "dmeo").err
