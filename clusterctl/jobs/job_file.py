@@ -49,7 +49,7 @@ CHANNEL_KEYS = (
     "content_type",
     "record_wrapping",
 )
-_NO_PROGRAM = UsageError("entry_point is missing", "entry_point: train.py")
+_NO_PROGRAM = ("entry_point is missing", "entry_point: train.py")
 MPI_KEYS = ("enabled", "processes_per_host", "custom_mpi_options")
 
 
@@ -115,7 +115,7 @@ def _problems(data: bytes, found: Any, error: UsageError, folder: Path) -> list[
                 problems.append(_problem(line, wrong))
     known, whole = {problem.message for problem in problems}, [_problem(1, error)]
     if isinstance(found, dict) and not found.get("entry_point"):
-        whole = [_problem(1, _NO_PROGRAM)]
+        whole = [_problem(1, UsageError(*_NO_PROGRAM))]
         try:
             parse_job({**found, "entry_point": "any.py"}, folder)
         except UsageError as more:
@@ -156,7 +156,7 @@ def parse_job(said: Any, folder: Path) -> JobFile:
     source_dir = os.path.relpath(folder / _text(keys, "source_dir", "."))
     entry_point = _text(keys, "entry_point")
     if not entry_point:
-        raise _NO_PROGRAM
+        raise UsageError(*_NO_PROGRAM)
     distribution, per_host, options = _distribution(keys.get("distribution"))
     variables, arguments = split_mpi_options(options)
     max_run = _number(keys, "max_run")
