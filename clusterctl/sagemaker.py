@@ -189,7 +189,7 @@ class Estimator:
             job = _run(_argv(*words), self._environ, logs)
         self.latest_training_job = TrainingJob(job["id"], cluster, self._environ)
         if wait:
-            following = _argv("logs", cluster, "-f", "--job", job["id"])
+            following = _argv("logs", cluster, job["id"], "-f")
             _run(following, self._environ, logs, as_json=False)
 
     @property

@@ -15,6 +15,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.params import (
     NAMED_CLUSTERS_KEY,
+    NODE_PATHS_KEY,
     clusters_here,
     clusters_launched,
     completions,
@@ -23,7 +24,7 @@ from clusterctl.cli.params import (
 )
 from clusterctl.config import Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
-from clusterctl.domain.errors import ClusterctlError, LabError, UsageError
+from clusterctl.domain.errors import ClusterctlError, LabError, UsageError, unquoted_home
 from clusterctl.domain.timeouts import Timeouts
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class AppContext:
     def __init__(self, settings: Settings, timeouts: Timeouts = Timeouts()) -> None:
         self.settings = settings
         self.timeouts = timeouts
+        self.ssh_user = ""  # of the cluster that was opened
 
     @functools.cached_property
     def proxy_command(self) -> tuple[str, ...]:
@@ -129,6 +131,7 @@ class AppContext:
         from clusterctl.operations.access import open_access
         from clusterctl.operations.status import Ec2Explanation
 
+        self.ssh_user = cluster.ssh_user
         folder, explain = self.folder(cluster.name), Ec2Explanation(self.clients, cluster.name)
         return open_access(cluster, folder, self.proxy_command, explain, self.timeouts)
 
@@ -268,6 +271,28 @@ def _complete_suggestions(context: click.Context) -> Callable[[str], str]:
     return lambda text: _OURS.sub(complete, text)
 
 
+# Statuses that say nothing about a path: success, Ctrl-C, a closed output, a silent host.
+_TELLS_NOTHING = (None, 0, output.INTERRUPTED, output.BROKEN_PIPE_STATUS, 255)
+
+
+def _unquoted(context: click.Context, app: AppContext, error: ClusterctlError | None = None) -> str:
+    """Return the hint to quote a ~ if a path on the nodes is below the home folder here.
+
+    The hint is empty if the error does not name the folder or has the hint already, and if the
+    nodes' home folder has the same path.
+    """
+    home, user = str(Path.home()), app.ssh_user
+    if error:
+        found = [f"{one.message} {one.hint}" for one in getattr(error, "findings", ())]
+        said = " ".join([error.message, error.hint, *found])
+        if home not in said or "quote the ~" in said:
+            return ""
+    if home == ("/root" if user == "root" else f"/home/{user}"):
+        return ""
+    words = context.meta.get(NODE_PATHS_KEY, ())
+    return next(filter(None, (unquoted_home(word, home, option) for option, word in words)), "")
+
+
 def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --lab, --region, --profile, --endpoint-url and --config; pass `app`, an AppContext.
 
@@ -301,8 +326,13 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
         )
         app = AppContext(settings, timeouts_of(context))
         try:
-            return command(*args, app=app, **kwargs)
+            status = command(*args, app=app, **kwargs)
+            hint = _unquoted(context, app) if status not in _TELLS_NOTHING else ""
+            if hint:
+                output.note(f"  hint: {hint}")
+            return status
         except ClusterctlError as error:
+            error.hint = "; or ".join(filter(None, [_unquoted(context, app, error), error.hint]))
             name = kwargs.get("name") if isinstance(context.command, ClusterCommand) else None
             elsewhere = not (settings.lab or settings.endpoint_url)
             if elsewhere and name and is_cluster_name(name) and in_lab(app.folder(name)):

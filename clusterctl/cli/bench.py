@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import preset_option, recipe_option
+from clusterctl.cli.app_context import AppContext, account_options
+from clusterctl.cli.params import NodePath, preset_option, recipe_option
+from clusterctl.cli.program_arguments import ProgramCommand
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count, format_duration
 
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
     from clusterctl.operations.train import TrainingPlan
 
 
-@click.command(cls=ClusterCommand, instead="compared")
+@click.command(cls=ProgramCommand, instead="compared")
 @click.argument("name", required=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", nargs=-1, type=NodePath())
 @click.option("--gpus", metavar="N,N...", help="The sizes to measure: 1,8,16,32.")
 @click.option("--synthetic", is_flag=True, help="On noise: the default, and beside --data-dir.")
-@click.option("--data-dir", default="", metavar="DIR", help="On TFRecord files of the nodes.")
+@click.option(
+    "--data-dir", type=NodePath(), default="", metavar="DIR", help="On TFRecord files of the nodes."
+)
 @click.option(
     "--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs of each size."
 )

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterctl.cli.copy.options import CopyOptions, copy_options, request_of, url_access
+from clusterctl.cli.copy.options import (
+    CopyOptions,
+    CopyWords,
+    copy_options,
+    request_of,
+    url_access,
+)
 from clusterctl.cli.main import run_program
 from clusterctl.domain.errors import MissingTool, UsageError
 
@@ -17,7 +23,7 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 
-class CopyCommand(click.Command):
+class CopyCommand(CopyWords):
     """Runs `copyclust verify ...` as another command; a hosts file named verify is `./verify`."""
 
     def main(self, *args: Any, **extra: Any) -> Any:

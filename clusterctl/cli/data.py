@@ -6,7 +6,7 @@ import click
 
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.node_options import node_options, selected
-from clusterctl.cli.params import Group
+from clusterctl.cli.params import Group, NodePath
 from clusterctl.cli.verify import checking, show, verify_options
 
 
@@ -22,7 +22,7 @@ def data() -> None:
 
 @data.command(cls=ClusterCommand)
 @click.argument("name")
-@click.argument("path")
+@click.argument("path", type=NodePath())
 @node_options
 @verify_options
 @account_options

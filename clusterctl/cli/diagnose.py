@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import JobId
+from clusterctl.cli.params import job_argument
 from clusterctl.domain.errors import ClusterctlError, UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ SHOWN = 12
 
 @click.command(cls=ClusterCommand, instead="bundle")
 @click.argument("name", required=False)
-@click.argument("job", type=JobId(), required=False)
+@job_argument
 @click.option("--tree", "as_tree", is_flag=True, help="Show the stacks of all ranks as one tree.")
 @click.option(
     "--html",
@@ -53,7 +53,7 @@ SHOWN = 12
 def diagnose(
     app: AppContext,
     name: str | None,
-    job: str | None,
+    job_id: str | None,
     as_tree: bool,
     page: Path | None,
     as_json: bool,
@@ -86,7 +86,7 @@ def diagnose(
 
         assert name
         with app.open(name) as access:
-            evidence = collect(access, job)
+            evidence = collect(access, job_id)
     found = conclude(evidence)
     if as_json:
         from clusterctl.diagnosis.tree import merge

@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import Group, preset_option
+from clusterctl.cli.params import Group, NodePath, preset_option
 
 if TYPE_CHECKING:
     from clusterctl.bootstrap.training import EnvRequest, NodeEnv
@@ -38,10 +38,13 @@ def _request_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "Default: that of the environment which is there, at first 2.15; from compute "
             "capability 9.0 on NEWEST.",
         ),
-        click.option("--python", metavar="PATH", default="", help="The nodes' interpreter."),
+        click.option(
+            "--python", type=NodePath(), metavar="PATH", default="", help="The nodes' interpreter."
+        ),
         preset_option("For GPUs or CPUs; auto: by the NVIDIA driver."),
         click.option(
             "--prefix",
+            type=NodePath(),
             metavar="DIR",
             envvar="CLUSTERCTL_TRAINING_ENV",
             default="",
@@ -107,7 +110,7 @@ def install(
         try:
             report = installation.run(output.note, force)
         except KeyboardInterrupt:
-            output.note("what is done is kept: running it again goes on from there")
+            output.note("what is done is kept")
             raise
     return _show(report, as_json)
 

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.params import launched_here
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import format_indices
@@ -81,8 +82,12 @@ def _pieces(name: str) -> Iterator[bytes | str]:
             wide = _utf16(first[:1024], name)
             yield from codecs.iterdecode(pieces, wide, "replace") if wide else pieces
     except (OSError, EOFError) as error:
+        of_job = f"clusterctl logs {name} | clusterctl explain"
         raise UsageError(
-            f"cannot read {name}: {getattr(error, 'strerror', None) or error}", "name a log file"
+            f"cannot read {name}: {getattr(error, 'strerror', None) or error}",
+            f"the log of a job of that cluster: {of_job}"
+            if launched_here(name)
+            else "name a log file",
         ) from None
 
 

@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import JobId, yes_option
+from clusterctl.cli.params import JobId, job_argument, yes_option
 from clusterctl.cli.train import follow_to_end, tell_end
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
@@ -90,24 +90,22 @@ def job_remarks(job: JobRecord) -> list[str]:
 
 @click.command(cls=ClusterCommand)
 @click.argument("name")
+@job_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
-@click.option("--job", "job_id", type=JobId(), metavar="ID", help="This job, not the latest.")
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="What that rank wrote.")
 @account_options
-def logs(app: AppContext, name: str, follow: bool, job_id: str | None, rank: int | None) -> int:
-    """Show the log of the latest job of cluster NAME that has begun.
+def logs(app: AppContext, name: str, job_id: str | None, follow: bool, rank: int | None) -> int:
+    """Show the log of JOB of cluster NAME, or of the latest that has begun.
 
     \b
     clusterctl logs demo -f
-    clusterctl logs demo --job 20261120-154501-3f2a
+    clusterctl logs demo 20261120-154501-3f2a
     clusterctl logs demo -f --rank 3
 
     With -f the exit status is the job's. Ctrl-C ends the following, not the job.
     """
-    from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.logs import check_rank, find, read_log
 
-    job_id = check_job_id(job_id) if job_id else None
     with app.open(name) as access:
         job = find(access, job_id)
         if rank is not None:
@@ -120,7 +118,7 @@ def logs(app: AppContext, name: str, follow: bool, job_id: str | None, rank: int
 
 @click.command(cls=ClusterCommand)
 @click.argument("name")
-@click.argument("job_id", required=False, type=JobId(), metavar="[JOB]")
+@job_argument
 @click.option("--json", "as_json", is_flag=True, help="The record as JSON.")
 @account_options
 def wait(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int:
@@ -132,17 +130,16 @@ def wait(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int:
 
     A lost connection is made again, as by `logs -f`. A job whose end is not known has status 1.
     """
-    from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.logs import find, wait_for
 
     with app.open(name) as access:
-        job = find(access, None if job_id is None else check_job_id(job_id), latest=True)
+        job = find(access, job_id, latest=True)
         return tell_end(access, wait_for(access, job), as_json)
 
 
 @click.command(cls=ClusterCommand)
 @click.argument("name")
-@click.argument("words", nargs=-1, type=JobId(), metavar="[JOB] [DIR]")
+@click.argument("words", nargs=-1, type=JobId(loose=True), metavar="[JOB] [DIR]")
 @yes_option
 @account_options
 def fetch(app: AppContext, name: str, words: tuple[str, ...], yes: bool) -> int:

@@ -11,7 +11,7 @@ import click
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.node_options import nodes_option
-from clusterctl.cli.params import JobId
+from clusterctl.cli.params import job_argument
 from clusterctl.cli.train import how_it_ended
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
@@ -67,7 +67,7 @@ def hint_after_interrupt(name: str) -> Iterator[None]:
 
 @click.command(cls=ClusterCommand)
 @click.argument("name")
-@click.argument("job_id", required=False, type=JobId(), metavar="[JOB]")
+@job_argument
 @nodes_option
 @click.option(
     "--all-python", is_flag=True, help="Every Python process of the SSH user too (pkill -9 python)."
@@ -95,7 +95,6 @@ def kill(
     Shells, notebooks and other Python programs stay. Processes get TERM, and KILL after 5 s. Then a
     second check has to find none of them, and the GPUs' memory free.
     """
-    from clusterctl.jobs.plan import check_job_id
     from clusterctl.jobs.processes import ProcessQuery
     from clusterctl.operations.kill import Outcomes
     from clusterctl.operations.kill import kill as kill_processes
@@ -105,8 +104,7 @@ def kill(
         if processes and not as_json:
             show_processes(processes)
 
-    # An empty JOB, of a shell's unset variable, is refused: it must not mean every job.
-    query = ProcessQuery(None if job_id is None else check_job_id(job_id), all_python)
+    query = ProcessQuery(job_id, all_python)
     with app.open(name) as access, hint_after_interrupt(name):
         report = kill_processes(access, query, indices, dry_run, found)
     if as_json:
@@ -152,24 +150,23 @@ def how_they_ended(report: KillReport, dry_run: bool = False) -> str:
 
 @click.command(cls=ClusterCommand)
 @click.argument("name")
-@click.option("--job", "job_id", type=JobId(), metavar="ID", help="This job, and nothing else.")
+@job_argument
 @click.option("--json", "as_json", is_flag=True, help="The jobs and processes ended, as JSON.")
 @account_options
 def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int:
-    """End what runs on cluster NAME: jobs, an mpirun started by hand, what either left anywhere.
+    """End JOB of cluster NAME, or all that runs there: jobs, an mpirun started by hand, what either
+    left anywhere.
 
     \b
     clusterctl cancel demo
-    clusterctl cancel demo --job 20261120-154501-3f2a
+    clusterctl cancel demo 20261120-154501-3f2a
 
     mpirun is stopped first, and ends its ranks. What is left then on any node is ended as by
     `clusterctl kill`, with the same second check. It is a success if nothing runs, and a failure if
     a node does not answer (exit status 255).
     """
-    from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.kill import cancel as cancel_job
 
-    job_id = None if job_id is None else check_job_id(job_id)
     with app.open(name) as access, hint_after_interrupt(name):
         cancelled = cancel_job(access, job_id)
     others = cancelled.others

@@ -12,8 +12,9 @@ import click
 from click.core import ParameterSource
 
 from clusterctl.cli import output
+from clusterctl.cli.app_context import in_lab
 from clusterctl.cli.lab_fault import fault, running_lab
-from clusterctl.cli.params import Group, Size
+from clusterctl.cli.params import Group, Size, clusters_launched, yes_option
 from clusterctl.config import load_settings
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import format_bytes
@@ -119,21 +120,34 @@ def _check_same(running: LabRecord, **wanted: Any) -> None:
 
 
 @lab.command()
-def stop() -> None:
-    """Stop the lab. Its instances and everything they stored are gone.
+@yes_option
+def stop(yes: bool) -> None:
+    """Stop the lab. Its instances, everything they stored, and its clusters' folders are gone.
 
     \b
     Example:
       clusterctl lab stop
+
+    On a terminal it asks first if it would end clusters.
     """
+    from clusterctl.operations.local_state import delete_folder
+
     running = read_record(load_settings().home)
+    folders = [folder for folder in clusters_launched() if in_lab(folder)]
+    names = ", ".join(folder.path.name for folder in folders)
     if running is None:
         output.note("the lab is not running")
-        return
-    from clusterctl.lab import lifecycle
+    else:
+        from clusterctl.lab import lifecycle
 
-    lifecycle.stop(running)
-    output.note("the lab is stopped, and nothing of it is left")
+        if folders:
+            output.confirm(f"End {names}, with all that is on the nodes?", yes)
+        lifecycle.stop(running)
+        output.note("the lab is stopped, and nothing of it is left")
+    for folder in folders:
+        delete_folder(folder)
+    if folders:
+        output.note(f"removed the folders of its clusters: {names}")
 
 
 @lab.command()

@@ -7,6 +7,7 @@ import gc
 import importlib
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
@@ -64,6 +65,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "lab": ("clusterctl.cli.lab", "lab", "The local EC2: start, stop, status, env, fault."),
 }
 
+# Commands that go on where they were interrupted if they are run again. Others print themselves
+# which command continues, or change nothing.
+CONTINUED = {"copy", "copyclust", "data", "env", "fetch", "s3sync", "serve", "train", "wait"}
+
 # Python collects garbage whenever 700 more objects exist. A short command keeps what it creates,
 # modules and EC2's descriptions: 140,000 objects. The collections took a tenth of its time.
 GC_THRESHOLD = 200_000
@@ -102,7 +107,8 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
     """
     words = sys.argv[1:] if argv is None else argv
     options = words[: words.index("--")] if "--" in words else words
-    output.begin(words, as_json="--json" in options)
+    program = "clusterctl" if isinstance(command, click.Group) else str(command.name)
+    output.begin(program, words, as_json="--json" in options)
     stdout = sys.stdout
     try:
         status = command.main(args=words, standalone_mode=False, **extra)
@@ -116,12 +122,15 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
     except OSError as failure:
         # After Ctrl-C Click prints a newline before it raises Abort: that write may fail.
         interrupted = isinstance(failure.__context__, KeyboardInterrupt)
-        status = _interrupted() if interrupted else _failed(_without_traceback(failure))
+        status = (
+            _interrupted([program, *words]) if interrupted else _failed(_without_traceback(failure))
+        )
     except (KeyboardInterrupt, click.Abort) as ended:
         # Click raises Abort from Ctrl-C, and without a cause at a question that was not agreed to.
         # Questions come before any work.
         cause = ended.__cause__ if isinstance(ended, click.Abort) else ended
-        status = _interrupted("nothing was done" if cause is None else str(cause) or "interrupted")
+        told = "nothing was done" if cause is None else str(cause)
+        status = _interrupted([program, *words], told)
     except SystemExit:
         # On a broken pipe Click replaces sys.stdout, and exits with status 1.
         if sys.stdout is stdout:
@@ -146,9 +155,12 @@ def _refused(refused: click.ClickException) -> int:
     return refused.exit_code
 
 
-def _interrupted(said: str = "interrupted") -> int:
-    output.note(said)
-    _tell_interrupted(said)
+def _interrupted(words: Sequence[str], told: str = "") -> int:
+    """Print what the interrupt has cut off. `told`: what the command knows of it."""
+    output.note(told or "interrupted")
+    if not told and CONTINUED & set(words[:2]):
+        output.note_resume_command()
+    _tell_interrupted(told or "interrupted")
     return output.INTERRUPTED
 
 

@@ -46,10 +46,11 @@ suggested: Callable[[str], str] = str
 class _Outputs:
     """The state of this command's outputs.
 
-    `typed` is the command line. `as_json`: JSON is wanted; `has_json`: some was printed. `lost` has
-    the first error of each stream that could not be written.
+    `typed` is the command line after `program`. `as_json`: JSON is wanted; `has_json`: some was
+    printed. `lost` has the first error of each stream that could not be written.
     """
 
+    program: str = ""
     typed: Sequence[str] = ()
     as_json: bool = False
     has_json: bool = False
@@ -59,10 +60,10 @@ class _Outputs:
 _outputs = _Outputs()
 
 
-def begin(typed: Sequence[str], as_json: bool) -> None:
+def begin(program: str, typed: Sequence[str], as_json: bool) -> None:
     """Reset the state for a new command. `as_json`: its result and its errors are read as JSON."""
     global _outputs, suggested
-    _outputs, suggested = _Outputs(typed, as_json), str
+    _outputs, suggested = _Outputs(program, typed, as_json), str
 
 
 def open_closed_streams() -> None:
@@ -143,7 +144,7 @@ def note(text: str) -> None:
 
 def note_resume_command() -> None:
     """Print that the same command line continues what an interrupt has cut off."""
-    _print(f"to go on: {shlex.join(['clusterctl', *_outputs.typed])}", "stderr")
+    _print(f"to go on: {shlex.join([_outputs.program, *_outputs.typed])}", "stderr")
 
 
 def print_job_commands(name: str, job_id: str) -> None:
@@ -151,8 +152,8 @@ def print_job_commands(name: str, job_id: str) -> None:
 
     They have its id: other jobs may run or wait beside it, and a `cancel` without an id ends all.
     """
-    note(f"  follow it: clusterctl logs {name} -f --job {job_id}")
-    note(f"  end it:    clusterctl cancel {name} --job {job_id}")
+    note(f"  follow it: clusterctl logs {name} {job_id} -f")
+    note(f"  end it:    clusterctl cancel {name} {job_id}")
 
 
 def _print(text: str, name: str) -> None:

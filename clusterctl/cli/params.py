@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from clusterctl.operations.folder import ClusterFolder
 
+# Key in a click context's meta: words with paths on the nodes, each with its option or "".
+NODE_PATHS_KEY = "clusterctl.node_paths"
 # Key in a click context's meta: the set of clusters whose nodes were named.
 NAMED_CLUSTERS_KEY = "clusterctl.clusters"
 
@@ -139,15 +141,54 @@ class Indices(click.ParamType):
         )
 
 
-class JobId(click.ParamType):
-    """The id of a job. Completion lists those on the head node, if it answers in time."""
+class NodePath(click.ParamType):
+    """A word with a path on the nodes: the path itself, NAME=PATH, a command.
+
+    If the command fails, `account_options` says which of them the user's shell has changed.
+    """
 
     name = "text"
+
+    def convert(self, value: str, param: Any, ctx: Any) -> str:
+        if ctx:
+            option = param.opts[0] if isinstance(param, click.Option) else ""
+            note_node_path(ctx, value, option)
+        return value
+
+
+def note_node_path(ctx: click.Context, word: str, option: str = "") -> None:
+    """Note a word of the command line with a path on the nodes, as NodePath does."""
+    ctx.meta.setdefault(NODE_PATHS_KEY, []).append((option, word))
+
+
+class JobId(click.ParamType):
+    """The id of a job. Completion lists those on the head node, if it answers in time.
+
+    An empty id, of a shell's unset variable, is refused: it must not mean the latest job, or all.
+    `loose`: the word may be something else as well, which the command decides.
+    """
+
+    name = "text"
+
+    def __init__(self, loose: bool = False) -> None:
+        self._loose = loose
+
+    def convert(self, value: str, param: Any, ctx: Any) -> str:
+        from clusterctl.jobs.plan import check_job_id
+
+        try:
+            return value if self._loose else check_job_id(value)
+        except UsageError as error:
+            error.hint = error.hint.replace("NAME", ctx.params.get("name") or "NAME")
+            raise
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         return completions(ctx, lambda: _jobs_of(ctx), incomplete)
+
+
+job_argument = click.argument("job_id", required=False, type=JobId(), metavar="[JOB]")
 
 
 def launched_here(name: str) -> bool:

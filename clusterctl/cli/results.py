@@ -13,7 +13,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import JobId
+from clusterctl.cli.params import JobId, NodePath
 from clusterctl.cli.train import exit_status, how_it_ended, note_lost
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import count, format_duration
@@ -38,12 +38,14 @@ REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
 
 @click.command(cls=ClusterCommand, instead="logs")
 @click.argument("name", required=False)
-@click.argument("job", required=False, type=JobId())
+@click.argument("job", required=False, type=JobId(loose=True))
 @click.argument("more", nargs=-1, metavar="")
 @click.option(
     "--log", "logs", multiple=True, metavar="FILE...", help="Read these logs; - is stdin."
 )
-@click.option("--log-dir", metavar="DIR", help="Read this log folder of the head node.")
+@click.option(
+    "--log-dir", type=NodePath(), metavar="DIR", help="Read this log folder of the head node."
+)
 @click.option("-f", "--follow", is_flag=True, help="Show rows as they come, until the job ends.")
 @click.option(
     "--metric",
@@ -160,7 +162,7 @@ def _follow(
     from clusterctl.operations.results import NoResults, results_of_cluster
 
     with app.open(name) as access:
-        job_id = find(access, check_job_id(job) if job else None, training=True).job_id
+        job_id = find(access, None if job is None else check_job_id(job), training=True).job_id
         output.note(f"job {job_id}")
 
         def take(chunk: bytes) -> None:
@@ -367,7 +369,7 @@ def _of_cluster(
 
     if more or (job and log_dir is not None):
         raise UsageError("one cluster, and one job or log folder", "log files are read with --log")
-    job_id = check_job_id(job) if job else None
+    job_id = None if job is None else check_job_id(job)
     with app.open(name) as access:
         return results_of_cluster(access, job_id, log_dir, definitions)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusterctl.cli import hostlines, output
+from clusterctl.domain.errors import with_tilde
 from clusterctl.domain.results import CommandResult, HostOutcome, exit_status_of
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class QuotedCommand(click.Command):
             if not words:
                 raise
             before = shlex.join(args[: len(args) - len(words)])
-            command = shlex.quote(" ".join(words))
+            command = shlex.quote(with_tilde(" ".join(words), str(Path.home())))
             quoted = " ".join(filter(None, [ctx.command_path, before, command]))
             said = wrong.format_message().rstrip(".")
             raise click.UsageError(f"{said}; all of COMMAND is quoted: {quoted}", ctx) from None

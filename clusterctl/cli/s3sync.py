@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 
 @click.command(cls=ClusterCommand)
 @click.argument("name")
-@click.argument("places", nargs=-1, metavar="[SRC... DST]")
+@click.argument("places", nargs=-1, metavar="[SRC... DST | JOB]")
 @click.option("--status", "show_status", is_flag=True, help="How far the latest sync is.")
 @click.option("--follow", "-f", is_flag=True, help="Show its log until it ends.")
 @click.option("--cancel", "end", is_flag=True, help="End the latest sync.")
-@click.option("--job", "sync_id", metavar="ID", help="This sync, not the latest.")
 @credentials_option("The nodes' instance profile's; mine: this machine's; none: a public bucket.")
 @click.option(
     "--tool",
@@ -44,7 +43,6 @@ def s3sync(
     show_status: bool,
     follow: bool,
     end: bool,
-    sync_id: str | None,
     credentials: str,
     tool: str,
     s3_endpoint: str | None,
@@ -62,17 +60,21 @@ def s3sync(
     clusterctl s3sync demo --cancel
 
     It goes on when this machine is switched off. Only what is missing moves; several sources go
-    into the one folder. The exit status of --status and --follow is 1 if a node failed.
+    into the one folder. --status, --follow and --cancel are about the latest sync, or JOB. The exit
+    status of --status and --follow is 1 if a node failed.
     """
     from clusterctl.cli import s3sync_report as report
+    from clusterctl.copy.request import is_url
     from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.copy import sender
     from clusterctl.operations.s3sync import cancel_sync, list_syncs, start_sync
 
-    sync_id = check_job_id(sync_id) if sync_id else None
+    sync_id = None
+    if len(places) == 1 and (show_status or follow or end) and not is_url(places[0]):
+        sync_id, places = check_job_id(places[0]), ()
     if places:
-        if show_status or end or sync_id:
-            raise UsageError("SRC and DST start a sync", "leave out --status, --cancel and --job")
+        if show_status or end:
+            raise UsageError("SRC and DST start a sync", "leave out --status and --cancel")
         request = _request(places, tool, s3_endpoint, s3_region)
     elif not (show_status or follow or end):
         raise UsageError("there is nothing to do", "give SRC and DST, or --status")

@@ -15,7 +15,7 @@ import click
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.foreground import run_in_foreground
-from clusterctl.cli.params import Index, credentials_option
+from clusterctl.cli.params import Index, NodePath, credentials_option
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import format_duration
 
@@ -34,7 +34,7 @@ model_option = click.option(
 
 @click.command(cls=ClusterCommand)
 @click.argument("name")
-@click.argument("model_dir", required=False, metavar="[MODEL_DIR]")
+@click.argument("model_dir", type=NodePath(), required=False, metavar="[MODEL_DIR]")
 @model_option
 @click.option("--node", type=Index(), default=0, help="This node; left out: the head node.")
 @click.option(

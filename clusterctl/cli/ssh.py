@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.foreground import run_in_foreground
-from clusterctl.cli.params import Index
+from clusterctl.cli.params import Index, note_node_path
 from clusterctl.domain.errors import (
     ClusterctlError,
     HostError,
@@ -36,6 +37,7 @@ class _RemoteCommand(ClusterCommand):
         if "--" in args:
             position = args.index("--")
             ctx.meta["command"] = args[position + 1 :]
+            note_node_path(ctx, shlex.join(ctx.meta["command"]))
             args = args[:position]
         try:
             return super().parse_args(ctx, args)

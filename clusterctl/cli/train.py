@@ -5,26 +5,37 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import Duration, Size, credentials_option, preset_option, recipe_option
-from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
+from clusterctl.cli.app_context import AppContext, account_options
+from clusterctl.cli.params import (
+    Duration,
+    NodePath,
+    Size,
+    credentials_option,
+    preset_option,
+    recipe_option,
+)
+from clusterctl.cli.program_arguments import ProgramCommand, Typed, split
+from clusterctl.domain.errors import ClusterctlError, HostError, NotEnoughGpus, UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from clusterctl.cli.copy.options import CopyOptions
     from clusterctl.copy.report import TransferReport
     from clusterctl.copy.request import CopyRequest
     from clusterctl.domain.findings import Finding
+    from clusterctl.ec2.instances import Instance
+    from clusterctl.ec2.session import Clients
     from clusterctl.jobs.detached import JobRecord
     from clusterctl.jobs.plan import JobPlan
     from clusterctl.jobs.script_mode import ScriptMode
@@ -143,7 +154,52 @@ def exit_status(job: JobRecord) -> int:
     return 1 if job.exit_status is None else job.exit_status
 
 
-class TrainCommand(ClusterCommand):
+# By these names other launchers have the number of ranks as an option.
+_GPUS = re.compile(r"--?(gpus?|np|n|num[-_]gpus|num[-_]proc(esses)?)")
+
+
+_TYPED = "clusterctl.typed"  # key in the context's meta: the command line's parts
+
+
+class Gpus(click.ParamType):
+    """The number of GPUs. A program in its place is told from it."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        if str(value).endswith(".py"):
+            self.fail(f"{value} is no number of GPUs; did you mean GPUS --script {value}?")
+        return int(click.INT.convert(value, param, ctx))
+
+
+def correct_gpus(typed: Typed) -> bool:
+    """Make GPUS of an option such as --gpus 2, and return whether there was one."""
+    for at, word in enumerate(typed.arguments):
+        name, _, value = word.partition("=")
+        number = value or "".join(typed.arguments[at + 1 : at + 2])
+        if name in typed.unknown and _GPUS.fullmatch(name) and number.isdigit():
+            del typed.arguments[at : at + (1 if value else 2)]
+            if not any(one.isdigit() for one in typed.words):
+                typed.words.append(number)
+            return True
+    return False
+
+
+def correct_script(typed: Typed) -> bool:
+    """Make --script of a program among the program's arguments, and return whether one was
+    there."""
+    arguments = typed.arguments
+    if arguments[:1] and re.fullmatch(r"python[\d.]*", arguments[0]):
+        arguments = arguments[1:]
+    others = [one for one in typed.options if re.match("--(script|job-file)(=|$)", one)]
+    if others or not (arguments and arguments[0].endswith(".py")):
+        return False
+    typed.options += ["--script", arguments[0]]
+    typed.arguments = arguments[1:]
+    return True
+
+
+class TrainCommand(ProgramCommand):
     """A command whose help lists its options in groups; those in no group come last."""
 
     # Title and parameters of each group.
@@ -164,6 +220,36 @@ class TrainCommand(ClusterCommand):
         ),
     )
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        typed = ctx.meta[_TYPED] = split(self, args)
+        if not ctx.resilient_parsing and correct_script(typed):
+            line = typed.line(ctx.command_path)
+            raise UsageError("the trainer takes no program", f"did you mean --script: {line}")
+        return rest
+
+    def misplaced(self, path: str, typed: Typed, option: str) -> UsageError:
+        script_mode = {"--channel", "--hyperparameter", "--model-dir"} & set(typed.options)
+        if correct_gpus(typed):
+            correct_script(typed)
+            return UsageError(
+                f"no such option: {option}", f"GPUS is a word of its own: {typed.line(path)}"
+            )
+        if "--job-file" in typed.options:
+            return UsageError(
+                f"no such option: {option}", "the program's arguments are hyperparameters in YAML"
+            )
+        if script_mode:
+            return UsageError(
+                f"no such option: {option}",
+                f"a script-mode program has hyperparameters as its arguments: --hyperparameter "
+                f"{option.lstrip('-')}=VALUE",
+            )
+        correct_script(typed)
+        if not any(word.isdigit() for word in typed.words):
+            typed.words.append("GPUS")
+        return super().misplaced(path, typed, option)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
         records = {one.name: one.get_help_record(ctx) for one in options}
@@ -177,11 +263,12 @@ class TrainCommand(ClusterCommand):
 
 @click.command(cls=TrainCommand)
 @click.argument("name")
-@click.argument("gpus", type=int, required=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.argument("gpus", type=Gpus(), required=False)
+@click.argument("arguments", nargs=-1, type=NodePath())
 @click.option("--synthetic", is_flag=True, help="Train on one image of noise: no data set needed.")
 @click.option(
     "--data-dir",
+    type=NodePath(),
     metavar="DIR",
     help="TFRecord files of ImageNet on the nodes, or s3://; default: ~/data/tf-imagenet.",
 )
@@ -197,6 +284,7 @@ class TrainCommand(ClusterCommand):
 @click.option("--resume", is_flag=True, help="Go on from the checkpoints of an earlier run.")
 @click.option(
     "--script",
+    type=NodePath(),
     metavar="PATH",
     help="Run this Python program, not the trainer. 'mine.py' is here, and its folder is shipped; "
     "what begins with '~/' (quoted) or '/' is on the nodes.",
@@ -211,6 +299,7 @@ class TrainCommand(ClusterCommand):
 @click.option(
     "--env",
     "environment",
+    type=NodePath(),
     metavar="DIR",
     help="A virtual environment of yours that all nodes have in DIR, '~/mine' (quoted) or "
     "/opt/mine: its mpirun and python run.",
@@ -232,6 +321,7 @@ class TrainCommand(ClusterCommand):
     "--channel",
     "channels",
     multiple=True,
+    type=NodePath(),
     metavar="NAME=SOURCE",
     help="Data for the --script in SM_CHANNEL_NAME: s3://, a path here, or a quoted '~/' of the "
     "nodes.",
@@ -247,6 +337,7 @@ class TrainCommand(ClusterCommand):
     "--hyperparameter",
     "hyperparameters",
     multiple=True,
+    type=NodePath(),
     metavar="NAME=VALUE",
     help="Give the --script --NAME VALUE, and SM_HP_NAME.",
 )
@@ -264,6 +355,7 @@ class TrainCommand(ClusterCommand):
     "-x",
     "variables",
     multiple=True,
+    type=NodePath(),
     metavar="NAME[=VALUE]",
     help="Set this variable in all ranks. Without a VALUE: to the one here, which stays private.",
 )
@@ -327,6 +419,7 @@ class TrainCommand(ClusterCommand):
 @click.option(
     "--output",
     "output_folder",
+    type=NodePath(),
     metavar="FOLDER",
     help="A folder of the nodes that the program writes into; `fetch` brings it here.",
 )
@@ -413,6 +506,7 @@ def train(
     from clusterctl.jobs.plan import JobRequest, clears_or_resumes
     from clusterctl.jobs.script_mode import ScriptMode, parse_channel, parse_hyperparameter
     from clusterctl.operations.costs import price_cache
+    from clusterctl.operations.logs import check_place
     from clusterctl.operations.status import cluster_status
     from clusterctl.operations.train import (
         live_hosts,
@@ -446,6 +540,8 @@ def train(
     script_mode = job.mode if job else None
     # A --model-dir that is no s3:// URI is a folder here: the model is fetched after the job's end.
     model_place = None if (model_dir or "s3://").startswith("s3://") else Path(str(model_dir))
+    if model_place:
+        check_place(model_place)
     if job and model_dir:
         script_mode = replace(job.mode, model_url="" if model_place else model_dir)
     elif channels or hyperparameters or model_dir:
@@ -495,9 +591,11 @@ def train(
     )
     status = cluster_status(app.clients, app.folder(name))
     with app.access(status.cluster) as access:
-        if job:
-            request = replace(request, ranks=job.ranks(live_hosts(access), name))
-        plan = plan_training(access, request, force, script_mode)
+        priced = (app.clients, status.instances, price_cache(app.settings.home))
+        with _ways_out(access, gpus, priced):
+            if job:
+                request = replace(request, ranks=job.ranks(live_hosts(access), name))
+            plan = plan_training(access, request, force, script_mode)
         health = health_findings(app.clients.ec2, status.instances)
         plan = replace(plan, findings=(*health, *plan.findings))
         if dry_run:
@@ -515,7 +613,6 @@ def train(
             home, offline = app.settings.home, bool(app.settings.lab)
             watchdog = prepare(access, watchdog_s, watchdog_cancel, home, offline)
         how = "queue" if queue else "force" if force else "refuse"
-        priced = (app.clients, status.instances, price_cache(app.settings.home))
         machines = machines_of(status.instances, find_prices(*priced), list_prices(*priced))
         bring = _bringing(app, access, CopyOptions(credentials=credentials, quiet=as_json))
         cache = app.settings.home / "cache"
@@ -542,6 +639,30 @@ def train(
         if model_place:
             output.note(f"  its model: clusterctl fetch {name} {started.job.job_id} {model_place}")
         return 0
+
+
+@contextlib.contextmanager
+def _ways_out(
+    access: Access, gpus: int | None, priced: tuple[Clients, Sequence[Instance], Path]
+) -> Iterator[None]:
+    """Add to a NotEnoughGpus of the block the same command with all GPUs that are there, and what
+    a further node costs, if that is known."""
+    from clusterctl.ec2.money.costs import format_usd
+    from clusterctl.ec2.money.prices import list_prices
+    from clusterctl.operations.train import live_hosts
+
+    try:
+        yield
+    except NotEnoughGpus as few:
+        context, there = click.get_current_context(), live_hosts(access).slots
+        typed = context.meta[_TYPED]
+        if gpus:
+            typed.words = [str(there) if word == str(gpus) else word for word in typed.words]
+            line = typed.line(context.command_path)
+            few.hint = few.hint.replace(f"take {there}, or", f"take {there}: {line}; or", 1)
+        usd = list_prices(*priced).get(access.cluster.head.instance_type)
+        few.hint += f" (on demand {format_usd(usd)} an hour for each)" if usd else ""
+        raise
 
 
 def _streams(mode: ScriptMode, credentials: str) -> ScriptMode:

@@ -11,7 +11,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import JobId
+from clusterctl.cli.params import job_argument
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes
 
@@ -34,7 +34,7 @@ MEANING = {
 
 @click.command(cls=ClusterCommand)
 @click.argument("name")
-@click.argument("job", required=False, type=JobId())
+@job_argument
 @click.option(
     "--output",
     "folder",
@@ -44,7 +44,7 @@ MEANING = {
 )
 @click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")
 @account_options
-def tuning(app: AppContext, name: str, job: str | None, folder: str, as_json: bool) -> None:
+def tuning(app: AppContext, name: str, job_id: str | None, folder: str, as_json: bool) -> None:
     """Show where the time of a job's gradients went, and what Horovod's autotuner found.
 
     \b
@@ -57,7 +57,7 @@ def tuning(app: AppContext, name: str, job: str | None, folder: str, as_json: bo
     from clusterctl.operations.logs import find
 
     with app.open(name) as access:
-        show_tuning(access, find(access, job, training=True), Path(folder), as_json)
+        show_tuning(access, find(access, job_id, training=True), Path(folder), as_json)
 
 
 def show_tuning(access: Access, job: JobRecord, folder: Path, as_json: bool = False) -> None:

@@ -13,7 +13,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import Duration
+from clusterctl.cli.params import Duration, job_argument
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.units import count, format_duration, format_rate
 
@@ -192,6 +192,7 @@ def last_stall(job: JobEvidence | None) -> str:
 
 @click.command(cls=ClusterCommand)
 @click.argument("name")
+@job_argument
 @click.option(
     "--interval",
     "interval_s",
@@ -202,8 +203,8 @@ def last_stall(job: JobEvidence | None) -> str:
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line and interval.")
 @account_options
-def watch(app: AppContext, name: str, interval_s: float, as_json: bool) -> int:
-    """Watch the nodes and ranks of cluster NAME, and the job that runs on them.
+def watch(app: AppContext, name: str, job_id: str | None, interval_s: float, as_json: bool) -> int:
+    """Watch the nodes and ranks of cluster NAME, and JOB, or the job that runs on them.
 
     \b
     clusterctl watch demo
@@ -217,7 +218,7 @@ def watch(app: AppContext, name: str, interval_s: float, as_json: bool) -> int:
     from clusterctl.operations.watch import watching
 
     interval_s = max(SHORTEST_S, interval_s)
-    with app.open(name) as access, watching(access, interval_s) as seen:
+    with app.open(name) as access, watching(access, interval_s, job_id) as seen:
         view = LiveView(name, seen, interval_s)
         if not as_json and output.has_screen():
             with output.screen(view) as key:
@@ -226,7 +227,7 @@ def watch(app: AppContext, name: str, interval_s: float, as_json: bool) -> int:
                         view.finding = "looking at all nodes, for some seconds"
                         if key(0) == "q":  # draws that text
                             break
-                        view.finding = verdict_now(access)
+                        view.finding = verdict_now(access, job_id)
             return 0
         while True:
             time.sleep(interval_s)
@@ -236,12 +237,12 @@ def watch(app: AppContext, name: str, interval_s: float, as_json: bool) -> int:
                 output.line(line_of(view))
 
 
-def verdict_now(access: Access) -> str:
+def verdict_now(access: Access, job_id: str | None) -> str:
     """Diagnose now, and return `00:41:05 rank 5 on … hint: …`. Nothing is redrawn meanwhile."""
     from clusterctl.diagnosis.verdict import diagnose
     from clusterctl.operations.diagnose import collect
 
-    found = diagnose(collect(access))
+    found = diagnose(collect(access, job_id))
     lead = found.findings[0] if found.findings else None
     hint = f"\nhint: {output.suggested(lead.hint)}" if lead and lead.hint else ""
     return f"{datetime.now():%H:%M:%S} {found.verdict}{hint}"

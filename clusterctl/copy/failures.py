@@ -36,11 +36,12 @@ def failure_of(host: str, told: Failed) -> ClusterctlError:
 def with_unquoted_home(hint: str, why: str, paths: Iterable[str]) -> str:
     """Return the hint, extended if a path for the nodes is below the home folder on this machine.
 
-    The user's shell has then replaced an unquoted `~`. Only permission errors are extended. The
-    path in `why` is not compared: it may be a parent folder that the node could not make.
+    The user's shell has then replaced an unquoted `~`. Only errors that name the path, and
+    permission errors are extended. These may name a parent folder that the node could not make.
     """
-    tildes = [unquoted_home(path, str(Path.home())) for path in paths]
-    found = next(filter(None, tildes), "") if "Permission denied" in why else ""
+    denied, home = "Permission denied" in why, str(Path.home())
+    tildes = [unquoted_home(path, home) for path in paths if denied or path in why]
+    found = next(filter(None, tildes), "")
     return "; or ".join(filter(None, [hint, found]))
 
 

@@ -753,7 +753,7 @@ def full_disk_finding(
     """Return the finding about a rank on a full disk."""
     hint = (
         f"clusterctl disk {scene.cluster} says what fills it; "
-        f"clusterctl clean-logs {scene.cluster} makes room"
+        f"clusterctl clean-logs {scene.cluster} removes logs and checkpoints"
     )
     what = f"get{{s}} no further{where}: {disk} on that host is full"
     return RankFinding("disk.full", ERROR, rank, what, shown, hint)

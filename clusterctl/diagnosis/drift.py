@@ -504,13 +504,21 @@ def disk_findings(host: str, system: Mapping[str, Any]) -> Iterator[Finding]:
                 ERROR if full else WARNING,
                 f"{path}{':' if kind else ''} {is_are}{share * 100:.0f} {words}",
                 host,
-                "see what fills it (clusterctl disk NAME), remove old logs and checkpoints "
-                "(clusterctl clean-logs NAME --jobs), or enlarge the root volume: "
-                "clusterctl disk NAME --grow GIB",
+                room_hint(path, "fills" in system),
             )
     if system["readonly"] and path != "/":
         message = f"{path} is read-only: a volume that fails becomes so"
         yield Finding("disk.readonly", ERROR, message, host, "see `dmesg` there")
+
+
+def room_hint(path: str, knows_fills: bool) -> str:
+    """Return how to make room on a full file system. `knows_fills`: `disk` has looked for its
+    largest folders, which it does not suggest again."""
+    find = "" if knows_fills else "see what fills it (clusterctl disk NAME); "
+    remove = "remove old logs and checkpoints (clusterctl clean-logs NAME --jobs)"
+    if path == "/":
+        return f"{find}{remove}, or enlarge the root volume: clusterctl disk NAME --grow GIB"
+    return f"{find}{remove}, and data in {path} that no job reads"
 
 
 def _disks(node: ExaminedNode) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ could not be reached (`ssh` and `clush` use 255 too), 130 interrupted.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 
@@ -111,19 +112,27 @@ class LabError(ClusterctlError):
     """The local EC2 could not be started or reached."""
 
 
-def unquoted_home(path: str, home: str, option: str = "") -> str:
-    """Return a hint for a `path` below `home`: the user's shell has probably expanded a ~.
+def unquoted_home(word: str, home: str, option: str = "") -> str:
+    """Return a hint for a word with a path below `home`: the user's shell has probably expanded a
+    ~.
 
-    Paths on the nodes need the nodes' home folder instead. `option` is the command's option for the
-    path, for example `--data-dir`. The hint is empty for a path that is not below `home`.
+    Paths on the nodes need the nodes' home folder instead. `word` is the path, NAME=PATH or a
+    command, and `option` the command's option for it, for example `--data-dir`. The hint is empty
+    for a word without a path below `home`.
     """
-    home = home.rstrip("/")
-    if not home or not f"{path}/".startswith(f"{home}/"):
+    meant = with_tilde(word, home)
+    if meant == word:
         return ""
     return (
-        f"{home} is your home on this machine: quote the ~, so that the nodes' is meant: "
-        f"{option}{' ' if option else ''}{shlex.quote('~' + path[len(home) :])}"
+        f"{home.rstrip('/')} is your home on this machine: quote the ~, so that the nodes' is "
+        f"meant: {option}{' ' if option else ''}{shlex.quote(meant)}"
     )
+
+
+def with_tilde(text: str, home: str) -> str:
+    """Return the text with `~` for `home` where a path begins with it."""
+    home = home.rstrip("/")
+    return re.sub(rf"(?<![\w./~-]){re.escape(home)}(?![\w.-])", "~", text) if home else text
 
 
 def check_home(path: str) -> None:

@@ -257,8 +257,8 @@ SIGNATURES = (
         r"Temporary failure in name resolution|Name or service not known"
         r"|Temporary failure resolving '(?P<name>[^']+)'|Could not resolve host: (?P<host>\S+)"
         r"|getaddrinfo failed|Name does not resolve|no such host",
-        "a name could not be resolved: no DNS in the VPC (enableDnsSupport), no way to it, or a "
-        "wrong name",
+        "a name could not be resolved: no way out (hosts of the local EC2 have none), no DNS in "
+        "the VPC (enableDnsSupport), or a wrong name",
         "`resolvectl query NAME` on that host; the VPC's DNS settings; addresses in place of names",
         "horovod/horovod#1032; man getaddrinfo",
     ),

@@ -9,13 +9,20 @@ from clusterctl.explain.signature import Role, Signature
 
 SIGNATURES = (
     Signature(
+        "python.no-torch",
+        r"(?:ModuleNotFoundError|ImportError): No module named '?(?P<module>torch\w*)",
+        "Python finds no {module}: the environment that runs this program has no PyTorch",
+        "clusterctl train with --launcher torchrun takes an interpreter that has it; or with "
+        "--env DIR an environment of yours, on every node",
+        "docs/scripts.md",
+    ),
+    Signature(
         "python.no-module",
         r"(?:ModuleNotFoundError|ImportError): No module named '?(?P<module>[\w.]+)",
         "Python finds no {module}: another environment's Python, or it is not installed on that "
         "node",
-        "name the environment's Python by its whole path in the job's line, and install {module} "
-        "on every node; "
-        "logins by mpirun activate nothing",
+        "install {module} into the environment on every node, or run in one that has it (--env "
+        "DIR); a line of your own for mpirun names its Python by the whole path",
         "docs.python.org",
     ),
     Signature(

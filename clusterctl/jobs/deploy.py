@@ -339,11 +339,17 @@ def ship_code(
     its disk is full, its outcome is a CommandFailed.
     """
     archive, place, links = code.archive(), f"{CODE_FOLDER}/{job_id}", ""
+    channels: dict[str, str] = {}
     if contract is not None:
         program = program_of("clusterctl.node.scripts.rank").zipapp(compress=True)
         told = json.dumps(contract, indent=1).encode()
         archive = code.archive("code/", {RANK_PROGRAM: program, CONTRACT: told})
-        links = _channel_links(place, contract["channels"])
+        channels = {
+            name: str(one["source"])
+            for name, one in contract["channels"].items()
+            if one["mode"] == "File" and str(one["source"]).startswith(("~", "/"))
+        }
+        links = _channel_links(place, channels)
 
     def one(target: Target) -> CommandResult:
         unpack = f"mkdir -p {place} && tar -xzf - -C {place} && touch {place}/{SHIPPED}"
@@ -352,26 +358,44 @@ def ship_code(
         result = connections.run(target, command, stdin=archive, timeout_s=CODE_TIMEOUT_S)
         if not result.ok:
             said = last_line(result.stderr)
+            absent = next((one for one in channels if said == _absent(one, channels[one])), None)
+            if absent:
+                raise CommandFailed(target.host, said, _data_hint(channels[absent], code.files))
             raise CommandFailed(target.host, f"cannot put {code.script} there: {said}")
         return result
 
     return fan_out(one, targets)
 
 
-def _channel_links(place: str, channels: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the shell commands that link channels which are folders on the nodes.
+def _absent(name: str, source: str) -> str:
+    return f"channel {name}: there is no folder {source} on this node"
+
+
+def _data_hint(source: str, files: Sequence[str]) -> str:
+    """Return how to bring a channel's data to the nodes. `files` are those shipped with the
+    program."""
+    place = shlex.quote(f"{source.rstrip('/')}/")
+    hint = f"bring the data there: clusterctl copy NAME FOLDER/ {place}"
+    makers = [name for name in files if Path(name).name.startswith("make_sample_")]
+    if makers:
+        copy = f"clusterctl copy NAME --from 0 {place} {place}"
+        hint += f"; or make some on the head node with {makers[0]} (docs/examples.md), then: {copy}"
+    return hint
+
+
+def _channel_links(place: str, channels: Mapping[str, str]) -> str:
+    """Return the shell commands that link channels, which are folders on the nodes. `channels` are
+    these folders by name.
 
     The links are in the job's folder, as SageMaker's /opt/ml/input/data has the channels. A folder
     that is missing is an error.
     """
     script = f" && cd {place} && mkdir -p {' '.join(FOLDERS)}"
-    for name, channel in channels.items():
-        source = str(channel["source"])
-        if channel["mode"] == "File" and source.startswith(("~", "/")):
-            path = '"$HOME"' + shlex.quote(source[1:]) if source[0] == "~" else shlex.quote(source)
-            missing = shlex.quote(f"channel {name}: there is no folder {source} on this node")
-            script += (
-                f" && {{ [ -d {path} ] || {{ echo {missing} >&2; false; }}; }}"
-                f" && ln -s {path} input/data/{name}"
-            )
+    for name, source in channels.items():
+        path = '"$HOME"' + shlex.quote(source[1:]) if source[0] == "~" else shlex.quote(source)
+        absent = shlex.quote(_absent(name, source))
+        script += (
+            f" && {{ [ -d {path} ] || {{ echo {absent} >&2; false; }}; }}"
+            f" && ln -s {path} input/data/{name}"
+        )
     return script

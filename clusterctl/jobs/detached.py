@@ -456,11 +456,10 @@ def start_job(
 def job_running_error(job_id: str, cluster: str, destination: str = "") -> JobRunning:
     """Return the error for a job that is in the way: for a copy, one to the same `destination`."""
     if destination:
-        job = f"--job {job_id}"
         return JobRunning(
             f"job {job_id} copies to {destination} on {cluster} already",
-            f"follow it (clusterctl logs {cluster} -f {job}), or end it "
-            f"(clusterctl cancel {cluster} {job}): what it has brought is kept",
+            f"follow it (clusterctl logs {cluster} {job_id} -f), or end it "
+            f"(clusterctl cancel {cluster} {job_id}): what it has brought is kept",
         )
     return JobRunning(
         f"job {job_id} is running on {cluster}",

@@ -72,6 +72,7 @@ cd /
 printf 'home=%s\\n' "$HOME"
 printf 'search_path=%s\\n' "$PATH"
 printf 'library_path=%s\\n' "$LD_LIBRARY_PATH"
+printf 'python_variables=%s\\n' "$(env | grep -E '^PYTHON(HOME|PATH)=.' | tr '\\n' ' ')"
 printf 'cpus=%s\\n' "$(nproc)"
 printf 'hostname=%s\\n' "$(hostname)"
 printf 'addresses=%s\\n' "$(hostname -I 2>/dev/null)"
@@ -150,7 +151,8 @@ class HeadFacts:
     that NCCL needs for them. `interfaces` are pairs of a name and an IPv4 address with its prefix
     (10.0.0.4/24). `torch_python` is an interpreter that has PyTorch. `capabilities` are the GPUs'
     compute capabilities, 90 for 9.0, of all nodes where they are known. `busy_ports` are the ports
-    on which a process listens, and those of jobs that have not ended.
+    on which a process listens, and those of jobs that have not ended. `python_variables` are
+    PYTHONHOME and PYTHONPATH, NAME=VALUE, as logins set them.
     """
 
     home: str
@@ -169,6 +171,7 @@ class HeadFacts:
     torch_python: str = ""
     capabilities: tuple[int, ...] = ()
     busy_ports: frozenset[int] = frozenset()
+    python_variables: str = ""
 
 
 def parse_facts(text: str) -> HeadFacts:
@@ -212,6 +215,7 @@ def parse_facts(text: str) -> HeadFacts:
         torch_python=torch_python,
         capabilities=parse_capabilities(values.get("capabilities", "")),
         busy_ports=frozenset(ports),
+        python_variables=values.get("python_variables", "").strip(),
     )
 
 
@@ -253,9 +257,16 @@ def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environm
         looked = ", ".join(environment.python for environment in environments)
         raise MissingTool(
             f"Horovod is not installed on {where} (looked in {looked})",
-            "put it on every node: clusterctl env install NAME",
+            obeyed(facts.python_variables) or "put it on every node: clusterctl env install NAME",
         )
     return environments[0]
+
+
+def obeyed(variables: str) -> str:
+    """Return the hint for variables with which Python may not find its own packages; empty for
+    none."""
+    remove = f"take {variables} out of ~/.bashrc there (or /etc/environment)"
+    return f"every Python that a login starts obeys its variables: {remove}" if variables else ""
 
 
 def depends_on_gpus(facts: HeadFacts) -> bool:

@@ -7,12 +7,14 @@ version 2. An unknown key is an error that proposes the nearest key.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from clusterctl.config import problems_message
 from clusterctl.configuration import yaml_tree
+from clusterctl.configuration.yaml_tree import Problem
 from clusterctl.domain.errors import NotEnoughGpus, UsageError, did_you_mean
 from clusterctl.domain.hostsfile import HostsFile
 from clusterctl.domain.units import count
@@ -47,6 +49,7 @@ CHANNEL_KEYS = (
     "content_type",
     "record_wrapping",
 )
+_NO_PROGRAM = ("entry_point is missing", "entry_point: train.py")
 MPI_KEYS = ("enabled", "processes_per_host", "custom_mpi_options")
 
 
@@ -74,15 +77,18 @@ class JobFile:
         if self.hosts > there:
             raise NotEnoughGpus(
                 f"instance_count is {self.hosts}, and {cluster} has {count(there, 'node')}",
-                f"add nodes: clusterctl up {cluster} --nodes {self.hosts}",
+                f"write instance_count: {there}, or add nodes: "
+                f"clusterctl up {cluster} --nodes {self.hosts}",
             )
         return sum(self.per_host or entry.slots for entry in hosts.entries[: self.hosts])
 
 
 def read_job_file(path: Path) -> JobFile:
-    """Read a job file. Raises UsageError if it cannot be read, is no YAML, or makes no sense."""
+    """Read a job file. Raises UsageError if it cannot be read, is no YAML, or makes no sense: with
+    all that is wrong in it, each with its line."""
     try:
-        found = yaml_tree.load(path.read_bytes())
+        data = path.read_bytes()
+        found = yaml_tree.load(data)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except yaml_tree.Unreadable as error:
@@ -90,7 +96,48 @@ def read_job_file(path: Path) -> JobFile:
     try:
         return parse_job(found, path.parent)
     except UsageError as error:
-        raise UsageError(f"{path}: {error.message}", error.hint) from None
+        message = problems_message(path, tuple(_problems(data, found, error, path.parent)))
+        raise UsageError(message) from None
+
+
+def _problems(data: bytes, found: Any, error: UsageError, folder: Path) -> list[Problem]:
+    """Return all problems of a file for which parse_job has raised `error`."""
+    root = yaml_tree.compose(yaml_tree.decode(data))
+    tree = root and yaml_tree.read_tree(root)
+    problems: list[Problem] = []
+    for item in tree.items if isinstance(tree, yaml_tree.Mapping) else ():
+        name = str(item.key)
+        for line, value in _apart(name, found[name], item):
+            # Each by itself, so that one error does not hide the others.
+            try:
+                parse_job({"entry_point": "any.py", name: value}, folder)
+            except UsageError as wrong:
+                problems.append(_problem(line, wrong))
+    known, whole = {problem.message for problem in problems}, [_problem(1, error)]
+    if isinstance(found, dict) and not found.get("entry_point"):
+        whole = [_problem(1, UsageError(*_NO_PROGRAM))]
+        try:
+            parse_job({**found, "entry_point": "any.py"}, folder)
+        except UsageError as more:
+            whole.append(_problem(1, more))
+    return [*(one for one in whole if one.message not in known), *problems]
+
+
+def _problem(line: int, error: UsageError) -> Problem:
+    return Problem(line, "", "; ".join(filter(None, [error.message, error.hint])))
+
+
+def _apart(name: str, value: Any, item: yaml_tree.Item) -> Iterator[tuple[int, Any]]:
+    """Yield the parts of a key's value that can be wrong each by itself, with their lines."""
+    tree = yaml_tree.read_tree(item.node)
+    if RENAMED.get(name, name) == "channels" and isinstance(tree, yaml_tree.Mapping):
+        for one in tree.items:
+            yield one.line, {one.key: value[str(one.key)]}
+    elif name == "metric_definitions" and isinstance(tree, yaml_tree.Sequence):
+        for node, row in zip(tree.items, value):
+            yield node.start_mark.line + 1, [row]
+    else:
+        yield item.line, value
 
 
 def parse_job(said: Any, folder: Path) -> JobFile:
@@ -109,7 +156,7 @@ def parse_job(said: Any, folder: Path) -> JobFile:
     source_dir = os.path.relpath(folder / _text(keys, "source_dir", "."))
     entry_point = _text(keys, "entry_point")
     if not entry_point:
-        raise UsageError("entry_point is missing", "entry_point: train.py")
+        raise UsageError(*_NO_PROGRAM)
     distribution, per_host, options = _distribution(keys.get("distribution"))
     variables, arguments = split_mpi_options(options)
     max_run = _number(keys, "max_run")

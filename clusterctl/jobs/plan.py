@@ -73,6 +73,11 @@ TORCHRUN = (
     "--nproc_per_node {per_node} --master_addr {address} --master_port {port} "
     '--no_python "$0" {rank} "$@"'
 )
+# torchrun's defaults, no redirection and no tee, written as a rule for the tenth process of a node
+# alone: all others have none (Std.from_str and to_map in PyTorch's
+# torch/distributed/elastic/multiprocessing/api.py). PyTorch 1.13 on Python 3.11 reads the defaults
+# themselves as no value, and fails.
+TORCHRUN_VARIABLES = {"PET_REDIRECTS": "9:0", "PET_TEE": "9:0"}
 # On every node, below the home folder: node/jobs/torch_rank.py and start_rank.py.
 TORCH_RANK_PATH = ".clusterctl/torch_rank.py"
 START_RANK_PATH = ".clusterctl/start_rank.py"
@@ -274,6 +279,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     by_mpirun = request.script is not None and not request.torchrun
     exports: dict[str, str | None] = {
         **(meeting if by_mpirun else {}),
+        **(TORCHRUN_VARIABLES if request.torchrun else {}),
         **request.knobs.environment(defaults, f"{facts.home}/{JOBS_FOLDER}/{job_id}"),
         **dict(node_exports(environment.mpirun.path, preset, facts)),
         **{one.name: None if one.private else one.value for one in request.variables},
@@ -412,7 +418,9 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
         raise UsageError(f"{ranks} GPUs make no sense", "ask for 1 or more")
     if ranks > slots:
         there = "there is" if slots == 1 else "there are"
-        raise NotEnoughGpus(f"wanted {ranks} GPUs, {there} {slots}", more_gpus)
+        raise NotEnoughGpus(
+            f"wanted {ranks} GPUs, {there} {slots}", f"take {slots}, or {more_gpus}"
+        )
     request.knobs.check()
     check_recipe(request.recipe)
     if request.environment is not None and not request.environment.startswith(("~/", "/")):
@@ -443,7 +451,8 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
                 "--script '~/examples/horovod/pytorch/resnet50_ddp.py'",
             )
     if request.script is not None:
-        _refuse("--script", "it runs your program, not the trainer", for_the_trainer)
+        own = "leave one of them out; an option of your program goes after --: -- {}"
+        _refuse("--script", "it runs your program, not the trainer", for_the_trainer, own)
         if not request.script.strip():
             raise UsageError("--script names no program", "--script mine.py")
         if request.script_mode:
@@ -504,10 +513,11 @@ def _check_clearing(clears: bool | None, arguments: tuple[str, ...]) -> None:
         )
 
 
-def _refuse(option: str, because: str, others: dict[str, bool]) -> None:
+def _refuse(option: str, because: str, others: dict[str, bool], hint: str = "") -> None:
     given = [name for name, is_given in others.items() if is_given]
     if given:
-        raise Contradiction(f"{given[0]} goes with no {option}: {because}", "leave one of them out")
+        hint = hint.format(given[0]) or "leave one of them out"
+        raise Contradiction(f"{given[0]} goes with no {option}: {because}", hint)
 
 
 def node_exports(mpirun: str, preset: Preset, facts: HeadFacts) -> list[tuple[str, str]]:

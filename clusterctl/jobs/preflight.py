@@ -16,6 +16,7 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, NAMES, RUNS_ON, SERIES
 from clusterctl.domain.units import count, format_bytes
+from clusterctl.jobs.head_facts import obeyed
 from clusterctl.jobs.mpirun import parse_mpirun_version
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.trainer import PARAMETERS, TRAINER, TrainerRun
@@ -31,7 +32,7 @@ class PreflightFacts:
     (None if unknown). `free_bytes` is None if unknown. `versions` are by program
     or library. `script_error` is why Python could not read the user's program. `in_lab`: `cpus`
     are those of the machine that all hosts of the lab share. `capabilities` are the GPUs' compute
-    capabilities, 90 for 9.0.
+    capabilities, 90 for 9.0. `python_variables`: see HeadFacts.
     """
 
     host: str
@@ -48,6 +49,7 @@ class PreflightFacts:
     cpus: int | None = None
     in_lab: bool = False
     capabilities: tuple[int, ...] = ()
+    python_variables: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class NotReady(ClusterctlError):
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         super().__init__(
-            f"nothing is trained: {count(len(errors(findings)), 'thing')} to mend first"
+            f"training was not started: fix {count(len(errors(findings)), 'error')} first"
         )
         self.findings = tuple(findings)
 
@@ -128,6 +130,7 @@ def parse_node_facts(host: str, answer: Mapping[str, Any]) -> PreflightFacts:
         cpus=answer["cpus"],
         in_lab=answer["in_lab"],
         capabilities=tuple(answer["capabilities"]),
+        python_variables=answer["python_variables"],
     )
 
 
@@ -179,6 +182,9 @@ def environment_findings(context: JobContext) -> list[Finding]:
         for key, path in paths.items()
         if key not in node.versions
     ]
+    missing_hint = next(
+        (obeyed(one.python_variables) for one in context.nodes if "python" not in one.versions), ""
+    )
     other = [
         (node.host, text)
         for node in context.nodes[1:]
@@ -191,7 +197,7 @@ def environment_findings(context: JobContext) -> list[Finding]:
         for text in version_mismatches(node.versions, not context.plan.script_path)
     ]
     return [
-        *findings_by_message("env.missing", missing, hint),
+        *findings_by_message("env.missing", missing, missing_hint or hint),
         *findings_by_message("env.differs", other, hint),
         *findings_by_message("env.mismatch", built, hint),
     ]
@@ -287,6 +293,13 @@ def script_findings(context: JobContext) -> list[Finding]:
 def _script_hint(context: JobContext) -> str:
     quote = quote_hint(context, "--script", context.plan.script_path)
     return quote or "put it there on every node (clusterctl copy NAME FILE DIR)"
+
+
+def output_findings(context: JobContext) -> list[Finding]:
+    """Check that the folder that the program writes into is not one of this machine's."""
+    hint = quote_hint(context, "--output", context.plan.output)
+    text = f"`fetch` will look for {context.plan.output} on the nodes"
+    return [Finding("output.elsewhere", Severity.WARNING, text, hint=hint)] if hint else []
 
 
 def _differences(node: PreflightFacts, head: PreflightFacts) -> Iterable[str]:
@@ -717,6 +730,7 @@ def preflight(
         *environment_findings(context),
         *gpu_findings(context),
         *script_findings(context),
+        *output_findings(context),
     ]
     if plan.run is not None:
         found += [*data_findings(context), *log_findings(context), *recipe_findings(context)]
@@ -737,7 +751,10 @@ def clears_unchecked_folder(plan: JobPlan) -> bool:
 def flags_findings(plan: JobPlan) -> list[Finding]:
     """Return an error if the trainer's own parser refuses the flags."""
     own = "--force, with --clear or --resume" if clears_unchecked_folder(plan) else "--force"
-    hint = f"its flags: {TRAINER} --help; if the nodes' trainer is one of your own: {own}"
+    hint = (
+        f"its flags: {TRAINER} --help; options of clusterctl come before --; "
+        f"if the nodes' trainer is one of your own: {own}"
+    )
     said = f"the trainer: {plan.refused}"
     return [Finding("flags.refused", Severity.ERROR, said, hint=hint)] if plan.refused else []
 

@@ -5,6 +5,7 @@ Hosts are reached as the user's own `ssh` would reach them, or as nodes of a clu
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import HostError, UsageError
 from clusterctl.domain.hostsfile import HostsFile, parse_hosts_file
+from clusterctl.domain.ranges import fold_hosts
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport import dial
 from clusterctl.transport.target import Target
@@ -112,7 +114,16 @@ def open_hosts(
     files = dict.fromkeys(path for of in of_files.values() for path in of.files or ())
     agents = dict.fromkeys(Path(of.agent) for of in of_files.values() if of.agent)
     sources = (*sources, *files, *agents, *host_keys.paths)
-    return HostsAccess(targets, Connections(identity, host_keys, connect_timeout_s), sources)
+    old = None if config.names_any(hosts) or not home else old_file_error(path, hosts, home)
+    if old and not any(map(identity.keys_for, targets)):
+        raise old
+
+    def explain(target: Target, error: HostError) -> HostError:
+        error.hint = f"{old.message}; {old.hint}" if old else error.hint
+        return error
+
+    connections = Connections(identity, host_keys, connect_timeout_s, explain)
+    return HostsAccess(targets, connections, sources)
 
 
 def open_nodes(
@@ -170,6 +181,21 @@ def cluster_of(
             f"name the hosts file that is meant: {' or '.join(str(one.hosts) for one in found)}",
         )
     return found[0] if found else None
+
+
+def old_file_error(path: Path, hosts: Sequence[str], home: Path) -> UsageError | None:
+    """Return the error for a hosts file of which a part are nodes of a cluster, as in one that was
+    printed before a node was replaced. None for any other file."""
+    for folder in (ClusterFolder(found.parent) for found in sorted(home.glob("*/ssh_config"))):
+        names, cluster = folder.node_names(), folder.path.name
+        others = [host for host in hosts if host not in names]
+        if len(others) < len(hosts):
+            are = "is no node" if len(others) == 1 else "are no nodes"
+            return UsageError(
+                f"{fold_hosts(others)} of {path} {are} of {cluster}, as the others are",
+                f"write the file again: clusterctl hosts {cluster} > {shlex.quote(str(path))}",
+            )
+    return None
 
 
 def _nodes(folder: ClusterFolder, hosts: Sequence[str], user: str | None) -> tuple[Target, ...]:

@@ -72,7 +72,7 @@ class LaunchRefused(UsageError):
         done = "launched"
         if all(finding.check_id == "limits.passed" for finding in errors):
             done = "changed"
-        super().__init__(f"{name} is not {done}: {count(len(errors), 'thing')} to mend first")
+        super().__init__(f"{name} is not {done}: fix {count(len(errors), 'error')} first")
         self.findings = tuple(findings)
 
 

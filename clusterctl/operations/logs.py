@@ -248,7 +248,7 @@ def follow(
             timeouts=access.timeouts,
         )
     except (ConnectionLost, HostUnreachable) as lost:
-        again = f"then: clusterctl logs {access.cluster.name} -f --job {job_id}"
+        again = f"then: clusterctl logs {access.cluster.name} {job_id} -f"
         hint = f"{lost.hint}; {again}" if lost.hint else again
         raise type(lost)(lost.host, lost.message, hint) from lost
 
@@ -260,6 +260,22 @@ def wait_for(access: Access, seen: JobRecord) -> JobRecord:
     )
 
 
+def check_place(place: Path, job_id: str = "") -> None:
+    """Raise UsageError if job `job_id`, or a new one, cannot be fetched into `place`: it holds
+    another job's files, or is none of the user's folders."""
+    record = place / RECORD
+    try:
+        other = (_object_in(record) or {}).get("id") if record.exists() else job_id
+        if other != job_id:
+            holds = f"job {other}" if other else f"a {RECORD} that is no job's"
+            raise UsageError(f"{place} holds {holds}", "name another folder")
+        there = next(path for path in (place, *place.absolute().parents) if path.exists())
+    except OSError as error:
+        raise UsageError(f"cannot read {place}: {error.strerror}", "name another folder") from None
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise UsageError(f"cannot write to {there}", "name another folder")
+
+
 def fetch(access: Access, job_id: str, place: Path) -> None:
     """Download the job's files into the folder `place`: only complete files, record.json last.
 
@@ -269,11 +285,8 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
     """
     job = find_job(access.connections, access.head, job_id)
     record = place / RECORD
+    check_place(place, job_id)
     try:
-        other = (_object_in(record) or {}).get("id") if record.exists() else job_id
-        if other != job_id:
-            holds = f"job {other}" if other else f"a {RECORD} that is no job's"
-            raise UsageError(f"{place} holds {holds}", "name another folder")
         place.mkdir(parents=True, exist_ok=True)
         with locked_staging_folder(place, job_id) as (draft, is_ours):
             if job.model_dir is not None and not job.unended:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import json
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -144,7 +145,36 @@ def plan_training(
     brings = channel_copies(script_mode, job.job_id) if script_mode else {}
     running = running_work(access).trainings
     findings, versions = preflight_nodes(access, job, hosts, running, force)
+    if code:
+        there = versions.get(access.head.host, {})
+        findings = in_order([*findings, *code_findings(code, job, there, bool(script_mode))])
     return TrainingPlan(job, hosts, running, findings, code, versions, script_mode, brings)
+
+
+def code_findings(
+    code: Code, job: JobPlan, versions: Mapping[str, str], in_script_mode: bool
+) -> Iterator[Finding]:
+    """Check what a shipped program needs beyond its files. `versions` are those of the environment
+    that runs it, by package."""
+    text = (code.folder / code.script).read_text(errors="replace")
+    without = versions and "torch" not in versions and not job.torchrun
+    if without and re.search(r"^(import|from) torch\b", text, re.MULTILINE):
+        yield Finding(
+            "script.torch",
+            Severity.WARNING,
+            f"{code.script} imports torch, which the environment of {job.python} does not have",
+            hint="--launcher torchrun takes an interpreter that has it; or name an environment "
+            "of yours: --env DIR",
+        )
+    needs = posixpath.join(posixpath.dirname(code.script), "requirements.txt")
+    if needs in code.files and not in_script_mode:
+        yield Finding(
+            "script.requirements",
+            Severity.INFO,
+            f"{needs} is not installed: that is done for programs in script mode alone",
+            hint="install what is missing into the environment of every node; or use script mode: "
+            "--hyperparameter NAME=VALUE for the program's arguments (docs/script-mode.md)",
+        )
 
 
 def channel_copies(mode: ScriptMode, job_id: str) -> dict[str, CopyRequest]:
@@ -292,9 +322,16 @@ def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, di
         there = len(listed[channel.name]["objects"]) if channel.is_stream else job.ranks
         shares = channel.options.get("distribution") == "ShardedByS3Key"
         if there < (job.ranks if shares else 1):
+            if not there:
+                raise UsageError(
+                    f"channel {channel.name}: there is nothing at {channel.source}",
+                    "check the bucket and the prefix: aws s3 ls lists what is below one"
+                    if channel.source.startswith("s3://")
+                    else "put files into that folder",
+                )
             raise UsageError(
-                f"channel {channel.name}: {count(there, 'object')} in {channel.source}"
-                + (f" for {count(job.ranks, 'rank')}" if there else ""),
+                f"channel {channel.name}: {count(there, 'object')} in {channel.source} for "
+                f"{count(job.ranks, 'rank')}",
                 "give every rank at least one, or distribution: FullyReplicated",
             )
     return listed
@@ -369,7 +406,8 @@ def _on_all(access: Access, shipped: FanoutResult[CommandResult]) -> Sequence[Co
         raise ClusterctlError(
             f"not every node got its files: {fold_hosts([f.host for f in shipped.failures])}"
             + (f" ({first.message})" if first else ""),
-            f"mpirun needs all of them; see `clusterctl status {access.cluster.name}`",
+            (first.hint if first else "")
+            or f"mpirun needs all of them; see `clusterctl status {access.cluster.name}`",
         )
     return shipped.values
 

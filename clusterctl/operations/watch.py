@@ -15,6 +15,7 @@ from clusterctl.domain.errors import ClusterctlError
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import job_of
+from clusterctl.operations.logs import find
 from clusterctl.transport.target import Target
 
 WATCH = program_of("clusterctl.node.diagnosis.watch")
@@ -40,8 +41,8 @@ class WatchedNode:
 class Watch:
     """The last reports of the nodes, updated by threads. All properties may be read at any time."""
 
-    def __init__(self, access: Access, interval_s: float) -> None:
-        self._access = access
+    def __init__(self, access: Access, interval_s: float, job_id: str | None = None) -> None:
+        self._access, self._job_id = access, job_id
         self._interval_s = interval_s
         self._ended = threading.Event()
         self._nodes = {target.host: WatchedNode(target.host) for target in access.targets}
@@ -52,7 +53,8 @@ class Watch:
 
     @property
     def job(self) -> JobEvidence | None:
-        """The running or else the latest job, from the head node's last report; None without."""
+        """The job that is watched, or else the running or the latest job, by the head node's last
+        report; None without."""
         told = self._nodes[self._access.head.host].said.get("job")
         return job_of(told, [], None) if told else None
 
@@ -67,7 +69,7 @@ class Watch:
     def _follow(self, target: Target) -> None:
         """Run the program on one node, again whenever it ends, until the watch ends."""
         is_head = target.host == self._access.head.host
-        command = WATCH.command(str(self._interval_s), str(int(is_head)))
+        command = WATCH.command(str(self._interval_s), str(int(is_head)), self._job_id or "")
         while not self._ended.is_set():
             hear = _Lines(lambda said: self._set(WatchedNode(target.host, said, time.monotonic())))
             why = "its program ended"
@@ -107,9 +109,14 @@ class _Lines:
 
 
 @contextlib.contextmanager
-def watching(access: Access, interval_s: float) -> Iterator[Watch]:
-    """Watch all nodes in service during the block, with a report every `interval_s` seconds."""
-    watch = Watch(access, interval_s)
+def watching(access: Access, interval_s: float, job_id: str | None = None) -> Iterator[Watch]:
+    """Watch all nodes in service during the block, with a report every `interval_s` seconds.
+
+    Raise UsageError if the head node has no job `job_id`, and HostError.
+    """
+    if job_id:
+        find(access, job_id)
+    watch = Watch(access, interval_s, job_id)
     # Daemon threads, so that one that waits for a frozen node does not keep the command alive.
     threads = [
         threading.Thread(target=watch._follow, args=(target,), daemon=True)

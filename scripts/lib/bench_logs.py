@@ -46,7 +46,7 @@ def bench_logs(words: list[str]) -> None:
         quiet(*head, f"yes 'a line of a log, as long as lines are' | head -c {SIZE} >{log}")
         ways = {
             "ssh cat": [*head, f"cat {log}"],
-            "clusterctl logs -f": ["clusterctl", "logs", name, "-f", "--job", job_id],
+            "clusterctl logs -f": ["clusterctl", "logs", name, job_id, "-f"],
             "clusterctl ssh -- cat": ["clusterctl", "ssh", name, "--", "cat", log],
         }
         readings: dict[str, list[Reading]] = {title: [] for title in ways}

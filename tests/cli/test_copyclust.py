@@ -85,7 +85,7 @@ def test_from_a_host_of_the_file(home, hosts, source, tmp_path):
         (["HOSTS", "", "x"], "there is nothing at ''"),
         (["HOSTS", ".", ""], "DST is empty"),
         (["HOSTS", ".", "~nobody/x"], "only your own home folder"),
-        (["HOSTS", "."], "Missing argument 'SRC...'"),
+        (["HOSTS", "."], "DST is missing"),
         (["HOSTS", ".", "s3://bucket/x"], "DST is a path on the nodes"),
         (["HOSTS", ".", "s3://bucket/x", "to"], "mixes paths and URLs"),
         (["--from", "9", "HOSTS", ".", "to"], "no such host"),
@@ -123,7 +123,8 @@ def test_ctrl_c_leaves_what_can_go_on(home, one_host, tmp_path):
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=240)
     assert process.returncode == 130
-    assert stderr.splitlines()[-1] == "interrupted"
+    *_, last, continues = stderr.splitlines()
+    assert (last, continues.startswith("to go on: copyclust --json ")) == ("interrupted", True)
     assert not target.exists()
     assert forked("copyclust", one_host, source, target).returncode == 0
     assert target.read_bytes() == source.read_bytes()

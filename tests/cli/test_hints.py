@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from clusterctl.ec2.machines import retired_finding
@@ -30,6 +32,75 @@ def here(clusterctl, name):
 def test_a_slip_leads_to_what_was_meant(clusterctl, command, hint):
     ran = clusterctl.anywhere()(*command.split())
     assert (ran.status, hint in ran.err) == (2, True), ran.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("demo 2 --script x.py --lr 0.3", "demo 2 --script x.py -- --lr 0.3"),
+        ("demo 2 --synthetic --batch_size 64 --lab", "demo 2 --synthetic --lab -- --batch_size 64"),
+        ("demo --beta -0.5 2 -v", "demo 2 -v -- --beta -0.5"),
+        ("demo --nofp16", "demo GPUS -- --nofp16"),
+        ("demo 2 --lr=0.1 -x A=1 -- --seed 3", "demo 2 -x A=1 -- --lr=0.1 --seed 3"),
+        ("demo 2 proj/train.py", "demo 2 --script proj/train.py"),
+        ("2 proj/train.py --lr 'a b'", "2 --script proj/train.py -- --lr 'a b'"),
+        ("demo 2 python3 train.py 5", "demo 2 --script train.py -- 5"),
+        ("demo 2 -- train.py --lr 3", "demo 2 --script train.py -- --lr 3"),
+        ("demo --gpu 2 --synthetic", "demo 2 --synthetic"),
+        ("-np 2 demo train.py", "demo 2 --script train.py"),
+        ("demo 2 --script x.py --channel a=b --lr 3", "--hyperparameter lr=VALUE"),
+    ],
+)
+def test_the_programs_arguments_go_after_two_dashes(clusterctl, typed, meant):
+    ran = clusterctl.anywhere()("train", *shlex.split(typed))
+    assert (ran.status, ran.err.splitlines()[-1].endswith(f" {meant}")) == (2, True), ran.err
+
+
+def test_an_option_is_misspelt_or_the_programs(clusterctl):
+    clusterctl = clusterctl.anywhere()
+    ran = clusterctl("train", "demo", "2", "--epoch", "3")
+    assert "did you mean --epochs?" in ran.err
+    ran = clusterctl("bench", "demo", "--gpus", "1,2", "--batch_size", "4")
+    assert ran.err.endswith("bench demo --gpus 1,2 -- --batch_size 4\n")
+    ran = clusterctl("train", "demo", "train.py")
+    assert "did you mean GPUS --script train.py?" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "message", "hint"),
+    [
+        ("demo d --from 0", "DST is missing, where d goes", "copy demo d '~/' --from 0"),
+        ("demo", "SRC or DST is missing", "copy demo SRC '~/'"),
+    ],
+)
+def test_a_copy_without_a_destination(clusterctl, typed, message, hint):
+    here(clusterctl, "demo")
+    ran = clusterctl.anywhere()("copy", *typed.split())
+    assert (ran.status, message in ran.err) == (2, True), ran.err
+    assert ran.err.endswith(f" {hint}\n"), ran.err
+
+
+@pytest.mark.parametrize(
+    ("place", "refusal"),
+    [("runs", "runs holds job 20261120-154501-3f2a"), ("file/below", "cannot write to")],
+)
+def test_a_model_folder_that_cannot_be_used_is_refused_before_the_start(
+    clusterctl, tmp_path, monkeypatch, place, refusal
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/record.json").write_text('{"id": "20261120-154501-3f2a"}')
+    (tmp_path / "file").write_text("")
+    ran = clusterctl("train", "demo", "2", "--script", "a.py", "--model-dir", place)
+    assert (ran.status, refusal in ran.err) == (2, True), ran.err
+
+
+def test_a_cluster_in_place_of_a_log_leads_to_its_log(clusterctl, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here(clusterctl, "demo")
+    ran = clusterctl.anywhere()("explain", "demo")
+    assert (ran.status, "clusterctl logs demo | clusterctl explain" in ran.err) == (2, True)
+    assert "name a log file" in clusterctl.anywhere()("explain", "train.log").err
 
 
 def test_a_misspelt_cluster_is_proposed(clusterctl):

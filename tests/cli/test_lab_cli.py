@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,14 +14,18 @@ from dataclasses import asdict
 import pytest
 
 from clusterctl.lab.record import LabOptions, read_record
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.site import Site, keep_site
 
 pytestmark = pytest.mark.lab
 
 
-def run(home, *arguments):
+def run(home, *arguments, stdin=None):
     environ = {**os.environ, "CLUSTERCTL_HOME": str(home)}
     argv = [sys.executable, "-m", "clusterctl", "lab", *arguments]
-    return subprocess.run(argv, capture_output=True, text=True, env=environ, check=False)
+    return subprocess.run(
+        argv, stdin=stdin, capture_output=True, text=True, env=environ, check=False
+    )
 
 
 def test_the_first_start_and_what_follows(lab_home):
@@ -145,3 +151,32 @@ def test_networks_that_a_lab_cannot_have(tmp_path, network):
     refused = run(tmp_path, "start", "--network", network)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert network in refused.stderr
+
+
+def of_a_cluster(home, name, site):
+    folder = ClusterFolder(home / name)
+    keep_site(folder, site)
+    folder.launch.write_text("[]")
+    return folder.path
+
+
+def test_a_question_that_cannot_be_seen_stops_no_lab_with_clusters(lab):
+    folder = of_a_cluster(lab.home, "stays", Site("us-east-1 at a local EC2", "123456789012"))
+    ours, theirs = pty.openpty()
+    try:
+        stopped = run(lab.home, "stop", stdin=theirs)
+        assert (stopped.returncode, folder.exists()) == (2, True)
+        assert "stays" in stopped.stderr
+        assert read_record(lab.home) == lab
+    finally:
+        shutil.rmtree(folder)
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_clusters_of_a_lab_that_is_gone_are_not_listed_any_more(tmp_path):
+    gone = of_a_cluster(tmp_path, "gone", Site("us-east-1 at a local EC2", "123456789012"))
+    other = of_a_cluster(tmp_path, "other", Site("us-east-1", "123456789012"))
+    stopped = run(tmp_path, "stop")
+    assert (stopped.returncode, gone.exists(), other.exists()) == (0, False, True)
+    assert stopped.stderr.endswith("removed the folders of its clusters: gone\n")

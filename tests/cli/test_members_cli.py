@@ -10,6 +10,7 @@ import pytest
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import UsageError
 from clusterctl.ec2.instances import find_instances
+from clusterctl.ec2.money import prices
 from tests.cli.running import clusterctl, launched
 from tests.lab.running import wait_until
 from tests.moto_ec2 import client, moto_client, moto_url
@@ -103,7 +104,7 @@ def test_what_is_refused_with_json_is_counted(clusterctl):
     options = ("--nodes", "1", "--instance-type", "g5.xlarge", "--max-hourly", "0.01")
     ran = clusterctl("up", "demo", *options, "--dry-run", "--json")
     assert ran.status == 2
-    assert "1 thing to mend first" in ran.err
+    assert "fix 1 error first" in ran.err
     assert "[cost.hourly]" not in ran.err, "it is in the JSON"
     assert [one["check"] for one in ran.data["findings"] if one["severity"] == "error"] == [
         "cost.hourly"
@@ -145,3 +146,18 @@ def test_a_region_is_checked_wherever_it_is_given(clusterctl):
     assert ran.status == 2
     assert "region" in ran.err
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("price", ["", r" \(on demand \$[\d.]+ an hour for each\)"])
+def test_too_many_gpus_are_refused_with_what_is_there_first_and_then_more(
+    running, clusterctl, monkeypatch, price
+):
+    if price:  # as of AWS itself: hosts of the local EC2 cost nothing
+        monkeypatch.setattr(prices, "is_local", lambda url: False)
+    ran = clusterctl("train", "demo", "32", "--synthetic", "--", "--batch_size", "32")
+    assert (ran.status, "wanted 32 GPUs, there are 16" in ran.err) == (2, True), ran.err
+    take, add = ran.err.partition("hint: ")[2].split("; or ")
+    assert re.fullmatch(r"take 16: \S+ train demo 16 .*--synthetic -- --batch_size 32", take), take
+    assert re.fullmatch(rf"add nodes: clusterctl up demo .*--nodes 4{price}\n", add), add
+    ran = clusterctl("bench", "demo", "--gpus", "8,32")
+    assert (ran.status, "take 16, or add nodes" in ran.err) == (2, True), ran.err

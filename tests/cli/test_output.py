@@ -183,7 +183,7 @@ def test_a_user_without_a_home():
         ("lab fault frezee x", "No such command 'frezee'. (Did you mean 'freeze'?)"),
         ("network stauts", "No such command 'stauts'. (Did you mean 'status'?)"),
         ("download demo", "No such command 'download'. (Did you mean 'fetch'?)"),
-        ("train demo 1 --syntetic", "Did you mean '--synthetic'?"),
+        ("train demo 1 --syntetic", "did you mean --synthetic?"),
     ],
 )
 def test_a_mistyped_word_is_answered_with_the_nearest(words, meant, capsys):
@@ -234,6 +234,27 @@ def test_an_error_is_an_object_where_json_is_read(words, told, tmp_path, capsys,
 
 def interrupted(as_json):
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "continues"),
+    [
+        ("clusterctl", ["wait", "two words"], "clusterctl wait 'two words'"),
+        ("clusterctl", ["copy"], "clusterctl copy"),
+        ("copyclust", ["hosts"], "copyclust hosts"),
+        ("clusterctl", ["run", "demo"], ""),
+    ],
+)
+def test_after_an_interrupt_the_command_that_continues_is_shown(program, words, continues, capsys):
+    argument = click.Argument(["words"], nargs=-1)
+    command = click.Command(words[0], params=[argument], callback=lambda words: interrupted(False))
+    if program == "clusterctl":
+        command = click.Group("cli", {words[0]: command})
+    else:
+        command.name = program
+    assert run_command(command, words) == 130
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1] == (f"to go on: {continues}" if continues else "interrupted")
 
 
 @pytest.mark.parametrize("callback", [interrupted, lambda as_json: 130])

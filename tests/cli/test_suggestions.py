@@ -178,7 +178,7 @@ def data_on_the_second(pair):
     ("line", "suggested"),
     [
         ("up pair --nodes 2 --lab --yes", "clusterctl ssh pair --lab"),
-        ("logs pair --job 20200101-000000-aaaa --lab", "clusterctl jobs pair --lab"),
+        ("logs pair 20200101-000000-aaaa --lab", "clusterctl jobs pair --lab"),
         ("train pair 9 --synthetic --lab", "clusterctl up pair --lab --nodes 9"),
         (
             "train pair 1 --lab",
@@ -218,3 +218,21 @@ def test_a_tilde_without_quotes_is_explained(pair, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     status, _, err = pair.ctl("copy", str(tmp_path / "file"), "/srv/alice/data/")
     assert (status, "quote the ~, so that the nodes' is meant: '~/data/'" in err) == (1, True), err
+    (tmp_path / "a.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    for failing, word in (
+        (("data verify", "/srv/alice/data"), "'~/data'"),
+        (("run", "ls -d /srv/alice/data /srv/alice2"), "'ls -d ~/data /srv/alice2'"),
+        (("results", "--log-dir", "/srv/alice"), "--log-dir '~'"),
+        (("train", "1", "--script", "a.py", "--env", "/srv/alice/env"), "--env '~/env'"),
+        (
+            ("train", "1", "--script", "a.py", "--channel", "x=/srv/alice/d"),
+            "--channel 'x=~/d'",
+        ),
+    ):
+        status, _, err = pair.ctl(*failing)
+        hint = f"quote the ~, so that the nodes' is meant: {word}"
+        assert (status > 0, err.count(hint)) == (True, 1), err
+    # What fails for another reason says nothing of it.
+    _, _, err = pair.ctl("run", "false")
+    assert "quote" not in err

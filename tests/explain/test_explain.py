@@ -43,6 +43,19 @@ def test_a_log_of_a_public_tracker_is_explained(path):
         assert lead and lead.values[name] == wanted
 
 
+@pytest.mark.parametrize(
+    ("module", "remedy"),
+    [
+        ("torch", "--launcher torchrun"),
+        ("torchvision", "--launcher torchrun"),
+        ("PIL", "install PIL"),
+    ],
+)
+def test_a_module_that_is_not_there(module, remedy):
+    found = explain([f"ModuleNotFoundError: No module named '{module}'\n"])
+    assert remedy in found.lead.remedy
+
+
 def test_ids_are_unique_and_every_alternative_fills_in_what_the_text_names():
     assert len({one.id for one in CATALOGUE}) == len(CATALOGUE)
     for one in CATALOGUE:

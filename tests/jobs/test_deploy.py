@@ -16,6 +16,7 @@ from clusterctl.jobs.deploy import (
     HOSTS_PATH,
     LAUNCHER_PATH,
     UNPACK,
+    Code,
     DeployedFiles,
     archive,
     deployed_files,
@@ -25,6 +26,8 @@ from clusterctl.jobs.deploy import (
     program_to_ship,
     ship_code,
 )
+from clusterctl.jobs.plan import JobPlan
+from clusterctl.operations.train import code_findings
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
 
@@ -195,6 +198,16 @@ def test_a_programs_folder_goes_with_it(project, weird_home):
     assert "cannot put mine.py there: " in str(failed.error)
 
     (project.parent / "shared.py").write_text("shared")
+    # A channel's folder that the nodes lack, with a program beside it that makes such data.
+    (project / "make_sample_x.py").touch()
+    channels = {"train": {"mode": "File", "source": "~/da ta"}}
+    contract = {"channels": channels, "hosts": []}
+    [failed] = ship_code(node, [HEAD], program_to_ship("mine.py"), "none", contract).failures
+    assert failed.error.message == "channel train: there is no folder ~/da ta on this node"
+    assert "clusterctl copy NAME FOLDER/ '~/da ta/'; or make some" in failed.error.hint
+    assert "make_sample_x.py" in failed.error.hint
+    (project / "make_sample_x.py").unlink()
+
     (project / "lib/shared.py").symlink_to("../../shared.py")
     linked = program_to_ship("mine.py")
     assert linked.size_bytes == plain.size_bytes + len("shared")
@@ -237,6 +250,29 @@ def test_what_is_not_shipped(project, monkeypatch, script, says, hint):
         program_to_ship(script.format(here=project))
     assert says in raised.value.message
     assert hint in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("program", "versions", "changes", "found"),
+    [
+        ("import torch\n", {"python": "3.11"}, {}, ["script.torch", "script.requirements"]),
+        ("import torch\n", {"python": "3.11"}, {"torchrun": True}, ["script.requirements"]),
+        ("from torch import nn\n", {"torch": "2.3"}, {}, ["script.requirements"]),
+        # It may do without; and of a node that did not answer nothing is known.
+        ("try:\n import torch\nexcept: 0\n", {"python": "3.11"}, {}, ["script.requirements"]),
+        ("import torch\n", {}, {}, ["script.requirements"]),
+        ("import torchness\n", {"python": "3.11"}, {"mode": True}, []),
+    ],
+)
+def test_what_a_program_needs_beyond_its_files(tmp_path, program, versions, changes, found):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/mine.py").write_text(program)
+    code = Code(tmp_path, "lib/mine.py", ("lib/mine.py", "lib/requirements.txt"), 1)
+    in_script_mode = changes.pop("mode", False)
+    job = JobPlan("j", 1, "cpu", False, "/w", ("mpirun",), **changes)
+    told = [*code_findings(code, job, versions, in_script_mode)]
+    assert [one.check_id for one in told] == found
+    assert all(one.hint and one.severity.value != "error" for one in told)
 
 
 @pytest.mark.parametrize("script", ["~/mine.py", "/opt/none/mine.py"])

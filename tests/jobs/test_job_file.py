@@ -148,6 +148,36 @@ def test_what_is_refused(tmp_path, text, message):
     assert str(path) in refused.value.message
 
 
+WRONG = """\
+entry_point: train.py
+instance_count: none
+hyperparametres: {epochs: 3}
+channels:
+  train: s3://bucket/train
+  eval: {source: s3://bucket/eval, shuffle: 1}
+  test: ''
+metric_definitions:
+  - {Name: loss, Regex: 'loss: (.*)'}
+  - {Name: x, Regex: '('}
+distribution: {mpi: {enabled: yes}}
+"""
+
+
+def test_all_that_is_wrong_is_told_at_once_with_its_line(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(WRONG)
+    with pytest.raises(UsageError) as refused:
+        read_job_file(path)
+    head, *lines = refused.value.message.splitlines()
+    assert head == f"{path} has 6 problems:"
+    assert [int(line.split(":")[1]) for line in lines] == [2, 3, 6, 7, 10, 11]
+    path.write_text(WRONG.replace("entry_point: train.py\n", ""))
+    with pytest.raises(UsageError) as refused:
+        read_job_file(path)
+    assert f"{path}:1: entry_point is missing; entry_point: train.py" in refused.value.message
+    assert len(refused.value.message.splitlines()) == 8
+
+
 def test_scalars_are_numbers_where_jsons_grammar_says_so(tmp_path):
     path = tmp_path / "job.yaml"
     given = "1e-5, 1E5, 3, -0.5, 1.0, true, false, null, 0123, 1:30, on, yes, True, 1_000, 0x1f, "

@@ -27,6 +27,7 @@ from clusterctl.jobs.horovod import Knobs
 from clusterctl.jobs.mpirun import (
     JOB_VARIABLE,
     MpiRun,
+    Variable,
     mpirun_arguments,
     parse_mpirun_version,
     parse_variable,
@@ -710,6 +711,11 @@ def test_one_torchrun_on_each_node(ranks, per_host, hosts, each):
         f"--nproc_per_node {each} --master_addr 10.0.0.4 --master_port 28514 --no_python"
     )
     assert plan.python == "/opt/pytorch/bin/python3"
+    # Debian's PyTorch 1.13 on Python 3.11 fails without them.
+    assert " -x PET_REDIRECTS=9:0 -x PET_TEE=9:0 " in plan.line
+    given = replace(request, variables=(Variable("PET_TEE", "3"),))
+    plan = plan_job(given, with_gpus(torch_python="/p"), HOSTS, JOB)
+    assert " -x PET_REDIRECTS=9:0 -x PET_TEE=3 " in plan.line
     by_mpirun = JobRequest(8, synthetic=True, per_host=2)
     assert " -np 8 --hostfile hosts " in line(by_mpirun, facts())
     assert " --map-by ppr:2:node " in line(by_mpirun, facts())

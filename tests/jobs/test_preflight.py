@@ -757,7 +757,7 @@ def test_all_at_once_errors_first_each_with_what_to_do():
         "data.uneven_shards",
     ]
     assert all(one.hint for one in everything)
-    assert NotReady(everything).message == "nothing is trained: 5 things to mend first"
+    assert NotReady(everything).message == "training was not started: fix 5 errors first"
     forced = preflight(job, nodes, ["demo-0", "demo-1"], force=True)
     assert [one.check_id for one in errors(forced)] == ["log.unfinished"]
     assert {one.severity for one in forced} == {Severity.ERROR, Severity.WARNING}

@@ -167,7 +167,7 @@ def test_a_finished_run_is_not_deleted_unasked(trainable):
     assert "imagenet_resnet holds a finished run: step 40 of 40 (1 checkpoint, 2.0 KiB)" in err
     assert "--resume only evaluates it" in err
     assert "1 of 2 train files is there: train-00000-of-00002 is missing" in err
-    assert "error: nothing is trained: 3 things to mend first" in err, "all at once"
+    assert "error: training was not started: fix 3 errors first" in err, "all at once"
     status, _, err = typed(trainable, "./train.sh", "1", "--resume", "--no-eval", "--force")
     assert status == 0, err
     [train] = ran(trainable)
@@ -196,7 +196,7 @@ def test_usage(node, script, arguments):
         (["train.sh", "2", "--recipe"], "", 1, "--recipe without a name"),
         (["train.sh", "2", "--recipe="], "", 1, "--recipe without a name"),
         (["train.sh", "2", "--recipe", "slow"], "", 1, "there is no recipe 'slow'"),
-        (["train_synthetic.sh", "3"], "", 1, "wanted 3 GPUs, there are 2\n  hint: add nodes"),
+        (["train_synthetic.sh", "3"], "", 1, "there are 2\n  hint: take 2, or add nodes"),
         (["train_synthetic.sh", "all"], "", 1, "not a number of GPUs: 'all'"),
         (["train_synthetic.sh", "2"], None, 1, "there is no hosts file"),
         (["train_synthetic.sh", "2"], "localhost slots=eight", 1, "hosts, line 1: slots must be a"),

@@ -54,7 +54,7 @@ def job(pair, job_id):
 def finished(pair, *words):
     """Run `copy --detach WORDS`. Return its job's output and record, after it has succeeded."""
     job_id = detached(pair, *words)
-    status, out, err = pair.ctl("logs", "-f", "--job", job_id)
+    status, out, err = pair.ctl("logs", "-f", job_id)
     assert status == 0, (out, err)
     return out, job(pair, job_id)
 
@@ -91,7 +91,7 @@ def test_a_reboot_of_the_head_node_and_the_same_again(pair, place):
         assert pair.ctl("reboot", "--nodes", "0", "--force")[0] == 0
     assert job(pair, first)["state"] == "lost"
     second = detached(pair, *again)
-    status, out, err = pair.ctl("logs", "-f", "--job", second)
+    status, out, err = pair.ctl("logs", "-f", second)
     assert status == 0, (out, err)
     [came] = re.findall(r"pair-1 +1 +([0-9.]+) MiB", out)
     assert float(came) < 88, out
@@ -115,7 +115,7 @@ def test_cancel_keeps_what_came_until_it_is_discarded(pair, place, source):
         job_id = detached(pair, "--from", "0", f"{place}/", place)
         eventually(lambda: int(pair.on(1, parts) or 0) > 2, "some of it on the other node")
         assert parts_of(pair, place, "clean-logs", "--copies") == [("pair-1", True)]
-        assert pair.ctl("cancel", "--job", job_id)[0] == 0
+        assert pair.ctl("cancel", job_id)[0] == 0
     assert job(pair, job_id)["state"] == "cancelled"
     assert int(pair.on(1, parts)) > 2
     pair.on(1, f"touch {place}/another")

@@ -31,12 +31,12 @@ def remember(home, name, nodes) -> ClusterFolder:
     return folder
 
 
-def reached(home, path, text, ssh_config="", user=None):
+def reached(home, path, text, ssh_config="", user=None, key=None):
     path.write_text(text)
     ssh = home.parent / ".ssh"
     ssh.mkdir(exist_ok=True)
     (ssh / "config").write_text(f"Host *\n User me\n{ssh_config}")
-    with open_hosts(path, user=user, ssh_folder=ssh, home=home) as access:
+    with open_hosts(path, user=user, key=key, ssh_folder=ssh, home=home) as access:
         return access
 
 
@@ -51,7 +51,7 @@ def plain(host):
         ("10.0.0.6 slots=8\n", "", (("10.0.0.6", "10.0.0.6"),)),
         ("203.0.113.9\n", "", (("203.0.113.9", None),)),
         # A host that is not in the cluster, and one that the user has named.
-        ("10.0.0.5\n10.0.0.99\n", "", None),
+        ("10.0.0.98\n10.0.0.99\n", "", None),
         ("10.0.0.5\n", "Host 10.0.0.5\n", None),
     ],
 )
@@ -66,6 +66,18 @@ def test_how_the_hosts_of_any_file_are_reached(home, tmp_path, text, ssh_config,
     )
     assert access.connections.host_keys.paths == (home / "demo" / "known_hosts",)
     assert len(access.connections.identity.keys) == 1
+
+
+def test_a_hosts_file_from_before_a_node_was_replaced(home, tmp_path):
+    path = tmp_path / "old hosts"
+    with pytest.raises(UsageError) as refused:
+        reached(home, path, "10.0.0.4\n10.0.0.99\n")
+    assert refused.value.message.startswith(f"10.0.0.99 of {path} is no node of demo")
+    assert refused.value.hint.endswith(f"clusterctl hosts demo > '{path}'")
+    # Who has a key of their own for these hosts may use the file.
+    key = home / "demo/id_ed25519"
+    assert len(reached(home, path, "10.0.0.4\n10.0.0.99\n", key=key).targets) == 2
+    assert len(reached(home, path, "10.0.0.98\n10.0.0.99\n").targets) == 2
 
 
 def test_the_user_that_is_given_wins(home, tmp_path):

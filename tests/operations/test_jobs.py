@@ -26,7 +26,7 @@ def test_a_queue_runs_in_order_and_a_job_is_taken_out(quiet, tmp_path):
     assert f"waits for job {second}, 2 jobs before it" in told
     assert [job["state"] for job in quiet.jobs()] == ["running", "queued", "queued"]
     eventually(lambda: "rank 0 is here" in quiet.ctl("logs")[1], "the log of what runs")
-    assert quiet.ctl("cancel", "--job", third)[0] == 0
+    assert quiet.ctl("cancel", third)[0] == 0
     assert [job["state"] for job in quiet.jobs()] == ["running", "queued", "cancelled"]
     quiet.on(0, "touch /data/go")
     status, _, err = quiet.ctl("wait", second)

@@ -117,8 +117,11 @@ def test_a_node_there_is_not(pair):
     assert "has no node 2-7" in err
 
 
-@pytest.mark.parametrize("typed", [("kill", ""), ("cancel", "--job", "")])
-def test_an_empty_job_is_not_all_that_runs(pair, typed):
+@pytest.mark.parametrize(
+    "command",
+    ["kill", "cancel", "logs", "wait", "diagnose", "watch", "tuning", "results", "s3sync --cancel"],
+)
+def test_an_empty_job_is_not_all_that_runs(pair, command):
     """`kill NAME "$JOB"` has an empty job if the variable is not set."""
-    status, _, err = pair.ctl(*typed)
+    status, _, err = pair.ctl(command, "")
     assert (status, "not the id of a job: ''" in err) == (2, True), err

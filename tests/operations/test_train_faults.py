@@ -21,7 +21,7 @@ def test_ctrl_c_leaves_the_job_running(quiet):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=240)
     assert process.returncode == 130
-    assert "clusterctl logs pair -f --job " in err
+    assert "clusterctl logs pair 20" in err
     assert "clusterctl cancel pair" in err
     assert [job["state"] for job in quiet.jobs()] == ["running"]
 
@@ -63,7 +63,7 @@ def test_cancel_leaves_nothing_on_any_node(quiet, stay):
         assert quiet.on(node, "pgrep -f 'stay[.]py|prte[d]|prteru[n]' || echo none") == "none\n"
     assert quiet.ctl("cancel")[:2] == (0, "nothing is running\n")
     assert [job["state"] for job in quiet.jobs()] == ["cancelled"]
-    status, out, _ = quiet.ctl("cancel", "--job", job_id)
+    status, out, _ = quiet.ctl("cancel", job_id)
     assert (status, "cancelled" in out) == (0, True)
 
 

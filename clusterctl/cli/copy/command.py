@@ -12,7 +12,13 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.copy.options import CopyOptions, copy_options, request_of, url_access
+from clusterctl.cli.copy.options import (
+    CopyOptions,
+    CopyWords,
+    copy_options,
+    request_of,
+    url_access,
+)
 from clusterctl.cli.copy.text import missing_line
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import Index
@@ -30,7 +36,11 @@ if TYPE_CHECKING:
 DISK_WITHIN_S = 3.0
 
 
-@click.command(cls=ClusterCommand)
+class _Copy(CopyWords, ClusterCommand):
+    pass
+
+
+@click.command(cls=_Copy)
 @click.argument("name")
 @click.argument("src", nargs=-1, required=True)
 @click.argument("dst")

@@ -25,6 +25,28 @@ if TYPE_CHECKING:
 # Bytes read of a --files-from list at most: 10 million names of 200 bytes.
 LONGEST_LIST = 2 << 30
 
+
+class CopyWords(click.Command):
+    """A command with SRC... and DST. The error without one of them shows the whole line."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        from clusterctl.cli.program_arguments import split
+
+        try:
+            return super().parse_args(ctx, [*args])
+        except click.MissingParameter as missing:
+            if missing.param is None or missing.param.name not in ("src", "dst"):
+                raise
+            typed = split(self, args)
+            what, which = "SRC or DST is missing", typed.words[:1] or ["NAME"]
+            if len(typed.words) == 2:
+                what, which = f"DST is missing, where {typed.words[1]} goes", typed.words
+            typed.words = [*which, *["SRC"][len(which) - 1 :], "~/"]
+            raise UsageError(
+                what, f"on the nodes, in quotes: {typed.line(ctx.command_path)}"
+            ) from None
+
+
 _WHAT = (
     click.option(
         "--files-from",

@@ -185,7 +185,7 @@ def showing(options: CopyOptions) -> Iterator[CopyView]:
             yield shown
     except KeyboardInterrupt:
         if shown.has_begun and not options.dry_run:
-            output.note("what has arrived is kept: running it again goes on from there")
+            output.note("what has arrived is kept")
         raise
     except ClusterctlError as error:
         shown.refused(error)

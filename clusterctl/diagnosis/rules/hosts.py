@@ -53,7 +53,10 @@ def _full(scene: Scene, host: HostEvidence, system: FileSystemFacts, blocks: boo
     path, free = system.path, system.free_bytes or 0
     what = "is full" if free < FULL_BYTES else "has no inode left"
     shared = path == "/dev/shm"  # noqa: S108
-    hint = f"clusterctl disk {scene.cluster}; clusterctl clean-logs {scene.cluster} makes room"
+    hint = (
+        f"clusterctl disk {scene.cluster} says what fills it; "
+        f"clusterctl clean-logs {scene.cluster} removes logs and checkpoints"
+    )
     if shared:
         hint = f"{run_command(scene, host, 'ls -lS /dev/shm')}: what dead jobs left there can go"
     return Cause(

@@ -133,7 +133,7 @@ def failure(scene: Scene, one: LogFinding | None) -> Cause:
     status = f" with exit status {job.exit_status}" if job.exit_status is not None else ""
     begin = f"job {job.job_id} {job.state}{status}"
     begin += _restarted(scene)
-    hint = f"clusterctl logs {scene.cluster}{f' --job {job.job_id}' if job.job_id else ''}"
+    hint = " ".join(filter(None, ["clusterctl logs", scene.cluster, job.job_id]))
     ranks = _ranks_that_say(scene, one) or scene.first_to_end
     at = scene.host_of.get(ranks[0]) if ranks else None
     by = ""

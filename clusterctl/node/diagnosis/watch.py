@@ -1,7 +1,8 @@
 """Runs on a node: prints a line of JSON about the node and its ranks every few seconds, until stdin
 ends.
 
-    watch INTERVAL_S HEAD     HEAD is 1 on the head node, whose lines also have the job's record
+    watch INTERVAL_S HEAD JOB     HEAD is 1 on the head node, whose lines also have the record of
+                                  JOB; if that is empty, of the job that runs, or the latest
 
 Rates are means since the line before: bytes per second, and processor seconds per second.
 """
@@ -32,7 +33,7 @@ MADE_OF_OTHERS = ("loop", "ram", "dm-", "md", "zram")
 
 
 def main() -> None:
-    interval_s, is_head = float(sys.argv[1]), sys.argv[2] == "1"
+    interval_s, is_head, job_id = float(sys.argv[1]), sys.argv[2] == "1", sys.argv[3]
     with contextlib.suppress(OSError):
         os.nice(sampler.NICENESS)
     # `host.ask` forks, and a fork copies only the calling thread. So the second thread does nothing
@@ -43,7 +44,7 @@ def main() -> None:
     while True:
         time.sleep(pause_s)
         now = counters()
-        line = line_of(before, now, slow_facts(is_head, interval_s))
+        line = line_of(before, now, slow_facts(is_head, job_id, interval_s))
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
         before = now
@@ -96,14 +97,14 @@ def _rank(one: processes.Process, rank: int) -> dict[str, Any]:
     }
 
 
-def slow_facts(is_head: bool, within_s: float) -> dict[str, Any]:
+def slow_facts(is_head: bool, job_id: str, within_s: float) -> dict[str, Any]:
     """Return the facts that may hang: a dead mount, a lost GPU. `errors` has the reason for each
     that is missing."""
     questions = {"gpus": host.gpus, "memory": host.memory}
     for path in host.mounts():
         questions[f"mount {path}"] = partial(host.filesystem, path)
     if is_head:
-        questions["job"] = lambda: job.look(None, LOG_LINES)
+        questions["job"] = lambda: job.look(job_id or None, LOG_LINES)
     said, errors = host.ask(questions, max(1.0, within_s))
     systems = [said.pop(name) for name in list(said) if name.startswith("mount ")]
     return {**said, "filesystems": systems, "errors": errors}

@@ -7,7 +7,7 @@ stdin: {"python": PATH, "mpirun": PATH, "data_dir": PATH or null, "log_dir": PAT
      "records": {NAME: COUNT}, "cut_short": [NAME], "checkpoints": [STEP], "checkpoint_bytes": N,
      "images_per_step": N or null, "free_bytes": N,
      "versions": {"mpirun": TEXT, "python": TEXT, ...}, "script_error": TEXT,
-     "cpus": N, "in_lab": BOOLEAN, "capabilities": [90]}
+     "cpus": N, "in_lab": BOOLEAN, "capabilities": [90], "python_variables": TEXT}
 
 `capabilities` are the compute capabilities of the GPUs, 90 for 9.0.
 
@@ -117,6 +117,11 @@ def look(question: dict[str, Any]) -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "in_lab": Path(LAB).is_dir(),
         "capabilities": capabilities(),
+        "python_variables": " ".join(
+            f"{name}={os.environ[name]}"
+            for name in ("PYTHONHOME", "PYTHONPATH")
+            if os.environ.get(name)
+        ),
     }
 
 

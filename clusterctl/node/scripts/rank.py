@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 GET_ADDRESS = 0x8915  # SIOCGIFADDR, netdevice(7)
 REQUIREMENTS = "requirements.txt"
+LAB = Path("/usr/lib/clusterctl-lab")  # exists on every host of the local EC2
 
 
 def main() -> None:
@@ -144,5 +145,6 @@ def with_requirements(base: Path, python: str) -> str:
         check=False,
     )
     if done.returncode:
-        sys.exit(f"{socket.gethostname()}: pip could not install what {REQUIREMENTS} names")
+        why = ": hosts of the local EC2 reach no package index" if LAB.exists() else ""
+        sys.exit(f"{socket.gethostname()}: pip could not install what {REQUIREMENTS} names{why}")
     return inner

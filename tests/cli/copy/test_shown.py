@@ -38,7 +38,7 @@ TOOL = {"way": "tool", "tool": "s5cmd", "why": [], "predicted_s": None}
 @pytest.fixture(autouse=True)
 def no_terminal(monkeypatch):
     monkeypatch.setattr(output, "is_live", lambda: False)
-    output.begin((), False)  # or else hints would repeat options of an earlier test
+    output.begin("clusterctl", (), False)  # or else hints would repeat options of an earlier test
 
 
 # The report at the end
@@ -418,4 +418,4 @@ def test_ctrl_c_says_that_it_can_go_on(dry_run, story, says, capsys):
         for now in story:
             shown.watch(now)
         raise KeyboardInterrupt
-    assert ("running it again goes on" in capsys.readouterr().err) is says
+    assert ("what has arrived is kept" in capsys.readouterr().err) is says

@@ -464,7 +464,7 @@ def test_a_node_that_does_not_answer_is_its_own_outcome(node):
 @pytest.mark.parametrize(("role", "ending"), [("rank", ""), ("launcher", " --force")])
 def test_what_is_left_is_said_with_what_helps(capsys, role, ending):
     two = [NodeProcess(f"d-e-{index}", 7, None, role, None, 1.0, ("x",)) for index in (3, 0)]
-    output.begin((), False)  # or else suggestions would repeat options of an earlier test
+    output.begin("", (), False)  # or else suggestions would repeat options of an earlier test
     show_left(two)
     with pytest.raises(KeyboardInterrupt), hint_after_interrupt("d-e"):
         raise KeyboardInterrupt
