@@ -23,10 +23,14 @@ __all__ = ["launched_pair", "pair"]
 hypothesis.settings.register_profile("suite", deadline=None, database=None)
 hypothesis.settings.load_profile("suite")
 
-# A shell starts background programs with SIGINT ignored. Commands inherit that, and the tests
-# could not interrupt them.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell starts background programs with SIGINT ignored, and nohup with SIGHUP. Commands inherit
+# that, and the tests could not interrupt them.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 # Without this cache, every boto3 session reads and keeps EC2's whole API description: gigabytes
 # after all tests.

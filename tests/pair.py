@@ -84,25 +84,28 @@ class LabCluster:
         assert result.ok, result
         return result.stdout
 
+    def on_all(self, command: str, stdin: bytes = b"") -> list[str]:
+        """Return the output of a command on each node. It has to succeed."""
+        with self.access() as access:
+            results = [
+                access.connections.run(target, command, stdin=stdin, timeout_s=240)
+                for target in access.all_targets
+            ]
+        assert all(result.ok for result in results), results
+        return [result.stdout for result in results]
+
     def put(self, path: str, text: str) -> None:
         """Write a file into the home folder of every node."""
-        with self.access() as access:
-            nodes = range(len(access.targets))
-        for node in nodes:
-            self.on(node, f"cat > {path}", text.encode())
+        self.on_all(f"cat > {path}", text.encode())
 
     @contextlib.contextmanager
     def stand_in_trainer(self) -> Iterator[None]:
         """Let tests/stand_in_trainer.py take the trainer's place for the duration of the block."""
-        with self.access() as access:
-            nodes = range(len(access.targets))
-        for node in nodes:
-            self.on(node, f"cp -p {TRAINER} {TRAINER}.kept && cat > {TRAINER}", STAND_IN)
+        self.on_all(f"cp -p {TRAINER} {TRAINER}.kept && cat > {TRAINER}", STAND_IN)
         try:
             yield
         finally:
-            for node in nodes:
-                self.on(node, f"mv {TRAINER}.kept {TRAINER}")
+            self.on_all(f"mv {TRAINER}.kept {TRAINER}")
 
     @contextlib.contextmanager
     def cut_off(self, node: int) -> Iterator[None]:
@@ -197,5 +200,4 @@ def pair(launched_pair):
     """Yield the shared cluster of two nodes. What the tests of a file leave on it is removed."""
     cluster, kept = launched_pair
     yield cluster
-    for node in (0, 1):
-        cluster.on(node, TIDY.format(kept=shlex.join(f"-e{name}" for name in kept)))
+    cluster.on_all(TIDY.format(kept=shlex.join(f"-e{name}" for name in kept)))

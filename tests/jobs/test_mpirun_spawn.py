@@ -19,6 +19,7 @@ from clusterctl.jobs.mpirun import (
 )
 from clusterctl.node.packer import program_of
 from tests.fake_sysfs import two_sockets_here
+from tests.variants import usual
 
 MPIRUNS = [Path("/opt/clusterctl/training/bin/mpirun"), Path("/usr/bin/mpirun")]
 AGENT_OPTION = {"4": ("--mca", "plm_rsh_agent"), "5": ("--prtemca", "plm_ssh_agent")}
@@ -163,7 +164,7 @@ def version_of(mpirun: Path) -> str:
 
 
 @pytest.mark.parametrize("mpirun", [installed(path) for path in MPIRUNS])
-@pytest.mark.parametrize("hosts", [6, 130])
+@pytest.mark.parametrize("hosts", usual(1, [130, 6]))
 def test_every_host_is_dialled_from_here_with_keep_alives(mpirun, hosts, tmp_path):
     if not mpirun.exists():
         pytest.skip(f"there is no {mpirun}")

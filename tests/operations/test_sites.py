@@ -22,7 +22,7 @@ from clusterctl.operations.local_state import local_key, sent_launches
 from clusterctl.operations.site import keep_site, kept_site
 from tests.cli.running import CommandLine
 from tests.moto_ec2 import OTHER_KEY, REGION, clients_of, reset
-from tests.operations.commands import NAME, shorten_timeouts
+from tests.operations.commands import NAME, SHORT, shorten_timeouts
 from tests.operations.wire import Mode, WiredClients
 from tests.variants import usual
 
@@ -188,7 +188,7 @@ def clusterctl(places, tmp_path, monkeypatch, capsys):
     own = places[0]
     up_module.up(Launcher(own.clients, ClusterFolder(tmp_path / NAME)), fixed_request(SPEC))
     account = ["--endpoint-url", own.plain.account.endpoint_url, "--region", REGION]
-    yield CommandLine(tmp_path, capsys, account)
+    yield CommandLine(tmp_path, capsys, account, SHORT)
     for place in places:
         down_module.down(place.plain, NAME, ClusterFolder(tmp_path / "nowhere" / NAME))
 

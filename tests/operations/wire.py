@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import threading
 from collections import defaultdict
 from collections.abc import Iterable
 from enum import Enum
@@ -60,10 +61,16 @@ ALWAYS = (Mode.FAILED, Mode.BROKEN, Mode.LOST)
 
 
 class Wire:
-    """A layer between botocore and the network that records calls and breaks one of them."""
+    """A layer between botocore and the network that records calls and breaks one of them.
+
+    Commands call from several threads. `_own` has the call of each, which botocore sends from the
+    thread that made it.
+    """
 
     def __init__(self) -> None:
         self.calls: list[ApiCall] = []
+        self._lock = threading.Lock()
+        self._own = threading.local()
         self._http = URLLib3Session()
         self.mend()
 
@@ -86,7 +93,6 @@ class Wire:
         self._asked: tuple[str, str] | None = None
         self._broken: tuple[str, str] | None = None
         self._target, self._mode = target, mode
-        self._breaks = False
 
     def watch(self, client: Any) -> None:
         client.meta.events.register("before-call", self._before_call)
@@ -95,31 +101,35 @@ class Wire:
     def _before_call(self, model: Any, params: Any, **_: Any) -> None:
         action = _action(model.name, params["body"])
         asked = (action, _asked(action, params["body"]))
+        own = self._own
+        own.model, own.action = model, action
+        with self._lock:
+            own.breaks = self._reached(action, asked)
+
+    def _reached(self, action: str, asked: tuple[str, str]) -> bool:
+        """Record a call. Return whether it is broken."""
         # A read that is repeated until a state is reached counts once, since polls are random.
         repeatable = action.startswith(READS) or action == "CreateTags"
         again = repeatable and asked == self._asked
-        reached = False
+        self._asked = asked
         if not again:
             earlier = sum(call.action == action for call in self.calls)
             call = ApiCall(action, earlier + 1)
             reached = self._target in (call, len(self.calls))
             self.calls.append(call)
-        self._model, self._action = model, action
-        self._asked = asked
-        if reached:
-            self._broken = asked
-            self._breaks = True
-        else:
-            self._breaks = asked == self._broken and self._mode in ALWAYS
+            if reached:
+                self._broken = asked
+                return True
+        return asked == self._broken and self._mode in ALWAYS
 
     def _before_send(self, request: Any, **_: Any) -> AWSResponse | None:
-        refusals = self._refused[self._action]
+        refusals = self._refused[self._own.action]
         if refusals:
             return self._error(request.url, refusals.pop())
-        if not self._breaks:
+        if not self._own.breaks:
             return self._direct(request)
         mode = self._mode
-        self._breaks = mode in ALWAYS
+        self._own.breaks = mode in ALWAYS
         if mode.effect:
             self._direct(request) or self._http.send(request)
         if mode is Mode.LOST:
@@ -140,8 +150,9 @@ class Wire:
         return direct.send(app, request) if app else None
 
     def _error(self, url: str, code: str) -> AWSResponse:
-        service = self._model.service_model
-        call = Call(service.endpoint_prefix, self._model.name, json=service.protocol == "json")
+        model = self._own.model
+        service = model.service_model
+        call = Call(service.endpoint_prefix, model.name, json=service.protocol == "json")
         answer = error_answer(call, code)
         return AWSResponse(
             url, answer.status, {"content-type": answer.content_type}, direct.Body(answer.body)

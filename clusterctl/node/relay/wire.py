@@ -341,7 +341,12 @@ def send_whole(link: Link, data: bytes, checksum: int, bad: Sequence[int]) -> No
 
 
 def dial(
-    address: str, port: int, secret: bytes, tls: ssl.SSLContext | None, timeout_s: float = 3.0
+    address: str,
+    port: int,
+    secret: bytes,
+    tls: ssl.SSLContext | None,
+    timeout_s: float = 3.0,
+    handshake_s: float = HANDSHAKE_S,
 ) -> Link:
     """Connect to a relay; both sides authenticate. Raises PeerError."""
     try:
@@ -354,7 +359,7 @@ def dial(
         raise PeerError(error.strerror or str(error), "refused") from None
     link = Link(plain)
     try:
-        link.expect_proof(HANDSHAKE_S)
+        link.expect_proof(handshake_s)
         if tls:
             link.secure(tls, server=False)
         _prove(link, secret)

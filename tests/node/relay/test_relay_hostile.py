@@ -471,7 +471,7 @@ def test_encrypted(relays, data, tmp_path):
     relays.copy(source, *chain)
     assert tree(tmp_path / "2") == tree(data)
     with pytest.raises(PeerError):
-        dial(source.address, source.port, GOOD, None)
+        dial(source.address, source.port, GOOD, None, handshake_s=2.0)
     stranger = relays.target(tmp_path / "3", tls={"pem": ephemeral_pem()})
     stranger.tell("begin", block_bytes=1 << 16, streams=1, digest="", single=False)
     stranger.pull_from(source)
