@@ -7,7 +7,8 @@ import gc
 import importlib
 import signal
 import sys
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -15,6 +16,9 @@ import clusterctl
 from clusterctl.cli import output
 from clusterctl.cli.params import Group
 from clusterctl.domain.errors import ClusterctlError, UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # Command -> (module, function, one line of help). Listing commands must not import them.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -62,6 +66,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "network": ("clusterctl.cli.network", "network", "A VPC for clusters: up, down, status."),
     "iam-policy": ("clusterctl.cli.iam_policy", "iam_policy", "Print what AWS has to allow."),
     "lab": ("clusterctl.cli.lab", "lab", "The local EC2: start, stop, status, env, fault."),
+    "completion": ("clusterctl.cli.completion", "completion", "Print a shell's completion script."),
 }
 
 # Python collects garbage whenever 700 more objects exist. A short command keeps what it creates,
@@ -78,11 +83,21 @@ class LazyGroup(Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute, _ = COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
+        if cmd_name in COMMANDS:
+            module, attribute, _ = COMMANDS[cmd_name]
+            self.commands[cmd_name] = getattr(importlib.import_module(module), attribute)
+        return super().get_command(ctx, cmd_name)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [
+            CompletionItem(name, help=entry[2])
+            for name, entry in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -187,4 +202,6 @@ def run_program(command: click.Command) -> NoReturn:
 
 
 def main() -> None:
+    if Path(sys.argv[0]).name == "cctl":
+        output.program = "cctl"
     run_program(cli)
