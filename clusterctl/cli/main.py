@@ -79,6 +79,15 @@ class LazyGroup(Group):
 
     elsewhere = {"attach": "logs -f", "get": "fetch", "download": "fetch", "scp": "fetch"}
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            typed = error.option_name
+            if any(one.startswith(typed) for one in ("--help", "--version")):
+                raise
+            ctx.fail(f"A command's options come after it: {ctx.command_path} COMMAND {typed}")
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
