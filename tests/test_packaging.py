@@ -84,6 +84,8 @@ def test_an_installed_package_holds_every_file(tmp_path):
     assert "examples/horovod/tensorflow/train_imagenet_resnet_hvd.py" in told
     assert "examples/horovod/tensorflow/utils/preprocess_imagenet.py" in told
     assert "Usage: cctl [OPTIONS] COMMAND [ARGS]..." in told
+    assert {"Clusters:", "Jobs:", "Diagnosis:"} <= set(told)
+    assert sorted(line.split()[0] for line in told if line[:2] == "  ")[3:] == sorted(COMMANDS)
 
 
 def new_environment(folder: Path, python: Path, *packages: str) -> Path:
