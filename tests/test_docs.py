@@ -16,7 +16,7 @@ from clusterctl.cli.main import COMMANDS, cli
 from tests.changes import CHECKOUT, changed_files
 from tests.cli.forks import run_one
 
-PAGES = sorted([CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")])
+PAGES = sorted([*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").glob("*.md")])
 BIN = Path(sys.executable).parent
 
 # Commands that another test runs, or that run here in another form, and why.
@@ -210,6 +210,8 @@ def test_links_lead_somewhere(page):
         if "://" not in link:
             to = page.parent / link if link else page
             assert to.exists(), link
+            # The site has these pages and pictures alone (scripts/lib/site.py).
+            assert to.resolve().parent in (CHECKOUT, CHECKOUT / "docs"), link
             assert not anchor or anchor in anchors_of(to), f"{link}#{anchor}"
 
 
@@ -233,7 +235,9 @@ def test_a_row_of_the_map_names_what_there_is(row):
             name, *words = words
             command = command.get_command(context, name)
         assert command is not None, typed
-        command.make_parser(click.Context(command)).parse_args(list(words))
+        # With the names that it has: a command keeps the first help option that was made for it.
+        context = click.Context(command, help_option_names=["-h", "--help"])
+        command.make_parser(context).parse_args(list(words))
         assert f"clusterctl {typed.split()[0]}" in text, f"{linked} does not speak of {typed}"
 
 

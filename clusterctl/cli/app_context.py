@@ -42,9 +42,6 @@ config_option = click.option(
     metavar="FILE",
     help="Settings to use in place of clusterctl.yaml.",
 )
-# A command as a message suggests it: `clusterctl up demo`. Not a path (~/.clusterctl/demo), nor a
-# longer name that ends in clusterctl.
-_OURS = re.compile(r"(?<![\w./-])clusterctl((?: \w[\w-]*)+)")
 _OPTIONS = (
     click.option(
         "--lab/--no-lab", default=None, help="Use the local EC2 (or set CLUSTERCTL_LAB=1)."
@@ -252,7 +249,7 @@ def _complete_suggestions(context: click.Context) -> Callable[[str], str]:
                 break
             command, at = inner, at + 1
         if isinstance(command, click.Group) or words[0] == "lab":
-            return found[0]
+            return output.program + found[1]
         # NAME of `network up` is a network's, of all others a cluster's: never mix them.
         needs = any(one.name == "name" and one.required for one in command.params)
         if needs and given.get("name") and of_network == (words[0] == "network"):
@@ -266,9 +263,9 @@ def _complete_suggestions(context: click.Context) -> Callable[[str], str]:
             if option and option[0] not in rest:
                 words[at:at] = [shlex.join(option)]
                 at += 1
-        return " ".join(["clusterctl", *words])
+        return " ".join([output.program, *words])
 
-    return lambda text: _OURS.sub(complete, text)
+    return lambda text: output.SUGGESTION.sub(complete, text)
 
 
 # Statuses that say nothing about a path: success, Ctrl-C, a closed output, a silent host.

@@ -17,6 +17,7 @@ from clusterctl.cli.copy.options import (
     url_access,
 )
 from clusterctl.cli.main import run_program
+from clusterctl.cli.params import complete_file
 from clusterctl.domain.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class CopyCommand(CopyWords):
 
 @click.command(cls=CopyCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("hosts", type=click.Path(path_type=Path))
-@click.argument("src", nargs=-1, required=True)
+@click.argument("src", nargs=-1, required=True, shell_complete=complete_file)
 @click.argument("dst")
 @click.option("-u", "--user", help="Log in as this user.")
 @click.option("-i", "--key", type=click.Path(path_type=Path), help="Log in with this key file.")

@@ -8,7 +8,8 @@ import importlib
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -17,53 +18,105 @@ from clusterctl.cli import output
 from clusterctl.cli.params import Group
 from clusterctl.domain.errors import ClusterctlError, UsageError
 
-# Command -> (module, function, one line of help). Listing commands must not import them.
-COMMANDS: dict[str, tuple[str, str, str]] = {
-    "up": ("clusterctl.cli.cluster", "up", "Launch a cluster and wait until it is ready."),
-    "down": ("clusterctl.cli.cluster", "down", "Remove a cluster and all that was made for it."),
-    "stop": ("clusterctl.cli.cluster", "stop", "Stop all nodes; their disks are kept."),
-    "start": ("clusterctl.cli.cluster", "start", "Start a stopped cluster."),
-    "add": ("clusterctl.cli.cluster", "add", "Launch more nodes."),
-    "remove": ("clusterctl.cli.cluster", "remove", "Terminate some nodes."),
-    "replace": ("clusterctl.cli.cluster", "replace", "New machines for some nodes."),
-    "quarantine": ("clusterctl.cli.quarantine", "quarantine", "Leave a bad node out of all."),
-    "release": ("clusterctl.cli.quarantine", "release", "Bring such a node back."),
-    "status": ("clusterctl.cli.status", "status", "Show the nodes of a cluster."),
-    "list": ("clusterctl.cli.status", "list_", "List the clusters of a region."),
-    "costs": ("clusterctl.cli.money", "costs", "Show what the clusters cost, and have cost."),
-    "ssh": ("clusterctl.cli.ssh", "ssh", "Log in to a node."),
-    "hosts": ("clusterctl.cli.status", "hosts", "Print the hosts file of a cluster."),
-    "run": ("clusterctl.cli.run", "run", "Run a command on the nodes, in parallel."),
-    "copy": ("clusterctl.cli.copy.command", "copy", "Copy files to the nodes, in parallel."),
-    "data": ("clusterctl.cli.data", "data", "Data sets on the nodes: do all have the same?"),
-    "s3sync": ("clusterctl.cli.s3sync", "s3sync", "Data from S3 on the nodes, detached."),
-    "env": ("clusterctl.cli.env", "env", "TensorFlow and Horovod on the nodes: install, status."),
-    "train": ("clusterctl.cli.train", "train", "Train on the cluster's GPUs, detached."),
-    "jobs": ("clusterctl.cli.jobs", "jobs", "List the jobs: state, cost, last step."),
-    "logs": ("clusterctl.cli.jobs", "logs", "Show or follow the log of a job."),
-    "wait": ("clusterctl.cli.jobs", "wait", "Wait for a job's end."),
-    "fetch": ("clusterctl.cli.jobs", "fetch", "Bring a job's model, files and logs here."),
-    "diagnose": ("clusterctl.cli.diagnose", "diagnose", "Why a job is stuck, or that it is not."),
-    "watch": ("clusterctl.cli.watch", "watch", "Watch nodes, ranks and the job, live."),
-    "results": ("clusterctl.cli.results", "results", "What training came to; compare, draw."),
-    "bench": ("clusterctl.cli.bench", "bench", "How training scales: runs, report, comparison."),
-    "selftest": ("clusterctl.cli.selftest", "selftest", "Try it all on two machines; a report."),
-    "tuning": ("clusterctl.cli.tuning", "tuning", "What Horovod's timeline and autotuner say."),
-    "explain": ("clusterctl.cli.explain", "explain", "Say what failed first in a log."),
-    "serve": ("clusterctl.cli.serve", "serve", "Serve a model over HTTP, through SSH."),
-    "predict": ("clusterctl.cli.serve", "predict", "Ask a served model."),
-    "cancel": ("clusterctl.cli.kill", "cancel", "End a job on all nodes."),
-    "doctor": ("clusterctl.cli.doctor", "doctor", "How the nodes differ, and what is wrong."),
-    "kill": ("clusterctl.cli.kill", "kill", "End what jobs left on the nodes."),
-    "disk": ("clusterctl.cli.disk", "disk", "Show how full the nodes' disks are."),
-    "clean-logs": ("clusterctl.cli.disk", "clean_logs", "Remove logs and checkpoints."),
-    "reboot": ("clusterctl.cli.reboot", "reboot", "Reboot nodes, and wait for them."),
-    "gc": ("clusterctl.cli.gc", "gc", "Find and remove what clusters have left behind."),
-    "config": ("clusterctl.cli.config", "config", "Settings: show them, check the file."),
-    "network": ("clusterctl.cli.network", "network", "A VPC for clusters: up, down, status."),
-    "iam-policy": ("clusterctl.cli.iam_policy", "iam_policy", "Print what AWS has to allow."),
-    "lab": ("clusterctl.cli.lab", "lab", "The local EC2: start, stop, status, env, fault."),
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+# Section of the help -> command -> (module, function, one line of help). Listing commands must not
+# import them.
+SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
+    "Clusters": {
+        "up": ("clusterctl.cli.cluster", "up", "Launch a cluster and wait until it is ready."),
+        "down": (
+            "clusterctl.cli.cluster",
+            "down",
+            "Remove a cluster and all that was made for it.",
+        ),
+        "stop": ("clusterctl.cli.cluster", "stop", "Stop all nodes; their disks are kept."),
+        "start": ("clusterctl.cli.cluster", "start", "Start a stopped cluster."),
+        "reboot": ("clusterctl.cli.reboot", "reboot", "Reboot nodes, and wait for them."),
+        "add": ("clusterctl.cli.cluster", "add", "Launch more nodes."),
+        "remove": ("clusterctl.cli.cluster", "remove", "Terminate some nodes."),
+        "replace": ("clusterctl.cli.cluster", "replace", "Replace nodes with new machines."),
+        "quarantine": (
+            "clusterctl.cli.quarantine",
+            "quarantine",
+            "Leave bad nodes out of commands and jobs.",
+        ),
+        "release": ("clusterctl.cli.quarantine", "release", "Bring nodes back from quarantine."),
+        "status": ("clusterctl.cli.status", "status", "Show the nodes of a cluster."),
+        "list": ("clusterctl.cli.status", "list_", "List the clusters of a region."),
+        "ssh": ("clusterctl.cli.ssh", "ssh", "Log in to a node."),
+        "hosts": ("clusterctl.cli.status", "hosts", "Print the hosts file of a cluster."),
+    },
+    "Commands and data on the nodes": {
+        "run": ("clusterctl.cli.run", "run", "Run a command on the nodes, in parallel."),
+        "copy": ("clusterctl.cli.copy.command", "copy", "Copy files to the nodes, in parallel."),
+        "s3sync": ("clusterctl.cli.s3sync", "s3sync", "Bring data from S3 to the nodes, detached."),
+        "data": ("clusterctl.cli.data", "data", "Check that all nodes have the same data."),
+        "disk": ("clusterctl.cli.disk", "disk", "Show how full the nodes' disks are."),
+        "clean-logs": ("clusterctl.cli.disk", "clean_logs", "Remove logs and checkpoints."),
+    },
+    "Jobs": {
+        "env": ("clusterctl.cli.env", "env", "Install TensorFlow and Horovod on the nodes."),
+        "train": ("clusterctl.cli.train", "train", "Train on the cluster's GPUs, detached."),
+        "jobs": ("clusterctl.cli.jobs", "jobs", "List the jobs: state, cost, last step."),
+        "logs": ("clusterctl.cli.jobs", "logs", "Show or follow the log of a job."),
+        "wait": ("clusterctl.cli.jobs", "wait", "Wait for a job's end."),
+        "fetch": ("clusterctl.cli.jobs", "fetch", "Bring a job's model, files and logs here."),
+        "cancel": ("clusterctl.cli.kill", "cancel", "End a job on all nodes."),
+        "kill": ("clusterctl.cli.kill", "kill", "End processes that jobs left on the nodes."),
+    },
+    "Results and models": {
+        "results": (
+            "clusterctl.cli.results",
+            "results",
+            "Show the results of a training; compare, plot.",
+        ),
+        "bench": ("clusterctl.cli.bench", "bench", "Measure how training scales; report, compare."),
+        "tuning": ("clusterctl.cli.tuning", "tuning", "Read Horovod's timeline and autotuner."),
+        "serve": ("clusterctl.cli.serve", "serve", "Serve a model over HTTP, through SSH."),
+        "predict": ("clusterctl.cli.serve", "predict", "Query a served model."),
+    },
+    "Diagnosis": {
+        "diagnose": ("clusterctl.cli.diagnose", "diagnose", "Find out why a job is stuck."),
+        "explain": ("clusterctl.cli.explain", "explain", "Find what failed first in a log."),
+        "doctor": (
+            "clusterctl.cli.doctor",
+            "doctor",
+            "Check that the nodes are alike, and healthy.",
+        ),
+        "watch": ("clusterctl.cli.watch", "watch", "Watch nodes, ranks and the job, live."),
+        "selftest": (
+            "clusterctl.cli.selftest",
+            "selftest",
+            "Try everything on two machines, with a report.",
+        ),
+    },
+    "The AWS account": {
+        "costs": ("clusterctl.cli.money", "costs", "Show what the clusters cost, and have cost."),
+        "gc": ("clusterctl.cli.gc", "gc", "Find and remove what clusters have left behind."),
+        "network": (
+            "clusterctl.cli.network",
+            "network",
+            "Make, show or remove a VPC for clusters.",
+        ),
+        "iam-policy": (
+            "clusterctl.cli.iam_policy",
+            "iam_policy",
+            "Print the IAM policies that clusterctl needs.",
+        ),
+    },
+    "This machine": {
+        "config": ("clusterctl.cli.config", "config", "Show the settings, check the file."),
+        "lab": ("clusterctl.cli.lab", "lab", "Start and stop the local EC2; inject faults."),
+        "completion": (
+            "clusterctl.cli.completion",
+            "completion",
+            "Print a shell's completion script.",
+        ),
+    },
 }
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 # Commands that go on where they were interrupted if they are run again. Others print themselves
 # which command continues, or change nothing.
@@ -79,19 +132,40 @@ class LazyGroup(Group):
 
     elsewhere = {"attach": "logs -f", "get": "fetch", "download": "fetch", "scp": "fetch"}
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            typed = error.option_name
+            if any(one.startswith(typed) for one in ("--help", "--version")):
+                raise
+            ctx.fail(f"A command's options come after it: {ctx.command_path} COMMAND {typed}")
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute, _ = COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
+        if cmd_name in COMMANDS:
+            module, attribute, _ = COMMANDS[cmd_name]
+            self.commands[cmd_name] = getattr(importlib.import_module(module), attribute)
+        return super().get_command(ctx, cmd_name)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [
+            CompletionItem(name, help=entry[2])
+            for name, entry in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry[2]) for name, entry in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{width}}", one[2]) for name, one in commands.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -199,4 +273,6 @@ def run_program(command: click.Command) -> NoReturn:
 
 
 def main() -> None:
+    if Path(sys.argv[0]).name == "cctl":
+        output.program = "cctl"
     run_program(cli)

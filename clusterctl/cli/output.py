@@ -37,9 +37,22 @@ INTERRUPTED = 130
 # A colour that is cut at the end of a chunk.
 _UNFINISHED = re.compile(r"\x1b(\[[0-9;:]{0,40})?\Z")
 
+# A command as a text suggests it: `clusterctl up demo`. Not a path (~/.clusterctl/demo), nor a
+# longer name that ends in clusterctl. The group has the words after the program.
+SUGGESTION = re.compile(r"(?<![\w./-])clusterctl((?: \w[\w-]*)+)")
+# The program's name as the user called it: clusterctl or cctl. Another program on the PATH, that of
+# Kubernetes' Cluster API, may have the first name.
+program = "clusterctl"
+
+
+def named(text: str) -> str:
+    """Return a text with the commands that it suggests under the name of this program."""
+    return text if program == "clusterctl" else SUGGESTION.sub(rf"{program}\1", text)
+
+
 # Completes the commands that a text suggests. `account_options` (cli/app_context.py) replaces it by
 # a function that knows what the user typed.
-suggested: Callable[[str], str] = str
+suggested: Callable[[str], str] = named
 
 
 @dataclass
@@ -63,7 +76,7 @@ _outputs = _Outputs()
 def begin(program: str, typed: Sequence[str], as_json: bool) -> None:
     """Reset the state for a new command. `as_json`: its result and its errors are read as JSON."""
     global _outputs, suggested
-    _outputs, suggested = _Outputs(program, typed, as_json), str
+    _outputs, suggested = _Outputs(program, typed, as_json), named
 
 
 def open_closed_streams() -> None:
@@ -144,7 +157,8 @@ def note(text: str) -> None:
 
 def note_resume_command() -> None:
     """Print that the same command line continues what an interrupt has cut off."""
-    _print(f"to go on: {shlex.join([_outputs.program, *_outputs.typed])}", "stderr")
+    name = program if _outputs.program == "clusterctl" else _outputs.program
+    _print(f"to go on: {shlex.join([name, *_outputs.typed])}", "stderr")
 
 
 def print_job_commands(name: str, job_id: str) -> None:

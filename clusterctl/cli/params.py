@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterctl.cli import output
 from clusterctl.config import home_folder, load_settings
 from clusterctl.domain.cluster import is_cluster_name
 from clusterctl.domain.errors import UsageError
@@ -68,6 +69,12 @@ class Group(click.Group):
     """
 
     elsewhere: Mapping[str, str] = {}
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        if command and command.help:  # its examples
+            command.help = output.named(command.help)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -263,6 +270,15 @@ def _jobs_of(ctx: click.Context) -> list[str]:
     )
     # A .bashrc may print lines, too.
     return list(filter(JOB_ID.fullmatch, listed.stdout.decode().splitlines()))
+
+
+def complete_file(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Have the shell complete a file's name, for a parameter that also takes URLs."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
 
 
 def timeouts_of(ctx: click.Context) -> Timeouts:

@@ -12,7 +12,6 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext
 from clusterctl.cli.params import completions
-from clusterctl.config import load_settings
 from clusterctl.configuration.effective import SpecDraft
 from clusterctl.configuration.options import (
     LAUNCH,
@@ -54,8 +53,6 @@ class Setting(click.ParamType):
     ) -> list[CompletionItem]:
         if self.option.metavar == "TYPE":
             return completions(ctx, _types, incomplete)
-        if self.option.key == "zone":
-            return completions(ctx, lambda: _zones(ctx), incomplete)
         return super().shell_complete(ctx, param, incomplete)
 
 
@@ -63,20 +60,6 @@ def _types() -> list[str]:
     from clusterctl.ec2.money.prices import listed_types
 
     return listed_types()
-
-
-def _zones(ctx: click.Context) -> list[str]:
-    given = ctx.params
-    settings = load_settings(
-        lab=given.get("lab"),
-        region=given.get("region"),
-        profile=given.get("profile"),
-        endpoint_url=given.get("endpoint_url"),
-        config=given.get("config"),
-        cluster=given.get("name"),
-    )
-    found = AppContext(settings).ec2.describe_availability_zones()["AvailabilityZones"]
-    return [zone["ZoneName"] for zone in found]
 
 
 def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:

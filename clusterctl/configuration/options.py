@@ -240,7 +240,7 @@ LAUNCH = (
     Option(
         "disk-iops",
         ValueKind.WHOLE,
-        "Its operations per second.",
+        "Operations per second of a node's disk.",
         "disk.iops",
         "N",
         "chosen by the plan",
@@ -248,7 +248,7 @@ LAUNCH = (
     Option(
         "disk-throughput",
         ValueKind.WHOLE,
-        "Its MiB per second.",
+        "MiB per second of a node's disk.",
         "disk.throughput_mib_s",
         "N",
         "chosen by the plan",
@@ -256,7 +256,7 @@ LAUNCH = (
     Option(
         "disk-load",
         ValueKind.LOAD,
-        "MiB/s at which EC2 fills it from the image: 100 to 300, or 0.",
+        "MiB/s at which EC2 fills the disk from the image: 100 to 300, or 0.",
         "disk.load_mib_s",
         "N",
         "chosen by the plan",
@@ -264,7 +264,7 @@ LAUNCH = (
     Option(
         "kms-key",
         ValueKind.TEXT,
-        "The key that it is encrypted with: an id, an alias or an ARN.",
+        "The key that encrypts the disks: an id, an alias or an ARN.",
         "disk.kms_key",
         "KEY",
         "the account's for EBS",

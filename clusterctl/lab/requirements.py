@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +21,7 @@ PROGRAMS = {
     "ip": "iproute2",
     "sudo": "sudo",
 }
+MOTO = "moto[server]>=5.2,<6"  # as in setup.cfg
 # Where the lab's programs are looked up. A user's own PATH may lack the sbin folders.
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ALLOW_USER_NAMESPACES = "sudo sysctl -w user.max_user_namespaces=10000"
@@ -39,6 +41,11 @@ SYSCTLS = {
 
 def check_machine(euid: int) -> None:
     """Raise MissingTool or LabError, with the command that helps, if the lab cannot run here."""
+    if sys.version_info < (3, 10):
+        raise MissingTool(
+            "the local EC2 needs Python 3.10 or newer: moto 5.2 does",
+            "install clusterctl in a virtual environment of a newer Python",
+        )
     missing = [name for name in PROGRAMS if not shutil.which(name, path=SEARCH_PATH)]
     if not Path("/usr/bin/python3").exists():
         raise MissingTool(
@@ -49,8 +56,8 @@ def check_machine(euid: int) -> None:
         packages = " ".join(sorted({PROGRAMS[name] for name in missing}))
         raise MissingTool(f"the lab needs {', '.join(missing)}", f"sudo apt-get install {packages}")
     if not all(importlib.util.find_spec(name) for name in ("moto", "flask", "flask_cors")):
-        hint = "in clusterctl's checkout: pip install '.[lab]'"
-        raise MissingTool("the lab needs moto's server", hint)
+        hint = f"{sys.executable} -m pip install '{MOTO}'"
+        raise MissingTool("the local EC2 needs moto's server", hint)
     command = refusing_sysctl(_read_sysctls(), euid)
     if command:
         raise LabError("this machine does not let users make user namespaces", command)

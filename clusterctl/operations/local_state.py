@@ -206,9 +206,12 @@ def locked(folder: ClusterFolder, clock: Clock = Clock()) -> Iterator[None]:
         except OSError as error:
             # Most often the folder belongs to root. As a ClusterctlError, it does not stop `gc`
             # from going on with other clusters.
+            folders = (folder.path, *folder.path.parents)
+            there = next(one for one in folders if os.access(one, os.F_OK))
             raise ClusterctlError(
                 f"cannot write to {folder.path}: {error.strerror}",
-                f"see whose it is, and whether its disk is full: ls -ld {folder.path}",
+                f"see whose it is, and whether its disk is full: ls -ld {there}; or have another "
+                "folder used: CLUSTERCTL_HOME=DIR",
             ) from None
         if _take(opened, lock):
             break

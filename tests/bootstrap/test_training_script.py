@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import json
 import os
 import shlex
@@ -401,15 +400,3 @@ def test_without_a_folder_it_is_where_it_was_put_last(node):
     [outcome] = look(node.local, [HEAD], request).outcomes
     assert outcome.value.folder == str(node.folder)
     assert outcome.value.chosen
-
-
-def test_the_pins_are_those_of_the_package():
-    """`pip install .[train]` and `env install` install the same versions."""
-    checkout = Path(__file__).parents[2]
-    setup = configparser.ConfigParser()
-    setup.read(checkout / "setup.cfg")
-    extra = set(setup["options.extras_require"]["train"].split())
-    asked = "set -u; for part in base training; do . clusterctl/bootstrap/shell/$part.sh; done; "
-    asked += 'training_requirements cpu; say "horovod==$HOROVOD_PIN"'
-    pins = subprocess.check_output(["bash", "-c", asked], cwd=checkout, text=True).split()
-    assert {pin.replace("tensorflow==", "tensorflow-cpu==") for pin in pins if "==" in pin} == extra

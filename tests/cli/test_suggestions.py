@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import click
@@ -236,3 +238,19 @@ def test_a_tilde_without_quotes_is_explained(pair, tmp_path, monkeypatch):
     # What fails for another reason says nothing of it.
     _, _, err = pair.ctl("run", "false")
     assert "quote" not in err
+
+
+@pytest.mark.parametrize("typed", ["--lab list", "--region us-east-1 up demo --nodes 2"])
+def test_an_option_before_its_command_is_explained(typed, capsys):
+    assert run_command(cli, shlex.split(typed), prog_name="clusterctl") == 2
+    told = f"Error: A command's options come after it: clusterctl COMMAND {typed.split()[0]}\n"
+    assert capsys.readouterr().err.endswith(told)
+
+
+def test_a_home_that_cannot_be_written_is_shown_by_the_command_that_is_named(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    environ = {"CLUSTERCTL_HOME": str(tmp_path / "file" / "clusters"), "CLUSTERCTL_LAB": "0"}
+    status, _, err = run_one(["up", "demo"], {**os.environ, **environ}, tmp_path)
+    assert (status, "cannot write to" in err) == (1, True), err
+    command = re.search(r"full: (ls -ld \S+);", err)[1]
+    assert subprocess.run(shlex.split(command), capture_output=True, check=False).returncode == 0

@@ -143,26 +143,6 @@ def test_what_cannot_be_written_is_one_sentence(weird_home):
         deployed_files(unpack(weird_home, {TRAINER: b"x"}))
 
 
-def test_an_installed_package_holds_the_examples(tmp_path):
-    def run(*argv, cwd=CHECKOUT, stdin=b""):
-        done = subprocess.run(argv, cwd=cwd, input=stdin, capture_output=True, check=False)
-        assert done.returncode == 0, done.stderr.decode()
-        return done.stdout
-
-    parts = ("clusterctl", "examples", "utils", "setup.cfg", "pyproject.toml")
-    sources = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *parts)
-    run("xargs", "-0", "cp", "--parents", "-a", "-t", tmp_path, stdin=sources)
-    build = "import setuptools; setuptools.setup()"
-    run(sys.executable, "-c", build, "-q", "build", "--build-lib", "built", cwd=tmp_path)
-    built = tmp_path / "built"
-    shipped = built / "clusterctl/jobs/shipped-examples/tensorflow"
-    assert not shipped.is_symlink()
-    assert (shipped / "train.sh").exists()
-    assert (shipped / Path(TRAINER).name).exists()
-    listed = "from clusterctl.jobs.deploy import example_files; print(*example_files())"
-    assert {TRAINER, UTIL} <= set(run(sys.executable, "-c", listed, cwd=built).decode().split())
-
-
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """Return a user's folder, which is the current one. The content of each file is its name."""

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from clusterctl.domain.errors import LabError, MissingTool
 from clusterctl.lab import requirements
+from tests.changes import CHECKOUT
 
 APPARMOR = "kernel/apparmor_restrict_unprivileged_userns"
 CLONE = "kernel/unprivileged_userns_clone"
@@ -31,7 +34,12 @@ def test_what_is_missing_is_named_with_its_package(monkeypatch, tmp_path):
     with monkeypatch.context() as without, pytest.raises(MissingTool) as missing:
         without.setattr(requirements.importlib.util, "find_spec", lambda name: None)
         requirements.check_machine(0)
-    assert missing.value.hint == "in clusterctl's checkout: pip install '.[lab]'"
+    # It works wherever clusterctl was installed from.
+    assert missing.value.hint == f"{sys.executable} -m pip install '{requirements.MOTO}'"
+    assert f"lab =\n    {requirements.MOTO}\n" in (CHECKOUT / "setup.cfg").read_text()
+    with monkeypatch.context() as old, pytest.raises(MissingTool, match=r"3\.10 or newer"):
+        old.setattr(requirements.sys, "version_info", (3, 9, 18))
+        requirements.check_machine(0)
     monkeypatch.setattr(requirements, "SEARCH_PATH", str(tmp_path))
     with pytest.raises(MissingTool, match="sshd") as missing:
         requirements.check_machine(0)

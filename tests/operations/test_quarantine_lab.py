@@ -33,7 +33,7 @@ DEFAULTS = {
 NOT_FOR_NODES = {
     *("up", "down", "stop", "start", "add", "remove", "replace", "quarantine", "release"),
     *("status", "list", "costs", "ssh", "hosts", "logs", "results", "gc", "config", "network"),
-    *("iam-policy", "lab"),
+    *("iam-policy", "lab", "completion"),
     *("jobs", "wait", "fetch", "tuning", "selftest"),
 }
 

@@ -21,7 +21,7 @@ from clusterctl.cli.copy.options import (
 )
 from clusterctl.cli.copy.text import missing_line
 from clusterctl.cli.node_options import node_options, selected
-from clusterctl.cli.params import Index
+from clusterctl.cli.params import Index, complete_file
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 
@@ -42,7 +42,7 @@ class _Copy(CopyWords, ClusterCommand):
 
 @click.command(cls=_Copy)
 @click.argument("name")
-@click.argument("src", nargs=-1, required=True)
+@click.argument("src", nargs=-1, required=True, shell_complete=complete_file)
 @click.argument("dst")
 @node_options
 @click.option("--from", "from_node", type=Index(), help="SRC is there, on the node 0 or NAME-0.")
