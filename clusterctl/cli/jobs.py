@@ -168,7 +168,7 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], yes: bool) -> int:
 
     def agree(size: int) -> None:
         if size > ASK_FROM_BYTES:
-            output.confirm(f"Fetch {format_bytes(size)}?", yes, scripts=False)
+            output.confirm(f"Fetch {format_bytes(size)}?", yes)
 
     with app.open(name) as access:
         job = find(access, job_id)
