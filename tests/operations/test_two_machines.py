@@ -166,7 +166,7 @@ class Account:
         assert not find_instances(self.plain.ec2, NAME), "\n".join(self.told)
 
 
-@pytest.mark.parametrize("seed", usual(2, range(30)))
+@pytest.mark.parametrize("seed", usual(1, range(30)))
 def test_no_machine_removes_nodes_of_the_other(moto_url, tmp_path, seed):
     reset()
     account = Account(clients_of(moto_url), tmp_path, random.Random(seed))
