@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.ec2.launch.observe import Request
     from clusterctl.ec2.launch.plan import LaunchPlan
     from clusterctl.ec2.money.costs import RunningCost
-    from clusterctl.operations.down import Found
+    from clusterctl.operations.down import Removable
     from clusterctl.operations.launcher import Launcher
     from clusterctl.operations.losses import Losses
     from clusterctl.operations.up import UpReport
@@ -687,7 +687,7 @@ def _check_nodes(app: AppContext, cluster: Cluster) -> None:
         output.confirm(f"Stop the nodes of {name}?", False, instead="--force")
 
 
-def _check_removal(app: AppContext, name: str, found: Found, yes: bool) -> None:
+def _check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> None:
     """Show what would be lost with the cluster, and ask whether to remove it.
 
     With `yes` it does not ask. Raises ResultsAtRisk if something would be lost then, UsageError if
@@ -716,7 +716,7 @@ def _check_removal(app: AppContext, name: str, found: Found, yes: bool) -> None:
     output.confirm(question, yes)
 
 
-def _losses(app: AppContext, name: str, found: Found) -> Losses:
+def _losses(app: AppContext, name: str, found: Removable) -> Losses:
     """Return what would be lost with the cluster's nodes. Raises AwsError."""
     from clusterctl.ec2.instances import as_cluster
     from clusterctl.operations.losses import Losses, find_losses, known_without_asking

@@ -61,7 +61,7 @@ class Leftovers:
 
 
 @dataclass(frozen=True)
-class Found:
+class Removable:
     """What EC2 has of a cluster: its instances, and what was not made from this machine.
 
     `others` are instances among them and other resources, each as `Ownership.others` names it.
@@ -73,7 +73,7 @@ class Found:
 
 def find_removable(
     clients: Clients, name: str, folder: ClusterFolder, timeouts: Timeouts = Timeouts()
-) -> Found:
+) -> Removable:
     """Return what `down` would remove, with the name of each resource that it leaves alone.
 
     Raises AwsError, and UsageError if the folder's cluster is in another account.
@@ -82,7 +82,7 @@ def find_removable(
     creations = Creations(folder.creations, timeouts)
     made = find_made(clients.ec2, name, creations)
     own = ownership(folder, creations, made.key_pairs)
-    return Found(instances, own.others(instances, made))
+    return Removable(instances, own.others(instances, made))
 
 
 def _find_nodes(clients: Clients, name: str, folder: ClusterFolder) -> tuple[Instance, ...]:
@@ -102,10 +102,10 @@ def down(
     """Remove everything that carries the cluster's tag, then its folder. Return what was removed.
 
     Works after an `up` that was interrupted at any point. What was not made from this machine, as
-    far as its folder shows, is removed only if it is among `agreed` (see `Found.others`). Else only
-    the own nodes are terminated, and NotLaunchedHere is raised. If the cluster was launched from
-    this folder and EC2 has nothing of it, the folder is kept and NoSuchCluster is raised. Raises
-    AwsError, UsageError for another account, ClusterctlError at a deadline.
+    far as its folder shows, is removed only if it is among `agreed` (see `Removable.others`). Else
+    only the own nodes are terminated, and NotLaunchedHere is raised. If the cluster was launched
+    from this folder and EC2 has nothing of it, the folder is kept and NoSuchCluster is raised.
+    Raises AwsError, UsageError for another account, ClusterctlError at a deadline.
     """
     progress = progress or StepProgress()
     if not folder.path.exists():
