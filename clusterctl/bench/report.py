@@ -238,13 +238,19 @@ def cost_table(results: Sequence[SizeResult]) -> ReportTable:
 
 def choice_table(benchmarks: Sequence[Benchmark]) -> ReportTable:
     """Return the table of all sizes of all benchmarks: by data, the fastest training first."""
-    found = [(machines_in_words(each), size) for each in benchmarks for size in by_size(each)]
+    machines = [machines_in_words(each) for each in benchmarks]
+    # The name of a benchmark tells apart two of the same machines.
+    names = [
+        f"{words} ({each.name})" if machines.count(words) > 1 else words
+        for words, each in zip(machines, benchmarks)
+    ]
+    found = [(name, size) for name, each in zip(names, benchmarks) for size in by_size(each)]
     found.sort(key=lambda choice: (choice[1].data, choice[1].epoch_s))
     return ReportTable(
         ("type", "nodes", "GPUs", "data", "images/s", "$ an hour", f"{EPOCHS} epochs", "$"),
         [
             (
-                machines,
+                name,
                 size.nodes,
                 size.gpus,
                 size.data,
@@ -253,7 +259,7 @@ def choice_table(benchmarks: Sequence[Benchmark]) -> ReportTable:
                 format_duration(EPOCHS * size.epoch_s),
                 _usd(None if size.epoch_usd is None else EPOCHS * size.epoch_usd),
             )
-            for machines, size in found
+            for name, size in found
         ],
     )
 

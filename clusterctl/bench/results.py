@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -453,8 +454,17 @@ def configuration_differences(base: Benchmark, other: Benchmark) -> list[str]:
     )  # fmt: skip
     for name, one, two in pairs:
         if one != two:
-            said.append(f"{name.replace('_', ' ')}: {one or '-'} and {two or '-'}")
+            said.append(
+                f"{name.replace('_', ' ')}: {value_in_words(one)} and {value_in_words(two)}"
+            )
     return said
+
+
+def value_in_words(value: object) -> str:
+    """Return a setting's value for a message: words as a command line, `none` for an empty one."""
+    if isinstance(value, (list, tuple)):
+        return shlex.join(map(str, value)) or "none"
+    return "none" if value is None or value == "" else str(value)
 
 
 def in_words(run: MeasuredRun) -> str:

@@ -335,7 +335,7 @@ def _compare(folders: list[Path], as_json: bool) -> int:
     ]
     choices = [
         [
-            {"machines": machines_in_words(each), **size.as_data()}
+            {"benchmark": each.name, "machines": machines_in_words(each), **size.as_data()}
             for each in (base, other)
             for size in by_size(each)
         ]

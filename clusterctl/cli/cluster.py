@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.ec2.launch.observe import Request
     from clusterctl.ec2.launch.plan import LaunchPlan
     from clusterctl.ec2.money.costs import RunningCost
+    from clusterctl.operations.down import Removable
     from clusterctl.operations.launcher import Launcher
     from clusterctl.operations.losses import Losses
     from clusterctl.operations.up import UpReport
@@ -196,11 +197,11 @@ def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
         cost = running_cost(app.clients, plan, price_cache(app.settings.home))
         output.note(f"price of {plan.spec.name}: {_running_words(cost)}")
         question = "Launch?" if plan.missing else "Start?"
-        if not output.will_ask(question, yes):
+        if not output.will_ask(question, yes, scripts=True):
             return
         # The plan's remarks, as with --dry-run: what the image lacks, when the budget ends it.
         output.findings([found for found in plan.findings if found.severity is Severity.INFO])
-        output.confirm(question, yes)
+        output.confirm(question, yes, scripts=True)
 
     return agree
 
@@ -482,7 +483,7 @@ def remove(
 ) -> None:
     """Terminate the nodes INDEX... of cluster NAME, and take them out of the others' hosts file.
 
-    The head node (0) stays; nodes keep their index. Asks first on a terminal.
+    The head node (0) stays; nodes keep their index. Asks first; a script has to give --yes.
 
     \b
     clusterctl remove demo 3
@@ -532,6 +533,7 @@ def replace(
 
     Same zone, placement group, image and index; what the old machines stored is gone. The old
     ones stay if no new one can be launched. In reserved capacity the old ones are terminated first.
+    Asks first; a script has to give --yes.
 
     \b
     clusterctl replace demo 2
@@ -620,7 +622,7 @@ def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
     """Stop all nodes of cluster NAME, and wait until they are.
 
     Their root volumes are kept, and cost; what is on instance store (/opt/dlami/nvme) is lost. If
-    something is there, it asks first on a terminal. `clusterctl start` brings them back, if EC2 has
+    something is there, it asks first. `clusterctl start` brings them back, if EC2 has
     machines in their zone then.
 
     \b
@@ -682,21 +684,27 @@ def _check_nodes(app: AppContext, cluster: Cluster) -> None:
     if silent:
         output.note(f"{silent}: not known whether an instance store holds data, which is lost")
     if full or silent:
-        output.confirm(f"Stop the nodes of {name}?", False)
+        output.confirm(f"Stop the nodes of {name}?", False, instead="--force")
 
 
-def _check_removal(app: AppContext, name: str, found: Sequence[Instance], yes: bool) -> None:
-    """Show what would be lost with these instances, and ask whether to terminate them.
+def _check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> None:
+    """Show what would be lost with the cluster, and ask whether to remove it.
 
     With `yes` it does not ask. Raises ResultsAtRisk if something would be lost then, UsageError if
     it cannot ask, click.Abort.
     """
     from clusterctl.operations.losses import ResultsAtRisk
+    from clusterctl.operations.ownership import others_text
 
-    if not found:
+    if not (found.instances or found.others):
         return
-    question = f"Terminate the {count(len(found), 'node')} of {name}?"
-    output.will_ask(question, yes, scripts=False)
+    nodes = count(len(found.instances), "node")
+    question = f"Terminate the {nodes} of {name}?"
+    if found.others:
+        question = f"Remove {name}, with what was not made from here?"
+    output.will_ask(question, yes)
+    if found.others:
+        output.findings([Finding.warning("down.elsewhere", others_text(name, found.others))])
     at_risk = _losses(app, name, found).findings(app.folder(name))
     if yes and at_risk:
         raise ResultsAtRisk(
@@ -705,18 +713,21 @@ def _check_removal(app: AppContext, name: str, found: Sequence[Instance], yes: b
             at_risk,
         )
     output.findings(at_risk)
-    output.confirm(question, yes, scripts=False)
+    output.confirm(question, yes)
 
 
-def _losses(app: AppContext, name: str, found: Sequence[Instance]) -> Losses:
-    """Return what would be lost with these instances. Raises AwsError."""
+def _losses(app: AppContext, name: str, found: Removable) -> Losses:
+    """Return what would be lost with the cluster's nodes. Raises AwsError."""
     from clusterctl.ec2.instances import as_cluster
     from clusterctl.operations.losses import Losses, find_losses, known_without_asking
 
-    cluster = as_cluster(app.ec2, name, found)
-    known = known_without_asking(cluster, app.folder(name))
-    if known or not cluster:
-        return known or Losses()
+    cluster = as_cluster(app.ec2, name, found.instances)
+    if not cluster:
+        return Losses()
+    # What this folder knows is of its own nodes.
+    known = None if found.others else known_without_asking(cluster, app.folder(name))
+    if known:
+        return known
     try:
         with app.access(cluster) as access:
             return find_losses(access, app.timeouts.at_risk_s)
@@ -732,14 +743,27 @@ def _losses(app: AppContext, name: str, found: Sequence[Instance]) -> Losses:
     is_flag=True,
     help="With --yes: even if a job runs, results were not fetched, or the head is silent.",
 )
+@click.option(
+    "--launched-elsewhere",
+    is_flag=True,
+    help="With --yes: also what was not made from this machine.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")
 @account_options
-def down(app: AppContext, name: str, yes: bool, discard_results: bool, as_json: bool) -> None:
+def down(
+    app: AppContext,
+    name: str,
+    yes: bool,
+    discard_results: bool,
+    launched_elsewhere: bool,
+    as_json: bool,
+) -> None:
     """Remove cluster NAME: instances, address, groups, key pair, local folder.
 
-    Everything is found by its tag, so it works without the local folder and after an
-    interrupted `up`. It shows what would be lost: jobs that run, and checkpoints, models and other
-    files that were not fetched since they changed. Then it asks; a script has to give --yes.
+    Everything is found by its tag, so it works after an interrupted `up`. It shows what would be
+    lost: jobs that run, and checkpoints, models and other files that were not fetched since they
+    changed. It names what was not launched from this machine. Then it asks; a script has to give
+    --yes.
 
     \b
     clusterctl down demo
@@ -748,17 +772,25 @@ def down(app: AppContext, name: str, yes: bool, discard_results: bool, as_json: 
     """
     from clusterctl.cli.node_progress import LineProgress
     from clusterctl.operations.down import down as remove
-    from clusterctl.operations.down import find_nodes
+    from clusterctl.operations.down import find_removable
+    from clusterctl.operations.interrupts import Interrupts
+    from clusterctl.operations.ownership import NotLaunchedHere
 
     folder = app.folder(name)
+    found = find_removable(app.clients, name, folder, app.timeouts)
+    if found.others and yes and not launched_elsewhere:
+        raise NotLaunchedHere(name, found.others)
     if not (yes and discard_results):
-        _check_removal(app, name, find_nodes(app.clients, name, folder), yes)
-    try:
-        removed = remove(app.clients, name, folder, LineProgress(), app.timeouts)
-    except KeyboardInterrupt:
-        output.note("something may be left")
-        output.note_resume_command()
-        raise
+        _check_removal(app, name, found, yes)
+    interrupts = Interrupts(app.timeouts.clock)
+    told = (LineProgress(), app.timeouts, found.others)
+    with interrupts.handled():
+        try:
+            removed = interrupts.interruptible(lambda: remove(app.clients, name, folder, *told))
+        except KeyboardInterrupt:
+            output.note("something may be left")
+            output.note_resume_command()
+            raise
     _note_reservations(removed.reservations, app.ec2.meta.region_name)
     if as_json:
         output.data(

@@ -103,8 +103,7 @@ def _grow(
             return
         monthly = format_usd(added_gib * GP3_GIB_MONTH_USD)
         output.note(f"{added_gib} GiB more cost {monthly} a month (us-east-1), as long as they are")
-        if not yes and output.can_ask():
-            click.confirm("Grow?", abort=True, err=True)
+        output.confirm("Grow?", yes, scripts=True)
 
     with app.open(name) as access:
         result = grow_disks(access, app.ec2, indices, gib, agree)
@@ -288,9 +287,4 @@ def _confirm(found: FanoutResult[NodeLogs], yes: bool) -> None:
     if yes or not hosts:
         return
     checkpoints = count(sum(node.checkpoints for node in found.values), "checkpoint")
-    if not output.can_ask():
-        raise UsageError(
-            f"nothing is removed: {checkpoints} on {fold_hosts(hosts)} would go",
-            "look at them first: --dry-run; remove them all the same: --yes",
-        )
-    click.confirm(f"Remove {checkpoints} on {fold_hosts(hosts)}?", abort=True, err=True)
+    output.confirm(f"Remove {checkpoints} on {fold_hosts(hosts)}?", yes)

@@ -20,6 +20,7 @@ from clusterctl.cli.orphan_table import (
 )
 from clusterctl.cli.params import Duration, yes_option
 from clusterctl.domain.errors import AwsError, UsageError
+from clusterctl.domain.timeouts import Clock
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
 )
 @click.option("--networks", is_flag=True, help="Also networks that no cluster is in.")
 @click.option("--all", "everything", is_flag=True, help="Show also what is in use.")
-@click.option("--delete", is_flag=True, help="Remove the orphans. Asks first on a terminal.")
+@click.option(
+    "--delete", is_flag=True, help="Remove the orphans. Asks first; a script needs --yes."
+)
 @yes_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @account_options
@@ -151,19 +154,28 @@ def _note_stops(collector: GarbageCollector, sweep: Sweep) -> None:
 
 def _remove(collector: GarbageCollector, sweep: Sweep) -> GcReport:
     """Remove the orphans. After an interrupt, print which are left."""
-    try:
-        return collector.remove(sweep.orphans)
-    except KeyboardInterrupt:
-        gone = {(one.region, one.kind, one.id) for one in collector.gone}
-        left = [
-            one.resource
-            for one in sweep.orphans
-            if (one.resource.region, one.resource.kind, one.resource.id) not in gone
-        ]
-        output.note(
-            f"interrupted: {len(gone)} of {count(len(sweep.orphans), 'thing')} removed; "
-            "run it again for the rest:"
-        )
-        for one in left:
-            output.note(f"  {one.kind.value} {one.id} in {one.region}")
-        raise
+    from clusterctl.operations.interrupts import Interrupts
+
+    interrupts = Interrupts(Clock())
+    with interrupts.handled():
+        try:
+            return interrupts.interruptible(lambda: collector.remove(sweep.orphans))
+        except KeyboardInterrupt:
+            _note_left(collector, sweep)
+            raise
+
+
+def _note_left(collector: GarbageCollector, sweep: Sweep) -> None:
+    """Print which orphans an interrupted removal has left."""
+    gone = {(one.region, one.kind, one.id) for one in collector.gone}
+    left = [
+        one.resource
+        for one in sweep.orphans
+        if (one.resource.region, one.resource.kind, one.resource.id) not in gone
+    ]
+    output.note(
+        f"interrupted: {len(gone)} of {count(len(sweep.orphans), 'thing')} removed; "
+        "run it again for the rest:"
+    )
+    for one in left:
+        output.note(f"  {one.kind.value} {one.id} in {one.region}")

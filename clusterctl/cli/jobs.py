@@ -140,9 +140,10 @@ def wait(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int:
 @click.command(cls=ClusterCommand)
 @click.argument("name")
 @click.argument("words", nargs=-1, type=JobId(loose=True), metavar="[JOB] [DIR]")
+@click.option("--verify", is_flag=True, help="Read all files again at the end, and compare them.")
 @yes_option
 @account_options
-def fetch(app: AppContext, name: str, words: tuple[str, ...], yes: bool) -> int:
+def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes: bool) -> int:
     """Bring JOB of cluster NAME, or the latest, into the folder DIR here, or into one of its name.
 
     \b
@@ -165,17 +166,18 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], yes: bool) -> int:
 
     def agree(size: int) -> None:
         if size > ASK_FROM_BYTES:
-            output.confirm(f"Fetch {format_bytes(size)}?", yes, scripts=False)
+            output.confirm(f"Fetch {format_bytes(size)}?", yes)
 
     with app.open(name) as access:
         job = find(access, job_id)
         place = place or Path(job.job_id)
         with showing(CopyOptions()) as shown:
-            brought = fetch_all(access, job, place, shown.watch, agree)
+            brought = fetch_all(access, job, place, shown.watch, agree, verify)
     names = fold_hosts(sorted(path.name for path in place.iterdir()))
     written = f"{count(brought.files, 'file')}, {format_bytes(brought.size_bytes)}"
     of_it = f" ({written} that it wrote)" if brought.files else ""
-    output.line(f"job {job.job_id} is in {place}{of_it}: {names}")
+    same = ", and equal to what is on the nodes" if verify else ""
+    output.line(f"job {job.job_id} is in {place}{of_it}{same}: {names}")
     return 0
 
 

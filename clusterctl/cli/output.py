@@ -297,35 +297,32 @@ def is_live() -> bool:
     return sys.stderr.isatty()
 
 
-def can_ask() -> bool:
-    """Return whether a question can be asked: stdin and stderr are terminals."""
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
-
-
-def confirm(question: str, yes: bool, scripts: bool = True) -> None:
+def confirm(question: str, yes: bool, scripts: bool = False, instead: str = "--yes") -> None:
     """Ask before something is removed or costs money, but not with `yes` (--yes).
 
-    Without a terminal as stdin it does not ask; with `scripts` false that needs --yes. Answering no
-    raises click.Abort. Raises UsageError if the question cannot be asked.
+    Answering no raises click.Abort. Raises UsageError if the question cannot be asked. With
+    `scripts` it is not asked where stdin is no terminal: for a price, since whoever launches
+    something in a script has asked for it. `instead` is the option that answers the question.
     """
-    if will_ask(question, yes, scripts):
+    if will_ask(question, yes, scripts, instead):
         click.confirm(question, abort=True, err=True)
 
 
-def will_ask(question: str, yes: bool, scripts: bool = True) -> bool:
+def will_ask(question: str, yes: bool, scripts: bool = False, instead: str = "--yes") -> bool:
     """Return whether `confirm` will ask. Raises UsageError if the question cannot be asked: nobody
-    would see it, or, with `scripts` false, nobody could answer it."""
-    if yes or (scripts and not sys.stdin.isatty()):
+    would see it, or, without `scripts`, nobody could answer it."""
+    has_input = sys.stdin is not None and sys.stdin.isatty()
+    if yes or (scripts and not has_input):
         return False
-    if not sys.stdin.isatty():
+    if not has_input:
         raise UsageError(
             f"nothing was done: nobody can answer this question: {question}",
-            "in a script, give --yes",
+            f"in a script, give {instead}",
         )
-    if not can_ask():
+    if sys.stderr is None or not sys.stderr.isatty():
         raise UsageError(
             f"nothing was done: this question cannot be seen: {question}",
-            "leave stderr on the terminal, or give --yes",
+            f"leave stderr on the terminal, or give {instead}",
         )
     return True
 

@@ -560,9 +560,11 @@ def show_comparison(run: Run, comparison: Comparison, all_rows: bool) -> None:
     output.line(f"beside {reference.title}:")
     ratio = comparison.speed_ratio
     if ratio is not None:
+        # On a CPU it is a thousandth.
+        times = f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
         output.line(
             f"  images/s per GPU: {comparison.images_per_s_per_gpu:.1f}, the tutorial's "
-            f"{comparison.reference_images_per_s_per_gpu:.1f} on V100s ({ratio:.2f} times)"
+            f"{comparison.reference_images_per_s_per_gpu:.1f} on V100s ({times} times)"
         )
     if run.facts.other_data:
         images = run.facts.training_samples

@@ -147,7 +147,7 @@ def _agree(app: AppContext, spec: ClusterSpec, estimate: str, left: str, yes: bo
         f"the nodes end themselves after {limits.max_hours:g} hours, or when they have cost "
         f"{format_usd(limits.budget_usd)}, also if this program is killed; then they leave {left}"
     )
-    output.confirm(f"Launch {spec.name}?", yes or bool(app.settings.lab))
+    output.confirm(f"Launch {spec.name}?", yes or bool(app.settings.lab), scripts=True)
 
 
 def _write(path: Path, report: SelftestReport) -> None:

@@ -130,7 +130,8 @@ def _timeline(timeline: Timeline) -> None:
     rank, waited_s = next(iter(timeline.waited_for.items()), ("", 0.0))
     if rank:
         output.line(
-            f"\nall others waited for rank {rank} alone the longest: {_ms(waited_s)} in all"
+            f"\nall others waited for rank {rank} alone the longest: {_ms(waited_s)}, added up "
+            "over tensors that wait at the same time"
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import NodeState
-from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool
 from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.creations import Creations
@@ -42,6 +42,16 @@ def find_key_pairs(client: EC2Client, name: str) -> tuple[KeyPair, ...]:
         of_cluster: Any = tags.of_cluster(name)
         found = client.describe_key_pairs(Filters=[of_cluster], IncludePublicKey=True)["KeyPairs"]
     return tuple(KeyPair(pair["KeyName"], pair.get("PublicKey", "")) for pair in found)
+
+
+def anothers_key(name: str) -> MissingTool:
+    """Return the error for a key pair at EC2 that is not the one of this machine."""
+    return MissingTool(
+        f"the key of cluster {name} is not on this machine: another one has launched it, or begun "
+        "to, or its folder here is lost",
+        "choose another name; or copy the cluster's folder from that machine; or see what there is "
+        f"before you remove it: clusterctl status {name}, then clusterctl down {name}",
+    )
 
 
 @dataclass(frozen=True)
@@ -205,23 +215,25 @@ def terminate(
     clock: Clock = Clock(),
     until_gone: bool = True,
     known: Sequence[Instance] = (),
+    is_own: Callable[[Instance], bool] = lambda one: True,
 ) -> tuple[str, ...]:
     """Terminate a cluster's instances, wait until they are gone, and return the nodes' names.
 
-    These are the instances with `ids`. None means all: each poll finds them by tag, so it also
-    terminates those that a launch still under way brings. `known` are some of these all that an
-    earlier answer has shown: the next one may not. `on_look` receives the remaining instances of
-    each poll. Without `until_gone` it waits only until they shut down: they cost
-    nothing any more, but still take room in their reservation, placement group and subnet. Raises
-    AwsError, and after `timeout_s` ClusterctlError: StillShuttingDown if all shut down.
+    These are the instances with `ids`. None means all that `is_own` accepts: each poll finds them
+    by tag, so it also terminates those that a launch still under way brings. `known` are some of
+    these all that an earlier answer has shown: the next one may not. `on_look` receives the
+    remaining instances of each poll. Without `until_gone` it waits only until they shut down: they
+    cost nothing any more, but still take room in their reservation, placement group and subnet.
+    Raises AwsError, and after `timeout_s` ClusterctlError: StillShuttingDown if all shut down.
     """
     deadline = clock.monotonic() + timeout_s
+    is_chosen = is_own if ids is None else lambda one: one.node.instance_id in ids
     nodes = dict.fromkeys(one.node.name for one in known)
     # Whatever EC2 shows of them: it may show an instance, or its tags, late.
     _terminate(client, [one.node.instance_id for one in known] if ids is None else tuple(ids))
     for gap_s in backoff_delays():
         found = find_instances(client, name, NOT_TERMINATED)
-        left = [one for one in found if ids is None or one.node.instance_id in ids]
+        left = [one for one in found if is_chosen(one)]
         on_look(left)
         nodes.update(dict.fromkeys(one.node.name for one in left))
         if until_gone and not left:

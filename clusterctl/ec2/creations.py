@@ -39,6 +39,11 @@ class Creations:
     timeouts: Timeouts = field(default_factory=Timeouts)
     tell: Callable[[str], None] = lambda text: None
 
+    @property
+    def begun(self) -> frozenset[str]:
+        """The operations that were sent and not refused."""
+        return frozenset(self._sent())
+
     def begin(self, operation: str) -> None:
         """Record, before an operation is sent, that it may have been carried out."""
         self._write({**self._sent(), operation: self.timeouts.clock.time()})

@@ -116,9 +116,16 @@ done
 sed -n 's/^ *[0-9]*: [0-9A-F]*:\\([0-9A-F]*\\) [0-9A-F:]* 0A .*/listening_port=\\1/p' \\
   /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u
 for job in "$HOME"/.clusterctl/jobs/*/command; do
-  # Space is reserved in this file with empty lines.
-  grep -q '[0-9]' "${{job%/*}}/exit_status" 2>/dev/null ||
-    grep -Eo '(MASTER_PORT=|--master_port )[0-9]+' "$job" 2>/dev/null | sed 's/.*[ =]/job_port=/'
+  folder=${{job%/*}}
+  # Space is reserved in these files with empty lines. A job that is being started has no pid yet.
+  grep -q '[0-9]' "$folder/exit_status" 2>/dev/null && continue
+  pid=$(tr -cd 0-9 2>/dev/null <"$folder/pid")
+  if [ -n "$pid" ]; then
+    grep -qzx "CLUSTERCTL_JOB=${{folder##*/}}" "/proc/$pid/environ" 2>/dev/null || continue
+  elif [ -z "$(find "$job" -mmin -5 2>/dev/null)" ]; then
+    continue
+  fi
+  grep -Eo '(MASTER_PORT=|--master_port )[0-9]+' "$job" 2>/dev/null | sed 's/.*[ =]/job_port=/'
 done
 :
 """

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.bench.network import NetworkFigures, step_allreduce
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey
 from clusterctl.bench.report import Chart, as_csv, as_data, blocks, html, markdown, published, svg
-from clusterctl.bench.results import Benchmark, MeasuredRun, by_size, measured
+from clusterctl.bench.results import Benchmark, MeasuredRun, by_size, measured, value_in_words
 from clusterctl.domain.errors import (
     AwsError,
     ClusterctlError,
@@ -122,12 +122,13 @@ def open_benchmark(
         return Benchmark(folder.resolve().name, settings, seed, about)
     kept = read_benchmark(folder)
     differing = [
-        f"{name.replace('_', ' ')} was {one or 'none'}, now {other or 'none'}"
+        f"{name.replace('_', ' ')} was {value_in_words(one)}, now {value_in_words(other)}"
         for name, one in kept.settings.as_data().items()
         if one != (other := settings.as_data()[name])
     ]
     differing += [
-        f"{name.replace('_', ' ')} of the machines: {kept.about.get(name)}, now {about.get(name)}"
+        f"{name.replace('_', ' ')} of the machines: {value_in_words(kept.about.get(name))}, "
+        f"now {value_in_words(about.get(name))}"
         for name in MACHINES
         if kept.about.get(name) != about.get(name)
     ]

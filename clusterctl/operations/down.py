@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from clusterctl.ec2.cluster_resources import (
     delete_groups,
     delete_key_pairs,
     delete_placement_groups,
+    find_key_pairs,
     find_made,
     terminate,
 )
@@ -27,6 +28,7 @@ from clusterctl.operations.costs import record_removal_cost
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import StepProgress
 from clusterctl.operations.local_state import delete_folder, locked, record_removed, sent_launches
+from clusterctl.operations.ownership import NotLaunchedHere, ownership
 from clusterctl.operations.site import check_site, site_of
 
 if TYPE_CHECKING:
@@ -58,11 +60,32 @@ class Leftovers:
         return self == Leftovers()
 
 
-def find_nodes(clients: Clients, name: str, folder: ClusterFolder) -> Sequence[Instance]:
-    """Return the instances that `down` would terminate.
+@dataclass(frozen=True)
+class Removable:
+    """What EC2 has of a cluster: its instances, and what was not made from this machine.
+
+    `others` are instances among them and other resources, each as `Ownership.others` names it.
+    """
+
+    instances: tuple[Instance, ...]
+    others: tuple[str, ...]
+
+
+def find_removable(
+    clients: Clients, name: str, folder: ClusterFolder, timeouts: Timeouts = Timeouts()
+) -> Removable:
+    """Return what `down` would remove, with the name of each resource that it leaves alone.
 
     Raises AwsError, and UsageError if the folder's cluster is in another account.
     """
+    instances = _find_nodes(clients, name, folder)
+    creations = Creations(folder.creations, timeouts)
+    made = find_made(clients.ec2, name, creations)
+    own = ownership(folder, creations, made.key_pairs)
+    return Removable(instances, own.others(instances, made))
+
+
+def _find_nodes(clients: Clients, name: str, folder: ClusterFolder) -> tuple[Instance, ...]:
     instances = find_instances(clients.ec2, name, NOT_TERMINATED)
     check_site(folder, clients, instances)
     return instances
@@ -74,23 +97,26 @@ def down(
     folder: ClusterFolder,
     progress: StepProgress | None = None,
     timeouts: Timeouts = Timeouts(),
+    agreed: Collection[str] = (),
 ) -> Leftovers:
     """Remove everything that carries the cluster's tag, then its folder. Return what was removed.
 
-    Works without the folder, and after an `up` that was interrupted at any point. If the cluster
-    was launched from this folder and EC2 has nothing of it, the folder is kept and NoSuchCluster is
-    raised. Raises AwsError, UsageError for another account, ClusterctlError at a deadline.
+    Works after an `up` that was interrupted at any point. What was not made from this machine, as
+    far as its folder shows, is removed only if it is among `agreed` (see `Removable.others`). Else
+    only the own nodes are terminated, and NotLaunchedHere is raised. If the cluster was launched
+    from this folder and EC2 has nothing of it, the folder is kept and NoSuchCluster is raised.
+    Raises AwsError, UsageError for another account, ClusterctlError at a deadline.
     """
     progress = progress or StepProgress()
     if not folder.path.exists():
-        return _remove(clients, name, folder, (), progress, timeouts)
+        return _remove(clients, name, folder, (), progress, timeouts, agreed)
     with locked(folder):
         # Existing nodes carry the account number, so `down` works even where STS is unreachable.
-        there = find_nodes(clients, name, folder)
+        there = _find_nodes(clients, name, folder)
         made = await_unsettled_launches(clients.ec2, folder, progress.step, timeouts)
         by_id = {one.node.instance_id: one for one in (*made, *there)}
         known = [one for one in by_id.values() if one.node.state.value in NOT_TERMINATED]
-        removed = _remove(clients, name, folder, known, progress, timeouts)
+        removed = _remove(clients, name, folder, known, progress, timeouts, agreed)
         if removed.nothing and folder.launched:
             # Nodes may still run in another region or account, and only the key in this folder
             # can log in to them.
@@ -126,10 +152,17 @@ def _remove(
     known: Sequence[Instance],
     progress: StepProgress,
     timeouts: Timeouts,
+    agreed: Collection[str],
 ) -> Leftovers:
-    """Remove what EC2 shows of the cluster, and the instances that it has shown: `known`."""
+    """Remove what EC2 shows of the cluster, and the instances that it has shown: `known`.
+
+    Raises NotLaunchedHere if something is left that is neither this machine's nor `agreed`.
+    """
     client, clock = clients.ec2, timeouts.clock
     creations = Creations(folder.creations, timeouts, progress.step)
+    key_pairs = creations.find("import_key_pair", lambda: find_key_pairs(client, name))
+    own = ownership(folder, creations, key_pairs, agreed)
+    known = [one for one in known if own.has(one)]
     told: list[int] = []
     reservations: list[str] = []
 
@@ -149,12 +182,21 @@ def _remove(
 
     def end(known: Sequence[Instance] = ()) -> None:
         within_s = timeouts.terminated_s
-        ended = terminate(client, name, within_s, on_look=looked, clock=clock, known=known)
+        ended = terminate(
+            *(client, name, within_s),
+            on_look=looked,
+            clock=clock,
+            known=known,
+            is_own=own.has,
+        )
         nodes.update(dict.fromkeys(ended))
 
     end(known)
     progress.step(f"removing what was made for {name}, once nothing uses it any more")
     made = find_made(client, name, creations)
+    there = find_instances(client, name, NOT_TERMINATED)
+    if others := ownership(folder, creations, made.key_pairs, agreed).others(there, made):
+        raise NotLaunchedHere(name, others)
     # An instance that EC2 did not show before may be what still uses a group.
     patience = (timeouts.group_free_s, clock, end)
     removed = Leftovers(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterctl.copy.report import TransferReport
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.jobs.detached import JobRecord
-from clusterctl.node.jobs.jobs import KEPT, METRICS
+from clusterctl.node.jobs.jobs import COLLECTED, KEPT, MANIFEST, METRICS
+from clusterctl.node.scripts.collect import digest_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import Watch, copy_here
 from clusterctl.operations.logs import RECORD, fetch
@@ -48,32 +51,69 @@ def fetch_all(
     place: Path,
     watch: Watch = lambda progress: None,
     agree: Callable[[int], None] = lambda size: None,
+    verify: bool = False,
 ) -> Fetched:
     """Bring the record of a job, then what it wrote, into `place`.
 
-    It may be run again: what is here already is not copied again.
+    It may be run again: what is here already is not copied again. Then contents are compared, since
+    a file that was written over may have its size and its time of before.
 
     Files of the head node come into `place` itself, those of another node below its name. `agree`
-    gets the bytes of all files, and raises to refuse. Raises UsageError, HostError, ClusterctlError
-    if a copy failed.
+    gets the bytes of all files, and raises to refuse. With `verify` all files are read again at the
+    end, on both sides. Raises UsageError, HostError, ClusterctlError if a copy failed, was not
+    whole, or differs.
     """
+    again = (place / RECORD).exists()
     parts = find_parts(access, job.job_id, place)
     agree(sum(part.size_bytes for part in parts))
     fetch(access, job.job_id, place)
     for part in parts:
         names = tuple(map(os.fsencode, part.names))
         index = next(n.index for n in access.cluster.nodes if n.name == part.target.host)
-        request = CopyRequest((part.source,), str(part.place.absolute()), index, names=names)
+        request = CopyRequest(
+            *((part.source,), str(part.place.absolute()), index),
+            names=names,
+            checksum=again,
+            verify=verify,
+        )
         report = copy_here(access, part.target, request, watch=watch)
-        for error in (report.error, *(node.error for node in report.nodes)):
-            if error:
-                raise ClusterctlError(
-                    f"not all of {part.source} on {part.target.host} came: {error.message}",
-                    error.hint or "run it again: it goes on from there",
-                )
+        _check_whole(part, report)
+    if verify:
+        _check_model(place)
     note = _noted(access, job, parts)
     ask_written(access, access.head, None, "fetched", job.job_id, told={"fetched": note})
     return Fetched(sum(len(one.names) for one in parts), sum(one.size_bytes for one in parts))
+
+
+def _check_whole(part: Part, report: TransferReport) -> None:
+    """Raise ClusterctlError if a copy failed or has left something out."""
+    left = [node for node in report.nodes if node.left_out]
+    errors = [report.error, *(node.error for node in report.nodes)]
+    errors += [ClusterctlError(f"left out: {'; '.join(node.warnings)}") for node in left]
+    for error in filter(None, errors):
+        raise ClusterctlError(
+            f"not all of {part.source} on {part.target.host} came: {error.message}",
+            error.hint or "run it again: it goes on from there",
+        )
+
+
+def _check_model(place: Path) -> None:
+    """Compare what came with the record of a script-mode job with the manifest's SHA-256.
+
+    Raises ClusterctlError if a file differs or is missing.
+    """
+    if not (place / MANIFEST).exists():
+        return
+    manifest = json.loads((place / MANIFEST).read_text())
+    for kind, files in manifest.items():
+        for one in files:
+            # Of `conflicts`, each node's are in a folder of its own.
+            path = place / ("" if kind in COLLECTED[:2] else f"{kind}/{one['host']}") / one["path"]
+            if not path.is_file() or digest_of(path) != one["sha256"]:
+                raise ClusterctlError(
+                    f"{path} has not the content that {MANIFEST} names",
+                    "run it again: the files of the model come anew",
+                )
 
 
 def find_parts(access: Access, job_id: str, place: Path) -> list[Part]:

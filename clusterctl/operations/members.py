@@ -16,6 +16,7 @@ from clusterctl.domain.cluster import ASLEEP, Cluster, ClusterSpec, Node, NodeSt
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError, no_such_cluster
 from clusterctl.domain.ranges import check_indices, fold_hosts
 from clusterctl.ec2 import tags
+from clusterctl.ec2.cluster_resources import anothers_key
 from clusterctl.ec2.instances import (
     Instance,
     as_cluster,
@@ -149,11 +150,15 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveRepor
     """Terminate these nodes, and update the files of the remaining ones.
 
     Also forgets missing nodes with these indices, so that `up` does not launch them. Raises
-    UsageError for the head node or an unknown index, NoSuchCluster, AwsError, ClusterctlError.
+    UsageError for the head node or an unknown index, MissingTool without the cluster's key,
+    NoSuchCluster, AwsError, ClusterctlError.
     """
     client = launcher.clients.ec2
     with changing(launcher.folder, launcher.clients):
         there = _instances(client, name)
+        if not launcher.folder.key.exists():
+            # The other nodes could not be told.
+            raise anothers_key(name)
         # Wanted nodes without an instance: they died, or an `add` never got them. They can be
         # removed, too, but not the head node.
         lost = set(wanted_of(there)[1:]) - {found.node.index for found in there}

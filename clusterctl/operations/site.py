@@ -81,10 +81,14 @@ def keep_site(folder: ClusterFolder, site: Site) -> None:
 def changing(folder: ClusterFolder, clients: Clients) -> Iterator[None]:
     """Hold the cluster's lock in the cluster's region and account, for a command that changes it.
 
-    The command's own tags count at once. Raises what `locked` and `check_site` raise.
+    The command's own tags count at once. Raises what `locked` and `check_site` raise, and
+    MissingTool if another machine has the name.
     """
+    from clusterctl.operations.ownership import check_not_anothers
+
     with locked(folder), own_tags_count(clients.ec2):
         check_site(folder, clients)
+        check_not_anothers(clients.ec2, folder)
         yield
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market
-from clusterctl.domain.errors import AwsError, MissingTool
+from clusterctl.domain.errors import AwsError, NoSuchCluster
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
-from clusterctl.ec2.cluster_resources import terminate
+from clusterctl.ec2.cluster_resources import anothers_key, terminate
 from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.instances import (
     Instance,
@@ -185,7 +185,13 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
         lambda: prepare_start(launcher),
         launcher.timeouts,
     )
-    # The lock covers this machine only: another machine may have launched the same nodes.
+    # The lock covers this machine only: another machine may have launched the same nodes, or
+    # removed them.
+    if not instances:
+        raise NoSuchCluster(
+            f"the nodes of {name} were removed while `up` was at work",
+            f"see what there is: clusterctl status {name}; then run it again",
+        )
     check_twins(name, [one.node for one in instances])
     return plan, instances
 
@@ -254,11 +260,7 @@ def _plan(launcher: Launcher, request: Request, key: LocalKey) -> LaunchPlan:
     records = (launcher.folder.launch, launcher.prices, creations_of(launcher))
     seen = observe(clients, name, request, *records)
     if seen.instances and key.unwritten is not None:
-        raise MissingTool(
-            f"the key of cluster {name} is not on this machine: {launcher.folder.key}",
-            "copy the cluster's folder from the machine that ran `up`, "
-            f"or begin anew: clusterctl down {name}",
-        )
+        raise anothers_key(name)
     plan = plan_launch(with_complete_user_data(clients, seen), key.public, uuid.uuid4().hex)
     if plan.refused:
         return plan

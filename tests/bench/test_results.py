@@ -571,7 +571,18 @@ def test_what_differs_beside_the_speed_names_versions():
     base = with_versions(benchmark(), tensorflow="2.15.1", driver="535")
     other = with_versions(benchmark(slower=1.1), tensorflow="2.15.1", driver="550")
     assert configuration_differences(base, base) == []
-    assert configuration_differences(base, other) == ["driver: ['535'] and ['550']"]
+    assert configuration_differences(base, other) == ["driver: 535 and 550"]
+    tuned = replace(base.settings, variables=("HOROVOD_FUSION_THRESHOLD=0",))
+    assert configuration_differences(base, replace(base, settings=tuned)) == [
+        "variables: none and HOROVOD_FUSION_THRESHOLD=0"
+    ]
+
+
+def test_choices_of_the_same_machines_have_the_name_of_their_benchmark():
+    monday, friday = (replace(benchmark(sizes=(8,)), name=name) for name in ("monday", "friday"))
+    names = {row[0] for row in choice_table([monday, friday]).rows}
+    [machines] = {row[0] for row in choice_table([monday]).rows}
+    assert names == {f"{machines} (monday)", f"{machines} (friday)"}
 
 
 def test_the_time_that_is_left():

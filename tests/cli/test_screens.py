@@ -54,7 +54,8 @@ def test_a_cluster_from_plan_to_end(see):
 @pytest.mark.parametrize(
     "command",
     ["status demo", "list", "hosts demo", "costs", "costs demo", "ssh demo", "stop demo"]
-    + ["start demo", "add demo 1", "remove demo 1", "replace demo 1", "gc", "down demo"],
+    + ["start demo", "add demo 1", "remove demo 1 --yes", "replace demo 1 --yes"]
+    + ["gc", "down demo"],
 )
 def test_where_there_is_nothing(see, command):
     see(*command.split())

@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 
@@ -22,7 +23,11 @@ from clusterctl.ec2.cluster_resources import find_key_pairs
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import execution as launch_module
 from clusterctl.ec2.network.vpcs import find_groups
+from clusterctl.operations import down as down_module
 from clusterctl.operations import up as up_module
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.gc import GarbageCollector
+from clusterctl.operations.local_state import keep_key, local_key
 from tests.cli.programs import BIN
 from tests.cli.running import DEMO, CommandLine, clusterctl, launched
 from tests.clock import LabClock
@@ -201,10 +206,69 @@ def test_up_and_down_do_nothing_where_nobody_can_answer(clusterctl, client, monk
         launched(clusterctl, "--yes")
         ran = clusterctl("add", "demo", "1")
         assert (ran.status, "cannot be seen: Launch?" in ran.err) == (2, True), ran
-    ran = clusterctl("down", "demo")
-    assert (ran.status, "nobody can answer this question: Terminate" in ran.err) == (2, True), ran
-    assert "in a script, give --yes" in ran.err
+    for command in ("down demo", "remove demo 1", "replace demo 1", "gc --cluster demo --delete"):
+        ran = clusterctl(*command.split())
+        assert (ran.status, "nobody can answer this question: " in ran.err) == (2, True), ran
+        assert "in a script, give --yes" in ran.err
     assert len(find_instances(client, "demo")) == 2
+
+
+def test_a_script_does_not_remove_what_another_machine_launched(
+    clusterctl, client, monkeypatch, tmp_path
+):
+    """`clusterctl up demo || clusterctl down demo --yes --discard-results`, elsewhere."""
+    launched(clusterctl)
+    theirs = [one.node.instance_id for one in find_instances(client, "demo")]
+    # A home without a folder of the cluster, and one that has the key of a cluster of that name.
+    for home in (tmp_path / "none", tmp_path / "key"):
+        monkeypatch.setenv("CLUSTERCTL_HOME", str(home))
+        folder = ClusterFolder(home / "demo")
+        if home.name == "key":
+            keep_key(folder, local_key(folder, "demo"))
+        ran = clusterctl("up", *DEMO)
+        assert (ran.status, "the key of cluster demo is not on" in ran.err) == (1, True)
+        ran = clusterctl("down", "demo", "--yes", "--discard-results")
+        assert ran.status == 1, ran
+        assert (
+            f"not made from here: node demo-0 ({theirs[0]}), node demo-1 ({theirs[1]})" in ran.err
+        )
+        assert "--launched-elsewhere" in ran.err
+        if home.name == "key":
+            for command in ("stop demo --force", "remove demo 1 --yes --force", "add demo 1"):
+                ran = clusterctl(*command.split())
+                assert (ran.status, "the key of cluster demo is not on" in ran.err) == (1, True), (
+                    ran
+                )
+        terminal = io.StringIO("n\n")
+        terminal.isatty = lambda: True
+        with monkeypatch.context() as patched:
+            patched.setattr("sys.stdin", terminal)
+            patched.setattr(sys.stderr, "isatty", lambda: True)
+            ran = clusterctl("down", "demo")
+        assert (ran.status, "Remove demo, with what was not made from here?" in ran.err) == (130, 1)
+        assert f"node demo-1 ({theirs[1]})" in ran.err
+    assert [one.node.instance_id for one in find_instances(client, "demo")] == theirs
+    ran = clusterctl("down", "demo", "--yes", "--discard-results", "--launched-elsewhere")
+    assert (ran.status, ran.out) == (0, "removed demo: 2 nodes, and all that was made for it\n")
+    assert find_instances(client, "demo") == ()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_closed_terminal_ends_a_removal_with_a_message(clusterctl, client, monkeypatch, number):
+    """The shell and the kernel each send a SIGHUP."""
+    launched(clusterctl)
+
+    def end(*_, **__):
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(down_module, "terminate", end)
+    ran = clusterctl("down", "demo", "--yes")
+    assert ran.status == 130, ran
+    assert "something may be left\nto go on: clusterctl down" in ran.err
+    monkeypatch.setattr(GarbageCollector, "remove", end)
+    ran = clusterctl("gc", "--cluster", "demo", "--delete", "--yes")
+    assert (ran.status, "interrupted: 0 of " in ran.err) == (130, True), ran
 
 
 def test_down_does_not_know_what_a_head_node_has_that_cannot_be_asked(

@@ -780,11 +780,16 @@ def test_ranks_meet_where_all_nodes_reach_the_first():
 
 
 def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path):
-    """Neither a process that listens, nor a job that has not ended: the real probe tells both."""
+    """Neither a process that listens, nor a job that has not ended: the real probe tells both.
+
+    A job that was killed, or whose node was rebooted, has ended without an exit status.
+    """
     jobs = {
         "ran": ("mpirun -x MASTER_PORT=21000 sh", "0\n"),
         "queued": ("mpirun -x MASTER_ADDR=h -x MASTER_PORT=21003 sh", ""),
         "torchrun": ("mpirun sh -c 'exec \"$0\" --master_port 21006 --no_python'", ""),
+        "lost": ("mpirun -x MASTER_PORT=21009 sh", ""),
+        "never-started": ("mpirun -x MASTER_PORT=21012 sh", ""),
     }
     for name, (command, status) in jobs.items():
         folder = tmp_path / ".clusterctl" / "jobs" / name
@@ -792,6 +797,11 @@ def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path):
         write_files(folder, {"command": command})
         if status:
             (folder / "exit_status").write_text(status)
+    kept = tmp_path / ".clusterctl" / "jobs"
+    (kept / "lost" / "pid").write_text(f"{os.getpid()}\n\n")
+    os.utime(kept / "never-started" / "command", (0, 0))
+    queued = subprocess.Popen(["sleep", "600"], env={"CLUSTERCTL_JOB": "queued"})
+    (kept / "queued" / "pid").write_text(f"{queued.pid}\n\n")
     # A clone of their sources in the home folder is not the installed package.
     for name in ("torch", "horovod"):
         (tmp_path / name).mkdir()
@@ -809,11 +819,13 @@ def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path):
             for folder in (tmp_path, "/")
         )
         listening, outgoing = one.getsockname()[1], connected.getsockname()[1]
+    queued.kill()
+    queued.wait()
     found, usual = parse_facts(probed.stdout), parse_facts(elsewhere.stdout)
     assert (found.environments, found.torch_python) == (usual.environments, usual.torch_python)
     busy = found.busy_ports
     assert {listening, 21003, 21006} <= busy
-    assert not {outgoing, 21000} & busy
+    assert not {outgoing, 21000, 21009, 21012} & busy
 
     def port(*taken):
         request = JobRequest(2, script="~/d.py")

@@ -12,9 +12,11 @@ from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.instances import Instance, as_cluster
 from clusterctl.ec2.launch.observe import fixed_request
+from clusterctl.ec2.session import Clients
 from clusterctl.operations import down as down_module
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
+from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.readiness import InstanceWatch, has_ended
 
@@ -70,6 +72,12 @@ def up(launcher: Launcher, nodes: int = SPEC.nodes) -> None:
 
 def down(launcher: Launcher) -> None:
     down_module.down(launcher.clients, NAME, launcher.folder, timeouts=launcher.timeouts)
+
+
+def down_from(clients: Clients, folder: ClusterFolder) -> None:
+    """Remove the cluster from a machine with this folder, whoever has launched it."""
+    others = down_module.find_removable(clients, NAME, folder).others
+    down_module.down(clients, NAME, folder, agreed=others)
 
 
 def stop(launcher: Launcher) -> None:

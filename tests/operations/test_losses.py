@@ -57,6 +57,14 @@ def test_down_refuses_while_something_would_be_lost(quiet, tmp_path, monkeypatch
     assert not (home / "unchanged.csv").exists(), "it was shipped from here"
     assert (home / "record.json").exists()
     assert losses(quiet) == Losses()
+    # Nor is a change that hides itself: as many bytes, and the time of before.
+    hide = "touch -r table.csv ../t && printf 'written anew' > table.csv && touch -r ../t table.csv"
+    quiet.on(1, f"cd {folder} && {hide}")
+    assert [one.host for one in losses(quiet).written] == ["pair-1"]
+    status, out, err = quiet.ctl("fetch", str(tmp_path / "home"), job, "--verify")
+    assert (status, "and equal to what is on the nodes" in out) == (0, True), (out, err)
+    assert (home / "pair-1" / "table.csv").read_text() == "written anew"
+    assert losses(quiet) == Losses()
     quiet.on(1, f"echo more >> {folder}/table.csv")
     [changed] = losses(quiet).written
     assert (changed.host, changed.path) == ("pair-1", folder)

@@ -93,7 +93,7 @@ def test_a_program_of_sagemakers_and_what_it_leaves(pair, s3, tmp_path):
         [told] = [one for one in manifest[name.partition("/")[0]] if name.endswith(one["path"])]
         assert (told["bytes"], told["sha256"]) == (len(content), sha256(content).hexdigest())
     assert (tmp_path / "kept" / "model/1/saved_model.pb").read_bytes() == bytes(range(256))
-    assert pair.ctl("fetch", job["id"], str(tmp_path / "kept"))[0] == 0
+    assert pair.ctl("fetch", job["id"], str(tmp_path / "kept"), "--verify")[0] == 0
     # A folder that cannot be read is an error: it is not left out.
     pair.on(0, f"mkdir -m 0 {base}/model/closed")
     packed = pair.on(0, f"({PACK.format(job['id'], 'model')}) 2>&1 >/dev/null || echo failed")

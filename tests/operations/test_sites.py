@@ -22,7 +22,7 @@ from clusterctl.operations.local_state import local_key, sent_launches
 from clusterctl.operations.site import keep_site, kept_site
 from tests.cli.running import CommandLine
 from tests.moto_ec2 import OTHER_KEY, REGION, clients_of, reset
-from tests.operations.commands import NAME, SHORT, shorten_timeouts
+from tests.operations.commands import NAME, SHORT, down_from, shorten_timeouts
 from tests.operations.wire import Mode, WiredClients
 from tests.variants import usual
 
@@ -102,7 +102,7 @@ class Machine:
                 place.plain.ec2.terminate_instances(InstanceIds=[*place.alive()])
         else:
             self.told.append(f"removed by another in {place}")
-            down_module.down(place.plain, NAME, self._elsewhere)
+            down_from(place.plain, self._elsewhere)
 
     def age(self) -> None:
         """Change the folder to that of an older version, with or without what `up` writes last."""
@@ -161,7 +161,7 @@ class Machine:
             if place.alive():
                 down_module.down(place.clients, NAME, self.folder)
                 assert not self.folder.path.exists(), self.told
-            down_module.down(place.plain, NAME, self._elsewhere)
+            down_from(place.plain, self._elsewhere)
             assert not place.alive()
 
 
@@ -190,7 +190,7 @@ def clusterctl(places, tmp_path, monkeypatch, capsys):
     account = ["--endpoint-url", own.plain.account.endpoint_url, "--region", REGION]
     yield CommandLine(tmp_path, capsys, account, SHORT)
     for place in places:
-        down_module.down(place.plain, NAME, ClusterFolder(tmp_path / "nowhere" / NAME))
+        down_from(place.plain, ClusterFolder(tmp_path / "nowhere" / NAME))
 
 
 COMMANDS = (
@@ -234,7 +234,7 @@ def test_every_command_with_the_wrong_credentials(clusterctl, places, monkeypatc
 
 def test_nothing_found_is_not_removed(clusterctl, places):
     folder = ClusterFolder(clusterctl.home / NAME)
-    down_module.down(places[0].plain, NAME, ClusterFolder(clusterctl.home / "elsewhere" / NAME))
+    down_from(places[0].plain, ClusterFolder(clusterctl.home / "elsewhere" / NAME))
     ran = clusterctl("down", "demo", "--yes")
     assert (ran.status, ran.out) == (1, "")
     assert f"rm -r {folder.path}" in ran.err

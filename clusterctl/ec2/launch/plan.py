@@ -127,13 +127,6 @@ def key_steps(seen: Observed, public_key: str) -> Iterator[Step]:
     name = tags.resource_name(seen.spec.name)
     if seen.key_pair and seen.key_pair.holds(public_key):
         return
-    if seen.key_pair:
-        # No instance uses the old key: `check_request` refuses that.
-        yield Step(
-            "delete_key_pair",
-            {"KeyName": seen.key_pair.name},
-            f"{name}, whose private half is not here",
-        )
     yield Step(
         "import_key_pair",
         {

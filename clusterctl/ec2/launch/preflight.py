@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from clusterctl.domain.cluster import ClusterSpec, Limits, Market, Node
-from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
+from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.units import count
+from clusterctl.ec2.cluster_resources import anothers_key
 from clusterctl.ec2.images import Image, image_findings
 from clusterctl.ec2.instances import Instance, members_or_all
 from clusterctl.ec2.launch.capacity import LINUX, Reservation
@@ -55,12 +56,9 @@ def check_request(seen: Observed, public_key: str) -> None:
             "let it fetch the rest, for example from S3",
         )
     _check_numbers(seen)
-    if seen.instances and seen.key_pair and not seen.key_pair.holds(public_key):
-        raise MissingTool(
-            f"the key of cluster {spec.name} is not on this machine",
-            "copy the cluster's folder from the machine that ran `up`, "
-            f"or begin anew: clusterctl down {spec.name}",
-        )
+    if seen.key_pair and not seen.key_pair.holds(public_key):
+        # Also without an instance: the other machine may be about to launch some with its key.
+        raise anothers_key(spec.name)
 
 
 def check_twins(name: str, members: Iterable[Node]) -> None:

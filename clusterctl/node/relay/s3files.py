@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.node.death_signal import die_with
 from clusterctl.node.metadata import has_role
+from clusterctl.node.objects import NotStreamed, ObjectReader
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.compare import SECOND_NS
 from clusterctl.node.relay.destination import Destination
@@ -375,10 +376,12 @@ class Tool:
         if told.returncode and b"no object found" not in told.stderr:
             said = told.stderr.decode("utf-8", "replace")
             # XML has no control characters. aws has S3 encode the keys, s5cmd does not.
-            aws = tool_at("aws") if re.search(CONTROL_CHARACTER, said) else ""
+            if not re.search(CONTROL_CHARACTER, said):
+                raise explained(said, self, f"s3://{bucket}/{text}")
+            aws = tool_at("aws")
             if aws:
                 return self._list_by_aws(aws, bucket, key)
-            raise explained(said, self, f"s3://{bucket}/{text}")
+            return self._list_signed(bucket, key)
         objects = [json.loads(line) for line in told.stdout.splitlines()]
         skip = len(f"s3://{bucket}/")
         return [_object(one, one["key"][skip:], "last_modified") for one in objects]
@@ -399,6 +402,26 @@ class Tool:
         return [
             _object({name.lower(): value for name, value in one.items()}, one["Key"])
             for one in contents
+        ]
+
+    def _list_signed(self, bucket: str, key: bytes) -> list[Object]:
+        """List without a tool. Raises Failure."""
+        region = self.env.get("AWS_REGION") or self.env.get("AWS_DEFAULT_REGION")
+        channel = {
+            "source": f"s3://{bucket}/{text_of(key)}",
+            "endpoint": self.endpoint,
+            "region": region,
+            "unsigned": self.config.get("credentials") == "none",
+            "env": self.env,
+        }
+        try:
+            rows = [*ObjectReader(channel).rows()]
+        except NotStreamed as error:
+            why = f"s5cmd cannot list a key with a control character, and {error}"
+            raise Failure("source", why, "install aws of version 2 on the nodes") from error
+        return [
+            _object({name.lower(): value for name, value in one.items()}, one["Key"])
+            for one in rows
         ]
 
     def staged(self, number: int, one: Object) -> bytes:
@@ -550,12 +573,6 @@ def retry_without_credentials(attempt: Callable[[], str]) -> None:
 CONTROL_CHARACTER = r"illegal character code (U\+[0-9A-F]{4})"
 # A pattern of a tool's output, what it means, and what to do. {url} is what was requested.
 MEANINGS = (
-    (
-        CONTROL_CHARACTER,
-        "a key below {url} has the control character {0}, and s5cmd can list none that is there",
-        "install aws of version 2 on the nodes, which can list them; or rename that object: `aws "
-        "s3api list-objects-v2 --bucket {bucket}` shows its key",
-    ),
     (
         NO_KEYS,
         "there are no credentials for S3: no instance profile",

@@ -39,8 +39,8 @@ from itertools import islice
 from pathlib import Path
 
 from clusterctl.node.death_signal import die_with, set_death_signal
+from clusterctl.node.objects import NotStreamed, ObjectReader
 from clusterctl.node.procfs import read_stat
-from clusterctl.node.scripts.objects import NotStreamed, ObjectReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 from clusterctl.node.affinity import bind_near_gpu
+from clusterctl.node.objects import NotStreamed
 from clusterctl.node.scripts import parameter_servers
 from clusterctl.node.scripts.contract import (
     CONTRACT,
@@ -26,7 +27,6 @@ from clusterctl.node.scripts.contract import (
     configuration,
     environment,
 )
-from clusterctl.node.scripts.objects import NotStreamed
 from clusterctl.node.scripts.pipe import feed
 
 TYPE_CHECKING = False

@@ -213,10 +213,6 @@ def test_ipv6():
         (None, ["import_key_pair"]),
         (KEY_PAIR, []),
         (replace(KEY_PAIR, public_key="ssh-ed25519 AAAAkey another comment"), []),
-        (
-            replace(KEY_PAIR, public_key="ssh-ed25519 AAAAother clusterctl-demo"),
-            ["delete_key_pair", "import_key_pair"],
-        ),
     ],
 )
 def test_the_key_pair_at_ec2_is_the_folders(key_pair, operations):
@@ -256,6 +252,13 @@ REFUSED = {
         MissingTool,
         "not on this machine",
         "copy the cluster's folder",
+    ),
+    "a key from elsewhere, before its machine has launched nodes": (
+        replace(NOTHING, key_pair=replace(KEY_PAIR, public_key="ssh-ed25519 AAAAother x")),
+        SPEC,
+        MissingTool,
+        "another one has launched it, or begun to",
+        "choose another name",
     ),
     "user data too long": (
         NOTHING,

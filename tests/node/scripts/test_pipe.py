@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.scripts import objects as s3
+from clusterctl.node import objects as s3
+from clusterctl.node.objects import NotStreamed, ObjectReader, signed
 from clusterctl.node.scripts import pipe
-from clusterctl.node.scripts.objects import NotStreamed, ObjectReader, signed
 from tests.copy.buckets import KEYS, one_bucket, s3_server
 from tests.lab.running import wait_until
 

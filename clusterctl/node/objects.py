@@ -29,7 +29,7 @@ from clusterctl.node.metadata import ROLES, metadata
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
 TIMEOUT_S = 30.0
@@ -57,15 +57,26 @@ class ObjectReader:
         self.name, _, self.prefix = channel["source"][len("s3://") :].partition("/")
         self.endpoint = channel.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or ""
         self.region = channel.get("region") or region_here()
-        self.keys = None if channel.get("unsigned") else Keys()
+        self.keys = None if channel.get("unsigned") else Keys(channel.get("env") or os.environ)
         # http.client's connections cannot be shared: each thread has its own.
         self._own = threading.local()
 
     def list_all(self) -> list[tuple[str, int, str]]:
         """Return name, size and ETag of all objects, sorted by name. Raises NotStreamed."""
+        found = []
+        for row in self.rows():
+            key, size = row["Key"], int(row.get("Size") or 0)
+            if (key.endswith("/") and not size) or not self._below(key):
+                continue
+            if row.get("StorageClass") in ARCHIVES:
+                raise NotStreamed(f"s3://{self.name}/{key} is archived: copy it first")
+            found.append((key, size, row.get("ETag") or ""))
+        return sorted(found, key=lambda one: one[0].encode())
+
+    def rows(self) -> Iterator[dict[str, str]]:
+        """Yield S3's fields of each object whose key begins with the prefix. Raises NotStreamed."""
         # Encoded, since XML has no control characters, and keys may have them.
         query = {"encoding-type": "url", "list-type": "2", "prefix": self.prefix}
-        found = []
         while True:
             try:
                 page = ElementTree.fromstring(self._persist(partial(self._get, query), self.prefix))
@@ -74,19 +85,13 @@ class ObjectReader:
                     f"what S3 lists of {self._url(self.prefix)} is no XML: {error}"
                 ) from None
             encoded = page.findtext("{*}EncodingType") == "url"
-            rows = [{inner.tag.rpartition("}")[2]: inner.text for inner in one} for one in page]
-            for row in rows:
-                key, size = row.get("Key"), int(row.get("Size") or 0)
-                if key is not None and encoded:
-                    key = unquote_plus(key)
-                if key is None or (key.endswith("/") and not size) or not self._below(key):
-                    continue
-                if row.get("StorageClass") in ARCHIVES:
-                    raise NotStreamed(f"s3://{self.name}/{key} is archived: copy it first")
-                found.append((key, size, row.get("ETag") or ""))
+            for one in page:
+                row = {inner.tag.rpartition("}")[2]: inner.text or "" for inner in one}
+                if "Key" in row:
+                    yield {**row, "Key": unquote_plus(row["Key"])} if encoded else row
             more = page.findtext("{*}NextContinuationToken")
             if not more:
-                return sorted(found, key=lambda one: one[0].encode())
+                return
             query = {**query, "continuation-token": more}
 
     def _below(self, key: str) -> bool:
@@ -247,8 +252,8 @@ def signed(
 class Keys:
     """Credentials of the environment, or of the instance profile, which change every few hours."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, env: Mapping[str, str] = os.environ) -> None:
+        self._env, self._lock = env, threading.Lock()
         self.forget()
 
     def forget(self) -> None:
@@ -257,7 +262,7 @@ class Keys:
 
     def get(self) -> tuple[str, str, str]:
         """Return access key, secret key and session token. Raises NotStreamed, OSError."""
-        env = os.environ
+        env = self._env
         if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY"):
             token = env.get("AWS_SESSION_TOKEN", "")
             return env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"], token

@@ -1,0 +1,137 @@
+"""Whether what EC2 has under a cluster's name was made from this machine, or by somebody else.
+
+The tags have the cluster's name, and two machines may use the same one. The key pair tells them
+apart: a region of an account has one of each name, `up` imports it before it launches anything, and
+its private half is in the cluster's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.units import count
+from clusterctl.ec2.cluster_resources import KeyPair, Made, anothers_key, find_key_pairs
+from clusterctl.ec2.creations import Creations
+from clusterctl.ec2.instances import Instance
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.local_state import local_key, sent_launches
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+# In a message. The rest is counted.
+MOST_NAMED = 6
+
+
+class NotLaunchedHere(ClusterctlError):
+    """Something has the cluster's name that nothing on this machine shows to be its own."""
+
+    def __init__(self, name: str, others: Sequence[str]) -> None:
+        super().__init__(
+            f"{others_text(name, others)}: none of that was removed",
+            "remove it from the machine that launched it. If you want to remove it from here: "
+            f"clusterctl down {name} asks for it on a terminal; in a script, give "
+            "--launched-elsewhere with --yes",
+        )
+
+
+def others_text(name: str, others: Sequence[str]) -> str:
+    """Return in words that these resources of the cluster are not known to be this machine's."""
+    more = [f"{len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
+    named = ", ".join([*others[:MOST_NAMED], *more])
+    return f"cluster {name} has {count(len(others), 'resource')} not made from here: {named}"
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """What proves that resources with a cluster's name were made from this machine.
+
+    `is_whole`: EC2 has the key pair of the cluster's folder, so everything is this machine's.
+    `is_denied`: it has another one, so that only nodes can be. `instance_ids` are those whose host
+    keys the folder has, `tokens` the client tokens of its launches, `begun` boto3's methods that
+    made something from here. `agreed` are resources of others, as `others` names them, that the
+    user wants removed.
+    """
+
+    is_whole: bool
+    is_denied: bool
+    instance_ids: frozenset[str]
+    tokens: frozenset[str]
+    begun: frozenset[str]
+    agreed: frozenset[str]
+
+    def has(self, one: Instance) -> bool:
+        """Return whether an instance may be terminated: it is this machine's, or agreed."""
+        own = one.node.instance_id in self.instance_ids or one.launch_token in self.tokens
+        return self.is_whole or own or named_instance(one) in self.agreed
+
+    def others(self, instances: Iterable[Instance], made: Made) -> tuple[str, ...]:
+        """Return the names of all that may not be removed: `node demo-0 (i-0abc)`, ..."""
+        if self.is_whole:
+            return ()
+        nodes = [named_instance(one) for one in instances if not self.has(one)]
+        begun = frozenset[str]() if self.is_denied else self.begun
+        rest = [text for operation, text in _named(made) if operation not in begun]
+        return (*nodes, *(text for text in rest if text not in self.agreed))
+
+
+def named_instance(one: Instance) -> str:
+    """Return the name of an instance for a message: `node demo-0 (i-0abc)`."""
+    return f"node {one.node.name} ({one.node.instance_id})"
+
+
+def _named(made: Made) -> Iterator[tuple[str, str]]:
+    """Yield the method that makes each resource, and its name for a message."""
+    for pair in made.key_pairs:
+        yield "import_key_pair", f"key pair {pair.name}"
+    for group in made.groups:
+        yield "create_security_group", f"security group {group.group_id}"
+    for placement in made.placement_groups:
+        yield "create_placement_group", f"placement group {placement.name}"
+    for address in made.addresses:
+        yield "allocate_address", f"elastic address {address.public_ip}"
+
+
+def ownership(
+    folder: ClusterFolder,
+    creations: Creations,
+    key_pairs: Sequence[KeyPair],
+    agreed: Collection[str] = (),
+) -> Ownership:
+    """Return what the folder proves. `key_pairs` are those that EC2 has of the cluster."""
+    key = _public_key(folder)
+    begun = creations.begun
+    pins = folder.known_hosts
+    pinned = pins.read_text(errors="replace").split() if pins.exists() else ()
+    # Without a key to compare, an import that was not refused proves it: the name was free then.
+    own = [
+        pair.holds(key) if key and pair.public_key else "import_key_pair" in begun
+        for pair in key_pairs
+    ]
+    return Ownership(
+        is_whole=bool(own) and all(own),
+        is_denied=not all(own),
+        instance_ids=frozenset(pinned),
+        tokens=frozenset(sent.token for sent in sent_launches(folder)),
+        begun=begun,
+        agreed=frozenset(agreed),
+    )
+
+
+def _public_key(folder: ClusterFolder) -> str:
+    return local_key(folder, folder.path.name).public if folder.key.exists() else ""
+
+
+def check_not_anothers(client: EC2Client, folder: ClusterFolder) -> None:
+    """Raise MissingTool if EC2 has another key of the cluster than its folder. Raises AwsError.
+
+    Without a key in the folder nothing is checked: then this machine claims no cluster.
+    """
+    key, name = _public_key(folder), folder.path.name
+    if not key:
+        return
+    if any(one.public_key and not one.holds(key) for one in find_key_pairs(client, name)):
+        raise anothers_key(name)

@@ -1,0 +1,72 @@
+"""Whether a job's files count as fetched: any change since counts, also one that hides itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterctl.node.jobs.written import FILES, NOWHERE_ELSE, found_in
+
+NAMES = st.sampled_from(["weights", "a/b"])
+CONTENT = {"weights": b"old content", "a/b": b"other"}
+
+
+def rewrite(path: Path) -> None:
+    """Write as many bytes, and set the times back, as `cp -p` and a restored backup do."""
+    before = path.stat()
+    path.write_bytes(bytes(before.st_size))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def rename_over(path: Path) -> None:
+    before = path.stat()
+    new = path.with_name("new")
+    new.write_bytes(bytes(before.st_size))
+    os.utime(new, ns=(before.st_atime_ns, before.st_mtime_ns))
+    new.replace(path)
+
+
+def read(path: Path) -> None:
+    shutil.copy2(path, path.parents[2] / "copy")
+
+
+CHANGES = {
+    "rewrite": rewrite,
+    "rename over": rename_over,
+    "append": lambda path: path.write_bytes(path.read_bytes() + b"more"),
+    "remove": lambda path: path.unlink(missing_ok=True),
+    "read": read,
+}
+
+
+def let_time_pass(folder: Path) -> None:
+    """Wait until the file system's clock has moved on: it has ticks of some milliseconds."""
+    probe, known = folder / "probe", max(path.stat().st_ctime_ns for path in folder.rglob("*"))
+    while True:
+        probe.write_bytes(b"")
+        if probe.stat().st_ctime_ns > known:
+            return
+
+
+@settings(max_examples=20)
+@given(st.lists(st.tuples(st.sampled_from(sorted(CHANGES)), NAMES), max_size=3))
+def test_files_count_as_fetched_until_one_is_changed(changes):
+    with tempfile.TemporaryDirectory() as made:
+        top = Path(made, "tree", "of a job")
+        for name, content in CONTENT.items():
+            (top / name).parent.mkdir(parents=True, exist_ok=True)
+            (top / name).write_bytes(content)
+        tree = {"job": "x", "path": str(top), "kind": FILES, **NOWHERE_ELSE}
+        fetched = found_in(tree)
+        let_time_pass(Path(made))
+        for change, name in changes:
+            if (top / name).exists():
+                CHANGES[change](top / name)
+        found = found_in(tree)
+        is_same = all(change == "read" for change, _ in changes)
+        assert ((found or {}).get("digest") == fetched["digest"]) == is_same
