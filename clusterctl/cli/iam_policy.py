@@ -95,9 +95,9 @@ def iam_policy(
         )
     if who == "roles":
         output.note(
-            f"roles can be made within the policy {BOUNDARY} only. An administrator makes it: "
-            "clusterctl iam-policy node --data-bucket BUCKET > nodes.json && "
-            f"aws iam create-policy --policy-name {BOUNDARY} --policy-document file://nodes.json"
+            f"roles can be made within the policy {BOUNDARY} only. An administrator makes it, "
+            f"`aws iam create-policy --policy-name {BOUNDARY} --policy-document file://nodes.json`"
+            ", of what this prints: clusterctl iam-policy node --data-bucket BUCKET"
         )
 
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,22 @@ TRUST = json.dumps(
         ],
     }
 )
+
+
+@contextmanager
+def told_what_it_takes() -> Iterator[None]:
+    """Add to a refusal by IAM which permissions roles take, and how to do without."""
+    try:
+        yield
+    except AwsError as error:
+        if not error.code.startswith("AccessDenied"):
+            raise
+        raise AwsError(
+            error.code,
+            error.message,
+            "it takes what `clusterctl iam-policy roles` prints; without that, lend the nodes your "
+            "keys (--credentials mine), or give them a profile that exists (--instance-profile)",
+        ) from error
 
 
 def role_name(cluster: str, region: str) -> str:

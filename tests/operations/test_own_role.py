@@ -17,10 +17,12 @@ from clusterctl.ec2.node_role import role_name
 from clusterctl.lab.ec2 import options
 from clusterctl.operations import down, members, up
 from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.gc import GarbageCollector
 from clusterctl.operations.launcher import Launcher, StepProgress
 from tests.moto_ec2 import REGION, clients_of
 from tests.operations.commands import SHORT, shorten_timeouts
 from tests.operations.leaks import everything
+from tests.operations.world import an_hour_later
 
 SPEC = ClusterSpec("demo", 2, "g5.xlarge", instance_profile="new")
 PLAIN = replace(SPEC, instance_profile=None)
@@ -190,6 +192,31 @@ def test_down_finds_the_role_without_instances_and_without_the_folder(account, t
     assert account.left == set()
 
 
+def test_gc_finds_a_role_without_a_cluster_and_says_what_keeps_it(account, tmp_path, monkeypatch):
+    account.up()
+    collector = GarbageCollector({REGION: account.clients}, tmp_path / "elsewhere", timeouts=SHORT)
+    ids = [one.node.instance_id for one in account.nodes]
+    account.clients.ec2.terminate_instances(InstanceIds=ids)
+    # The cluster of the same name in another region has another role.
+    down.down(
+        account.clients.in_region("us-west-2"), "demo", ClusterFolder(tmp_path / "x" / "demo")
+    )
+    made = account.iam.create_policy(PolicyName="theirs", PolicyDocument=account.policy())
+    account.iam.attach_role_policy(RoleName=NAME, PolicyArn=made["Policy"]["Arn"])
+    an_hour_later(monkeypatch)
+    found = [one for one in collector.sweep().orphans if one.resource.name == NAME]
+    assert [one.resource.kind.value for one in found] == ["instance profile", "role"]
+    assert {one.resource.cluster for one in found} == {"demo"}
+    [left] = [one for one in collector.remove(found).left if one.resource.name == NAME]
+    command, again = left.error.hint.split(" && ")
+    assert command.startswith("aws iam detach-role-policy")
+    assert again == "clusterctl gc --cluster demo --delete"
+    account.iam.detach_role_policy(RoleName=NAME, PolicyArn=made["Policy"]["Arn"])
+    assert collector.remove(collector.sweep().orphans).left == ()
+    assert not [one for one in account.left if NAME in one]
+    account.down()
+
+
 def test_a_role_of_that_name_that_is_not_the_clusters_is_left_alone(account):
     account.profile(NAME)
     with pytest.raises(AwsError, match="which is not the cluster's"):
@@ -254,8 +281,9 @@ class Denied:
 
 def test_without_rights_on_iam_plain_clusters_come_and_go(account, monkeypatch):
     monkeypatch.setitem(vars(account.clients), "iam", Denied())
-    with pytest.raises(AwsError, match="get_role"):
+    with pytest.raises(AwsError, match="get_role") as caught:
         account.up()
+    assert "clusterctl iam-policy roles" in caught.value.hint
     account.up(PLAIN)
     assert account.down().roles == ()
     monkeypatch.setitem(vars(account.clients), "iam", account.iam)

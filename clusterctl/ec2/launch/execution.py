@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ from clusterctl.ec2.launch.capacity import (
 from clusterctl.ec2.launch.plan import LaunchPlan, place_of
 from clusterctl.ec2.launch.request import Step
 from clusterctl.ec2.network.vpcs import release_arguments
+from clusterctl.ec2.node_role import told_what_it_takes
 from clusterctl.ec2.session import without_retries
 
 if TYPE_CHECKING:
@@ -238,7 +239,8 @@ def _carry_out(
             # AllocateAddress is not idempotent: every retry by botocore could allocate another.
             sent_by = attempt.once if step.operation == "allocate_address" else client
             sent_by = iam if step.service == "iam" else sent_by
-            with _recorded(step.operation, creations):
+            told = told_what_it_takes() if step.service == "iam" else nullcontext()
+            with told, _recorded(step.operation, creations):
                 answer = _repeated(sent_by, step, step.resolved(work.results), timeouts.clock)
             work.results.update({key: answer[key] for key in step.gives})
 

@@ -61,7 +61,7 @@ from clusterctl.ec2.network.vpcs import (
     find_ways_out,
     parse_cidr,
 )
-from clusterctl.ec2.node_role import NodeRole, find_node_role
+from clusterctl.ec2.node_role import NodeRole, find_node_role, told_what_it_takes
 from clusterctl.ec2.policy import EVERY_BUCKET, Bounds, node_policy
 
 if TYPE_CHECKING:
@@ -334,7 +334,8 @@ def _with_profile(clients: Clients, seen: Observed, creations: Creations) -> Obs
         spec = seen.spec
         data = spec.data_buckets or (EVERY_BUCKET,)
         wanted = node_policy(Bounds(seen.region), data, spec.checkpoint_prefixes)
-        role = find_node_role(clients, spec.name, wanted, creations)
+        with told_what_it_takes():
+            role = find_node_role(clients, spec.name, wanted, creations)
         spec = replace(spec, instance_profile=role.name, data_buckets=(), checkpoint_prefixes=())
         seen = replace(seen, node_role=role, spec=spec)
     others = [one.node.instance_id for one in seen.without_profile if one.instance_profile]
