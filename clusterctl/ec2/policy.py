@@ -234,13 +234,17 @@ def roles_policy(bounds: Bounds, owner_tag: tuple[str, str] | None = None) -> Po
     """
     has_tag, gives_tag = _conditions(owner_tag)
     boundary = {"iam:PermissionsBoundary": bounds.iam(f"policy/{BOUNDARY}")}
-    roles, profiles = bounds.own_iam("role"), bounds.own_iam("instance-profile")
+    # By their path (ec2/node_role.py): an account may have other roles whose names begin so.
+    roles, profiles = (
+        [bounds.iam(f"{kind}/clusterctl/{bounds.region}/*")]
+        for kind in ("role", "instance-profile")
+    )
     gives_both = {**gives_tag, "StringLike": {**gives_tag["StringLike"], **boundary}}
     statements = [
         _allow(
             "FindOwn",
             actions_of(ROLES, Scope.NAMED),
-            [*roles, *profiles],
+            bounds.own_iam("role", "instance-profile"),
         ),
         _allow(
             "ReadBoundary",

@@ -275,16 +275,19 @@ def test_whoever_makes_roles_can_grant_no_more_than_the_boundary():
     assert granted == {name for _, _, names in ROLES for name in names} | {"iam:PassRole"}
     changing = r"iam:(Attach|Update|PutRolePermissions|DeleteRolePermissions|.*PolicyVersion).*"
     assert not [name for name in granted if re.fullmatch(changing, name)]
-    own = {
-        f"arn:aws:iam::{ACCOUNT}:{kind}/clusterctl*-us-west-2"
-        for kind in ("role", "instance-profile")
-    }
+    kinds = ("role", "instance-profile")
+    read = {f"arn:aws:iam::{ACCOUNT}:{kind}/clusterctl*-us-west-2" for kind in kinds}
+    own = {f"arn:aws:iam::{ACCOUNT}:{kind}/clusterctl/us-west-2/*" for kind in kinds}
+    [only] = statements(policy, "iam:GetRole")
+    assert set(only["Resource"]) == read
+    changed = [one for one in policy["Statement"] if one is not only]
     others = {f"arn:aws:iam::{ACCOUNT}:policy/clusterctl-nodes"}
-    assert {arn for one in policy["Statement"] for arn in one["Resource"]} == own | others
+    assert {arn for one in changed for arn in one["Resource"]} == own | others
     for name in (role_name("demo", "us-west-2"), role_name("d" * 40, "us-west-2")):
         path = role_path("us-west-2", "demo")
         for arn in (f"role/{name}", f"role{path}{name}"):
-            assert fnmatch.fnmatch(f"arn:aws:iam::{ACCOUNT}:{arn}", max(own))
+            assert fnmatch.fnmatch(f"arn:aws:iam::{ACCOUNT}:{arn}", max(read))
+        assert fnmatch.fnmatch(f"arn:aws:iam::{ACCOUNT}:role{path}{name}", max(own))
 
 
 @pytest.mark.parametrize("region", ["us-east-1", "ap-southeast-1", "us-isob-east-1"])
