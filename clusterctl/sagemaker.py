@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.cli.app_context import AppContext
+from clusterctl.cli.params import CREDENTIALS
 from clusterctl.config import load_settings
 from clusterctl.configuration import yaml_tree
 from clusterctl.copy.s3 import parse_source
@@ -136,7 +137,9 @@ class TrainingJob:
 class Estimator:
     """A program and how to run it. The arguments are those of the SDK, version 1 or 2.
 
-    `cluster` names the cluster that it runs on. Raises UsageError for arguments that make no sense.
+    `cluster` names the cluster that it runs on. `credentials` are those with which the nodes read
+    S3, as of `clusterctl train`: `profile` (the nodes' own), `mine` or `none`. Raises UsageError
+    for arguments that make no sense.
     """
 
     framework = "tensorflow"
@@ -147,9 +150,14 @@ class Estimator:
         role: str = "",
         *,
         cluster: str | None = None,
+        credentials: str = "profile",
         sagemaker_session: NotebookSession | None = None,
         **said: Any,
     ) -> None:
+        if credentials not in CREDENTIALS:
+            raise UsageError(
+                f"not credentials: {credentials!r}", f"one of {', '.join(CREDENTIALS)}"
+            )
         kept = {name: value for name, value in said.items() if value is not None}
         if role:
             kept["role"] = role
@@ -157,6 +165,7 @@ class Estimator:
         self._job = parse_job(self._said, Path())
         instance_type = said.get("instance_type") or said.get("train_instance_type")
         self._cluster = cluster
+        self._credentials = credentials
         self._environ = dict(os.environ)
         if instance_type in LOCAL:
             self._environ["CLUSTERCTL_LAB"] = "1"
@@ -186,7 +195,8 @@ class Estimator:
             file.write(yaml_tree.dump(said))
             file.flush()
             words = ("train", cluster, "--job-file", file.name, "--json", "--detach")
-            job = _run(_argv(*words), self._environ, logs)
+            lent = ("--credentials", self._credentials)
+            job = _run(_argv(*words, *lent), self._environ, logs)
         self.latest_training_job = TrainingJob(job["id"], cluster, self._environ)
         if wait:
             following = _argv("logs", cluster, job["id"], "-f")
@@ -222,7 +232,8 @@ class Estimator:
         job.wait()
         name = endpoint_name or job.name
         words = ("serve", job.cluster, model, "--model", name, "--json")
-        _run(_argv(*words), self._environ, logs=True)
+        lent = ("--credentials", self._credentials)
+        _run(_argv(*words, *lent), self._environ, logs=True)
         return Predictor(name, job.cluster, self._environ)
 
 

@@ -23,12 +23,11 @@ from clusterctl.domain.timeouts import Timeouts
 from clusterctl.lab.record import LabRecord
 from clusterctl.operations.access import Access
 from tests.cli.forks import run_one
-from tests.lab.running import once_client, wait_until
+from tests.lab.running import make_profile, once_client, wait_until
 
 NAME = "pair"
 TRAINER = "examples/horovod/tensorflow/train_imagenet_resnet_hvd.py"
 STAND_IN = Path(__file__).with_name("stand_in_trainer.py").read_bytes()
-ROLE = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole"}]}
 CUT = """\
 gateway=$(ip route show default | cut -d' ' -f3)
 trap 'ip link set eth0 up; ip route add default via $gateway; exit' USR1
@@ -143,12 +142,8 @@ class LabCluster:
     @contextlib.contextmanager
     def instance_profile(self) -> Iterator[None]:
         """Give all nodes a role with all permissions, for the duration of the block."""
-        iam, ec2 = once_client(self.lab, "iam"), once_client(self.lab)
-        # Test files of one worker share its lab: another file's cluster may have made the role.
-        with contextlib.suppress(iam.exceptions.EntityAlreadyExistsException):
-            iam.create_role(RoleName="pair", AssumeRolePolicyDocument=json.dumps(ROLE))
-            iam.create_instance_profile(InstanceProfileName="pair")
-            iam.add_role_to_instance_profile(InstanceProfileName="pair", RoleName="pair")
+        ec2 = once_client(self.lab)
+        make_profile(once_client(self.lab, "iam"), "pair")
         with self.access() as access:
             made = [
                 ec2.associate_iam_instance_profile(

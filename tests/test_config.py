@@ -279,7 +279,9 @@ defaults: &all
   user: ubuntu
   ssh-from: 203.0.113.0/24
   user-data: boot.sh
-  instance-profile: node
+  instance-profile: new
+  data-bucket: [my-data/imagenet, s3://other]
+  checkpoint-prefix: [my-runs/checkpoints]
   disk-gib: 500
   disk-iops: 6000
   disk-throughput: 500
@@ -323,7 +325,9 @@ clusters: {demo: {<<: *all}}
         ssh_user="ubuntu",
         ssh_from="203.0.113.0/24",
         user_data=b"#!/bin/sh\n\xff",
-        instance_profile="node",
+        instance_profile="new",
+        data_buckets=("my-data/imagenet", "s3://other"),
+        checkpoint_prefixes=("my-runs/checkpoints",),
         disk=Disk(500, 6000, 500, "alias/mine", 0),
         tags=(("a", "b"),),
         limits=Limits(8.0, 99.5, 90.0, 30.0, 3.0, True),

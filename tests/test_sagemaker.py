@@ -14,6 +14,7 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
+from clusterctl import sagemaker
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.sagemaker import (
     NotebookSession,
@@ -74,6 +75,21 @@ time.sleep(60)
         _run(python(code), os.environ, logs=True, as_json=False)
     thread.join()
     assert capfd.readouterr().out == "goes on without you\n"
+
+
+@pytest.mark.parametrize(("said", "given"), [({}, "profile"), ({"credentials": "mine"}, "mine")])
+def test_an_estimator_takes_credentials_as_train_does(tmp_path, monkeypatch, said, given):
+    """The command that `fit` runs is told where the nodes' keys come from."""
+    ran = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sagemaker, "_run", lambda argv, *_: ran.append(argv) or {"id": "1"})
+    (tmp_path / "a.py").touch()
+    TensorFlow("a.py", cluster="demo", **said).fit("s3://data/x", wait=False)
+    [argv] = ran
+    assert argv[argv.index("--credentials") + 1] == given
+    with pytest.raises(UsageError, match="not credentials: 'yours'") as caught:
+        TensorFlow("a.py", credentials="yours")
+    assert "profile, mine, none" in caught.value.hint
 
 
 def test_a_folder_that_is_not_there_is_not_uploaded(tmp_path):

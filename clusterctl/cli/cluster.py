@@ -182,7 +182,8 @@ def launcher_of(
 
 
 def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
-    """Return a function that prints what a plan's cluster will cost, and asks for consent.
+    """Return a function that prints what a plan's cluster will cost and what an own role allows,
+    and asks for consent.
 
     It does not ask with `yes` or in a script, and does nothing in the lab, which costs nothing.
     Answering no raises click.Abort. It raises UsageError on a terminal that would not show the
@@ -194,9 +195,15 @@ def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
 
         if app.settings.lab:
             return
-        cost = running_cost(app.clients, plan, price_cache(app.settings.home))
-        output.note(f"price of {plan.spec.name}: {_running_words(cost)}")
-        question = "Launch?" if plan.missing else "Start?"
+        question = "Launch?" if plan.missing else "Start?" if plan.stopped else "Change the role?"
+        if plan.missing or plan.stopped:
+            cost = running_cost(app.clients, plan, price_cache(app.settings.home))
+            output.note(f"price of {plan.spec.name}: {_running_words(cost)}")
+        if plan.grants:
+            output.note(
+                f"role {plan.spec.instance_profile}: the nodes, and whoever logs in to them, "
+                f"{plan.grants} (--data-bucket and --checkpoint-prefix choose)"
+            )
         if not output.will_ask(question, yes, scripts=True):
             return
         # The plan's remarks, as with --dry-run: what the image lacks, when the budget ends it.
@@ -758,9 +765,9 @@ def down(
     launched_elsewhere: bool,
     as_json: bool,
 ) -> None:
-    """Remove cluster NAME: instances, address, groups, key pair, local folder.
+    """Remove cluster NAME: instances, address, groups, key pair, its own role, local folder.
 
-    Everything is found by its tag, so it works after an interrupted `up`. It shows what would be
+    Everything is found by its tag or name, so it works after an interrupted `up`. It shows what would be
     lost: jobs that run, and checkpoints, models and other files that were not fetched since they
     changed. It names what was not launched from this machine. Then it asks; a script has to give
     --yes.
@@ -801,6 +808,7 @@ def down(
                 "security_groups": removed.groups,
                 "placement_groups": removed.placement_groups,
                 "key_pairs": removed.key_pairs,
+                "roles": removed.roles,
                 "folder": removed.folder,
             }
         )

@@ -40,9 +40,12 @@ NAMED_CLUSTERS_KEY = "clusterctl.clusters"
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
+CREDENTIALS = ("profile", "mine", "none")
+
+
 def credentials_option(text: str) -> Callable[[Any], Any]:
     """Return the option --credentials, with `text` as its help."""
-    choice = click.Choice(["profile", "mine", "none"])
+    choice = click.Choice(CREDENTIALS)
     return click.option(
         "--credentials", type=choice, default="profile", show_default=True, help=text
     )

@@ -127,6 +127,9 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
                 "missing": found.cluster.missing,
                 "leaving": [node.instance_id for node in found.leaving],
                 "unfinished": vars(found.unfinished),
+                "instance_profiles": {
+                    one.node.name: one.instance_profile or None for one in found.instances
+                },
                 "health": [output.finding_data(one) for one in health],
                 "costs": spending_data(money),
             }

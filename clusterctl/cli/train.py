@@ -676,7 +676,8 @@ def _streams(mode: ScriptMode, credentials: str) -> ScriptMode:
     if credentials == "mine":
         raise UsageError(
             f"channel {streams[0].name}: a stream is read for longer than keys are lent",
-            "give the nodes an instance profile, or -x AWS_ACCESS_KEY_ID -x AWS_SECRET_ACCESS_KEY",
+            "fetch it first (--input-mode File), or give the nodes a role: clusterctl up NAME "
+            "--instance-profile new",
         )
     unsigned = (
         replace(one, options={**one.options, "unsigned": True}) if one in streams else one

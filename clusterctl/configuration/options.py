@@ -74,6 +74,8 @@ class Option:
 
 
 _TYPE = r"[a-z0-9-]+\.[a-z0-9-]+"
+# A bucket's name, and a prefix with characters that an IAM policy can hold.
+_PLACE = r"(s3://)?[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.'()/=@:+-]*)?"
 
 # The settings of the account. Every command that calls AWS takes them.
 ACCOUNT = (
@@ -222,12 +224,32 @@ LAUNCH = (
     Option(
         "instance-profile",
         ValueKind.TEXT,
-        "The instance profile that the nodes get.",
+        "The instance profile that the nodes get; new: one of the cluster's own, to read S3.",
         "instance_profile",
-        "NAME",
+        "NAME|new",
         "none",
         pattern=r"[\w+=,.@:/-]+",
         example="clusterctl-node",
+    ),
+    Option(
+        "data-bucket",
+        ValueKind.LIST,
+        "With the profile new: what nodes may read in S3; may be repeated.",
+        "data_buckets",
+        "BUCKET[/PREFIX]",
+        "every bucket",
+        pattern=_PLACE,
+        example="my-data/imagenet",
+    ),
+    Option(
+        "checkpoint-prefix",
+        ValueKind.LIST,
+        "With the profile new: where nodes may write in S3; may be repeated.",
+        "checkpoint_prefixes",
+        "BUCKET[/PREFIX]",
+        "nowhere",
+        pattern=_PLACE,
+        example="my-runs/checkpoints",
     ),
     Option(
         "disk-gib",

@@ -201,6 +201,10 @@ class Limits:
             )
 
 
+# In place of an instance profile's name: one that `up` makes for the cluster, with a role.
+NEW_PROFILE = "new"
+
+
 @dataclass(frozen=True)
 class ClusterSpec:
     """The cluster that the user asked for. The launch plan decides fields that are None.
@@ -210,8 +214,11 @@ class ClusterSpec:
     accepts. `subnet_id` and `network` exclude each other; without either the default VPC is used.
     `image` is an AMI id, the name of an SSM parameter or a name pattern. With None for
     `placement_group` or `efa`, the plan uses it where it helps. With `private` only the head node
-    has a public address. `by_add` is set if the missing nodes were asked for by `add`, which the
-    tags record. Raises UsageError for values that make no sense.
+    has a public address. `instance_profile` NEW_PROFILE is one of the cluster's own, whose nodes
+    may read `data_buckets`, and read and write `checkpoint_prefixes`; each is BUCKET or
+    BUCKET/PREFIX. Without `data_buckets` they may read every bucket. `by_add` is set if the missing
+    nodes were asked for by `add`, which the tags record. Raises UsageError for values that make no
+    sense.
     """
 
     name: str
@@ -232,6 +239,8 @@ class ClusterSpec:
     ssh_from: str | None = None
     user_data: bytes = b""
     instance_profile: str | None = None
+    data_buckets: tuple[str, ...] = ()
+    checkpoint_prefixes: tuple[str, ...] = ()
     disk: Disk = field(default_factory=Disk)
     tags: tuple[tuple[str, str], ...] = ()
     limits: Limits = field(default_factory=Limits)
@@ -257,6 +266,11 @@ class ClusterSpec:
             )
         if self.subnet_id and self.network:
             raise UsageError("--subnet and --network exclude each other", "give one of them")
+        if (self.data_buckets or self.checkpoint_prefixes) and self.instance_profile != NEW_PROFILE:
+            raise UsageError(
+                "--data-bucket and --checkpoint-prefix say what a cluster's own role allows",
+                f"give --instance-profile {NEW_PROFILE} too",
+            )
         _check_tags(self.tags)
 
     @property

@@ -22,6 +22,8 @@ CREATIONS = {
     "create_security_group": "security group",
     "create_placement_group": "placement group",
     "allocate_address": "elastic address",
+    "create_role": "role",
+    "create_instance_profile": "instance profile",
 }
 
 Found = TypeVar("Found")
@@ -55,6 +57,10 @@ class Creations:
         if left != sent:
             self._write(left)
 
+    def began(self, operation: str) -> bool:
+        """Return whether an operation was sent and may have been carried out."""
+        return operation in self._sent()
+
     def find(self, operation: str, look: Callable[[], Sequence[Found]]) -> tuple[Found, ...]:
         """Return what `look` finds, looking again while EC2 may not show what was begun.
 
@@ -67,7 +73,7 @@ class Creations:
             if found or clock.time() >= until:
                 return found
             if not number:
-                self.tell(f"waiting for EC2 to show the {CREATIONS[operation]}, if there is one")
+                self.tell(f"waiting for AWS to show the {CREATIONS[operation]}, if there is one")
             clock.sleep(gap_s)
         raise AssertionError("unreachable")
 

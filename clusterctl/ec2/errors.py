@@ -106,6 +106,11 @@ TABLE: dict[str, tuple[str, str]] = {
         "run the earlier `up` again, or remove the cluster: clusterctl down",
     ),
     "OperationNotPermitted": ("", "an instance may be protected against termination"),
+    # IAM
+    "NoSuchEntity": ("IAM has no such thing: {message}", "run the command again"),
+    "EntityAlreadyExists": ("", "run the command again"),
+    "DeleteConflict": ("", "something else still uses it"),
+    "LimitExceeded": ("a quota of IAM is used up: {message}", "delete roles that nobody uses"),
     "AccessDenied*": (
         "not allowed: {message}",
         "ask whoever runs the account for the permission",

@@ -135,6 +135,25 @@ def find_with(
     raise AssertionError("unreachable")
 
 
+def find_profile_associations(client: EC2Client, ids: Sequence[str]) -> Mapping[str, str]:
+    """Return the id of the association with an instance profile, by instance id. Raises AwsError.
+
+    Instances without a profile are left out.
+    """
+    found = {}
+    for batch in batches(ids, STATUS_IDS):
+        there: Any = [
+            {"Name": "instance-id", "Values": batch},
+            {"Name": "state", "Values": ["associating", "associated"]},
+        ]
+        with translated():
+            pages = client.get_paginator("describe_iam_instance_profile_associations")
+            for page in pages.paginate(Filters=there):
+                for one in page["IamInstanceProfileAssociations"]:
+                    found[one["InstanceId"]] = one["AssociationId"]
+    return found
+
+
 def batches(ids: Sequence[str], size: int) -> list[list[str]]:
     """Split ids into lists of at most `size`, the most that one API call takes."""
     return [list(ids[start : start + size]) for start in range(0, len(ids), size)]

@@ -63,5 +63,6 @@ def _warning(what: str, instead: str) -> Finding:
     return Finding.warning(
         "s3.lent",
         f"the nodes are lent {what}: root on each of them may do all that you may",
-        f"let the nodes read by a role of their own, `up --instance-profile`; or {instead}",
+        "let the nodes read by a role of their own: clusterctl up NAME --instance-profile new; "
+        f"or {instead}",
     )

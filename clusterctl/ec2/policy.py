@@ -14,6 +14,7 @@ from clusterctl.ec2.policy_actions import (
     BY_CLOUDFORMATION,
     NETWORK,
     OPERATOR,
+    ROLES,
     TAGGING_BY_CLOUDFORMATION,
     Scope,
     actions_of,
@@ -66,7 +67,24 @@ class Bounds:
         """Return ARNs for all EC2 resources of these kinds, such as `instance`."""
         return [self.arn("ec2", f"{kind}/*") for kind in kinds]
 
+    def iam(self, resource: str) -> str:
+        """Return the ARN of a resource of IAM, which has no regions."""
+        return f"arn:{self.partition}:iam::{self.account}:{resource}"
 
+    def own_iam(self, *kinds: str) -> list[str]:
+        """Return ARNs for clusters' own roles (`role`) or profiles (`instance-profile`).
+
+        Each is for the whole ARN, with the path (ec2/node_role.py), and for the name alone: IAM
+        checks a request about what does not exist by its name.
+        """
+        last = "" if self.region == "*" else f"-{self.region}"
+        return [self.iam(f"{kind}/clusterctl*{last}") for kind in kinds]
+
+
+# The managed policy that, where an account has it, bounds the roles that users of clusterctl make.
+BOUNDARY = "clusterctl-nodes"
+# In place of a bucket.
+EVERY_BUCKET = "*"
 # IAM's limit for a managed policy; white space does not count.
 MOST_CHARACTERS = 6144
 
@@ -199,15 +217,56 @@ def operator_policy(
         _allow(
             "FirstSpotLaunch",
             actions_of(OPERATOR, Scope.SPOT_ROLE),
-            [
-                f"arn:{bounds.partition}:iam::{bounds.account}:role/aws-service-role/"
-                "spot.amazonaws.com/AWSServiceRoleForEC2Spot"
-            ],
+            [bounds.iam("role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot")],
             {"StringEquals": {"iam:AWSServiceName": "spot.amazonaws.com"}},
         ),
     ]
     if node_role is not None:
         statements.append(_pass_role(bounds, node_role))
+    return _policy(statements)
+
+
+def roles_policy(bounds: Bounds, owner_tag: tuple[str, str] | None = None) -> Policy:
+    """Return the policy that users need besides the operator's to make a role for each cluster.
+
+    What they make has the boundary BOUNDARY: without one, whoever makes roles could give nodes, and
+    so themselves, every right in the account. `owner_tag` is as for the operator's policy.
+    """
+    has_tag, gives_tag = _conditions(owner_tag)
+    boundary = {"iam:PermissionsBoundary": bounds.iam(f"policy/{BOUNDARY}")}
+    # By their path (ec2/node_role.py): an account may have other roles whose names begin so.
+    roles, profiles = (
+        [bounds.iam(f"{kind}/clusterctl/{bounds.region}/*")]
+        for kind in ("role", "instance-profile")
+    )
+    gives_both = {**gives_tag, "StringLike": {**gives_tag["StringLike"], **boundary}}
+    statements = [
+        _allow(
+            "FindOwn",
+            actions_of(ROLES, Scope.NAMED),
+            bounds.own_iam("role", "instance-profile"),
+        ),
+        _allow(
+            "ReadBoundary",
+            actions_of(ROLES, Scope.BOUNDARY),
+            [bounds.iam(f"policy/{BOUNDARY}")],
+        ),
+        _allow("MakeRole", actions_of(ROLES, Scope.BOUND), roles, gives_both),
+        _allow(
+            "GrantToRole",
+            actions_of(ROLES, Scope.BOUND_OWN),
+            roles,
+            {**has_tag, "StringLike": boundary},
+        ),
+        _allow(
+            "MakeProfile",
+            actions_of(ROLES, Scope.CREATE),
+            [*roles, *profiles],
+            gives_tag,
+        ),
+        _allow("ManageRole", actions_of(ROLES, Scope.OWN), [*roles, *profiles], has_tag),
+        _give_role(bounds, roles),
+    ]
     return _policy(statements)
 
 
@@ -246,20 +305,22 @@ def network_policy(bounds: Bounds) -> Policy:
 
 
 def node_policy(
-    bounds: Bounds, data: str | None = None, checkpoints: str | None = None, ssm: bool = False
+    bounds: Bounds, data: Sequence[str] = (), checkpoints: Sequence[str] = (), ssm: bool = False
 ) -> Policy:
     """Return the policy for the nodes' role.
 
-    Nodes may read `data`, and read and write `checkpoints`; each is BUCKET or BUCKET/PREFIX. `ssm`
-    allows Systems Manager's agent. Raises UsageError for an invalid place, and if nothing would be
-    allowed.
+    Nodes may read `data`, and read and write `checkpoints`; each is BUCKET or BUCKET/PREFIX, and
+    data also EVERY_BUCKET. `ssm` allows Systems Manager's agent. Raises UsageError for an invalid
+    place, and if nothing would be allowed.
     """
     statements = []
-    if data is not None:
-        statements += _on_s3(bounds, "Data", data, ["s3:GetObject"])
-    if checkpoints is not None:
+    for number, place in enumerate(dict.fromkeys(data)):
+        statements += _on_s3(bounds, f"Data{number or ''}", place, ["s3:GetObject"])
+    for number, place in enumerate(dict.fromkeys(checkpoints)):
         calls = ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"]
-        statements += _on_s3(bounds, "Checkpoints", checkpoints, calls)
+        if place == EVERY_BUCKET:
+            raise UsageError("nodes may not write into every bucket", "name one: BUCKET/PREFIX")
+        statements += _on_s3(bounds, f"Checkpoints{number or ''}", place, calls)
     if ssm:
         statements.append(_allow("SystemsManager", list(_SSM_AGENT), ["*"]))
     if not statements:
@@ -289,7 +350,9 @@ def reading_policy(partition: str, buckets: Sequence[str]) -> Policy:
 
 def _on_s3(bounds: Bounds, sid: str, place: str, calls: list[str]) -> list[dict[str, Any]]:
     bucket, _, prefix = place[5:].partition("/") if place[:5] == "s3://" else place.partition("/")
-    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", bucket, re.ASCII):
+    if place != EVERY_BUCKET and not re.fullmatch(
+        r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", bucket, re.ASCII
+    ):
         raise UsageError(f"not a bucket: {place!r}", "write it as BUCKET or BUCKET/PREFIX")
     if not re.fullmatch(r"[A-Za-z0-9!_.'()/=@:+-]*", prefix, re.ASCII):
         raise UsageError(
@@ -345,11 +408,15 @@ def _pass_role(bounds: Bounds, arn: str) -> dict[str, Any]:
         )
     if bounds.account not in ("*", match[2]):
         raise UsageError(f"the role is in account {match[2]}, not in {bounds.account}")
+    return _give_role(bounds, [arn])
+
+
+def _give_role(bounds: Bounds, roles: Sequence[str]) -> dict[str, Any]:
     services = ["ec2.amazonaws.com"]
     if bounds.partition == "aws-cn":
         services.append("ec2.amazonaws.com.cn")
     passed_to = {"StringEquals": {"iam:PassedToService": services}}
-    return _allow("GiveNodesTheirRole", ["iam:PassRole"], [arn], passed_to)
+    return _allow("GiveNodesTheirRole", ["iam:PassRole"], roles, passed_to)
 
 
 def _allow(

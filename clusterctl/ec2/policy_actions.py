@@ -24,6 +24,10 @@ class Scope(Enum):
     METRICS = "namespaces that are not AWS's own"
     SESSION = "sessions named clusterctl"
     SPOT_ROLE = "the role of spot requests"
+    NAMED = "roles and instance profiles named clusterctl-*"
+    BOUNDARY = "the policy clusterctl-nodes"
+    BOUND = "only with the tag, and within the boundary clusterctl-nodes"
+    BOUND_OWN = "what has the tag, and the boundary clusterctl-nodes"
 
 
 # The actions for launching, listing, changing and removing clusters: purpose, scope, actions.
@@ -118,7 +122,42 @@ OPERATOR: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
         ),
     ),
     ("what was left behind", Scope.OWN, ("ec2:DeleteVolume", "ec2:DeleteNetworkInterface")),
+    ("what was left behind", Scope.READ, ("iam:ListRoles", "iam:ListInstanceProfiles")),
+    ("an instance profile for nodes", Scope.READ, ("ec2:DescribeIamInstanceProfileAssociations",)),
+    (
+        "an instance profile for nodes",
+        Scope.OWN,
+        ("ec2:AssociateIamInstanceProfile", "ec2:ReplaceIamInstanceProfileAssociation"),
+    ),
     ("the first spot launch of an account", Scope.SPOT_ROLE, ("iam:CreateServiceLinkedRole",)),
+)
+
+# The actions that `up --instance-profile new` needs besides those, and `down` and `gc` afterwards.
+ROLES: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
+    ("a role for the nodes", Scope.NAMED, ("iam:GetRole", "iam:GetInstanceProfile")),
+    ("a role for the nodes", Scope.BOUNDARY, ("iam:GetPolicy",)),
+    ("a role for the nodes", Scope.BOUND, ("iam:CreateRole",)),
+    ("a role for the nodes", Scope.BOUND_OWN, ("iam:PutRolePolicy",)),
+    (
+        "a role for the nodes",
+        Scope.CREATE,
+        ("iam:CreateInstanceProfile", "iam:TagRole", "iam:TagInstanceProfile"),
+    ),
+    (
+        "a role for the nodes",
+        Scope.OWN,
+        (
+            "iam:GetRolePolicy",
+            "iam:ListRolePolicies",
+            "iam:ListAttachedRolePolicies",
+            "iam:ListInstanceProfilesForRole",
+            "iam:AddRoleToInstanceProfile",
+            "iam:RemoveRoleFromInstanceProfile",
+            "iam:DeleteInstanceProfile",
+            "iam:DeleteRolePolicy",
+            "iam:DeleteRole",
+        ),
+    ),
 )
 
 # The actions that `clusterctl network` needs besides those.
@@ -140,7 +179,10 @@ NETWORK: tuple[tuple[str, Scope, tuple[str, ...]], ...] = (
 
 # The code does not call these actions. AWS checks them when it carries out other calls.
 IMPLIED = frozenset(
-    ("iam:CreateServiceLinkedRole", "iam:PassRole", "cloudformation:TagResource")
+    (
+        *("iam:CreateServiceLinkedRole", "iam:PassRole", "iam:TagRole", "iam:TagInstanceProfile"),
+        "cloudformation:TagResource",
+    )
 ) | frozenset(name for _, scope, names in OPERATOR if scope is Scope.KEY for name in names)
 
 # The EC2 actions that CloudFormation calls with the caller's rights, for each resource type in

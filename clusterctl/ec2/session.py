@@ -106,6 +106,10 @@ class Clients:
         return client
 
     @functools.cached_property
+    def iam(self) -> Any:
+        return self._make("iam", attempts=3, timeout_s=10)
+
+    @functools.cached_property
     def s3(self) -> Any:
         return self._make("s3")
 

@@ -48,8 +48,8 @@ SIGNATURES = (
         "there are no AWS credentials here: no instance profile, or a container that cannot "
         "reach the metadata "
         "service (hop limit 1)",
-        "attach an instance profile; hop limit 2 for containers; AWS_PROFILE or `aws configure` "
-        "elsewhere",
+        "clusterctl up NAME --instance-profile new; hop limit 2 for containers; AWS_PROFILE or "
+        "`aws configure` elsewhere",
         "botocore: credentials.py",
     ),
     Signature(

@@ -277,8 +277,9 @@ class Keys:
             told = json.loads(metadata(ROLES + role))
         except (urllib.error.HTTPError, IndexError):
             raise NotStreamed(
-                "there are no credentials for S3: no instance profile; give the nodes one "
-                "(`up --instance-profile`), or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (-x)"
+                "there are no credentials for S3: no instance profile; for a public bucket: "
+                "--credentials none; else give the nodes a role: clusterctl up NAME "
+                "--instance-profile new"
             ) from None
         self._keys = (told["AccessKeyId"], told["SecretAccessKey"], told.get("Token") or "")
         ends = time.strptime(told["Expiration"][:19], "%Y-%m-%dT%H:%M:%S")

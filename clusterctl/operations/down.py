@@ -24,6 +24,7 @@ from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.errors import backoff_delays
 from clusterctl.ec2.instances import Instance, billing_reservations, find_instances
 from clusterctl.ec2.network.vpcs import release_addresses
+from clusterctl.ec2.node_role import delete_node_role, role_name
 from clusterctl.operations.costs import record_removal_cost
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import StepProgress
@@ -42,8 +43,9 @@ class Leftovers:
     """What exists of a cluster, or what `down` removed.
 
     `nodes` are node names, `addresses` elastic addresses, `groups` ids of security groups,
-    `placement_groups` and `key_pairs` names. `folder` is true for the local folder. `reservations`
-    are the ids of the Capacity Reservations that the nodes were in, which go on billing.
+    `placement_groups`, `key_pairs` and `roles` names. `folder` is true for the local folder.
+    `reservations` are the ids of the Capacity Reservations that the nodes were in, which go on
+    billing.
     """
 
     nodes: tuple[str, ...] = ()
@@ -51,6 +53,7 @@ class Leftovers:
     groups: tuple[str, ...] = ()
     placement_groups: tuple[str, ...] = ()
     key_pairs: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
     folder: bool = False
     reservations: tuple[str, ...] = ()
 
@@ -163,11 +166,14 @@ def _remove(
     key_pairs = creations.find("import_key_pair", lambda: find_key_pairs(client, name))
     own = ownership(folder, creations, key_pairs, agreed)
     known = [one for one in known if own.has(one)]
+    own_role = role_name(name, client.meta.region_name)
+    profiles: set[str] = set()
     told: list[int] = []
     reservations: list[str] = []
 
     def looked(left: Sequence[Instance]) -> None:
         reservations.extend(billing_reservations(left))
+        profiles.update(one.instance_profile for one in left)
         # Costs are noted before the first termination: EC2 forgets an instance within the hour.
         if not told:
             record_removal_cost(folder.path.parent, clients, name, left)
@@ -204,6 +210,8 @@ def _remove(
         groups=delete_groups(client, made.groups, *patience),
         placement_groups=delete_placement_groups(client, made.placement_groups, *patience),
         key_pairs=tuple(pair.name for pair in made.key_pairs),
+        # After all that costs money, since somebody may have added to it what keeps it.
+        roles=delete_node_role(clients, name, creations, own_role in profiles, timeouts),
         nodes=tuple(nodes),
         reservations=tuple(sorted({*reservations})),
     )

@@ -165,7 +165,7 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     if plan.stopped:
         for finding in ended_findings(launcher, plan):
             progress.finding(finding)
-    if plan.missing or plan.stopped:
+    if plan.missing or plan.stopped or plan.grants:
         launcher.agree(plan)
     keep_site(folder, site_of(launcher.clients, plan.seen.instances))
     keep_key(folder, key)
@@ -184,6 +184,7 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
         max(0.0, launcher.capacity_timeout_s - waited_s),
         lambda: prepare_start(launcher),
         launcher.timeouts,
+        launcher.clients.iam if plan.grants else None,
     )
     # The lock covers this machine only: another machine may have launched the same nodes, or
     # removed them.

@@ -33,7 +33,7 @@ from tests.cli.running import DEMO, CommandLine, clusterctl, launched
 from tests.clock import LabClock
 from tests.lab.running import client as lab_client
 from tests.lab.running import wait_until
-from tests.moto_ec2 import NEW_IMAGE, OLD_IMAGE, REGION, client, moto_client, moto_url
+from tests.moto_ec2 import NEW_IMAGE, OLD_IMAGE, REGION, client, clients_of, moto_client, moto_url
 
 __all__ = ["client", "clusterctl", "moto_client", "moto_url"]
 
@@ -597,8 +597,14 @@ def test_on_a_terminal_money_is_asked_for(lab, tmp_path):
 def test_an_unknown_price_is_said_and_asked_about(clusterctl, moto_url, tmp_path):
     account = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     up = ["up", "odd", "--nodes", "1", "--instance-type", "m1.small", "--image", NEW_IMAGE]
+    role = ["--instance-profile", "new", "--data-bucket", "my-data/x"]
     at = ["--endpoint-url", moto_url, "--region", REGION]
-    status, said = on_a_terminal(tmp_path / "home", account, [*up, *at], "n\n")
+    status, said = on_a_terminal(tmp_path / "home", account, [*up, *role, *at], "n\n")
     assert status == 130
     assert "price of odd: 1 node, and nobody knows what it costs an hour" in said
-    assert "Launch? [y/N]" in said
+    assert (
+        "role clusterctl-odd-us-east-1: the nodes, and whoever logs in to them, may read "
+        "s3://my-data/x/ (" in said
+    )
+    assert said.count("[y/N]") == said.count("Launch? [y/N]") == 1
+    assert clients_of(moto_url).iam.list_roles()["Roles"] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import itertools
 import json
 import re
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.ec2.launch.plan import grants
+from clusterctl.ec2.node_role import role_name, role_path
 from clusterctl.ec2.policy import (
     MOST_CHARACTERS,
     Bounds,
@@ -19,12 +22,14 @@ from clusterctl.ec2.policy import (
     node_policy,
     operator_policy,
     reading_policy,
+    roles_policy,
 )
 from clusterctl.ec2.policy_actions import (
     BY_CLOUDFORMATION,
     IMPLIED,
     NETWORK,
     OPERATOR,
+    ROLES,
     Scope,
     actions_of,
 )
@@ -48,11 +53,12 @@ PREFIXES = {
     "cloudwatch": "cloudwatch",
     "pricing": "pricing",
     "sts": "sts",
+    "iam": "iam",
 }
 ALWAYS_ALLOWED = {"sts:GetCallerIdentity", "sts:GetSessionToken"}
 ACCOUNT = "123456789012"
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/nodes"
-ALLOWED = {name for _, _, names in (*OPERATOR, *NETWORK) for name in names}
+ALLOWED = {name for _, _, names in (*OPERATOR, *ROLES, *NETWORK) for name in names}
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +175,14 @@ POLICIES = {
         Bounds("us-gov-west-1", ACCOUNT), ROLE.replace("aws:", "aws-us-gov:", 1)
     ),  # fmt: skip
     "anywhere": operator_policy(Bounds()),
+    "an owner's": operator_policy(
+        Bounds("us-gov-west-1", ACCOUNT),
+        ROLE.replace("aws:", "aws-us-gov:", 1),
+        ("owner", "${aws:username}"),
+    ),
+    "roles": roles_policy(Bounds("us-gov-west-1", ACCOUNT), ("owner", "${aws:username}")),
     "network": network_policy(Bounds("ap-southeast-1", ACCOUNT)),
-    "node": node_policy(Bounds(), "data/imagenet", "s3://runs/checkpoints/", ssm=True),
+    "node": node_policy(Bounds(), ["data/imagenet"], ["s3://runs/checkpoints/"], ssm=True),
     "lent": reading_policy("aws", ["data", "runs"]),
 }
 
@@ -233,7 +245,10 @@ def test_whatever_changes_things_is_limited_to_the_tag():
 def test_an_owners_policy_is_for_what_carries_the_owners_tag():
     """Each statement about resources with the cluster's tag requires the owner's tag as well."""
     plain, owned = (
-        operator_policy(Bounds(), ROLE, owner_tag=tag)["Statement"]
+        [
+            *operator_policy(Bounds(), ROLE, owner_tag=tag)["Statement"],
+            *roles_policy(Bounds(), owner_tag=tag)["Statement"],
+        ]
         for tag in (None, ("owner", "alice"))
     )
     changed = []
@@ -246,6 +261,42 @@ def test_an_owners_policy_is_for_what_carries_the_owners_tag():
         if not tagged:
             assert after == before
     assert {"LaunchOwn", "CreateOwn", "TagOwn", "ManageOwn", "MoveOwnAddress"} <= set(changed)
+    assert {"MakeRole", "GrantToRole", "MakeProfile", "ManageRole"} <= set(changed)
+
+
+def test_whoever_makes_roles_can_grant_no_more_than_the_boundary():
+    """With PutRolePolicy alone, a user could give a node, and so themselves, every right."""
+    policy = roles_policy(Bounds("us-west-2", ACCOUNT))
+    bound = {"iam:PermissionsBoundary": f"arn:aws:iam::{ACCOUNT}:policy/clusterctl-nodes"}
+    for action in ("iam:CreateRole", "iam:PutRolePolicy"):
+        [only] = statements(policy, action)
+        assert bound.items() <= only["Condition"]["StringLike"].items()
+    granted = {action for one in policy["Statement"] for action in one["Action"]}
+    assert granted == {name for _, _, names in ROLES for name in names} | {"iam:PassRole"}
+    changing = r"iam:(Attach|Update|PutRolePermissions|DeleteRolePermissions|.*PolicyVersion).*"
+    assert not [name for name in granted if re.fullmatch(changing, name)]
+    kinds = ("role", "instance-profile")
+    read = {f"arn:aws:iam::{ACCOUNT}:{kind}/clusterctl*-us-west-2" for kind in kinds}
+    own = {f"arn:aws:iam::{ACCOUNT}:{kind}/clusterctl/us-west-2/*" for kind in kinds}
+    [only] = statements(policy, "iam:GetRole")
+    assert set(only["Resource"]) == read
+    changed = [one for one in policy["Statement"] if one is not only]
+    others = {f"arn:aws:iam::{ACCOUNT}:policy/clusterctl-nodes"}
+    assert {arn for one in changed for arn in one["Resource"]} == own | others
+    for name in (role_name("demo", "us-west-2"), role_name("d" * 40, "us-west-2")):
+        path = role_path("us-west-2", "demo")
+        for arn in (f"role/{name}", f"role{path}{name}"):
+            assert fnmatch.fnmatch(f"arn:aws:iam::{ACCOUNT}:{arn}", max(read))
+        assert fnmatch.fnmatch(f"arn:aws:iam::{ACCOUNT}:role{path}{name}", max(own))
+
+
+@pytest.mark.parametrize("region", ["us-east-1", "ap-southeast-1", "us-isob-east-1"])
+def test_a_roles_name_is_one_clusters(region):
+    """IAM has one namespace for all regions, and 64 characters for a name."""
+    names = ["demo", "demo-us", "d" * 40, "d" * 39 + "e", "demo-us-east-1"]
+    made = {role_name(name, one) for name in names for one in (region, "us-west-2")}
+    assert len(made) == 2 * len(names)
+    assert all(re.fullmatch(r"[\w+=,.@-]{1,64}", one, re.ASCII) for one in made)
 
 
 def test_networks_are_changed_through_cloudformation_only():
@@ -274,7 +325,7 @@ def test_partitions(region, partition):
     policies = (
         operator_policy(bounds, role),
         network_policy(bounds),
-        node_policy(bounds, "data", "runs"),
+        node_policy(bounds, ["data"], ["runs"]),
     )
     arns = re.findall(r"arn:[^\"]+", json.dumps(policies))
     assert {arn.split(":")[1] for arn in arns} == {partition}
@@ -284,7 +335,7 @@ def test_partitions(region, partition):
 
 
 def test_what_a_node_may_do():
-    policy = node_policy(Bounds(), "data/imagenet", "s3://runs/checkpoints/")
+    policy = node_policy(Bounds(), ["data/imagenet"], ["s3://runs/checkpoints/"])
     assert [
         (one["Action"], one["Resource"], one.get("Condition")) for one in policy["Statement"]
     ] == [
@@ -305,9 +356,14 @@ def test_what_a_node_may_do():
             None,
         ),
     ]
-    [listing, reading] = node_policy(Bounds(), data="s3://data")["Statement"]
+    [listing, reading] = node_policy(Bounds(), data=["s3://data"])["Statement"]
     assert "Condition" not in listing
     assert reading["Resource"] == ["arn:aws:s3:::data/*"]
+    several = node_policy(Bounds(), ["a-data", "b-data/x", "a-data"], ["runs"])
+    assert grants(several) == "may read s3://a-data/ and s3://b-data/x/; may write s3://runs/"
+    everywhere = node_policy(Bounds(), ["*"])
+    assert grants(everywhere) == "may read every bucket"
+    assert "s3:PutObject" not in json.dumps(everywhere)
 
 
 @pytest.mark.parametrize(
@@ -317,9 +373,11 @@ def test_what_a_node_may_do():
         lambda: Bounds(account="12345"),
         lambda: Bounds(account="١٢٣٤٥٦٧٨٩٠١٢"),
         lambda: node_policy(Bounds()),
-        lambda: node_policy(Bounds(), "data/*"),
-        lambda: node_policy(Bounds(), "data/${aws:username}"),
-        lambda: node_policy(Bounds(), "arn:aws:s3:::data"),
+        lambda: node_policy(Bounds(), ["data/*"]),
+        lambda: node_policy(Bounds(), ["*/data"]),
+        lambda: node_policy(Bounds(), [], ["*"]),
+        lambda: node_policy(Bounds(), ["data/${aws:username}"]),
+        lambda: node_policy(Bounds(), ["arn:aws:s3:::data"]),
         lambda: operator_policy(Bounds(), owner_tag=("clusterctl:cluster", "demo")),
         lambda: operator_policy(Bounds(), owner_tag=("owner", "${aws:PrincipalTag/x}")),
         lambda: operator_policy(Bounds(), "nodes"),
@@ -392,6 +450,7 @@ def test_what_is_really_called_is_allowed(client, moto_url, tmp_path, monkeypatc
         monkeypatch.setenv(name, value)
     clusterctl = CommandLine(tmp_path, capsys, ["--endpoint-url", moto_url, "--region", REGION])
     up = ("up", "demo", "--nodes", "2", "--instance-type", "p4d.24xlarge", "--tag", "owner=alice")
+    up = (*up, "--instance-profile", "new")
     assert clusterctl(*up, "--dry-run").status == 0
     clusterctl(*up, "--timeout", "0.01s")  # moto has no hosts that could get ready
     assert clusterctl("status", "demo").status == 0
@@ -399,13 +458,21 @@ def test_what_is_really_called_is_allowed(client, moto_url, tmp_path, monkeypatc
     assert clusterctl("gc", "--all").status == 0
     assert clusterctl("down", "demo", "--yes").status == 0
     calls.check("clusterctl:cluster", "owner")
-    assert {"ec2:RunInstances", "ec2:TerminateInstances"} <= calls.actions
+    assert {"ec2:RunInstances", "ec2:TerminateInstances", "iam:DeleteRole"} <= calls.actions
+    for action in ("iam:CreateRole", "iam:CreateInstanceProfile"):
+        [body] = [body for name, body in calls.made if name == action]
+        keys = {value for name, value in body.items() if re.fullmatch(r"Tags.*\.Key", name)}
+        assert {"clusterctl:cluster", "owner"} <= keys
 
 
 @pytest.mark.parametrize(
     ("words", "status"),
     [
         (("operator", "--node-role", ROLE), 0),
+        (("roles", "--owner-tag", "owner=alice"), 0),
+        (("roles", "--node-role", ROLE), 2),
+        (("roles", "--data-bucket", "data"), 2),
+        (("node", "--data-bucket", "data", "--data-bucket", "more"), 0),
         (("network", "--region", "us-east-1", "--account", ACCOUNT), 0),
         (("node", "--data-bucket", "data"), 0),
         (("--json", "--ssm"), 0),

@@ -1,11 +1,14 @@
-"""The notebooks run completely on two hosts of the lab, as a user runs them."""
+"""The notebooks run completely in the lab, with the commands that they show and no others."""
 
 from __future__ import annotations
 
+import re
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.cli.forks import run_one
 from tests.pair import LabCluster
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -13,14 +16,25 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 NOTEBOOKS = Path(__file__).parents[2] / "examples" / "horovod" / "notebooks"
 
 
-@pytest.fixture(scope="module")
-def cluster(lab):
-    cluster = LabCluster(lab, "notebook")
-    status, _, err = cluster.ctl("up", "--nodes", "2", "--instance-type", "p3.8xlarge")
-    assert status == 0, err
-    with cluster.instance_profile():
+@contextmanager
+def launched(lab, notebook):
+    """Run the commands that a notebook shows before its first cell and after its last one."""
+    import nbformat
+
+    cells = nbformat.read(NOTEBOOKS / notebook, as_version=4).cells
+    before = re.findall(r"^    clusterctl (.+)$", cells[0].source, re.MULTILINE)
+    after = re.findall(r"`clusterctl (down \w+)`", "".join(cell.source for cell in cells))
+    cluster = LabCluster(lab, before[0].split()[1])
+    try:
+        for command in before:
+            status, _, err = run_one(command.split(), cluster.environ)
+            assert status == 0, err
         yield cluster
-    cluster.ctl("down", "--yes", "--discard-results")
+    finally:
+        gone = [
+            run_one([*one.split(), "--yes", "--discard-results"], cluster.environ) for one in after
+        ]
+    assert [status for status, _, _ in gone] == [0], gone
 
 
 def run(name, cluster, monkeypatch, **instead) -> str:
@@ -31,11 +45,7 @@ def run(name, cluster, monkeypatch, **instead) -> str:
     import nbformat
     from nbclient import NotebookClient
 
-    environ = {
-        **cluster.environ,
-        "CLUSTERCTL_CLUSTER": cluster.name,
-        "AWS_EC2_METADATA_DISABLED": "1",
-    }
+    environ = {**cluster.environ, "AWS_EC2_METADATA_DISABLED": "1"}
     for variable, value in environ.items():
         monkeypatch.setenv(variable, value)
     notebook = nbformat.read(NOTEBOOKS / name, as_version=4)
@@ -68,24 +78,27 @@ if rank == "0":
 """
 
 
-def test_script_mode(cluster, monkeypatch, tmp_path):
+def test_script_mode(lab, monkeypatch, tmp_path):
     (tmp_path / "four.py").write_text(FOUR)
     mnist = 'estimator = TensorFlow(\n    entry_point={},\n    source_dir="{}"'
     four = mnist.format("train_script", "../mnist"), mnist.format('"four.py"', tmp_path)
-    said = run("mnist_script_mode.ipynb", cluster, monkeypatch, four=four)
-    assert said.count("Horovod size: 2\n") == 1
-    assert "Model saved in " in said
-    with cluster.access() as access:
-        hosts = [node.private_ip for node in access.cluster.nodes]
-    data = [["train.npz"], ["test.npz"]]
-    for rank in range(4):
-        assert f"rank {rank} of 4 on {hosts[rank // 2]} {data}\n" in said
-    job = said.rsplit(" left ~/.clusterctl/jobs/", 1)[1].partition("/")[0]
-    assert cluster.on(0, f"ls ~/.clusterctl/jobs/{job}/model/1/saved_model.pb")
+    with launched(lab, "mnist_script_mode.ipynb") as cluster:
+        said = run("mnist_script_mode.ipynb", cluster, monkeypatch, four=four)
+        assert said.count("Horovod size: 2\n") == 1
+        assert "Model saved in " in said
+        with cluster.access() as access:
+            hosts = [node.private_ip for node in access.cluster.nodes]
+        data = [["train.npz"], ["test.npz"]]
+        for rank in range(4):
+            assert f"rank {rank} of 4 on {hosts[rank // 2]} {data}\n" in said
+        job = said.rsplit(" left ~/.clusterctl/jobs/", 1)[1].partition("/")[0]
+        assert cluster.on(0, f"ls ~/.clusterctl/jobs/{job}/model/1/saved_model.pb")
 
 
-def test_pipe_mode_and_predictions(cluster, monkeypatch):
-    said = run("cifar10_pipe_mode.ipynb", cluster, monkeypatch)
+def test_pipe_mode_and_predictions(lab, monkeypatch):
+    with launched(lab, "cifar10_pipe_mode.ipynb") as cluster:
+        said = run("cifar10_pipe_mode.ipynb", cluster, monkeypatch)
+        assert cluster.ctl("serve", "--status") == (0, "", "no model is served\n")
     assert [said.count(f"Horovod size: {size}\n") for size in (1, 2)] == [2, 1]
     for metric in ("train:loss", "train:accuracy", "validation:loss", "validation:accuracy"):
         assert metric in said
@@ -93,4 +106,3 @@ def test_pipe_mode_and_predictions(cluster, monkeypatch):
     # The served model has the accuracy of the last training's evaluation, on the same images.
     trained = float(said.rsplit("Test accuracy: ", 1)[1].partition("\n")[0])
     assert f"Average accuracy: {trained:.2%}\n" in said
-    assert cluster.ctl("serve", "--status") == (0, "", "no model is served\n")

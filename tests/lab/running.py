@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import subprocess
@@ -200,6 +201,23 @@ def once_client(record: LabRecord, service: str = "ec2", attempts: int = 1):
     retries = {"mode": "standard", "total_max_attempts": attempts}
     config = Config(retries=retries, max_pool_connections=32, read_timeout=120)
     return client(record, service=service, config=config)
+
+
+def make_profile(iam, name: str) -> str:
+    """Make an instance profile with a role, and wait until EC2 knows it. Return its ARN."""
+    from clusterctl.lab.ec2.options import KNOWN_AFTER_S  # imports moto
+
+    allowed = {"Effect": "Allow", "Action": "sts:AssumeRole"}
+    trust = {"Version": "2012-10-17", "Statement": [allowed]}
+    # Test files of one worker share its lab: another file may have made it.
+    with contextlib.suppress(iam.exceptions.EntityAlreadyExistsException):
+        iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(trust))
+        iam.create_instance_profile(InstanceProfileName=name)
+        iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
+    made = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+    known_at = made["CreateDate"].timestamp() + KNOWN_AFTER_S
+    wait_until(lambda: time.time() > known_at, "EC2 to know the profile")
+    return made["Arn"]
 
 
 def newest_image(ec2) -> str:

@@ -20,7 +20,7 @@ from clusterctl.domain.errors import LabError, UsageError
 from clusterctl.lab import pages
 from clusterctl.lab.record import ACCOUNTS
 from tests.lab.refusals import refused, service
-from tests.lab.running import account_of, client, signed_headers
+from tests.lab.running import account_of, client, make_profile, signed_headers
 
 pytestmark = pytest.mark.lab
 
@@ -203,9 +203,7 @@ def test_the_labs_own_pages_need_its_secret(lab):
 
 def test_a_host_reads_with_its_profiles_key_and_what_is_public_without_one(lab, instances):
     iam, s3 = client(lab, service="iam"), client(lab, service="s3")
-    iam.create_role(RoleName="of-hosts", AssumeRolePolicyDocument="{}")
-    iam.create_instance_profile(InstanceProfileName="of-hosts")
-    iam.add_role_to_instance_profile(InstanceProfileName="of-hosts", RoleName="of-hosts")
+    make_profile(iam, "of-hosts")
     s3.create_bucket(Bucket="closed")
     s3.create_bucket(Bucket="open", ACL="public-read")
     try:

@@ -16,7 +16,7 @@ from clusterctl.lab.faults import interruptions
 from clusterctl.lab.hosts.daemon.network import hardware_address
 from clusterctl.lab.hosts.metadata import Tokens, lookup
 from tests.cli.running import CommandLine
-from tests.lab.running import client, ssh, wait_until
+from tests.lab.running import client, make_profile, ssh, wait_until
 
 SPOT = {"InstanceMarketOptions": {"MarketType": "spot"}}
 PAGE = "/_lab/interruptions"
@@ -108,14 +108,11 @@ def token_of(ask, one) -> dict[str, str]:
 @pytest.mark.lab
 def test_a_host_knows_what_it_is(instances, ask):
     tags = [{"ResourceType": "instance", "Tags": [{"Key": "a:b", "Value": "c d"}]}]
-    iam = client(instances.lab, service="iam")
-    iam.create_role(RoleName="reader", AssumeRolePolicyDocument="{}")
-    arn = iam.create_instance_profile(InstanceProfileName="hosts")["InstanceProfile"]["Arn"]
-    iam.add_role_to_instance_profile(InstanceProfileName="hosts", RoleName="reader")
+    arn = make_profile(client(instances.lab, service="iam"), "reader")
     one = instances.up(
         UserData="#!/bin/sh\ntrue\n",
         TagSpecifications=tags,
-        IamInstanceProfile={"Name": "hosts"},
+        IamInstanceProfile={"Name": "reader"},
         MetadataOptions={"HttpTokens": "required", "InstanceMetadataTags": "enabled"},
     )[0]
     assert ask(one, "/latest/meta-data/instance-id")[0] == 401

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.lab.refusals import refused, service
+from tests.lab.running import make_profile
 
 pytestmark = pytest.mark.lab
 
@@ -100,8 +101,7 @@ def test_options_are_described_as_asked(lab, instances):
         "HttpEndpoint": "enabled",
         "InstanceMetadataTags": "enabled",
     }
-    iam = service(lab, "iam")
-    arn = iam.create_instance_profile(InstanceProfileName="guests")["InstanceProfile"]["Arn"]
+    arn = make_profile(service(lab, "iam"), "guests")
     one, other = instances.up(
         MetadataOptions=options,
         InstanceInitiatedShutdownBehavior="terminate",

@@ -22,7 +22,8 @@ from clusterctl.operations.readiness import InstanceWatch, has_ended
 
 NAME = "demo"
 # Several network cards need an elastic address. EFA and several nodes need a placement group.
-SPEC = ClusterSpec(NAME, 3, "g6e.24xlarge")
+# It also has a role of its own.
+SPEC = ClusterSpec(NAME, 3, "g6e.24xlarge", instance_profile="new")
 SHORT = Timeouts(shown_s=0.1)
 _sleep = time.sleep
 
@@ -56,10 +57,11 @@ def shorten_timeouts(put: Callable[[Any, str, Any], None] = setattr) -> None:
     """Shorten all waits, and skip getting hosts ready."""
     from botocore.retries.quota import RetryQuota
 
-    from clusterctl.lab.ec2 import placement_groups
+    from clusterctl.lab.ec2 import options, placement_groups
 
     put(time, "sleep", lambda seconds: _sleep(min(seconds, 0.02)))
     put(placement_groups, "PENDING_S", 0.03)
+    put(options, "KNOWN_AFTER_S", 0.03)
     # Clients are shared by all cases, but a real command starts with its full quota of retries.
     put(RetryQuota, "acquire", lambda quota, amount: True)
     put(up_module, "make_ready", make_ready)

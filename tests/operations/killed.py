@@ -49,7 +49,7 @@ def main() -> None:
     clients = wired(sys.argv[1])
     # Clients are made here, but used in children only, which have their own connections.
     without_retries(clients.ec2)
-    for _ in (clients.ssm, clients.quotas, clients.sts, clients.pricing("us-east-1")):
+    for _ in (clients.ssm, clients.quotas, clients.sts, clients.iam, clients.pricing("us-east-1")):
         pass
     for line in sys.stdin:
         command, folder, call, mode = json.loads(line)

@@ -57,8 +57,8 @@ def leave_behind(ec2, cluster: str | None) -> dict[str, str]:
     }
 
 
-def everything(ec2) -> set[str]:
-    """Return the ids of all resources that are not ending; placement groups by name.
+def everything(ec2, iam=None) -> set[str]:
+    """Return the ids of all resources that are not ending; those without an id by name.
 
     They may belong to any test: an instance of another test may still be shutting down.
     """
@@ -82,7 +82,14 @@ def everything(ec2) -> set[str]:
         for method, answer, key in lists
         for entry in getattr(ec2, f"describe_{method}")()[answer]
     ]
-    return {*instances, *found}
+    if iam is None:
+        return {*instances, *found}
+    roles = [f"role:{one['RoleName']}" for one in iam.list_roles()["Roles"]]
+    profiles = [
+        f"profile:{one['InstanceProfileName']}"
+        for one in iam.list_instance_profiles()["InstanceProfiles"]
+    ]
+    return {*instances, *found, *roles, *profiles}
 
 
 def clear(ec2) -> None:

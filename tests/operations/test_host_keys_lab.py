@@ -12,7 +12,7 @@ from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.instances import find_instances
 from clusterctl.operations.known_hosts import UNSEEN
 from tests.cli.running import CommandLine
-from tests.lab.running import client, once_client, wait_until
+from tests.lab.running import client, make_profile, once_client, wait_until
 from tests.pair import LabCluster
 
 pytestmark = pytest.mark.lab
@@ -184,9 +184,8 @@ def test_keys_are_accepted_unseen_with_the_flag_only_and_compared_later(
 def test_the_reason_of_the_second_channel_is_in_the_message(
     clusterctl, name, lab, without_consoles
 ):
-    iam = once_client(lab, "iam")
-    iam.create_instance_profile(InstanceProfileName="of-no-role")
-    profile = ("--instance-profile", "of-no-role")
+    make_profile(once_client(lab, "iam"), "without-ssm")
+    profile = ("--instance-profile", "without-ssm")
     without_consoles(*profile)
     ran = up(clusterctl, name, "--timeout", "6s", *profile)
     assert ran.status == 1

@@ -35,6 +35,27 @@ def test_without_a_profile_it_says_what_to_do(pair, s3):
     status, _, err = pair.ctl("copy", "s3://my-train/shards", "~/none")
     assert status != 0
     assert "no instance profile" in err
+    assert f"give them a role: clusterctl up {pair.name} --instance-profile new" in err
+
+
+@pytest.mark.all
+def test_running_nodes_read_s3_by_the_command_that_the_hint_names(pair, s3):
+    ec2 = once_client(pair.lab)
+    try:
+        status, _, err = pair.ctl("up", "--instance-profile", "new")
+        assert status == 0, err
+        status, out, err = pair.ctl("status", "--json")
+        assert set(json.loads(out)["instance_profiles"].values()) == {
+            f"clusterctl-{pair.name}-{pair.lab.region}"
+        }
+        status, _, err = pair.ctl("copy", "s3://my-train/shards", "~/by-role")
+        assert status == 0, err
+        assert same(pair, "by-role") == 3
+    finally:
+        for one in ec2.describe_iam_instance_profile_associations()[
+            "IamInstanceProfileAssociations"
+        ]:
+            ec2.disassociate_iam_instance_profile(AssociationId=one["AssociationId"])
 
 
 def test_with_keys_that_are_lent(pair, s3):

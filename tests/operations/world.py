@@ -10,6 +10,7 @@ from pathlib import Path
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.ec2.instances import find_instances, unfinished_of
 from clusterctl.ec2.launch.attempt import read_launches
+from clusterctl.ec2.node_role import role_name
 from clusterctl.operations import gc as gc_module
 from clusterctl.operations.costs import price_cache
 from clusterctl.operations.folder import ClusterFolder
@@ -23,7 +24,9 @@ from tests.operations.leaks import everything
 from tests.operations.wire import ApiCall, Mode, wired
 
 INTERFACES = 3  # of a g6e.24xlarge: one, and an EFA on each of two cards
-ALONE = ("eipalloc", "sg", "key", f"clusterctl-{NAME}")  # a cluster has one of each
+ROLE = role_name(NAME, REGION)
+# A cluster has one of each.
+ALONE = ("eipalloc", "sg", "key", f"clusterctl-{NAME}", f"role:{ROLE}", f"profile:{ROLE}")
 # The calls of each command in a new world where nothing fails.
 _recorded: dict[str, tuple[ApiCall, ...]] = {}
 
@@ -64,7 +67,7 @@ class World:
         reset()
         self._home = next(self._homes)
         self.folder = ClusterFolder(self._home / NAME)
-        self._before = everything(self.plain.ec2)
+        self._before = everything(self.plain.ec2, self.plain.iam)
 
     def left_for(self, state: Action) -> None:
         """Note that the case has passed. The next case may use the state that it has left."""
@@ -124,8 +127,8 @@ class World:
     @property
     def extra(self) -> Counter[str]:
         """Count all additional resources by kind, whoever owns them; placement groups by name."""
-        more = everything(self.plain.ec2) - self._before
-        return Counter(one if one.startswith("clusterctl-") else one.split("-")[0] for one in more)
+        more = everything(self.plain.ec2, self.plain.iam) - self._before
+        return Counter(one if "clusterctl-" in one else one.split("-")[0] for one in more)
 
     def check_whole(self, command: Command) -> None:
         """Assert that there are exactly the wanted nodes, and only the resources that they need."""
@@ -135,6 +138,7 @@ class World:
         assert {found.wanted for found in nodes} == {command.indices}
         assert not any(found.retired or found.unfinished for found in nodes)
         assert nodes[0].node.public_ip or command.state.value == "stopped"
+        assert {found.instance_profile for found in nodes} == {ROLE}
         count = len(nodes)
         whole = {"i": count, "vol": count, "eni": count * INTERFACES, **dict.fromkeys(ALONE, 1)}
         assert self.extra == whole, self.extra

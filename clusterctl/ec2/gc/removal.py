@@ -20,6 +20,7 @@ from clusterctl.ec2.errors import backoff_delays, translated
 from clusterctl.ec2.gc.resources import Resource, ResourceKind
 from clusterctl.ec2.gc.sweep import look_at
 from clusterctl.ec2.instances import batches
+from clusterctl.ec2.node_role import delete_profile, delete_role
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
@@ -101,6 +102,12 @@ def remove(
     # What is attached to an instance that stays cannot be deleted, so do not try or wait.
     staying = {one.resource.id: one for one in left}
     deadline = time.monotonic() + FREE_WITHIN_S
+    for resource in (*by_kind[ResourceKind.PROFILE], *by_kind[ResourceKind.ROLE]):
+        try:
+            _delete_of_iam(clients.iam, resource)
+            on_gone(resource)
+        except AwsError as failure:
+            left.append(RemainingResource(resource, failure))
     for kind, deletion in DELETIONS.items():
         for resource in by_kind[kind]:
             holder = staying.get(resource.attached_to)
@@ -135,6 +142,14 @@ def _delete(
         return None
     except AwsError as error:
         return _still_used(resource, error) if error.code in deletion.in_use else error
+
+
+def _delete_of_iam(iam: Any, resource: Resource) -> None:
+    if resource.kind is ResourceKind.PROFILE:
+        delete_profile(iam, resource.name)
+    else:
+        again = f"clusterctl gc --cluster {resource.cluster} --delete"
+        delete_role(iam, resource.name, again)
 
 
 def still_exists_error(one: Resource) -> ClusterctlError:

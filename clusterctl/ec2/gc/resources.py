@@ -25,6 +25,8 @@ class ResourceKind(Enum):
     INTERFACE = "network interface"
     PLACEMENT_GROUP = "placement group"
     SECURITY_GROUP = "security group"
+    PROFILE = "instance profile"
+    ROLE = "role"
     KEY_PAIR = "key pair"
     NETWORK = "network"
 
@@ -133,6 +135,16 @@ def read_key_pair(entry: Any) -> Resource:
         name=entry.get("KeyName", ""),
         made_at=entry.get("CreateTime"),
     )
+
+
+def read_profile(entry: Any) -> Resource:
+    name = entry["InstanceProfileName"]
+    return Resource(ResourceKind.PROFILE, name, name=name, made_at=entry.get("CreateDate"))
+
+
+def read_role(entry: Any) -> Resource:
+    name = entry["RoleName"]
+    return Resource(ResourceKind.ROLE, name, name=name, made_at=entry.get("CreateDate"))
 
 
 def read_network(entry: Any) -> Resource:

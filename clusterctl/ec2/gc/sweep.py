@@ -14,6 +14,7 @@ from clusterctl.ec2.gc import resources
 from clusterctl.ec2.gc.resources import Resource, ResourceKind
 from clusterctl.ec2.instances import PAGE
 from clusterctl.ec2.network.vpcs import NETWORK
+from clusterctl.ec2.node_role import role_path
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
@@ -89,10 +90,12 @@ def look_at(clients: Clients, region: str, kind: ResourceKind) -> list[Resource]
     """Return all resources of one kind that are not deleted. Raises AwsError."""
     way = _WAYS[kind]
     with translated():
-        described = list(_described(clients, way))
+        described = list(_described(clients, way, region))
     found = []
     for entry in described:
         tagged = tags.tag_dict(entry.get(way.tags))
+        if way.service == "iam":
+            tagged[tags.CLUSTER] = entry["Path"].split("/")[-2]
         # A network is no cluster's, whatever tags its stack has.
         cluster = None if kind is ResourceKind.NETWORK else tagged.get(tags.CLUSTER)
         network = tagged.get(NETWORK)
@@ -104,15 +107,24 @@ def look_at(clients: Clients, region: str, kind: ResourceKind) -> list[Resource]
 
 @dataclass(frozen=True)
 class _Way:
-    """How to list one kind: boto3's method, the answer's key, the reader, the key of the tags."""
+    """How to list one kind: boto3's method, the answer's key, the reader, the key of the tags.
+
+    IAM's lists have no tags, but the path of what is clusterctl's ends with the cluster's name.
+    """
 
     operation: str
     answer: str
     read: Callable[[Any], Resource]
     tags: str = "Tags"
+    service: str = "ec2"
 
 
-def _described(clients: Clients, way: _Way) -> Iterator[Any]:
+def _described(clients: Clients, way: _Way, region: str) -> Iterator[Any]:
+    if way.service == "iam":
+        prefix = role_path(region)
+        for listed in clients.iam.get_paginator(way.operation).paginate(PathPrefix=prefix):
+            yield from (one for one in listed[way.answer] if one["Path"].startswith(prefix))
+        return
     if way.operation == "describe_stacks":
         # DescribeStacks has no filter by tag.
         for stacks in clients.cloudformation.get_paginator("describe_stacks").paginate():
@@ -148,6 +160,10 @@ _WAYS = {
     ResourceKind.SECURITY_GROUP: _Way(
         "describe_security_groups", "SecurityGroups", resources.read_security_group
     ),
+    ResourceKind.PROFILE: _Way(
+        "list_instance_profiles", "InstanceProfiles", resources.read_profile, service="iam"
+    ),
+    ResourceKind.ROLE: _Way("list_roles", "Roles", resources.read_role, service="iam"),
     ResourceKind.KEY_PAIR: _Way("describe_key_pairs", "KeyPairs", resources.read_key_pair),
     ResourceKind.NETWORK: _Way("describe_stacks", "Stacks", resources.read_network),
 }

@@ -206,7 +206,7 @@ class Attempt:
         write_launches(self.launch_record, [*others, SentLaunch(request, clock.time())])
         known_by = clock.monotonic() + self.timeouts.known_s
         tries = backoff_delays(0.5, 2.0, 8.0)
-        vain, doubtful = 0, False
+        vain, doubtful, waits = 0, False, False
         for wait_s in tries:
             try:
                 with translated():
@@ -221,6 +221,9 @@ class Attempt:
                 again = vain < ATTEMPTS if patient else clock.monotonic() < known_by
                 if not (patient or not_yet_known(error)) or not again:
                     break
+                if is_about_profile(error) and not waits:
+                    waits = True
+                    self.on_step("waiting until EC2 knows the instance profile")
                 # Jitter keeps commands that were throttled together from retrying together.
                 clock.sleep(wait_s * random.uniform(0.5, 1.0))
         if doubtful:
@@ -230,7 +233,7 @@ class Attempt:
                 "run `up` again: it sends the same request, and nothing is launched twice",
             ) from failure
         write_launches(self.launch_record, others)
-        raise failure
+        raise unknown_profile(failure) from failure.__cause__
 
     def _settled(self, ids: Sequence[str], least: int) -> tuple[Instance, ...]:
         """Wait until EC2 shows all these instances and none is pending, and return them.
@@ -321,6 +324,28 @@ def indices_of(step: Step) -> tuple[int, ...]:
     return tuple(range(first, first + step.arguments["MaxCount"]))
 
 
+# What EC2 says of an instance profile that IAM has just made, or just given its role: pull request
+# 2037 and issue 2660 of hashicorp/terraform. It knows the profile some seconds later.
+PROFILE_UNKNOWN = ("Invalid IAM Instance Profile name", "has no associated IAM Roles")
+
+
 def not_yet_known(error: AwsError) -> bool:
     """Return whether EC2 refused because it does not know a resource yet that was just created."""
-    return error.code in MADE_JUST_NOW or "Invalid IAM Instance Profile name" in error.message
+    return error.code in MADE_JUST_NOW or is_about_profile(error)
+
+
+def is_about_profile(error: AwsError) -> bool:
+    """Return whether EC2 does not know the instance profile or its role."""
+    return any(text in error.message for text in PROFILE_UNKNOWN)
+
+
+def unknown_profile(error: AwsError) -> AwsError:
+    """Return the error, with a hint if EC2 does not know the instance profile."""
+    if not is_about_profile(error):
+        return error
+    return AwsError(
+        error.code,
+        error.message,
+        "`aws iam list-instance-profiles` shows the names; one that was made just now: run `up` "
+        "again; to have one made: --instance-profile new",
+    )

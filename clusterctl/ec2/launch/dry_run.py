@@ -48,6 +48,7 @@ def dry_request(request: Mapping[str, Any], plan: LaunchPlan) -> dict[str, Any]:
         if name != "ClientToken"
         and not (name == "KeyName" and plan.seen.key_pair is None)
         and not (name == "Placement" and plan.seen.placement_group is None)
+        and not (name == "IamInstanceProfile" and plan.seen.node_role and plan.grants)
     }
     interfaces = [
         {name: value for name, value in one.items() if not _is_awaited(value)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,9 @@ from clusterctl.ec2.launch.attempt import (
     OutcomeUnknown,
     SentLaunch,
     indices_of,
+    not_yet_known,
     read_launches,
+    unknown_profile,
     write_launches,
 )
 from clusterctl.ec2.launch.capacity import (
@@ -39,6 +41,7 @@ from clusterctl.ec2.launch.capacity import (
 from clusterctl.ec2.launch.plan import LaunchPlan, place_of
 from clusterctl.ec2.launch.request import Step
 from clusterctl.ec2.network.vpcs import release_arguments
+from clusterctl.ec2.node_role import told_what_it_takes
 from clusterctl.ec2.session import without_retries
 
 if TYPE_CHECKING:
@@ -137,6 +140,7 @@ NOT_YET_KNOWN = (
     "InvalidNetworkInterfaceID.NotFound",
     "InvalidAllocationID.NotFound",
     "InvalidInstanceID.NotFound",
+    "NoSuchEntity",
 )
 
 
@@ -165,12 +169,14 @@ def carry_out(
     capacity_timeout_s: float = 0.0,
     before_start: Callable[[], None] = lambda: None,
     timeouts: Timeouts = Timeouts(),
+    iam: Any = None,
 ) -> tuple[Instance, ...]:
     """Execute the plan's steps and return the cluster's members.
 
     Waits until none of the launched instances is pending, for some minutes at most. `on_step`
     receives a line about each step, `before_start` is called before each request to start stopped
     nodes. While EC2 has no capacity, launches and starts are retried for `capacity_timeout_s`.
+    `iam` is a client for the steps of that service, needed only where the plan has some.
 
     Raises AwsError, ClusterctlError. A launch that failed has left nothing running; one of unknown
     outcome stays in `launch_record`.
@@ -183,7 +189,7 @@ def carry_out(
     # a plan where they are not.
     write_launches(launch_record, _sent_again(plan, launch_record))
     try:
-        _carry_out(client, plan, work, attempt, capacity, before_start, creations)
+        _carry_out(client, plan, work, attempt, capacity, before_start, creations, iam)
     except ClusterctlError:
         # An elastic address costs money even without nodes, so release it. Not if a launch may have
         # taken place: the next `up` then uses the address. After Ctrl-C, which is no
@@ -212,6 +218,7 @@ def _carry_out(
     timeout: CapacityTimeout,
     before_start: Callable[[], None],
     creations: Creations,
+    iam: Any,
 ) -> None:
     on_step, timeouts = attempt.on_step, attempt.timeouts
     while work.steps:
@@ -226,10 +233,14 @@ def _carry_out(
             _start(client, step, attempt, timeout, before_start)
         elif step.operation == "associate_address":
             _associate(client, plan.spec.name, step, work.results, timeouts)
+        elif "IamInstanceProfile" in step.arguments:
+            _give_profile(client, step, timeouts)
         else:
             # AllocateAddress is not idempotent: every retry by botocore could allocate another.
             sent_by = attempt.once if step.operation == "allocate_address" else client
-            with _recorded(step.operation, creations):
+            sent_by = iam if step.service == "iam" else sent_by
+            told = told_what_it_takes() if step.service == "iam" else nullcontext()
+            with told, _recorded(step.operation, creations):
                 answer = _repeated(sent_by, step, step.resolved(work.results), timeouts.clock)
             work.results.update({key: answer[key] for key in step.gives})
 
@@ -286,6 +297,22 @@ def _associate(
                 # It may have left `pending` after the call. The answer to one more is final.
                 _repeated(client, step, arguments, clock)
                 return
+        clock.sleep(gap_s)
+
+
+def _give_profile(client: EC2Client, step: Step, timeouts: Timeouts) -> None:
+    """Give a node an instance profile, retrying while the node changes its state and while EC2 does
+    not know a profile that was created just before."""
+    clock = timeouts.clock
+    deadline = clock.monotonic() + timeouts.known_s
+    for gap_s in backoff_delays(0.5):
+        try:
+            _repeated(client, step, step.resolved({}), clock)
+            return
+        except AwsError as error:
+            again = error.code in STILL_STARTING or not_yet_known(error)
+            if not again or clock.monotonic() > deadline:
+                raise unknown_profile(error) from error
         clock.sleep(gap_s)
 
 

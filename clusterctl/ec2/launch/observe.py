@@ -10,7 +10,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.cluster import MOST_TAGS, ClusterSpec, Disk, Limits, Market, is_free_tag
+from clusterctl.domain.cluster import (
+    MOST_TAGS,
+    NEW_PROFILE,
+    ClusterSpec,
+    Disk,
+    Limits,
+    Market,
+    is_free_tag,
+)
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError, no_such_cluster
 from clusterctl.ec2.cluster_resources import (
     KeyPair,
@@ -23,6 +31,7 @@ from clusterctl.ec2.instances import (
     PRESENT,
     Instance,
     find_instances,
+    find_profile_associations,
     launched_with,
     members_of,
     members_or_all,
@@ -52,6 +61,8 @@ from clusterctl.ec2.network.vpcs import (
     find_ways_out,
     parse_cidr,
 )
+from clusterctl.ec2.node_role import NodeRole, find_node_role, told_what_it_takes
+from clusterctl.ec2.policy import EVERY_BUCKET, Bounds, node_policy
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -85,7 +96,7 @@ def inherited(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
         subnet_id=head.subnet_id or None,
         network=None,
         private=head.private,
-        instance_profile=head.instance_profile or None,
+        instance_profile=spec.instance_profile or head.instance_profile or None,
         disk=_filled(spec.disk, head.disk),
         tags=spec.tags or _own_tags(head),
         limits=_limits(spec.limits, parse_limits(head.limits_text)),
@@ -118,7 +129,6 @@ def _check(spec: ClusterSpec, head: Instance) -> None:
         ("zone", spec.zone, head.node.availability_zone or None),
         ("subnet", spec.subnet_id, head.subnet_id or None),
         ("capacity reservation", spec.capacity_reservation, head.reservation_id),
-        ("instance profile", spec.instance_profile, head.instance_profile),
         ("market", None if spec.market is Market.ON_DEMAND else spec.market, head.market),
         ("a placement group", spec.placement_group, bool(head.placement_group)),
         ("EFA", spec.efa, head.efa),
@@ -219,7 +229,8 @@ class Observed:
     are being replaced or removed. `catalogue` is None where no node is missing. `ssh_from` is the
     network to allow SSH from; empty where this machine's public address is unknown and the security
     group's existing rules must do. `unsettled` are launches that were sent a short time ago and
-    have shown no instance yet.
+    have shown no instance yet. `node_role` is the cluster's own role if the spec asks for it, and
+    `profile_associations` has the ids of those that have to change, by instance id.
     """
 
     spec: ClusterSpec
@@ -233,6 +244,8 @@ class Observed:
     placement_group: PlacementGroup | None = None
     address: ElasticAddress | None = None
     unsettled: tuple[SentLaunch, ...] = ()
+    node_role: NodeRole | None = None
+    profile_associations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def launch_catalogue(self) -> Catalogue:
@@ -244,6 +257,12 @@ class Observed:
     def members(self) -> tuple[Instance, ...]:
         """The instances without those that are being replaced or removed."""
         return members_of(self.instances)
+
+    @property
+    def without_profile(self) -> tuple[Instance, ...]:
+        """The members that do not have the spec's instance profile yet."""
+        wanted = self.spec.instance_profile
+        return tuple(one for one in self.members if wanted and one.instance_profile != wanted)
 
     @property
     def head(self) -> Instance | None:
@@ -300,10 +319,28 @@ def observe(
         address=next(iter(made.addresses), None),
         unsettled=unsettled,
     )
+    if asked.instance_profile:
+        seen = _with_profile(clients, seen, creations)
     if not lacking:
         return seen
     return replace(
         seen, catalogue=_catalogue(clients, seen, reservation, subnets, price_cache, lacking)
+    )
+
+
+def _with_profile(clients: Clients, seen: Observed, creations: Creations) -> Observed:
+    """Add what has to be known to give the nodes the instance profile that was asked for."""
+    if seen.spec.instance_profile == NEW_PROFILE:
+        spec = seen.spec
+        data = spec.data_buckets or (EVERY_BUCKET,)
+        wanted = node_policy(Bounds(seen.region), data, spec.checkpoint_prefixes)
+        with told_what_it_takes():
+            role = find_node_role(clients, spec.name, wanted, creations)
+        spec = replace(spec, instance_profile=role.name, data_buckets=(), checkpoint_prefixes=())
+        seen = replace(seen, node_role=role, spec=spec)
+    others = [one.node.instance_id for one in seen.without_profile if one.instance_profile]
+    return replace(
+        seen, profile_associations=find_profile_associations(clients.ec2, others) if others else {}
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -49,6 +50,9 @@ from clusterctl.ec2.money.costs import (
     format_limits,
 )
 from clusterctl.ec2.network.vpcs import FOUND_RULE, GIVEN_RULE, release_arguments
+from clusterctl.ec2.node_role import POLICY as ROLE_POLICY
+from clusterctl.ec2.node_role import TRUST
+from clusterctl.ec2.policy import Policy
 
 
 def group_steps(seen: Observed) -> Iterator[Step]:
@@ -136,6 +140,96 @@ def key_steps(seen: Observed, public_key: str) -> Iterator[Step]:
         },
         f"{name}, the public half of the cluster's key",
     )
+
+
+def role_steps(seen: Observed) -> Iterator[Step]:
+    """Yield the steps that make the cluster's own role and instance profile what they are to be."""
+    role = seen.node_role
+    if role is None:
+        return
+    labels = tags.tag_list(base_tags(seen.spec))
+    if role.policy is None:
+        yield Step(
+            "create_role",
+            {
+                "RoleName": role.name,
+                "Path": role.path,
+                "AssumeRolePolicyDocument": TRUST,
+                "Description": f"nodes of clusterctl cluster {seen.spec.name}",
+                "Tags": labels,
+                **({"PermissionsBoundary": role.boundary} if role.boundary else {}),
+            },
+            f"{role.name}, for the nodes"
+            + (f", bounded by {role.boundary}" if role.boundary else ""),
+            done_if=("EntityAlreadyExists",),
+            service="iam",
+        )
+    if role.policy != role.wanted:
+        yield Step(
+            "put_role_policy",
+            {
+                "RoleName": role.name,
+                "PolicyName": ROLE_POLICY,
+                "PolicyDocument": json.dumps(role.wanted, separators=(",", ":")),
+            },
+            f"{role.name}: the nodes {grants(role.wanted)}",
+            service="iam",
+        )
+    if not role.profile:
+        yield Step(
+            "create_instance_profile",
+            {"InstanceProfileName": role.name, "Path": role.path, "Tags": labels},
+            role.name,
+            done_if=("EntityAlreadyExists",),
+            service="iam",
+        )
+    if not role.joined:
+        yield Step(
+            "add_role_to_instance_profile",
+            {"InstanceProfileName": role.name, "RoleName": role.name},
+            role.name,
+            done_if=("LimitExceeded",),
+            service="iam",
+        )
+
+
+def grants(policy: Policy) -> str:
+    """Return what a policy of `node_policy` allows, in words: `may read every bucket`."""
+    places: dict[str, list[str]] = {}
+    for statement in policy["Statement"]:
+        actions = statement["Action"]
+        verb = "write" if "s3:PutObject" in actions else "read"
+        if actions != ["s3:ListBucket"]:
+            found = (one.partition(":::")[2].removesuffix("*") for one in statement["Resource"])
+            places.setdefault(verb, []).extend(found)
+    said = {
+        verb: "every bucket" if "*/" in found else " and ".join(f"s3://{one}" for one in found)
+        for verb, found in places.items()
+    }
+    return "; ".join(f"may {verb} {where}" for verb, where in said.items())
+
+
+def profile_steps(seen: Observed) -> Iterator[Step]:
+    """Yield the steps that give existing nodes the instance profile that was asked for."""
+    for one in seen.without_profile:
+        node, profile = one.node, {"Name": seen.spec.instance_profile}
+        held = seen.profile_associations.get(node.instance_id)
+        if held:
+            yield Step(
+                "replace_iam_instance_profile_association",
+                {"IamInstanceProfile": profile, "AssociationId": held},
+                f"{node.name} gets {profile['Name']} instead of {one.instance_profile}",
+                # A repeated request: the first one has given the association a new id.
+                done_if=("InvalidAssociationID.NotFound",),
+            )
+        else:
+            yield Step(
+                "associate_iam_instance_profile",
+                {"IamInstanceProfile": profile, "InstanceId": node.instance_id},
+                f"{node.name} gets {profile['Name']}",
+                # A repeated request: the node has it.
+                done_if=("IncorrectState",),
+            )
 
 
 def placement_steps(seen: Observed, launch: Launch) -> Iterator[Step]:
@@ -327,6 +421,13 @@ class LaunchPlan:
         return tuple(node.index for node in stopped_nodes(self.seen))
 
     @property
+    def grants(self) -> str:
+        """What the plan newly allows the nodes of an own role to do; empty if nothing."""
+        role = self.seen.node_role
+        changes = any(step.service == "iam" for step in self.steps)
+        return grants(role.wanted) if role and changes else ""
+
+    @property
     def idle(self) -> bool:
         """Whether there are no steps, and no earlier command has left work unfinished."""
         return not self.steps and not any(unfinished_findings(self.spec.name, self.seen.instances))
@@ -413,7 +514,13 @@ def plan_launch(seen: Observed, public_key: str, launch_id: str) -> LaunchPlan:
         plan = _with_launch(plan, public_key)
     else:
         # No node is missing: only repair the existing resources, and start stopped nodes.
-        steps = [*group_steps(seen), *tag_steps(seen, plan.wanted), *start_steps(seen)]
+        steps = [
+            *group_steps(seen),
+            *role_steps(seen),
+            *profile_steps(seen),
+            *tag_steps(seen, plan.wanted),
+            *start_steps(seen),
+        ]
         if needs_address(seen):
             zone = seen.head.node.availability_zone if seen.head else ""
             steps += [*allocate_steps(seen, zone), *associate_steps(seen)]
@@ -503,8 +610,10 @@ def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
     steps = [
         # First, because EC2 takes a moment until a placement group is available.
         *placement_steps(seen, plan.launch_at(found[0], first_run)),
+        *role_steps(seen),
         *key_steps(seen, public_key),
         *group_steps(seen),
+        *profile_steps(seen),
         *tag_steps(seen, plan.wanted),
         *start_steps(seen),
         *allocated,

@@ -29,11 +29,11 @@ class ResultOf:
 
 @dataclass(frozen=True)
 class Step:
-    """One call to EC2. `operation` is boto3's method, `summary` a line for the user.
+    """One call to EC2 or IAM. `operation` is boto3's method, `summary` a line for the user.
 
     `gives` are the keys of the answer that later steps need. `done_if` are error codes which mean
     that the step was done before. `hourly_usd` is what its result costs an hour; None where that is
-    nothing or unknown.
+    nothing or unknown. `service` is `ec2` or `iam`.
     """
 
     operation: str
@@ -42,6 +42,7 @@ class Step:
     gives: tuple[str, ...] = ()
     done_if: tuple[str, ...] = ()
     hourly_usd: float | None = None
+    service: str = "ec2"
 
     def describe(self) -> str:
         """Return a line such as `RunInstances: 4 x p3.16xlarge ...`."""

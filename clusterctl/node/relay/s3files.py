@@ -576,8 +576,8 @@ MEANINGS = (
     (
         NO_KEYS,
         "there are no credentials for S3: no instance profile",
-        "give the nodes one (`up --instance-profile`), or lend them yours (--credentials mine); "
-        "for a public bucket --credentials none",
+        "lend the nodes your keys for this command: --credentials mine; for a public bucket: "
+        "--credentials none; or give them a role: clusterctl up NAME --instance-profile new",
     ),
     (
         r"NoSuchBucket",
@@ -592,7 +592,9 @@ MEANINGS = (
     (
         r"AccessDenied|Forbidden|status code: 403|\(403\)|AllAccessDisabled",
         "S3 refuses {url}{unsigned}",
-        "the nodes' role needs s3:ListBucket and s3:GetObject there; with a KMS key kms:Decrypt",
+        "the nodes' role needs s3:ListBucket and s3:GetObject there, s3:PutObject to write, with a "
+        "KMS key kms:Decrypt; the role that clusterctl made gets the first two by: clusterctl up "
+        "NAME --instance-profile new, PutObject by --checkpoint-prefix BUCKET/PREFIX with it",
     ),
     (
         r"PermanentRedirect|AuthorizationHeaderMalformed|BucketRegionError|status code: 301",

@@ -95,8 +95,6 @@ REFUSED = {
         "another capacity reservation: cr-1, not cr-2",
     ),
     "a first reservation": (PLAIN, {"capacity_reservation": "cr-2"}, "no capacity reservation"),
-    "profile": (HEAD, {"instance_profile": "admin"}, "another instance profile: nodes, not admin"),
-    "a first profile": (PLAIN, {"instance_profile": "admin"}, "no instance profile"),
     "market": (
         replace(HEAD, market=Market.CAPACITY_BLOCK),
         {"market": Market.SPOT},
@@ -122,6 +120,11 @@ def test_another_wish_is_refused_by_name(head, changes, message):
     assert message in caught.value.message
     assert "leave that option out" in caught.value.hint
     assert "clusterctl down demo" in caught.value.hint
+
+
+@pytest.mark.parametrize(("asked", "found"), [("admin", "admin"), (None, "nodes")])
+def test_an_instance_profile_can_be_changed(asked, found):
+    assert inherited(replace(ASKED, instance_profile=asked), [HEAD]).instance_profile == found
 
 
 @pytest.mark.parametrize(
