@@ -767,10 +767,10 @@ def down(
 ) -> None:
     """Remove cluster NAME: instances, address, groups, key pair, its own role, local folder.
 
-    Everything is found by its tag or name, so it works after an interrupted `up`. It shows what would be
-    lost: jobs that run, and checkpoints, models and other files that were not fetched since they
-    changed. It names what was not launched from this machine. Then it asks; a script has to give
-    --yes.
+    Everything is found by its tag or name, so it works after an interrupted `up`. It shows what
+    would be lost: jobs that run, and checkpoints, models and other files that were not fetched
+    since they changed. It names what was not launched from this machine. Then it asks; a script has
+    to give --yes.
 
     \b
     clusterctl down demo
