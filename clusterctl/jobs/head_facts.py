@@ -69,6 +69,14 @@ PRINT_CAPABILITIES = "nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2
 PROBE = f"""\
 # Not in the home folder, where Python would take a folder named horovod or torch for the package.
 cd /
+# -E: also if PYTHONHOME or another variable of the login keeps Python from working.
+has_module() {{
+  for option in -c -Ec; do
+    "$python" $option 'import importlib.util as u, sys; sys.exit(not u.find_spec(sys.argv[1]))' \\
+      "$1" 2>/dev/null && return
+  done
+  return 1
+}}
 printf 'home=%s\\n' "$HOME"
 printf 'search_path=%s\\n' "$PATH"
 printf 'library_path=%s\\n' "$LD_LIBRARY_PATH"
@@ -105,12 +113,10 @@ for mpirun in {" ".join(MPIRUN_PATHS)}; do
   printf 'mpirun=%s\\n' "$mpirun"
   printf 'version=%s\\n' "$("$mpirun" --version 2>&1 | head -n 1)"
   printf 'python=%s\\n' "$python"
-  "$python" -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("horovod"))' \\
-    2>/dev/null && echo horovod=yes
+  has_module horovod && echo horovod=yes
 done
 for python in {" ".join(TORCH_PYTHONS)}; do
-  "$python" -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("torch"))' \\
-    2>/dev/null && printf 'torch_python=%s\\n' "$python" && break
+  has_module torch && printf 'torch_python=%s\\n' "$python" && break
 done
 sed -n 's/^ *[0-9]*: [0-9A-F]*:\\([0-9A-F]*\\) [0-9A-F:]* 0A .*/listening_port=\\1/p' \\
   /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u

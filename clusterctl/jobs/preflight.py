@@ -166,6 +166,13 @@ _NAMES = {
 _CUDA_OF_BLACKWELL = (12, 8)
 _BLACKWELL = 100
 INSTALL = "install the same on every node: clusterctl env install NAME"
+UNSET = "a login file there sets it, such as ~/.bashrc: take it out, or a job gets it, too"
+
+
+def misled_python(versions: Mapping[str, str]) -> str:
+    """Return that Python works only without variables of the login, or an empty text."""
+    variables = versions.get("python_variables")
+    return f"its Python does not work with {variables}" if variables else ""
 
 
 def environment_findings(context: JobContext) -> list[Finding]:
@@ -179,6 +186,7 @@ def environment_findings(context: JobContext) -> list[Finding]:
         for key, path in paths.items()
         if key not in node.versions
     ]
+    misled = [(node.host, misled_python(node.versions)) for node in context.nodes]
     other = [
         (node.host, text)
         for node in context.nodes[1:]
@@ -192,6 +200,7 @@ def environment_findings(context: JobContext) -> list[Finding]:
     ]
     return [
         *findings_by_message("env.missing", missing, hint),
+        *findings_by_message("env.variables", [one for one in misled if one[1]], UNSET),
         *findings_by_message("env.differs", other, hint),
         *findings_by_message("env.mismatch", built, hint),
     ]

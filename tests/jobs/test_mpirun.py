@@ -543,9 +543,7 @@ def test_a_program_of_the_users_own_is_started_on_its_share_of_the_processors():
         return " ".join(plan.argv).partition("10.0.0.0/24 ")[2]
 
     mine = f"{FIVE.python} /home/ubuntu/mine.py -v"
-    assert program().endswith(
-        f" {FIVE.python} -IS /home/ubuntu/.clusterctl/start_rank.py {mine}"
-    )
+    assert program().endswith(f" {FIVE.python} -IS /home/ubuntu/.clusterctl/start_rank.py {mine}")
     assert program(per_host=1) == program()
     # torchrun starts its ranks itself.
     assert program(torchrun=True).endswith("/usr/bin/python3 /home/ubuntu/mine.py -v")

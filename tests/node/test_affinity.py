@@ -132,9 +132,7 @@ def by_socket(cores_of_all, ranks):
     """Return shares that divide two sockets, both threads of each core together."""
     each = cores_of_all // ranks
     starts = range(0, cores_of_all, each)
-    return [
-        f"{n}-{n + each - 1},{n + cores_of_all}-{n + cores_of_all + each - 1}" for n in starts
-    ]
+    return [f"{n}-{n + each - 1},{n + cores_of_all}-{n + cores_of_all + each - 1}" for n in starts]
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,8 @@ def free_bytes(folder: str) -> int | None:
 def versions(python: str, mpirun: str, timeout_s: float = TIMEOUT_S) -> dict[str, str]:
     """Return the versions of what is installed.
 
-    A program that does not start, or does not end within `timeout_s` seconds, is left out.
+    A program that does not start, or does not end within `timeout_s` seconds, is left out. Has
+    Python not started because of variables in the environment, they are `python_variables`.
     """
     found = {"kernel": os.uname().release}
     with contextlib.suppress(OSError):
@@ -277,11 +278,21 @@ def versions(python: str, mpirun: str, timeout_s: float = TIMEOUT_S) -> dict[str
     said = (output([mpirun, "--version"], timeout_s, check=False) or "").strip()
     if said:
         found["mpirun"] = said.splitlines()[0]
-    # A wrapper may print something before: only the last line counts.
-    told = output([python, "-W", "ignore", "-c", VERSIONS], timeout_s, check=False) or ""
-    for line in told.strip().splitlines()[-1:]:
-        with contextlib.suppress(ValueError):
-            found.update(json.loads(line))
+    for options in ("-W", "-EW"):
+        # A wrapper may print something before: only the last line counts.
+        told = output([python, options, "ignore", "-c", VERSIONS], timeout_s, check=False)
+        if told is None:
+            break
+        for line in told.strip().splitlines()[-1:]:
+            with contextlib.suppress(ValueError):
+                found.update(json.loads(line))
+                if options == "-EW":
+                    found["python_variables"] = " ".join(
+                        f"{name}={value}"
+                        for name, value in sorted(os.environ.items())
+                        if name.startswith("PYTHON")
+                    )
+                return found
     return found
 
 
