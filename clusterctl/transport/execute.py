@@ -230,7 +230,8 @@ def _timeout(exchange: Exchange, within: str, left: str) -> CommandTimeout:
     what = f"did not end {within}: {exchange.command}"
     hint = ""
     if exchange.frame.process is None:
-        what, hint = f"its login shell did not start the command {within}", LOGIN_FILES
+        # The host is too busy, or a login file waits for something.
+        what, hint = f"{what}; its login shell has not started it", LOGIN_FILES
     return CommandTimeout(
         exchange.host,
         what + (left and f"; {left}"),

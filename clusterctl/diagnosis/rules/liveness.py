@@ -28,6 +28,7 @@ from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence
 from clusterctl.diagnosis.rules.logs import failure, has_failed, root_error
 from clusterctl.diagnosis.rules.slowness import slow_links
 from clusterctl.diagnosis.tree import Activity
+from clusterctl.domain.errors import LOGIN_FILES
 from clusterctl.domain.units import count, format_bytes, format_duration
 
 
@@ -65,7 +66,9 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
             "host.key": "another machine may answer at its address: see "
             f"`clusterctl status {scene.cluster}` before you trust it",
             # It takes no command over SSH, so `reboot` cannot help.
-            "host.silent": _renewal(scene.cluster, host.index),
+            "host.silent": LOGIN_FILES
+            if RUNS_NOTHING.search(host.error)
+            else _renewal(scene.cluster, host.index),
         }
         message = f"{called(host)} {what}{there}"
         if matters and not scene.is_running:
@@ -75,6 +78,10 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
         # A changed host key does not stop the job.
         blocks = matters and check != "host.key"
         yield Cause(check, severity, message, host.host, hints[check], ranks, shown, blocks)
+
+
+# The errors of CommandNotRun: the host is up, and a new machine would not help.
+RUNS_NOTHING = re.compile(r"its login (files|shell ended)|the output .*(broke off|is disturbed)")
 
 
 def may_follow_lost_host(one: Cause) -> bool:
