@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
-from clusterctl.domain.errors import ClusterctlError, CommandTimeout
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, CommandTimeout
 from clusterctl.domain.findings import Finding
-from clusterctl.domain.results import json_line
+from clusterctl.domain.results import json_line, last_line
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.processes import ProcessQuery, all_of, list_processes
 from clusterctl.node.packer import program_of
@@ -200,6 +200,8 @@ def ask_written(
         stdin=WRITTEN.stdin(told or b""),
         timeout_s=timeout_s,
     )
+    if not result.ok:
+        raise CommandFailed(target.host, last_line(result.stderr))
     return json_line(replace(result, stdout=said.decode()), "looking for results")
 
 
