@@ -10,6 +10,7 @@ from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.node.framed import Frame
 from clusterctl.transport.target import Target
 
 HEAD = Target("demo-0", "10.0.0.4", "ubuntu")
@@ -17,7 +18,7 @@ HEAD = Target("demo-0", "10.0.0.4", "ubuntu")
 
 @dataclass
 class LocalNode:
-    """Connections whose `run` and `run_all` use /bin/sh on this machine.
+    """Connections whose `run` and `run_all` use a shell on this machine.
 
     Each call raises the next error of `trouble` instead of running, until none is left. Commands
     are recorded. `greeting` is what ~/.bashrc prints before each command.
@@ -34,19 +35,23 @@ class LocalNode:
         if self.trouble:
             raise self.trouble.pop(0)
         began = time.monotonic()
+        frame = Frame(command)
         process = subprocess.Popen(
-            ["sh", "-c", command],
+            ["/bin/bash", "-c", frame.line],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "HOME": str(self.home), **self.environ},
         )
         try:
-            out, err = process.communicate(stdin, timeout_s)
+            out, err = process.communicate(frame.stdin + stdin, timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             raise CommandTimeout(target.host, "did not end") from None
-        out = self.greeting + out
+        out, err = (
+            frame.take("stdout", self.greeting + out) + frame.rest("stdout"),
+            frame.take("stderr", err),
+        )
         if sink:
             sink("stdout", out)
             sink("stderr", err)

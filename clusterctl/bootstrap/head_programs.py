@@ -128,8 +128,7 @@ def put_programs(
     stamp = own_stamp()
     look = look_script(stamp).encode()
     looked = connections.run(head, "sh -s", stdin=look, timeout_s=LOOK_TIMEOUT_S)
-    # .bashrc may have printed something before.
-    if looked.stdout.endswith("current\n"):
+    if looked.stdout == "current\n":
         return
     found = parse_look(looked.stdout)
     own = next((one for one in found if one.abi == own_abi()), None)

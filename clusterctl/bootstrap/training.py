@@ -128,7 +128,9 @@ def check_request(request: EnvRequest) -> EnvRequest:
 @functools.cache
 def training_script() -> bytes:
     """Return the script for `bash -s` on a node. bash reads all of it before it runs any of it."""
-    parts = [(SHELL / f"{name}.sh").read_text() for name in PARTS]
+    # An environment is described and built without variables of the login.
+    parts = ["unset PYTHONHOME PYTHONPATH PYTHONSTARTUP PYTHONOPTIMIZE PYTHONWARNINGS\n"]
+    parts += [(SHELL / f"{name}.sh").read_text() for name in PARTS]
     parts.append(f"RANKS_CHECK={shlex.quote(ranks_check())}\n")
     return "".join([*parts, 'node_main "$@" </dev/null\n']).encode()
 

@@ -264,7 +264,7 @@ def _jobs_of(ctx: click.Context) -> list[str]:
     folder = _meant(ctx)
     argv = ["ssh", "-F", str(folder.ssh_config), "-o", "BatchMode=yes"]
     listed = subprocess.run(
-        [*argv, f"{folder.path.name}-0", "ls -r .clusterctl/jobs"],
+        [*argv, f"{folder.path.name}-0", "echo; ls -r .clusterctl/jobs"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

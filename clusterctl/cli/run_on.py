@@ -97,6 +97,7 @@ def run_on(
         sink=lines.take if live else None,
         max_workers=fanout,
         on_outcome=ended,
+        as_user=True,
     )
     if as_json:
         output.data([hostlines.as_data(outcome) for outcome in result.outcomes])

@@ -115,4 +115,5 @@ def _reach(
             command,
             stdin=StdinStream(sys.stdin.fileno()),
             sink=lambda stream, chunk: output.raw(chunk, stream),
+            as_user=True,
         ).exit_status

@@ -18,7 +18,7 @@ from clusterctl.diagnosis.hostchecks import namesakes, slowdowns, usual_clock
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.head_facts import VIRTUAL_INTERFACES
-from clusterctl.jobs.preflight import INSTALL, version_mismatches
+from clusterctl.jobs.preflight import INSTALL, UNSET, misled_python, version_mismatches
 
 CROWDED, FULL = 0.90, 0.98  # shares of a file system
 # From this difference on the logs of two nodes cannot be put in order. (Signatures and certificates
@@ -534,6 +534,8 @@ def _software(node: ExaminedNode) -> Iterator[Finding]:
         hint = "make it: clusterctl env install NAME"
         message = f"no {lacks} to train with (clusterctl's own is in {FOLDER})"
         yield Finding("env.missing", WARNING, message, node.host, hint)
+    if misled_python(node.versions):
+        yield Finding("env.variables", ERROR, misled_python(node.versions), node.host, UNSET)
     for text in version_mismatches(node.versions, is_trainer=False):
         yield Finding("env.mismatch", ERROR, text, node.host, INSTALL)
     here, other = node.versions.get("mpirun"), node.said.get("mpirun_on_path")

@@ -68,8 +68,10 @@ class KeyRefused(HostError):
 class CommandTimeout(HostError):
     """The command did not end before its deadline. The output so far is in `stdout`, `stderr`."""
 
-    def __init__(self, host: str, message: str, stdout: str = "", stderr: str = "") -> None:
-        super().__init__(host, message)
+    def __init__(
+        self, host: str, message: str, stdout: str = "", stderr: str = "", hint: str = ""
+    ) -> None:
+        super().__init__(host, message, hint)
         self.stdout = stdout
         self.stderr = stderr
 
@@ -82,6 +84,22 @@ class CommandFailed(HostError):
     """A command that had to succeed ended with an error."""
 
     exit_status = 1
+
+
+LOGIN_FILES = (
+    "sshd runs commands in the login shell, whose files may not end or replace it, read stdin, or "
+    "send the output elsewhere: see ~/.bashrc there (for zsh ~/.zshenv, for fish "
+    "~/.config/fish/config.fish, for tcsh ~/.tcshrc)"
+)
+
+
+class CommandNotRun(CommandFailed):
+    """The user's login files keep commands from running, or disturb their output."""
+
+    exit_status = 255
+
+    def __init__(self, host: str, message: str) -> None:
+        super().__init__(host, message, LOGIN_FILES)
 
 
 class AwsError(ClusterctlError):

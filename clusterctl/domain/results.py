@@ -6,11 +6,12 @@ A command that exits with a non-zero status is a value. A host that gives no res
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from clusterctl.domain.errors import ClusterctlError, CommandFailed
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, CommandNotRun
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -92,15 +93,46 @@ def last_line(text: str) -> str:
     return (text.strip().splitlines() or ["no message"])[-1]
 
 
+# What programs write that a limit of the login keeps from working.
+_LIMITED = re.compile(
+    "MemoryError|[Cc]annot allocate memory|failed to map|Too many open files|File too large|"
+    "File size limit|can't start new thread|Cannot fork|Resource temporarily unavailable"
+)
+
+
 def json_lines(result: CommandResult, doing: str) -> list[dict[str, Any]]:
     """Return the JSON objects that a node program printed, one per line.
 
-    Raises CommandFailed if it exited with an error. `doing` names the operation in the message.
+    Raises CommandFailed if it exited with an error, and CommandNotRun if its output has something
+    else, too. `doing` names the operation in the message.
     """
     if result.exit_status:
-        hint = "the nodes need python3" if result.exit_status == 127 else ""
-        raise CommandFailed(result.host, f"{doing} failed: {last_line(result.stderr)}", hint)
-    return list(_objects(result.stdout))
+        hint = ""
+        if _LIMITED.search(result.stderr):
+            hint = "a limit of the login there may be too low: see `ulimit -a`, and its ~/.bashrc"
+        elif result.exit_status == 127:
+            hint = "the nodes need python3"
+        why = last_line(result.stderr) if result.stderr.strip() else f"exit {result.exit_status}"
+        raise CommandFailed(result.host, f"{doing} failed: {why}", hint)
+    found = []
+    for line in result.stdout.split("\n"):
+        try:
+            one = json.loads(line) if line.strip() else {}
+        except (ValueError, RecursionError):
+            one = None
+        if not isinstance(one, dict):
+            shown = ascii(line[:60])
+            raise CommandNotRun(result.host, f"{doing} failed: the output is disturbed by {shown}")
+        found += [one] if line.strip() else []
+    return found
+
+
+def json_line(result: CommandResult, doing: str) -> dict[str, Any]:
+    """Return the one JSON object that a node program printed. Raises as `json_lines` does."""
+    found = json_lines(result, doing)
+    if len(found) != 1:
+        raise CommandNotRun(result.host, f"{doing} failed: its output has {len(found)} lines")
+    return found[0]
 
 
 def parse_outputs(
@@ -119,10 +151,3 @@ def parse_outputs(
             return HostOutcome(outcome.host, error=error)
 
     return FanoutResult(tuple(map(read, result.outcomes)))
-
-
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    # A login shell may print a greeting before the program's output.
-    for line in text.splitlines():
-        if line.startswith("{"):
-            yield json.loads(line)

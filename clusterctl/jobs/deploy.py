@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import functools
 import gzip
 import hashlib
@@ -21,7 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from clusterctl.domain.errors import CommandFailed, UsageError
-from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, last_line
+from clusterctl.domain.results import CommandResult, FanoutResult, json_line, last_line
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.jobs.plan import (
     CODE_FOLDER,
@@ -94,7 +95,7 @@ def deploy_files(
             raise CommandFailed(
                 target.host,
                 f"could not be prepared: {reason}",
-                "is its disk full? run `up` again once it is mended",
+                "make room on its disk" if os.strerror(errno.ENOSPC) in reason else "",
             )
         if result.stdout.endswith("first\n"):
             return replace(result, stdout=all_written)
@@ -105,7 +106,7 @@ def deploy_files(
 
 def deployed_files(result: CommandResult) -> DeployedFiles:
     """Return what `deploy_files` did on a node. Raises CommandFailed, e.g. if the disk is full."""
-    [report] = json_lines(result, "putting the examples there") or [{}]
+    report = json_line(result, "putting the examples there")
     return DeployedFiles(*(tuple(report.get(key, ())) for key in ("written", "same", "kept")))
 
 

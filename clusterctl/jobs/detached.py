@@ -26,7 +26,7 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     UsageError,
 )
-from clusterctl.domain.results import CommandResult, json_lines
+from clusterctl.domain.results import CommandResult, json_line, json_lines
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.node.jobs.jobs import METRICS
@@ -447,7 +447,7 @@ def start_job(
             f"job {plan.job_id} was not started: its disk is full",
             f"make room: clusterctl disk {cluster}, clusterctl clean-logs {cluster} --jobs",
         )
-    [answer] = json_lines(result, "starting the job")
+    answer = json_line(result, "starting the job")
     if "busy" in answer:
         raise job_running_error(str(answer["busy"]), cluster, plan.destination)
     return Started(str(answer["with"]), tuple(answer.get("after", ())))
@@ -490,7 +490,7 @@ def end_job(connections: Connections, head: Target, job_id: str) -> bool:
     result = connections.run(
         head, JOBS.command("cancel", job_id), stdin=JOBS.stdin(), timeout_s=TIMEOUT_S
     )
-    [answer] = json_lines(result, "ending the job")
+    answer = json_line(result, "ending the job")
     return bool(answer["ended"])
 
 

@@ -69,10 +69,17 @@ PRINT_CAPABILITIES = "nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2
 PROBE = f"""\
 # Not in the home folder, where Python would take a folder named horovod or torch for the package.
 cd /
+# -E: also if PYTHONHOME or another variable of the login keeps Python from working.
+has_module() {{
+  for option in -c -Ec; do
+    "$python" $option 'import importlib.util as u, sys; sys.exit(not u.find_spec(sys.argv[1]))' \\
+      "$1" 2>/dev/null && return
+  done
+  return 1
+}}
 printf 'home=%s\\n' "$HOME"
 printf 'search_path=%s\\n' "$PATH"
 printf 'library_path=%s\\n' "$LD_LIBRARY_PATH"
-printf 'python_variables=%s\\n' "$(env | grep -E '^PYTHON(HOME|PATH)=.' | tr '\\n' ' ')"
 printf 'cpus=%s\\n' "$(nproc)"
 printf 'hostname=%s\\n' "$(hostname)"
 printf 'addresses=%s\\n' "$(hostname -I 2>/dev/null)"
@@ -106,12 +113,10 @@ for mpirun in {" ".join(MPIRUN_PATHS)}; do
   printf 'mpirun=%s\\n' "$mpirun"
   printf 'version=%s\\n' "$("$mpirun" --version 2>&1 | head -n 1)"
   printf 'python=%s\\n' "$python"
-  "$python" -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("horovod"))' \\
-    2>/dev/null && echo horovod=yes
+  has_module horovod && echo horovod=yes
 done
 for python in {" ".join(TORCH_PYTHONS)}; do
-  "$python" -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("torch"))' \\
-    2>/dev/null && printf 'torch_python=%s\\n' "$python" && break
+  has_module torch && printf 'torch_python=%s\\n' "$python" && break
 done
 sed -n 's/^ *[0-9]*: [0-9A-F]*:\\([0-9A-F]*\\) [0-9A-F:]* 0A .*/listening_port=\\1/p' \\
   /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u
@@ -158,8 +163,7 @@ class HeadFacts:
     that NCCL needs for them. `interfaces` are pairs of a name and an IPv4 address with its prefix
     (10.0.0.4/24). `torch_python` is an interpreter that has PyTorch. `capabilities` are the GPUs'
     compute capabilities, 90 for 9.0, of all nodes where they are known. `busy_ports` are the ports
-    on which a process listens, and those of jobs that have not ended. `python_variables` are
-    PYTHONHOME and PYTHONPATH, NAME=VALUE, as logins set them.
+    on which a process listens, and those of jobs that have not ended.
     """
 
     home: str
@@ -178,7 +182,6 @@ class HeadFacts:
     torch_python: str = ""
     capabilities: tuple[int, ...] = ()
     busy_ports: frozenset[int] = frozenset()
-    python_variables: str = ""
 
 
 def parse_facts(text: str) -> HeadFacts:
@@ -222,7 +225,6 @@ def parse_facts(text: str) -> HeadFacts:
         torch_python=torch_python,
         capabilities=parse_capabilities(values.get("capabilities", "")),
         busy_ports=frozenset(ports),
-        python_variables=values.get("python_variables", "").strip(),
     )
 
 
@@ -264,16 +266,9 @@ def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environm
         looked = ", ".join(environment.python for environment in environments)
         raise MissingTool(
             f"Horovod is not installed on {where} (looked in {looked})",
-            obeyed(facts.python_variables) or "put it on every node: clusterctl env install NAME",
+            "put it on every node: clusterctl env install NAME",
         )
     return environments[0]
-
-
-def obeyed(variables: str) -> str:
-    """Return the hint for variables with which Python may not find its own packages; empty for
-    none."""
-    remove = f"take {variables} out of ~/.bashrc there (or /etc/environment)"
-    return f"every Python that a login starts obeys its variables: {remove}" if variables else ""
 
 
 def depends_on_gpus(facts: HeadFacts) -> bool:

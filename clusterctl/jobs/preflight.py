@@ -16,7 +16,6 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, NAMES, RUNS_ON, SERIES
 from clusterctl.domain.units import count, format_bytes
-from clusterctl.jobs.head_facts import obeyed
 from clusterctl.jobs.mpirun import parse_mpirun_version
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.trainer import PARAMETERS, TRAINER, TrainerRun
@@ -32,7 +31,7 @@ class PreflightFacts:
     (None if unknown). `free_bytes` is None if unknown. `versions` are by program
     or library. `script_error` is why Python could not read the user's program. `in_lab`: `cpus`
     are those of the machine that all hosts of the lab share. `capabilities` are the GPUs' compute
-    capabilities, 90 for 9.0. `python_variables`: see HeadFacts.
+    capabilities, 90 for 9.0.
     """
 
     host: str
@@ -49,7 +48,6 @@ class PreflightFacts:
     cpus: int | None = None
     in_lab: bool = False
     capabilities: tuple[int, ...] = ()
-    python_variables: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,6 @@ def parse_node_facts(host: str, answer: Mapping[str, Any]) -> PreflightFacts:
         cpus=answer["cpus"],
         in_lab=answer["in_lab"],
         capabilities=tuple(answer["capabilities"]),
-        python_variables=answer["python_variables"],
     )
 
 
@@ -169,6 +166,13 @@ _NAMES = {
 _CUDA_OF_BLACKWELL = (12, 8)
 _BLACKWELL = 100
 INSTALL = "install the same on every node: clusterctl env install NAME"
+UNSET = "a login file there sets it, such as ~/.bashrc: take it out, or a job gets it, too"
+
+
+def misled_python(versions: Mapping[str, str]) -> str:
+    """Return that Python works only without variables of the login, or an empty text."""
+    variables = versions.get("python_variables")
+    return f"its Python does not work with {variables}" if variables else ""
 
 
 def environment_findings(context: JobContext) -> list[Finding]:
@@ -182,9 +186,7 @@ def environment_findings(context: JobContext) -> list[Finding]:
         for key, path in paths.items()
         if key not in node.versions
     ]
-    missing_hint = next(
-        (obeyed(one.python_variables) for one in context.nodes if "python" not in one.versions), ""
-    )
+    misled = [(node.host, misled_python(node.versions)) for node in context.nodes]
     other = [
         (node.host, text)
         for node in context.nodes[1:]
@@ -197,7 +199,8 @@ def environment_findings(context: JobContext) -> list[Finding]:
         for text in version_mismatches(node.versions, not context.plan.script_path)
     ]
     return [
-        *findings_by_message("env.missing", missing, missing_hint or hint),
+        *findings_by_message("env.missing", missing, hint),
+        *findings_by_message("env.variables", [one for one in misled if one[1]], UNSET),
         *findings_by_message("env.differs", other, hint),
         *findings_by_message("env.mismatch", built, hint),
     ]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from clusterctl.domain.errors import HostError
-from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, parse_outputs
+from clusterctl.domain.results import CommandResult, FanoutResult, json_line, parse_outputs
 from clusterctl.jobs.detached import JobRecord
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER
@@ -156,7 +156,7 @@ def _on(access: Access, targets: Sequence[Target], cleaning: Cleaning) -> Fanout
 
 def parse_logs(result: CommandResult) -> NodeLogs:
     """Parse the output of `node/jobs/clean.py`. Raise CommandFailed if the program failed."""
-    [answer] = json_lines(result, "removing the logs")
+    answer = json_line(result, "removing the logs")
     folders = tuple(
         LogFolder(one["path"], one["bytes"], one["checkpoints"], one["others"])
         for one in answer.get("folders", ())

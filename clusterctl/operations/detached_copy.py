@@ -171,12 +171,9 @@ def _look(access: Access, word: str) -> tuple[str, bool]:
 
     Raise CommandFailed.
     """
-    # The shell's startup files may print something before, so the last lines count.
-    look = f'echo; echo "$HOME"; if [ -d {word} ]; then echo folder; fi'
+    look = f'echo "$HOME"; if [ -d {word} ]; then echo folder; fi'
     result = access.connections.run(access.head, look, timeout_s=PROBE_TIMEOUT_S)
-    lines = [line for line in result.stdout.splitlines() if line]
-    is_folder = lines[-1:] == ["folder"]
-    homes = lines[: -1 if is_folder else None]
-    if not homes or not homes[-1].startswith("/"):
+    home, _, is_folder = result.stdout.partition("\n")
+    if not home.startswith("/"):
         raise CommandFailed(access.head.host, f"it has no home folder: {result.stderr.strip()}")
-    return homes[-1], is_folder
+    return home, bool(is_folder)

@@ -30,7 +30,7 @@ from clusterctl.bootstrap.wheels import program_in_wheel
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, decode
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, HostError, UsageError
 from clusterctl.domain.hostsfile import HostSlots, parse_hosts_file
-from clusterctl.domain.results import CommandResult, json_lines
+from clusterctl.domain.results import CommandResult, json_line
 from clusterctl.jobs.detached import read_record
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.packer import program_of
@@ -43,8 +43,7 @@ SAMPLER = program_of("clusterctl.node.diagnosis.sampler")
 # The first command on each node: prints its clock, its architecture and the py-spy that it has. It
 # is short, because its round trip bounds the error of the measured clock offset.
 GREETING = (
-    "echo clusterctl $(date +%s.%N) $(uname -m)"
-    " $(cd ~/.local/share/clusterctl 2>/dev/null && echo py-spy-*)"
+    "echo $(date +%s.%N) $(uname -m) $(cd ~/.local/share/clusterctl 2>/dev/null && echo py-spy-*)"
 )
 CONNECT_WITHIN_S = 4.0
 # How long a kept connection may take to start a command before it is opened anew.
@@ -252,8 +251,7 @@ def ask(
     asked_at = time.time()
     result = run(GREETING, timeout_s=CONNECT_WITHIN_S)
     answered_at = time.time()
-    # A login shell may print a greeting of its own first.
-    words = [*result.stdout.rpartition("clusterctl ")[2].split(), "", ""]
+    words = [*result.stdout.split(), "", ""]
     spy, why, send = spies.for_node(words[1], words[2:], session.round_trip_s)
     question = {
         "py_spy": spy.name if spy else "",
@@ -278,7 +276,7 @@ def ask(
             raise
         result = CommandResult(target.host, SAMPLER.command(), 0, late.stdout, "", within_s)
         problems.append("what looked at it hangs there")
-    [said] = json_lines(result, "looking at it") or [{}]
+    said = json_line(result, "looking at it")
     host = decode(HostEvidence, said.get("host"))
     # The node read its clock during the round trip: compare it with the middle of that. The error
     # is at most half the round trip.

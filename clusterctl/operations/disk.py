@@ -12,7 +12,13 @@ from clusterctl.diagnosis.drift import CROWDED, disk_findings
 from clusterctl.domain.errors import AwsError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, parse_outputs
+from clusterctl.domain.results import (
+    CommandResult,
+    FanoutResult,
+    json_line,
+    json_lines,
+    parse_outputs,
+)
 from clusterctl.domain.units import format_bytes, format_duration, format_rate
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances, tag
@@ -68,7 +74,7 @@ class NodeDisks:
 
 def parse_disks(result: CommandResult) -> NodeDisks:
     """Parse the output of `node/diagnosis/disk.py`. Raise CommandFailed if the program failed."""
-    [answer] = json_lines(result, "looking at the disks")
+    answer = json_line(result, "looking at the disks")
     usages: list[DiskUsage] = []
     found: list[Finding] = []
     for system in answer["filesystems"]:

@@ -19,7 +19,7 @@ from clusterctl.diagnosis.drift import (
 )
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding, Severity, folded
-from clusterctl.domain.results import FanoutResult, HostOutcome, json_lines, last_line
+from clusterctl.domain.results import FanoutResult, HostOutcome, json_line, last_line
 from clusterctl.domain.units import count
 from clusterctl.ec2.instances import Instance
 from clusterctl.jobs.head_facts import choose_environment
@@ -110,7 +110,7 @@ def doctor(
             timeout_s=ANSWER_WITHIN_S,
         )
         back_s = time.time()
-        [said] = json_lines(result, "looking at it")
+        said = json_line(result, "looking at it")
         offset_s, error_s = clock_of(sent_s, back_s, said["clock"])
         node = nodes[target.host]
         return ExaminedNode(

@@ -43,7 +43,6 @@ from clusterctl.operations.costs import note_spent, spending_of
 from clusterctl.operations.ended import keep_end
 from clusterctl.operations.launcher import Launcher, check_all
 from clusterctl.transport.connections import Connections
-from clusterctl.transport.data import read_data
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
 
@@ -247,12 +246,11 @@ def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[b
     own = {node.name: node.index for node in service}
 
     def one(target: Target) -> bool:
-        said = bytearray()
-        read_data(access.connections, target, SETTINGS_COMMAND, said.extend, timeout_s=TIMEOUT_S)
+        said = access.connections.run(target, SETTINGS_COMMAND, timeout_s=TIMEOUT_S).stdout
         if not said.strip():
             return False
         try:
-            settings = parse_settings(said.decode())
+            settings = parse_settings(said)
         except ValueError as wrong:
             raise CommandFailed(
                 target.host,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, CommandTimeout
 from clusterctl.domain.findings import Finding
-from clusterctl.domain.results import last_line
+from clusterctl.domain.results import json_line, last_line
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.processes import ProcessQuery, all_of, list_processes
 from clusterctl.node.packer import program_of
@@ -197,19 +196,13 @@ def ask_written(
     """Return the object that node/jobs/written.py prints for `action`. Raises HostError."""
     said = bytearray()
     result = read_data(
-        *(access.connections, target, f"exec {WRITTEN.command(*action)}", said.extend),
+        *(access.connections, target, WRITTEN.command(*action), said.extend),
         stdin=WRITTEN.stdin(told or b""),
         timeout_s=timeout_s,
     )
     if not result.ok:
         raise CommandFailed(target.host, last_line(result.stderr))
-    try:
-        found: dict[str, Any] = json.loads(said)
-    except ValueError:
-        raise CommandFailed(
-            target.host, "its login ended before the command: see its ~/.bashrc and ~/.profile"
-        ) from None
-    return found
+    return json_line(replace(result, stdout=said.decode()), "looking for results")
 
 
 def _within(host: str, seconds: float, work: Callable[[], T]) -> T:

@@ -125,10 +125,12 @@ class KeeperClient:
         sink: Callable[[str, str, bytes], None] | None = None,
         max_workers: int = 1,
         on_outcome: Callable[[HostOutcome[CommandResult]], None] | None = None,
+        as_user: bool = True,
     ) -> FanoutResult[CommandResult]:
         """Run the command on all hosts of the login. Return one outcome per host.
 
-        `targets` and `stdin` are ignored: the login and the constructor give both. If this call
+        `targets`, `stdin` and `as_user` are ignored: the login and the constructor give the first
+        two, and the command runs in the login shell. If this call
         ends early, by Ctrl-C or because the reader of its output went away, the keeper ends the
         commands on the hosts. The KeyboardInterrupt names what is left there. Raises UsageError,
         ClusterctlError if no keeper can be reached, and what Connections.run_all raises.
@@ -449,6 +451,7 @@ class _Keeper:
                 sink=sink if call["live"] else None,
                 max_workers=call["max_workers"],
                 on_outcome=lambda outcome: send(_outcome_data(outcome)),
+                as_user=True,
             )
         finally:
             with contextlib.suppress(OSError):

@@ -40,7 +40,7 @@ from clusterctl.domain.results import (
     CommandResult,
     FanoutResult,
     HostOutcome,
-    json_lines,
+    json_line,
     parse_outputs,
 )
 from clusterctl.jobs.mpirun import JOB_VARIABLE
@@ -217,7 +217,7 @@ def start_sync(
 
 def _started(result: CommandResult, cluster: str, destination: str) -> str:
     """Return the host on which the sync started. Raise SyncRunning, SyncFailed, CommandFailed."""
-    [answer] = json_lines(result, "starting the sync")
+    answer = json_line(result, "starting the sync")
     if "busy" in answer:
         raise SyncRunning(
             result.host,
@@ -274,8 +274,7 @@ def _ask(
 
 
 def _one_answer(result: CommandResult) -> dict[str, Any]:
-    [answer] = json_lines(result, "asking for the tools for S3")
-    return answer
+    return json_line(result, "asking for the tools for S3")
 
 
 # Following

@@ -40,7 +40,7 @@ from clusterctl.domain.errors import (
 from clusterctl.domain.results import (
     CommandResult,
     FanoutResult,
-    json_lines,
+    json_line,
     last_line,
     parse_outputs,
 )
@@ -289,8 +289,7 @@ def _wait_until_ready(access: Access, target: Target, job_id: str) -> Mapping[st
     )
     result = access.connections.run(target, look, timeout_s=LOAD_WITHIN_S)
     if result.ok:
-        [ready] = json_lines(result, "loading the model")
-        return ready
+        return json_line(result, "loading the model")
     lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
     said = [line for line in lines if line.startswith("error: ")] or lines or ["no message"]
     message, _, hint = said[-1].removeprefix("error: ").partition("; ")

@@ -22,7 +22,7 @@ from clusterctl.domain.files import write_file
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts, format_indices
-from clusterctl.domain.results import CommandResult, FanoutResult, json_lines, parse_outputs
+from clusterctl.domain.results import CommandResult, FanoutResult, json_line, parse_outputs
 from clusterctl.domain.units import count
 from clusterctl.jobs.deploy import (
     EXAMPLES,
@@ -314,7 +314,7 @@ def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, di
         result = access.connections.run(
             access.head, LIST_STREAMS.command(), stdin=told, timeout_s=LIST_TIMEOUT_S
         )
-        [answer] = json_lines(result, "listing the channels")
+        answer = json_line(result, "listing the channels")
         if "error" in answer:
             raise ClusterctlError(f"{access.head.host}: {answer['error']}", "nothing was started")
         listed.update(answer)
@@ -476,7 +476,7 @@ def leftovers(cluster: str, running: RunningWork) -> list[Finding]:
 
 
 def _look(result: CommandResult) -> PreflightFacts:
-    [answer] = json_lines(result, "looking at it")
+    answer = json_line(result, "looking at it")
     return parse_node_facts(result.host, answer)
 
 

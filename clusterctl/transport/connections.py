@@ -151,6 +151,7 @@ class Connections:
         timeout_s: float | None = None,
         stdin: Stdin | bytes = b"",
         sink: Sink | None = None,
+        as_user: bool = False,
     ) -> CommandResult:
         """Run one command on one host; see Session.run. Raise HostError.
 
@@ -177,6 +178,7 @@ class Connections:
                 sink=sink,
                 started=remember,
                 open_timeout_s=open_timeout_s,
+                as_user=as_user,
             )
 
         def connect_and_run() -> CommandResult:
@@ -252,6 +254,7 @@ class Connections:
         sink: Callable[[str, str, bytes], None] | None = None,
         max_workers: int = DEFAULT_FANOUT,
         on_outcome: Callable[[HostOutcome[CommandResult]], None] | None = None,
+        as_user: bool = False,
     ) -> FanoutResult[CommandResult]:
         """Run a command on every host, on at most `max_workers` at a time.
 
@@ -271,6 +274,7 @@ class Connections:
                     timeout_s=timeout_s,
                     stdin=stdin,
                     sink=None if sink is None else _for_host(sink, target.host),
+                    as_user=as_user,
                 )
             finally:
                 if too_many:

@@ -1,8 +1,4 @@
-"""Commands whose standard output is data.
-
-sshd runs a command through the user's login shell, and bash reads ~/.bashrc for it. What that file
-prints comes before the command's own output.
-"""
+"""Commands whose standard output is data, of any length."""
 
 from __future__ import annotations
 
@@ -12,9 +8,6 @@ from dataclasses import replace
 from clusterctl.domain.results import CommandResult
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
-
-# The line printed right before a command's own output.
-MARK = "clusterctl-data-begins-here"
 
 
 def read_data(
@@ -26,29 +19,15 @@ def read_data(
     stdin: bytes = b"",
     timeout_s: float | None = None,
 ) -> CommandResult:
-    """Run one command on one host, and pass its stdout, without a greeting before it, to `take`.
+    """Run one command on one host, and pass its stdout to `take`.
 
     The result has the command's status and stderr; its stdout is empty. Raise HostError, and the
     OSError of `take`.
     """
-    begin, head, errors = f"{MARK}\n".encode(), bytearray(), bytearray()
-    began = False
+    errors = bytearray()
 
     def sink(stream: str, chunk: bytes) -> None:
-        nonlocal began
-        if stream == "stderr":
-            errors.extend(chunk)
-        elif began:
-            take(chunk)
-        else:
-            head.extend(chunk)
-            _, mark, data = bytes(head).partition(begin)
-            if mark:
-                began = True
-                if data:
-                    take(data)
+        (errors.extend if stream == "stderr" else take)(chunk)
 
-    result = connections.run(
-        target, f"echo {MARK}; {command}", stdin=stdin, timeout_s=timeout_s, sink=sink
-    )
+    result = connections.run(target, command, stdin=stdin, timeout_s=timeout_s, sink=sink)
     return replace(result, stdout="", stderr=errors.decode(errors="replace"))

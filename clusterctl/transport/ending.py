@@ -1,9 +1,9 @@
 """The end of a command on its host: which processes it is, ending them, and what is left of them.
 
 sshd sends signals to a command for users other than root only, without saying whether it did, and
-closing a channel ends nothing. So each command tells at its start the process that it runs as, and
-a second channel of the same connection ends it: SIGTERM to all processes of its session, after
-GRACE_S SIGKILL to those that remain. sshd makes a session for each command.
+closing a channel ends nothing. So each command tells at its start the process that it runs as
+(node/framed.py), and a second channel of the same connection ends it: SIGTERM to all processes of
+its session, after GRACE_S SIGKILL to those that remain. sshd makes a session for each command.
 
 Processes that have left the session, such as daemons, are not ended. They are found by the variable
 SSH_CONNECTION in their environment, and reported.
@@ -11,9 +11,6 @@ SSH_CONNECTION in their environment, and reported.
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,8 +20,6 @@ GRACE_S = 2.0
 WITHIN_S = GRACE_S + 6.0
 # Processes that a message names.
 MOST_NAMED = 4
-# Login shells in which `$$` is the process id of the shell.
-_POSIX_SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "ksh93", "mksh"})
 
 
 @dataclass(frozen=True)
@@ -49,69 +44,12 @@ class Ending:
         return f"still running there: {names}"
 
 
-class StartMarker:
-    """Puts a line before a command's stderr that names its process, and takes it out again.
-
-    The line has a random word, so that no other output is taken for it. Everything else passes
-    unchanged. `shell` is the name of the login shell as an earlier line on the same connection had
-    it, or empty. `process` is the process id of the login shell that runs the command, None until
-    the line has come.
-    """
-
-    def __init__(self, shell: str = "") -> None:
-        self.shell = shell
-        self.process: int | None = None
-        self._word = os.urandom(12).hex().encode()
-        self._held = b""
-
-    def command(self, command: str) -> str:
-        """Return a command line for the login shell that prints the line and runs the command."""
-        word = self._word.decode()
-        if self.shell in _POSIX_SHELLS:
-            return f"echo {word} $$ >&2; {command}"
-        # Of the shells that may be there, not all know `$$`. All run a program, which costs the
-        # host 1 ms; its parent is the shell.
-        # SHELL is no proof of which shell that is: the user's own files may set it.
-        program = (
-            "c=; if [ -r /proc/$PPID/comm ]; then read -r c </proc/$PPID/comm; fi; "
-            f'echo "{word} $PPID $c" >&2'
-        )
-        return f"sh -c {shlex.quote(program)}; {command}"
-
-    def take(self, chunk: bytes) -> bytes:
-        """Return the part of a chunk of stderr that is known to be the command's own."""
-        if self.process is not None:
-            return chunk
-        data = self._held + chunk
-        # A shell may also show the line that prints it: one that it cannot parse, or each (set -x).
-        line = re.search(rb"%b (\d{1,9})(?: (\S*))?\n" % self._word, data)
-        if line:
-            self._held = b""
-            self.process = int(line[1])
-            self.shell = (line[2] or b"").decode(errors="replace") or self.shell
-            return data[: line.start()] + data[line.end() :]
-        # The end of the last line may be the beginning of it.
-        last = data.rfind(b"\n") + 1
-        at = data.find(self._word, last)
-        if at < 0:
-            sizes = range(min(len(self._word) - 1, len(data) - last), 0, -1)
-            size = next((one for one in sizes if data.endswith(self._word[:one])), 0)
-            at = len(data) - size
-        self._held = data[at:]
-        return data[:at]
-
-    def rest(self) -> bytes:
-        """Return what is held back when the stream has ended."""
-        held, self._held = self._held, b""
-        return held
-
-
-# Arguments: the word that begins each line of output, the process id of the login shell, and the
-# number of tenths of a second between the signals. It uses what any sh has. A process is PID/START,
+# Arguments: the process id of the leader of the command's session, and the number of tenths of a
+# second between the signals. It uses what any sh has. A process is PID/START,
 # so that another one with a used id is not taken for it. The number of a session is not used again
 # while a process is in it.
 _SCRIPT = r"""
-word=$1 leader=$2 grace=$3
+leader=$1 grace=$2
 
 read_stat() {
     line=
@@ -180,7 +118,7 @@ find_others() {
         # This program's own, such as its pauses, have its session.
         [ "$its_session" != "$leader" ] && [ "$its_session" != "$own" ] || continue
         if read_stat "$its_session" && [ "$parent" = "$sshd" ]; then continue; fi
-        echo "$word left $pid $its_name"
+        echo "left $pid $its_name"
     done
 }
 
@@ -194,8 +132,8 @@ end_group() {
             count=$((count + 1))
         done
     done
-    kill -0 "-$leader" 2>/dev/null && echo "$word left $leader process group"
-    echo "$word done"
+    kill -0 "-$leader" 2>/dev/null && echo "left $leader process group"
+    echo "done"
 }
 
 if ! read_stat $$; then
@@ -215,30 +153,25 @@ if [ "$found" ]; then
     wait_for_all 10
     find_session
     for one in $found; do
-        read_stat "${one%/*}" && echo "$word left ${one%/*} $name"
+        read_stat "${one%/*}" && echo "left ${one%/*} $name"
     done
 fi
 find_others
-echo "$word done"
+echo "done"
 """
 
 
-class EndingProgram:
-    """The program that ends a command on its host, for a second channel."""
+def ending_script(process: int) -> str:
+    """Return the script for a second channel that ends the command of this process."""
+    return f"set -- {process} {round(GRACE_S * 10)}\n{_SCRIPT}"
 
-    stdin = _SCRIPT.encode()
 
-    def __init__(self, process: int) -> None:
-        self._word = os.urandom(12).hex()
-        self.command = f"exec sh -s {self._word} {process} {round(GRACE_S * 10)}"
-
-    def parse(self, output: bytes) -> Ending:
-        """Return what the program found. Lines of a login shell's own output are skipped."""
-        lines = [line.split(" ", 3) for line in output.decode(errors="replace").splitlines()]
-        own = [line[1:] for line in lines if line[0] == self._word]
-        if ["done"] not in own:
-            return Ending(unknown="the host did not report its end")
-        return Ending(tuple(f"{name} (pid {pid})" for _, pid, name in own[:-1]))
+def parse_ending(output: str) -> Ending:
+    """Return what the script found."""
+    lines = [line.split(" ", 2) for line in output.splitlines()]
+    if ["done"] not in lines:
+        return Ending(unknown="the host did not report its end")
+    return Ending(tuple(f"{name} (pid {pid})" for _, pid, name in lines[:-1]))
 
 
 def interruption(left: Mapping[str, str]) -> KeyboardInterrupt:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 import paramiko
 
-from clusterctl.domain.errors import CommandTimeout, ConnectionLost
+from clusterctl.domain.errors import LOGIN_FILES, CommandNotRun, CommandTimeout, ConnectionLost
 from clusterctl.domain.results import CommandResult
-from clusterctl.transport.ending import GRACE_S, WITHIN_S, Ending, EndingProgram, StartMarker
+from clusterctl.node.framed import Frame
+from clusterctl.transport.ending import GRACE_S, WITHIN_S, Ending, ending_script, parse_ending
 from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.wire import send_signal
 
@@ -24,6 +25,8 @@ CHUNK = 1 << 16
 # paramiko wakes a reader by one pipe for stdout and stderr. If one comes just as the other has been
 # read, the wake-up is lost (`pipe.OrPipe`), and with it all output until more comes.
 LOOK_EVERY_S = 0.5
+# Seconds for the rest of stderr once a command has told its exit status.
+HELD_S = 1.0
 # Bytes of each stream that are kept for the result.
 KEPT_BYTES = 16 << 20
 
@@ -57,6 +60,7 @@ class Exchange:
     host: str
     command: str
     channel: paramiko.Channel
+    frame: Frame
     sink: Sink | None = None
     stdout: _OutputBuffer = field(default_factory=_OutputBuffer)
     stderr: _OutputBuffer = field(default_factory=_OutputBuffer)
@@ -65,7 +69,6 @@ class Exchange:
     # error of the host.
     unheard: OSError | None = None
     ending: Ending | None = None
-    marker: StartMarker = field(default_factory=StartMarker)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _sent: bool = False
     _ending_began: bool = False
@@ -79,8 +82,7 @@ class Exchange:
             self._sent = True
         # Arguments may have bytes that are not UTF-8, such as file names. Python holds them as
         # surrogates; this restores the original bytes.
-        command = self.marker.command(self.command)
-        self.channel.exec_command(command.encode(errors="surrogateescape"))
+        self.channel.exec_command(self.frame.line.encode(errors="surrogateescape"))
 
     def end(self) -> None:
         """End the command on its host, in the background, and then close the channel."""
@@ -120,17 +122,16 @@ class Exchange:
     def _end_on_host(self, deadline: float) -> Ending:
         transport = self.channel.get_transport()
         # A command that is interrupted at once may not have told its process yet.
-        while self.marker.process is None and time.monotonic() < deadline - GRACE_S:
+        while self.frame.process is None and time.monotonic() < deadline - GRACE_S:
             if self.channel.closed or self.channel.eof_received:
                 break
             time.sleep(0.02)
         if not transport.is_active():
             return Ending(unknown="the connection was lost")
-        if self.marker.process is None:
+        if self.frame.process is None:
             return Ending(unknown="the host did not tell its process")
-        program = EndingProgram(self.marker.process)
         try:
-            return program.parse(_output(transport, program, deadline))
+            return parse_ending(_output(transport, ending_script(self.frame.process), deadline))
         except (paramiko.SSHException, OSError, EOFError) as error:
             return Ending(unknown=f"no second SSH session: {error or type(error).__name__}")
 
@@ -138,11 +139,11 @@ class Exchange:
         """Read the output that has arrived, without blocking."""
         at_end = self.channel.eof_received
         while self.channel.recv_ready():
-            self._take("stdout", self.channel.recv(CHUNK))
+            self._take("stdout", self.frame.take("stdout", self.channel.recv(CHUNK)))
         while self.channel.recv_stderr_ready():
-            self._take("stderr", self.marker.take(self.channel.recv_stderr(CHUNK)))
+            self._take("stderr", self.frame.take("stderr", self.channel.recv_stderr(CHUNK)))
         if at_end:
-            self._take("stderr", self.marker.rest())
+            self._take("stdout", self.frame.rest("stdout"))
 
     def _take(self, stream: str, chunk: bytes) -> None:
         if not chunk:
@@ -157,39 +158,41 @@ class Exchange:
             (self.stdout if stream == "stdout" else self.stderr).add(chunk)
 
 
-def _output(transport: paramiko.Transport, program: EndingProgram, deadline: float) -> bytes:
-    """Run a program on another channel, and return what it wrote on stdout until the deadline."""
+def _output(transport: paramiko.Transport, script: str, deadline: float) -> str:
+    """Run a script on another channel, and return what it wrote on stdout until the deadline."""
     with transport.open_session(timeout=max(0.1, deadline - time.monotonic())) as channel:
-        channel.exec_command(program.command.encode())
-        channel.sendall(program.stdin)
+        frame = Frame(script)
+        channel.exec_command(frame.line.encode())
+        channel.sendall(frame.stdin)
         channel.shutdown_write()
         chunks = []
         with contextlib.suppress(TimeoutError):
-            while True:
+            while frame.status is None:
                 channel.settimeout(max(0.1, deadline - time.monotonic()))
                 chunk = channel.recv(CHUNK)
                 if not chunk:
                     break
-                chunks.append(chunk)
-        return b"".join(chunks)
+                chunks.append(frame.take("stdout", chunk))
+        return b"".join(chunks).decode(errors="replace")
 
 
 def execute(exchange: Exchange, timeout_s: float | None, stdin: Stdin | bytes) -> CommandResult:
-    """Run the command to its end. Raise CommandTimeout, ConnectionLost or paramiko.SSHException.
+    """Run the command to its end. Raise CommandTimeout, ConnectionLost or paramiko.SSHException,
+    and CommandNotRun if its login shell did not run it, or not to its end.
 
     `timeout_s` None means no deadline. A command that does not end before it is ended on the host;
     the error names what is left of it. Errors of the sink are raised as they are.
     """
     began = time.monotonic()
     deadline = began + timeout_s if timeout_s is not None else None
+    frame, channel = exchange.frame, exchange.channel
     exchange.send()
     # Input is sent from a thread: a command that blocks on its output may read no input meanwhile.
-    if stdin == b"":
-        _feed(exchange.channel, stdin)
-    else:
-        threading.Thread(target=_feed, args=(exchange.channel, stdin), daemon=True).start()
+    threading.Thread(target=_feed, args=(channel, frame.stdin, stdin), daemon=True).start()
     try:
-        ended = _follow(exchange, deadline) and exchange.channel.status_event.wait(_left(deadline))
+        ended = _follow(exchange, deadline) and (
+            frame.status is not None or channel.status_event.wait(_left(deadline))
+        )
         if not ended:
             exchange.end()
             # Its last output is read, so that it can end.
@@ -202,18 +205,16 @@ def execute(exchange: Exchange, timeout_s: float | None, stdin: Stdin | bytes) -
     if not ended or exchange.interrupted:
         left = str(exchange.wait_ended() or "")
     if not ended:
-        raise CommandTimeout(
-            exchange.host,
-            f"did not end within {timeout_s:g} s: {exchange.command}" + (left and f"; {left}"),
-            exchange.stdout.text(),
-            exchange.stderr.text(),
-        )
+        raise _timeout(exchange, f"within {timeout_s:g} s", left)
     exchange.drain()
-    status = exchange.channel.exit_status
-    exchange.channel.close()
+    status = channel.exit_status if frame.status is None else frame.status
+    channel.close()
     if status < 0 or exchange.interrupted:
         what = "interrupted" if exchange.interrupted else "the connection was lost"
         raise ConnectionLost(exchange.host, f"{what} while a command ran" + (left and f"; {left}"))
+    trouble = frame.trouble(status)
+    if trouble:
+        raise CommandNotRun(exchange.host, trouble)
     return CommandResult(
         host=exchange.host,
         command=exchange.command,
@@ -225,13 +226,37 @@ def execute(exchange: Exchange, timeout_s: float | None, stdin: Stdin | bytes) -
     )
 
 
+def _timeout(exchange: Exchange, within: str, left: str) -> CommandTimeout:
+    what = f"did not end {within}: {exchange.command}"
+    hint = ""
+    if exchange.frame.process is None:
+        # The host is too busy, or a login file waits for something.
+        what, hint = f"{what}; its login shell has not started it", LOGIN_FILES
+    return CommandTimeout(
+        exchange.host,
+        what + (left and f"; {left}"),
+        exchange.stdout.text(),
+        exchange.stderr.text(),
+        hint,
+    )
+
+
 def _follow(exchange: Exchange, deadline: float | None) -> bool:
-    """Read output until its end and return True. Return False if the deadline passes first."""
+    """Read output until its end and return True. Return False if the deadline passes first.
+
+    A process that a login file left in the background may hold the output open. So HELD_S after a
+    command has told its exit status its output counts as ended.
+    """
     channel = exchange.channel
     poller = select.poll()
     poller.register(channel.fileno(), select.POLLIN)
+    told_at = None
     while not (channel.eof_received or channel.closed):
         left = _left(deadline)
+        if exchange.frame.status is not None:
+            told_at = told_at or time.monotonic()
+            if time.monotonic() > told_at + HELD_S:
+                break
         if left == 0:
             return False
         poller.poll(1000 * (LOOK_EVERY_S if left is None else min(left, LOOK_EVERY_S)))
@@ -245,13 +270,13 @@ def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-def _feed(channel: paramiko.Channel, stdin: Stdin | bytes) -> None:
+def _feed(channel: paramiko.Channel, first: bytes, stdin: Stdin | bytes) -> None:
     # A command may end before it has read its input. The channel then closes during the send.
     with contextlib.suppress(OSError, paramiko.SSHException, EOFError):
         if isinstance(stdin, bytes):
-            if stdin:
-                channel.sendall(stdin)
+            channel.sendall(first + stdin)
         else:
+            channel.sendall(first)
             offset = 0
             while not channel.closed:
                 chunk = stdin.read_at(offset, wait_s=0.5)

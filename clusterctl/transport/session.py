@@ -22,9 +22,9 @@ from clusterctl.domain.errors import (
 )
 from clusterctl.domain.results import CommandResult
 from clusterctl.domain.timeouts import Timeouts
+from clusterctl.node.framed import Frame
 from clusterctl.transport import dial
 from clusterctl.transport.dial import KeepAliveSocket
-from clusterctl.transport.ending import StartMarker
 from clusterctl.transport.errors import as_host_error, jump_failed, worth_retrying
 from clusterctl.transport.execute import Exchange, Sink, execute
 from clusterctl.transport.keys import PinnedHostKeys, VerifyPinned
@@ -75,8 +75,6 @@ class Session:
         self.client = client
         self._jump = jump
         self._jump_is_own = False
-        # The name of the login shell, once a command has told it.
-        self._shell = ""
 
     @property
     def alive(self) -> bool:
@@ -100,14 +98,16 @@ class Session:
         sink: Sink | None = None,
         started: Callable[[Exchange], None] | None = None,
         open_timeout_s: float = 30.0,
+        as_user: bool = False,
     ) -> CommandResult:
-        """Run `command` in the user's login shell on the host and wait for its end.
+        """Run `command` with /bin/sh on the host and wait for its end. With `as_user` it is run by
+        the user's login shell. What the login files print is no part of the output.
 
         Output goes to `sink(stream, chunk)` as it arrives. Without a sink it is in the result (the
         first 16 MiB of each stream). `started` is called when the channel is open, before the
         command runs. `open_timeout_s` is the time in which the host must open the channel. Raises
-        CommandTimeout with the output so far, ConnectionLost, another HostError if the channel
-        cannot be opened, and the sink's OSError.
+        CommandTimeout with the output so far, CommandNotRun, ConnectionLost, another HostError if
+        the channel cannot be opened, and the sink's OSError.
         """
         transport = self.client.get_transport()
         if transport is None:
@@ -115,14 +115,11 @@ class Session:
         exchange: Exchange | None = None
         try:
             channel = transport.open_session(timeout=open_timeout_s)
-            marker = StartMarker(self._shell)
-            exchange = Exchange(self.target.host, command, channel, sink, marker=marker)
+            frame = Frame(command, as_user)
+            exchange = Exchange(self.target.host, command, channel, frame, sink)
             if started:
                 started(exchange)
-            try:
-                return execute(exchange, timeout_s, stdin)
-            finally:
-                self._shell = marker.shell
+            return execute(exchange, timeout_s, stdin)
         except (paramiko.SSHException, OSError, EOFError) as error:
             if exchange is not None and exchange.unheard is error:
                 raise

@@ -16,7 +16,7 @@ def weird_home(tmp_path):
     return home
 
 
-TOOLS = "sh env nohup tail cat sleep kill rm touch grep dirname cp mv wc"
+TOOLS = "sh env head nohup tail cat sleep kill rm touch grep dirname cp mv wc"
 
 
 @pytest.fixture(params=["nohup and python3.8", pytest.param("tmux", marks=pytest.mark.all)])

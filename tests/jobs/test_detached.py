@@ -51,7 +51,6 @@ from clusterctl.operations import logs
 from clusterctl.operations.clean_logs import CLEAN, Cleaning
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.tuning import fetch_tuning
-from clusterctl.transport.data import MARK
 from tests.clock import FakeClock
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
@@ -549,7 +548,7 @@ def test_of_a_head_node_that_is_off_is_said_what_was_last_known_and_at_once(node
     def run(target, command, *, sink=None, **options):
         if not sink:
             return whole(target, command, **options)
-        sink("stdout", f"{MARK}\none\n".encode())
+        sink("stdout", b"one\n")
         off = ConnectionLost("demo-0", "its instance is stopped", "switch it on")
         off.is_off = True
         raise off

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from clusterctl.domain.errors import ClusterctlError, HostUnreachable, MissingTool
+from clusterctl.domain.errors import ClusterctlError, HostUnreachable
 from clusterctl.domain.results import CommandResult
 from clusterctl.jobs.head_facts import (
     PROBE,
@@ -41,16 +41,6 @@ def test_a_gpu_instance_whose_shell_greets():
     assert facts.environments == (Environment(amazons, "/usr/bin/python3", True),)
     with pytest.raises(ClusterctlError, match="did not say what it has"):
         parse_facts("bye\n")
-
-
-def test_a_login_that_breaks_every_python():
-    facts = parse_facts(
-        "home=/home/ubuntu\nhostname=demo-0\npython_variables=PYTHONHOME=/x PYTHONPATH=/y \n"
-        "mpirun=/usr/bin/mpirun\nversion=mpirun (Open MPI) 4.1.7\npython=/usr/bin/python3\n"
-    )
-    with pytest.raises(MissingTool, match="Horovod is not installed on demo-0") as missing:
-        choose_environment(facts)
-    assert "take PYTHONHOME=/x PYTHONPATH=/y out of ~/.bashrc" in missing.value.hint
 
 
 OLD, NEWEST = "/opt/clusterctl/training", "/opt/clusterctl/training-newest"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import pwd
-import random
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -17,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.errors import CommandTimeout, ConnectionLost
-from clusterctl.transport.ending import EndingProgram, StartMarker
+from clusterctl.transport import ending
 from tests.lab.running import wait_until
 from tests.transport.conftest import running_sshd
 from tests.transport.sleepers import NUMBERS, sleepers
@@ -66,10 +63,11 @@ def test_an_interrupt_ends_a_command_on_its_host(user_server, kind):
     number = next(NUMBERS)
     target = user_server.target()
     errors = []
+    command = COMMANDS[kind].format(n=number)
 
     def run() -> None:
         try:
-            connections.run(target, COMMANDS[kind].format(n=number), sink=lambda *_: None)
+            connections.run(target, command, sink=lambda *_: None, as_user=True)
         except ConnectionLost as error:
             errors.append(error.message)
 
@@ -95,7 +93,7 @@ def test_a_timeout_ends_a_command_on_its_host(user_server, kind):
         target = user_server.target()
         connections.run(target, "true")
         with pytest.raises(CommandTimeout) as ended:
-            connections.run(target, command, timeout_s=0.5, sink=lambda *_: None)
+            connections.run(target, command, timeout_s=0.5, sink=lambda *_: None, as_user=True)
         assert ended.value.message == f"did not end within 0.5 s: {command}"
         assert sleepers(number) == []
         assert connections.run(target, "echo here").stdout == "here\n"
@@ -189,63 +187,16 @@ def test_a_lost_connection_is_no_proof(ssh_server):
         os.kill(*sleepers(number), signal.SIGKILL)
 
 
+@pytest.mark.parametrize("as_user", [False, True])
 @pytest.mark.parametrize("command", ["if then", "echo a; )", "set -x; true", "'", "exit 3"])
-def test_a_command_that_its_shell_cannot_parse_is_the_commands_own_error(ssh_server, command):
+def test_a_command_that_its_shell_cannot_parse_is_the_commands_own_error(
+    ssh_server, command, as_user
+):
     """A shell's message may show the line, and in it what tells the process."""
     with ssh_server.connections() as connections:
-        ran = connections.run(ssh_server.target(), command)
+        ran = connections.run(ssh_server.target(), command, as_user=as_user)
         assert ran.exit_status == {"set -x; true": 0, "exit 3": 3}.get(command, ran.exit_status)
         assert connections.run(ssh_server.target(), "echo on").stdout == "on\n"
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_stderr_is_unchanged_however_it_is_cut(seed):
-    rng = random.Random(seed)
-    marker = StartMarker("bash")
-    word = marker.command("true").split()[1].encode()
-    # With the same character at both ends, the word may be seen in what comes before it.
-    marker._word = word = word[:-1] + word[:1]
-    shown = b"bash: `echo " + word + b" $$ >&2'\n"
-    before = rng.choice([b"", b"motd\n", b"\0\xff" + word[:5], word[:-1], word[:3] * 3, shown])
-    after = rng.choice([b"", b"x", word, word + b" 1\n", rng.randbytes(50)])
-    data = before + word + b" 4711\n" + after
-    cuts = sorted(rng.choices(range(len(data) + 1), k=rng.randrange(6)))
-    chunks = [data[a:b] for a, b in itertools.pairwise([0, *cuts, len(data)])]
-    assert b"".join(map(marker.take, chunks)) + marker.rest() == before + after
-    assert marker.process == 4711
-
-
-def test_stderr_without_the_line_is_unchanged():
-    marker = StartMarker("bash")
-    word = marker.command("true").split()[1].encode()
-    assert marker.take(b"no such shell") + marker.take(word[:7]) + marker.rest() == (
-        b"no such shell" + word[:7]
-    )
-    assert marker.process is None
-
-
-SHELLS = [
-    name for name in ("sh", "bash", "dash", "zsh", "ksh", "fish", "tcsh") if shutil.which(name)
-]
-
-
-@pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("shell", SHELLS)
-def test_the_line_in_each_login_shell(shell, known):
-    path = shutil.which(shell)
-    marker = StartMarker(shell if known else "")
-    command = "printf '%s|' a \"b  c\"; cat; sh -c 'echo wrong >&2; exit 7'"
-    argv = [path, "-c", marker.command(command)]
-    with subprocess.Popen(
-        argv,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "SHELL": "/bin/another"},
-    ) as process:
-        out, err = process.communicate(b"in\0put")
-    assert (out, marker.take(err), process.returncode) == (b"a|b  c|in\0put", b"wrong\n", 7)
-    assert (marker.process, marker.shell) == (process.pid, shell)
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
@@ -258,14 +209,9 @@ def test_a_host_without_proc_ends_the_process_group(stubborn):
     assert group.stdout.readline() == b"begun\n"
     reaper = threading.Thread(target=group.wait)
     reaper.start()
-    program = EndingProgram(group.pid)
-    done = subprocess.run(
-        ["sh", "-c", program.command],
-        input=program.stdin.replace(b"/proc/", b"/nonexistent/"),
-        capture_output=True,
-        check=False,
-    )
-    assert str(program.parse(b"greeting\n" + done.stdout)) == ""
+    script = ending.ending_script(group.pid).replace("/proc/", "/nonexistent/")
+    done = subprocess.run(["sh", "-s"], input=script, text=True, capture_output=True, check=False)
+    assert str(ending.parse_ending(done.stdout)) == ""
     assert sleepers(number) == []
     reaper.join(240)
     group.stdout.close()

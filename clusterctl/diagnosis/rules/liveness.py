@@ -29,6 +29,7 @@ from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence
 from clusterctl.diagnosis.frames import Activity
 from clusterctl.diagnosis.rules.logs import failure, has_failed, root_error
 from clusterctl.diagnosis.rules.slowness import slow_links
+from clusterctl.domain.errors import LOGIN_FILES
 from clusterctl.domain.units import count, format_bytes, format_duration
 
 
@@ -66,7 +67,9 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
             "host.key": "another machine may answer at its address: see "
             f"`clusterctl status {scene.cluster}` before you trust it",
             # It takes no command over SSH, so `reboot` cannot help.
-            "host.silent": _renewal(scene, host),
+            "host.silent": LOGIN_FILES
+            if RUNS_NOTHING.search(host.error)
+            else _renewal(scene, host),
         }
         message = f"{called(host)} {what}{there}"
         if matters and not scene.is_running:
@@ -84,6 +87,10 @@ def _not_seen(scene: Scene) -> str:
         return ""
     ranks = [rank for rank in range(scene.size) if rank not in scene.host_of]
     return f"; {format_ranks(ranks)} {_were(ranks)} not seen: there, or gone" if ranks else ""
+
+
+# The errors of CommandNotRun: the host is up, and a new machine would not help.
+RUNS_NOTHING = re.compile(r"its login (files|shell ended)|the output .*(broke off|is disturbed)")
 
 
 def may_follow_lost_host(one: Cause) -> bool:

@@ -20,6 +20,7 @@ PROGRAM = "/usr/local/lib/clusterctl/guard"
 # SSH connections in parallel, and the timeout of each.
 AT_ONCE = 16
 TIMEOUT_S = 45.0
+MARK = "clusterctl-answers"
 # EC2 gives two minutes' notice.
 NOTICE_TIMEOUT_S = 15.0
 OPTIONS = (
@@ -87,6 +88,8 @@ def _on_each(
     settings: GuardSettings, workers: Sequence[Worker], far: str, timeout_s: float = TIMEOUT_S
 ) -> Iterator[tuple[Worker, int, str]]:
     home = _home(settings.user)
+    # The login shell may print something before.
+    far = f"echo; echo {MARK}; {far}"
     for start in range(0, len(workers), AT_ONCE):
         answers = []
         # The login of one question would be a user's login to the other, and so no idleness.
@@ -97,7 +100,10 @@ def _on_each(
             ]
             for worker, running in wave:
                 try:
-                    answers.append((worker, *running.end()))
+                    status, said = running.end()
+                    before, begun, own = said.partition(f"\n{MARK}\n")
+                    ran = (status, own) if begun else (status or 1, before)
+                    answers.append((worker, *ran))
                 except TimeoutError as silent:
                     answers.append((worker, 255, str(silent)))
         yield from answers

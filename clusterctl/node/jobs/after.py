@@ -28,6 +28,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from clusterctl.node.framed import Frame
 from clusterctl.node.jobs import jobs, processes
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 
@@ -157,9 +158,10 @@ def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes) -> list[str 
 
     def one(node: dict[str, Any]) -> str | None:
         try:
+            frame = Frame(shlex.join(argv))
             done = subprocess.run(
-                [*SSH, node["address"], shlex.join(argv)],
-                input=stdin,
+                [*SSH, node["address"], frame.line],
+                input=frame.stdin + stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 timeout=ANSWER_WITHIN_S,
@@ -167,7 +169,8 @@ def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes) -> list[str 
             )
         except (OSError, subprocess.SubprocessError):
             return None
-        return done.stdout.decode(errors="replace")
+        output = frame.take("stdout", done.stdout)
+        return None if frame.status is None else output.decode(errors="replace")
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(one, nodes))

@@ -7,7 +7,7 @@ stdin: {"python": PATH, "mpirun": PATH, "data_dir": PATH or null, "log_dir": PAT
      "records": {NAME: COUNT}, "cut_short": [NAME], "checkpoints": [STEP], "checkpoint_bytes": N,
      "images_per_step": N or null, "free_bytes": N,
      "versions": {"mpirun": TEXT, "python": TEXT, ...}, "script_error": TEXT,
-     "cpus": N, "in_lab": BOOLEAN, "capabilities": [90], "python_variables": TEXT}
+     "cpus": N, "in_lab": BOOLEAN, "capabilities": [90]}
 
 `capabilities` are the compute capabilities of the GPUs, 90 for 9.0.
 
@@ -117,11 +117,6 @@ def look(question: dict[str, Any]) -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "in_lab": Path(LAB).is_dir(),
         "capabilities": capabilities(),
-        "python_variables": " ".join(
-            f"{name}={os.environ[name]}"
-            for name in ("PYTHONHOME", "PYTHONPATH")
-            if os.environ.get(name)
-        ),
     }
 
 
@@ -273,7 +268,8 @@ def free_bytes(folder: str) -> int | None:
 def versions(python: str, mpirun: str, timeout_s: float = TIMEOUT_S) -> dict[str, str]:
     """Return the versions of what is installed.
 
-    A program that does not start, or does not end within `timeout_s` seconds, is left out.
+    A program that does not start, or does not end within `timeout_s` seconds, is left out. Has
+    Python not started because of variables in the environment, they are `python_variables`.
     """
     found = {"kernel": os.uname().release}
     with contextlib.suppress(OSError):
@@ -282,11 +278,21 @@ def versions(python: str, mpirun: str, timeout_s: float = TIMEOUT_S) -> dict[str
     said = (output([mpirun, "--version"], timeout_s, check=False) or "").strip()
     if said:
         found["mpirun"] = said.splitlines()[0]
-    # A wrapper may print something before: only the last line counts.
-    told = output([python, "-W", "ignore", "-c", VERSIONS], timeout_s, check=False) or ""
-    for line in told.strip().splitlines()[-1:]:
-        with contextlib.suppress(ValueError):
-            found.update(json.loads(line))
+    for options in ("-W", "-EW"):
+        # A wrapper may print something before: only the last line counts.
+        told = output([python, options, "ignore", "-c", VERSIONS], timeout_s, check=False)
+        if told is None:
+            break
+        for line in told.strip().splitlines()[-1:]:
+            with contextlib.suppress(ValueError):
+                found.update(json.loads(line))
+                if options == "-EW":
+                    found["python_variables"] = " ".join(
+                        f"{name}={value}"
+                        for name, value in sorted(os.environ.items())
+                        if name.startswith("PYTHON")
+                    )
+                return found
     return found
 
 

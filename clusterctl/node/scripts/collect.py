@@ -14,14 +14,17 @@ node, and the others are in conflicts/HOST.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from clusterctl.node.framed import Frame
 from clusterctl.node.jobs.after import AT_ONCE, SSH
 from clusterctl.node.jobs.jobs import COLLECTED, MANIFEST
 from clusterctl.node.relay.base import Failure
@@ -94,14 +97,23 @@ def bring(node: dict[str, Any], head: dict[str, Any], job_id: str, staging: Path
     """Copy one node's files into a folder with its name. Raises NotCollected."""
     place = staging / node["name"]
     place.mkdir()
-    pack = PACK.format(job_id, f"{MODEL} {OUTPUT}")
-    argv = ["sh", "-c", pack] if node is head else [*SSH, node["address"], pack]
-    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as sender:
+    frame = Frame(PACK.format(job_id, f"{MODEL} {OUTPUT}"))
+    argv = ["sh", "-c"] if node is head else [*SSH, node["address"]]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*argv, frame.line], stdin=pipe, stdout=pipe) as sender:
+        assert sender.stdin and sender.stdout
+        out = sender.stdout.fileno()
+        with contextlib.suppress(BrokenPipeError):
+            sender.stdin.write(frame.stdin)
+            sender.stdin.close()
         # tar fails on a stream that ends early, so an incomplete copy is always noticed.
-        taken = subprocess.run(
-            ["tar", "-xf", "-", "-C", str(place)], stdin=sender.stdout, check=False
-        )
-    if sender.returncode or taken.returncode:
+        with subprocess.Popen(
+            ["tar", "-xf", "-", "-C", str(place)], stdin=pipe, bufsize=0
+        ) as taken, contextlib.suppress(BrokenPipeError):
+            assert taken.stdin
+            for chunk in iter(lambda: os.read(out, 1 << 16), b""):
+                taken.stdin.write(frame.take("stdout", chunk))
+    if frame.status != 0 or taken.returncode:
         raise NotCollected(f"{node['name']} did not send all, or there is no room for it here")
 
 
