@@ -90,6 +90,7 @@ def test_what_needs_no_cluster(snapshot, tmp_path):
     golden.both("config check")
     golden("config show demo --json")
     golden.both("iam-policy")
+    golden("completion fish")
 
 
 def test_what_needs_no_host(at_moto, clusterctl):
