@@ -176,7 +176,7 @@ def _show_finding(one: LogFinding) -> None:
     output.line(f"  | {one.text[:200]}")
     for title, text in (
         ("cause", one.cause),
-        ("do", one.remedy),
+        *(("do", f"{when}: {do}" if when else do) for when, do in one.remedies),
         ("not", known.mistaken_for),
         ("source", known.source),
     ):
@@ -219,6 +219,7 @@ def _finding_data(one: LogFinding) -> dict[str, Any]:
         "hosts": sorted(one.hosts),
         "cause": one.cause,
         "hint": one.remedy,
+        "remedies": [{"if": when, "do": do} for when, do in one.remedies],
         "mistaken_for": known.mistaken_for,
         "source": known.source,
     }

@@ -15,22 +15,8 @@ from dataclasses import dataclass, field, replace
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from clusterctl.domain.findings import Severity
-from clusterctl.explain import ec2, gpu, horovod, mpi, nccl, network, programs, system, tensorflow
+from clusterctl.explain.catalogue import catalogue
 from clusterctl.explain.signature import Role, Signature, literals
-
-# The order matters: if several signatures match a line, the first one counts.
-CATALOGUE: tuple[Signature, ...] = (
-    *horovod.SIGNATURES,
-    *tensorflow.HARMLESS,
-    *mpi.SIGNATURES,
-    *nccl.SIGNATURES,
-    *gpu.SIGNATURES,
-    *tensorflow.SIGNATURES,
-    *network.SIGNATURES,
-    *ec2.SIGNATURES,
-    *system.SIGNATURES,
-    *programs.SIGNATURES,
-)
 
 # Bytes of a block.
 BLOCK = 1 << 20
@@ -106,12 +92,23 @@ class LogFinding:
     @property
     def cause(self) -> str:
         """The signature's cause, with the values from the log."""
-        return _filled(self.signature.cause, self.values)
+        return self._filled(self.signature.cause)
+
+    @property
+    def remedies(self) -> tuple[tuple[str, str], ...]:
+        """Alternatives of the cause, each with its remedy; one without a name if it is alone."""
+        return tuple((self._filled(when), self._filled(do)) for when, do in self.signature.remedies)
 
     @property
     def remedy(self) -> str:
-        """The signature's remedy, with the values from the log."""
-        return _filled(self.signature.remedy, self.values)
+        """The remedies as text, a line for each alternative."""
+        return "\n".join(f"{when}: {do}" if when else do for when, do in self.remedies)
+
+    def _filled(self, template: str) -> str:
+        words = _Words({**self.signature.defaults, **self.values})
+        if "rank" in self.values:
+            words["rank"] = f"rank {self.values['rank']}"
+        return template.format_map(words)
 
 
 @dataclass(frozen=True)
@@ -161,6 +158,22 @@ class Explanation:
         if first and not (sure and first.signature.severity is Severity.ERROR):
             return None if any(one.fatal for one in self.unknown) else first
         return first
+
+    @property
+    def unknown_before(self) -> tuple[UnknownError, ...]:
+        """The unknown errors of the lead's log that stand before it. Any may be the cause."""
+        lead = self.lead
+        if lead is None:
+            return ()
+        return tuple(
+            one for one in self.unknown if one.origin == lead.origin and one.line < lead.line
+        )
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the lead is a cause by itself, and no unknown error stands before it."""
+        lead = self.lead
+        return bool(lead and lead.signature.role is Role.ROOT and not self.unknown_before)
 
     @property
     def severity(self) -> Severity:
@@ -216,26 +229,20 @@ def _blocks(pieces: Iterable[bytes | str]) -> Iterator[bytes]:
     yield b"".join(held)
 
 
-# A signature and its compiled pattern.
-_Entry = tuple[Signature, "re.Pattern[str]"]
-
-
 class _Table:
-    """The compiled catalogue: patterns, and an automaton that searches for their plain texts.
+    """The catalogue, and an automaton that searches for its plain texts.
 
     Plain texts are referred to by their index in `_of_text`.
     """
 
-    def __init__(self, catalogue: Sequence[Signature]) -> None:
-        self._entries: list[_Entry] = [
-            (one, re.compile(one.pattern, re.ASCII)) for one in catalogue
-        ]
+    def __init__(self, signatures: Sequence[Signature]) -> None:
+        self._signatures = signatures
         marks = (_TRACEBACK, *_CHAINED, *_COMPLAINTS)
         self._of_text: dict[str, list[int]] = {text: [] for text in marks}
-        for number, one in enumerate(catalogue):
+        for number, one in enumerate(signatures):
             for text in literals(one.pattern):
                 self._of_text.setdefault(text, []).append(number)
-        self._entries_of = list(self._of_text.values())
+        self._numbers_of = list(self._of_text.values())
         # A DFA is three times as fast as the implementation that the library chooses by itself.
         self._search = BytesAhoCorasick(
             [text.encode() for text in self._of_text], implementation=Implementation.DFA
@@ -245,16 +252,22 @@ class _Table:
         """Return index, start and end of every plain text in `data`, sorted by their ends."""
         return self._search.find_matches_as_indexes(data, overlapping=True)
 
-    def named(self, texts: Iterable[int]) -> list[_Entry]:
+    def named(self, texts: Iterable[int]) -> list[Signature]:
         """Return the signatures that have one of these texts, in the catalogue's order."""
-        numbers = sorted({number for text in texts for number in self._entries_of[text]})
-        return [self._entries[number] for number in numbers]
+        numbers = sorted({number for text in texts for number in self._numbers_of[text]})
+        return [self._signatures[number] for number in numbers]
 
 
 @functools.lru_cache(maxsize=1)
 def table() -> _Table:
-    """Return the compiled catalogue. Compiling it takes 50 ms, so it is done once."""
-    return _Table(CATALOGUE)
+    """Return the catalogue with its automaton. Making it takes 50 ms, so it is done once."""
+    return _Table(catalogue())
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Return a signature's pattern. Only those whose plain text is in a log are compiled."""
+    return re.compile(pattern, re.ASCII)
 
 
 # Characters in which lines of one kind may differ.
@@ -269,7 +282,7 @@ class _Shape:
     matched last, or empty.
     """
 
-    signatures: list[_Entry]
+    signatures: list[Signature]
     seen: int = 0
     matched: str = ""
 
@@ -366,10 +379,10 @@ class _Reader:
         if any(one in text for one in _CHAINED):
             self._chained |= {_tag(text)} & self._exceptions
             return
-        for one, pattern in shape.signatures:
+        for one in shape.signatures:
             said = [_clean(text)] if one.lines == 1 else _following(lines, number, one.lines)
             block = "\n".join(said)
-            if self._matched(one, pattern, block, text):
+            if self._matched(one, block, text):
                 shape.matched = one.id
                 return
         if any(complaint in text for complaint in _COMPLAINTS):
@@ -382,21 +395,25 @@ class _Reader:
         if sum(one.fatal is fatal for one in self._unknown) < MOST_UNKNOWN:
             self._unknown.append(UnknownError(line, said.strip()[:600], rank, self._origin, fatal))
 
-    def _matched(self, one: Signature, pattern: re.Pattern[str], block: str, raw: str) -> bool:
+    def _matched(self, one: Signature, block: str, raw: str) -> bool:
         """Add a finding and return True if the signature's pattern matches `block`.
 
         `block` is the line and, for some signatures, lines after it, without tags. `raw` is the
         line with its tag.
         """
-        match = pattern.search(block)
+        match = _compiled(one.pattern).search(block)
         if not match:
             return False
         values = {**_place(raw), **_named(match)}
-        if one.read:
-            read = one.read(block)
-            if read is None:
+        if one.hook:
+            more = one.hook(block)
+            if more is None:
                 return False
-            values.update(read)
+            values.update(more)
+        for group, words in one.meanings.items():
+            meaning = words.get(values.get(group, ""), words.get("else"))
+            if meaning:
+                values[f"{group}_meaning"] = meaning
         rank = values.get("rank", "")
         ranks = frozenset([int(rank)]) if rank.isdigit() else frozenset()
         hosts = frozenset([values["host"]]) if "host" in values else frozenset()
@@ -437,8 +454,9 @@ class _Reader:
         for at, line in enumerate(message):
             if _TRACEBACK in line:
                 break
-            for one, pattern in table().named(hit[0] for hit in table().hits(line.encode())):
-                if one.role is not Role.HARMLESS and pattern.search("\n".join(message[at:])):
+            for one in table().named(hit[0] for hit in table().hits(line.encode())):
+                found = _compiled(one.pattern).search("\n".join(message[at:]))
+                if found and one.role is not Role.HARMLESS:
                     return
         self._note_unknown(self._line + 1 + after, said[after], text, fatal=True)
 
@@ -504,9 +522,3 @@ class _Words(dict[str, str]):
     def __missing__(self, name: str) -> str:
         return _WORDS.get(name, f"({name} not in the log)")
 
-
-def _filled(template: str, values: Mapping[str, str]) -> str:
-    words = _Words(values)
-    if "rank" in values:
-        words["rank"] = f"rank {values['rank']}"
-    return template.format_map(words)

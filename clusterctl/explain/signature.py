@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from clusterctl.domain.findings import Severity
@@ -23,29 +23,41 @@ class Role(Enum):
 class Signature:
     """A known log line: its pattern, its cause and what to do about it.
 
-    `cause` and `remedy` are templates. Names in braces are groups of the pattern, values of `read`,
-    or `{rank}` and `{host}`, which may come from the line's tag. Groups `name`, `name2`, ... in
-    several alternatives of the pattern give one value `name`.
+    `cause` and `remedies` are templates. Names in braces are groups of the pattern, values of
+    `hook`, `{GROUP_meaning}` of `meanings`, or `{rank}` and `{host}`, which may come from the
+    line's tag. Groups `name`, `name2`, ... in several alternatives of the pattern give one value
+    `name`.
+
+    `remedies` are pairs of an alternative of the cause and its remedy; the alternative is empty if
+    there is only one. `source` says where the text and its meaning come from. `mistaken_for` is a
+    wrong cause that people assume. `samples` are log lines that the pattern matches.
 
     `lines` is the number of lines that the pattern may extend over. With more than one line, `\\s`
     in the pattern matches a line end, and the pattern begins with plain text in its first line.
-    `read` gets these lines and returns more values, or None if the signature does not apply.
-    `source` says where the text and its meaning come from. `mistaken_for` is a wrong cause that
-    people assume.
+    `hook` gets these lines and returns more values, or None if the signature does not apply.
+    `meanings` has, by the name of a group, the words for each of its values. `defaults` has words
+    for values that the log does not have.
 
-    If several signatures match a line, the first in the catalogue counts.
+    If several signatures match a line, the first in the catalogue counts, those that are `generic`
+    last. As the answer for a log, a generic signature yields to every other root of the log, and
+    each signature yields to roots with the ids in `yields_to`, in which `*` stands for any text.
     """
 
     id: str
     pattern: str
     cause: str
-    remedy: str
+    remedies: tuple[tuple[str, str], ...]
     source: str
     role: Role = Role.ROOT
     severity: Severity = Severity.ERROR
     mistaken_for: str = ""
     lines: int = 1
-    read: Callable[[str], Mapping[str, str] | None] | None = None
+    generic: bool = False
+    yields_to: tuple[str, ...] = ()
+    meanings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    hook: Callable[[str], Mapping[str, str] | None] | None = None
+    samples: tuple[str, ...] = ()
 
 
 def literals(pattern: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ There are three kinds of logs: a training's rows, one known error in every line,
 no two lines are alike. `grep -F` only counts the lines that contain a signature's plain text.
 
     ./scripts/bench explain
+    ./scripts/bench explain --corpus [FOLDER...]     how often it is right, over a corpus of logs
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from clusterctl.explain.engine import CATALOGUE
+from explain_corpus import CORPUS, FOLDERS, count_corpus
+
+from clusterctl.explain.catalogue import catalogue
 from clusterctl.explain.signature import literals
 
 SIZE = 100 << 20
@@ -23,8 +26,11 @@ DOCS = Path(__file__).parents[2] / "docs" / "copy.md"
 
 
 def bench_explain(words: list[str]) -> None:
+    if words[:1] == ["--corpus"]:
+        count_corpus([Path(one) for one in words[1:]] or [CORPUS / one for one in FOLDERS])
+        return
     if words:
-        sys.exit(f"error: explain takes no options, not {' '.join(words)}")
+        sys.exit(f"error: explain takes --corpus or nothing, not {' '.join(words)}")
     chance = random.Random(1)  # noqa: S311 - no secret
     prose = DOCS.read_text().split()
     error = "Horovod has been shut down. This was caused by an exception"
@@ -35,7 +41,7 @@ def bench_explain(words: list[str]) -> None:
     }
     with tempfile.TemporaryDirectory(prefix="bench-explain-") as name:
         texts, log = Path(name, "texts"), Path(name, "log")
-        texts.write_text("\n".join(text for one in CATALOGUE for text in literals(one.pattern)))
+        texts.write_text("\n".join(text for one in catalogue() for text in literals(one.pattern)))
         print(f"{SIZE >> 20} MiB of log, seconds of processor")
         for title, line in kinds.items():
             with log.open("w") as file:

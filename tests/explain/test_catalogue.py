@@ -1,0 +1,93 @@
+"""The files of signatures: the user's own, and what is wrong in them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from clusterctl.cli.main import cli, run_command
+from clusterctl.explain.catalogue import catalogue
+from clusterctl.explain.engine import table
+
+OWN = """
+[texts]
+store = 'mystore: cannot write block'
+
+[[signature]]
+id = "mystore.full"
+pattern = ['{store} (?P<block>\\d+) to (?P<path>/[\\w/]+)', 'mystore: quota of (?P<path2>/\\S+)']
+cause = "the quota of {path} is used up"
+remedy = { "old checkpoints" = "remove them from {path}", "too little for all" = "ask for more" }
+source = "mystore 2.1"
+"""
+
+
+@pytest.fixture
+def signatures(tmp_path, monkeypatch):
+    """A folder for the user's signatures; the catalogue is read again before and after."""
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
+    folder = tmp_path / "signatures"
+    folder.mkdir()
+    for cached in (catalogue, table):
+        cached.cache_clear()
+    yield folder
+    for cached in (catalogue, table):
+        cached.cache_clear()
+
+
+def test_the_users_own_signatures_come_first(signatures, tmp_path, capsys):
+    (signatures / "mystore.toml").write_text(OWN)
+    log = tmp_path / "log"
+    log.write_text("mystore: cannot write block 17 to /data/ckpt: No space left on device\n")
+    assert run_command(cli, ["explain", str(log)]) == 2
+    shown = capsys.readouterr().out
+    assert "error: mystore.full" in shown and "the quota of /data/ckpt is used up" in shown
+    assert "do:     old checkpoints: remove them from /data/ckpt\n" in shown
+    assert run_command(cli, ["explain", str(log), "--json"]) == 2
+    lead = json.loads(capsys.readouterr().out)["lead"]
+    assert lead["values"] == {"block": "17", "path": "/data/ckpt"}
+    assert lead["remedies"][1] == {"if": "too little for all", "do": "ask for more"}
+
+
+def test_an_own_signature_replaces_the_shipped_one_with_its_id(signatures, tmp_path, capsys):
+    (signatures / "mine.toml").write_text(OWN.replace("mystore.full", "system.no-space"))
+    log = tmp_path / "log"
+    log.write_text("tar: write error: No space left on device\n")
+    run_command(cli, ["explain", str(log), "--json"])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert "system.no-space" not in [one["signature"] for one in found]
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (("[[signature]]", "[signature]"), "signature: must be an array"),
+        (("source =", "sauce ="), "mystore.full: sauce: no such key"),
+        (("source =", "role = 'cause'\nsource ="), "role: 'cause' is not one of root, symptom"),
+        (('source = "mystore 2.1"', ""), "source: is missing"),
+        (("'mystore: quota", "'(mystore: quota"), "pattern of mystore.full: missing )"),
+        (("'mystore: quota of (?P<path2>/\\S+)'", "'x'"), "no plain text to search for in 'x'"),
+        (("is used up", "{is} {0.x} up"), "cause of mystore.full"),
+        (("source =", "lines = 'two'\nsource ="), "lines: must be a number"),
+        (("[texts]", "[texts\n"), "(at line 2, column 7)"),
+        (("source =", "hook = 'os.system'\nsource ="), "hook: 'os.system' is not one of"),
+    ],
+)
+def test_a_mistake_is_told_with_file_and_key(signatures, tmp_path, capsys, change, key):
+    path = signatures / "mystore.toml"
+    path.write_text(OWN.replace(*change))
+    log = tmp_path / "log"
+    log.write_text("nothing\n")
+    assert run_command(cli, ["explain", str(log)]) == 2
+    shown = capsys.readouterr().err
+    assert str(path) in shown and key in shown and "Traceback" not in shown
+
+
+def test_a_file_that_is_no_text_is_told(signatures, tmp_path, capsys):
+    (signatures / "a.toml").write_bytes(b"\xff\xfe\x00")
+    (signatures / "b.toml").mkdir()
+    log = tmp_path / "log"
+    log.write_text("nothing\n")
+    assert run_command(cli, ["explain", str(log)]) == 2
+    assert str(signatures / "a.toml") in capsys.readouterr().err

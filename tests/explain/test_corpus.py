@@ -1,0 +1,44 @@
+"""Logs of public trackers whose causes were confirmed there: `explain` claims no other cause."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+from clusterctl.explain.catalogue import catalogue
+from clusterctl.explain.engine import explain
+from tests.changes import CHECKOUT
+
+spec = importlib.util.spec_from_file_location(
+    "explain_corpus", CHECKOUT / "scripts" / "lib" / "explain_corpus.py"
+)
+assert spec and spec.loader
+corpus = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = corpus
+spec.loader.exec_module(corpus)
+
+LOGS = [
+    corpus.read_log(path)
+    for folder in corpus.FOLDERS
+    for path in sorted((corpus.CORPUS / folder).glob("*.log"))
+]
+# The longest excerpt of another project's log.
+MOST_LINES = 60
+
+
+def test_each_log_is_a_short_excerpt_with_a_link_and_expects_what_exists():
+    known = {one.id for one in catalogue()} | {corpus.UNKNOWN, corpus.HEALTHY}
+    for log in LOGS:
+        assert set(log.expected) <= known, log.path
+        assert log.text.count("\n") <= MOST_LINES, log.path
+        assert log.source.startswith("https://") or corpus.HEALTHY in log.expected, log.path
+
+
+def test_the_logs_that_signatures_are_written_for_are_explained_rightly():
+    """A log with `#: not-yet:` may be explained partly. None is silent or wrong."""
+    for log in LOGS:
+        if log.path.parent.name == "develop":
+            found = explain([log.text])
+            kind = corpus.verdict(log, found)
+            allowed = ("right", "partly") if log.not_yet else ("right",)
+            assert kind in allowed, (log.path.name, kind, corpus.answer_of(found))
