@@ -10,7 +10,7 @@ from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
-from clusterctl.node.framed import Frame
+from clusterctl.node.framed import FramedCommand
 from clusterctl.transport.target import Target
 
 HEAD = Target("demo-0", "10.0.0.4", "ubuntu")
@@ -35,7 +35,7 @@ class LocalNode:
         if self.trouble:
             raise self.trouble.pop(0)
         began = time.monotonic()
-        frame = Frame(command)
+        frame = FramedCommand(command)
         process = subprocess.Popen(
             ["/bin/bash", "-c", frame.line],
             stdin=subprocess.PIPE,

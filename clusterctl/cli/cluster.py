@@ -497,8 +497,10 @@ def remove(
     clusterctl remove demo 2-3 5 --yes
     """
     from clusterctl.operations.members import remove as take_away
+    from clusterctl.operations.status import cluster_status
 
     chosen = indices_of(indices)
+    cluster_status(app.clients, app.folder(name))
     check_nodes(app, name, chosen)
     nodes = fold_hosts([f"{name}-{index}" for index in chosen])
     output.confirm(f"Terminate {nodes}?", yes)
@@ -548,8 +550,10 @@ def replace(
     clusterctl replace demo 2 --capacity-timeout 1h --yes
     """
     from clusterctl.operations.members import nearest_peer, replace_nodes
+    from clusterctl.operations.status import cluster_status
 
     chosen = indices_of(indices)
+    cluster_status(app.clients, app.folder(name))
     check_nodes(app, name, chosen)
     nodes = fold_hosts([f"{name}-{index}" for index in chosen])
     output.confirm(f"Replace {nodes}, and lose what is stored there?", yes)

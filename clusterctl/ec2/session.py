@@ -107,7 +107,7 @@ class Clients:
 
     @functools.cached_property
     def iam(self) -> Any:
-        return self._make("iam", attempts=3, timeout_s=10)
+        return self._make("iam", timeout_s=10)
 
     @functools.cached_property
     def s3(self) -> Any:

@@ -44,7 +44,7 @@ _OTHER_SHELL = 125
 _KEPT = 4096
 
 
-class Frame:
+class FramedCommand:
     """One command: the line for sshd, the start of its stdin, and a filter for its output.
 
     With `as_user` the command is the user's own: it runs in the login shell, and its stdin, the end

@@ -13,7 +13,7 @@ import paramiko
 
 from clusterctl.domain.errors import LOGIN_FILES, CommandNotRun, CommandTimeout, ConnectionLost
 from clusterctl.domain.results import CommandResult
-from clusterctl.node.framed import Frame
+from clusterctl.node.framed import FramedCommand
 from clusterctl.transport.ending import GRACE_S, WITHIN_S, Ending, ending_script, parse_ending
 from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.wire import send_signal
@@ -60,7 +60,7 @@ class Exchange:
     host: str
     command: str
     channel: paramiko.Channel
-    frame: Frame
+    frame: FramedCommand
     sink: Sink | None = None
     stdout: _OutputBuffer = field(default_factory=_OutputBuffer)
     stderr: _OutputBuffer = field(default_factory=_OutputBuffer)
@@ -161,7 +161,7 @@ class Exchange:
 def _output(transport: paramiko.Transport, script: str, deadline: float) -> str:
     """Run a script on another channel, and return what it wrote on stdout until the deadline."""
     with transport.open_session(timeout=max(0.1, deadline - time.monotonic())) as channel:
-        frame = Frame(script)
+        frame = FramedCommand(script)
         channel.exec_command(frame.line.encode())
         channel.sendall(frame.stdin)
         channel.shutdown_write()

@@ -22,7 +22,7 @@ from clusterctl.domain.errors import (
 )
 from clusterctl.domain.results import CommandResult
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.node.framed import Frame
+from clusterctl.node.framed import FramedCommand
 from clusterctl.transport import dial
 from clusterctl.transport.dial import KeepAliveSocket
 from clusterctl.transport.errors import as_host_error, jump_failed, worth_retrying
@@ -115,7 +115,7 @@ class Session:
         exchange: Exchange | None = None
         try:
             channel = transport.open_session(timeout=open_timeout_s)
-            frame = Frame(command, as_user)
+            frame = FramedCommand(command, as_user)
             exchange = Exchange(self.target.host, command, channel, frame, sink)
             if started:
                 started(exchange)

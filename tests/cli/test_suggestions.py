@@ -186,7 +186,7 @@ def data_on_the_second(pair):
             "train pair 1 --lab",
             "clusterctl copy pair --lab --from 1 '~/data/tf-imagenet/' '~/data/tf-imagenet/'",
         ),
-        ("remove pair 0 --lab", "clusterctl replace pair --lab 0"),
+        ("remove pair 0 --lab --yes", "clusterctl replace pair --lab 0"),
     ],
 )
 def test_what_is_pasted_works(typed, line, suggested):

@@ -243,20 +243,25 @@ def test_a_login_shell_may_say_anything(tmp_path, data, name):
         assert tree(hosts.home(2) / "greeted") == tree(data)
 
 
+# The python3 that comes first on the PATH of one host, and what is said about it.
 BROKEN = {
-    "no python": ("PATH=/nonexistent", "python3 is not installed"),
-    "too old": ("python3() { echo 'python3 is 3.6.9, 3.8 is needed' >&2; exit 1; }", "too old"),
-    "dies": ("python3() { echo 'no memory' >&2; exit 9; }", "no memory"),
-    "killed": ("kill -9 $$", "killed"),
+    "too old": ("echo 'python3 is 3.6.9, 3.8 is needed' >&2; exit 1", "too old"),
+    "dies": ("echo 'no memory' >&2; exit 9", "no memory"),
+    "killed": ("kill -9 $PPID", "137"),
     # It reads until its input ends: a sleep would outlive the test.
-    "says nothing": ("python3() { cat >/dev/null; }", "did not start"),
+    "says nothing": ("cat >/dev/null", "did not start"),
 }
 
 
 @pytest.mark.parametrize("name", usual(len(BROKEN) - 1, BROKEN))
 def test_a_relay_that_does_not_start(tmp_path, data, name):
-    before, message = BROKEN[name]
+    script, message = BROKEN[name]
+    python = tmp_path / "first" / "python3"
+    python.parent.mkdir()
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
     rc = tmp_path / "rc.sh"
+    before = f"PATH='{python.parent}':$PATH"
     rc.write_text(f'case $HOME in *home2) {before};; esac\neval "$SSH_ORIGINAL_COMMAND"\n')
     with ssh_hosts(tmp_path, f"ForceCommand /bin/sh '{rc}'") as hosts:
         with hosts.access(3) as access:

@@ -40,8 +40,8 @@ cp -p ~/.ssh/authorized_keys keys.before; sed -i /clusterctl-mpi/d ~/.ssh/author
 for at in /dev/shm /data; do
     sudo mount -o remount,size=16m $at; dd if=/dev/zero of=$at/left bs=1M status=none
 done
-rank() {{ CLUSTERCTL_JOB=20261120-154501-$1 OMPI_COMM_WORLD_RANK=3 setsid "${{@:2}}" \
-    </dev/null >/dev/null 2>&1 & }}
+rank() {{ job=20261120-154501-$1; shift
+    CLUSTERCTL_JOB=$job OMPI_COMM_WORLD_RANK=3 setsid "$@" </dev/null >/dev/null 2>&1 & }}
 rank 1ef7 sleep 1000
 mkdir -p jobs/served; echo 'sleep 1000' >jobs/served/serve.py
 rank 5e4d bash "$PWD"/jobs/served/serve.py

@@ -22,7 +22,7 @@ COMMANDS = {
     "jobs": (("jobs",), "succeeded", 0),
     "logs": (("logs",), "a line of the job", 0),
     "tuning": (("tuning",), "wrote neither a timeline", 2),
-    "s3sync": (("s3sync", "--status"), "no sync has run", 2),
+    "s3sync": (("s3sync", "--status", JOB), f"no sync {JOB} has run", 2),
     "disk": (("disk",), "/data", 0),
     "train": (("train", "2", "--synthetic", "--dry-run", "--force"), "mpirun", 0),
     "doctor": (("doctor",), "sleep 1001", 2),
@@ -32,7 +32,7 @@ COMMANDS = {
     "diagnose": (("diagnose",), RANK, 1),
     "env": (("env status",), "pair-1  ready", 0),
     "copy": (("copy", "--dry-run", "/etc/hostname", "/tmp/there"), "2 of 2 nodes", 0),
-    "cancel": (("cancel", "--job", JOB), "succeeded", 0),
+    "cancel": (("cancel", JOB), "succeeded", 0),
     "serve": (("serve", "--status"), "no model is served", 0),
 }
 # What ~/.bashrc may do without any effect on an answer.

@@ -132,12 +132,13 @@ def test_a_stop_that_erases_data_on_an_instance_store_asks_on_a_terminal(
     assert f"stopping erases 20.0 MiB on the instance store of {name}-1" in refused.err
     assert f"Stop the nodes of {name}?" in refused.err + refused.out
     assert clusterctl("run", name, "true").status == 0
-    stopped = clusterctl("stop", name)
-    assert (stopped.status, "stopping erases 20.0 MiB" in stopped.err) == (0, True)
+    unasked = clusterctl("stop", name)
+    assert (unasked.status, "stopping erases 20.0 MiB" in unasked.err) == (2, True)
+    assert clusterctl("stop", name, "--force").status == 0
 
 
 def test_no_such_cluster(clusterctl):
-    for command in ("stop", "start", "add 1", "remove 1", "replace 1"):
+    for command in ("stop", "start", "add 1", "remove 1 --yes", "replace 1"):
         verb, *rest = command.split()
         ran = clusterctl(verb, "nobody", *rest)
         assert (ran.status, "there is no cluster nobody" in ran.err) == (1, True), ran

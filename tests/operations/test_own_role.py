@@ -57,7 +57,8 @@ class Account:
 
     def down(self, folder=None):
         folder = folder or self.launcher.folder
-        return down.down(self.clients, "demo", folder, timeouts=SHORT)
+        others = down.find_removable(self.clients, "demo", folder).others
+        return down.down(self.clients, "demo", folder, timeouts=SHORT, agreed=others)
 
     @property
     def nodes(self):

@@ -400,7 +400,7 @@ def test_torchruns_end_together_and_leave_nothing(quiet, tmp_path, end):
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        (("3", "--synthetic"), 2, "wanted 3 GPUs, there are 2\n  hint: add nodes: clusterctl up"),
+        (("3", "--synthetic"), 2, "wanted 3 GPUs, there are 2\n  hint: take 2: "),
         (("2", "--data-dir", "~/none"), 1, "there is no training data in /home/ubuntu/none"),
         (("2", "--synthetic", "--", "--batchsize", "64"), 1, "command line arg: --batchsize"),
     ],

@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from clusterctl.node.framed import Frame
+from clusterctl.node.framed import FramedCommand
 
 SHELLS = [
     name for name in ("sh", "bash", "dash", "zsh", "ksh", "fish", "tcsh") if shutil.which(name)
@@ -36,7 +36,7 @@ def run(frame, argv, stdin=b"", **environ):
 @pytest.mark.parametrize("as_user", [False, True])
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_login_shell(shell, as_user):
-    frame = Frame(COMMAND, as_user)
+    frame = FramedCommand(COMMAND, as_user)
     assert run(frame, [shutil.which(shell), "-c"], b"in\0put") == (
         *(b"a|b  c|\\n!|in\0put", b"wrong\n", 7),
         frame.process,
@@ -46,7 +46,7 @@ def test_each_login_shell(shell, as_user):
 
 def test_a_bin_sh_that_is_bash():
     """It takes options and functions from the environment."""
-    frame = Frame("set -- x*; echo $# ${NONE}; cat /dev/null; cd /; false; echo on")
+    frame = FramedCommand("set -- x*; echo $# ${NONE}; cat /dev/null; cd /; false; echo on")
     frame.line = frame.line.replace("exec /bin/sh", "exec bash --posix")
     functions = {f"BASH_FUNC_{one}%%": "() { echo no; }" for one in ("cat", "head", "echo", "cd")}
     options = {"SHELLOPTS": "errexit:nounset:xtrace:noglob", "CDPATH": "/:/tmp", "BASH_ENV": "/no"}
@@ -58,7 +58,7 @@ def test_a_bin_sh_that_is_bash():
 @pytest.mark.parametrize("seed", range(10))
 def test_output_is_found_however_it_is_cut(seed, as_user):
     rng = random.Random(seed)
-    frame = Frame("true", as_user)
+    frame = FramedCommand("true", as_user)
     halves = re.findall(r"@\w+ \w+$" if not as_user else r"(@\w+ \w+)\n", frame.line)
     word = halves[0].replace(" ", "").encode()
     before = rng.choice([b"", b"motd\n", b"\0\xff" + word[:5], word[:-1], word[:3], b"m" * 9999])
@@ -75,7 +75,7 @@ def test_output_is_found_however_it_is_cut(seed, as_user):
 def test_a_script_that_is_not_there_to_its_end_is_not_run(tmp_path):
     made = tmp_path / "made"
     for size in (0, 30, -60, -1):
-        frame = Frame(f"touch {made}; echo done")
+        frame = FramedCommand(f"touch {made}; echo done")
         frame.stdin = frame.stdin[:size]
         out, _, status, _ = run(frame, ["bash", "-c"])
         assert (out, status, made.exists()) == (b"", 125, False)
@@ -85,7 +85,7 @@ def test_a_script_that_is_not_there_to_its_end_is_not_run(tmp_path):
 @pytest.mark.parametrize("shell", SHELLS)
 def test_another_shell_in_place_of_the_login_shell_runs_nothing(shell, tmp_path):
     """`exec zsh` in a login file: it would take the input for commands."""
-    frame = Frame(f"touch {tmp_path}/made")
+    frame = FramedCommand(f"touch {tmp_path}/made")
     out, _, status, _ = run(frame, ["bash", "-c", f"exec {shell}"], b"touch made\n")
     assert (out, list(tmp_path.iterdir())) == (b"", [])
     assert "another shell" in frame.trouble(status)
@@ -93,5 +93,5 @@ def test_another_shell_in_place_of_the_login_shell_runs_nothing(shell, tmp_path)
 
 def test_bytes_that_are_not_utf_8_and_long_commands():
     name = os.fsdecode(b"a\xff")
-    frame = Frame(f"printf %s {name}; : {'x' * 300_000}")
+    frame = FramedCommand(f"printf %s {name}; : {'x' * 300_000}")
     assert run(frame, ["bash", "-c"])[0] == b"a\xff"

@@ -28,7 +28,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from clusterctl.node.framed import Frame
+from clusterctl.node.framed import FramedCommand
 from clusterctl.node.jobs import jobs, processes
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 
@@ -158,7 +158,7 @@ def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes) -> list[str 
 
     def one(node: dict[str, Any]) -> str | None:
         try:
-            frame = Frame(shlex.join(argv))
+            frame = FramedCommand(shlex.join(argv))
             done = subprocess.run(
                 [*SSH, node["address"], frame.line],
                 input=frame.stdin + stdin,

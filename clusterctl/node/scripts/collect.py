@@ -24,7 +24,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from clusterctl.node.framed import Frame
+from clusterctl.node.framed import FramedCommand
 from clusterctl.node.jobs.after import AT_ONCE, SSH
 from clusterctl.node.jobs.jobs import COLLECTED, MANIFEST
 from clusterctl.node.relay.base import Failure
@@ -97,7 +97,7 @@ def bring(node: dict[str, Any], head: dict[str, Any], job_id: str, staging: Path
     """Copy one node's files into a folder with its name. Raises NotCollected."""
     place = staging / node["name"]
     place.mkdir()
-    frame = Frame(PACK.format(job_id, f"{MODEL} {OUTPUT}"))
+    frame = FramedCommand(PACK.format(job_id, f"{MODEL} {OUTPUT}"))
     argv = ["sh", "-c"] if node is head else [*SSH, node["address"]]
     pipe = subprocess.PIPE
     with subprocess.Popen([*argv, frame.line], stdin=pipe, stdout=pipe) as sender:

@@ -64,22 +64,19 @@ def test_a_worker_node_of_a_running_job():
     assert shown == [(None, "daemon"), (None, "daemon"), (1, "rank")]
 
 
-def test_a_shell_that_greets_is_passed_over():
-    assert parse_processes(result("Welcome!\n\n")) == ()
-
-
 @pytest.mark.parametrize(
     ("status", "stderr", "says", "hint"),
     [
         (127, "sh: 1: python3: not found", "python3: not found", "the nodes need python3"),
-        (1, "Traceback\n  x\nMemoryError", "MemoryError", ""),
-        (1, "", "no message", ""),
+        (1, "Traceback\n  x\nMemoryError", "MemoryError", "a limit of the login"),
+        (1, "", "exit 1", ""),
     ],
 )
 def test_a_node_that_cannot_say(status, stderr, says, hint):
     with pytest.raises(CommandFailed, match=says) as raised:
         parse_processes(result("", status, stderr))
-    assert raised.value.hint == hint
+    assert hint in raised.value.hint
+    assert bool(hint) == bool(raised.value.hint)
 
 
 @pytest.mark.parametrize(
