@@ -670,8 +670,9 @@ class _Reader:
             values.update(more)
         for group, words in one.meanings.items():
             meaning = words.get(values.get(group, ""), words.get("else"))
-            if meaning:
-                values[f"{group}_meaning"] = meaning
+            if meaning is None:
+                return 0
+            values[f"{group}_meaning"] = meaning
         rank = values.get("rank", "")
         ranks = frozenset([int(rank)]) if rank.isdigit() else frozenset()
         hosts = frozenset([values["host"]]) if "host" in values else frozenset()

@@ -208,3 +208,23 @@ def test_a_long_log_of_unknown_failures_keeps_the_first_and_the_last():
     found = explain(["".join(lines), "QuuxError: no handle\n"])
     assert found.failing[-1].text == "QuuxError: no handle"
     assert len(found.failing) < 40
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("InvalidGroup.Duplicate", "ec2.error-code"),
+        ("InvalidGroup.Quux", None),
+        ("AuthFailure.Quux", None),
+        ("InvalidAMIID.Quux", None),
+        ("AuthFailure", "ec2.credentials-expired"),
+        ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", "ec2.service-linked-role"),
+        ("InsufficientFreeAddressesInSubnet", "ec2.free-addresses"),
+        ("MaxSpotInstanceCountExceeded", "ec2.spot-quota"),
+    ],
+)
+def test_what_stands_before_the_dot_of_an_error_code_decides_nothing(code, expected):
+    log = f"An error occurred ({code}) when calling the RunInstances operation: no handle\n"
+    found = explain([log])
+    assert (found.lead.signature.id if found.lead else None) == expected
+    assert bool(found.unknown) == (expected is None)
