@@ -51,9 +51,10 @@ _FRAME_LINES = 60
 _LAST = 20
 # Lines before the lead in which a doubtful line makes it uncertain.
 _NEAR = 40
-# Lines that are matched with the forms of failures. Of more lines only those that may be an error
-# by themselves are, until some are known.
-_MOST_MARKED = 5000
+# Lines that are matched with the forms of failures, apart from the last ones: of those that may be
+# an error by themselves, and of others.
+_MOST_STRONG = 20_000
+_MOST_WEAK = 5000
 # `tail` and `head` print this before each of several files.
 _FILE = re.compile(r"^==> (?P<name>.+) <==$")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
@@ -542,8 +543,8 @@ class _Reader:
         """Match one line. `texts` are the indices of the plain texts that it has."""
         if b" <==" in lines[number] and self._begins_part(lines[number]):
             return
-        forms = at_end or self._marked < _MOST_MARKED
-        forms = forms or (table().is_strong(texts) and not self._is_full)
+        is_strong = not self._is_full and table().is_strong(texts)
+        forms = at_end or self._marked < (_MOST_STRONG if is_strong else _MOST_WEAK)
         if not forms and table().is_mark(texts):
             return
         line = lines[number]
