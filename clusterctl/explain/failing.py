@@ -51,11 +51,13 @@ _PREFIX = re.compile(
 )
 # A level below an error, or words by which a program says that it goes on.
 _MILD = re.compile(
-    r"\b(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|NOTE|VERBOSE)\b|\b(?:[Ww]arn(?:ing)?|note|info"
-    r"|debug|hint)\s*[:\]]|: [WID] |^[WID]\d{4} |\b[Rr]etry|\bwill try|\b[Ii]gnor|\b[Ss]kip"
+    r"\b(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|NOTE|VERBOSE)\b|\b(?:\w*[Ww]arning|[Ww]arn|note"
+    r"|info|debug\d?|hint)\s*[:\]]|: [WID] |^[WID]\d{4} |\b[Rr]etry|\bwill try|\b[Ii]gnor|\b[Ss]kip"
     r"|\b[Ff]all(?:ing)?[ -]?back|\b[Dd]eprecat|\bnot (?:an error|fatal)|\bnon-fatal|\bharmless"
-    r"|\boptional|^(?:-- |checking |Performing |Looking for )|^\[ *\d+(?:\.\d+)?%?\] "
+    r"|\boptional|^(?:-- |checking |Performing |Looking for )|^\[ *\d+(?:%|/\d+)\] "
 )
+# A kernel prints errors of firmware and of devices at every start.
+_KERNEL = re.compile(r"^(?:.* kernel: )?\[ *\d+\.\d+\] |^.* kernel: ")
 # Words of advice and of guesses, as in "this is usually caused by".
 _ADVICE = re.compile(
     r"\b(?:usually|possibl[ye]|probably|likely|may (?:be|have)|might (?:be|have)|typically|e\.g\."
@@ -127,6 +129,8 @@ def kind_of(line: str) -> Kind | None:
     kind = _form(text, message)
     if kind is None or _NOTHING.search(message):
         return None
+    if kind is Kind.FAILING and _KERNEL.match(text):
+        kind = Kind.DOUBTFUL
     if kind is not Kind.COMPLAINT and _MILD.search(text):
         return None
     return None if kind is Kind.DOUBTFUL and _ADVICE.search(message) else kind

@@ -69,10 +69,9 @@ def test_that_only_a_status_is_reported_is_told_as_that(tmp_path, capsys):
 
 @pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
 def test_a_log_in_which_nothing_failed_has_no_error(path):
-    """They are from real runs on a healthy machine."""
+    """They are from runs on a healthy machine, or made of lines that healthy programs print."""
     found = explain([path.read_bytes()])
     assert found.severity is not Severity.ERROR, found.failing
-    assert found.lead is None
 
 
 def test_a_doubtful_line_is_no_error_where_the_program_went_on():
