@@ -40,6 +40,7 @@ INSTEAD = {
     "clusterctl train demo 32 --detach --watchdog 5m --watchdog-cancel": "clusterctl train demo 2 "
     "--synthetic --dry-run --watchdog 5m --watchdog-cancel",
     "clusterctl train demo 32": "clusterctl train demo 32 --synthetic --dry-run",  # 32 GPUs
+    "clusterctl logs demo | clusterctl explain": "echo step 1 | clusterctl explain",  # no job ran
     "clusterctl fetch demo": "clusterctl fetch --help",  # tests/operations/test_losses.py fetches
     # tests/operations runs all these trainings; here, any job is enough.
     "clusterctl train demo 2 --synthetic -- --model resnet18 --num_batches 3": JOB.format(""),

@@ -8,31 +8,36 @@ import io
 import itertools
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
 from clusterctl.cli import output
 from clusterctl.cli.params import launched_here
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
-    from clusterctl.explain.engine import Explanation, LogFinding
+    from clusterctl.explain.engine import Explanation, LogFinding, UnknownError
 
 # Exit status by the severity of the worst finding.
 STATUSES = {Severity.INFO: 0, Severity.WARNING: 1, Severity.ERROR: 2}
 # Findings that are printed under each title.
 SHOWN = 12
-NOT_KNOWN = "Not in the catalogue, and not explained:"
 # Bytes read at a time.
 PIECE = 1 << 20
 _GZIP = b"\x1f\x8b"
 # First bytes of compressed files that are refused: xz, bzip2, zstd, zip, gzip in gzip.
 _PACKED = (b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", _GZIP)
+
+
+class _Unreadable(ClusterctlError):
+    """There is no log to explain."""
+
+    exit_status = 3
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -47,7 +52,8 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
     clusterctl explain train.log dmesg-*.txt.gz --json
 
     Without FILE, and for -, it reads standard input. What it does not know it leaves unexplained.
-    The exit status is 2 if there is an error, 1 if there are warnings only, 0 otherwise.
+    The exit status is 2 if a line reports a failure, 1 if there are warnings only, 0 if there is
+    neither, and 3 if there is nothing to read.
     """
     from clusterctl.explain.engine import explain as explained
     from clusterctl.explain.engine import merge
@@ -56,6 +62,9 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
         raise UsageError("no log was given", "name a file: clusterctl explain FILE")
     names = dict.fromkeys(files or ("-",))
     found = merge([explained(_pieces(name), "" if len(names) == 1 else name) for name in names])
+    if not found.lines:
+        what = "the log is empty" if len(names) == 1 else "the logs are empty"
+        raise _Unreadable(what, "name the log of the job that failed")
     if as_json:
         output.data(_as_data(found))
     else:
@@ -64,7 +73,7 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
 
 
 def _pieces(name: str) -> Iterator[bytes | str]:
-    """Yield a log in pieces; gzip is unpacked, UTF-16 decoded. Raises UsageError."""
+    """Yield a log in pieces; gzip is unpacked, UTF-16 decoded. Raises _Unreadable."""
     try:
         file = sys.stdin.fileno() if name == "-" else name
         # The first write to a pipe may be shorter than the head. A buffer reads once for `peek`,
@@ -77,13 +86,13 @@ def _pieces(name: str) -> Iterator[bytes | str]:
             log = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
             first = log.read(PIECE)
             if first.startswith(_PACKED):
-                raise UsageError(f"{name} is compressed", "unpack it, or name a .gz file")
+                raise _Unreadable(f"{name} is compressed", "unpack it, or name a .gz file")
             pieces = itertools.chain((first,), iter(lambda: log.read(PIECE), b""))
             wide = _utf16(first[:1024], name)
             yield from codecs.iterdecode(pieces, wide, "replace") if wide else pieces
     except (OSError, EOFError) as error:
         of_job = f"clusterctl logs {name} | clusterctl explain"
-        raise UsageError(
+        raise _Unreadable(
             f"cannot read {name}: {getattr(error, 'strerror', None) or error}",
             f"the log of a job of that cluster: {of_job}"
             if launched_here(name)
@@ -94,11 +103,11 @@ def _pieces(name: str) -> Iterator[bytes | str]:
 def _utf16(head: bytes, name: str) -> str:
     """Return the UTF-16 codec of a log by its first bytes, or "" for another encoding.
 
-    Raises UsageError for UTF-32.
+    Raises _Unreadable for UTF-32.
     """
     # The mark of UTF-32 begins with that of UTF-16.
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        raise UsageError(f"{name} is UTF-32", "convert it: iconv -f UTF-32 -t UTF-8")
+        raise _Unreadable(f"{name} is UTF-32", "convert it: iconv -f UTF-32 -t UTF-8")
     # PowerShell's `>` writes UTF-16 with a byte order mark.
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
@@ -113,23 +122,20 @@ def _show(found: Explanation) -> None:
     from clusterctl.explain.signature import Role
 
     lead = found.lead
-    fatal = [one for one in found.unknown if one.fatal]
-    if lead is None and not fatal:
-        output.line(f"{count(found.lines, 'line')}: nothing that this catalogue knows to be wrong")
-    explained = lead is not None and lead.signature.role is Role.ROOT
-    if found.unknown and not explained:
-        if lead is None and fatal:
-            output.line("The first exception is not in the catalogue. It is where to look:")
-        else:
-            output.line(NOT_KNOWN)
-        _show_unknown(found)
-        output.line()
-    if lead:
+    if lead is None:
+        _show_without_lead(found)
+    else:
         if lead.signature.role is Role.SYMPTOM:
             output.line("The log shows a symptom and no cause of it by itself:")
         elif lead.signature.role is Role.CONSEQUENCE:
             output.line("Only consequences are in this log: something else failed before them.")
         _show_finding(lead)
+        _show_unknown(
+            "Not certain: these lines stand before it, are not in the catalogue, and may be the "
+            "cause:",
+            found.unknown_before,
+        )
+    _show_firsts(found)
     after = [
         one
         for role in (Role.ROOT, Role.SYMPTOM, Role.CONSEQUENCE)
@@ -145,23 +151,62 @@ def _show(found: Explanation) -> None:
             output.line(title)
         for one in rows[:SHOWN]:
             times = f", {one.count} times" if one.count > 1 else ""
-            head = f"{_where(one.origin, one.line)}{times}: {one.signature.id}: {one.cause}"
+            head = f"{_where(one)}{times}: {one.signature.id}: {one.cause}"
             output.line(textwrap.fill(head, 98, initial_indent="  ", subsequent_indent="      "))
         if len(rows) > SHOWN:
             output.line(f"  and {len(rows) - SHOWN} more (--json has all)")
-    if found.unknown and explained:
-        output.line(NOT_KNOWN)
-        _show_unknown(found)
+    if lead:
+        rest = [one for one in found.unknown if one not in found.unknown_before]
+        _show_unknown("Not in the catalogue, and not explained:", rest)
     harmless = found.of(Role.HARMLESS)
     if harmless:
         lines = count(sum(one.count for one in harmless), "line")
         output.line(f"Harmless: {lines} ({', '.join(one.signature.id for one in harmless)})")
 
 
-def _show_unknown(found: Explanation) -> None:
-    for thrown in found.unknown:
-        rank = f", rank {thrown.rank}" if thrown.rank else ""
-        output.line(f"  {_where(thrown.origin, thrown.line)}{rank}: {thrown.text}")
+def _show_without_lead(found: Explanation) -> None:
+    if found.unknown and found.severity is Severity.ERROR:
+        _show_unknown(
+            "These lines report a failure that is not in the catalogue. The first is where to "
+            "look:",
+            found.unknown,
+        )
+    elif found.severity is Severity.ERROR:
+        _show_unknown(
+            "Something failed, and no line of this log that is in the catalogue says why:",
+            found.failing,
+        )
+    else:
+        lines = count(found.lines, "line")
+        output.line(f"{lines}: nothing that this catalogue knows to be wrong")
+        _show_unknown("Not in the catalogue, and perhaps a failure:", found.failing)
+
+
+def _show_unknown(title: str, rows: Sequence[UnknownError]) -> None:
+    if rows:
+        output.line(title)
+        for one in rows[:SHOWN]:
+            rank = f", rank {one.rank}" if one.rank else ""
+            output.line(f"  {_where(one)}{rank}: {one.text[:300]}")
+        output.line()
+
+
+def _show_firsts(found: Explanation) -> None:
+    """Show which of several logs failed first."""
+    firsts = found.firsts
+    if len(firsts) < 2:
+        return
+    timed = all(one.time for one in firsts)
+    by = "by their time stamps" if timed else "in the order given, since not all have time stamps"
+    output.line(f"The first failure in each log, {by}:")
+    for one in firsts[:SHOWN]:
+        ranks = [str(rank) for rank in sorted(getattr(one, "ranks", ()))[:1]]
+        rank = "".join(f", rank {name}" for name in ranks or [getattr(one, "rank", "")] if name)
+        known = getattr(one, "signature", None)
+        what = known.id if known else f"not in the catalogue: {one.text[:100]}"
+        output.line(f"  {f'{one.time}  ' if timed else ''}{_where(one)}{rank}: {what}")
+    if len(firsts) > SHOWN:
+        output.line(f"  and {len(firsts) - SHOWN} more")
 
 
 def _show_finding(one: LogFinding) -> None:
@@ -170,9 +215,7 @@ def _show_finding(one: LogFinding) -> None:
     hosts = f", {count(len(one.hosts), 'host')}" if len(one.hosts) > 1 else ""
     times = f", {one.count} times" if one.count > 1 else ""
     known = one.signature
-    output.line(
-        f"{known.severity.value}: {known.id}, {_where(one.origin, one.line)}{times}{ranks}{hosts}"
-    )
+    output.line(f"{known.severity.value}: {known.id}, {_where(one)}{times}{ranks}{hosts}")
     output.line(f"  | {one.text[:200]}")
     for title, text in (
         ("cause", one.cause),
@@ -187,8 +230,9 @@ def _show_finding(one: LogFinding) -> None:
             output.line(textwrap.fill(part, width, initial_indent=head, subsequent_indent=" " * 10))
 
 
-def _where(origin: str, line: int) -> str:
-    return f"{origin}:{line}" if origin else f"line {line}"
+def _where(one: LogFinding | UnknownError) -> str:
+    where = f"{one.origin}:{one.line}" if one.origin else f"line {one.line}"
+    return f"{where} (==> {one.part} <==)" if one.part else where
 
 
 def _as_data(found: Explanation) -> dict[str, Any]:
@@ -196,11 +240,26 @@ def _as_data(found: Explanation) -> dict[str, Any]:
         "severity": found.severity.value,
         "lines": found.lines,
         "lead": _finding_data(found.lead) if found.lead else None,
+        "is_certain": found.is_certain,
         "findings": [_finding_data(one) for one in found.findings],
-        "unknown": [
-            {"file": one.origin, "line": one.line, "rank": one.rank, "text": one.text}
-            for one in found.unknown
+        "unknown": [_unknown_data(one) for one in found.unknown],
+        "failing": [_unknown_data(one) for one in found.failing],
+        "firsts": [
+            {"file": one.origin, "part": one.part, "line": one.line, "time": one.time}
+            for one in found.firsts
         ],
+    }
+
+
+def _unknown_data(one: UnknownError) -> dict[str, Any]:
+    return {
+        "file": one.origin,
+        "part": one.part,
+        "line": one.line,
+        "rank": one.rank,
+        "text": one.text,
+        "kind": one.kind.value,
+        "time": one.time,
     }
 
 
@@ -211,7 +270,10 @@ def _finding_data(one: LogFinding) -> dict[str, Any]:
         "role": known.role.value,
         "severity": known.severity.value,
         "file": one.origin,
+        "part": one.part,
         "line": one.line,
+        "lines": list(one.lines),
+        "time": one.time,
         "count": one.count,
         "text": one.text,
         "values": dict(one.values),

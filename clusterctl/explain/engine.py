@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from clusterctl.domain.findings import Severity
 from clusterctl.explain.catalogue import catalogue
+from clusterctl.explain.failing import STRONG_MARKS, WEAK_MARKS, Kind, goes_on, kind_of
 from clusterctl.explain.signature import Role, Signature, literals
+from clusterctl.explain.wrapped import joined
 
 # Bytes of a block.
 BLOCK = 1 << 20
@@ -24,8 +28,9 @@ BLOCK = 1 << 20
 FOLLOWING = 400
 # Bytes of a line that are matched. Of a longer line these are around the first known text.
 LONGEST_LINE = 4000
-# Ranks or hosts that are kept for a finding.
+# Ranks or hosts that are kept for a finding, and matching lines.
 MOST_RANKS = 4096
+MOST_LINES = 20
 # Unknown exceptions that are kept, and unknown complaints.
 MOST_UNKNOWN = 3
 # Lines that differ only in digits: this many of a kind are matched, and the rest is only counted.
@@ -38,10 +43,20 @@ _SEVERITIES = [Severity.ERROR, Severity.WARNING, Severity.INFO]
 _TRACEBACK = "Traceback (most recent call last)"
 # Python prints one of these between two tracebacks of a chain of exceptions.
 _CHAINED = ("During handling of the above exception", "was the direct cause of the following")
-# Marks of lines that programs themselves call errors. They are shown if no signature matches them.
-# The first two end the process, as a Python exception does.
-_FATAL = ("what():  ", "Check failed: ")
-_COMPLAINTS = (*_FATAL, "NCCL WARN ", "rsync error: ", "UCX  ERROR ")
+# Open MPI puts its help messages between two lines of 74 dashes.
+_FRAME = "-" * 74
+# Lines of such a message.
+_FRAME_LINES = 60
+# Lines at the end of a log in which a doubtful line is taken for the failure.
+_LAST = 20
+# Lines before the lead in which a doubtful line makes it uncertain.
+_NEAR = 40
+# Lines that are matched with the forms of failures, apart from the last ones: of those that may be
+# an error by themselves, and of others.
+_MOST_STRONG = 20_000
+_MOST_WEAK = 5000
+# `tail` and `head` print this before each of several files.
+_FILE = re.compile(r"^==> (?P<name>.+) <==$")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 # Tags with the rank: mpirun's `[1,6]<stderr>:` and `[prterun-demo-0-17@1,6]<stderr>:`, horovodrun's
 # `[6]<stderr>:`, all with or without a time stamp; PyTorch's `[rank6]:`, torchrun's `[default6]:`.
@@ -49,6 +64,19 @@ _TAG = re.compile(
     r"(?:\w{3} \w{3} +\d+ [\d:]{8} \d{4})?\[(?:[\w.@-]+,)?(?P<rank>\d+)\](?:\[[\w.:-]+\])?<std"
     r"(?:out|err|diag)>: ?"
     r"|\[(?:rank|default)(?P<torch>\d+)\]: ?"
+)
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+_MONTH = "[A-Z][a-z]{2}"
+# Time stamps: 2026-11-22T10:07:44.5 | Sun Nov 22 10:07:44 2026 | I1122 10:07:44.5
+_STAMP = re.compile(
+    rf"(?:\b\d{{4}}[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T ]|\b(?P<name>{_MONTH}) +(?P<day2>\d+) "
+    rf"|\b(?P<day3>\d\d) (?P<name2>{_MONTH}) \d{{4}} )(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?)"
+)
+_NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
+# Words of Open MPI's and PRRTE's help messages. Other programs print rules of dashes, too.
+_OF_MPI = re.compile(
+    r"\b(?:Open ?MPI|MPI|ORTE|PRTE|PRRTE|PMIx|OMPI|OPAL|hwloc|UCX|UCC|mpi(?:run|exec)|prte?run"
+    r"|prte|orted|daemons?|slots?|process(?:es)?|local host|Local host|node)\b"
 )
 # Prefixes of log lines that tell host, pid or rank.
 _PLACES = tuple(
@@ -77,7 +105,9 @@ class LogFinding:
     """A signature that was found in a log.
 
     `line` (from 1), `text` and `values` are those of the first matching line. `count` is the number
-    of matching lines. `ranks` and `hosts` are those that the lines name. `origin` names the log.
+    of matching lines. `ranks` and `hosts` are those that the lines name. `origin` names the log,
+    and `part` the file in it that a line `==> file <==` begins. `time` is the line's time stamp or
+    the last one before it, `MM-DD hh:mm:ss`, or empty. `lines` are the first matching lines.
     """
 
     signature: Signature
@@ -88,6 +118,9 @@ class LogFinding:
     ranks: frozenset[int] = frozenset()
     hosts: frozenset[str] = frozenset()
     origin: str = ""
+    part: str = ""
+    time: str = ""
+    lines: tuple[int, ...] = ()
 
     @property
     def cause(self) -> str:
@@ -113,28 +146,39 @@ class LogFinding:
 
 @dataclass(frozen=True)
 class UnknownError:
-    """An error in the log that is not in the catalogue.
+    """A line that reports a failure and is not in the catalogue.
 
-    With `fatal` it ends its process: the last line of a Python traceback, or a line with one of
-    _FATAL. Otherwise it is a line that its program calls an error.
+    `ends_log` is set for a doubtful line at the end of its log, with no sign of progress after it.
     """
 
     line: int
     text: str
     rank: str = ""
     origin: str = ""
-    fatal: bool = True
+    kind: Kind = Kind.EXCEPTION
+    ends_log: bool = False
+    part: str = ""
+    time: str = ""
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the line may be the cause of a failure by itself."""
+        return self.kind in (Kind.EXCEPTION, Kind.FAILING) or (
+            self.kind is Kind.DOUBTFUL and self.ends_log
+        )
 
 
 @dataclass(frozen=True)
 class Explanation:
     """The result for one or several logs.
 
-    `findings` are in the order of their first lines, log by log. `lines` counts the lines read.
+    `findings` are in the order of their first lines, log by log. `failing` are the lines that
+    report a failure and are not in the catalogue, the first of each kind. `lines` counts the lines
+    read.
     """
 
     findings: tuple[LogFinding, ...] = ()
-    unknown: tuple[UnknownError, ...] = ()
+    failing: tuple[UnknownError, ...] = ()
     lines: int = 0
 
     def of(self, role: Role) -> tuple[LogFinding, ...]:
@@ -142,32 +186,88 @@ class Explanation:
         found = [finding for finding in self.findings if finding.signature.role is role]
         return tuple(sorted(found, key=lambda one: _SEVERITIES.index(one.signature.severity)))
 
-    @property
+    @functools.cached_property
+    def _first(self) -> LogFinding | None:
+        """The finding that leads if no unknown line has to."""
+        ranked = [one for role in _ROLES[:3] for one in self.of(role)]
+        ranked.sort(key=lambda one: _SEVERITIES.index(one.signature.severity))
+        if not ranked:
+            return None
+        peers = [
+            one
+            for one in ranked
+            if (one.signature.role, one.signature.severity)
+            == (ranked[0].signature.role, ranked[0].signature.severity)
+        ]
+        if len({log_of(one) for one in peers}) > 1 and all(one.time for one in peers):
+            peers.sort(key=lambda one: one.time)
+        return next((one for one in peers if not _yields(one, peers)), peers[0])
+
+    @functools.cached_property
     def lead(self) -> LogFinding | None:
         """The finding to begin with, or None.
 
-        It is the earliest root, else the earliest symptom, else the earliest consequence; a warning
-        only if there is no error. It is None if nothing is known to be wrong. It is also None if
-        the log has a fatal error that is not in the catalogue, and no root that is an error: then
-        the unknown error is the most likely cause.
+        It is the earliest root that does not yield to another, else the earliest symptom, else the
+        earliest consequence; a warning only if there is no error. Of several logs the earliest by
+        time stamps counts, or that of the first log if one has no time stamps. It is None if
+        nothing is known to be wrong. It is also None if there is no root that is an error, and the
+        log has an exception that is not in the catalogue, or another unknown failing line before
+        that finding: then the unknown line is the most likely cause.
         """
-        ranked = [one for role in _ROLES[:3] for one in self.of(role)]
-        ranked.sort(key=lambda one: _SEVERITIES.index(one.signature.severity))
-        first = ranked[0] if ranked else None
-        sure = first and first.signature.role is Role.ROOT
-        if first and not (sure and first.signature.severity is Severity.ERROR):
-            return None if any(one.fatal for one in self.unknown) else first
-        return first
+        first = self._first
+        if first is None or _is_cause(first):
+            return first
+        hides = [Kind.EXCEPTION, Kind.FAILING]
+        if first.signature.role is not Role.SYMPTOM:
+            hides.append(Kind.DOUBTFUL)
+        hidden = any(
+            one.kind is Kind.EXCEPTION
+            or (one.kind in hides and one.fatal and _is_before(one, first))
+            for one in self.failing
+        )
+        return None if hidden else first
+
+    @property
+    def unknown(self) -> tuple[UnknownError, ...]:
+        """The lines of `failing` to look at: with a known cause only those that may precede it."""
+        cause = self._first if self._first and _is_cause(self._first) else None
+        return tuple(
+            one
+            for one in self.failing
+            if one.kind in (Kind.EXCEPTION, Kind.COMPLAINT)
+            or (one.fatal and (cause is None or _is_before(one, cause)))
+        )
 
     @property
     def unknown_before(self) -> tuple[UnknownError, ...]:
-        """The unknown errors of the lead's log that stand before it. Any may be the cause."""
+        """The unknown lines of the lead's log that stand before it. Any may be the cause."""
         lead = self.lead
-        if lead is None:
-            return ()
         return tuple(
-            one for one in self.unknown if one.origin == lead.origin and one.line < lead.line
+            one
+            for one in self.failing
+            if lead
+            and _is_before(one, lead)
+            and (one.fatal or (one.kind is Kind.DOUBTFUL and lead.line - one.line <= _NEAR))
         )
+
+    @functools.cached_property
+    def firsts(self) -> tuple[LogFinding | UnknownError, ...]:
+        """The first failure of each log that has one: its lead, or its first unknown line.
+
+        They are sorted by their time stamps if all have one.
+        """
+        found: list[LogFinding | UnknownError] = []
+        logs = [*map(log_of, self.findings), *map(log_of, self.failing)]
+        for log in dict.fromkeys(logs):
+            alone = Explanation(
+                tuple(one for one in self.findings if log_of(one) == log),
+                tuple(one for one in self.failing if log_of(one) == log),
+            )
+            if alone.severity is Severity.ERROR:
+                found += [alone.lead] if alone.lead else (alone.unknown or alone.failing)[:1]
+        if all(one.time for one in found):
+            found.sort(key=lambda one: one.time)
+        return tuple(found)
 
     @property
     def is_certain(self) -> bool:
@@ -177,16 +277,45 @@ class Explanation:
 
     @property
     def severity(self) -> Severity:
-        """ERROR, WARNING, or INFO if nothing is known to be wrong."""
-        if any(one.fatal for one in self.unknown):
+        """ERROR, WARNING, or INFO if no line reports a failure."""
+        if any(one.fatal or one.kind is Kind.END for one in self.failing):
             return Severity.ERROR
         bad = (
             one.signature.severity
             for one in self.findings
             if one.signature.role is not Role.HARMLESS
         )
-        least = Severity.WARNING if self.unknown else Severity.INFO
+        least = Severity.WARNING if self.failing else Severity.INFO
         return min((*bad, least), key=_SEVERITIES.index)
+
+
+def _is_cause(one: LogFinding) -> bool:
+    return one.signature.role is Role.ROOT and one.signature.severity is Severity.ERROR
+
+
+def _is_before(one: UnknownError, finding: LogFinding) -> bool:
+    if log_of(one) == log_of(finding):
+        return one.line < finding.line
+    return "" < one.time < finding.time
+
+
+def log_of(one: LogFinding | UnknownError) -> tuple[str, str]:
+    """Return the name of a finding's log, and of the file in it."""
+    return one.origin, one.part
+
+
+def _yields(one: LogFinding, peers: Sequence[LogFinding]) -> bool:
+    """Return whether a finding gives way to another of its log, wherever that stands."""
+    mine = one.signature
+    return any(
+        other is not one
+        and log_of(other) == log_of(one)
+        and (
+            (mine.generic and not other.signature.generic)
+            or any(fnmatchcase(other.signature.id, name) for name in mine.yields_to)
+        )
+        for other in peers
+    )
 
 
 def explain(pieces: Iterable[bytes | str], origin: str = "") -> Explanation:
@@ -196,20 +325,45 @@ def explain(pieces: Iterable[bytes | str], origin: str = "") -> Explanation:
     """
     reader = _Reader(origin)
     held = b""
+    blocks = 0
     for block in _blocks(pieces):
-        held = reader.take(held + block)
+        blocks += 1
+        whole = held + block
+        held = reader.take(whole)
     reader.take(held, last=True)
-    return reader.explanation()
+    found = reader.explanation()
+    if blocks > 1 or (found.lead and _is_cause(found.lead)):
+        return found
+    return _unwrapped(whole, origin, found) or found
+
+
+def _unwrapped(data: bytes, origin: str, found: Explanation) -> Explanation | None:
+    """Return what a log of one block says if its broken lines are joined.
+
+    Returns None if that says no more than `found` does.
+    """
+    for lines, numbers in joined(data.decode(errors="replace").splitlines()):
+        reader = _Reader(origin)
+        reader.take("\n".join(lines).encode(), last=True)
+        other = reader.explanation()
+        if other.lead and (found.lead is None or _is_cause(other.lead)):
+            of_line = [0, *(number + 1 for number in numbers)]
+            findings = (
+                replace(
+                    one, line=of_line[one.line], lines=tuple(of_line[line] for line in one.lines)
+                )
+                for one in other.findings
+            )
+            failing = (replace(one, line=of_line[one.line]) for one in other.failing)
+            return Explanation(tuple(findings), tuple(failing), found.lines)
+    return None
 
 
 def merge(parts: Sequence[Explanation]) -> Explanation:
-    """Return one explanation of several logs, in the order given.
-
-    The lines are not sorted by time, since the clocks of nodes may differ.
-    """
+    """Return one explanation of several logs, in the order given."""
     return Explanation(
         tuple(finding for part in parts for finding in part.findings),
-        tuple(one for part in parts for one in part.unknown),
+        tuple(one for part in parts for one in part.failing),
         sum(part.lines for part in parts),
     )
 
@@ -237,12 +391,19 @@ class _Table:
 
     def __init__(self, signatures: Sequence[Signature]) -> None:
         self._signatures = signatures
-        marks = (_TRACEBACK, *_CHAINED, *_COMPLAINTS)
+        ends = (f"{_FRAME}\n", f"{_FRAME}\r\n")
+        marks = (_TRACEBACK, *_CHAINED, *ends, " <==", *STRONG_MARKS, *WEAK_MARKS)
         self._of_text: dict[str, list[int]] = {text: [] for text in marks}
         for number, one in enumerate(signatures):
             for text in literals(one.pattern):
                 self._of_text.setdefault(text, []).append(number)
         self._numbers_of = list(self._of_text.values())
+        self._strong = {
+            at for at, text in enumerate(self._of_text) if text not in WEAK_MARKS and text in marks
+        }
+        self._marks = {
+            at for at, (text, of) in enumerate(self._of_text.items()) if text in marks and not of
+        }
         # A DFA is three times as fast as the implementation that the library chooses by itself.
         self._search = BytesAhoCorasick(
             [text.encode() for text in self._of_text], implementation=Implementation.DFA
@@ -251,6 +412,14 @@ class _Table:
     def hits(self, data: bytes) -> list[tuple[int, int, int]]:
         """Return index, start and end of every plain text in `data`, sorted by their ends."""
         return self._search.find_matches_as_indexes(data, overlapping=True)
+
+    def is_mark(self, texts: Iterable[int]) -> bool:
+        """Return whether the texts are marks of failing lines, and none is a signature's."""
+        return self._marks.issuperset(texts)
+
+    def is_strong(self, texts: Iterable[int]) -> bool:
+        """Return whether one of the texts is a mark of lines that are an error by themselves."""
+        return not self._strong.isdisjoint(texts)
 
     def named(self, texts: Iterable[int]) -> list[Signature]:
         """Return the signatures that have one of these texts, in the catalogue's order."""
@@ -292,24 +461,44 @@ class _Reader:
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
-        self._findings: dict[str, LogFinding] = {}
-        self._unknown: list[UnknownError] = []
+        self._part = ""
         self._line = 0
+        # By the part of the log and the signature's id.
+        self._findings: dict[tuple[str, str], LogFinding] = {}
+        # The number of lines that were counted without being matched.
+        self._alike: dict[tuple[str, str], int] = {}
+        self._shapes: dict[bytes, _Shape] = {}
         # Tags whose last traceback's exception was read, and tags whose next traceback belongs to
         # the same chain.
         self._exceptions: set[str] = set()
         self._chained: set[str] = set()
-        self._shapes: dict[bytes, _Shape] = {}
-        # By a signature's id, the number of lines that were counted without being matched.
-        self._alike: dict[str, int] = {}
+        self._unknown: list[UnknownError] = []
+        # Texts of the unknown lines so far, without digits.
+        self._noted: set[str] = set()
+        # The last doubtful lines.
+        self._doubtful: deque[UnknownError] = deque(maxlen=_LAST)
+        # Lines without a text of a signature that were matched with the forms of failures, and
+        # whether more failing lines are not kept.
+        self._marked = 0
+        self._is_full = False
+        # By a tag, the number of the last line that belongs to a message that was read already.
+        self._covered: dict[str, int] = {}
+        self._tail: list[str] = []
 
     def explanation(self) -> Explanation:
         """Return the result so far."""
-        found = sorted(self._findings.values(), key=lambda one: one.line)
-        counted = (
-            replace(one, count=one.count + self._alike.get(one.signature.id, 0)) for one in found
-        )
-        return Explanation(tuple(counted), tuple(self._unknown), self._line)
+        found = sorted(self._findings.items(), key=lambda item: item[1].line)
+        counted = (replace(one, count=one.count + self._alike.get(key, 0)) for key, one in found)
+        failing = {one.line: one for one in (*self._unknown, *self._doubtful)}
+        ordered = (self._at_end(failing[line]) for line in sorted(failing))
+        return Explanation(tuple(counted), tuple(ordered), self._line)
+
+    def _at_end(self, one: UnknownError) -> UnknownError:
+        """Mark a doubtful line at the end of the log, with no sign of progress after it."""
+        after = self._line - one.line
+        if one.kind is not Kind.DOUBTFUL or after >= _LAST:
+            return one
+        return replace(one, ends_log=not goes_on(self._tail[len(self._tail) - after :]))
 
     def take(self, data: bytes, last: bool = False) -> bytes:
         """Read the lines in `data` that have FOLLOWING lines after them. Return the other bytes.
@@ -344,13 +533,57 @@ class _Reader:
             else:
                 hit = None
             self._line = first + number
-            self._look(texts, lines, number)
+            self._look(texts, lines, number, last and number >= done - _LAST)
         self._line = first + done
+        if last:
+            self._tail = [_clean(one.decode(errors="replace")) for one in lines[-_LAST:]]
         return b"\n".join(lines[done:])
 
-    def _look(self, texts: set[int], lines: Sequence[bytes], number: int) -> None:
+    def _look(self, texts: set[int], lines: Sequence[bytes], number: int, at_end: bool) -> None:
         """Match one line. `texts` are the indices of the plain texts that it has."""
+        if b" <==" in lines[number] and self._begins_part(lines[number]):
+            return
+        is_strong = not self._is_full and table().is_strong(texts)
+        forms = at_end or self._marked < (_MOST_STRONG if is_strong else _MOST_WEAK)
+        if not forms and table().is_mark(texts):
+            return
         line = lines[number]
+        shape = self._shape(line, texts)
+        shape.seen += 1
+        key = (self._part, shape.matched)
+        if shape.seen > MOST_ALIKE and (not shape.matched or key in self._findings):
+            if shape.matched:
+                self._alike[key] = self._alike.get(key, 0) + 1
+            return
+        text = _part_to_match(line)
+        if _TRACEBACK in text:
+            self._traceback(lines, number, text)
+            return
+        if any(one in text for one in _CHAINED):
+            self._chained |= {_tag(text)} & self._exceptions
+            return
+        for one in shape.signatures:
+            said = _following(lines, number, one.lines) if one.lines > 1 else [(0, _clean(text))]
+            matched = self._matched(one, [part for _, part in said], text, lines, number)
+            if matched:
+                shape.matched = one.id
+                self._cover(text, said[matched - 1][0])
+                return
+        if forms:
+            self._marked += 1
+            self._unexplained(text, lines, number)
+
+    def _begins_part(self, line: bytes) -> bool:
+        """Begin a part of the log and return True if the line is `==> file <==`."""
+        begins = _FILE.match(_clean(line[:LONGEST_LINE].decode(errors="replace")))
+        if begins:
+            self._part = begins["name"]
+            self._exceptions.clear()
+            self._chained.clear()
+            self._covered.clear()
+        return bool(begins)
+
+    def _shape(self, line: bytes, texts: set[int]) -> _Shape:
         key = line.translate(None, _VARYING)
         shape = self._shapes.get(key)
         if shape is None:
@@ -361,72 +594,118 @@ class _Reader:
             # memory as a key.
             if len(line) <= LONGEST_LINE:
                 self._shapes[key] = shape
-        shape.seen += 1
-        if shape.seen > MOST_ALIKE:
-            if shape.matched:
-                self._alike[shape.matched] = self._alike.get(shape.matched, 0) + 1
-            return
-        if b"\r" in line.rstrip(b"\r"):  # earlier states of a progress bar
-            parts = line.split(b"\r")
-            line = next((part for part in parts if table().hits(part)), parts[-1])
-        if len(line) > LONGEST_LINE:  # keep the part around the first known text
-            at = max(min(hit[1] for hit in table().hits(line)) - LONGEST_LINE // 2, 0)
-            line = line[at : at + LONGEST_LINE]
-        text = line.decode(errors="replace")
-        if _TRACEBACK in text:
-            self._traceback(lines, number, text)
-            return
-        if any(one in text for one in _CHAINED):
-            self._chained |= {_tag(text)} & self._exceptions
-            return
-        for one in shape.signatures:
-            said = [_clean(text)] if one.lines == 1 else _following(lines, number, one.lines)
-            block = "\n".join(said)
-            if self._matched(one, block, text):
-                shape.matched = one.id
-                return
-        if any(complaint in text for complaint in _COMPLAINTS):
-            self._note_unknown(
-                self._line + 1, _clean(text), text, any(one in text for one in _FATAL)
-            )
+        return shape
 
-    def _note_unknown(self, line: int, said: str, raw: str, fatal: bool) -> None:
+    def _unexplained(self, text: str, lines: Sequence[bytes], number: int) -> None:
+        """Note a line that no signature matches, if it reports a failure."""
+        clean = _clean(text)
+        if self._covered.get(_tag(text), -1) >= self._line:
+            return
+        if clean.strip() == _FRAME:
+            self._frame(lines, number, text)
+        else:
+            kind = kind_of(clean)
+            if kind:
+                self._note_unknown(self._line + 1, clean, text, kind, lines, number)
+
+    def _cover(self, raw: str, more: int) -> None:
+        """Note that the current line and `more` after it with its tag belong to one message."""
+        tag = _tag(raw)
+        self._covered[tag] = max(self._covered.get(tag, -1), self._line + more)
+
+    def _frame(self, lines: Sequence[bytes], number: int, text: str) -> None:
+        """Note a help message of Open MPI that has no line of the catalogue."""
+        said = _following(lines, number, _FRAME_LINES)
+        ends = next((at for at, one in enumerate(said) if at and one[1].strip() == _FRAME), 0)
+        body = [part for _, part in said[1:ends]]
+        if not any(part.strip() for part in body):
+            return
+        self._cover(text, said[ends][0])
+        known = (
+            _compiled(one.pattern).search("\n".join(body[at : at + one.lines]))
+            for at, part in enumerate(body)
+            for one in table().named(hit[0] for hit in table().hits(part.encode()))
+        )
+        message = " ".join(" ".join(body).split())
+        if not any(known) and _OF_MPI.search(message):
+            at = next(at for at, part in enumerate(body) if part.strip())
+            mild = re.match(r"(?:WARNING|NOTE|Note|By default)\b", message)
+            kind = Kind.COMPLAINT if mild else Kind.FAILING
+            begins = said[1 + at][0]
+            self._note_unknown(self._line + 1 + begins, message, text, kind, lines, number)
+
+    def _note_unknown(
+        self, line: int, said: str, raw: str, kind: Kind, lines: Sequence[bytes], number: int
+    ) -> None:
+        shape = f"{self._part} {said[:LONGEST_LINE].translate(_NO_DIGITS).strip()}"
+        if shape in self._noted:
+            return
         rank = _place(raw).get("rank", "")
-        if sum(one.fatal is fatal for one in self._unknown) < MOST_UNKNOWN:
-            self._unknown.append(UnknownError(line, said.strip()[:600], rank, self._origin, fatal))
+        one = UnknownError(line, said.strip()[:600], rank, self._origin, kind, part=self._part)
+        many = 1 if kind is Kind.END else MOST_UNKNOWN
+        if sum(other.kind is kind for other in self._unknown) < many:
+            self._unknown.append(replace(one, time=_time(lines, number)))
+            self._noted.add(shape)
+        elif kind is Kind.DOUBTFUL:
+            self._doubtful.append(one)
+        else:
+            self._is_full = True
 
-    def _matched(self, one: Signature, block: str, raw: str) -> bool:
-        """Add a finding and return True if the signature's pattern matches `block`.
+    def _matched(
+        self, one: Signature, said: list[str], raw: str, lines: Sequence[bytes], number: int
+    ) -> int:
+        """Add a finding and return the number of its lines if the signature matches, else 0.
 
-        `block` is the line and, for some signatures, lines after it, without tags. `raw` is the
-        line with its tag.
+        `said` is the line and, for some signatures, lines after it, without tags. `raw` is the line
+        with its tag.
         """
+        block = "\n".join(said)
         match = _compiled(one.pattern).search(block)
         if not match:
-            return False
+            return 0
         values = {**_place(raw), **_named(match)}
         if one.hook:
             more = one.hook(block)
             if more is None:
-                return False
+                return 0
             values.update(more)
         for group, words in one.meanings.items():
             meaning = words.get(values.get(group, ""), words.get("else"))
-            if meaning:
-                values[f"{group}_meaning"] = meaning
+            if meaning is None:
+                return 0
+            values[f"{group}_meaning"] = meaning
         rank = values.get("rank", "")
         ranks = frozenset([int(rank)]) if rank.isdigit() else frozenset()
         hosts = frozenset([values["host"]]) if "host" in values else frozenset()
-        before = self._findings.get(one.id)
+        before = self._findings.get((self._part, one.id))
         if before is None:
-            text = block.split("\n")[0].strip()[:600]
-            found = LogFinding(one, self._line + 1, text, values, 1, ranks, hosts, self._origin)
+            found = LogFinding(
+                one,
+                self._line + 1,
+                said[0].strip()[:600],
+                values,
+                1,
+                ranks,
+                hosts,
+                self._origin,
+                self._part,
+                _time(lines, number),
+                (self._line + 1,),
+            )
+            self._keep_doubtful(found)
         else:
-            found = replace(before, count=before.count + 1)
+            more_lines = (self._line + 1,) if len(before.lines) < MOST_LINES else ()
+            found = replace(before, count=before.count + 1, lines=before.lines + more_lines)
             if len(before.ranks) < MOST_RANKS and len(before.hosts) < MOST_RANKS:
                 found = replace(found, ranks=before.ranks | ranks, hosts=before.hosts | hosts)
-        self._findings[one.id] = found
-        return True
+        self._findings[self._part, one.id] = found
+        return block.count("\n", 0, match.end()) + 1
+
+    def _keep_doubtful(self, found: LogFinding) -> None:
+        """Keep the doubtful lines shortly before a cause: one of them may be the real one."""
+        if _is_cause(found):
+            near = [one for one in self._doubtful if found.line - one.line <= _NEAR]
+            self._unknown += near[-MOST_UNKNOWN:]
 
     def _traceback(self, lines: Sequence[bytes], number: int, text: str) -> None:
         """Note the exception of a traceback, unless a signature explains it.
@@ -434,23 +713,26 @@ class _Reader:
         In a chain of exceptions the first one is the cause, and the others are left out.
         """
         tag = _tag(text)
-        if tag in self._chained:
-            self._chained.remove(tag)
-            return
-        self._exceptions.discard(tag)
+        is_first = tag not in self._chained
+        self._chained.discard(tag)
+        if is_first:
+            self._exceptions.discard(tag)
         said = _following(lines, number, FOLLOWING)
-        indent = len(said[0]) - len(said[0].lstrip())
+        indent = len(said[0][1]) - len(said[0][1].lstrip())
         # The exception's line is the first one after the traceback's frames that is not indented.
         ends = (
-            number
-            for number, line in enumerate(said)
-            if number and line[: indent + 1].strip() and _EXCEPTION.match(line.strip())
+            at
+            for at, (_, line) in enumerate(said)
+            if at and line[: indent + 1].strip() and _EXCEPTION.match(line.strip())
         )
         after = next(ends, 0)
         if not after:
             return
+        self._cover(text, said[after][0])
+        if not is_first:
+            return
         self._exceptions.add(tag)
-        message = said[after : after + 12]
+        message = [line for _, line in said[after : after + 12]]
         for at, line in enumerate(message):
             if _TRACEBACK in line:
                 break
@@ -458,7 +740,9 @@ class _Reader:
                 found = _compiled(one.pattern).search("\n".join(message[at:]))
                 if found and one.role is not Role.HARMLESS:
                     return
-        self._note_unknown(self._line + 1 + after, said[after], text, fatal=True)
+        number += said[after][0]
+        line_number = self._line + 1 + said[after][0]
+        self._note_unknown(line_number, message[0], text, Kind.EXCEPTION, lines, number)
 
 
 def _named(match: re.Match[str]) -> dict[str, str]:
@@ -484,22 +768,47 @@ def _tag(raw: str) -> str:
     return tag["rank"] or tag["torch"] if tag else ""
 
 
-def _following(lines: Sequence[bytes], number: int, count: int) -> list[str]:
+def _following(lines: Sequence[bytes], number: int, count: int) -> list[tuple[int, str]]:
     """Return a line and up to `count` - 1 lines after it with the same tag, without tags.
 
-    Lines of other ranks in between are left out.
+    Each comes with its distance from the first one. Lines of other ranks in between are left out.
     """
-    found: list[str] = []
+    found: list[tuple[int, str]] = []
     own: str | None = None
-    for line in lines[number : number + min(4 * count, FOLLOWING)]:
+    for distance, line in enumerate(lines[number : number + min(4 * count, FOLLOWING)]):
         raw = line[:LONGEST_LINE].decode(errors="replace")
         tag = _tag(raw)
         own = tag if own is None else own
         if tag == own:
-            found.append(_clean(raw))
+            if found and b" <==" in line and _FILE.match(_clean(raw)):
+                break
+            found.append((distance, _clean(raw)))
             if len(found) == count:
                 break
     return found
+
+
+def _part_to_match(line: bytes) -> str:
+    """Return the text of a line, or of a long line the part around the first known text."""
+    if b"\r" in line.rstrip(b"\r"):  # earlier states of a progress bar
+        parts = line.split(b"\r")
+        line = next((part for part in parts if table().hits(part)), parts[-1])
+    if len(line) > LONGEST_LINE:
+        at = max(min(hit[1] for hit in table().hits(line)) - LONGEST_LINE // 2, 0)
+        line = line[at : at + LONGEST_LINE]
+    return line.decode(errors="replace")
+
+
+def _time(lines: Sequence[bytes], number: int) -> str:
+    """Return the time stamp of a line or the last one before it, `MM-DD hh:mm:ss`, or ""."""
+    for line in reversed(lines[max(0, number - _NEAR) : number + 1]):
+        found = _STAMP.search(line[:200].decode(errors="replace"))
+        if found:
+            name = found["name"] or found["name2"]
+            month = found["month"] or f"{_MONTHS.find(name) // 3 + 1:02}"
+            day = int(found["day"] or found["day2"] or found["day3"])
+            return f"{month}-{day:02} {found['time']}".replace(",", ".")
+    return ""
 
 
 def _place(text: str) -> dict[str, str]:
@@ -521,4 +830,3 @@ class _Words(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         return _WORDS.get(name, f"({name} not in the log)")
-

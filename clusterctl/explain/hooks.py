@@ -94,6 +94,5 @@ def _diverged(absent: Mapping[int, tuple[str, ...]]) -> bool:
 
 
 HOOKS: Mapping[str, Callable[[str], Mapping[str, str] | None]] = {
-    one.__name__: one
-    for one in (horovod_framework, horovod_framework_named, stall, stall_diverged)
+    one.__name__: one for one in (horovod_framework, horovod_framework_named, stall, stall_diverged)
 }

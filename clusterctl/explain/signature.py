@@ -35,8 +35,8 @@ class Signature:
     `lines` is the number of lines that the pattern may extend over. With more than one line, `\\s`
     in the pattern matches a line end, and the pattern begins with plain text in its first line.
     `hook` gets these lines and returns more values, or None if the signature does not apply.
-    `meanings` has, by the name of a group, the words for each of its values. `defaults` has words
-    for values that the log does not have.
+    `meanings` has, by the name of a group, the words for each of its values; a value that is not
+    there and has no `else` is no match. `defaults` has words for values that the log does not have.
 
     If several signatures match a line, the first in the catalogue counts, those that are `generic`
     last. As the answer for a log, a generic signature yields to every other root of the log, and

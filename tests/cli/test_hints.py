@@ -99,7 +99,7 @@ def test_a_cluster_in_place_of_a_log_leads_to_its_log(clusterctl, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     here(clusterctl, "demo")
     ran = clusterctl.anywhere()("explain", "demo")
-    assert (ran.status, "clusterctl logs demo | clusterctl explain" in ran.err) == (2, True)
+    assert (ran.status, "clusterctl logs demo | clusterctl explain" in ran.err) == (3, True)
     assert "name a log file" in clusterctl.anywhere()("explain", "train.log").err
 
 

@@ -1,0 +1,158 @@
+"""The forms in which programs say that they failed, for lines that no signature knows.
+
+A form says that something failed, not what. Each form has plain texts (`MARKS`) that the engine
+searches for, so that most lines are never matched.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+
+class Kind(Enum):
+    """What an unknown line says about a failure, the surest first."""
+
+    EXCEPTION = "exception"  # the last line of a Python traceback, or of a C++ exception
+    FAILING = "failing"  # its program calls it an error
+    COMPLAINT = "complaint"  # a warning of a library that usually comes before a failure
+    DOUBTFUL = "doubtful"  # something did not work, and the program may have gone on
+    END = "end"  # something ended with a status other than 0
+
+
+# Texts of lines that are an error by themselves, and of lines that may be one.
+STRONG_MARKS = (
+    *("Error", "rror: ", "ERROR", "xception", "atal", "FATAL", "panic", "CRITICAL", "NCCL WARN "),
+    *("egmentation fault", "Killed", "Aborted", "core dumped", "Bus error", "*** ", "E: "),
+    *("Check failed: ", "what():  ", "ssertion", "error occurred", "llegal instruction"),
+    *(
+        "xit code",
+        "xit status",
+        "xited with",
+        "non-zero",
+        "code ",
+        ": F tensorflow",
+        "rror (",
+        "getinfo",
+    ),
+)
+WEAK_MARKS = (
+    *("ailed", "AILED", "ailure", "nable to ", "annot ", "ould not ", "an't ", "not found"),
+    *("o such ", "enied", "efused", "imed out", "nvalid ", "nrecogni", "nknown ", "upported"),
+    *("bort", "ismatch", "rrno", "ot permitted", "nreachable", "roken pipe", "reset by peer"),
+    *("nput/output", "oo many ", "o space left", " error", ": E tensorflow"),
+)
+
+# What stands before a message: time stamps, `[rank]`, `host:pid`, `program[pid]:`, a file's line.
+_PREFIX = re.compile(
+    r"(?:\[[^\]]{1,80}\]:?\s+|\[[^\]]{1,80}\]:|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-][\d:]+)?:?\s+"
+    r"|\w{3} +\d+ [\d:]{8} (?:[\w.-]+ )?|[\d:]{8}(?:[.,]\d+)?:?\s+|[\w.@/+-]+\[\d+\]:\s+"
+    r"|[\w.-]+:\d+(?::\d+)*:?\s+|\|\s+|[\w.-]+: (?=[\w.-]+: ))*"
+)
+# A level below an error, or words by which a program says that it goes on.
+_MILD = re.compile(
+    r"\b(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|NOTE|VERBOSE)\b|\b(?:\w*[Ww]arning|[Ww]arn|note"
+    r"|info|debug\d?|hint)\s*[:\]]|: [WID] |^[WID]\d{4} |\b[Rr]etry|\bwill try|\b[Ii]gnor|\b[Ss]kip"
+    r"|\b[Ff]all(?:ing)?[ -]?back|\b[Dd]eprecat|\bnot (?:an error|fatal)|\bnon-fatal|\bharmless"
+    r"|\boptional|^(?:-- |checking |Performing |Looking for )|^\[ *\d+(?:%|/\d+)\] "
+)
+# A kernel prints errors of firmware and of devices at every start.
+_KERNEL = re.compile(r"^(?:.* kernel: )?\[ *\d+\.\d+\] |^.* kernel: ")
+# Words of advice and of guesses, as in "this is usually caused by".
+_ADVICE = re.compile(
+    r"\b(?:usually|possibl[ye]|probably|likely|may (?:be|have)|might (?:be|have)|typically|e\.g\."
+    r"|for example|please|Please|in case|if you)\b"
+)
+# Counts of nothing, words that only name errors, and headings of what follows.
+_NOTHING = re.compile(
+    r"\b(?:0|no|No|without|zero) (?:\w+ )?(?:errors?|failures?|failed|exceptions?)\b"
+    r"|\b(?:errors?|failures?|failed|timeouts?)[\"']?\s*[:=]\s*(?:0\b|\[\]|[Nn]one|[Ff]alse|\"\")"
+    r"|\btop-?[15][ _-]err|\berror (?:rate|bars?)\b|root error\(s\) found|^(?:Last )?[Ee]rrors?:$"
+    r"|End of error message|^Signal: |^:::MLLOG |\bPASSED\b"
+)
+_NAME = r"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|)(?:Error|Exception|Failure|Fault)"
+_FAILING = re.compile(
+    # SomethingError: text | std::runtime_error is `what()` below
+    rf"(?:Uncaught )?{_NAME}(?::\s|:?$|\()"
+    # error: text | fatal: text | ERROR 5: text | E: text | program: file:12: fatal error: text
+    r"|(?:[\w./+<>-]+:\s?(?:\d+:\s?)*){0,3}(?:[Ff]atal(?: [Ee]rror)?|FATAL(?: ERROR)?|[Pp]anic"
+    r"|PANIC|CRITICAL|SEVERE|[Ee]rror|ERROR|ERR|E)(?: ?\(\w+\)| ?\[\w+\]| \d+)?(?::|!|\s-)\s*\S"
+    r"|(?:FATAL|CRITICAL|SEVERE|ERROR)\b"
+    r"|.*\b(?:what\(\):  |Check failed: )"
+    r"|.*(?:\bAssertion\b.*\bfailed\b|\b[Aa]n error occurred\b|\[error\]|\berror=\S)"
+    # A shell's words for a signal.
+    r"|(?:.*: line \d+: +\d+ )?(?:Bus error|Segmentation fault|Killed|Aborted|Illegal instruction"
+    r"|Floating point exception)(?: +\(core dumped\).*|\s*$|: \d+)"
+    r"|.*\bcore dumped\b"
+    r"|\*\*\* .*(?:[Ee]rror|[Aa]bort|[Ff]ail|[Cc]rash|smashing|signal)"
+    r"|(?:FAILED|FAIL|Failed)(?::| \()"
+)
+# A level word of a logging library behind a time stamp: `… [main] ERROR module - text`.
+_LEVEL = re.compile(r"^.{0,60}?(?:\s|\[|\||:)(?:ERROR|FATAL|CRITICAL|SEVERE)(?:\s|\]|\||:)")
+# `F` of glog and TensorFlow, which ends the process.
+_GLOG = re.compile(r": F \S+\.cc:\d+\]|^F\d{4} [\d:.]+ ")
+# strerror's text at the end, with its number.
+_ERRNO = re.compile(r": [A-Z][\w/ ]+ \((?:errno:? ?)?\d{1,3}\)\.?$|: -\d+ \([A-Z][\w/ ]+\)")
+_END = re.compile(
+    r"^g?make(?:\[\d+\])?: \*\*\* "
+    r"|\b(?:exit(?:ed|ing)?|returned|ended|terminated|failed|finished|quit)\b[^.]{0,60}?"
+    r"\b(?:code|status|value)s?\b(?: of| is|:)?[ =]*\(?-?(?!0+\b)\d+"
+    r"|\b(?:exit|return|error)[ _-]?(?:code|status)s?\b(?: of| is|:)?[ =]*\(?-?(?!0+\b)\d+"
+    r"|\bnon-?zero (?:exit )?(?:status|code)|\bexit(?:ed)? (?!0\b)\d+$|\(code (?!0\b)\d+\)"
+    r"|\bcode (?!0\b|2\d\d\b|3\d\d\b)\d{1,3}[.;,]?$"
+)
+_END_WORDS = ("code", "status", "exit", "Exit", "***", "value", "non")
+_LEVELS = ("ERROR", "FATAL", "CRITICAL", "SEVERE")
+_DOUBTFUL = re.compile(
+    r"\b[Ff]ail(?:ed|s|ure)\b|\bFAILED\b|\b[Uu]nable to \w|\b[Cc](?:annot|an't|an not)\s\w"
+    r"|\b[Cc]ould(?: not|n't)\s\w|\bnot found\b|\b[Nn]o such \w|\b[Dd]enied\b|\brefused\b"
+    r"|\btimed out\b|\b[Ii]nvalid \w|\b[Uu]nrecogni[sz]ed \w|\b[Uu]nknown (?:option|argument"
+    r"|command|host|symbol|error)|\b(?:not|un) ?supported\b|\b[Aa]bort(?:ed|ing)\b"
+    r"|\b[Mm]ismatch\b|\berrno\b|\bnot permitted\b|\bunreachable\b|\b[Bb]roken pipe\b"
+    r"|\breset by peer\b|\b[Ii]nput/output error\b|\b[Tt]oo many \w|\b[Nn]o space left\b"
+    r"|\b[Ee]rror\b"
+)
+# `E` of glog and TensorFlow, which the library prints for things that it does without, too.
+_ERROR_LEVEL = re.compile(r": E \S+\.cc:\d+\]|^E\d{4} [\d:.]+ ")
+# Words of a program that got somewhere.
+_PROGRESS = re.compile(
+    r"\b(?:[Ss]uccess(?:ful(?:ly)?)?|[Cc]ompleted?|[Dd]one|[Ff]inished|passed|PASSED|[Rr]eady"
+    r"|[Ee]poch|[Ss]teps?[ :/]|images?/s(?:ec)?|[Ll]istening|[Rr]unning|OK)\b"
+)
+
+
+def kind_of(line: str) -> Kind | None:
+    """Return what a line without tags says about a failure, or None if it says nothing."""
+    text = line.strip()
+    prefix = _PREFIX.match(text)
+    message = text[prefix.end() :] if prefix else text
+    kind = _form(text, message)
+    if kind is None or _NOTHING.search(message):
+        return None
+    if kind is Kind.FAILING and _KERNEL.match(text):
+        kind = Kind.DOUBTFUL
+    if kind is not Kind.COMPLAINT and _MILD.search(text):
+        return None
+    return None if kind is Kind.DOUBTFUL and _ADVICE.search(message) else kind
+
+
+def _form(text: str, message: str) -> Kind | None:
+    """Return the form of a line, whose `message` is its text without time stamps and the like."""
+    # The test for a word takes a tenth of a search's time.
+    if any(word in text for word in _END_WORDS) and _END.search(text):
+        return Kind.END
+    if "NCCL WARN" in text or "UCX  ERROR" in text:
+        return Kind.COMPLAINT
+    if (
+        _FAILING.match(message)
+        or (any(word in text for word in _LEVELS) and _LEVEL.search(text))
+        or (text.endswith((")", ").")) and _ERRNO.search(message))
+        or _GLOG.search(text)
+    ):
+        return Kind.FAILING
+    return Kind.DOUBTFUL if _DOUBTFUL.search(message) or _ERROR_LEVEL.search(text) else None
+
+
+def goes_on(lines: list[str]) -> bool:
+    """Return whether one of the lines says that a program got somewhere."""
+    return any(_PROGRESS.search(line) and not kind_of(line) for line in lines)

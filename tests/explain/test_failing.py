@@ -1,0 +1,229 @@
+"""Lines that report a failure and are not in the catalogue, and logs in which nothing failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clusterctl.cli.main import cli, run_command
+from clusterctl.domain.findings import Severity
+from clusterctl.explain.engine import explain
+from clusterctl.explain.signature import Role
+
+HEALTHY = sorted((Path(__file__).parent / "healthy").glob("*.log"))
+DASHES = "-" * 74
+OOM = "ResourceExhaustedError: OOM when allocating tensor with shape[256,64]\n"
+AFTER = "UnknownError: Horovod has been shut down. This was caused by an exception on one of the\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "QuuxError: the widget has no handle",
+        "[rank3]: quux.errors.WidgetException: no handle",
+        "[1,3]<stderr>:WidgetFailure",
+        "Error: no handle",
+        "quux: error: no handle",
+        "quux.f90:12:3: fatal error: no handle",
+        "fatal: no handle",
+        "FATAL: no handle",
+        "FATAL ERROR: no handle",
+        "panic: no handle",
+        "ERROR 5: no handle",
+        "E: no handle",
+        "2026-01-01 10:00:00,123 ERROR quux - no handle",
+        "make: *** [Makefile:3: quux] Error 2",
+        'quux: write failed on "/x" (5)',
+        'quux: write failed on "/x": Some odd thing (5)',
+        "quux ended with code 11",
+        "the task exited with exit status 7",
+        "Quux failed to find its handle",
+        "unable to find the handle",
+        "quux: cannot find the handle",
+        "quux: handle not found",
+        "Assertion `handle' failed.",
+        "./run.sh: line 7: 4711 Aborted                 (core dumped) ./quux",
+        "quux_getinfo: -61 (No handle)",
+        f"{DASHES}\nThe daemon has no handle for its process.\n\n  Local host: a\n{DASHES}",
+        f"[1,3]<stderr>:{DASHES}\n[1,3]<stderr>:An MPI process has no handle.\n"
+        f"[1,3]<stderr>:{DASHES}",
+    ],
+)
+def test_an_unknown_line_of_a_failing_form_is_shown(tmp_path, capsys, line):
+    log = tmp_path / "log"
+    log.write_text(f"step 1\n{line}\n")
+    assert run_command(cli, ["explain", str(log)]) == 2
+    shown = capsys.readouterr().out
+    assert "in the catalogue" in shown and "nothing that" not in shown
+    assert "  line 2" in shown or "  line 3" in shown
+
+
+def test_that_only_a_status_is_reported_is_told_as_that(tmp_path, capsys):
+    log = tmp_path / "log"
+    log.write_text("step 1\nquux ended with code 11\n")
+    assert run_command(cli, ["explain", str(log)]) == 2
+    assert "Something failed, and no line" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
+def test_a_log_in_which_nothing_failed_has_no_error(path):
+    """They are from runs on a healthy machine, or made of lines that healthy programs print."""
+    found = explain([path.read_bytes()])
+    assert found.severity is not Severity.ERROR, found.failing
+
+
+def test_a_doubtful_line_is_no_error_where_the_program_went_on():
+    doubtful = "quux: unable to find the handle\n"
+    assert explain([doubtful]).severity is Severity.ERROR
+    assert explain([doubtful + "Epoch 3 of 7\n"]).severity is Severity.WARNING
+    assert explain([doubtful + "0.5 0.7\n" * 30]).severity is Severity.WARNING
+    assert explain([doubtful.replace("quux", "warning")]).severity is Severity.INFO
+
+
+@pytest.mark.parametrize("data", [b"", b"\x1f\x8b\x08"])
+def test_an_empty_or_unreadable_log_is_neither_healthy_nor_sick(tmp_path, data):
+    log = tmp_path / "log"
+    log.write_bytes(data)
+    assert run_command(cli, ["explain", str(log)]) == 3
+    assert run_command(cli, ["explain", str(tmp_path / "none")]) == 3
+
+
+def test_an_unknown_failing_line_before_the_known_cause_lowers_its_certainty(tmp_path, capsys):
+    log = tmp_path / "log"
+    log.write_text(f"QuuxError: no handle\n{OOM}")
+    assert run_command(cli, ["explain", str(log)]) == 2
+    shown = capsys.readouterr().out
+    assert shown.index("gpu.oom") < shown.index("Not certain") < shown.index("QuuxError")
+    later = explain([f"{OOM}QuuxError: no handle\n"])
+    assert later.is_certain and not later.unknown
+    near = explain([f"unable to find the handle\n{OOM}"])
+    assert not near.is_certain and near.lead
+
+
+def test_a_log_has_not_only_consequences_if_an_unknown_failing_line_stands_above(tmp_path, capsys):
+    log = tmp_path / "log"
+    log.write_text(f"quux: error: no handle\n{AFTER}")
+    assert run_command(cli, ["explain", str(log)]) == 2
+    shown = capsys.readouterr().out
+    assert "Only consequences" not in shown and "quux: error" in shown
+    log.write_text(f"{AFTER}quux: error: no handle\n")
+    run_command(cli, ["explain", str(log)])
+    assert "Only consequences" in capsys.readouterr().out
+
+
+def test_a_line_that_belongs_to_a_known_message_is_not_told_again():
+    frame = (
+        f"{DASHES}\nThere are not enough slots available in the system to satisfy the 4\n"
+        f"slots that were requested by the application:\n\n  error: the process failed\n{DASHES}\n"
+    )
+    found = explain([frame])
+    assert found.lead and found.lead.signature.id == "mpi.not-enough-slots"
+    assert not found.failing
+
+
+@pytest.mark.parametrize("width", [72, 80, 100])
+def test_lines_that_a_terminal_broke_are_joined(width):
+    line = (
+        "2026-11-22 10:07:44.569715: W tensorflow/core/common_runtime/bfc_allocator.cc:497] on "
+        "host demo-1 OP_REQUIRES failed at conv_ops.cc:684 : RESOURCE_EXHAUSTED: OOM when "
+        "allocating tensor with shape[256,64,112,112] and type float on /job:localhost"
+    )
+    at = line.index("allocating tensor") + 4
+    hard = [line[start : start + width] for start in range(at % width, len(line), width)]
+    log = "\n".join(["step 1", *([line[: at % width]] if at % width else []), *hard, "step 2"])
+    lead = explain([log]).lead
+    assert lead and lead.signature.id == "gpu.oom"
+    assert lead.line <= 2 + len(hard)
+
+
+def test_a_line_of_tail_begins_a_new_log():
+    def traceback(error):
+        return f'Traceback (most recent call last):\n  File "a.py", line 7, in f\n{error}\n'
+
+    log = f"==> rank0.log <==\n{AFTER}==> rank1.log <==\n{traceback('QuuxError: no handle')}{OOM}"
+    found = explain([log])
+    assert found.lead and (found.lead.part, found.lead.line) == ("rank1.log", 7)
+    assert [one.part for one in found.firsts] == ["rank0.log", "rank1.log"]
+    cut = "Traceback (most recent call last):\n  File\n==> b <==\nQuuxError: no handle\n"
+    assert [one.part for one in explain([cut]).failing] == ["b"]
+    # The line in the other log does not stand before this one.
+    other = explain([f"==> a <==\nQuuxError: no handle\n==> b <==\n{OOM}"])
+    assert other.is_certain
+
+
+def test_a_login_that_fails_yields_to_a_launch_that_failed():
+    ssh = "ssh: connect to host 10.0.0.7 port 22: Connection timed out\n"
+    launch = (
+        "An error occurred (InsufficientInstanceCapacity) when calling the RunInstances operation\n"
+    )
+    for log in (ssh + launch, launch + ssh):
+        lead = explain([log]).lead
+        assert lead and lead.signature.id == "ec2.capacity"
+    alone = explain([ssh]).lead
+    assert alone and alone.signature.id == "ssh.timeout"
+
+
+def test_a_generic_cause_yields_to_a_specific_one_wherever_it_stands():
+    generic = "PermissionError: [Errno 13] Permission denied: '/data/x'\n"
+    for log in (generic + OOM, OOM + generic):
+        found = explain([log])
+        assert found.lead and found.lead.signature.id == "gpu.oom"
+        assert len(found.of(Role.ROOT)) == 2
+    assert explain([generic]).lead
+
+
+def test_of_several_logs_the_first_failure_by_time_stamps_leads(tmp_path, capsys):
+    early, late, healthy = (tmp_path / name for name in ("rank7.log", "rank3.log", "rank1.log"))
+    late.write_text(f"2026-11-22 10:07:45.5: step 1\n{OOM}")
+    early.write_text("2026-11-22 10:07:44.9: start\nNCCL WARN NCCL version mismatch with remote\n")
+    early.write_text(f"2026-11-22T10:07:44: start\n2026-11-22T10:07:45,2: E x.cc:1] {OOM}")
+    healthy.write_text("2026-11-22 10:07:40: step 1\n")
+    names = [str(late), str(early), str(healthy)]
+    assert run_command(cli, ["explain", *names]) == 2
+    shown = capsys.readouterr().out
+    assert f"error: gpu.oom, {early}:2" in shown
+    first = shown.index("The first failure in each log, by their time stamps")
+    assert first < shown.index("11-22 10:07:45.2", first) < shown.index("11-22 10:07:45.5", first)
+    late.write_text(OOM)
+    assert run_command(cli, ["explain", *names, "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert told["lead"]["file"] == str(late) and told["firsts"][0]["time"] == ""
+
+
+def test_json_has_the_lines_of_the_evidence(tmp_path, capsys):
+    log = tmp_path / "log"
+    log.write_text(f"QuuxError: no handle\n{OOM}step\n{OOM}")
+    run_command(cli, ["explain", str(log), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["lead"]["lines"] == [2, 4] and told["lead"]["count"] == 2
+    assert not told["is_certain"]
+    assert [(one["line"], one["kind"]) for one in told["failing"]] == [(1, "failing")]
+
+
+def test_a_long_log_of_unknown_failures_keeps_the_first_and_the_last():
+    lines = [f"quux{chr(97 + n % 26)}{n}: unable to find {n:x}\n" for n in range(9000)]
+    found = explain(["".join(lines), "QuuxError: no handle\n"])
+    assert found.failing[-1].text == "QuuxError: no handle"
+    assert len(found.failing) < 40
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("InvalidGroup.Duplicate", "ec2.error-code"),
+        ("InvalidGroup.Quux", None),
+        ("AuthFailure.Quux", None),
+        ("InvalidAMIID.Quux", None),
+        ("AuthFailure", "ec2.credentials-expired"),
+        ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", "ec2.service-linked-role"),
+        ("InsufficientFreeAddressesInSubnet", "ec2.free-addresses"),
+        ("MaxSpotInstanceCountExceeded", "ec2.spot-quota"),
+    ],
+)
+def test_what_stands_before_the_dot_of_an_error_code_decides_nothing(code, expected):
+    log = f"An error occurred ({code}) when calling the RunInstances operation: no handle\n"
+    found = explain([log])
+    assert (found.lead.signature.id if found.lead else None) == expected
+    assert bool(found.unknown) == (expected is None)
