@@ -20,6 +20,7 @@ from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.units import format_duration
 from clusterctl.explain.engine import Explanation, LogFinding, explain
+from clusterctl.explain.failing import Kind
 from clusterctl.explain.signature import Role
 
 # Ids of known log lines that a full disk or a full /dev/shm can cause.
@@ -28,10 +29,11 @@ NO_ROOM = {"system.no-space", "mpi.backing-file", "nccl.shm-full", "torch.shm", 
 
 
 def first_error(scene: Scene) -> str:
-    """Return the log's first exception, or else its known error that is a cause; else empty."""
-    if scene.explained.unknown:
-        return scene.explained.unknown[0].text
+    """Return the log's first error, known as a cause or not in the catalogue; else empty."""
     root = root_error(scene)
+    unknown = next((one for one in scene.explained.unknown if one.fatal), None)
+    if unknown and (root is None or unknown.line < root.line):
+        return unknown.text
     return f"{root.text.strip()[:200]} ({root.cause})" if root else ""
 
 
@@ -226,7 +228,11 @@ def logged(scene: Scene) -> Iterator[Cause]:
         text = f"earlier in the log, and the job went on: {lead.cause}"
         shown = (f"line {lead.line}: {lead.text[:300]}",)
         yield Cause(lead.signature.id, INFO, text, None, lead.remedy, (), shown, blocks=False)
-    for one in () if root else scene.explained.unknown[:1]:
-        text = f"the log has an exception: {one.text[:300]}"
+    unknown = [one for one in scene.explained.unknown if one.fatal]
+    for one in () if root else unknown[:1]:
+        is_exception = one.kind is Kind.EXCEPTION
+        what = "has an exception" if is_exception else "reports a failure"
+        text = f"the log {what}, which is not in the catalogue: {one.text[:300]}"
         hint = f"clusterctl logs {scene.cluster}"
-        yield Cause("log.exception", ERROR, text, hint=hint, evidence=(f"line {one.line}",))
+        severity = ERROR if is_exception else WARNING
+        yield Cause("log.exception", severity, text, hint=hint, evidence=(f"line {one.line}",))
