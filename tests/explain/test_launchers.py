@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.explain.engine import explain
+from clusterctl.explain.catalogue import catalogue
+from clusterctl.explain.engine import LogFinding, explain
 
 BLOCK = (
     "mpirun was unable to find the specified executable file, and therefore\n"
@@ -68,6 +69,7 @@ def answer(log: str) -> str:
         # A name that does not resolve is no `host:slots`.
         ("ssh: Could not resolve hostname demo-1: Name or service not known\n", "ssh.resolve"),
         ("ssh: Could not resolve hostname demo-1:4: Name or service not known\n", "ssh.host-slots"),
+        ("ssh: Could not resolve hostname fe80::1:2: Name or service not known\n", "ssh.resolve"),
         # The component that is missing may be any; only psec/munge is Slurm's.
         (
             "A requested component was not found, or was unable to be opened.\n\n"
@@ -87,6 +89,13 @@ def answer(log: str) -> str:
             "mpi.memlock",
         ),
         ("UCX  ERROR ibv_reg_mr(address=0x1) failed: Bad address\n", "mpi.ucx"),
+        # More devices than before, and enough memory, are no reason to drain a node.
+        ("slurmctld: _node_config_validate: gres/gpu: Count changed on node n1 (4 != 3)\n", ""),
+        ("slurmd: Node n1 has real_memory size 63622\n", ""),
+        # Hydra's words about a rank are not about its proxy.
+        ("[mpiexec@a] unable to run the program on localhost (pid 12)\n", ""),
+        ("srun: error: Unable to create step for job 7: Job step binding\n", ""),
+        ("ib_mlx5_log.c:139  Remote access error on mlx5_0:1/IB (synd 0x13)\n", ""),
     ],
 )
 def test_a_line_is_not_taken_for_its_neighbour(log, expected):
@@ -106,6 +115,16 @@ def test_values_of_the_log_are_in_cause_and_remedy():
     assert "`ssh demo-7 true`" in lead.remedy and "{" not in lead.remedy
     lead = explain(["Offending ECDSA key in /home/u/.ssh/known_hosts:27\n"]).lead
     assert lead and "/home/u/.ssh/known_hosts, line 27" in lead.cause
+
+
+def test_every_cause_and_remedy_can_be_filled():
+    """A brace too many in the catalogue would end the command and not be a line of its answer."""
+    for signature in catalogue():
+        finding = LogFinding(signature, 1, "")
+        assert finding.cause and finding.remedies, signature.id
+        for sample in signature.samples:
+            for found in explain([sample]).findings:
+                assert " not in the log)" not in found.cause + found.remedy, (signature.id, sample)
 
 
 def test_ssh_tells_why_a_daemon_is_silent():
