@@ -92,6 +92,11 @@ def answer(log: str) -> str:
         # More devices than before, and enough memory, are no reason to drain a node.
         ("slurmctld: _node_config_validate: gres/gpu: Count changed on node n1 (4 != 3)\n", ""),
         ("slurmd: Node n1 has real_memory size 63622\n", ""),
+        ("srun: Job 7 step creation disabled\n", ""),
+        ("A request was made to bind memory to the process\n", ""),
+        ("hwloc 2.11.2 is linked\n", ""),
+        # 20 is EFA's code in a completion; elsewhere "Not a directory" is about a folder.
+        ("NET/OFI Request 0x7f completed with error. RC: 21. Error: x\n", "efa.request-error"),
         # Hydra's words about a rank are not about its proxy.
         ("[mpiexec@a] unable to run the program on localhost (pid 12)\n", ""),
         ("srun: error: Unable to create step for job 7: Job step binding\n", ""),
