@@ -13,11 +13,18 @@ NEAR = [
     ("amd.unsupported", "kfd kfd: amdgpu: added device 1002:740f"),
     ("amd.no-kernel", "CUDA error: invalid device function"),
     ("amd.oom", "CUDA out of memory. Tried to allocate 2.00 GiB"),
+    ("amd.memory-fault", "Memory access by GPU node-2 took 3 ms"),
     ("deepspeed.ssh", "Command 'ssh demo-1 nvidia-smi' returned non-zero exit status 255."),
     ("dkms.compiler", "warning: the compiler differs from the one used to build the kernel"),
+    ("dkms.kernel-differs", "/home/u/prog/main.c:4:5: error: implicit declaration of function 'f'"),
     ("gloo.address-family", "setsockopt: Address family not supported by protocol"),
     ("gloo.loopback-peer", "Gloo connectFullMesh failed with [pair.cc:152] remote=[10.0.0.7]:1"),
     ("gpu.busy", "CUDA-capable device(s) found: 8"),
+    (
+        "gpu.container-runtime",
+        "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.4",
+    ),
+    ("gpu.container-denied", "nvidia-container-cli: detection error: nvml error: unknown error"),
     ("gpu.module-load", "Unable to load the kernel module 'nvme.ko'"),
     (
         "gpu.off-bus",
@@ -57,6 +64,14 @@ NEAR = [
         "DDP expects same model across all ranks, but Rank 1 has 338 params, while rank 0 has "
         "inconsistent 0 params.",
     ),
+    ("torch.nvcc-arch", "nvcc fatal   : Unsupported gpu architecture 'compute_1.'"),
+    (
+        "torch.rendezvous",
+        "The node 'demo-1_3_0' has failed to send a keep-alive heartbeat to the rendezvous 'none' "
+        "due to an error of type RendezvousConnectionError.",
+    ),
+    ("torch.sighup", "Sending process 1167 closing signal SIGTERM"),
+    ("torch.sighup", "SignalException: Process 8665 got signal: 15"),
     ("torch.shm", "unable to open shared memory object </torch_1> in read-write mode"),
     ("torch.write", "PytorchStreamReader failed reading zip archive: not a ZIP archive"),
     ("torch.write", "write() to fd 3 of 512 bytes"),
