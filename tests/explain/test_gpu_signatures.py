@@ -48,6 +48,9 @@ NEAR = [
         "connecting to address  with family 0 is neither AF_INET(2) nor AF_INET6(10)",
     ),
     ("nccl.no-kernel", "NCCL WARN Cuda failure 'invalid argument'"),
+    ("nccl.invalid-argument", "NCCL WARN Cuda failure 'invalid argument'"),
+    ("nccl.wrong-type", "RuntimeError: Invalid magic number; corrupt file?"),
+    ("nccl.wrong-type", "mount: invalid magic in superblock"),
     ("nccl.truncated", "NCCL INFO receiving 65536 bytes"),
     (
         "torch.cuda-mismatch",
