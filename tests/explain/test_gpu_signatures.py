@@ -15,6 +15,7 @@ NEAR = [
     ("amd.oom", "CUDA out of memory. Tried to allocate 2.00 GiB"),
     ("amd.memory-fault", "Memory access by GPU node-2 took 3 ms"),
     ("deepspeed.ssh", "Command 'ssh demo-1 nvidia-smi' returned non-zero exit status 255."),
+    ("deepspeed.world-size", "[INFO] checkpoint being loaded used a DP world size of 8"),
     ("dkms.compiler", "warning: the compiler differs from the one used to build the kernel"),
     ("dkms.kernel-differs", "/home/u/prog/main.c:4:5: error: implicit declaration of function 'f'"),
     ("gloo.address-family", "setsockopt: Address family not supported by protocol"),
@@ -41,6 +42,8 @@ NEAR = [
     ("jax.barrier", "DEADLINE_EXCEEDED: Deadline Exceeded"),
     ("jax.cuda-library", "Unable to load weights. Is it installed?"),
     ("lightning.gpu-index", "You requested GPUs: [0]"),
+    ("nccl.dmabuf", "NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Bad address"),
+    ("nccl.dmabuf", "NCCL WARN Call to ibv_reg_mr failed with error Operation not supported"),
     ("nccl.ib-connect", "NCCL WARN Call to ibv_modify_qp failed with error Invalid argument"),
     ("nccl.ib-connect", "NCCL WARN Call to ibv_reg_mr failed with error Connection timed out"),
     (
@@ -56,6 +59,14 @@ NEAR = [
         "torch.cuda-mismatch",
         "Installed CUDA version 12.1 does not match the version torch was compiled with 12.4 but "
         "since the APIs are compatible, accepting this combination",
+    ),
+    (
+        "torch.extension-symbol",
+        "ImportError: /usr/lib/x.so: undefined symbol: _ZN6google8protobuf7MessageE",
+    ),
+    (
+        "torch.extension-symbol",
+        "ImportError: /usr/lib/x.so: undefined symbol: _ZNK9detection4callERKN2at6TensorE",
     ),
     ("torch.cuda-home", "No CUDA runtime is found, using CUDA_HOME='/usr/local/cuda'"),
     ("torch.header", "main.c:1:10: fatal error: curses.h: No such file or directory"),
