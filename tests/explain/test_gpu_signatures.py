@@ -9,6 +9,7 @@ from clusterctl.explain.engine import explain
 
 # By the signature that must not match it, a line that is close to its lines.
 NEAR = [
+    ("amd.hsa-init", "Call returned HSA_STATUS_SUCCESS"),
     ("amd.kfd-permission", "Unable to open /dev/kfd read-write: Cannot allocate memory"),
     ("amd.unsupported", "kfd kfd: amdgpu: added device 1002:740f"),
     ("amd.no-kernel", "CUDA error: invalid device function"),
@@ -59,6 +60,10 @@ NEAR = [
     ("nccl.invalid-argument", "NCCL WARN Cuda failure 'invalid argument'"),
     ("nccl.wrong-type", "RuntimeError: Invalid magic number; corrupt file?"),
     ("nccl.wrong-type", "mount: invalid magic in superblock"),
+    (
+        "nccl.shm-segment",
+        "Error while creating shared memory segment nccl-1 (size 9), error: Permission denied",
+    ),
     ("nccl.truncated", "NCCL INFO receiving 65536 bytes"),
     (
         "torch.cuda-mismatch",
