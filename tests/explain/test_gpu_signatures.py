@@ -19,6 +19,7 @@ NEAR = [
     ("deepspeed.world-size", "[INFO] checkpoint being loaded used a DP world size of 8"),
     ("dkms.compiler", "warning: the compiler differs from the one used to build the kernel"),
     ("dkms.kernel-differs", "/home/u/prog/main.c:4:5: error: implicit declaration of function 'f'"),
+    ("efa.no-provider", "NET/OFI OFI fi_getinfo() call failed: Function not implemented"),
     ("gloo.address-family", "setsockopt: Address family not supported by protocol"),
     ("gloo.loopback-peer", "Gloo connectFullMesh failed with [pair.cc:152] remote=[10.0.0.7]:1"),
     ("gpu.busy", "CUDA-capable device(s) found: 8"),
