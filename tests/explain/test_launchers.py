@@ -57,7 +57,7 @@ def answer(log: str) -> str:
         (
             "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:152] "
             "timed out connecting: SO_ERROR: Connection refused, remote=[10.0.0.7]:14215\n",
-            "horovod.gloo-timeout",
+            "gloo.full-mesh",
         ),
         # The end of a task is no lack of memory.
         ("srun: error: demo-0: task 4: Killed\n", "system.killed"),
