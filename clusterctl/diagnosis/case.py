@@ -48,6 +48,8 @@ STUCK_AFTER_STEPS = 4
 # job makes steps.
 ADVANCED_WITHIN_S = 2.0
 ADVANCED_WITHIN_STEPS = 1.5
+# So many lines about steps that the time of a job's start matters little in their mean.
+MOST_OF_A_LOG = 20
 # A job that printed steps and has been silent for so many of them is never healthy.
 SILENT_STEPS = 10
 # In the first seconds of a job, some ranks may not have been started yet.
@@ -563,7 +565,7 @@ class Scene:
         """The usual time in seconds from a step, or a row of several, to the next; 0 if unknown.
 
         It is the median of the metrics' rows; without them the mean of the lines that the log has
-        about steps, its start included.
+        about steps. That includes the start, so that it takes many of them.
         """
         gaps = self.gaps_s
         if len(gaps) >= 2:
@@ -571,7 +573,7 @@ class Scene:
             return max(statistics.median(gaps), statistics.median(gaps[-3:]))
         steps = float(sum(is_step(line) for line in self.job.log))
         bytes_here = sum(len(line) + 1 for line in self.job.log)
-        if steps < 3 or self.job.log_silent_s is None or not self.job.age_s:
+        if steps < MOST_OF_A_LOG or self.job.log_silent_s is None or not self.job.age_s:
             return 0.0
         # The evidence has the end of a long log.
         steps *= max(1.0, self.job.log_bytes / bytes_here)

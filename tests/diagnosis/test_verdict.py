@@ -515,6 +515,14 @@ def test_a_connection_that_is_only_slow_or_idle_is_no_finding(evidence, more):
     assert "link.lost" not in checks
 
 
+def test_who_submitted_what_no_other_did_is_not_called_innocent():
+    """All others are missing, and wait in another call: they are no more the cause than it is."""
+    rest = tuple(f"{rank}: [gathered]" for rank in range(8) if rank != 5)
+    found = diagnose(stalled(*rest))
+    assert (found.check_id, found.findings[0].ranks) == ("ranks.order", (5,))
+    assert "rank 5 on demo-2 (10.0.0.7) has submitted `gathered`" in found.verdict
+
+
 def test_a_rank_in_c_that_is_alone_is_named():
     spins = with_rank(STUCK, *range(8), samples=SPIN)
     found = diagnose(with_rank(spins, 5, samples=samples((), syscall="pause")))

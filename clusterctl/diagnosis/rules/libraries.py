@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterctl.diagnosis import nccl
-from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Rank, Scene, called, format_ranks
+from clusterctl.diagnosis.case import (
+    ERROR,
+    WARNING,
+    Cause,
+    Rank,
+    Scene,
+    called,
+    format_ranks,
+    ranks_in_words,
+)
 from clusterctl.diagnosis.frames import Activity
 from clusterctl.diagnosis.tree import label
 from clusterctl.domain.ranges import fold_hosts
@@ -35,6 +44,10 @@ def stalled(scene: Scene) -> Iterator[Cause]:
         if len(hosts) == 1:
             where = f" on {called(scene.host_of[ranks[0]])}"
         here = [scene.by_number[rank] for rank in ranks if rank in scene.by_number]
+        rest = [one for one in scene.ranks if one.number not in ranks]
+        if rest and len(rest) < len(here) == len(ranks) and all(one.waits for one in here):
+            yield _apart(scene, rest, here, tensors, hint, shown)
+            return
         do = "; ".join(sorted({_doing(one) for one in here} - {""}))
         verb = "have" if len(ranks) > 1 else "has"
         yield Cause(
@@ -69,6 +82,32 @@ def stalled(scene: Scene) -> Iterator[Cause]:
         next(iter(hosts)) if odd and len(hosts) == 1 else None,
         hint,
         tuple(few) if odd else (),
+        shown,
+    )
+
+
+def _apart(
+    scene: Scene,
+    few: list[Rank],
+    missing: list[Rank],
+    tensors: tuple[str, ...],
+    hint: str,
+    shown: tuple[str, ...],
+) -> Cause:
+    """Return the cause that few ranks submitted tensors that all others have not, which wait
+    elsewhere: each of the two waits for the other."""
+    hosts = {one.host.host for one in few}
+    has = "have" if len(few) > 1 else "has"
+    where = sorted({one.waits_in or one.place.value for one in missing})
+    return Cause(
+        "ranks.order",
+        ERROR,
+        f"ranks wait for each other: {ranks_in_words(few)} {has} submitted {_tensors(tensors)}, "
+        f"which the other {len(missing)} ranks have not; they wait in {' and '.join(where)}"
+        + scene.since,
+        hosts.pop() if len(hosts) == 1 else None,
+        hint,
+        tuple(sorted(one.number for one in few)),
         shown,
     )
 
