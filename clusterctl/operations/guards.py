@@ -260,7 +260,7 @@ def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[b
         # On spot clusters, the head node's guard asks its workers for notices, too.
         if settings.idle_s is None and not settings.spot:
             return False
-        is_head = target.host == access.head.host
+        is_head = target.host == access.head_name
         index = 0 if is_head else own.get(target.host)
         new = replace(settings, index=index, workers=workers if is_head else ())
         if new != settings:
