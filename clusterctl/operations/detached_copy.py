@@ -175,5 +175,5 @@ def _look(access: Access, word: str) -> tuple[str, bool]:
     result = access.connections.run(access.head, look, timeout_s=PROBE_TIMEOUT_S)
     home, _, is_folder = result.stdout.partition("\n")
     if not home.startswith("/"):
-        raise CommandFailed(access.head_name, f"it has no home folder: {result.stderr.strip()}")
+        raise CommandFailed(access.head.host, f"it has no home folder: {result.stderr.strip()}")
     return home, bool(is_folder)

@@ -165,5 +165,5 @@ def _noted(access: Access, job: JobRecord, parts: Sequence[Part]) -> dict[str, d
     if job.model_dir is not None and not job.unended:
         trees = ask_written(access, access.head, None, "trees", job.job_id)["trees"]
         found = ask_written(access, access.head, None, "look", told={"trees": trees})["found"]
-        noted.setdefault(access.head_name, {}).update({one["path"]: one["digest"] for one in found})
+        noted.setdefault(access.head.host, {}).update({one["path"]: one["digest"] for one in found})
     return noted

@@ -147,7 +147,7 @@ def refuse_while_running(
     """Do the same as refuse_while_training with `running`, an earlier result of running_work."""
     name = access.cluster.name
     for outcome in running.silent:
-        if outcome.host == access.cluster.head.name and outcome.error:
+        if outcome.host == access.head_name and outcome.error:
             raise HostError(
                 outcome.host,
                 f"cannot ask whether a job runs: {outcome.error.message}",
@@ -311,7 +311,7 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
         raise UsageError(f"cannot write {error.filename or place}: {error.strerror}") from None
     except tarfile.TarError as error:
         why = f"the archive of job {job_id} cannot be read: {error}"
-        raise CommandFailed(access.head_name, why) from error
+        raise CommandFailed(access.head.host, why) from error
 
 
 def _publish(draft: Path, place: Path) -> None:

@@ -135,8 +135,8 @@ def _of_folder(access: Access, folder: str, definitions: Sequence[MetricDefiniti
     if not logs:
         place = f"a DIR that starts with neither / nor ~ is in ~/{EXAMPLES_FOLDER}"
         if not _is_folder(access, folder):
-            raise UsageError(f"there is no folder {folder} on {access.head_name}", place)
-        raise NoResults(f"there is no {LOG_NAME} in {folder} on {access.head_name}", place)
+            raise UsageError(f"there is no folder {folder} on {access.head.host}", place)
+        raise NoResults(f"there is no {LOG_NAME} in {folder} on {access.head.host}", place)
     return results_of(logs, definitions)
 
 
@@ -271,7 +271,7 @@ def _logs(access: Access, paths: Iterable[str]) -> list[LogText]:
     for path in dict.fromkeys(paths):
         text = _remote_file(access, path)
         if text is not None:
-            found.append(LogText(f"{access.head_name}:{path}", text))
+            found.append(LogText(f"{access.head.host}:{path}", text))
     return found
 
 

@@ -316,7 +316,7 @@ def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, di
         )
         answer = json_line(result, "listing the channels")
         if "error" in answer:
-            raise ClusterctlError(f"{access.head_name}: {answer['error']}", "nothing was started")
+            raise ClusterctlError(f"{access.head.host}: {answer['error']}", "nothing was started")
         listed.update(answer)
     for channel in mode.channels:
         there = len(listed[channel.name]["objects"]) if channel.is_stream else job.ranks
