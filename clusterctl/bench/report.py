@@ -664,13 +664,14 @@ main { max-width: 54rem; margin: auto; padding: 1rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums;
   font-size: .85rem; margin: .5rem 0 1rem; }
 th, td { padding: .25rem .4rem; border-bottom: 1px solid var(--line); text-align: left;
-  overflow-wrap: anywhere; vertical-align: top; }
+  overflow-wrap: break-word; vertical-align: top; }
 .numbers th, .numbers td { text-align: right; }
 pre { background: var(--soft); padding: .6rem; font-size: .75rem; white-space: pre-wrap;
   overflow-wrap: anywhere; }
 figure { margin: 1rem 0; } figcaption { font-size: .85rem; text-align: center; }
 svg { width: 100%; height: auto; }
-@media (max-width: 40rem) { th, td { padding: .2rem .15rem; font-size: .68rem; } }
+@media (max-width: 40rem) { table { display: block; overflow-x: auto; }
+  th, td { padding: .2rem .15rem; font-size: .68rem; } }
 """
 # Size of a chart without its legend, its margins, and the height of a row of the legend, in SVG
 # units.

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from clusterctl.cli.params import (
 from clusterctl.config import Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError, LabError, UsageError, unquoted_home
+from clusterctl.domain.findings import folded
 from clusterctl.domain.timeouts import Timeouts
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
     from clusterctl.operations.access import Access
     from clusterctl.operations.folder import ClusterFolder
+    from clusterctl.operations.status import ClusterStatus
 
 config_option = click.option(
     "--config",
@@ -119,9 +122,15 @@ class AppContext:
 
         Raises NoSuchCluster and the other errors of cluster_status and open_access.
         """
+        status = self.status(name)
+        output.findings(folded(status.findings))
+        return self.access(status.cluster)
+
+    def status(self, name: str) -> ClusterStatus:
+        """Return a snapshot of cluster NAME. Raises NoSuchCluster, UsageError, AwsError."""
         from clusterctl.operations.status import cluster_status
 
-        return self.access(cluster_status(self.clients, self.folder(name)).cluster)
+        return cluster_status(self.clients, self.folder(name))
 
     def access(self, cluster: Cluster) -> Access:
         """Return access to a cluster that EC2 has just described. Raises as open_access does."""
@@ -130,7 +139,8 @@ class AppContext:
 
         self.ssh_user = cluster.ssh_user
         folder, explain = self.folder(cluster.name), Ec2Explanation(self.clients, cluster.name)
-        return open_access(cluster, folder, self.proxy_command, explain, self.timeouts)
+        access = open_access(cluster, folder, self.proxy_command, explain, self.timeouts)
+        return replace(access, why_lost=explain.why_lost)
 
 
 def _lab_region(region: str) -> str:

@@ -54,9 +54,8 @@ def doctor(
     from clusterctl.operations.doctor import doctor as look
     from clusterctl.operations.doctor import repair
     from clusterctl.operations.logs import refuse_while_training
-    from clusterctl.operations.status import cluster_status
 
-    found = cluster_status(app.clients, app.folder(name))
+    found = app.status(name)
     with app.access(found.cluster) as access:
         if fix:
             try:
@@ -66,7 +65,8 @@ def doctor(
                 refusal.hint = f"end it: clusterctl cancel {name}; or look without --fix"
                 raise
         chosen = [one for one in found.instances if not indices or one.node.index in indices]
-        health = health_findings(app.clients.ec2, chosen)
+        gone = [] if indices else found.findings
+        health = [*gone, *health_findings(app.clients.ec2, chosen)]
         asked = (found.instances, indices, data_dir, all_to_all, health)
         report = look(access, *asked)
         if fix and repair(access, report, output.note):

@@ -36,10 +36,10 @@ def jobs(app: AppContext, name: str, as_json: bool) -> int:
     COST is that of the nodes with ranks, for as long as the job has run. STEP is the trainer's
     last.
     """
-    from clusterctl.operations.logs import jobs_of
+    from clusterctl.operations.logs import jobs_of, with_reasons
 
     with app.open(name) as access:
-        found = jobs_of(access)
+        found = [with_reasons(access, job) for job in jobs_of(access)]
     if as_json:
         output.data([job.as_data() for job in found])
         return 0
@@ -70,6 +70,8 @@ def jobs(app: AppContext, name: str, as_json: bool) -> int:
 
 def job_remarks(job: JobRecord) -> list[str]:
     """Return what a job's row has no room for: watchdog, place in the queue, lost attempts."""
+    from clusterctl.operations.logs import lost_in
+
     told = [f", its watchdog at {text}" for text in job.watchdog]
     if not job.line:
         told.append(": its job.json was cut short: what was asked for is not known")
@@ -79,12 +81,9 @@ def job_remarks(job: JobRecord) -> list[str]:
     if job.state.value == "lost" and job.rebooted:
         told.append(" was lost when the head node rebooted")
     for number, attempt in enumerate(job.attempts, 1):
-        lost = [*attempt.get("silent", ()), *attempt.get("rebooted", ())]
-        why = f": {attempt['why']}" if attempt.get("why") else ""
-        if attempt.get("lost"):
-            told.append(f", attempt {number} lost {', '.join(lost) or 'a node'}{why}")
-        elif why:
-            told.append(f", attempt {number}{why}")
+        lost = lost_in(attempt)
+        told += [f", attempt {number} lost {lost}"] if lost else []
+        told += [f", attempt {number}: {attempt['why']}"] if attempt.get("why") else []
     return told
 
 

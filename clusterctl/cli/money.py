@@ -282,6 +282,7 @@ def costs(
     """
     from clusterctl.cli.gc import places_of
     from clusterctl.operations.costs import cost_report
+    from clusterctl.operations.ended import gone_words
 
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other", "give one of them")
@@ -291,8 +292,9 @@ def costs(
     report = cost_report(places, app.settings.home, wanted, start)
     known = (report.clusters, report.ended, report.by_limit, report.unseen)
     if wanted and not any(known):
+        taken = "" if all_regions else gone_words(app.clients, app.folder(wanted))
         raise NoSuchCluster(
-            f"there is no cluster {wanted} in {', '.join(places)}",
+            f"there is no cluster {wanted} in {', '.join(places)}" + (taken and f": {taken}"),
             "see `clusterctl costs`; what has ended is there with --since 30d",
         )
     if as_json:

@@ -403,7 +403,7 @@ def _draw(found: Results, comparisons: list[Comparison | None], path: Path, endi
         *(run_panels(found.runs, beside) if found.runs else []),
         *metric_panels(found.metrics),
     ]
-    write_result(path, draw(panels, ending))
+    write_result(path, draw(panels, ending, ", ".join(found.sources)))
     output.note(f"wrote {path}")
 
 

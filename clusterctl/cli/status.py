@@ -16,7 +16,8 @@ from clusterctl.domain.errors import MissingTool
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.results import HostOutcome
 from clusterctl.domain.units import count
-from clusterctl.operations.status import shown_state
+from clusterctl.ec2.gone import why_gone
+from clusterctl.operations.status import ClusterStatus, shown_state
 
 HEADERS = ("NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE")
 # By node: why SSH did not reach it, "" if it did. Nodes that were not tried are left out.
@@ -111,20 +112,21 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
     clusterctl status demo --json
     """
     from clusterctl.ec2.health import health_findings
-    from clusterctl.operations.costs import price_cache, spending_of
-    from clusterctl.operations.status import cluster_status
+    from clusterctl.operations.costs import price_cache, spending_of, with_gone
 
-    found = cluster_status(app.clients, app.folder(name))
+    found = app.status(name)
     health = health_findings(app.clients.ec2, found.instances)
     outcomes = _log_in(app, found.cluster)
     reached = {one.host: one.error.message if one.error else "" for one in outcomes}
     money = spending_of(app.clients, found.instances, price_cache(app.settings.home))
+    money = with_gone(money, name, found.gone)
     if as_json:
         output.data(
             {
                 **cluster_data(found.cluster, reached=reached),
                 "state": found.summary,
                 "missing": found.cluster.missing,
+                "gone": [_gone_data(found, index) for index in found.gone],
                 "leaving": [node.instance_id for node in found.leaving],
                 "unfinished": vars(found.unfinished),
                 "instance_profiles": {
@@ -164,6 +166,19 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
             f"missing: {count(len(found.cluster.missing), 'node')} ({indices}); "
             "`clusterctl up` launches what is missing"
         )
+
+
+def _gone_data(found: ClusterStatus, index: int) -> dict[str, Any]:
+    instance = found.gone[index]
+    why = why_gone(instance)
+    return {
+        "index": index,
+        "name": f"{found.cluster.name}-{index}",
+        "instance_id": instance.node.instance_id if instance else None,
+        "by": why.by or None,
+        "at": why.at.isoformat() if why.at else None,
+        "ec2_reason": why.said or None,
+    }
 
 
 def _log_in(app: AppContext, cluster: Cluster) -> tuple[HostOutcome[Any], ...]:
@@ -226,9 +241,8 @@ def hosts(app: AppContext, name: str, as_json: bool) -> None:
     """
     from clusterctl.domain.hostsfile import parse_hosts_file
     from clusterctl.operations.local_state import hosts_text
-    from clusterctl.operations.status import cluster_status
 
-    text = hosts_text(cluster_status(app.clients, app.folder(name)).cluster)
+    text = hosts_text(app.status(name).cluster)
     if as_json:
         entries = parse_hosts_file(text).entries
         output.data([{"host": entry.host, "slots": entry.slots} for entry in entries])

@@ -24,6 +24,7 @@ from clusterctl.cli.params import (
 )
 from clusterctl.cli.program_arguments import ProgramCommand, Typed, split
 from clusterctl.domain.errors import ClusterctlError, HostError, NotEnoughGpus, UsageError
+from clusterctl.domain.findings import folded
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
 
@@ -98,12 +99,17 @@ def tell_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
 
     The logs of a job that failed are brought here: their place and first error are printed.
     """
+    from clusterctl.operations.logs import first_error, lost_in, with_reasons
+
+    job = with_reasons(access, job)
     if as_json:
         output.data(job.as_data())
     output.note(how_it_ended(job))
+    lost = lost_in(job.attempts[-1]) if job.attempts else ""
+    if lost:
+        output.note(f"its last failed attempt lost {lost}")
+        output.note(f"  the nodes: clusterctl status {access.cluster.name}")
     if job.state.value in ("failed", "lost"):
-        from clusterctl.operations.logs import first_error
-
         place = access.folder.path / "jobs" / job.job_id
         if _fetched(access, job.job_id, place, "its logs"):
             lines: list[str] = []
@@ -507,7 +513,6 @@ def train(
     from clusterctl.jobs.script_mode import ScriptMode, parse_channel, parse_hyperparameter
     from clusterctl.operations.costs import price_cache
     from clusterctl.operations.logs import check_place
-    from clusterctl.operations.status import cluster_status
     from clusterctl.operations.train import (
         live_hosts,
         machines_of,
@@ -589,7 +594,8 @@ def train(
             timeline,
         ),
     )
-    status = cluster_status(app.clients, app.folder(name))
+    status = app.status(name)
+    output.findings(folded(status.findings))
     with app.access(status.cluster) as access:
         priced = (app.clients, status.instances, price_cache(app.settings.home))
         with _ways_out(access, gpus, priced):

@@ -140,9 +140,12 @@ def _autotune(tuned: Tuned | None) -> None:
         output.line("the autotuner had no time for a sample: let the job make some hundred steps")
         return
     tried = f"the best of {count(tuned.tried, 'sample')}, {tuned.score * 1e6 / 2**20:.1f} MiB/s"
-    end = "" if tuned.finished else "; the job ended before it had tried all"
-    output.line(f"autotune: {tried}{end}")
-    output.line(f"for the next run: {shlex.join(tuned.options)}")
+    options = shlex.join(tuned.options)
+    if tuned.finished:
+        output.line(f"autotune: {tried}\nfor the next run: {options}")
+    else:
+        output.line(f"autotune: {tried}; the job ended before it had tried all")
+        output.line(f"not settled: let a job make more steps; the best so far: {options}")
 
 
 def _ms(seconds: float) -> str:

@@ -55,8 +55,7 @@ class LiveView:
             f"{self.name}: {job_line(job, self.watch.nodes)}",
             f"last stall: {last_stall(job)}",
         ]
-        silent = silent_nodes(self.watch.nodes, now, self.interval_s)
-        return shown + ([f"no answer: {fold_hosts(silent)}"] if silent else [])
+        return shown + silent_lines(self.watch.nodes, now, self.interval_s)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
         from rich.table import Table
@@ -116,6 +115,23 @@ def silent_nodes(nodes: Sequence[WatchedNode], now: float, interval_s: float) ->
     return [node.host for node in nodes if is_silent(node, now, interval_s)]
 
 
+def silent_lines(nodes: Sequence[WatchedNode], now: float, interval_s: float) -> list[str]:
+    """Return a line on the silent nodes for each state of theirs in EC2 that is known."""
+    names: dict[str, list[str]] = {}
+    for node in nodes:
+        if is_silent(node, now, interval_s):
+            names.setdefault(in_ec2(node), []).append(node.host)
+    return [
+        f"no answer: {fold_hosts(hosts)}" + (f" ({state})" if state else "")
+        for state, hosts in names.items()
+    ]
+
+
+def in_ec2(node: WatchedNode) -> str:
+    """Return EC2's state of a node that was lost: `terminated: a spot interruption`; else empty."""
+    return node.error.partition("; EC2 has ")[2].partition(" as ")[2]
+
+
 def node_troubles(node: WatchedNode) -> list[str]:
     """Return `5 stopped` for the ranks of each bad state, and what the node could not find out."""
     by_state: dict[str, list[int]] = {}
@@ -130,7 +146,8 @@ def cells_of(node: WatchedNode, now: float, interval_s: float) -> tuple[str, ...
     """Return a node's cells, one for each of COLUMNS."""
     said, seen = node.said, "-" if node.at is None else f"{format_duration(now - node.at)} ago"
     if is_silent(node, now, interval_s):
-        why = textwrap.shorten(node.error or "no answer", LONGEST_ERROR, placeholder="…")
+        why = in_ec2(node) or node.error or "no answer"
+        why = textwrap.shorten(why, LONGEST_ERROR, placeholder="…")
         return (node.host, why, *[""] * (len(COLUMNS) - 3), seen)
     gpus = (said.get("gpus") or {}).get("gpus", ())
     uses = [gpu["utilization_percent"] for gpu in gpus if gpu["utilization_percent"] is not None]
@@ -285,7 +302,7 @@ def line_of(view: LiveView) -> str:
     nodes = view.watch.nodes
     silent = silent_nodes(nodes, now, view.interval_s)
     said = [f"{datetime.now():%H:%M:%S} {view.name}: {job_line(view.watch.job, nodes)}"]
-    said += [f"no answer: {fold_hosts(silent)}"] if silent else []
+    said += silent_lines(nodes, now, view.interval_s)
     for node in nodes:
         if node.host not in silent:
             said += [f"{node.host}: {text}" for text in node_troubles(node)]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
-from clusterctl.domain.errors import ClusterctlError, HostError, MissingTool
+from clusterctl.domain.errors import ClusterctlError, HostError, HostUnreachable, MissingTool
 from clusterctl.domain.ranges import check_indices
 from clusterctl.domain.results import FanoutResult
 from clusterctl.domain.timeouts import Timeouts
@@ -23,6 +24,9 @@ from clusterctl.transport.target import Target
 class Access:
     """A cluster, its folder, and connections to its nodes.
 
+    `why_lost(node, at, notice)` returns in words why a node that ran until about then was lost;
+    `notice` is what its guard saw beforehand. It is empty where EC2 cannot be asked.
+
     Use as a context manager: leaving it closes the connections.
     """
 
@@ -31,6 +35,7 @@ class Access:
     connections: Connections
     proxy_command: tuple[str, ...] = ()
     timeouts: Timeouts = field(default_factory=Timeouts)
+    why_lost: Callable[[str, datetime, Mapping[str, object]], str] = lambda node, at, notice: ""
 
     def __enter__(self) -> Access:
         return self
@@ -43,7 +48,21 @@ class Access:
         return cluster_targets(self.cluster, self.proxy_command)(node)
 
     @property
+    def head_name(self) -> str:
+        """The head node's name, also if it is gone."""
+        gone = 0 in self.cluster.missing
+        return f"{self.cluster.name}-0" if gone else self.cluster.head.name
+
+    @property
     def head(self) -> Target:
+        """How to reach the head node. Raises HostUnreachable if it is gone."""
+        if 0 in self.cluster.missing:
+            why = self.why_lost(self.head_name, datetime.now(timezone.utc), {})
+            raise HostUnreachable(
+                self.head_name,
+                f"the head node is gone, with the jobs and logs on its disk{why and ': '}{why}",
+                f"launch another in its place: clusterctl up {self.cluster.name}",
+            )
         return self.target(self.cluster.head)
 
     @property

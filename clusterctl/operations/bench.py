@@ -249,10 +249,12 @@ def write_report(folder: Path, predicted: Sequence[int] = ()) -> list[str]:
 def _panel(chart: Chart) -> Panel:
     curves = []
     for curve in chart.curves:
-        x, y, *_ = zip(*curve.points)
-        is_ours = curve.kind in ("measured", "model")
-        curves.append(PlotLine(curve.label, x, y, curve.kind == "measured", not is_ours))
-    return Panel(chart.title, "GPUs", tuple(curves))
+        x, y, low, high = zip(*curve.points)
+        is_ours, measured = curve.kind in ("measured", "model"), curve.kind == "measured"
+        spreads = tuple(zip(low, high)) if measured else ()
+        curves.append(PlotLine(curve.label, x, y, measured, not is_ours, spreads))
+    sizes = {x for curve in curves if curve.spreads for x in curve.x}
+    return Panel(chart.title, "GPUs", tuple(curves), tuple(sorted(sizes)))
 
 
 def _machine(clients: Clients, name: str) -> Any:

@@ -283,7 +283,7 @@ def _allreduces(
     names = [name for name in report.nodes if name not in report.failures]
     addresses = {node.name: node.private_ip for node in access.cluster.nodes}
     hosts = [addresses[name] for name in names]
-    if len(hosts) < 2 or access.head.host not in names:
+    if len(hosts) < 2 or access.head_name not in names:
         return
     facts = head_facts(access)
     if not facts.environments:

@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances, members_of, tag
+from clusterctl.domain.findings import Finding
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.ec2.gone import find_gone, why_gone
+from clusterctl.ec2.instances import (
+    Instance,
+    find_every_cluster,
+    find_instances,
+    members_of,
+    tag,
+    wanted_of,
+)
 from clusterctl.ec2.money.costs import (
     RunningCost,
     Spending,
@@ -156,12 +166,16 @@ def _usd(value: Any) -> float:
 
 @dataclass(frozen=True)
 class ClusterCosts:
-    """An existing cluster and its costs. `instances` include nodes that are being replaced."""
+    """An existing cluster and its costs. `instances` include nodes that are being replaced.
+
+    `missing` is the number of nodes that it should have and has not.
+    """
 
     name: str
     region: str
     instances: tuple[Instance, ...]
     spending: Spending
+    missing: int = 0
 
     @property
     def types(self) -> str:
@@ -175,8 +189,8 @@ class ClusterCosts:
 
     @property
     def states(self) -> str:
-        """The nodes counted by state: `3 running, 1 stopped`."""
-        return states(one.node for one in self.instances)
+        """The nodes counted by state: `3 running, 1 stopped, 1 missing`."""
+        return states((one.node for one in self.instances), self.missing)
 
 
 @dataclass(frozen=True)
@@ -243,6 +257,25 @@ def spending_of(
     taken from clusterctl's table or counts as unknown; no AwsError is raised.
     """
     return spending(instances, find_prices(clients, instances, cache), _now(), used_h)
+
+
+def with_gone(money: Spending, cluster: str, gone: Mapping[int, Instance | None]) -> Spending:
+    """Return a cluster's costs with a finding on its missing nodes, which it leaves out.
+
+    `gone` is that of `find_gone`. Pure.
+    """
+    names: dict[str, list[str]] = {}
+    for index, instance in gone.items():
+        names.setdefault(str(why_gone(instance)), []).append(f"{cluster}-{index}")
+    found = [
+        Finding.info(
+            "cost.gone",
+            f"without the cost of {fold_hosts(nodes)}: gone, {why}",
+            "it is on AWS's bill: see Cost Explorer",
+        )
+        for why, nodes in names.items()
+    ]
+    return replace(money, complete=money.complete and not gone, findings=(*money.findings, *found))
 
 
 def running_cost(clients: Clients, plan: LaunchPlan, cache: Path | None) -> RunningCost:
@@ -330,16 +363,16 @@ def _look(
         found = find_every_cluster(clients.ec2)
     else:
         found = {name: find_instances(clients.ec2, name)}
-    costs = [
-        ClusterCosts(
-            cluster_name,
-            str(clients.ec2.meta.region_name),
-            tuple(instances),
-            spending_of(clients, instances, price_cache(home)),
-        )
-        for cluster_name, instances in found.items()
-        if instances
-    ]
+    costs = []
+    for cluster, instances in found.items():
+        if not instances:
+            continue
+        there = {one.node.index for one in instances}
+        missing = [index for index in wanted_of(instances) if index not in there]
+        money = spending_of(clients, instances, price_cache(home))
+        money = with_gone(money, cluster, find_gone(clients.ec2, cluster, missing))
+        region = str(clients.ec2.meta.region_name)
+        costs.append(ClusterCosts(cluster, region, tuple(instances), money, len(missing)))
     return costs, ended_clusters(clients, name)
 
 

@@ -207,6 +207,7 @@ def collect(
         slots = max(node.gpus, 1)
         host = replace(host, index=node.index, host=node.name, address=address, slots=slots)
         hosts.append(replace(host, quarantined=node.quarantined))
+    hosts += gone_hosts(access, told, taken_at)
     job = job_of(told, hosts, job_id)
     hosts = relevant_hosts(job, hosts)
     return Evidence(
@@ -217,6 +218,27 @@ def collect(
         job=job,
         hosts=tuple(hosts),
     )
+
+
+def gone_hosts(access: Access, told: dict[str, Any] | None, at: datetime) -> list[HostEvidence]:
+    """Return the evidence on the cluster's missing nodes that the job used, or may have used.
+
+    `told` is the head node's record of the job; None if it did not answer.
+    """
+    told = told or {}
+    attempts = (told.get("found") or {}).get("attempts", ())
+    notices = [attempt.get("notices") or {} for attempt in attempts]
+    hosts = []
+    for index in access.cluster.missing:
+        name = f"{access.cluster.name}-{index}"
+        if told.get("found") and name not in told["addresses"]:
+            continue
+        notice: dict[str, Any] = next((one[name] for one in reversed(notices) if name in one), {})
+        why = access.why_lost(name, at, notice)
+        address = (told.get("addresses") or {}).get(name) or ""
+        said = "its instance is gone" + (f": {why}" if why else "")
+        hosts.append(HostEvidence(index=index, host=name, address=address, error=said, ec2=said))
+    return hosts
 
 
 def relevant_hosts(job: JobEvidence | None, hosts: list[HostEvidence]) -> list[HostEvidence]:
@@ -260,7 +282,7 @@ def ask(
         "samples": looking.samples,
         "spacing_s": looking.spacing_s,
         "within_s": looking.within_s,
-        "head": target.host == access.head.host,
+        "head": target.host == access.head_name,
         "job": job_id,
         "log_lines": LOG_LINES,
     }

@@ -92,7 +92,7 @@ def doctor(
     nodes = {node.name: node for node in access.cluster.nodes}
 
     def one(target: Target) -> ExaminedNode:
-        is_head = target.host == access.head.host
+        is_head = target.host == access.head_name
         peers = [ip for host, ip in addresses.items() if is_head or host != target.host]
         asked = {
             "python": python,

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, NoSuchCluster, no_such_cluster
 from clusterctl.domain.files import write_file
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.ec2.gone import BY_ITSELF, GONE, NOT_KNOWN, newest, why_gone
 from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances
 from clusterctl.ec2.money.costs import Spending, format_usd, limit_text, parse_limits, spending
 from clusterctl.ec2.money.prices import Prices, find_prices
@@ -26,9 +28,6 @@ from clusterctl.operations.folder import ClusterFolder
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
-GONE = (NodeState.SHUTTING_DOWN.value, NodeState.TERMINATED.value)
-# The StateReason of an instance that switched itself off (EC2 user guide, "Terminated instances").
-BY_ITSELF = "Client.InstanceInitiatedShutdown"
 # A guard looks once a minute, and a machine takes time to switch itself off and to be shown so.
 EARLY_S = 300.0
 
@@ -141,10 +140,24 @@ def kept_end(folder: ClusterFolder, now: datetime) -> str:
 
 def gone_words(clients: Clients, folder: ClusterFolder) -> str:
     """Return how the folder's cluster, of which nothing runs, has ended; empty if not known."""
+    by_limit = kept_end(folder, datetime.now(timezone.utc))
     with suppress(AwsError):
         for ended in ended_clusters(clients, folder.path.name):
             return str(ended)
-    return kept_end(folder, datetime.now(timezone.utc))
+        gone = find_instances(clients.ec2, folder.path.name, GONE)
+        return by_limit or taken_words(gone)
+    return by_limit
+
+
+def taken_words(gone: Sequence[Instance]) -> str:
+    """Return which of a cluster's last nodes EC2 has taken, and why; empty for none. Pure."""
+    names: dict[str, list[str]] = {}
+    for index in sorted({one.node.index for one in gone}):
+        last = newest([one for one in gone if one.node.index == index])
+        if last and not last.state_reason.startswith("Client."):
+            why = why_gone(last).by or NOT_KNOWN
+            names.setdefault(why, []).append(last.node.name)
+    return "; ".join(f"{fold_hosts(nodes)} gone: {why}" for why, nodes in names.items())
 
 
 def no_cluster(clients: Clients, folder: ClusterFolder) -> NoSuchCluster:

@@ -51,8 +51,11 @@ if TYPE_CHECKING:
 
 # For one command on one node.
 TIMEOUT_S = 60.0
-# Prints a guard's settings; nothing on a node without a guard.
-SETTINGS_COMMAND = "sudo -n cat /var/lib/clusterctl/guard.json 2>/dev/null || :"
+# Prints a guard's settings; nothing on a node without a guard. Fails where sudo is refused.
+SETTINGS_COMMAND = (
+    "sudo -n sh -c 'cd /var/lib/clusterctl 2>/dev/null && [ -e guard.json ] || exit 0; "
+    "exec cat guard.json'"
+)
 
 
 def with_complete_user_data(clients: Clients, seen: Observed) -> Observed:
@@ -246,7 +249,15 @@ def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[b
     own = {node.name: node.index for node in service}
 
     def one(target: Target) -> bool:
-        said = access.connections.run(target, SETTINGS_COMMAND, timeout_s=TIMEOUT_S).stdout
+        result = access.connections.run(target, SETTINGS_COMMAND, timeout_s=TIMEOUT_S)
+        said = result.stdout
+        if not result.ok:
+            reason = result.stderr.strip() or f"exit status {result.exit_status}"
+            raise CommandFailed(
+                target.host,
+                f"whether its guard has an idle limit is not known: {reason}",
+                "give the login user `sudo -n`",
+            )
         if not said.strip():
             return False
         try:
@@ -260,7 +271,7 @@ def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[b
         # On spot clusters, the head node's guard asks its workers for notices, too.
         if settings.idle_s is None and not settings.spot:
             return False
-        is_head = target.host == access.head.host
+        is_head = target.host == access.head_name
         index = 0 if is_head else own.get(target.host)
         new = replace(settings, index=index, workers=workers if is_head else ())
         if new != settings:

@@ -8,9 +8,10 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def running_work(access: Access, more: Sequence[Target] = ()) -> RunningWork:
     syncs = tuple(process for process in all_of(found) if process.role == "sync")
     processes = tuple(process for process in all_of(found) if process.role != "sync")
     # A job that is being started on the head node may have no process yet.
-    serving = [access.head.host for job in jobs if job.preset == SERVE]
+    serving = [access.head_name for job in jobs if job.preset == SERVE]
     serving += [process.host for process in processes if process.serves]
     served_on = tuple(dict.fromkeys(serving))
     return RunningWork(tuple(jobs), processes, tuple(silent.values()), served_on, syncs)
@@ -146,7 +147,7 @@ def refuse_while_running(
     """Do the same as refuse_while_training with `running`, an earlier result of running_work."""
     name = access.cluster.name
     for outcome in running.silent:
-        if outcome.host == access.head.host and outcome.error:
+        if outcome.host == access.head_name and outcome.error:
             raise HostError(
                 outcome.host,
                 f"cannot ask whether a job runs: {outcome.error.message}",
@@ -392,6 +393,30 @@ def _collect(access: Access, job_id: str) -> None:
     result = access.connections.run(access.head, command)
     if not result.ok:
         raise CommandFailed(result.host, last_line(result.stderr))
+
+
+def with_reasons(access: Access, job: JobRecord) -> JobRecord:
+    """Return the record with `reasons` in each attempt that lost nodes: node name -> why."""
+
+    def explained(attempt: Mapping[str, Any]) -> Mapping[str, Any]:
+        lost = attempt.get("silent") or ()
+        at = datetime.fromtimestamp(attempt.get("ended_at", 0.0), timezone.utc)
+        notices = attempt.get("notices") or {}
+        reasons = {name: access.why_lost(name, at, notices.get(name) or {}) for name in lost}
+        return {**attempt, "reasons": reasons} if lost else attempt
+
+    return replace(job, attempts=tuple(map(explained, job.attempts)))
+
+
+def lost_in(attempt: Mapping[str, Any]) -> str:
+    """Return what an attempt lost: `demo-1: a spot interruption`; empty if it lost no node."""
+    if not attempt.get("lost"):
+        return ""
+    names: dict[str, list[str]] = {}
+    for name in (*attempt.get("silent", ()), *attempt.get("rebooted", ())):
+        names.setdefault((attempt.get("reasons") or {}).get(name, ""), []).append(name)
+    texts = [", ".join(lost) + (f": {why}" if why else "") for why, lost in names.items()]
+    return "; ".join(texts) or "a node"
 
 
 def first_error(log: Path) -> list[str]:

@@ -39,6 +39,7 @@ from clusterctl.domain.results import FanoutResult, parse_outputs
 from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2.errors import backoff_delays
+from clusterctl.ec2.gone import why_gone
 from clusterctl.ec2.host_keys import Consoles
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances, find_states
 from clusterctl.ec2.launch.request import LARGE_GPUS
@@ -367,11 +368,10 @@ class Readiness:
             return None
         state = seen.node.state
         if has_ended(state, self._clock.monotonic() > self._settled_at):
-            why = f": {seen.state_reason}" if seen.state_reason else ""
             again = "starts it" if state in ASLEEP else "launches another in its place"
             raise NodeNotReady(
                 node.name,
-                f"its instance {node.instance_id} is {state.value}{why}",
+                f"its instance {node.instance_id} is {state.value}: {why_gone(seen)}",
                 f"`up` again {again}",
             )
         return seen.node

@@ -29,22 +29,27 @@ WIDEST_GAPS = 3.0
 
 @dataclass(frozen=True)
 class PlotLine:
-    """One line of a panel. `dots` marks its points. A `reference` is drawn in grey."""
+    """One line of a panel. `dots` marks its points. A `reference` is drawn in grey.
+
+    `spreads` has the lowest and highest value at each point, drawn as bars; empty for none.
+    """
 
     label: str
     x: tuple[float, ...]
     y: tuple[float, ...]
     dots: bool = False
     reference: bool = False
+    spreads: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One diagram of the picture."""
+    """One diagram of the picture. `x_marks` are the numbers at its x axis; empty for any."""
 
     title: str
     x_label: str
     curves: tuple[PlotLine, ...]
+    x_marks: tuple[float, ...] = ()
 
 
 def picture_format(path: Path) -> str:
@@ -148,7 +153,7 @@ def metric_panels(metrics: Sequence[MetricSeries]) -> list[Panel]:
     for series in metrics[:MOST_PANELS]:
         values = tuple(point.value for point in series.points)
         curve = PlotLine(series.name, tuple(map(float, range(1, len(values) + 1))), values)
-        panels.append(Panel(series.name, "value", (curve,) if values else ()))
+        panels.append(Panel(series.name, "number of the value", (curve,) if values else ()))
     return panels
 
 
@@ -157,8 +162,11 @@ def _label(number: int, run: Run, runs: int) -> str:
     return f"{name}, {count(run.facts.gpus, 'GPU')}" if run.facts.gpus else name
 
 
-def draw(panels: Sequence[Panel], ending: str) -> bytes:
-    """Draw the panels and return the bytes of the picture. `ending` is its format, such as png."""
+def draw(panels: Sequence[Panel], ending: str, title: str = "") -> bytes:
+    """Draw the panels and return the bytes of the picture. `ending` is its format, such as png.
+
+    Panels with the same x axis show the same range of it.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -169,10 +177,17 @@ def draw(panels: Sequence[Panel], ending: str) -> bytes:
     # A `$` in a metric's name must not start a formula. A fixed salt makes SVG files reproducible.
     with matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "clusterctl"}):
         figure = Figure(figsize=size, layout="constrained")
-        axes = figure.subplots(lines, columns, squeeze=False).flat
-        for place, panel in zip(axes, panels):
+        figure.suptitle(title)
+        axes = list(figure.subplots(lines, columns, squeeze=False).flat)
+        drawn = list(zip(axes, panels))
+        for place, panel in drawn:
             _draw_panel(place, panel)
-        for unused in list(axes)[len(panels) :]:
+        for label in {panel.x_label for panel in panels}:
+            alike = [one for one, panel in drawn if panel.x_label == label and panel.curves]
+            limits = [place.get_xlim() for place in alike]
+            for place in alike:
+                place.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
+        for unused in axes[len(panels) :]:
             unused.set_visible(False)
         figure.savefig(out, format=ending, dpi=120)
     return out.getvalue()
@@ -182,9 +197,18 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     for curve in panel.curves:
         style = {"color": "0.6"} if curve.reference else {}
         marker = "o" if curve.dots else None
-        axes.plot(curve.x, curve.y, marker=marker, markersize=3, label=curve.label, **style)
+        # Measured points lie above the line of a model.
+        order = {"zorder": 3.0} if curve.spreads else {}
+        (line,) = axes.plot(
+            curve.x, curve.y, marker=marker, markersize=3, label=curve.label, **style, **order
+        )
+        if curve.spreads:
+            low, high = zip(*curve.spreads)
+            axes.vlines(curve.x, low, high, colors=line.get_color(), **order)
     axes.set_title(panel.title)
     axes.set_xlabel(panel.x_label)
+    if panel.x_marks:
+        axes.set_xticks(panel.x_marks, [f"{one:g}" for one in panel.x_marks])
     axes.grid(True, alpha=0.3)
     if len(panel.curves) > 1:
         axes.legend(fontsize="small")

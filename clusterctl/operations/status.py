@@ -9,19 +9,21 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market, Node, NodeState
 from clusterctl.domain.errors import AwsError, HostError
+from clusterctl.domain.findings import Finding, Severity
+from clusterctl.ec2.gone import NOT_KNOWN, find_gone, newest, why_gone
 from clusterctl.ec2.health import impaired_checks
 from clusterctl.ec2.instances import (
     Instance,
     as_cluster,
     find_instances,
     leaving_of,
-    stopped_since,
     unfinished_of,
 )
 from clusterctl.ec2.tags import Unfinished
@@ -39,10 +41,14 @@ FRESH_S = 5.0
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """A cluster and all its instances, including those that are being replaced or removed."""
+    """A cluster and all its instances, including those that are being replaced or removed.
+
+    `gone` has the last instance of each missing node, by index; None where EC2 shows none.
+    """
 
     cluster: Cluster
     instances: tuple[Instance, ...] = ()
+    gone: Mapping[int, Instance | None] = field(default_factory=dict)
 
     @property
     def leaving(self) -> tuple[Node, ...]:
@@ -58,6 +64,21 @@ class ClusterStatus:
     def summary(self) -> str:
         """The nodes counted by state: `4 running`, `3 running, 1 stopped, 1 missing`."""
         return states(self.cluster.nodes, len(self.cluster.missing))
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The nodes that are missing, with why they are gone."""
+        name = self.cluster.name
+        return [
+            Finding(
+                "node.missing",
+                Severity.WARNING,
+                f"it is gone: {why_gone(instance)}",
+                f"{name}-{index}",
+                f"launch another in its place: clusterctl up {name}",
+            )
+            for index, instance in self.gone.items()
+        ]
 
 
 def find_own(clients: Clients, folder: ClusterFolder) -> tuple[Instance, ...]:
@@ -78,7 +99,8 @@ def cluster_status(clients: Clients, folder: ClusterFolder) -> ClusterStatus:
     cluster = as_cluster(clients.ec2, name, instances)
     if cluster is None:
         raise no_cluster(clients, folder)
-    return ClusterStatus(cluster, instances)
+    gone = find_gone(clients.ec2, name, cluster.missing)
+    return ClusterStatus(cluster, instances, gone)
 
 
 def states(nodes: Iterable[Node], missing: int = 0) -> str:
@@ -95,7 +117,8 @@ def shown_state(node: Node) -> str:
 
 
 def describe_state(instance: Instance, impaired: str = "") -> str:
-    """Return `running since 2026-11-22 14:06:57 UTC, its instance status check fails since …`.
+    """Return `running since 2026-11-22 14:06:57 UTC, its instance status check fails since …`, or
+    `terminated: a spot interruption at 2026-11-22 14:06 UTC (Server.SpotInstanceTermination)`.
 
     `impaired` is the part about the status check; empty if none fails.
     """
@@ -103,12 +126,7 @@ def describe_state(instance: Instance, impaired: str = "") -> str:
     if node.state in AWAKE:
         since = f" since {node.launched_at:%Y-%m-%d %H:%M:%S} UTC"
         return f"{node.state.value}{since}" + (f", {impaired}" if impaired else "")
-    # EC2 records the time of a stop only if the stop was requested, not if the machine switched
-    # itself off.
-    at = stopped_since(instance.transition_reason)
-    since = f" since {at:%Y-%m-%d %H:%M:%S} UTC" if at else ""
-    reason = f" ({instance.state_reason})" if instance.state_reason else ""
-    return node.state.value + since + reason
+    return f"{node.state.value}: {why_gone(instance)}"
 
 
 def unreachable_hint(instance: Instance, impaired: bool, timed_out: bool) -> str:
@@ -159,9 +177,7 @@ class Ec2Explanation:
             # The jump host is the reason. Its own error, the cause, is already explained.
             return error
         with self._lock:
-            if self._asked_at is None or time.monotonic() - self._asked_at > FRESH_S:
-                self._ask()
-                self._asked_at = time.monotonic()
+            self._refresh()
             of_node = [found for found in self._found if found.node.name == target.host]
             impaired, unanswered = self._impaired, self._unanswered
         # After a replacement, EC2 shows the terminated instance of the same name for an hour. The
@@ -187,6 +203,29 @@ class Ec2Explanation:
             more = _with(error, f"EC2 has {node.instance_id} as {words}", hint)
         more.is_off = node.state not in AWAKE
         return more
+
+    def why_lost(self, name: str, at: datetime, notice: Mapping[str, object]) -> str:
+        """Return why the node of this name that ran until about `at` was lost, in words.
+
+        `notice` is what a guard saw of it beforehand; may be empty.
+        """
+        with self._lock:
+            self._refresh()
+            of_node = [found for found in self._found if found.node.name == name]
+            unanswered = self._unanswered
+        instance = newest(of_node, at)
+        if instance and instance.node.state in AWAKE:
+            return f"{NOT_KNOWN}: EC2 has {instance.node.instance_id} as {describe_state(instance)}"
+        why = why_gone(instance, notice)
+        return (
+            f"{why}: EC2 does not say it: {unanswered}" if unanswered and not why.by else str(why)
+        )
+
+    def _refresh(self) -> None:
+        """Read again what EC2 has, unless that was a moment ago."""
+        if self._asked_at is None or time.monotonic() - self._asked_at > FRESH_S:
+            self._ask()
+            self._asked_at = time.monotonic()
 
     def _ask(self) -> None:
         """Read the cluster's instances and failing status checks from EC2."""

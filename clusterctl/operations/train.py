@@ -146,7 +146,7 @@ def plan_training(
     running = running_work(access).trainings
     findings, versions = preflight_nodes(access, job, hosts, running, force)
     if code:
-        there = versions.get(access.head.host, {})
+        there = versions.get(access.head_name, {})
         findings = in_order([*findings, *code_findings(code, job, there, bool(script_mode))])
     return TrainingPlan(job, hosts, running, findings, code, versions, script_mode, brings)
 
@@ -492,7 +492,7 @@ def head_facts(access: Access, environment: str | None = None) -> HeadFacts:
     if not result.ok:
         raise CommandFailed(result.host, f"cannot look at it: {result.stderr.strip()}")
     facts = parse_facts(result.stdout)
-    others = [one for one in access.targets if one.host != access.head.host]
+    others = [one for one in access.targets if one.host != access.head_name]
     if not depends_on_gpus(facts) or not others:
         return facts
     found = access.connections.run_all(others, PRINT_CAPABILITIES, timeout_s=PROBE_TIMEOUT_S)

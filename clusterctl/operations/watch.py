@@ -55,7 +55,8 @@ class Watch:
     def job(self) -> JobEvidence | None:
         """The job that is watched, or else the running or the latest job, by the head node's last
         report; None without."""
-        told = self._nodes[self._access.head.host].said.get("job")
+        head = self._nodes.get(self._access.head_name)
+        told = head.said.get("job") if head else None
         return job_of(told, [], None) if told else None
 
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
@@ -68,7 +69,7 @@ class Watch:
 
     def _follow(self, target: Target) -> None:
         """Run the program on one node, again whenever it ends, until the watch ends."""
-        is_head = target.host == self._access.head.host
+        is_head = target.host == self._access.head_name
         command = WATCH.command(str(self._interval_s), str(int(is_head)), self._job_id or "")
         while not self._ended.is_set():
             hear = _Lines(lambda said: self._set(WatchedNode(target.host, said, time.monotonic())))

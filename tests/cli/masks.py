@@ -33,7 +33,12 @@ MASKS = (
 # Spot prices change every few hours.
 SPOT = ((r"\$[\d.]+", "$N"),)
 # Durations and rates of copies.
-COPY = ((r"\d+(\.\d+)? s\b.*?( +\d+)?$", r"N s\2"), (r"\d+\.\d GiB$", "N GiB"))
+# A progress line is printed only if the copy takes long.
+COPY = (
+    (r"^\d+ connecting.*\n", ""),
+    (r"\d+(\.\d+)? s\b.*?( +\d+)?$", r"N s\2"),
+    (r"\d+\.\d GiB$", "N GiB"),
+)
 # What differs between the runs of a lab, and between machines, too.
 LAB = (
     # Each state of a host is shown only if the command asks for it in time.
@@ -54,6 +59,8 @@ LAB = (
     (r"python(-?)3\.\d+", r"python\g<1>3"),
     (r"\b(\d+ min )?\d+(\.\d+)? (ms|s)\b", "N s"),
     (r"\b\d+(\.\d+)? [KMG]?i?B/s", "N B/s"),
+    # A job's cost, which depends on its duration in the column before.
+    (r"(?<= N s)( +)\$[\d.]+", r"\1$N"),
     # doctor's facts, a job's log and cost, pids
     (
         r'(?<!")\b(KERNEL|CPUS|MPIRUN ON PATH|MPIRUN|PYTHON|TENSORFLOW|HOROVOD|SCRIPTS) [^,\n]+',

@@ -225,7 +225,7 @@ def lossy(sick: SickCluster) -> Iterator[None]:
     """Node 2 drops what node 1 sends to ports above those of SSH."""
     sick.stepping()
     sender = sick.kept.cluster.nodes[1].private_ip
-    rule = f"from {sender} ipproto tcp dport 1024-65535 blackhole"
+    rule = f"from {sender} ipproto tcp dport 1024-65534 blackhole"
     sick.on(2, f"sudo -n ip rule add pref 10 {rule}")
     try:
         sick.silent()

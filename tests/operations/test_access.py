@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import pytest
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
-from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
+from clusterctl.domain.errors import ClusterctlError, HostUnreachable, MissingTool, UsageError
 from clusterctl.operations.access import Access, cluster_targets, open_access
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
@@ -52,6 +52,19 @@ RUNNING, STOPPED = NodeState.RUNNING, NodeState.STOPPED
 def test_choosing_nodes(tmp_path, indices, hosts):
     given = access(tmp_path, RUNNING, RUNNING, RUNNING)
     assert [target.host for target in given.select(indices)] == hosts
+
+
+def test_a_head_node_that_is_gone_is_no_other_node(tmp_path):
+    given = access(tmp_path, RUNNING, RUNNING)
+    left = replace(given.cluster, nodes=given.cluster.nodes[1:], wanted=(0, 1))
+    lost = replace(given, cluster=left, why_lost=lambda node, at, notice: f"{node}: lightning")
+    assert (given.head_name, lost.head_name) == ("demo-0", "demo-0")
+    assert [target.host for target in lost.targets] == ["demo-1"]
+    with pytest.raises(HostUnreachable) as caught:
+        lost.head  # noqa: B018
+    assert caught.value.host == "demo-0"
+    assert caught.value.message.endswith("its disk: demo-0: lightning")
+    assert "clusterctl up demo" in caught.value.hint
 
 
 def test_choosing_nodes_that_are_not_there(tmp_path):

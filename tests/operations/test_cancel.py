@@ -28,6 +28,7 @@ class World:
         self.access = SimpleNamespace(
             connections=self,
             head=targets[0],
+            head_name=targets[0].host,
             targets=targets[:2],
             cluster=SimpleNamespace(nodes=nodes, in_service=nodes[:2]),
             select=lambda which: targets[:2] if which is None else [targets[one] for one in which],

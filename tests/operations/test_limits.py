@@ -38,18 +38,23 @@ ASKED = (
 def test_a_guard_is_read_behind_a_greeting_with_braces(tmp_path, idle_s, limited):
     settings = GuardSettings("demo", index=0, idle_s=idle_s)
     (tmp_path / "guard.json").write_text(settings.text())
-    (tmp_path / "sudo").write_text('#!/bin/sh\nexec cat "$HOME/guard.json"\n')
+    (tmp_path / "sudo").write_text('#!/bin/sh\ncat "$HOME/guard.json" 2>/dev/null || :\n')
     (tmp_path / "sudo").chmod(0o755)
     head = LocalNode(tmp_path, {"PATH": f"{tmp_path}:/usr/bin:/bin"}, greeting=b"{ Welcome\n{\n")
     access = SimpleNamespace(
         connections=head,
         head=HEAD,
+        head_name=HEAD.host,
         cluster=clusters.cluster(clusters.node(0)),
         select=lambda indices: (),
     )
     assert guards.update_idle_groups(access, []).values == [limited]
     (tmp_path / "guard.json").unlink()
     assert guards.update_idle_groups(access, []).values == [False]
+    # Where sudo is refused, it is not known whether there is a limit.
+    (tmp_path / "sudo").write_text("#!/bin/sh\necho sudo: a password is required >&2; exit 1\n")
+    [refused] = guards.update_idle_groups(access, []).failures
+    assert refused.error.message.endswith("is not known: sudo: a password is required")
 
 
 @pytest.fixture

@@ -80,6 +80,7 @@ def test_a_command_that_fails_as_the_host_goes_down_is_tried_again(while_it_boot
     access = SimpleNamespace(
         select=lambda indices: (HEAD,),
         head=HEAD,
+        head_name=HEAD.host,
         cluster=SimpleNamespace(name="demo", nodes=()),
         connections=host,
         timeouts=Timeouts(FakeClock()),

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,14 @@ from clusterctl.operations.results import (
     results_of,
     write_result,
 )
-from clusterctl.operations.results_plot import draw, metric_panels, picture_format, run_panels
+from clusterctl.operations.results_plot import (
+    Panel,
+    PlotLine,
+    draw,
+    metric_panels,
+    picture_format,
+    run_panels,
+)
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 from tests.variants import usual
 
@@ -148,6 +156,18 @@ def test_what_the_panels_show():
     short = "Horovod size: 2\nUsing a learning rate of 0.1\n" + rows([0, 1, 10], 1e-6)
     loss, *_ = run_panels(read(short).runs, REFERENCES[2])
     assert (loss.x_label, [curve.x for curve in loss.curves]) == ("step", [(0.0, 1.0, 10.0)])
+
+
+def test_a_picture_has_its_panels_alone_with_a_title_and_bars():
+    curve = PlotLine("measured", (1.0, 2.0), (3.0, 5.0), True, spreads=((2.5, 3.5), (4.0, 6.0)))
+    panels = [Panel(name, "GPUs", (curve,), x_marks=(1.0, 2.0)) for name in ("a", "b", "c")]
+    picture = draw(panels, "svg", "two machines").decode()
+    assert picture.count('<g id="axes_') == 3, "the fourth place is empty"
+    assert picture.count('<g id="LineCollection_') == 3
+    assert "<!-- two machines -->" in picture
+    assert "<!-- 1.5 -->" not in picture
+    bare = draw([replace(one, curves=(replace(curve, spreads=()),)) for one in panels], "svg")
+    assert b"LineCollection" not in bare
 
 
 @pytest.mark.parametrize("name", ["run.gif", "run", "run.", ".png", "run.png.exe"])

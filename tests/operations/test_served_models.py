@@ -65,6 +65,7 @@ def cluster(monkeypatch):
             cluster=SimpleNamespace(name="d"),
             connections=None,
             head=NODES[0],
+            head_name=NODES[0].host,
             targets=NODES[:3],
         )
 

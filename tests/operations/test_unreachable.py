@@ -50,14 +50,15 @@ def instance(index: int = 1, state: NodeState = RUNNING, **fields) -> Instance:
                 state_reason="Client.UserInitiatedShutdown: User initiated shutdown",
             ),
             "",
-            "stopped since 2026-11-02 03:04:05 UTC "
-            "(Client.UserInitiatedShutdown: User initiated shutdown)",
+            "stopped: a request to EC2's API at 2026-11-02 03:04 UTC "
+            "(Client.UserInitiatedShutdown)",
         ),
         # A machine switched itself off: EC2 does not show when.
         (
             instance(state=STOPPED, state_reason="Client.InstanceInitiatedShutdown"),
             "",
-            "stopped (Client.InstanceInitiatedShutdown)",
+            "stopped: a shutdown on the node itself, by a command or a limit "
+            "(Client.InstanceInitiatedShutdown)",
         ),
     ],
 )  # fmt: skip
@@ -212,7 +213,7 @@ def test_a_node_that_switched_itself_off(pair):
     try:
         status, _, err = soon(pair, "ssh", "1", "--", "true")
         assert status == 255
-        assert "as stopped (Client.InstanceInitiatedShutdown" in err
+        assert "as stopped: a shutdown on the node itself" in err
         assert "clusterctl start pair" in err
         status, listed, err = soon(pair, "run", "-n", "--json", "hostname")
         answered, silent = json.loads(listed)

@@ -43,10 +43,11 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
         matters = scene.is_running and (host.host in used or bool(host.quarantined))
         ranks = tuple(sorted(one for one, at in scene.host_of.items() if at.host == host.host))
         what, shown = _silence(scene, host)
-        are = _are(ranks) if scene.is_running else _were(ranks)
+        is_off = what.startswith(("is off", "is gone"))
+        are = _are(ranks) if scene.is_running and not is_off else _were(ranks)
         there = f"; {format_ranks(ranks)} {are} there" if ranks else _not_seen(scene)
         check = "host.key" if re.search(r"host key", host.error) else "host.silent"
-        if "off" in what:
+        if is_off:
             check = "host.off"
         # A host that is off is the cause of the job's end, unless the log shows another one.
         ended = has_failed(scene) and check == "host.off" and host.host in used
@@ -62,8 +63,7 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
         if scene.is_running and scene.job.retries_left:
             again = "the job is started again by itself when its nodes answer"
         hints = {
-            "host.off": f"clusterctl start {scene.cluster}, or replace it: clusterctl replace "
-            f"{scene.cluster} {host.index}; {again}",
+            "host.off": f"{_back(scene, host)}; {again}",
             "host.key": "another machine may answer at its address: see "
             f"`clusterctl status {scene.cluster}` before you trust it",
             # It takes no command over SSH, so `reboot` cannot help.
@@ -89,6 +89,11 @@ def _not_seen(scene: Scene) -> str:
     return f"; {format_ranks(ranks)} {_were(ranks)} not seen: there, or gone" if ranks else ""
 
 
+# An instance that does not run: its state in EC2, and why (operations/status.py, describe_state).
+OFF = re.compile(
+    r"\b(?P<state>stopped|stopping|terminated|shutting-down|gone)\b(: (?P<why>.+))?"
+    r"|no such instance"
+)
 # The errors of CommandNotRun: the host is up, and a new machine would not help.
 RUNS_NOTHING = re.compile(r"its login (files|shell ended)|the output .*(broke off|is disturbed)")
 
@@ -104,6 +109,15 @@ def _are(ranks: Sized) -> str:
 
 def _were(ranks: Sized) -> str:
     return "were" if len(ranks) > 1 else "was"
+
+
+def _back(scene: Scene, host: HostEvidence) -> str:
+    """Return what brings a node back that is off."""
+    off = OFF.search(host.ec2)
+    if off and off["state"] in ("stopped", "stopping"):
+        anew = f"clusterctl replace {scene.cluster} {host.index}"
+        return f"clusterctl start {scene.cluster}, or replace it: {anew}"
+    return f"launch another in its place: clusterctl up {scene.cluster}"
 
 
 def _renewal(scene: Scene, host: HostEvidence) -> str:
@@ -127,7 +141,8 @@ def _renewal(scene: Scene, host: HostEvidence) -> str:
 
 def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
     """Return why a host did not answer, and the evidence: EC2's state, SSH's error, sockets."""
-    shown = [f"SSH: {host.error}"] + ([host.ec2] if host.ec2 else [])
+    shown = [f"SSH: {host.error}"] if host.error != host.ec2 else []
+    shown += [host.ec2] if host.ec2 else []
     said = f"{host.error} {host.ec2}"
     retransmits = persist = queued = 0
     for other in scene.evidence.hosts:
@@ -142,9 +157,12 @@ def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
             f"sockets to it: {format_bytes(queued)} unsent, {retransmits} retransmissions, "
             f"{persist} with a closed window"
         )
-    if re.search(r"\b(stopped|stopping|terminated|shutting-down)\b|no such instance", said):
-        state = re.search(r"stopped|stopping|terminated|shutting-down", said)
-        return f"is off: EC2 has it as {state[0] if state else 'gone'}", tuple(shown)
+    off = OFF.search(host.ec2) or OFF.search(said)
+    if off:
+        why = f": {off['why']}" if off["why"] else ""
+        state = off["state"] or "gone"
+        text = "is gone" if state == "gone" else f"is off: EC2 has it as {state}"
+        return text + why, tuple(shown)
     if "host key" in host.error:
         return "shows another host key than the one that is pinned", tuple(shown)
     if re.search(r"no SSH session|reset by peer|closed by", host.error, re.IGNORECASE):

@@ -89,6 +89,8 @@ def terminate_if_due(instance: LabInstance) -> None:
         with LabInstance.transition:
             if instance.state in ("pending", "running"):
                 instance.terminate()
+                # The code that AWS shows then is not known.
+                _service_initiated(instance, StateReason())
         return
     notice = _notices.get(instance.id)
     if notice is None or datetime.now(timezone.utc) < notice.ends:
@@ -96,12 +98,18 @@ def terminate_if_due(instance: LabInstance) -> None:
     with LabInstance.transition:
         if instance.state in ("pending", "running"):
             instance.terminate()
-            # In the place of the reason for a user's request, which terminate() has set.
-            instance.state_reason = StateReason(f"{REASON}: Spot instance termination", REASON)
-            instance._reason = REASON
+            _service_initiated(
+                instance, StateReason(f"{REASON}: Spot instance termination", REASON)
+            )
         elif instance.state in ("stopping", "stopped"):
             # The notice was for the machine that the instance has left.
             _notices.pop(instance.id, None)
+
+
+def _service_initiated(instance: LabInstance, reason: StateReason) -> None:
+    """Replace the reason for a user's request, which terminate() has set, by that of EC2."""
+    instance.state_reason = reason
+    instance._reason = f"Service initiated ({utcnow():%Y-%m-%d %H:%M:%S} GMT)"
 
 
 def serve(environ: dict[str, Any]) -> dict[str, str]:

@@ -72,6 +72,9 @@ def _of_record(record: dict[str, Any], log_lines: int) -> dict[str, Any]:
     log_dir = workdir / plan["log_dir"] if plan.get("log_dir") else None
     return {
         "found": record,
+        "addresses": {
+            one.get("name"): one.get("address") for one in jobs.json_in(folder / "nodes.json", [])
+        },
         "hosts": jobs.text_in(workdir / "hosts"),
         **_log(folder / "log", log_lines),
         "rank_logs": {} if record["running"] or not log_lines else _rank_logs(folder),

@@ -10,8 +10,9 @@ if it lost a node, at most `retries` times: as soon as all its nodes answer, or 
 enough of them have answered for a minute. Nodes in quarantine are not in the hosts file.
 
 Each failure adds a line to the folder's `attempts`: {"ended_at", "exit_status", "ranks", "silent":
-[NAME], "rebooted": [NAME], "lost": BOOLEAN, "killed": {NAME: PROCESSES}, "retried": BOOLEAN, "why":
-TEXT}.
+[NAME], "rebooted": [NAME], "lost": BOOLEAN, "notices": {NAME: {"action": ..., "time": ...}},
+"killed": {NAME: PROCESSES}, "retried": BOOLEAN, "why": TEXT}. `notices` are those that EC2 gave of
+silent nodes, of which the guard keeps the last.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from clusterctl.node.framed import FramedCommand
+from clusterctl.node.guard.clock import GuardFiles
 from clusterctl.node.jobs import jobs, processes
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 
@@ -79,6 +81,7 @@ def after(folder: Path, status: int, offset: int) -> bool:
         "silent": silent,
         "rebooted": rebooted,
         "lost": lost,
+        "notices": (noticed := notices_of(silent)),
         "killed": killed,
     }
     where = ", ".join(silent + rebooted) or "a node"
@@ -87,6 +90,8 @@ def after(folder: Path, status: int, offset: int) -> bool:
         say(f"ended {number} process{plural} that the job had left on {name}")
     if lost:
         say(f"the job lost {where}")
+    for name, notice in noticed.items():
+        say(f"EC2 had given notice for {name}: {notice['action']} at {notice['time']}")
     retried, why = False, ""
     if plan.get("retries"):
         if not lost:
@@ -109,6 +114,14 @@ def note(folder: Path, attempt: dict[str, Any]) -> None:
     """Append a failure to the job's `attempts`. An error is ignored: the disk may be full."""
     with contextlib.suppress(OSError), (folder / "attempts").open("a") as file:
         file.write(json.dumps(attempt) + "\n")
+
+
+def notices_of(nodes: list[str]) -> dict[str, dict[str, str]]:
+    """Return the notices that EC2 takes these nodes away, by name."""
+    found = jobs.json_in(GuardFiles().spot, {})
+    if found.get("action") == "rebalance" or found.get("node") not in nodes:
+        return {}
+    return {found["node"]: {key: str(found.get(key)) for key in ("action", "time")}}
 
 
 def ranks_of(folder: Path, plan: dict[str, Any]) -> int:

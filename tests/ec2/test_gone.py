@@ -1,0 +1,121 @@
+"""Why an instance is gone: EC2's reasons and a guard's notice, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from clusterctl.domain.cluster import Market
+from clusterctl.ec2.gone import BLOCK, SPOT, newest, why_gone
+from clusterctl.ec2.instances import read_instance
+from tests.ec2.money.test_spending import NOW, machine
+
+AT, LATER = "(2026-11-26 14:02:05 GMT)", "2026-11-26T14:03:00Z"
+NOTICE = {"action": "terminate", "time": LATER, "node": "demo-1"}
+BY_API = "a request to EC2's API"
+
+
+def ended(code, transition="", message="", market=Market.SPOT):
+    """Return a terminated instance as EC2 shows it."""
+    described = {
+        "InstanceId": "i-1",
+        "InstanceType": "p3.2xlarge",
+        "State": {"Name": "terminated"},
+        "LaunchTime": NOW,
+        "StateTransitionReason": transition,
+        **({"StateReason": {"Code": code, "Message": message}} if code else {}),
+    }
+    return replace(read_instance(described), market=market)
+
+
+@pytest.mark.parametrize(
+    ("instance", "notice", "words"),
+    [
+        # As EC2 showed an interrupted instance in 2026: the message begins with the code.
+        (
+            ended(
+                "Server.SpotInstanceTermination",
+                f"Service initiated {AT}",
+                "Server.SpotInstanceTermination: Spot instance termination",
+            ),
+            {},
+            f"{SPOT} at 2026-11-26 14:02 UTC (Server.SpotInstanceTermination)",
+        ),
+        (
+            ended("Server.SpotInstanceTermination"),
+            NOTICE,
+            f"{SPOT} at 2026-11-26 14:03 UTC (Server.SpotInstanceTermination)",
+        ),
+        (ended("Server.SpotInstanceShutdown"), {}, f"{SPOT} (Server.SpotInstanceShutdown)"),
+        (ended("Client.SpotInstanceShutdown"), {}, f"{SPOT} (Client.SpotInstanceShutdown)"),
+        # The code stands in the other field alone, or nowhere.
+        (
+            ended("", "Server.SpotInstanceTermination: Spot instance termination"),
+            {},
+            f"{SPOT} (Server.SpotInstanceTermination)",
+        ),
+        (ended("", f"Service initiated {AT}"), NOTICE, f"{SPOT} at 2026-11-26 14:02 UTC"),
+        (
+            ended("", f"Service initiated {AT}"),
+            {},
+            "EC2 itself, without a reason at 2026-11-26 14:02 UTC",
+        ),
+        (
+            ended("", f"Service initiated {AT}", market=Market.CAPACITY_BLOCK),
+            NOTICE,
+            f"{BLOCK} at 2026-11-26 14:02 UTC",
+        ),
+        # A user was quicker than the interruption of which there was a notice.
+        (
+            ended("Client.UserInitiatedShutdown", f"User initiated {AT}"),
+            NOTICE,
+            f"{BY_API} at 2026-11-26 14:02 UTC (Client.UserInitiatedShutdown)",
+        ),
+        (
+            ended("Client.UserInitiatedShutdown", market=Market.CAPACITY_BLOCK),
+            {},
+            f"{BY_API} (Client.UserInitiatedShutdown)",
+        ),
+        (ended("", f"User initiated {AT}"), {}, f"{BY_API} at 2026-11-26 14:02 UTC"),
+        (
+            ended("Client.InstanceInitiatedShutdown", "User initiated"),
+            {},
+            "a shutdown on the node itself, by a command or a limit "
+            "(Client.InstanceInitiatedShutdown)",
+        ),
+        (
+            ended("Server.ScheduledStop", f"Service initiated {AT}"),
+            {},
+            "a retirement that EC2 had scheduled at 2026-11-26 14:02 UTC (Server.ScheduledStop)",
+        ),
+        (
+            ended("Server.InternalError", "Server.InternalError"),
+            {},
+            "an internal error of EC2, such as a failed host (Server.InternalError)",
+        ),
+        # Not known: what EC2 says is passed on, and no notice of a mere recommendation counts.
+        (
+            ended("Server.Novel", AT, "something new"),
+            {"action": "rebalance", "time": LATER},
+            "the reason is not known at 2026-11-26 14:02 UTC (Server.Novel: something new)",
+        ),
+        (ended("", "Moon phase"), {}, "the reason is not known (Moon phase)"),
+        (ended(""), {}, "the reason is not known"),
+        (ended(""), {"action": ["terminate"], "time": 5}, "the reason is not known"),
+        (ended(""), {"action": "terminate", "time": "soon"}, SPOT),
+        # EC2 has forgotten the instance.
+        (None, {}, "the reason is not known"),
+        (None, NOTICE, "EC2, which had given notice at 2026-11-26 14:03 UTC"),
+    ],
+)
+def test_the_reason_in_words(instance, notice, words):
+    assert str(why_gone(instance, notice)) == words
+
+
+def test_the_instance_that_was_there_at_a_time_is_meant():
+    old, new = machine(9, "terminated"), machine(1, "running")
+    assert newest([new, old]) is new
+    assert newest([new, old], NOW - timedelta(hours=2)) is old
+    assert newest([new, old], NOW - timedelta(hours=10)) is None
