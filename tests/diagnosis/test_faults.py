@@ -220,21 +220,6 @@ def of_two(word: str) -> Inject:
     return inject
 
 
-@contextlib.contextmanager
-def lossy(sick: SickCluster) -> Iterator[None]:
-    """Node 2 drops what node 1 sends to ports above those of SSH."""
-    sick.stepping()
-    sender = sick.kept.cluster.nodes[1].private_ip
-    rule = f"from {sender} ipproto tcp dport 1024-65534 blackhole"
-    sick.on(2, f"sudo -n ip rule add pref 10 {rule}")
-    try:
-        sick.silent()
-        yield
-    finally:
-        sick.on(2, f"sudo -n ip rule del pref 10 {rule}")
-        sick.end()
-
-
 OPEN_FIFO = "timeout 5 sh -c ': > /data/fifo' || true"
 
 
@@ -455,7 +440,6 @@ FAULTS = [
     Fault("a rank that waits for its child", ordered("child", ends=True), ("rank.blocked",), 1, 2),
     Fault("two threads in a deadlock", ordered("deadlock", ends=True), ("rank.blocked",), 1, 2),
     Fault("a rank that validates alone", ordered("validate"), (HEALTHY,)),
-    Fault("packets to one host lost", lossy, ("link.lost",)),
     Fault("a rank in an endless C loop", ordered("c-loop"), ("rank.busy",), 1, 2),
     Fault(
         "a rank skips a collective",
@@ -493,7 +477,7 @@ FAULTS = [
     Fault(
         "mpirun's daemon on a node killed",
         during(f"pkill -KILL {DAEMON}", until=SickCluster.ended, ends=True),
-        ("mpi.daemon-lost",),
+        ("mpi.daemon-lost", "mpi.daemon-silent"),
         1,
     ),
     Fault("too few file descriptors", fails("files"), ("system.too-many-files",), 1, 2),
