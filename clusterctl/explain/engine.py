@@ -18,7 +18,7 @@ from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from clusterctl.domain.findings import Severity
 from clusterctl.explain.catalogue import catalogue
-from clusterctl.explain.failing import STRONG_MARKS, WEAK_MARKS, Kind, goes_on, kind_of
+from clusterctl.explain.failing import STRONG_MARKS, WEAK_MARKS, LineKind, goes_on, kind_of
 from clusterctl.explain.signature import Role, Signature, literals
 from clusterctl.explain.wrapped import joined
 
@@ -155,7 +155,7 @@ class UnknownError:
     text: str
     rank: str = ""
     origin: str = ""
-    kind: Kind = Kind.EXCEPTION
+    kind: LineKind = LineKind.EXCEPTION
     ends_log: bool = False
     part: str = ""
     time: str = ""
@@ -163,8 +163,8 @@ class UnknownError:
     @property
     def fatal(self) -> bool:
         """Whether the line may be the cause of a failure by itself."""
-        return self.kind in (Kind.EXCEPTION, Kind.FAILING) or (
-            self.kind is Kind.DOUBTFUL and self.ends_log
+        return self.kind in (LineKind.EXCEPTION, LineKind.FAILING) or (
+            self.kind is LineKind.DOUBTFUL and self.ends_log
         )
 
 
@@ -217,11 +217,11 @@ class Explanation:
         first = self._first
         if first is None or _is_cause(first):
             return first
-        hides = [Kind.EXCEPTION, Kind.FAILING]
+        hides = [LineKind.EXCEPTION, LineKind.FAILING]
         if first.signature.role is not Role.SYMPTOM:
-            hides.append(Kind.DOUBTFUL)
+            hides.append(LineKind.DOUBTFUL)
         hidden = any(
-            one.kind is Kind.EXCEPTION
+            one.kind is LineKind.EXCEPTION
             or (one.kind in hides and one.fatal and _is_before(one, first))
             for one in self.failing
         )
@@ -234,7 +234,7 @@ class Explanation:
         return tuple(
             one
             for one in self.failing
-            if one.kind in (Kind.EXCEPTION, Kind.COMPLAINT)
+            if one.kind in (LineKind.EXCEPTION, LineKind.COMPLAINT)
             or (one.fatal and (cause is None or _is_before(one, cause)))
         )
 
@@ -247,7 +247,7 @@ class Explanation:
             for one in self.failing
             if lead
             and _is_before(one, lead)
-            and (one.fatal or (one.kind is Kind.DOUBTFUL and lead.line - one.line <= _NEAR))
+            and (one.fatal or (one.kind is LineKind.DOUBTFUL and lead.line - one.line <= _NEAR))
         )
 
     @functools.cached_property
@@ -278,7 +278,7 @@ class Explanation:
     @property
     def severity(self) -> Severity:
         """ERROR, WARNING, or INFO if no line reports a failure."""
-        if any(one.fatal or one.kind is Kind.END for one in self.failing):
+        if any(one.fatal or one.kind is LineKind.END for one in self.failing):
             return Severity.ERROR
         bad = (
             one.signature.severity
@@ -496,7 +496,7 @@ class _Reader:
     def _at_end(self, one: UnknownError) -> UnknownError:
         """Mark a doubtful line at the end of the log, with no sign of progress after it."""
         after = self._line - one.line
-        if one.kind is not Kind.DOUBTFUL or after >= _LAST:
+        if one.kind is not LineKind.DOUBTFUL or after >= _LAST:
             return one
         return replace(one, ends_log=not goes_on(self._tail[len(self._tail) - after :]))
 
@@ -630,23 +630,23 @@ class _Reader:
         if not any(known) and _OF_MPI.search(message):
             at = next(at for at, part in enumerate(body) if part.strip())
             mild = re.match(r"(?:WARNING|NOTE|Note|By default)\b", message)
-            kind = Kind.COMPLAINT if mild else Kind.FAILING
+            kind = LineKind.COMPLAINT if mild else LineKind.FAILING
             begins = said[1 + at][0]
             self._note_unknown(self._line + 1 + begins, message, text, kind, lines, number)
 
     def _note_unknown(
-        self, line: int, said: str, raw: str, kind: Kind, lines: Sequence[bytes], number: int
+        self, line: int, said: str, raw: str, kind: LineKind, lines: Sequence[bytes], number: int
     ) -> None:
         shape = f"{self._part} {said[:LONGEST_LINE].translate(_NO_DIGITS).strip()}"
         if shape in self._noted:
             return
         rank = _place(raw).get("rank", "")
         one = UnknownError(line, said.strip()[:600], rank, self._origin, kind, part=self._part)
-        many = 1 if kind is Kind.END else MOST_UNKNOWN
+        many = 1 if kind is LineKind.END else MOST_UNKNOWN
         if sum(other.kind is kind for other in self._unknown) < many:
             self._unknown.append(replace(one, time=_time(lines, number)))
             self._noted.add(shape)
-        elif kind is Kind.DOUBTFUL:
+        elif kind is LineKind.DOUBTFUL:
             self._doubtful.append(one)
         else:
             self._is_full = True
@@ -742,7 +742,7 @@ class _Reader:
                     return
         number += said[after][0]
         line_number = self._line + 1 + said[after][0]
-        self._note_unknown(line_number, message[0], text, Kind.EXCEPTION, lines, number)
+        self._note_unknown(line_number, message[0], text, LineKind.EXCEPTION, lines, number)
 
 
 def _named(match: re.Match[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import re
 from enum import Enum
 
 
-class Kind(Enum):
+class LineKind(Enum):
     """What an unknown line says about a failure, the surest first."""
 
     EXCEPTION = "exception"  # the last line of a Python traceback, or of a C++ exception
@@ -121,7 +121,7 @@ _PROGRESS = re.compile(
 )
 
 
-def kind_of(line: str) -> Kind | None:
+def kind_of(line: str) -> LineKind | None:
     """Return what a line without tags says about a failure, or None if it says nothing."""
     text = line.strip()
     prefix = _PREFIX.match(text)
@@ -129,28 +129,28 @@ def kind_of(line: str) -> Kind | None:
     kind = _form(text, message)
     if kind is None or _NOTHING.search(message):
         return None
-    if kind is Kind.FAILING and _KERNEL.match(text):
-        kind = Kind.DOUBTFUL
-    if kind is not Kind.COMPLAINT and _MILD.search(text):
+    if kind is LineKind.FAILING and _KERNEL.match(text):
+        kind = LineKind.DOUBTFUL
+    if kind is not LineKind.COMPLAINT and _MILD.search(text):
         return None
-    return None if kind is Kind.DOUBTFUL and _ADVICE.search(message) else kind
+    return None if kind is LineKind.DOUBTFUL and _ADVICE.search(message) else kind
 
 
-def _form(text: str, message: str) -> Kind | None:
+def _form(text: str, message: str) -> LineKind | None:
     """Return the form of a line, whose `message` is its text without time stamps and the like."""
     # The test for a word takes a tenth of a search's time.
     if any(word in text for word in _END_WORDS) and _END.search(text):
-        return Kind.END
+        return LineKind.END
     if "NCCL WARN" in text or "UCX  ERROR" in text:
-        return Kind.COMPLAINT
+        return LineKind.COMPLAINT
     if (
         _FAILING.match(message)
         or (any(word in text for word in _LEVELS) and _LEVEL.search(text))
         or (text.endswith((")", ").")) and _ERRNO.search(message))
         or _GLOG.search(text)
     ):
-        return Kind.FAILING
-    return Kind.DOUBTFUL if _DOUBTFUL.search(message) or _ERROR_LEVEL.search(text) else None
+        return LineKind.FAILING
+    return LineKind.DOUBTFUL if _DOUBTFUL.search(message) or _ERROR_LEVEL.search(text) else None
 
 
 def goes_on(lines: list[str]) -> bool:

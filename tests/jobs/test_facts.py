@@ -75,6 +75,8 @@ class Mixed:
         self.texts = {f"demo-{index}": text for index, text in enumerate(texts)}
         self.connections, (self.head, *_) = self, self.targets
 
+    head_name = "demo-0"
+
     @property
     def targets(self):
         return [Target(host, "10.0.0.4", "ubuntu") for host in self.texts]

@@ -237,7 +237,7 @@ def test_a_node_that_dies(world, state, when):
     error = failure(world)
     assert isinstance(error, NodeNotReady)
     assert f"i-1 is {state.value}" in error.message
-    assert ("Server.InsufficientInstanceCapacity: no room" in error.message) is (
+    assert ("a lack of capacity at EC2 (Server.InsufficientInstanceCapacity)" in error.message) is (
         state is NodeState.TERMINATED
     )
 

@@ -20,7 +20,7 @@ from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.units import format_duration
 from clusterctl.explain.engine import Explanation, LogFinding, explain
-from clusterctl.explain.failing import Kind
+from clusterctl.explain.failing import LineKind
 from clusterctl.explain.signature import Role
 
 # Ids of known log lines that a full disk or a full /dev/shm can cause.
@@ -230,7 +230,7 @@ def logged(scene: Scene) -> Iterator[Cause]:
         yield Cause(lead.signature.id, INFO, text, None, lead.remedy, (), shown, blocks=False)
     unknown = [one for one in scene.explained.unknown if one.fatal]
     for one in () if root else unknown[:1]:
-        is_exception = one.kind is Kind.EXCEPTION
+        is_exception = one.kind is LineKind.EXCEPTION
         what = "has an exception" if is_exception else "reports a failure"
         text = f"the log {what}, which is not in the catalogue: {one.text[:300]}"
         hint = f"clusterctl logs {scene.cluster}"

@@ -15,7 +15,7 @@ from tests.lab.running import wait_until
 from tests.moto_ec2 import client, moto_client, moto_url
 
 __all__ = ["client", "clusterctl", "moto_client", "moto_url"]
-LINE = "demo-1 is missing: the cluster has 2 nodes, 1 is there"
+LINE = "warning: demo-1: it is gone: a request to EC2's API at "
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_missing_node_is_reported_first_and_last_and_the_status_is_1(
     ran = clusterctl("copy", *options, "demo", ".", "to")
     assert ran.status == 1
     first, *_, last = ran.err.splitlines()
-    assert first == f"warning: {LINE}"
+    assert first.startswith(LINE)
     assert last.startswith(
         "demo-1: missing, so nothing was copied there (hint: `clusterctl up demo "
     )
@@ -48,7 +48,7 @@ def test_a_missing_node_is_reported_first_and_last_and_the_status_is_1(
 
 def test_a_copy_to_named_nodes_succeeds_with_a_warning(lacking, clusterctl):
     ran = clusterctl("copy", "--nodes", "0", "demo", ".", "to")
-    assert (ran.status, ran.err) == (0, f"warning: {LINE}\n")
+    assert (ran.status, ran.err.startswith(LINE), "error" in ran.err) == (0, True, False)
     ran = clusterctl("copy", "--nodes", "1", "demo", ".", "to")
     assert (ran.status, "cluster demo has no node 1" in ran.err) == (2, True)
 
