@@ -37,10 +37,11 @@ class Steps(StepProgress):
 
 
 @pytest.fixture
-def clients(client, moto_url):
+def clients(client, moto_url, monkeypatch):
     """moto's EC2 with a CloudFormation that takes its time."""
     clients = clients_of(moto_url)
-    clients.__dict__["cloudformation"] = CloudFormation(client)
+    # All tests of a worker share these clients.
+    monkeypatch.setitem(clients.__dict__, "cloudformation", CloudFormation(client))
     return clients
 
 

@@ -57,7 +57,7 @@ class Account:
 
     def down(self, folder=None):
         folder = folder or self.launcher.folder
-        others = down.find_removable(self.clients, "demo", folder).others
+        others = down.find_removable(self.clients, "demo", folder, SHORT).others
         return down.down(self.clients, "demo", folder, timeouts=SHORT, agreed=others)
 
     @property
