@@ -244,7 +244,8 @@ def is_step(line: str) -> bool:
     return bool(_STEP.search(line)) and not _complains(line)
 
 
-def _were(things: Sized) -> str:
+def were(things: Sized) -> str:
+    """Return `was` or `were`."""
     return "was" if len(things) == 1 else "were"
 
 
@@ -617,7 +618,7 @@ class Scene:
             return ""
         added = [line for line in self.job.log_added if is_step(line)]
         if added:
-            return f"{count(len(added), 'step')} {_were(added)} printed while it was looked at"
+            return f"{count(len(added), 'step')} {were(added)} printed while it was looked at"
         # However slow its steps are, ten minutes without one are too long.
         within_s = max(ADVANCED_WITHIN_S, min(ADVANCED_WITHIN_STEPS * self.rhythm_s, 600.0))
         silent_s = self.job.metrics_silent_s

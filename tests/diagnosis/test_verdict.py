@@ -429,6 +429,33 @@ def test_what_was_not_looked_at_is_told():
     assert "gdb -p 1000" in spin.next_step
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(129, "SIGHUP"), (137, "mpirun or a rank got signal 9"), (255, "a daemon is lost"), (3, "")],
+)
+def test_an_exit_status_is_told_and_no_more(status, words):
+    """Open MPI ends with the status of a rank, too, so that a signal need not be mpirun's own."""
+    verdict = diagnose(with_job(ENDED, exit_status=status)).verdict
+    assert words in verdict and "its log does not say why" in verdict
+    assert "restarted" not in verdict
+
+
+def test_a_head_node_that_was_restarted_is_told():
+    up = facts("demo-0", system={"hostname": "demo-0", "cpus": 64, "uptime_s": 90.0})
+    verdict = diagnose(with_host(with_job(ENDED, exit_status=137), 0, facts=up)).verdict
+    assert "demo-0 (10.0.0.5), on which mpirun ran, was restarted 1 min 30 s ago" in verdict
+
+
+def test_a_ranks_own_log_says_who_failed_first():
+    """mpirun names the rank that it saw end first, which may be another."""
+    error = "MyError: no such thing"
+    log = ("Traceback (most recent call last):", '  File "train.py", line 3, in main', error)
+    killed = "process rank 6 with PID 7 on node demo-3 exited on signal 15"
+    logs = {str(rank): (error,) if rank == 2 else ("step 7",) for rank in range(8)}
+    found = diagnose(with_job(ENDED, exit_status=1, log=(*log, killed), rank_logs=logs))
+    assert (found.findings[0].ranks, found.findings[0].host) == ((2,), "demo-1")
+
+
 def test_most_ranks_may_be_the_cause():
     naps = with_rank(STUCK, 0, 1, 2, 3, 4, 5, samples=samples(own("nap")))
     found = diagnose(naps)

@@ -136,7 +136,7 @@ def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> Ra
     inner = rank.shared_frames[-1:]
     deep = f", {label(inner[0])}" if inner and label(inner[0]) not in where else ""
     hint = f"clusterctl diagnose {scene.cluster} --tree shows its whole stack"
-    if len(inner_lines(rank)) > 0:
+    if inner_lines(rank):
         hint = "the lines above show what its other threads and processes do"
     severity = ERROR if scene.is_quiet else WARNING
     return RankFinding("rank.blocked", severity, rank, f"{deed}{where}{deep}", shown, hint)
@@ -161,8 +161,7 @@ def _blocked(scene: Scene, rank: Rank) -> tuple[str, str] | None:
         held = [one for one in partners if one.relation != "locks"]
         verb = "writing" if "write" in name else "reading"
         target = "its output" if path.startswith("/dev/pts/") else path or "a pipe"
-        other = {"collects": "collects", "reads": "reads", "writes": "writes"}
-        who = f", which {_partner(held[0])} {other.get(held[0].relation, 'has')}" if held else ""
+        who = f", which {_partner(held[0])} {held[0].relation}" if held else ""
         what = f"{{is}} blocked {verb} {target}{who}"
     elif path:
         kind = "opening" if name.startswith("open") else "reading"

@@ -24,6 +24,7 @@ from clusterctl.diagnosis.case import (
     run_command,
     saves_with_progress,
     syscall_path,
+    were,
 )
 from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence
 from clusterctl.diagnosis.frames import Activity
@@ -44,7 +45,7 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
         ranks = tuple(sorted(one for one, at in scene.host_of.items() if at.host == host.host))
         what, shown = _silence(scene, host)
         is_off = what.startswith(("is off", "is gone"))
-        are = _are(ranks) if scene.is_running and not is_off else _were(ranks)
+        are = _are(ranks) if scene.is_running and not is_off else were(ranks)
         there = f"; {format_ranks(ranks)} {are} there" if ranks else _not_seen(scene)
         check = "host.key" if re.search(r"host key", host.error) else "host.silent"
         if is_off:
@@ -86,7 +87,7 @@ def _not_seen(scene: Scene) -> str:
     if not scene.is_running or not scene.size:
         return ""
     ranks = [rank for rank in range(scene.size) if rank not in scene.host_of]
-    return f"; {format_ranks(ranks)} {_were(ranks)} not seen: there, or gone" if ranks else ""
+    return f"; {format_ranks(ranks)} {were(ranks)} not seen: there, or gone" if ranks else ""
 
 
 # An instance that does not run: its state in EC2, and why (operations/status.py, describe_state).
@@ -105,10 +106,6 @@ def may_follow_lost_host(one: Cause) -> bool:
 
 def _are(ranks: Sized) -> str:
     return "are" if len(ranks) > 1 else "is"
-
-
-def _were(ranks: Sized) -> str:
-    return "were" if len(ranks) > 1 else "was"
 
 
 def _back(scene: Scene, host: HostEvidence) -> str:

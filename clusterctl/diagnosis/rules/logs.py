@@ -177,13 +177,14 @@ def failure(scene: Scene, one: LogFinding | None) -> Cause:
     return Cause(one.signature.id, ERROR, text, at.host if at else None, one.remedy, ranks, shown)
 
 
-# What exit statuses of mpirun, as a shell gives them, say about its end.
+# What an exit status of mpirun, as a shell gives it, says about its end. Open MPI also ends with
+# the status of a rank that a signal has ended.
 ENDS = {
-    129: ": mpirun got signal 1 (SIGHUP): the terminal or login that it ran in was closed",
-    130: ": mpirun got signal 2 (SIGINT): somebody pressed Ctrl-C",
-    137: ": mpirun got signal 9 (SIGKILL), from a person, a program, or the kernel for want of "
-    "memory (no such line was found in the kernel's log)",
-    143: ": mpirun got signal 15 (SIGTERM), from a person, a program, or a shutdown",
+    129: ": signal 1 (SIGHUP), as when the terminal or login of mpirun is closed",
+    130: ": signal 2 (SIGINT), as of Ctrl-C",
+    137: ": mpirun or a rank got signal 9 (SIGKILL), from a person, a program, or the kernel for "
+    "want of memory",
+    143: ": mpirun or a rank got signal 15 (SIGTERM), from a person, a program, or a shutdown",
     255: ": ssh and mpirun end so if a connection or a daemon is lost",
 }
 

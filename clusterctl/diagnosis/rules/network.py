@@ -24,7 +24,7 @@ from clusterctl.domain.units import count, format_bytes
 # A connection that stands: nothing was acknowledged between the first and the last sample, and the
 # kernel has sent its data again so often. Two are 0.6 s after the first, on a link of 1 ms.
 RETRANSMITS = 2
-# Text of a hint on packets that are dropped by their size.
+# From so many unsent bytes on, packets may be dropped for their size (MTU).
 BIG = 1000
 
 
