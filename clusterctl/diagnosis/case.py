@@ -181,6 +181,12 @@ class Rank:
                     return True
         return False
 
+    @property
+    def gets_on(self) -> bool:
+        """Whether it got further in a file between the first and the last sample."""
+        first = {one.path: one.position for one in self.samples[0].files} if self.samples else {}
+        return any(one.position > first.get(one.path, one.position) for one in self.last.files)
+
     @functools.cached_property
     def shared_frames(self) -> tuple[Frame, ...]:
         """The calls that all samples share, the outermost first; their lines may differ."""
@@ -324,12 +330,21 @@ def is_saving(rank: Rank) -> bool:
 
 
 def saves_with_progress(rank: Rank) -> bool:
-    """Return whether a rank is in a checkpoint or an evaluation, and works meanwhile.
+    """Return whether a rank is in a checkpoint or an evaluation, and may work meanwhile.
 
-    One that tries again and again to save works, too, but writes nothing.
+    The kernel's counters of bytes are those of the whole process. They include the sockets of
+    Horovod's and MPI's threads, which exchange bytes while the rank stands still.
     """
     grows = rank.grown("written_bytes") > 0 or rank.grown("read_bytes") > 0
-    return (is_saving(rank) and grows) or (_was_in(rank, _EVALUATES) and rank.works)
+    return works_alone(rank) or (is_saving(rank) and grows)
+
+
+def works_alone(rank: Rank) -> bool:
+    """Return whether a rank is in a checkpoint or an evaluation, and was seen to work.
+
+    One that tries again and again to save is in other calls, too, but gets no further in a file.
+    """
+    return rank.works and (_was_in(rank, _EVALUATES) or (is_saving(rank) and rank.gets_on))
 
 
 def is_full(system: FileSystemFacts) -> bool:
@@ -644,16 +659,16 @@ class Scene:
         """
         if not self.is_running or not self.ranks or len(self.ranks) < self.size:
             return ""
-        working = [one for one in self.ranks if one.works or saves_with_progress(one)]
+        working = [one for one in self.ranks if one.works]
         if not working or not all(one in working or one.waits for one in self.ranks):
             return ""
         if self.has_made_steps and self.silent_for_steps >= SILENT_STEPS:
-            working = [one for one in working if saves_with_progress(one)]
+            working = [one for one in working if works_alone(one)]
         elif len(working) < len(self.ranks):
             working = [
                 one
                 for one in working
-                if saves_with_progress(one) or one.place is Activity.IMPORT or not one.is_python
+                if works_alone(one) or one.place is Activity.IMPORT or not one.is_python
             ]
         if not working:
             return ""

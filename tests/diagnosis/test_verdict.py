@@ -10,6 +10,7 @@ import pytest
 from clusterctl.diagnosis.case import Scene
 from clusterctl.diagnosis.evidence import (
     Frame,
+    OpenFile,
     OtherProcess,
     Partner,
     ProcessEvidence,
@@ -781,8 +782,19 @@ def test_a_rank_that_retries_on_a_full_disk_has_it_as_its_cause():
 def test_a_checkpoint_that_grows_is_no_hang(state):
     frozen = samples(own("save_model", 3), state=state)
     saves = tuple(replace(one, written_bytes=at << 20) for at, one in enumerate(frozen))
-    assert diagnose(with_rank(STUCK, 5, samples=saves)).exit_status == 0
+    assert diagnose(with_rank(STUCK, 5, samples=saves)).exit_status == 1
     assert diagnose(with_rank(STUCK, 5, samples=frozen)).exit_status == 2
+
+
+def test_a_checkpoint_that_gets_on_is_healthy_and_bytes_of_sockets_prove_nothing():
+    """The process's counters include the sockets of Horovod's threads, which never stand still."""
+    calls = samples(own("save_model", 3), own("save_model", 4), own("save_model", 5))
+    noise = tuple(replace(one, read_bytes=at << 20) for at, one in enumerate(calls))
+    assert diagnose(with_rank(STUCK, 5, samples=noise)).exit_status == 1
+    files = [(OpenFile(3, "/data/model.ckpt", at << 20),) for at in range(3)]
+    gets_on = tuple(replace(one, files=file) for one, file in zip(noise, files))
+    found = diagnose(with_rank(STUCK, 5, samples=gets_on))
+    assert (found.check_id, found.exit_status) == ("healthy", 0)
 
 
 def test_an_error_that_the_job_survived_is_told_below_the_verdict():

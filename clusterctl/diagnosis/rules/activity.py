@@ -25,6 +25,7 @@ from clusterctl.diagnosis.case import (
     run_command,
     saves_with_progress,
     syscall_path,
+    works_alone,
 )
 from clusterctl.diagnosis.evidence import Partner
 from clusterctl.diagnosis.frames import Activity, is_user
@@ -227,8 +228,8 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
         f"look again (clusterctl diagnose {scene.cluster}): a rank at work comes out of it; a loop "
         f"has to be mended, after clusterctl cancel {scene.cluster}"
     )
-    stuck = scene.is_quiet and (seen or scene.stall)
-    severity = INFO if saves_with_progress(rank) else ERROR if stuck else WARNING
+    stuck = scene.is_quiet and (seen or scene.stall) and not saves_with_progress(rank)
+    severity = INFO if works_alone(rank) else ERROR if stuck else WARNING
     cpu_of = "its main thread" if rank.last.main_cpu_s is not None else "all its threads"
     shown = (*shown, f"rank {rank.number}: {cpu:.0%} of a processor by {cpu_of}")
     return RankFinding("rank.busy", severity, rank, deed, shown, hint)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sized
 
 from clusterctl.diagnosis.case import (
     ERROR,
-    INFO,
     STARTED_AFTER_S,
     WARNING,
     Cause,
@@ -273,8 +272,8 @@ def _in_kernel(scene: Scene, rank: Rank, shown: tuple[str, ...]) -> RankFinding:
         "no signal ends such a process but what it waits for: look at that file system or device; "
         f"clusterctl reboot {scene.cluster} {rank.host.index} ends it"
     )
-    stuck = scene.others_wait([rank.number]) or scene.is_quiet
-    severity = INFO if saves_with_progress(rank) else ERROR if stuck else WARNING
+    stuck = (scene.others_wait([rank.number]) or scene.is_quiet) and not saves_with_progress(rank)
+    severity = ERROR if stuck else WARNING
     return RankFinding("rank.uninterruptible", severity, rank, what, shown, hint)
 
 
