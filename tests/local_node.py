@@ -11,6 +11,7 @@ from pathlib import Path
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.node.framed import FramedCommand
+from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
 
 HEAD = Target("demo-0", "10.0.0.4", "ubuntu")
@@ -74,6 +75,9 @@ class LocalNode:
             except ClusterctlError as error:
                 outcomes.append(HostOutcome(target.host, error=error))
         return FanoutResult(tuple(outcomes))
+
+    def each(self, targets, work, **_):
+        return fan_out(work, targets)
 
     def forget(self, target):
         self.commands.append("forget")

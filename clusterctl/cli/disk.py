@@ -16,7 +16,7 @@ from clusterctl.domain.units import count, format_bytes, format_duration
 
 if TYPE_CHECKING:
     from clusterctl.domain.results import FanoutResult
-    from clusterctl.operations.clean_logs import NodeLogs
+    from clusterctl.node.jobs.clean import NodeLogs
     from clusterctl.operations.disk import CopyParts, DiskReport
 
 
@@ -214,7 +214,7 @@ def clean_logs(
         output.data(
             [
                 {
-                    "host": node.host,
+                    "host": host,
                     "freed_bytes": node.size_bytes,
                     "folders": {folder.path: folder.size_bytes for folder in node.folders},
                     "checkpoints": {
@@ -223,19 +223,19 @@ def clean_logs(
                         if folder.checkpoints
                     },
                 }
-                for node in result.values
+                for host, node in result.by_host.items()
             ]
             + [hostlines.failure_data(failure) for failure in result.failures]
         )
     verb = "would free" if dry_run else "freed"
-    for node in result.values:
+    for host, node in result.by_host.items():
         if not as_json:
             folders = count(len(node.folders), "folder")
-            output.line(f"{node.host}: {verb} {format_bytes(node.size_bytes)} ({folders})")
+            output.line(f"{host}: {verb} {format_bytes(node.size_bytes)} ({folders})")
         for sentence in node.links:
-            output.note(f"note: {node.host}: left alone: {sentence}")
+            output.note(f"note: {host}: left alone: {sentence}")
         for sentence in node.failed:
-            output.note(f"error: {node.host}: not removed: {sentence}")
+            output.note(f"error: {host}: not removed: {sentence}")
     hostlines.show_failures(result.failures)
     if result.failures:
         return 255
@@ -268,13 +268,13 @@ def _show(found: FanoutResult[NodeLogs]) -> None:
     """Print the log folders of all nodes."""
     rows = [
         (
-            node.host,
+            host,
             folder.path,
             format_bytes(folder.size_bytes),
             count(folder.checkpoints, "checkpoint") if folder.checkpoints else "",
             folder.others or "",
         )
-        for node in found.values
+        for host, node in found.by_host.items()
         for folder in node.folders
     ]
     if rows:
@@ -283,7 +283,7 @@ def _show(found: FanoutResult[NodeLogs]) -> None:
 
 def _confirm(found: FanoutResult[NodeLogs], yes: bool) -> None:
     """Ask before checkpoints are removed. Raises UsageError if it cannot ask."""
-    hosts = [node.host for node in found.values if node.checkpoints]
+    hosts = [host for host, node in found.by_host.items() if node.checkpoints]
     if yes or not hosts:
         return
     checkpoints = count(sum(node.checkpoints for node in found.values), "checkpoint")

@@ -58,6 +58,11 @@ class FanoutResult(Generic[T]):
         return [outcome.value for outcome in self.outcomes if outcome.value is not None]
 
     @property
+    def by_host(self) -> dict[str, T]:
+        """The values, by host."""
+        return {one.host: one.value for one in self.outcomes if one.value is not None}
+
+    @property
     def failures(self) -> list[HostOutcome[T]]:
         return [outcome for outcome in self.outcomes if outcome.error is not None]
 
@@ -100,6 +105,18 @@ _LIMITED = re.compile(
 )
 
 
+def program_failure(result: CommandResult, doing: str) -> CommandFailed:
+    """Return the error for a program that exited with an error on its node. `doing` names the
+    operation in the message: "reading the disks"."""
+    hint = ""
+    if _LIMITED.search(result.stderr):
+        hint = "a limit of the login there may be too low: see `ulimit -a`, and its ~/.bashrc"
+    elif result.exit_status == 127:
+        hint = "the nodes need python3"
+    reason = last_line(result.stderr) if result.stderr.strip() else f"exit {result.exit_status}"
+    return CommandFailed(result.host, f"{doing} failed: {reason}", hint)
+
+
 def json_lines(result: CommandResult, doing: str) -> list[dict[str, Any]]:
     """Return the JSON objects that a node program printed, one per line.
 
@@ -107,13 +124,7 @@ def json_lines(result: CommandResult, doing: str) -> list[dict[str, Any]]:
     else, too. `doing` names the operation in the message.
     """
     if result.exit_status:
-        hint = ""
-        if _LIMITED.search(result.stderr):
-            hint = "a limit of the login there may be too low: see `ulimit -a`, and its ~/.bashrc"
-        elif result.exit_status == 127:
-            hint = "the nodes need python3"
-        why = last_line(result.stderr) if result.stderr.strip() else f"exit {result.exit_status}"
-        raise CommandFailed(result.host, f"{doing} failed: {why}", hint)
+        raise program_failure(result, doing)
     found = []
     for line in result.stdout.split("\n"):
         try:

@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clusterctl.domain.errors import HostError
-from clusterctl.domain.results import CommandResult, FanoutResult, json_line, parse_outputs
+from clusterctl.domain.results import FanoutResult
 from clusterctl.jobs.detached import JobRecord
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER
-from clusterctl.node.packer import program_of
+from clusterctl.node.jobs.clean import Cleaning, NodeLogs, clean
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import job_running, jobs_of, refuse_while_running, running_work
 from clusterctl.operations.results import LOG_FOLDER, LOG_NAME
+from clusterctl.transport.call import call_all
 from clusterctl.transport.target import Target
 
-CLEAN = program_of("clusterctl.node.jobs.clean")
 TIMEOUT_S = 600.0
 BECAUSE = "their logs are being written"
 # The log folders of runs that were started by hand: in the home folder, as in the tutorial, and
@@ -28,65 +28,6 @@ USUAL = (
     f"~/{EXAMPLES_FOLDER}/{LOG_FOLDER}",
     f"~/{EXAMPLES_FOLDER}/{SYNTHETIC_LOG_FOLDER}",
 )
-
-
-@dataclass(frozen=True)
-class Cleaning:
-    """A request to remove files, as node/jobs/clean.py reads it.
-
-    `folders` are pairs of a log folder and the name of the log in it; the trainer's files are
-    removed there, except in the folders of `keep`. With `jobs`, the folders of ended jobs are
-    removed too, except those of the jobs in `running`. With `keep_last` above 0, only checkpoints
-    older than the last `keep_last` are removed from a log folder, and the last `keep_last` jobs
-    stay.
-    `dry_run` removes nothing. `force` removes files even while a job runs.
-    """
-
-    folders: tuple[tuple[str, str], ...] = ()
-    keep: tuple[str, ...] = ()
-    jobs: bool = False
-    keep_last: int = 0
-    dry_run: bool = False
-    force: bool = False
-    running: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class LogFolder:
-    """A log folder, or the folder of an ended job.
-
-    `size_bytes` and `checkpoints` count what is removed. `others` is the number of files that no
-    training wrote, which stay.
-    """
-
-    path: str
-    size_bytes: int
-    checkpoints: int = 0
-    others: int = 0
-
-
-@dataclass(frozen=True)
-class NodeLogs:
-    """What was removed on a node, or would be removed.
-
-    `failed` has a message for each path that could not be removed, `links` one for each symbolic
-    link, which is left alone. `busy` is the id of a running job, because of which nothing was
-    removed.
-    """
-
-    host: str
-    folders: tuple[LogFolder, ...] = ()
-    failed: tuple[str, ...] = ()
-    links: tuple[str, ...] = ()
-    busy: str = ""
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(folder.size_bytes for folder in self.folders)
-
-    @property
-    def checkpoints(self) -> int:
-        return sum(folder.checkpoints for folder in self.folders)
 
 
 def find_logs(
@@ -148,18 +89,11 @@ def clean_logs(access: Access, cleaning: Cleaning) -> FanoutResult[NodeLogs]:
 
 
 def _on(access: Access, targets: Sequence[Target], cleaning: Cleaning) -> FanoutResult[NodeLogs]:
-    result = access.connections.run_all(
-        targets, CLEAN.command(), stdin=CLEAN.stdin(vars(cleaning)), timeout_s=TIMEOUT_S
+    return call_all(
+        access.connections,
+        targets,
+        clean,
+        cleaning,
+        doing="removing the logs",
+        timeout_s=TIMEOUT_S,
     )
-    return parse_outputs(result, parse_logs)
-
-
-def parse_logs(result: CommandResult) -> NodeLogs:
-    """Parse the output of `node/jobs/clean.py`. Raise CommandFailed if the program failed."""
-    answer = json_line(result, "removing the logs")
-    folders = tuple(
-        LogFolder(one["path"], one["bytes"], one["checkpoints"], one["others"])
-        for one in answer.get("folders", ())
-    )
-    failed, links = (tuple(answer.get(name, ())) for name in ("failed", "links"))
-    return NodeLogs(result.host, folders, failed, links, answer.get("busy", ""))

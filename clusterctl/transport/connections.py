@@ -6,6 +6,7 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import paramiko
 
@@ -21,6 +22,8 @@ from clusterctl.transport.keys import PinnedHostKeys
 from clusterctl.transport.session import Identity, Session, connect, fetch_host_key
 from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.target import Target
+
+T = TypeVar("T")
 
 
 class _Opening:
@@ -263,19 +266,37 @@ class Connections:
         KeyboardInterrupt the running commands are stopped on their hosts.
         """
 
+        def one(target: Target) -> CommandResult:
+            return self.run(
+                target,
+                command if isinstance(command, str) else command(target),
+                timeout_s=timeout_s,
+                stdin=stdin,
+                sink=None if sink is None else _for_host(sink, target.host),
+                as_user=as_user,
+            )
+
+        return self.each(targets, one, max_workers=max_workers, on_outcome=on_outcome)
+
+    def each(
+        self,
+        targets: Sequence[Target],
+        work: Callable[[Target], T],
+        *,
+        max_workers: int = DEFAULT_FANOUT,
+        on_outcome: Callable[[HostOutcome[T]], None] | None = None,
+    ) -> FanoutResult[T]:
+        """Do `work`, which runs commands, for every host, for at most `max_workers` at a time.
+
+        The result has one outcome per host, in the order of `targets`. On KeyboardInterrupt the
+        running commands are stopped on their hosts.
+        """
         # With more hosts than open files allow, no connection is kept after its command.
         too_many = len(targets) > self.most_hosts
 
-        def one(target: Target) -> CommandResult:
+        def one(target: Target) -> T:
             try:
-                return self.run(
-                    target,
-                    command if isinstance(command, str) else command(target),
-                    timeout_s=timeout_s,
-                    stdin=stdin,
-                    sink=None if sink is None else _for_host(sink, target.host),
-                    as_user=as_user,
-                )
+                return work(target)
             finally:
                 if too_many:
                     self.forget(target)

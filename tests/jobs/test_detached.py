@@ -46,11 +46,13 @@ from clusterctl.jobs.detached import (
 from clusterctl.jobs.horovod import STEPS
 from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, check_job_id, new_job_id
+from clusterctl.node.jobs.clean import Cleaning, NodeLogs
+from clusterctl.node.jobs.clean import clean as clean_node
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 from clusterctl.operations import logs
-from clusterctl.operations.clean_logs import CLEAN, Cleaning
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.tuning import fetch_tuning
+from clusterctl.transport.call import call
 from tests.clock import FakeClock
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
@@ -281,25 +283,27 @@ def test_a_job_that_is_being_started_is_neither_lost_nor_cleaned_away(node):
     # Cleaning looks at all processes of this machine, which includes jobs of other tests.
     own = new_job_id()
     put_env(node, SLOW_ENV)
-    clean = (CLEAN.command(), CLEAN.stdin(vars(Cleaning(jobs=True, force=True))))
+
+    def clean(force=True):
+        request = Cleaning(jobs=True, force=force)
+        return call(node, HEAD, clean_node, request, doing="removing", timeout_s=240.0)
+
     with ThreadPoolExecutor() as pool:
         started = pool.submit(start_job, node, HEAD, plan(node.home, "exec sleep 600", own), "demo")
         eventually((node.home / "launched").exists)
-        cleaned = pool.submit(lambda: node.run(HEAD, clean[0], stdin=clean[1]))
+        cleaned = pool.submit(clean)
         listed = pool.submit(list_jobs, node, HEAD)
         # Both wait for the start of the job, which waits for this file.
         wait([cleaned, listed], timeout=1.0)
         (node.home / "go").touch()
         assert started.result(timeout=240)
         assert [job.unended for job in listed.result(timeout=240)] == [True], "it is not lost"
-        nothing = {"folders": [], "failed": [], "links": []}
-        assert json.loads(cleaned.result(timeout=240).stdout) == nothing
+        assert cleaned.result(timeout=240) == NodeLogs()
     assert find_job(node, HEAD, own).unended
-    unforced = node.run(HEAD, clean[0], stdin=CLEAN.stdin(vars(Cleaning(jobs=True)))).stdout
-    assert json.loads(unforced) == {"busy": own}, "a job that was started since it was asked"
+    assert clean(force=False).busy == own, "a job that was started since it was asked"
     assert end_job(node, HEAD, own)
-    [ended] = json.loads(node.run(HEAD, clean[0], stdin=clean[1]).stdout)["folders"]
-    assert (ended["path"], folder(node, own).exists()) == (str(folder(node, own)), False)
+    [ended] = clean().folders
+    assert (ended.path, folder(node, own).exists()) == (str(folder(node, own)), False)
 
 
 def test_a_job_whose_process_ends_before_its_mark_did_not_start(node):

@@ -66,7 +66,7 @@ def test_when_a_disk_that_grows_is_full(pair):
         assert full_in_s["pair-0"] is None
         assert 10 < full_in_s["pair-1"] < 3600
     finally:
-        pair.on(1, "pkill -x sh; rm -f /data/grows grows; :")
+        pair.on(1, "kill -- -$(cat grows); rm -f /data/grows grows")
 
 
 def test_root_volumes_grow_once_in_six_hours(pair):

@@ -1,15 +1,6 @@
 """Runs on a node: removes what trainings wrote into log folders, and the folders of ended jobs
 together with the programs that were shipped for them.
 
-stdin: {"folders": [[PATH, LOG NAME]], "keep": [PATH], "jobs": BOOLEAN, "keep_last": N, "dry_run":
-BOOLEAN, "force": BOOLEAN, "running": [ID]}; a PATH may begin with ~. If N is 1 or more, only the
-older checkpoints of each log folder and the folders of older jobs are removed. Prints {"busy": ID}
-if a job runs here; with `force` only that job's own folder is left alone. Otherwise prints what was
-removed, or with `dry_run` what would be:
-
-    {"folders": [{"path": TEXT, "bytes": N, "checkpoints": N, "others": N}], "failed": [TEXT],
-     "links": [TEXT]}
-
 A log folder may be any folder, even the home folder. So only files with the trainer's names are
 removed, and the folder itself only if it is empty then. Links are neither followed nor removed.
 """
@@ -18,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import shutil
-import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterctl.node.jobs.jobs import CODE, JOB_IDS, JOBS, METRICS, is_of_job, pid_of
@@ -34,6 +24,64 @@ OURS = re.compile(r"\.?model\.ckpt-\d+\..*|events\.out\.tfevents\..*")
 UNFINISHED = re.compile(r"\.?model\.ckpt-\d+_temp.*")  # folders
 # Too general names to remove, unless there are checkpoints beside them.
 BESIDE_CHECKPOINTS = {"checkpoint", "graph.pbtxt"}
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """A request to remove files.
+
+    `folders` are pairs of a log folder, which may begin with ~, and the name of the log in it; the
+    trainer's files are removed there, except in the folders of `keep`. With `jobs`, the folders of
+    ended jobs are removed too, except those of the jobs in `running`. With `keep_last` above 0,
+    only checkpoints older than the last `keep_last` are removed from a log folder, and the last
+    `keep_last` jobs stay. `dry_run` removes nothing. `force` removes files even while a job runs,
+    but for the folder of that job.
+    """
+
+    folders: tuple[tuple[str, str], ...] = ()
+    keep: tuple[str, ...] = ()
+    jobs: bool = False
+    keep_last: int = 0
+    dry_run: bool = False
+    force: bool = False
+    running: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LogFolder:
+    """A log folder, or the folder of an ended job.
+
+    `size_bytes` and `checkpoints` count what is removed. `others` is the number of files that no
+    training wrote, which stay.
+    """
+
+    path: str
+    size_bytes: int = 0
+    checkpoints: int = 0
+    others: int = 0
+
+
+@dataclass(frozen=True)
+class NodeLogs:
+    """What was removed on a node, or would be removed.
+
+    `failed` has a message for each path that could not be removed, `links` one for each symbolic
+    link, which is left alone. `busy` is the id of a running job, because of which nothing was
+    removed.
+    """
+
+    folders: tuple[LogFolder, ...] = ()
+    failed: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    busy: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(folder.size_bytes for folder in self.folders)
+
+    @property
+    def checkpoints(self) -> int:
+        return sum(folder.checkpoints for folder in self.folders)
 
 
 def size_of(path: str) -> int:
@@ -60,29 +108,31 @@ def has_processes(job: str) -> bool:
     return any(is_of_job(folder, job) for folder in Path("/proc").glob("[0-9]*"))
 
 
-def main() -> None:
+def clean(request: Cleaning) -> NodeLogs:
+    """Remove the files. If a job runs here, nothing is removed without `force`."""
     with contextlib.ExitStack() as stack:
         if JOBS.is_dir():
             # `start` holds the lock until its job has a process: then a job without one has ended.
             lock = stack.enter_context((JOBS / ".lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
-        print(json.dumps(clean(json.loads(sys.stdin.buffer.read()))))
+        return _clean(request)
 
 
-def clean(asked: dict) -> dict:
-    """Remove what `asked` (stdin) names. Return what is printed."""
+def _clean(request: Cleaning) -> NodeLogs:
     jobs = [job for job in sorted(JOBS.glob(JOB_IDS), key=submitted) if job.is_dir()]
     running = [job.name for job in jobs if pid_of(job)]
-    if running and not (asked["dry_run"] or asked["force"]):
-        return {"busy": running[0]}  # the oldest: the others may be queued behind it
-    found, failed, links = [], [], []
+    if running and not (request.dry_run or request.force):
+        return NodeLogs(busy=running[0])  # the oldest: the others may be queued behind it
+    found: list[LogFolder] = []
+    failed: list[str] = []
+    links: list[str] = []
 
-    def take(folder: dict, paths: list) -> None:
+    def take(folder: LogFolder, paths: list) -> None:
         try:
-            folder["bytes"] = sum(map(size_of, paths))
-            for path in [] if asked["dry_run"] else paths:
+            size_bytes = sum(map(size_of, paths))
+            for path in [] if request.dry_run else paths:
                 (shutil.rmtree if os.path.isdir(path) else os.unlink)(path)  # noqa: PTH112
-            found.append(folder)
+            found.append(replace(folder, size_bytes=size_bytes))
         except OSError as error:
             failed.append(f"{error.filename}: {error.strerror}")
 
@@ -92,34 +142,34 @@ def clean(asked: dict) -> dict:
             return True
         return False
 
-    kept = {os.path.realpath(place(name)) for name in asked["keep"]}  # noqa: PTH114
+    kept = {os.path.realpath(place(name)) for name in request.keep}  # noqa: PTH114
     names: dict = {}  # of the trainer's logs, by folder
-    for name, log in asked["folders"]:
+    for name, log in request.folders:
         path = place(name)
         if not is_link(path) and os.path.realpath(path) not in kept:  # noqa: PTH114
             names.setdefault(os.path.realpath(path), set()).update({log, f"eval_{log}"})
     for path, logs in names.items():
         try:
-            folder, paths = look(path, logs, asked["keep_last"])
+            folder, paths = look(path, logs, request.keep_last)
         except OSError as error:
             if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
                 failed.append(f"{error.filename}: {error.strerror}")
             continue
         if paths:
             take(folder, paths)
-            if not asked["dry_run"]:
+            if not request.dry_run:
                 with contextlib.suppress(OSError):  # other files are left in it
                     os.rmdir(path)  # noqa: PTH106
-    known = {job.name for job in (*jobs, *CODE.glob(JOB_IDS))} if asked["jobs"] else set()
+    known = {job.name for job in (*jobs, *CODE.glob(JOB_IDS))} if request.jobs else set()
     ids = sorted(known, key=lambda name: submitted(JOBS / name))
-    for name in ids[: max(0, len(ids) - asked["keep_last"])]:
+    for name in ids[: max(0, len(ids) - request.keep_last)]:
         own = [str(top / name) for top in (JOBS, CODE) if (top / name).is_dir()]
         # A job that is queued, waits for a restart or has its model collected may have no process
         # on this node. The head node's list names it.
-        is_running = name in asked["running"] or has_processes(name)
+        is_running = name in request.running or has_processes(name)
         if not is_running and not any(map(is_link, own)):
-            take({"path": own[0], "checkpoints": 0, "others": 0}, own)
-    return {"folders": found, "failed": failed, "links": sorted(set(links))}
+            take(LogFolder(own[0]), own)
+    return NodeLogs(tuple(found), tuple(failed), tuple(sorted(set(links))))
 
 
 def place(name: str) -> str:
@@ -153,7 +203,7 @@ def look(path: str, logs: set, keep_last: int = 0) -> tuple:
         or (UNFINISHED.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False))
     ]
     others = len(there) - len(ours)
-    return {"path": path, "checkpoints": checkpoints, "others": others}, ours
+    return LogFolder(path, checkpoints=checkpoints, others=others), ours
 
 
 def old_checkpoints(path: str, there: list, keep_last: int) -> tuple:
@@ -165,7 +215,8 @@ def old_checkpoints(path: str, there: list, keep_last: int) -> tuple:
         for entry in there
         if step_of(entry.name) in going and entry.is_file(follow_symlinks=False)
     ]
-    return {"path": path, "checkpoints": len(going), "others": len(there) - len(paths)}, paths
+    others = len(there) - len(paths)
+    return LogFolder(path, checkpoints=len(going), others=others), paths
 
 
 def step_of(name: str) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
 
-from clusterctl.operations.clean_logs import CLEAN, Cleaning
+from clusterctl.node.jobs.clean import Cleaning, NodeLogs
+from clusterctl.node.jobs.clean import clean as clean_node
+from clusterctl.transport.call import call
 from tests.local_node import HEAD, LocalNode
 
 OURS = (
@@ -50,9 +51,7 @@ def node(tmp_path):
 
 def clean(node, *folders, **changes):
     cleaning = Cleaning(tuple((folder, "hvd_train.log") for folder in folders), **changes)
-    result = node.run(HEAD, CLEAN.command(), stdin=CLEAN.stdin(vars(cleaning)))
-    assert result.ok, result
-    return json.loads(result.stdout)
+    return call(node, HEAD, clean_node, cleaning, doing="removing", timeout_s=60.0)
 
 
 @pytest.mark.parametrize("name", ["rün ☃ a'b\"c\n", "-rf", "*", "."])
@@ -61,10 +60,10 @@ def test_a_folder_with_other_files_keeps_them(node, name):
     fill(folder, (*OURS, *OTHERS))
     said = clean(node, f"{folder}/", dry_run=True)
     assert {str(path.relative_to(folder)) for path in folder.rglob("*")} > {*OURS, *OTHERS}
-    assert [(one["checkpoints"], one["others"]) for one in said["folders"]] == [(1, 6)]
+    assert [(one.checkpoints, one.others) for one in said.folders] == [(1, 6)]
     assert clean(node, f"{folder}/") == said
     assert tree(folder) == {*OTHERS, ".ssh", "model.ckpt-best", "sub"}
-    assert clean(node, f"{folder}/")["folders"] == []
+    assert clean(node, f"{folder}/").folders == ()
 
 
 def test_the_last_checkpoints_stay_with_all_else(node):
@@ -83,8 +82,8 @@ def test_the_last_checkpoints_stay_with_all_else(node):
     first = ".clusterctl/jobs/20261122-000000-aaaa"
     going |= {first, f"{first}/job.json"}
     assert before - tree(node.home) == going
-    assert [one["checkpoints"] for one in said["folders"]] == [1, 0]
-    assert clean(node, "~/runs", keep_last=4, jobs=True)["folders"] == []
+    assert [one.checkpoints for one in said.folders] == [1, 0]
+    assert clean(node, "~/runs", keep_last=4, jobs=True).folders == ()
 
 
 def test_metrics_of_another_program_stay(node):
@@ -98,7 +97,7 @@ def test_the_home_folder_and_one_that_holds_nothing_else(node):
     fill(node.home, (*OURS, *OTHERS))
     fill(node.home / "runs", OURS)
     said = clean(node, "~", "~/runs", "~/none")
-    assert [one["path"] for one in said["folders"]] == [str(node.home), f"{node.home}/runs"]
+    assert [one.path for one in said.folders] == [str(node.home), f"{node.home}/runs"]
     assert tree(node.home) == {*OTHERS, ".ssh", "model.ckpt-best", "sub"}
 
 
@@ -109,7 +108,7 @@ def test_links_are_left_alone(node, ending):
     fill(other, ["model.ckpt-1.index"])
     (node.home / "runs").symlink_to(real)
     said = clean(node, f"~/runs{ending}")
-    assert said == {"folders": [], "failed": [], "links": [f"{node.home}/runs is a link to {real}"]}
+    assert said == NodeLogs(links=(f"{node.home}/runs is a link to {real}",))
     # Targets of links among the files stay as well. A parent folder may be a link.
     (real / "model.ckpt-2.index").symlink_to(other / "model.ckpt-1.index")
     (real / "model.ckpt-3_temp").symlink_to(other)
@@ -123,12 +122,12 @@ def test_the_folder_of_a_job_that_runs_stays(node):
     fill(node.home / "runs", OURS)
     before = tree(node.home)
     said = clean(node, "~/runs", str(node.home / "runs"), keep=(f"{node.home}/runs/",), force=True)
-    assert (said["folders"], tree(node.home)) == ([], before)
+    assert (said.folders, tree(node.home)) == ((), before)
 
 
 def test_what_cannot_be_read_or_is_no_folder(node):
     fill(node.home, ["file"])
-    assert clean(node, "~/file", "/", "/proc/1/fd/x")["folders"] == []
+    assert clean(node, "~/file", "/", "/proc/1/fd/x").folders == ()
     assert (node.home / "file").exists()
 
 
@@ -140,9 +139,9 @@ def test_of_the_jobs_folder_only_jobs_go(node):
     fill(node.home / "elsewhere", ["log"])
     (jobs / "20261120-154502-c1ea").symlink_to(node.home / "elsewhere")
     said = clean(node, jobs=True)
-    assert [one["path"] for one in said["folders"]] == [f"{jobs}/20261120-154501-c1ea"]
+    assert [one.path for one in said.folders] == [f"{jobs}/20261120-154501-c1ea"]
     link = f"{jobs}/20261120-154502-c1ea is a link to {node.home}/elsewhere"
-    assert (said["failed"], said["links"]) == ([], [link])
+    assert (said.failed, said.links) == ((), (link,))
     assert (node.home / "elsewhere" / "log").exists()
     left = {path.name for path in jobs.iterdir()}
     assert left == {".lock", *names[1:], "20261120-154502-c1ea"}

@@ -1,0 +1,32 @@
+"""Runs on a node: calls one function and prints what it returns. transport/call.py sends it.
+
+    agent MODULE:FUNCTION    stdin: a line with the request as JSON, then the attachment
+
+The function takes one record, `request`, and returns another one. A function with a parameter
+`attachment` also gets the bytes that follow the request. The program is packed with the function's
+module (packer.py) and never stored on the node.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from clusterctl.node.record import from_json, hints_of, to_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+
+def main() -> None:
+    module, _, name = sys.argv[1].partition(":")
+    function = getattr(sys.modules[module], name)
+    hints = hints_of(function)
+    request = from_json(hints["request"], sys.stdin.buffer.readline())
+    more = {"attachment": sys.stdin.buffer.read()} if "attachment" in hints else {}
+    sys.stdout.write(to_json(function(request, **more)) + "\n")
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name by which `main` finds a function: MODULE:FUNCTION."""
+    return f"{function.__module__}:{function.__qualname__}"

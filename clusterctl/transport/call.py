@@ -1,0 +1,128 @@
+"""`call`: run a function of `clusterctl.node` on a node, and return what it returns.
+
+The function takes one record and returns another one (node/record.py). Here it is only named, there
+it runs: mypy checks request and response on both sides. It travels on stdin and leaves nothing on
+the node. It is one of the three ways to a node; the others are programs that stream, and jobs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from clusterctl.domain.errors import CommandNotRun, CommandTimeout
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, program_failure
+from clusterctl.node import agent
+from clusterctl.node.packer import program_of
+from clusterctl.node.record import RecordError, from_json, hints_of, to_json
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.target import Target
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class TimedResponse(Generic[R]):
+    """What the function returned, and this machine's times of the request and of the response, in
+    seconds since the epoch. They exclude the login."""
+
+    value: R
+    sent_s: float
+    received_s: float
+
+
+def call(
+    connections: Connections,
+    target: Target,
+    function: Callable[..., R],
+    request: Any,
+    *,
+    doing: str,
+    timeout_s: float,
+    attachment: bytes = b"",
+    modules: Sequence[str] = (),
+) -> R:
+    """Return `function(request)`, run on a node. Raise HostError.
+
+    `doing` names the operation in messages: "reading the disks". `attachment` is for a function
+    that has a parameter of this name. `modules` are sent, too, for a function that finds others by
+    name.
+    """
+    return timed_call(
+        connections,
+        target,
+        function,
+        request,
+        doing=doing,
+        timeout_s=timeout_s,
+        attachment=attachment,
+        modules=modules,
+    ).value
+
+
+def timed_call(
+    connections: Connections,
+    target: Target,
+    function: Callable[..., R],
+    request: Any,
+    *,
+    doing: str,
+    timeout_s: float,
+    attachment: bytes = b"",
+    modules: Sequence[str] = (),
+) -> TimedResponse[R]:
+    """Do the same as `call`, and return the times as well: they tell how far two clocks differ."""
+    program = program_of(*modules, function.__module__, "clusterctl.node.agent")
+    command = program.command(agent.name_of(function))
+    stdin = program.stdin(f"{to_json(request)}\n".encode() + attachment)
+    try:
+        result = connections.run(target, command, stdin=stdin, timeout_s=timeout_s)
+    except CommandTimeout as late:
+        # A process that hangs in the kernel can keep the command from ending, though the function
+        # has returned and its response is here.
+        if not late.stdout.endswith("\n"):
+            raise
+        result = CommandResult(target.host, command, 0, late.stdout, late.stderr, timeout_s)
+    received_s = time.time()
+    if result.exit_status:
+        raise program_failure(result, doing)
+    try:
+        value = from_json(hints_of(function)["return"], result.stdout)
+    except RecordError as problem:
+        what = f"{doing} failed: unexpected response: {problem}"
+        raise CommandNotRun(target.host, what) from problem
+    return TimedResponse(value, received_s - result.duration_s, received_s)
+
+
+def call_all(
+    connections: Connections,
+    targets: Sequence[Target],
+    function: Callable[..., R],
+    request: Any,
+    *,
+    doing: str,
+    timeout_s: float,
+    attachment: bytes = b"",
+    modules: Sequence[str] = (),
+    on_outcome: Callable[[HostOutcome[R]], None] | None = None,
+) -> FanoutResult[R]:
+    """Call the function on every node; return one outcome for each, in the order of `targets`.
+
+    `request` may be a function of the target. The other parameters are those of `call`.
+    """
+
+    def one(target: Target) -> R:
+        return call(
+            connections,
+            target,
+            function,
+            request(target) if callable(request) else request,
+            doing=doing,
+            timeout_s=timeout_s,
+            attachment=attachment,
+            modules=modules,
+        )
+
+    return connections.each(targets, one, on_outcome=on_outcome)

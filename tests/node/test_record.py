@@ -1,0 +1,123 @@
+"""The codec: what is written is what is read, and a wrong value names its field."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import string
+from dataclasses import dataclass, field, fields
+from typing import Any, Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.node.record import RecordError, from_data, from_json, to_data, to_json
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Node:
+    host: str
+    up: bool = True
+    load: float = 0.0
+    colour: Colour = Colour.RED
+    gpus: tuple[Gpu, ...] = ()
+    pair: tuple[int, str] = (0, "")
+    limits: dict[str, Optional[int]] = field(default_factory=dict)
+    parent: Optional[Gpu] = None
+    marks: frozenset[str] = frozenset()
+    free: Any = None
+
+
+texts = st.text()
+gpus = st.builds(Gpu, texts, st.integers())
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=4,
+)
+nodes = st.builds(
+    Node,
+    texts,
+    st.booleans(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(Colour),
+    st.lists(gpus, max_size=3).map(tuple),
+    st.tuples(st.integers(), texts),
+    st.dictionaries(texts, st.none() | st.integers(), max_size=3),
+    st.none() | gpus,
+    st.frozensets(texts, max_size=3),
+    json_values,
+)
+
+
+@given(nodes)
+def test_what_is_written_is_what_is_read(node):
+    text = to_json(node)
+    assert "\n" not in text
+    assert text.isascii()
+    assert from_json(Node, text) == node
+
+
+@given(nodes, st.sampled_from([one.name for one in fields(Node)]), json_values)
+def test_any_value_is_read_exactly_or_refused_with_its_field(node, name, value):
+    data = {**to_data(node), name: value}
+    try:
+        read = from_data(Node, data)
+    except RecordError as error:
+        assert error.path.startswith(f".{name}")
+        assert str(error).isprintable()
+        return
+    if name in ("host", "up", "load", "colour", "pair"):
+        assert to_data(read)[name] == value
+
+
+@given(st.text(string.printable) | st.binary())
+def test_no_text_is_anything_but_a_record_or_a_record_error(text):
+    with contextlib.suppress(RecordError):
+        assert isinstance(from_json(Node, text), Node)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, "host: missing"),
+        ({"host": 7}, "host: expected a string, got 7"),
+        ({"host": "a", "up": 1}, "up: expected true or false, got 1"),
+        ({"host": "a", "load": True}, "load: expected a finite number, got True"),
+        ({"host": "a", "load": float("inf")}, "load: expected a finite number, got inf"),
+        ({"host": "a", "load": 10**400}, "load: expected a finite number, got 1"),
+        ({"host": "a", "colour": "green"}, "colour: expected 'red' or 'blue', got 'green'"),
+        ({"host": "a", "gpus": [{"name": "x"}, {"name": 7}]}, "gpus[1].name: expected a string"),
+        ({"host": "a", "gpus": [{}]}, "gpus[0].name: missing"),
+        ({"host": "a", "pair": [1]}, "pair: expected an array of 2, got 1"),
+        ({"host": "a", "limits": {"n": "x"}}, "limits.n: expected an integer, got 'x'"),
+        ({"host": "a", "marks": "abc"}, "marks: expected an array, got 'abc'"),
+        ([], "expected an object, got []"),
+    ],
+)
+def test_a_wrong_value_is_an_error_that_names_its_field(data, message):
+    with pytest.raises(RecordError) as caught:
+        from_data(Node, data)
+    assert str(caught.value).startswith(message)
+
+
+def test_unknown_keys_are_ignored_and_missing_ones_are_defaults():
+    assert from_data(Node, {"host": "a", "since": 3}) == Node("a")
+
+
+@pytest.mark.parametrize("text", ["", " \n", "{", "[" * 100_000, b"\xff", "{'a': 1}", "NaN."])
+def test_a_text_that_is_not_json_is_a_record_error(text):
+    with pytest.raises(RecordError, match="not JSON"):
+        from_json(Node, text)

@@ -1,0 +1,70 @@
+"""`call`: a function of clusterctl.node runs on a node, and its record comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.domain.errors import CommandFailed, CommandNotRun, HostUnreachable
+from clusterctl.node.jobs.clean import Cleaning, NodeLogs, clean
+from clusterctl.transport.call import call, call_all
+from clusterctl.transport.target import Target
+from tests.local_node import HEAD, LocalNode
+
+OTHER = Target("demo-1", "10.0.0.5", "ubuntu")
+
+
+@pytest.fixture
+def node(tmp_path):
+    return LocalNode(tmp_path)
+
+
+def cleaned(node, request=None):
+    return call(node, HEAD, clean, request or Cleaning(), doing="removing", timeout_s=60.0)
+
+
+def test_a_function_runs_there_whatever_its_login_prints(node):
+    (node.home / "runs").mkdir()
+    (node.home / "runs" / "model.ckpt-7.index").write_text("x")
+    node.greeting = b'{"folders": []} welcome\n{'
+    [folder] = cleaned(node, Cleaning((("~/runs", "log"),))).folders
+    assert (folder.path, folder.checkpoints) == (f"{node.home}/runs", 1)
+    assert not (node.home / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "message"),
+    [
+        ("echo 'MemoryError' >&2; exit 1", CommandFailed, "removing failed: MemoryError"),
+        ("exit 3", CommandFailed, "removing failed: exit 3"),
+        ("exit 127", CommandFailed, "removing failed: exit 127"),
+        ("exit 0", CommandNotRun, "unexpected response: not JSON: it is empty"),
+        ("echo '{\"folders\": 7}'", CommandNotRun, "folders: expected an array, got 7"),
+        ("echo '{}' '{}'", CommandNotRun, "unexpected response: not JSON"),
+    ],
+)
+def test_no_response_or_a_damaged_one_is_an_error_and_never_nothing_found(
+    node, tmp_path, script, error, message
+):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "python3").write_text(f"#!/bin/sh\n{script}\n")
+    (tools / "python3").chmod(0o755)
+    node.environ["PATH"] = f"{tools}:/usr/bin:/bin"
+    with pytest.raises(error) as caught:
+        cleaned(node)
+    assert caught.value.host == "demo-0"
+    assert message in str(caught.value)
+
+
+def test_each_node_has_an_outcome_of_its_own(node):
+    node.trouble = [HostUnreachable("demo-0", "no route")]
+    asked = []
+
+    def request(target):
+        asked.append(target.host)
+        return Cleaning()
+
+    result = call_all(node, [HEAD, OTHER], clean, request, doing="removing", timeout_s=60.0)
+    assert [one.host for one in result.failures] == ["demo-0"]
+    assert result.by_host == {"demo-1": NodeLogs()}
+    assert set(asked) == {"demo-0", "demo-1"}
