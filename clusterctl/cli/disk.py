@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,11 +13,13 @@ from clusterctl.cli.node_options import nodes_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes, format_duration
+from clusterctl.node.record import to_data
 
 if TYPE_CHECKING:
     from clusterctl.domain.results import FanoutResult
     from clusterctl.node.jobs.clean import NodeLogs
-    from clusterctl.operations.disk import CopyParts, DiskReport
+    from clusterctl.node.jobs.parts import CopyParts
+    from clusterctl.operations.disk import DiskReport
 
 
 @click.command(cls=ClusterCommand)
@@ -54,10 +56,10 @@ def disk(
     """
     if grow:
         return _grow(app, name, indices, grow, yes, as_json)
-    from clusterctl.operations.disk import disk as ask_disks
+    from clusterctl.operations.disk import disk as read_disks
 
     with app.open(name) as access:
-        report = ask_disks(access, indices)
+        report = read_disks(access, indices)
     if as_json:
         output.data(_as_data(report))
     else:
@@ -73,16 +75,15 @@ def disk(
                     f"{usage.inodes_percent} %",
                     "-" if usage.full_in_s is None else format_duration(usage.full_in_s),
                 )
-                for node in report.nodes.values
-                for usage in node.usages
+                for usage in report.usages
             ],
         )
         _show_fills(report)
         show_copies(report.copies)
-        if any(not one.in_use for one in report.copies):
+        if any(not one.in_use for _, one in report.copies):
             output.note(f"run the same copies again, or: clusterctl clean-logs {name} --copies")
         output.findings(report.findings)
-    hostlines.show_failures(report.nodes.failures)
+    hostlines.show_failures(report.failures)
     return report.exit_status
 
 
@@ -121,39 +122,38 @@ def _show_fills(report: DiskReport) -> None:
     """Print the largest folders of nearly full disks."""
     rows = [
         (usage.host, path, format_bytes(size) + ("" if usage.whole else " at least"))
-        for node in report.nodes.values
-        for usage in node.usages
+        for usage in report.usages
         for path, size in usage.fills
     ]
     if rows:
         output.table(("NODE", "FOLDER", "SIZE"), rows)
 
 
-def show_copies(copies: Sequence[CopyParts]) -> None:
-    """Print what interrupted copies have left, if anything."""
+def show_copies(copies: Sequence[tuple[str, CopyParts]]) -> None:
+    """Print what interrupted copies have left on each host, if anything."""
     rows = [
         (
-            one.host,
+            host,
             one.path,
             format_bytes(one.size_bytes),
             "in use" if one.in_use else f"{format_duration(one.age_s)} ago",
         )
-        for one in copies
+        for host, one in copies
     ]
     if rows:
         output.table(("NODE", "PARTS OF A COPY TO", "SIZE", "LAST WRITTEN"), rows)
 
 
+def _copies_data(copies: Sequence[tuple[str, CopyParts]]) -> list[dict[str, Any]]:
+    return [{"host": host, **to_data(one)} for host, one in copies]
+
+
 def _as_data(report: DiskReport) -> dict[str, object]:
     return {
-        "disks": [
-            {**vars(usage), "full_in_s": usage.full_in_s}
-            for node in report.nodes.values
-            for usage in node.usages
-        ],
-        "copies": [one.as_data() for one in report.copies],
+        "disks": [{**vars(usage), "full_in_s": usage.full_in_s} for usage in report.usages],
+        "copies": _copies_data(report.copies),
         "findings": [output.finding_data(finding) for finding in report.findings],
-        "failures": [hostlines.failure_data(failure) for failure in report.nodes.failures],
+        "failures": [hostlines.failure_data(failure) for failure in report.failures],
     }
 
 
@@ -244,24 +244,24 @@ def clean_logs(
 
 def _discard_copies(app: AppContext, name: str, dry_run: bool, as_json: bool) -> int:
     """Remove what interrupted copies have left; return the exit status."""
-    from clusterctl.operations.disk import copy_parts
+    from clusterctl.operations.disk import discard_copies
 
     with app.open(name) as access:
-        result = copy_parts(access, discard=not dry_run)
-    found = [one for parts in result.values for one in parts]
+        result = discard_copies(access, dry_run=dry_run)
+    found = [(host, one) for host, parts in result.by_host.items() for one in parts]
     if as_json:
         failures = [hostlines.failure_data(failure) for failure in result.failures]
-        output.data([one.as_data() for one in found] + failures)
+        output.data(_copies_data(found) + failures)
     else:
         show_copies(found)
-        gone = [one for one in found if not (one.in_use or one.failed)]
+        gone = [one for _, one in found if not (one.in_use or one.failed)]
         size = format_bytes(sum(one.size_bytes for one in gone))
         output.line(f"{'would free' if dry_run else 'freed'} {size} ({count(len(gone), 'folder')})")
-    for one in found:
+    for host, one in found:
         if one.failed:
-            output.note(f"error: {one.host}: not removed: {one.path}: {one.failed}")
+            output.note(f"error: {host}: not removed: {one.path}: {one.failed}")
     hostlines.show_failures(result.failures)
-    return 255 if result.failures else int(any(one.failed for one in found))
+    return 255 if result.failures else int(any(one.failed for _, one in found))
 
 
 def _show(found: FanoutResult[NodeLogs]) -> None:

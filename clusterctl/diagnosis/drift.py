@@ -19,6 +19,8 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.head_facts import VIRTUAL_INTERFACES
 from clusterctl.jobs.preflight import INSTALL, UNSET, misled_python, version_mismatches
+from clusterctl.node.facts.disks import FileSystem
+from clusterctl.node.record import from_data
 
 CROWDED, FULL = 0.90, 0.98  # shares of a file system
 # From this difference on the logs of two nodes cannot be put in order. (Signatures and certificates
@@ -465,26 +467,15 @@ def _limits(node: ExaminedNode) -> Iterator[Finding]:
             )
 
 
-def disk_findings(host: str, system: Mapping[str, Any]) -> Iterator[Finding]:
+def disk_findings(host: str, system: FileSystem, knows_fills: bool = False) -> Iterator[Finding]:
     """Yield the findings about one file system: its space, its inodes, and whether it is read-only.
 
     Above CROWDED it is a warning, from FULL on an error. For /dev/shm only the free space counts.
+    `knows_fills`: see room_hint.
     """
-    path = system["path"]
-    # As in df, the blocks that are reserved for root do not count.
-    room = system["used_bytes"] + system["free_bytes"]
-    free = format_bytes(system["free_bytes"])
-    inodes = system["inodes"]
-    parts = (
-        ("", system["used_bytes"] / room if room else 0.0, f"% full, {free} free"),
-        (
-            "inodes.",
-            (inodes - system["inodes_free"]) / inodes if inodes else 0.0,
-            f"% of its inodes are used, {system['inodes_free']} are free",
-        ),
-    )
+    path, free = system.path, format_bytes(system.free_bytes)
     if path == "/dev/shm":  # noqa: S108
-        if system["free_bytes"] < min(LEAST_SHM, room // 2):
+        if system.free_bytes < min(LEAST_SHM, (system.used_bytes + system.free_bytes) // 2):
             yield Finding(
                 "shm.full",
                 ERROR,
@@ -495,18 +486,21 @@ def disk_findings(host: str, system: Mapping[str, Any]) -> Iterator[Finding]:
                 f"{host.rpartition('-')[2]} 'rm -f /dev/shm/nccl-* /dev/shm/*_segment*'",
             )
         return
-    for kind, share, words in parts:
+    inodes = f"% of its inodes are used, {system.inodes_free} are free"
+    for kind, share, before, after in (
+        ("", system.used_share, f"{path} is", f"% full, {free} free"),
+        ("inodes.", system.inodes_share, f"{path}:", inodes),
+    ):
         if share > CROWDED:
             full = share >= FULL
-            is_are = "" if kind else "is "
             yield Finding(
                 f"disk.{kind}{'full' if full else 'crowded'}",
                 ERROR if full else WARNING,
-                f"{path}{':' if kind else ''} {is_are}{share * 100:.0f} {words}",
+                f"{before} {share * 100:.0f} {after}",
                 host,
-                room_hint(path, "fills" in system),
+                room_hint(path, knows_fills),
             )
-    if system["readonly"] and path != "/":
+    if system.readonly and path != "/":
         message = f"{path} is read-only: a volume that fails becomes so"
         yield Finding("disk.readonly", ERROR, message, host, "see `dmesg` there")
 
@@ -523,7 +517,7 @@ def room_hint(path: str, knows_fills: bool) -> str:
 
 def _disks(node: ExaminedNode) -> Iterator[Finding]:
     for system in node.said.get("filesystems") or ():
-        yield from disk_findings(node.host, system)
+        yield from disk_findings(node.host, from_data(FileSystem, system))
 
 
 def _software(node: ExaminedNode) -> Iterator[Finding]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import subprocess
 
 
-def output(argv: list[str], timeout_s: float = 5.0, check: bool = True) -> str | None:
+def output(argv: list[str], timeout_s: float | None = None, check: bool = True) -> str | None:
     """Return what a program prints; None if it is missing or takes too long, or with `check` if it
-    fails."""
+    fails.
+
+    Facts give no timeout: at the deadline of a fact all its processes are killed. With two
+    deadlines of one length it would be chance which of them strikes.
+    """
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.bootstrap.inspection import STORE
 from clusterctl.diagnosis.drift import CROWDED, disk_findings
 from clusterctl.domain.errors import AwsError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.results import (
-    CommandResult,
-    FanoutResult,
-    json_line,
-    json_lines,
-    parse_outputs,
-)
+from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.domain.units import format_bytes, format_duration, format_rate
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances, tag
 from clusterctl.ec2.volumes import enlarge, root_rate, root_volumes
-from clusterctl.node.packer import program_of
+from clusterctl.node.facts.disks import (
+    LargestFolders,
+    copy_parts,
+    growth,
+    largest_folders,
+    mount,
+    mount_of,
+)
+from clusterctl.node.facts.report import NodeReport
+from clusterctl.node.jobs.parts import CopyParts, Removal, remove_parts
 from clusterctl.operations.access import Access
+from clusterctl.transport.call import call_all
 from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.reports import read_reports
 from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-
-DISK = program_of("clusterctl.node.diagnosis.disk")
-TIMEOUT_S = 45.0
-# APART_S: seconds between the two measurements that give a disk's growth. WALK_S: seconds for
-# finding the largest folders of a nearly full disk.
-APART_S, WALK_S = 2.0, 5.0
-# A line of `df -P -k`: device, size, used, free, percent used, mount point.
-_LINE = re.compile(r"^(.+?)\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)%\s+(/.*)$")
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class DiskUsage:
     """One file system of a node. The free space is what a user who is not root may use.
 
     `grows` is in bytes per second. `fills` are the largest folders with their sizes in bytes, for a
-    nearly full file system. `whole` is false if the time did not suffice to look at all folders.
+    nearly full file system. `whole` is false if the time did not suffice to read all folders.
     """
 
     host: str
@@ -64,63 +61,41 @@ class DiskUsage:
         return self.free_bytes / self.grows if self.grows > 0 else None
 
 
-@dataclass(frozen=True)
-class NodeDisks:
-    """A node's file systems, and the findings about them."""
-
-    usages: tuple[DiskUsage, ...]
-    findings: tuple[Finding, ...]
-
-
-def parse_disks(result: CommandResult) -> NodeDisks:
-    """Parse the output of `node/diagnosis/disk.py`. Raise CommandFailed if the program failed."""
-    answer = json_line(result, "looking at the disks")
-    usages: list[DiskUsage] = []
-    found: list[Finding] = []
-    for system in answer["filesystems"]:
-        # Blocks reserved for root are neither used nor free, so this is less than the size.
-        used, room = system["used_bytes"], system["used_bytes"] + system["free_bytes"]
-        inodes = system["inodes"]
-        usages.append(
-            DiskUsage(
-                host=result.host,
-                mount=system["path"],
-                size_bytes=system["size_bytes"],
-                free_bytes=system["free_bytes"],
-                # Rounded up, as df does.
-                used_percent=-(-100 * used // room) if room else 0,
-                inodes_percent=100 * (inodes - system["inodes_free"]) // inodes if inodes else 0,
-                grows=system["grows"],
-                fills=tuple((path, size) for path, size in system.get("fills", ())),
-                whole=system.get("whole", True),
-            )
+def usages(report: NodeReport) -> Iterator[DiskUsage]:
+    """Yield the use of each file system of a node."""
+    rates = {one.path: one.bytes_per_s for one in report.all(growth)}
+    largest = {one.path: one for one in report.all(largest_folders)}
+    for one in report.all(mount):
+        folders = largest.get(one.path, LargestFolders(one.path))
+        yield DiskUsage(
+            host=report.host,
+            mount=one.path,
+            size_bytes=one.size_bytes,
+            free_bytes=one.free_bytes,
+            used_percent=one.used_percent,
+            inodes_percent=one.inodes_percent,
+            grows=rates.get(one.path, 0.0),
+            fills=folders.folders,
+            whole=folders.complete,
         )
-        found += disk_findings(result.host, system)
-    for path, why in answer["errors"].items():
-        message = f"{path}: the file system: {why}"
-        hint = "what touches it hangs, too: see `mount` and `dmesg` there"
-        found.append(Finding("disk.hangs", Severity.ERROR, message, result.host, hint))
-    return NodeDisks(tuple(usages), tuple(found))
 
 
-def parse_df(result: CommandResult) -> list[DiskUsage]:
-    """Parse the output of `df -P -k`; each file system appears once. Raise CommandFailed if it
-    lists none."""
-    seen: dict[str, DiskUsage] = {}
-    for line in result.stdout.splitlines():
-        match = _LINE.match(line)
-        if match:
-            _, size, _, free, percent, mount = match.groups()
-            seen[mount] = DiskUsage(
-                host=result.host,
-                mount=mount,
-                size_bytes=int(size) * 1024,
-                free_bytes=int(free) * 1024,
-                used_percent=int(percent),
-            )
-    if not seen:
-        raise CommandFailed(result.host, f"df said nothing of use: {result.stderr.strip()!r}")
-    return list(seen.values())
+def findings_of(report: NodeReport) -> Iterator[Finding]:
+    """Yield the findings about the file systems of a node."""
+    measured = {one.path for one in report.all(largest_folders)}
+    for one in report.all(mount):
+        knows_fills = one.path in measured and one.used_share >= CROWDED
+        yield from disk_findings(report.host, one, knows_fills)
+    hint = "what touches it hangs, too: see `mount` and `dmesg` there"
+    read = {one.path for one in report.all(mount)}
+    for reading in report.failed(mount, growth, largest_folders):
+        kind, _, path = reading.label.partition(" ")
+        if kind == mount.__name__ or path in read:
+            message = f"{path}: the file system: {reading.error}"
+            yield Finding("disk.hangs", Severity.ERROR, message, report.host, hint)
+    for reading in report.failed(copy_parts):
+        message = f"looking for parts of copies failed: {reading.error}"
+        yield Finding("disk.copies", Severity.WARNING, message, report.host)
 
 
 # A script for `sh -s MOUNT` that grows the partition and the file system to the volume's size.
@@ -212,7 +187,6 @@ def grow_disks(
     return fan_out(one, targets)
 
 
-PARTS = program_of("clusterctl.node.jobs.parts")
 PARTS_TIMEOUT_S = 300.0
 # A copy that takes less than this many seconds gets no warning about a slow disk.
 TELLING_S = 60.0
@@ -248,19 +222,18 @@ class SlowDisk:
         )
 
 
-def find_slow_disk(access: Access, client: EC2Client, index: int, word: str) -> SlowDisk | None:
-    """Return the node's root volume if `word` lies on it while local NVMe is mounted, else None.
+def find_slow_disk(access: Access, client: EC2Client, index: int, path: str) -> SlowDisk | None:
+    """Return the node's root volume if `path` lies on it while local NVMe is mounted, else None.
 
-    `word` is a path, quoted for the node's shell. Raise HostError, AwsError.
+    Raise HostError, AwsError.
     """
     (target,) = access.select((index,))
-    # The path may not exist yet: take its nearest parent that does.
-    look = (
-        f'at={word}; while [ ! -d "$at" ]; do at=$(dirname -- "$at"); done; '
-        f'for at in "$at" {STORE}; do LC_ALL=C df -P -k -- "$at" 2>/dev/null | tail -n 1; done'
-    )
-    result = access.connections.run(target, look, timeout_s=TIMEOUT_S)
-    mounts = {usage.mount: usage for usage in parse_df(result)}
+    facts = [partial(mount_of, path=one) for one in (path, STORE)]
+    result = read_reports(access.connections, [target], facts, "reading the disks")
+    for outcome in result.failures:
+        if outcome.error:
+            raise outcome.error
+    mounts = {one.path: one for report in result.values for one in report.all(mount_of)}
     if STORE not in mounts or not mounts.keys() & set(ON_ROOT):
         return None
     node = next(node for node in access.cluster.nodes if node.index == index)
@@ -268,86 +241,60 @@ def find_slow_disk(access: Access, client: EC2Client, index: int, word: str) -> 
     return SlowDisk(target.host, rate, mounts[STORE].free_bytes) if rate else None
 
 
-@dataclass(frozen=True)
-class CopyParts:
-    """Partial files of an interrupted copy to `path`, last written `age_s` seconds ago.
-
-    `in_use` means that a copy is using them. `failed` is the reason if they could not be examined
-    or removed, else empty.
-    """
-
-    host: str
-    path: str
-    size_bytes: int
-    age_s: float
-    in_use: bool
-    failed: str = ""
-
-    def as_data(self) -> dict[str, object]:
-        """For `--json`."""
-        return dict(vars(self))
-
-
-def copy_parts(
-    access: Access, indices: Sequence[int] | None = None, discard: bool = False
+def discard_copies(
+    access: Access, indices: Sequence[int] | None = None, dry_run: bool = False
 ) -> FanoutResult[tuple[CopyParts, ...]]:
-    """Find the partial files of interrupted copies on these nodes (None: on all).
-
-    With `discard`, remove those that no copy is using.
-    """
-
-    def parse(result: CommandResult) -> tuple[CopyParts, ...]:
-        return tuple(
-            CopyParts(
-                result.host,
-                one["path"],
-                one["bytes"],
-                round(one["age_s"], 1),
-                one["in_use"],
-                one.get("failed", ""),
-            )
-            for one in json_lines(result, "looking for parts of copies")
-        )
-
-    command = PARTS.command("discard" if discard else "list")
-    result = access.connections.run_all(
-        access.select(indices), command, stdin=PARTS.stdin(), timeout_s=PARTS_TIMEOUT_S
+    """Remove the partial files of interrupted copies on these nodes (None: on all), except those
+    that a copy is using. Return what was removed, or with `dry_run` would be."""
+    return call_all(
+        access.connections,
+        access.select(indices),
+        remove_parts,
+        Removal(dry_run),
+        doing="looking for parts of copies",
+        timeout_s=PARTS_TIMEOUT_S,
     )
-    return parse_outputs(result, parse)
 
 
 @dataclass(frozen=True)
 class DiskReport:
-    """Each node's file systems, the findings, and the partial files of interrupted copies."""
+    """All file systems, the findings, the partial files of interrupted copies, each with its host,
+    and the outcomes of nodes that gave no report."""
 
-    nodes: FanoutResult[NodeDisks]
+    usages: tuple[DiskUsage, ...]
     findings: tuple[Finding, ...]
-    copies: tuple[CopyParts, ...] = ()
+    copies: tuple[tuple[str, CopyParts], ...]
+    failures: Sequence[HostOutcome[Any]] = ()
 
     @property
     def exit_status(self) -> int:
         """255 if a node did not answer, 1 if a finding is an error, else 0."""
-        if self.nodes.failures:
+        if self.failures:
             return 255
         return int(any(finding.severity is Severity.ERROR for finding in self.findings))
 
 
+# Seconds between the two measurements of a disk's growth, and for finding the largest folders.
+GROWTH_S, WALK_S = 2.0, 5.0
+FACTS = (
+    mount,
+    partial(growth, during_s=GROWTH_S),
+    partial(largest_folders, used_share=CROWDED, walk_s=WALK_S),
+    copy_parts,
+)
+
+
 def disk(access: Access, indices: Sequence[int] | None = None) -> DiskReport:
-    """Report on the disks of these nodes (None: of all). `nodes` has one outcome per node."""
-    asked = {"apart_s": APART_S, "walk_s": WALK_S, "full": CROWDED}
-    result = access.connections.run_all(
-        access.select(indices),
-        DISK.command(),
-        stdin=DISK.stdin(asked),
-        timeout_s=TIMEOUT_S,
+    """Report on the disks of these nodes (None: of all)."""
+    result = read_reports(access.connections, access.select(indices), FACTS, "reading the disks")
+    return DiskReport(
+        usages=tuple(one for report in result.values for one in usages(report)),
+        findings=tuple(one for report in result.values for one in findings_of(report)),
+        copies=tuple(
+            (report.host, one)
+            for report in result.values
+            for parts in report.all(copy_parts)
+            for one in parts
+        ),
+        failures=result.failures,
     )
-    nodes = parse_outputs(result, parse_disks)
-    findings = [finding for node in nodes.values for finding in node.findings]
-    copies = copy_parts(access, indices)
-    answered = {outcome.host for outcome in nodes.outcomes if outcome.value}
-    findings += [
-        Finding("disk.copies", Severity.WARNING, one.error.message, one.host, one.error.hint)
-        for one in copies.failures
-        if one.error and one.host in answered
-    ]
-    return DiskReport(nodes, tuple(findings), tuple(one for all_ in copies.values for one in all_))

@@ -17,21 +17,21 @@ from clusterctl.diagnosis.drift import (
 )
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.node.diagnosis.doctor import failed_tests
+from clusterctl.node.facts.disks import FileSystem
 from clusterctl.operations.doctor import DoctorReport
 
 
 @pytest.mark.parametrize(
     ("path", "fills", "advised", "not_advised"),
     [
-        ("/", {}, ["clusterctl disk NAME);", "--grow", "clean-logs"], []),
-        ("/", {"fills": []}, ["--grow", "clean-logs"], ["see what fills it"]),
-        ("/data", {}, ["clusterctl disk NAME);", "data in /data"], ["--grow"]),
-        ("/data", {"fills": []}, ["data in /data"], ["clusterctl disk", "--grow"]),
+        ("/", False, ["clusterctl disk NAME);", "--grow", "clean-logs"], []),
+        ("/", True, ["--grow", "clean-logs"], ["see what fills it"]),
+        ("/data", False, ["clusterctl disk NAME);", "data in /data"], ["--grow"]),
+        ("/data", True, ["data in /data"], ["clusterctl disk", "--grow"]),
     ],
 )
 def test_what_makes_room_on_a_full_file_system(path, fills, advised, not_advised):
-    full = {**SYSTEM, "path": path, "free_bytes": 0, "inodes": 100, "inodes_free": 90, **fills}
-    [found] = disk_findings("demo-1", full)
+    [found] = disk_findings("demo-1", FileSystem(path, 100, 0, 40, 100, 90, False), fills)
     assert [text for text in advised if text not in found.hint] == []
     assert [text for text in not_advised if text in found.hint] == []
 

@@ -260,14 +260,14 @@ def test_a_destination_on_ebs_beside_local_nvme(lab, pair):
     assert stored.ctl("up", "--nodes", "1", "--instance-type", "g4dn.xlarge")[0] == 0
     try:
         with app.open("stored") as access:
-            slow = find_slow_disk(access, app.ec2, 0, '"$HOME"/no/such/folder')
+            slow = find_slow_disk(access, app.ec2, 0, "~/no/such/folder")
             assert slow
             assert (slow.host, round(slow.rate / 1e6)) == ("stored-0", 119)
             assert slow.free_bytes > 0
             for other in ("/opt/dlami/nvme/set", "/data"):
                 assert find_slow_disk(access, app.ec2, 0, other) is None
         with pair.access() as access:
-            assert find_slow_disk(access, app.ec2, 0, '"$HOME"') is None
+            assert find_slow_disk(access, app.ec2, 0, "~") is None
             node = access.cluster.nodes[0]
         assert root_rate(app.ec2, node.instance_id, node.instance_type) == 125 << 20
     finally:

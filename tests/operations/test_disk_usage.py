@@ -1,9 +1,8 @@
-"""df: the parser on captured output, the real command, and the findings."""
+"""The findings about disks, and the JSON of `clean-logs`."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -11,43 +10,11 @@ import pytest
 from clusterctl.cli.app_context import AppContext
 from clusterctl.cli.main import cli, run_command
 from clusterctl.diagnosis.drift import disk_findings
-from clusterctl.domain.errors import CommandFailed, HostUnreachable
+from clusterctl.domain.errors import HostUnreachable
 from clusterctl.domain.findings import Severity
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.node.facts.disks import FileSystem
 from clusterctl.node.jobs.parts import remote_mounts
-from clusterctl.operations.disk import DiskUsage, parse_df
-
-SAMPLES = Path(__file__).parent / "samples"
-
-
-def result(stdout):
-    return CommandResult("demo-0", "df", 0, stdout, "", 0.1)
-
-
-def test_a_host_of_the_local_ec2():
-    assert parse_df(result((SAMPLES / "df-lab.txt").read_text())) == [
-        DiskUsage("demo-0", "/", 12342048 * 1024, 12342048 * 1024, 0),
-        DiskUsage("demo-0", "/data", 1048576 * 1024, 1048576 * 1024, 0),
-        DiskUsage("demo-0", "/home", 12342048 * 1024, 12340408 * 1024, 1),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "mounts"),
-    [
-        ("/dev/root 100 60 40 60% /\n/dev/root 100 60 40 60% /\n", {"/": 60}),
-        ("srv:/ex port/x 100 95 5 95% /data\n", {"/data": 95}),
-        ("/dev/a 1 1 0 100% /mnt/with space\n", {"/mnt/with space": 100}),
-        ("Welcome\nFilesystem 1024-blocks Used Capacity Mounted on\n/d 9 1 8 12% /\n", {"/": 12}),
-    ],
-)  # fmt: skip
-def test_odd_lines(text, mounts):
-    assert {usage.mount: usage.used_percent for usage in parse_df(result(text))} == mounts
-
-
-def test_output_without_a_file_system_is_an_error():
-    with pytest.raises(CommandFailed, match="df said nothing of use"):
-        parse_df(result("bash: df: command not found\n"))
 
 
 @pytest.mark.parametrize(
@@ -61,9 +28,8 @@ def test_output_without_a_file_system_is_an_error():
     ],
 )
 def test_findings(percent, found):
-    room = {"used_bytes": percent << 20, "free_bytes": (100 - percent) << 20}
-    inodes = {"inodes": 100, "inodes_free": 50, "readonly": False}
-    findings = list(disk_findings("demo-0", {"path": "/data", **room, **inodes}))
+    system = FileSystem("/data", 100 << 20, (100 - percent) << 20, percent << 20, 100, 50, False)
+    findings = list(disk_findings("demo-0", system))
     assert [(finding.check_id, finding.severity) for finding in findings] == found
     for finding in findings:
         assert finding.message.startswith(f"/data is {percent} % full, ")
@@ -83,7 +49,7 @@ def test_the_json_of_clean_logs_names_hosts_that_failed(options, tmp_path, monke
     with (
         mock.patch.object(AppContext, "open"),
         mock.patch("clusterctl.operations.clean_logs.find_logs", lambda *_: (None, found)),
-        mock.patch("clusterctl.operations.disk.copy_parts", lambda *_, **__: found),
+        mock.patch("clusterctl.operations.disk.discard_copies", lambda *_, **__: found),
     ):
         assert run_command(cli, ["clean-logs", "demo", "--dry-run", "--json", *options]) == 255
     [told] = json.loads(capsys.readouterr().out)

@@ -94,7 +94,7 @@ def copy(
             if job and not job.needs_this_machine:
                 _start(app, access, job, options)
                 return int(bool(missing))
-            looking = _look_at_disk(app, access, targets, request.place_word, shown)
+            looking = _look_at_disk(app, access, targets, request.place, shown)
             # A detached copy of files from here goes to the head node first; the job copies on.
             report = copy_to_cluster(
                 access,
@@ -154,7 +154,7 @@ def _missing(cluster: Cluster) -> tuple[str, ...]:
 
 
 def _look_at_disk(
-    app: AppContext, access: Access, targets: Sequence[Target], word: str, shown: CopyView
+    app: AppContext, access: Access, targets: Sequence[Target], path: str, shown: CopyView
 ) -> threading.Thread:
     """Find out, in a thread beside the copy, whether DST is on a slow disk.
 
@@ -167,7 +167,7 @@ def _look_at_disk(
     def look() -> None:
         # This is advice only: the copy itself reports errors of a node or of EC2 that matter.
         with contextlib.suppress(Exception):
-            shown.slow_disk = find_slow_disk(access, app.ec2, first.index, word)
+            shown.slow_disk = find_slow_disk(access, app.ec2, first.index, path)
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()

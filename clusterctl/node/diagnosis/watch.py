@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from clusterctl.node.diagnosis import host, job, sampler
+from clusterctl.node.facts import disks, gpus, system
 from clusterctl.node.jobs import processes
 from clusterctl.node.procfs import TICKS, read_stat
 
@@ -100,9 +101,9 @@ def _rank(one: processes.Process, rank: int) -> dict[str, Any]:
 def slow_facts(is_head: bool, job_id: str, within_s: float) -> dict[str, Any]:
     """Return the facts that may hang: a dead mount, a lost GPU. `errors` has the reason for each
     that is missing."""
-    questions = {"gpus": host.gpus, "memory": host.memory}
-    for path in host.mounts():
-        questions[f"mount {path}"] = partial(host.filesystem, path)
+    questions: dict[str, Any] = {"gpus": gpus.gpus, "memory": system.memory}
+    for path in disks.mount_points():
+        questions[f"mount {path}"] = partial(disks.mount, path)
     if is_head:
         questions["job"] = lambda: job.look(job_id or None, LOG_LINES)
     said, errors = host.ask(questions, max(1.0, within_s))

@@ -1,8 +1,5 @@
-"""Runs on a node: finds the staging folders that interrupted copies left beside their data.
-
-    list      one JSON line for each: {"path": DESTINATION, "bytes": N, "age_s": SECONDS, "in_use":
-              BOOLEAN}, with "failed": TEXT if it could not be read
-    discard   the same, and removes those that no copy uses
+"""Runs on a node: finds the staging folders that interrupted copies left beside their data, and
+removes those that no copy uses.
 
 Only local file systems are searched, in folders at most DEEPEST levels below /.
 """
@@ -11,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 # The same name as in relay/scan.py.
@@ -27,6 +23,28 @@ DEEPEST = 5
 SYSTEM = {f"/{name}" for name in ("boot", "dev", "etc", "proc", "run", "snap", "sys", "usr")}
 # Beginnings of the types of remote file systems in /proc/self/mounts.
 REMOTE = ("nfs", "lustre", "fuse", "cifs", "ceph", "efs", "9p", "autofs")
+
+
+@dataclass(frozen=True)
+class CopyParts:
+    """Partial files of an interrupted copy to `path`, last written `age_s` seconds ago.
+
+    `in_use` means that a copy is using them. `failed` is the reason if they could not be examined
+    or removed, else empty.
+    """
+
+    path: str
+    size_bytes: int = 0
+    age_s: float = 0.0
+    in_use: bool = False
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A request to remove partial files, or only to find them (`dry_run`)."""
+
+    dry_run: bool = False
 
 
 def stagings() -> Iterator[str]:
@@ -56,17 +74,31 @@ def remote_mounts(table: str) -> set:
     }
 
 
-def describe(staging: str, discard: bool) -> dict:
-    """Return the JSON line about one staging folder. Remove it if `discard` and no copy uses it."""
+def remove_parts(request: Removal) -> tuple[CopyParts, ...]:
+    """Remove the partial files of interrupted copies, except those that a copy is using."""
+    return find(discard=not request.dry_run)
+
+
+def find(discard: bool) -> tuple[CopyParts, ...]:
+    """Return the partial files of copies. With `discard`, remove those that no copy uses."""
+    return tuple(describe(path, discard) for path in sorted(stagings()))
+
+
+def describe(staging: str, discard: bool) -> CopyParts:
+    """Describe one staging folder. Remove it if `discard` and no copy uses it."""
     folder = Path(staging)
-    described = {"path": str(folder.parent), "bytes": 0, "age_s": 0.0, "in_use": False}
+    described = CopyParts(str(folder.parent))
     try:
         found = [folder.lstat()]
         for path in folder.rglob("*"):
             with contextlib.suppress(FileNotFoundError):  # a running copy may remove files
                 found.append(path.lstat())
-        described["bytes"] = sum(status.st_blocks * 512 for status in found)
-        described["age_s"] = max(0.0, time.time() - max(status.st_mtime for status in found))
+        age_s = max(0.0, time.time() - max(status.st_mtime for status in found))
+        described = replace(
+            described,
+            size_bytes=sum(status.st_blocks * 512 for status in found),
+            age_s=round(age_s, 1),
+        )
         # A copy holds the same lock while it runs, so none can begin here meanwhile. Others may
         # have put a link there.
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -74,15 +106,10 @@ def describe(staging: str, discard: bool) -> dict:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                described["in_use"] = True
+                described = replace(described, in_use=True)
             else:
                 if discard:
                     shutil.rmtree(folder)
     except OSError as error:
-        described["failed"] = str(error.strerror)
+        described = replace(described, failed=str(error.strerror))
     return described
-
-
-def main() -> None:
-    for place in sorted(stagings()):
-        print(json.dumps(describe(place, discard=sys.argv[1] == "discard")))

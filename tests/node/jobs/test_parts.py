@@ -13,7 +13,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path, discard):
     staging.mkdir(parents=True)
     (staging / "lock").symlink_to(tmp_path / "theirs")
     described = describe(str(staging), discard)
-    assert described["failed"] == "Too many levels of symbolic links"
+    assert described.failed == "Too many levels of symbolic links"
     assert not (tmp_path / "theirs").exists()
     assert staging.exists()
 
@@ -23,8 +23,8 @@ def test_what_no_copy_uses_is_removed(tmp_path):
     staging.mkdir(parents=True)
     (staging / "part").write_bytes(b"x" * 5000)
     found = describe(str(staging), False)
-    assert (found["in_use"], found["path"]) == (False, str(tmp_path / "to"))
-    assert found["bytes"] >= 5000
+    assert (found.in_use, found.path) == (False, str(tmp_path / "to"))
+    assert found.size_bytes >= 5000
     assert staging.exists()
     describe(str(staging), True)
     assert not staging.exists()

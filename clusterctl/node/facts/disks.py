@@ -1,0 +1,199 @@
+"""Facts about file systems: how full they are, what fills them, what copies have left there."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Mapping
+
+from clusterctl.node.facts.report import deadline, for_each
+from clusterctl.node.jobs import parts
+
+# Where a job's data, logs, checkpoints and sockets are. /opt/dlami/nvme has the striped local disks
+# on the Deep Learning AMI.
+PATHS = ("/", "/data", "/opt/dlami/nvme", "~", "/tmp", "/dev/shm")  # noqa: S108
+# Types of remote file systems.
+REMOTE = re.compile(r"nfs|cifs|smb|lustre|ceph|glusterfs|fuse|beegfs|9p|virtiofs")
+MOST_FOLDERS = 5
+# A subfolder with at least this share of its folder is named in place of the folder.
+MOST_OF_IT = 0.8
+
+
+def mount_points() -> list[str]:
+    """Return the mount points of the file systems that a job may use, each file system once. A path
+    that is no mount point counts as the one above it."""
+    table = _mounts()
+    paths = [os.path.expanduser(path) for path in PATHS]  # noqa: PTH111
+    paths += [path for path, (_, kind) in table.items() if REMOTE.search(kind)]
+    found: dict[str, str] = {}
+    for path in paths:
+        point = _mount_point(path, table)
+        if point in table:
+            found.setdefault(table[point][0], point)
+    return list(found.values())
+
+
+def _mounts() -> dict[str, tuple[str, str]]:
+    """Return the device and the type of each mounted file system, by mount point. /proc is read
+    without waiting for a server."""
+    table = {}
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        words = line.split()
+        # The kernel writes a space in a path as \040.
+        path = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), words[4])
+        table[path] = (words[2], words[words.index("-") + 1])
+    return table
+
+
+def _mount_point(path: str, table: Mapping[str, object]) -> str:
+    while path not in table and path != "/":
+        path = os.path.dirname(path)  # noqa: PTH120
+    return path
+
+
+@dataclass(frozen=True)
+class FileSystem:
+    """Sizes in bytes. What is reserved for root is neither free nor used, as in df."""
+
+    path: str
+    size_bytes: int
+    free_bytes: int
+    used_bytes: int
+    inodes: int
+    inodes_free: int
+    readonly: bool
+
+    @property
+    def used_share(self) -> float:
+        """The used share of the space that a user has, as df shows it."""
+        room = self.used_bytes + self.free_bytes
+        return self.used_bytes / room if room else 0.0
+
+    @property
+    def used_percent(self) -> int:
+        """Rounded up, as df does."""
+        room = self.used_bytes + self.free_bytes
+        return -(-100 * self.used_bytes // room) if room else 0
+
+    @property
+    def inodes_percent(self) -> int:
+        """Rounded down."""
+        return 100 * (self.inodes - self.inodes_free) // self.inodes if self.inodes else 0
+
+    @property
+    def inodes_share(self) -> float:
+        return (self.inodes - self.inodes_free) / self.inodes if self.inodes else 0.0
+
+
+@for_each("path", mount_points)
+def mount(path: str) -> FileSystem:
+    """Return the state of one file system."""
+    state = os.statvfs(path)
+    return FileSystem(
+        path,
+        size_bytes=state.f_blocks * state.f_frsize,
+        free_bytes=state.f_bavail * state.f_frsize,
+        used_bytes=(state.f_blocks - state.f_bfree) * state.f_frsize,
+        inodes=state.f_files,
+        inodes_free=state.f_favail,
+        readonly=bool(state.f_flag & os.ST_RDONLY),
+    )
+
+
+def mount_of(path: str) -> FileSystem:
+    """Return the state of the file system on which `path` is, or would be. It may begin with ~."""
+    there = os.path.realpath(os.path.expanduser(path))  # noqa: PTH111, PTH114
+    return mount(_mount_point(there, _mounts()))
+
+
+@dataclass(frozen=True)
+class Growth:
+    """By how many bytes a second a file system grows."""
+
+    path: str
+    bytes_per_s: float
+
+
+@for_each("path", mount_points)
+@deadline(10.0)
+def growth(path: str, during_s: float) -> Growth:
+    """Measure a file system twice, `during_s` seconds apart."""
+    before, began = mount(path), time.monotonic()
+    time.sleep(during_s)
+    used = mount(path).used_bytes - before.used_bytes
+    return Growth(path, used / (time.monotonic() - began))
+
+
+@dataclass(frozen=True)
+class LargestFolders:
+    """The largest folders of a file system with their bytes, the largest first. `complete` is false
+    if the time did not suffice to read all folders."""
+
+    path: str
+    folders: tuple[tuple[str, int], ...] = ()
+    complete: bool = True
+
+
+@for_each("path", mount_points)
+@deadline(15.0)
+def largest_folders(path: str, used_share: float, walk_s: float) -> LargestFolders:
+    """Find what fills a file system within `walk_s` seconds; nothing for one that is less full than
+    `used_share`."""
+    if mount(path).used_share < used_share:
+        return LargestFolders(path)
+    until = time.monotonic() + walk_s
+    device = os.lstat(path).st_dev
+    sizes: dict[str, int] = {}
+    todo = [path]
+    while todo and time.monotonic() < until:
+        folder = todo.pop()
+        own = 0
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    state = entry.stat(follow_symlinks=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        if state.st_dev == device:
+                            todo.append(entry.path)
+                    elif entry.is_file(follow_symlinks=False):
+                        own += state.st_blocks * 512
+        except OSError:
+            continue
+        # Its bytes also count in all folders above, up to `path`.
+        while own:
+            sizes[folder] = sizes.get(folder, 0) + own
+            if folder == path:
+                break
+            folder = os.path.dirname(folder)  # noqa: PTH120
+    return LargestFolders(path, tuple(_worth_naming(sizes, path)), not todo)
+
+
+def _worth_naming(sizes: dict[str, int], top: str) -> list[tuple[str, int]]:
+    """Return the largest folders. A folder that one subfolder nearly fills is replaced by its
+    subfolders, and so is `top`."""
+    found: list[tuple[str, int]] = []
+    below: dict[str, list[str]] = {}
+    for path in sizes:
+        if path != top:
+            below.setdefault(os.path.dirname(path), []).append(path)  # noqa: PTH120
+    todo = [top] if top in sizes else []
+    while todo and len(found) < MOST_FOLDERS:
+        todo.sort(key=lambda path: sizes[path])
+        path = todo.pop()
+        inside = below.get(path, ())
+        largest = max((sizes[one] for one in inside), default=0)
+        if largest >= MOST_OF_IT * sizes[path] or (path == top and inside):
+            todo += inside
+        else:
+            found.append((path, sizes[path]))
+    return found
+
+
+# Five levels of folders on a large file system take seconds.
+@deadline(30.0)
+def copy_parts() -> tuple[parts.CopyParts, ...]:
+    """Return the partial files of interrupted copies."""
+    return parts.find(discard=False)

@@ -1,0 +1,104 @@
+"""Reports of nodes: which facts to read on which nodes, and what came back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from clusterctl.domain.errors import CommandFailed
+from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.node.agent import name_of
+from clusterctl.node.facts.report import (
+    WITHIN_S,
+    FactRequest,
+    NodeReport,
+    ReportRequest,
+    collect,
+)
+from clusterctl.node.record import to_data
+from clusterctl.transport.call import TimedResponse, timed_call
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.target import Target
+
+T = TypeVar("T")
+# A fact to read: a function of clusterctl/node/facts, or functools.partial(function, arguments).
+Fact = Callable[..., Any]
+# Seconds beyond the last deadline of the facts: a busy node starts the program slowly.
+START_S = 25.0
+
+
+def read_reports(
+    connections: Connections,
+    targets: Sequence[Target],
+    facts: Callable[[Target], Sequence[Fact]] | Sequence[Fact],
+    doing: str,
+    timeout_s: float | None = None,
+) -> FanoutResult[NodeReport]:
+    """Read these facts on every node; return one outcome for each, in the order of `targets`.
+
+    `facts` may be a function of the target. A fact that cannot be read is an error in its node's
+    report; a node that gives no report is an error of the outcome. `doing` names the operation in
+    messages: "reading the disks". `timeout_s` is for the whole report of a node; None: START_S
+    more than the longest deadline.
+    """
+
+    def one(target: Target) -> NodeReport:
+        requested = facts(target) if callable(facts) else facts
+        functions = list(dict.fromkeys(map(_function, requested)))
+        within_s = max((getattr(each, "within_s", WITHIN_S) for each in functions), default=0.0)
+        response = timed_call(
+            connections,
+            target,
+            collect,
+            ReportRequest(tuple(map(_request, requested))),
+            doing=doing,
+            timeout_s=within_s + START_S if timeout_s is None else timeout_s,
+            # Only the modules of these facts are sent: nodes compile them at every call.
+            modules=sorted({each.__module__ for each in functions}),
+        )
+        return _report(target.host, response, functions)
+
+    return connections.each(targets, one)
+
+
+def read_fact(
+    connections: Connections,
+    targets: Sequence[Target],
+    fact: Callable[..., T],
+    doing: str,
+    timeout_s: float | None = None,
+) -> FanoutResult[T]:
+    """Read one fact on every node. If it cannot be read, that is the error of its node. The value
+    of an outcome is None, too, if that is the fact."""
+
+    reports = read_reports(connections, targets, [fact], doing, timeout_s)
+    outcomes = []
+    for outcome in reports.outcomes:
+        report, error = outcome.value, outcome.error
+        for reading in report.failed() if report else ():
+            error = CommandFailed(outcome.host, f"{doing} failed: {reading.error}")
+        found = report.get(_function(fact)) if report and not error else None
+        outcomes.append(HostOutcome(outcome.host, found, error))
+    return FanoutResult(tuple(outcomes))
+
+
+def _report(host: str, response: TimedResponse[NodeReport], facts: Sequence[Fact]) -> NodeReport:
+    """Return the report with typed values, and the node's clock compared with ours.
+
+    The error is at most half of the time on the way (RFC 5905).
+    """
+    report = response.value.converted(facts)
+    way_s = (response.received_s - response.sent_s) - (report.ended_s - report.began_s)
+    ahead_s = (report.began_s - response.sent_s) + (report.ended_s - response.received_s)
+    return replace(report, host=host, clock_offset_s=ahead_s / 2, clock_error_s=max(0.0, way_s) / 2)
+
+
+def _function(fact: Fact) -> Fact:
+    return fact.func if isinstance(fact, functools.partial) else fact
+
+
+def _request(fact: Fact) -> FactRequest:
+    arguments = fact.keywords if isinstance(fact, functools.partial) else {}
+    return FactRequest(name_of(_function(fact)), to_data(arguments))

@@ -1,0 +1,97 @@
+"""Facts about this machine, and parsers of what programs print about others."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from clusterctl.domain.results import FanoutResult
+from clusterctl.node.diagnosis import doctor
+from clusterctl.node.facts.disks import mount, mount_of, mount_points
+from clusterctl.node.facts.gpus import gpus
+from clusterctl.node.facts.system import kernel_message, login, system
+from clusterctl.transport.reports import read_fact, read_reports
+from tests.local_node import HEAD, LocalNode
+
+
+@pytest.mark.parametrize(("test", "over_ssh"), [("_greeting", False), ("_ssh", True)])
+def test_peers_are_tested_at_once(test, over_ssh, monkeypatch):
+    together = threading.Barrier(8, timeout=60)
+    monkeypatch.setattr(doctor, test, lambda peer: "dead" if together.wait() else "")
+    peers = [f"10.0.0.{n}" for n in range(8)]
+    assert list(doctor.unreached(peers, over_ssh).values()) == ["dead"] * 7
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "[  100.500000] NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.",
+            (900, "NVRM"),
+        ),
+        ("[100.5] ip-10-0-3-7 kernel: Out of memory: Killed process 7 (python)", (900, "Out")),
+        ("Nov 23 00:00:01 Out of memory: Killed process 7", (None, "Nov")),
+    ],
+)
+def test_a_line_of_the_kernel_has_its_age(line, told):
+    message = kernel_message(line, 1000.5)
+    assert (message.age_s, message.text.split()[0].rstrip(":")) == told
+
+
+def test_a_report_has_typed_facts_and_the_clock_of_its_node(tmp_path):
+    node = LocalNode(tmp_path, greeting=b'{"readings": []} welcome\n{')
+    result = read_reports(node, [HEAD], [system, mount, login], "reading its facts")
+    assert isinstance(result, FanoutResult)
+    [report] = result.values
+    assert report.host == "demo-0"
+    assert report.get(system).kernel == os.uname().release
+    assert report.get(login).home == str(tmp_path)
+    assert {one.path for one in report.all(mount)} == set(mount_points())
+    # Both clocks are this machine's: they differ by no more than the measurement may be wrong.
+    assert abs(report.clock_offset_s) <= report.clock_error_s + 0.05
+
+
+def test_a_path_that_is_not_there_yet_is_on_the_file_system_of_the_folder_above(tmp_path):
+    (tmp_path / "link").symlink_to("/dev/shm")  # noqa: S108
+    places = [str(tmp_path / "no/such"), str(tmp_path / "link/sub"), "~/below"]
+    there, linked, home = (
+        read_fact(LocalNode(tmp_path), [HEAD], partial(mount_of, path=path), "reading").values[0]
+        for path in places
+    )
+    assert (linked.path, there.path) == ("/dev/shm", home.path)  # noqa: S108
+    assert Path(there.path).stat().st_dev == tmp_path.stat().st_dev
+
+
+REPORT = """<?xml version="1.0" ?><nvidia_smi_log><driver_version>580.95.05</driver_version>
+<gpu id="00000000:17:00.0"><fb_memory_usage><used>14 MiB</used></fb_memory_usage>
+<processes><process_info><pid>7</pid><used_memory>N/A</used_memory></process_info></processes>
+</gpu></nvidia_smi_log>"""
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome"),
+    [
+        (f"cat <<'END'\n{REPORT}\nEND", (14.0, [(7.0, None)])),
+        # It exits with 14 for a broken infoROM, with a warning after the report.
+        (f"cat <<'END'\n{REPORT}\nWARNING: infoROM\nEND\nexit 14", (14.0, [(7.0, None)])),
+        ("echo No devices were found; exit 6", "nvidia-smi -q -x: No devices were found"),
+        ("exit 15", "nvidia-smi -q -x: no output"),
+        ("echo '<nvidia_smi_log><gpu>'; exit 15", "nvidia-smi -q -x: <nvidia_smi_log><gpu>"),
+        ("echo '<gpu></nvidia_smi_log>'", "mismatched tag"),
+    ],
+)
+def test_what_nvidia_smi_reports(tmp_path, script, outcome):
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    node = LocalNode(tmp_path, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    [one] = read_fact(node, [HEAD], gpus, "reading the GPUs").outcomes
+    if isinstance(outcome, str):
+        assert outcome in one.error.message
+    else:
+        [gpu] = one.value.gpus
+        shown = [(process.pid, process.memory_mib) for process in gpu.processes]
+        assert (gpu.memory_used_mib, shown) == outcome
