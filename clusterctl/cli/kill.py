@@ -17,7 +17,8 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
-    from clusterctl.jobs.processes import NodeProcess
+    from clusterctl.jobs.processes import Processes
+    from clusterctl.node.jobs.processes import NodeProcess
     from clusterctl.operations.kill import HeldMemory, KillReport
 
 
@@ -95,11 +96,10 @@ def kill(
     Shells, notebooks and other Python programs stay. Processes get TERM, and KILL after 5 s. Then a
     second check has to find none of them, and the GPUs' memory free.
     """
-    from clusterctl.jobs.processes import ProcessQuery
-    from clusterctl.operations.kill import Outcomes
+    from clusterctl.node.jobs.processes import ProcessQuery
     from clusterctl.operations.kill import kill as kill_processes
 
-    def found(outcomes: Outcomes) -> None:
+    def found(outcomes: Processes) -> None:
         processes = [process for value in outcomes.values for process in value]
         if processes and not as_json:
             show_processes(processes)

@@ -24,8 +24,8 @@ from clusterctl.domain.units import count
 from clusterctl.ec2.instances import Instance
 from clusterctl.jobs.head_facts import choose_environment
 from clusterctl.jobs.preflight import in_order
-from clusterctl.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.jobs.trainer import DATA_FOLDER
+from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.kill import kill

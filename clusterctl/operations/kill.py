@@ -3,27 +3,23 @@ that no process and no GPU memory of it is left."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterctl.domain.errors import CommandFailed, HostError
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, parse_outputs
+from clusterctl.domain.errors import HostError
+from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.jobs.detached import JobRecord, end_job, find_job
-from clusterctl.jobs.processes import (
-    NodeProcess,
-    ProcessQuery,
-    all_of,
-    end_processes,
-    list_processes,
-)
+from clusterctl.jobs.processes import Processes, all_of, end_processes, list_processes
+from clusterctl.node.facts.gpus import Gpus, gpus
+from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
+from clusterctl.node.record import to_data
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import running_jobs
+from clusterctl.transport.reports import read_fact
 from clusterctl.transport.target import Target
 
-Outcomes = FanoutResult[tuple[NodeProcess, ...]]
 # A node that does not answer must not hold up the end of a job.
 FIRST_LOOK_TIMEOUT_S = 10.0
 # How long a GPU driver may take to free the memory of ended processes.
@@ -31,21 +27,14 @@ FREED_WITHIN_S = 5.0
 # The most rounds of ending processes and listing them again: a process that was just being started
 # on another node may appear after the first round.
 ROUNDS = 2
-
-
 # Less memory in use counts as free: the driver itself keeps some hundred MiB of each GPU.
 FREE_BELOW_MIB = 1024
-# Prints each GPU's index and used MiB, an empty line, and the pids of processes that use GPUs.
-GPU_USE = """command -v nvidia-smi >/dev/null || exit 0
-csv=--format=csv,noheader,nounits
-nvidia-smi --query-gpu=index,memory.used $csv && echo && nvidia-smi --query-compute-apps=pid $csv"""
-GPU_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
 class HeldMemory:
-    """Memory of a GPU that is still in use, in MiB. `pids` are the processes that use any GPU of
-    the host; there may be none, if the driver has not freed the memory of ended ones."""
+    """Memory of a GPU that is still in use, in MiB. `pids` are the processes that use it; there may
+    be none, if the driver has not freed the memory of ended ones."""
 
     host: str
     gpu: int
@@ -53,21 +42,17 @@ class HeldMemory:
     pids: tuple[int, ...]
 
 
-def parse_gpu_use(result: CommandResult) -> list[HeldMemory]:
-    """Parse the output of GPU_USE; return the GPUs whose memory is not free.
-
-    Raise CommandFailed if nvidia-smi failed, as it does when a GPU is lost.
-    """
-    gpus, _, apps = result.stdout.partition("\n\n")
-    if not result.ok:
-        said = (result.stdout + result.stderr).strip()
-        raise CommandFailed(result.host, f"nvidia-smi does not say what is free: {said[:200]}")
-    pids = tuple(int(word) for word in apps.split() if word.isdigit())
-    rows = (re.findall(r"\d+", line) for line in gpus.splitlines())
+def held_memory(host: str, found: Gpus | None) -> list[HeldMemory]:
+    """Return the GPUs of a host whose memory is not free."""
     return [
-        HeldMemory(result.host, int(row[0]), int(row[1]), pids)
-        for row in rows
-        if len(row) == 2 and int(row[1]) >= FREE_BELOW_MIB
+        HeldMemory(
+            host,
+            index,
+            int(gpu.memory_used_mib),
+            tuple(int(one.pid) for one in gpu.processes if one.pid is not None),
+        )
+        for index, gpu in enumerate(found.gpus if found else ())
+        if gpu.memory_used_mib is not None and gpu.memory_used_mib >= FREE_BELOW_MIB
     ]
 
 
@@ -123,11 +108,18 @@ class KillReport:
     def as_data(self, failure_data: Callable[[HostOutcome[Any]], Any]) -> dict[str, Any]:
         """For `--json`."""
         return {
-            "processes": [process.as_data() for process in self.ended or self.found],
-            "left": [process.as_data() for process in self.left],
-            "gpu_memory_held": None if self.held is None else [asdict(one) for one in self.held],
+            "processes": [process_data(process) for process in self.ended or self.found],
+            "left": [process_data(process) for process in self.left],
+            "gpu_memory_held": to_data(self.held),
             "failures": [failure_data(failure) for failure in self.failures],
         }
+
+
+def process_data(process: NodeProcess) -> dict[str, Any]:
+    """Return a process for `--json`."""
+    data = {**to_data(process), "ended": process.ended or None}
+    del data["session"]
+    return data
 
 
 def kill(
@@ -135,7 +127,7 @@ def kill(
     query: ProcessQuery,
     indices: Sequence[int] | None = None,
     dry_run: bool = False,
-    on_found: Callable[[Outcomes], None] = lambda found: None,
+    on_found: Callable[[Processes], None] = lambda found: None,
 ) -> KillReport:
     """End the processes that `query` selects on these nodes (None: on all in service).
 
@@ -183,16 +175,15 @@ def _held(
     """
     deadline = time.monotonic() + FREED_WITHIN_S
     while True:
-        said = access.connections.run_all(targets, GPU_USE, timeout_s=GPU_TIMEOUT_S)
-        looked = parse_outputs(said, parse_gpu_use)
-        held = tuple(one for value in looked.values for one in value)
+        looked = read_fact(access.connections, targets, gpus, "reading the GPUs' memory")
+        found = looked.by_host
+        held = tuple(one for host, value in found.items() for one in held_memory(host, value))
         if not held or time.monotonic() > deadline:
             break
         time.sleep(0.5)
     for outcome in looked.failures:
         failures.setdefault(outcome.host, outcome)
-    has_gpus = any(outcome.value and outcome.value.stdout.strip() for outcome in said.outcomes)
-    return held if has_gpus else None
+    return held if found else None
 
 
 @dataclass(frozen=True)
@@ -234,7 +225,7 @@ def cancel(access: Access, job_id: str | None = None) -> CancelReport:
     query = ProcessQuery(job_id=job_id)
     away = [node.index for node in access.cluster.nodes if node not in access.cluster.in_service]
     aside = access.select(away) if away else ()
-    before: Outcomes = FanoutResult(())
+    before: Processes = FanoutResult(())
     # Before anything ends: a process that has written over its environment is found by its parents.
     if any(job.unended for job in jobs):
         looked_at = (*access.targets, *aside)

@@ -35,8 +35,8 @@ from clusterctl.jobs.detached import (
     tail_command,
 )
 from clusterctl.jobs.plan import SERVE
-from clusterctl.jobs.processes import NodeProcess, ProcessQuery, all_of, list_processes
-from clusterctl.node.jobs.processes import SYNC
+from clusterctl.jobs.processes import all_of, list_processes
+from clusterctl.node.jobs.processes import SYNC, NodeProcess, ProcessQuery
 from clusterctl.operations.access import Access
 from clusterctl.transport.data import read_data
 from clusterctl.transport.target import Target

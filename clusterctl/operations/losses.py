@@ -13,7 +13,8 @@ from clusterctl.domain.errors import ClusterctlError, CommandFailed, CommandTime
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.results import json_line, last_line
 from clusterctl.domain.units import count, format_bytes, format_duration
-from clusterctl.jobs.processes import ProcessQuery, all_of, list_processes
+from clusterctl.jobs.processes import all_of, list_processes
+from clusterctl.node.jobs.processes import ProcessQuery
 from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.folder import ClusterFolder

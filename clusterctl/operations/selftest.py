@@ -46,7 +46,8 @@ from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, CostEstimate, Price
 from clusterctl.ec2.money.prices import find_price
 from clusterctl.jobs.detached import JobRecord, JobState, find_job
 from clusterctl.jobs.plan import JobRequest
-from clusterctl.jobs.processes import NodeProcess, ProcessQuery, all_of, list_processes
+from clusterctl.jobs.processes import all_of, list_processes
+from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.operations.access import Access
 from clusterctl.operations.bench_network import measure_network
 from clusterctl.operations.costs import cost_report

@@ -62,8 +62,8 @@ from clusterctl.jobs.preflight import (
     preflight,
     probe_input,
 )
-from clusterctl.jobs.processes import NodeProcess
 from clusterctl.jobs.script_mode import STREAMED, ScriptMode
+from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.node.packer import program_of
 from clusterctl.node.scripts.parameter_servers import are_in, tf_config
 from clusterctl.node.scripts.pipe import files_of

@@ -64,24 +64,26 @@ def read_reports(
 
 
 def read_fact(
-    connections: Connections,
-    targets: Sequence[Target],
-    fact: Callable[..., T],
-    doing: str,
-    timeout_s: float | None = None,
+    connections: Connections, targets: Sequence[Target], fact: Callable[..., T], doing: str
 ) -> FanoutResult[T]:
     """Read one fact on every node. If it cannot be read, that is the error of its node. The value
     of an outcome is None, too, if that is the fact."""
+    return facts_of(read_reports(connections, targets, [fact], doing), fact, doing)
 
-    reports = read_reports(connections, targets, [fact], doing, timeout_s)
-    outcomes = []
-    for outcome in reports.outcomes:
+
+def facts_of(
+    reports: FanoutResult[NodeReport], fact: Callable[..., T], doing: str
+) -> FanoutResult[T]:
+    """Return one fact of every report, as read_fact does."""
+    function = _function(fact)
+
+    def of(outcome: HostOutcome[NodeReport]) -> HostOutcome[T]:
         report, error = outcome.value, outcome.error
-        for reading in report.failed() if report else ():
+        for reading in report.failed(function) if report else ():
             error = CommandFailed(outcome.host, f"{doing} failed: {reading.error}")
-        found = report.get(_function(fact)) if report and not error else None
-        outcomes.append(HostOutcome(outcome.host, found, error))
-    return FanoutResult(tuple(outcomes))
+        return HostOutcome(outcome.host, report.get(function) if report else None, error)
+
+    return FanoutResult(tuple(map(of, reports.outcomes)))
 
 
 def _report(host: str, response: TimedResponse[NodeReport], facts: Sequence[Fact]) -> NodeReport:

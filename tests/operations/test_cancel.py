@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from clusterctl.domain.errors import HostUnreachable
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
-from clusterctl.jobs.processes import NodeProcess
+from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.operations import kill
 
 JOB = "20260101-000000-abcd"
@@ -33,11 +33,6 @@ class World:
             cluster=SimpleNamespace(nodes=nodes, in_service=nodes[:2]),
             select=lambda which: targets[:2] if which is None else [targets[one] for one in which],
         )
-
-    def run_all(self, targets, command, **_):
-        """No node has a GPU."""
-        empty = (CommandResult(one.host, "", 0, "", "", 0.1) for one in targets)
-        return FanoutResult(tuple(HostOutcome(one.host, value=one) for one in empty))
 
     def record(self, *_):
         return SimpleNamespace(job_id=JOB, unended=not self.has_ended)
@@ -78,6 +73,7 @@ def world(request, monkeypatch):
         ("running_jobs", lambda access: [made.record()]),
         ("list_processes", made.list),
         ("end_processes", made.stop),
+        ("read_fact", lambda *_: FanoutResult(())),  # no node has a GPU
     ):
         monkeypatch.setattr(kill, name, work)
     return made

@@ -15,8 +15,9 @@ import pytest
 from clusterctl.copy.s3 import AccessKeys, parse_source, tool_to_send
 from clusterctl.copy.s3sync import SyncState
 from clusterctl.domain.errors import CommandTimeout, ConnectionLost, MissingTool
-from clusterctl.jobs.processes import ProcessQuery, list_processes
+from clusterctl.jobs.processes import list_processes
 from clusterctl.node.guard import look
+from clusterctl.node.jobs.processes import ProcessQuery
 from clusterctl.node.relay import syncjobs
 from clusterctl.operations.s3sync import (
     SyncRequest,

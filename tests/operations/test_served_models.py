@@ -10,7 +10,7 @@ from clusterctl.cli.serve import _status
 from clusterctl.domain.errors import HostError, HostUnreachable
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.jobs.detached import JobRunning
-from clusterctl.jobs.processes import NodeProcess
+from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.operations import logs
 from clusterctl.operations.doctor import _end_leftovers
 from clusterctl.operations.logs import refuse_while_training, running_work

@@ -54,7 +54,7 @@ def _look(job_id: str | None, log_lines: int) -> dict[str, Any]:
     records = map(jobs.describe, jobs.folders())
     trainings = [one for one in records if not one["plan"].get("destination")]
     running = [one for one in trainings if one["running"] and not one["queued"]]
-    launchers = [one for one in processes.find(None, False) if one.role == "launcher"]
+    launchers = [one for one in processes.find() if one.role == "launcher"]
     by_hand = [one for one in launchers if processes.JOB not in one.environ]
     named = [one for one in trainings if one["id"] == job_id]
     chosen = named if job_id else (running or ([] if by_hand else trainings))[-1:]
@@ -97,8 +97,7 @@ def _rank_logs(folder: Path) -> dict[str, list[str]]:
 def _by_hand(launcher: processes.Process, log_lines: int) -> dict[str, Any]:
     """Return the evidence about an mpirun started by hand. Log and metrics are found among the
     files that it and the ranks on this node have open."""
-    told = processes.describe(launcher)
-    paths = _open_paths([one for one in processes.find(None, False) if one.role == "rank"])
+    paths = _open_paths([one for one in processes.find() if one.role == "rank"])
     outputs = _open_paths([launcher], ("1", "2"))
     metrics = next((path for path in paths if path.endswith("/" + jobs.METRICS)), None)
     beside = [path for path in paths if metrics and Path(path).parent == Path(metrics).parent]
@@ -112,7 +111,7 @@ def _by_hand(launcher: processes.Process, log_lines: int) -> dict[str, Any]:
                 hosts = jobs.text_in(Path(cwd, value))
     return {
         "line": launcher.argv,
-        "age_s": told["age_s"],
+        "age_s": processes.describe(launcher).age_s,
         "log_dir": str(Path(metrics).parent) if metrics else "",
         "hosts": hosts,
         **_log(Path(log) if log else None, log_lines),

@@ -147,7 +147,7 @@ def answer(question: dict[str, Any], spy: stacks.PySpy) -> dict[str, Any]:
 
 def ras_addresses() -> list[str]:
     """Return the addresses of NCCL's RAS here: those of the ranks' variable, or NCCL's default."""
-    ranks = [one for one in processes.find(None, False) if one.role == "rank"]
+    ranks = [one for one in processes.find() if one.role == "rank"]
     told = {one.environ.get(b"NCCL_RAS_ADDR", b"localhost:28028") for one in ranks}
     return sorted(map(processes.text, told))
 
@@ -348,15 +348,15 @@ def describe(one: processes.Process) -> dict[str, Any]:
     return {
         "pid": one.pid,
         "parent": one.ppid,
-        "role": told["role"],
-        "rank": told["rank"] if one.role == "rank" else None,
+        "role": told.role,
+        "rank": told.rank if one.role == "rank" else None,
         "local_rank": local if one.role == "rank" else None,
         "size": number(*["WORLD_SIZE"] * own, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE"),
-        "job_id": told["job"],
+        "job_id": told.job_id,
         "gpus": gpus if one.role == "rank" else [],
-        "argv": told["argv"],
+        "argv": told.argv,
         "cwd": cwd,
-        "age_s": told["age_s"],
+        "age_s": told.age_s,
         "variables": {name: value for name, value in environ.items() if name.startswith(VARIABLES)},
         "sources": {},
         "glances": "",

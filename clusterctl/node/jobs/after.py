@@ -3,7 +3,7 @@ any node, and decides whether the job is started again.
 
     FOLDER STATUS OFFSET    the job's folder, mpirun's exit status, the byte of the log at which its
                             output begins
-    end --job ID            on the other nodes, over the head node's own SSH (processes.py)
+    end ID                  on the other nodes, over the head node's own SSH (processes.py)
 
 Exit status 0 means: run the command line in the folder's file `again`. A job is started again only
 if it lost a node, at most `retries` times: as soon as all its nodes answer, or on fewer nodes once
@@ -58,7 +58,8 @@ AT_ONCE = 64
 def main() -> None:
     if sys.argv[1] == "end":
         print(time.clock_gettime(time.CLOCK_BOOTTIME))
-        processes.main()
+        for one in processes.stop_processes(processes.ProcessQuery(sys.argv[2])):
+            print(one.pid)
         return
     folder = Path(sys.argv[1])
     sys.exit(0 if after(folder, int(sys.argv[2]), int(sys.argv[3])) else 1)
@@ -146,7 +147,7 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
     """Stop the job's processes on all its nodes. Return the names of the nodes that did not answer,
     the names of those that booted after `began`, and the number of stopped processes by node."""
     here, *others = nodes or [{"name": "the head node"}]
-    killed = {here["name"]: len(processes.stop_processes(job, False))}
+    killed = {here["name"]: len(processes.stop_processes(processes.ProcessQuery(job)))}
     silent, rebooted = [], []
     age_s = time.time() - began
     for node, said in zip(others, end_on(others, job)):
@@ -162,7 +163,7 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
 
 def end_on(nodes: list[dict[str, Any]], job: str) -> list[str | None]:
     """Stop the job's processes on these nodes. Return each node's output; None if that failed."""
-    argv = ["python3", "-ISu", "-", "end", "--job", job]
+    argv = ["python3", "-ISu", "-", "end", job]
     return ask(nodes, argv, Path(sys.argv[0]).read_bytes())
 
 

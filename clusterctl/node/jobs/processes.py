@@ -1,34 +1,28 @@
-"""Runs on a node: lists or stops this user's processes of MPI jobs. Prints a JSON line for each.
-
-    list [--all-python] [--job ID] [--syncs] [--session SESSION]...
-    end  [--all-python] [--job ID] [--session SESSION]...
-                                       TERM, a few seconds, KILL; also prints how each ended
+"""Runs on a node: finds and ends this user's processes of MPI jobs.
 
 The processes of jobs are those that have a job's or a rank's variable in their environment, Open
 MPI's launchers and daemons and the program of train.sh, whoever started them, and the descendants
 of all these. A program may write its title over its environment (setproctitle); if its parent ends,
 too, only the session (setsid(2)) tells that it belongs to a job. So what is in a session that was
 made for a job is found as well: one whose leader is the job's, or is the process that the job's
-record names, and each SESSION that an earlier list has shown.
+record names, and each session that an earlier list has shown.
 A user's shells, editors, notebooks and other Python processes are not among them.
 A download that runs detached (node/relay/syncjobs.py) has a job's variable, too, but belongs to no
-MPI job: only --syncs lists it. --job selects one job. --all-python adds every Python process of
-this user (as the tutorial's `pkill -9 python`), but never this program or its ancestors.
+MPI job. This program and its ancestors are never among them.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import re
+import shlex
 import signal
-import sys
 import time
 from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Iterable, NamedTuple, Optional
 
 from clusterctl.node.jobs.jobs import JOBS, lives, recorded_pid, text_in
 from clusterctl.node.procfs import TICKS, boot_id, environ_of, read_stat
@@ -45,6 +39,74 @@ SYNC = "sync-"
 TRAIN_SH = "/.clusterctl/launch.pyz"
 TERM_GRACE_S = 5.0
 KILL_GRACE_S = 5.0
+SHORT_COMMAND = 72  # characters of a line on the screen
+
+
+@dataclass(frozen=True)
+class NodeProcess:
+    """A process of a job on a node. `role` is rank, launcher, daemon, job, sync, child or python.
+
+    `rank` and `job_id` are None for a process that has none. `age_s` is in seconds. `ended` is
+    terminated, killed, or empty for a process that still runs. `session` identifies its session if
+    that is a job's: what is in it belongs to the job, also when nothing else tells that any more.
+    The caller adds `host`.
+    """
+
+    host: str
+    pid: int
+    rank: Optional[int]
+    role: str
+    job_id: Optional[str]
+    age_s: float
+    argv: tuple[str, ...]
+    ended: str = ""
+    session: str = ""
+
+    @property
+    def command(self) -> str:
+        """The command line as one line: characters that cannot be printed are escaped."""
+        return "".join(
+            character if character.isprintable() else ascii(character)[1:-1]
+            for character in shlex.join(self.argv)
+        )
+
+    @property
+    def serves(self) -> bool:
+        """Whether the process serves a model (operations/serving.py)."""
+        return any(word.endswith("/serve.py") and "/jobs/" in word for word in self.argv[:3])
+
+    @property
+    def short_command(self) -> str:
+        """The command line, cut to SHORT_COMMAND characters."""
+        whole = self.command
+        return whole if len(whole) <= SHORT_COMMAND else whole[: SHORT_COMMAND - 1] + "…"
+
+
+@dataclass(frozen=True)
+class ProcessQuery:
+    """A selection of processes: those of one job, or of all jobs for None.
+
+    `all_python` adds every Python process of the SSH user, as the tutorial's `pkill -9 python`.
+    `syncs` adds the detached downloads, which are only listed, never ended. `sessions` are those of
+    processes that were found before, each with its host.
+    """
+
+    job_id: Optional[str] = None
+    all_python: bool = False
+    syncs: bool = False
+    sessions: frozenset[tuple[str, str]] = frozenset()
+
+    def after(self, found: Iterable[NodeProcess]) -> ProcessQuery:
+        """Return the query that also finds what is in the sessions of these processes."""
+        seen = {(one.host, one.session) for one in found if one.session}
+        return replace(self, sessions=self.sessions | seen)
+
+    def on(self, host: str) -> ProcessQuery:
+        """Return the query for one host."""
+        return replace(self, sessions=frozenset(one for one in self.sessions if one[0] == host))
+
+
+EVERY_JOB = ProcessQuery()
 
 
 class JobSession(NamedTuple):
@@ -197,8 +259,8 @@ def job_processes(
 ) -> list[Process]:
     """Return those of one user's processes on a node that belong to MPI jobs, with their roles.
 
-    `own` is the calling process. It and its ancestors are left out. With `syncs`, the processes of
-    detached downloads are among them. `sessions` are known to be the job's.
+    `own` is the calling process. It, its ancestors and its descendants are left out. With `syncs`,
+    the processes of detached downloads are among them. `sessions` are known to be the job's.
     """
     for process in processes.values():
         process.role = role_of(process)
@@ -213,22 +275,22 @@ def job_processes(
     if all_python:
         python = {pid for pid, process in processes.items() if is_python(process)}
         wanted |= {pid for pid in python if processes[pid].role not in left_out}
-    return [processes[pid] for pid in sorted(wanted - ancestors(processes, own))]
+    left = wanted - ancestors(processes, own) - descendants({own}, processes)
+    return [processes[pid] for pid in sorted(left)]
 
 
-def find(
-    job: str | None, all_python: bool, syncs: bool = False, known: Collection[JobSession] = ()
-) -> list[Process]:
-    """Return this user's processes of MPI jobs on this node; see `job_processes`.
-
-    `known` are sessions that an earlier list has shown.
-    """
+def find(query: ProcessQuery = EVERY_JOB, own: int | None = None) -> list[Process]:
+    """Return this user's processes of MPI jobs on this node; see `job_processes`. Raises ValueError
+    for a session that is none."""
     processes, boot = all_processes(), boot_id()
+    known = [JobSession.of_text(one) for _, one in query.sessions]
     sessions = {
         one.number for one in known if one.boot == boot and one.is_still(start_of(one.number))
     }
-    sessions |= recorded_sessions(processes, job, boot)
-    return job_processes(processes, os.getpid(), job, all_python, syncs, sessions)
+    sessions |= recorded_sessions(processes, query.job_id, boot)
+    return job_processes(
+        processes, own or os.getpid(), query.job_id, query.all_python, query.syncs, sessions
+    )
 
 
 def recorded_sessions(processes: dict[int, Process], job: str | None, boot: str) -> set[int]:
@@ -306,19 +368,20 @@ def is_python(process: Process) -> bool:
     return "python" in process.name or process.program.startswith("python")
 
 
-def describe(process: Process, ended: str = "") -> dict[str, object]:
-    """Return the JSON line about a process. `ended` is terminated, killed, or empty if it runs."""
+def describe(process: Process, ended: str = "") -> NodeProcess:
+    """Return the record of a process."""
     uptime_s = float(Path("/proc/uptime").read_text().split()[0])
-    return {
-        "pid": process.pid,
-        "rank": rank_of(process),
-        "role": process.role or "python",
-        "job": text(process.environ[JOB]) if JOB in process.environ else None,
-        "age_s": round(max(0.0, uptime_s - process.started_ticks / TICKS), 1),
-        "argv": process.argv or [f"[{process.name}]"],
-        "ended": ended,
-        "session": str(session_of(process)) if process.is_session_of_job else "",
-    }
+    return NodeProcess(
+        host="",
+        pid=process.pid,
+        rank=rank_of(process),
+        role=process.role or "python",
+        job_id=text(process.environ[JOB]) if JOB in process.environ else None,
+        age_s=round(max(0.0, uptime_s - process.started_ticks / TICKS), 1),
+        argv=tuple(process.argv or [f"[{process.name}]"]),
+        ended=ended,
+        session=str(session_of(process)) if process.is_session_of_job else "",
+    )
 
 
 def session_of(process: Process) -> JobSession:
@@ -349,38 +412,23 @@ def send(processes: list[Process], number: signal.Signals, grace_s: float) -> li
     return left
 
 
-def stop_processes(
-    job: str | None, all_python: bool, known: Collection[JobSession] = ()
-) -> list[dict[str, object]]:
-    """Stop the processes with TERM, then KILL. Return a description of each."""
-    processes = find(job, all_python, known=known)
-    sessions = {*known, *(session_of(one) for one in processes if one.is_session_of_job)}
+def stop_processes(request: ProcessQuery) -> tuple[NodeProcess, ...]:
+    """End the processes with TERM, then KILL. Return what was found, and how each ended."""
+    request = replace(request, syncs=False)
+    processes = find(request)
+    found = tuple(describe(process) for process in processes)
     stubborn = send(processes, signal.SIGTERM, TERM_GRACE_S)
     # A launcher may have started processes while it was being stopped. They get KILL at once.
     had = {process.identity for process in processes}
-    again = find(job, all_python, known=sessions)
-    fresh = [found for found in again if found.identity not in had]
+    again = find(request.after(found))
+    fresh = [process for process in again if process.identity not in had]
+    found += tuple(describe(process) for process in fresh)
     left = {process.identity for process in send(stubborn + fresh, signal.SIGKILL, KILL_GRACE_S)}
     forced = {process.identity for process in stubborn + fresh}
-    return [
-        describe(process, "" if process.identity in left else
-                 "killed" if process.identity in forced else "terminated")
-        for process in processes + fresh
-    ]  # fmt: skip
 
+    def how(process: Process) -> str:
+        if process.identity in left:
+            return ""
+        return "killed" if process.identity in forced else "terminated"
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("action", choices=["list", "end"])
-    parser.add_argument("--all-python", action="store_true")
-    parser.add_argument("--job")
-    parser.add_argument("--syncs", action="store_true")
-    parser.add_argument("--session", type=JobSession.of_text, action="append", default=[])
-    args = parser.parse_args(sys.argv[1:])
-    if args.action == "end":
-        answers = stop_processes(args.job, args.all_python, args.session)
-    else:
-        found = find(args.job, args.all_python, args.syncs, args.session)
-        answers = [describe(process) for process in found]
-    for answer in answers:
-        print(json.dumps(answer))
+    return tuple(replace(one, ended=how(process)) for one, process in zip(found, processes + fresh))

@@ -1,6 +1,6 @@
-"""Processes of jobs: the parser on captured output, and the real program on this machine.
+"""Processes of jobs: which they are, and the real ones of this machine.
 
-The real program always runs with --job: without it, it would end every MPI process of the user.
+Those are always asked for by their job: else every MPI process of the user would end.
 """
 
 from __future__ import annotations
@@ -17,66 +17,20 @@ import pytest
 
 from clusterctl.cli import output
 from clusterctl.cli.kill import hint_after_interrupt, show_left
-from clusterctl.domain.errors import CommandFailed, HostUnreachable
-from clusterctl.domain.results import CommandResult
+from clusterctl.domain.errors import HostUnreachable
 from clusterctl.jobs.deploy import LAUNCHER_PATH
-from clusterctl.jobs.processes import (
-    NodeProcess,
-    ProcessQuery,
-    end_processes,
-    list_processes,
-    parse_processes,
-)
+from clusterctl.jobs.processes import end_processes, list_processes
 from clusterctl.node.jobs import processes
-from clusterctl.node.jobs.processes import JobSession, Process, job_processes
+from clusterctl.node.jobs.processes import (
+    JobSession,
+    NodeProcess,
+    Process,
+    ProcessQuery,
+    job_processes,
+)
 from clusterctl.node.procfs import boot_id, read_stat
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
-
-SAMPLES = Path(__file__).parent / "samples"
-
-
-def result(stdout, status=0, stderr=""):
-    return CommandResult("demo-0", "python3", status, stdout, stderr, 0.1)
-
-
-def sample(name):
-    return parse_processes(result((SAMPLES / name).read_text()))
-
-
-def test_the_head_node_of_a_running_job():
-    shown = [
-        (process.pid, process.rank, process.role) for process in sample("processes-head.jsonl")
-    ]
-    assert shown == [
-        (125, None, "job"),
-        (130, None, "launcher"),
-        (133, None, "job"),
-        (134, 0, "rank"),
-    ]
-    assert {process.job_id for process in sample("processes-head.jsonl")} == {
-        "20261120-163355-1301"
-    }
-
-
-def test_a_worker_node_of_a_running_job():
-    shown = [(process.rank, process.role) for process in sample("processes-worker.jsonl")]
-    assert shown == [(None, "daemon"), (None, "daemon"), (1, "rank")]
-
-
-@pytest.mark.parametrize(
-    ("status", "stderr", "says", "hint"),
-    [
-        (127, "sh: 1: python3: not found", "python3: not found", "the nodes need python3"),
-        (1, "Traceback\n  x\nMemoryError", "MemoryError", "a limit of the login"),
-        (1, "", "exit 1", ""),
-    ],
-)
-def test_a_node_that_cannot_say(status, stderr, says, hint):
-    with pytest.raises(CommandFailed, match=says) as raised:
-        parse_processes(result("", status, stderr))
-    assert hint in raised.value.hint
-    assert bool(hint) == bool(raised.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -93,23 +47,6 @@ def test_a_command_is_shown_on_one_line(argv, shown):
     assert process.command == shown
 
 
-HELD = frozenset([("demo-0", "b"), ("demo-0", "a"), ("demo-1", "c")])
-SESSIONS = ["--session=a", "--session=b"]
-
-
-@pytest.mark.parametrize(
-    ("query", "arguments"),
-    [
-        (ProcessQuery(), ["list"]),
-        (ProcessQuery(all_python=True), ["list", "--all-python"]),
-        (ProcessQuery("j", True), ["list", "--all-python", "--job", "j"]),
-        (ProcessQuery("j", sessions=HELD), ["list", "--job", "j", *SESSIONS]),
-    ],
-)
-def test_arguments(query, arguments):
-    assert query.arguments("list", "demo-0") == arguments
-
-
 def test_each_node_of_a_large_job_gets_its_own_sessions():
     """A torchrun with 8 ranks on each of 128 nodes."""
     hosts = [f"demo-{index}" for index in range(128)]
@@ -120,8 +57,8 @@ def test_each_node_of_a_large_job_gets_its_own_sessions():
     ]
     query = ProcessQuery("j").after(found)
     for host in hosts:
-        arguments = query.arguments("end", host)
-        assert arguments[3:] == [f"--session=boot-{host}:{rank}:7" for rank in range(9)]
+        sessions = {(host, f"boot-{host}:{rank}:7") for rank in range(9)}
+        assert query.on(host) == ProcessQuery("j", sessions=frozenset(sessions))
 
 
 JOB, RANK = {b"CLUSTERCTL_JOB": b"j"}, {b"OMPI_COMM_WORLD_RANK": b"0"}
@@ -164,6 +101,7 @@ def test_which_processes_belong_to_a_job(role, name, argv, environ):
         Process(3, 2, "child", ["child"], {}),
         Process(4, 1, "bash", ["-bash"], {}),
         Process(5, 4, "python3", ["python3", "-c", "the one that asks"], JOB),
+        Process(6, 5, "nvidia-smi", ["nvidia-smi"], JOB),
     ]
     found = job_processes({process.pid: process for process in listed}, own=5)
     wanted = [(2, role), (3, "child")] if role else []
@@ -450,6 +388,7 @@ def test_on_the_oldest_python(tmp_path, spawn, job):
     spawn(WAIT)
     old = LocalNode(tmp_path, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert len(only(list_processes(old, [HEAD], ProcessQuery(job)))) == 1
+    assert len(only(end_processes(old, [HEAD], ProcessQuery(job)))) == 1
 
 
 def test_a_node_that_does_not_answer_is_its_own_outcome(node):
