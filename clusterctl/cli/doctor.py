@@ -13,7 +13,7 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
-    from clusterctl.diagnosis.drift import Table
+    from clusterctl.diagnosis.drift import Comparison
     from clusterctl.operations.doctor import DoctorReport
 
 
@@ -83,26 +83,23 @@ def doctor(
     return report.exit_status
 
 
-def _show(table: Table, all_columns: bool) -> None:
+def _show(table: Comparison, all_columns: bool) -> None:
     headings = tuple(table.cells) if all_columns else table.differing
+    hosts = [one.host for one in table.nodes]
     rows = []
-    for row, host in enumerate(table.hosts):
+    for row, host in enumerate(hosts):
         cells = (
-            (table.cells[name][row] or "-") + ("*" if table.odd(name, row) else "")
+            (table.cells[name][row] or "-") + ("*" if table.is_odd(name, row) else "")
             for name in headings
         )
         rows.append((host, *cells))
     if headings:
         output.table(("NODE", *headings), rows)
-    same = [
-        f"{name} {table.norms[name]}"
-        for name in table.cells
-        if name not in headings and table.norms[name]
-    ]
+    same = [f"{name} {norm}" for name, norm in table.norms.items() if name not in headings and norm]
     if same:
-        where = "on" if len(table.hosts) == 1 else "the same on all"
-        nodes = fold_hosts(table.hosts) if len(table.hosts) == 1 else count(len(rows), "node")
-        output.line(f"{where} {nodes}: {', '.join(same)}")
+        alone = len(hosts) == 1
+        where = f"on {hosts[0]}" if alone else f"the same on all {count(len(hosts), 'node')}"
+        output.line(f"{where}: {', '.join(same)}")
 
 
 def _as_data(report: DoctorReport) -> dict[str, object]:
@@ -110,14 +107,14 @@ def _as_data(report: DoctorReport) -> dict[str, object]:
     return {
         "nodes": [
             {
-                "host": node.host,
+                "host": one.host,
                 "values": {name: cells[row] for name, cells in table.cells.items()},
-                "odd": [name for name in table.cells if table.odd(name, row)],
-                "clock_offset_s": round(node.clock_offset_s, 4),
-                "clock_error_s": round(node.clock_error_s, 4),
-                "facts": node.said,
+                "odd": [name for name in table.cells if table.is_odd(name, row)],
+                "clock_offset_s": round(one.report.clock_offset_s, 4),
+                "clock_error_s": round(one.report.clock_error_s, 4),
+                "facts": one.report.as_data(),
             }
-            for row, node in enumerate(report.nodes)
+            for row, one in enumerate(table.nodes)
         ],
         "norms": table.norms,
         "findings": [output.finding_data(finding) for finding in report.findings],

@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from clusterctl.bootstrap.training import FOLDER
-from clusterctl.diagnosis.drift import (
-    NOT_CHECKED,
-    ExaminedNode,
-    Table,
-    clock_of,
-    drift,
-    findings,
-)
+from clusterctl.diagnosis.drift import NOT_CHECKED, Comparison, Examined, check, compare
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding, Severity, folded
-from clusterctl.domain.results import FanoutResult, HostOutcome, json_line, last_line
+from clusterctl.domain.results import HostOutcome, last_line
 from clusterctl.domain.units import count
 from clusterctl.ec2.instances import Instance
 from clusterctl.jobs.head_facts import choose_environment
 from clusterctl.jobs.preflight import in_order
 from clusterctl.jobs.trainer import DATA_FOLDER
+from clusterctl.node.facts.disks import mount
+from clusterctl.node.facts.gpus import dcgm, fabric_manager, gpus, nvlink
+from clusterctl.node.facts.network import efa, interfaces, unreached
+from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versions
+from clusterctl.node.facts.system import kernel_log, limits, memory, system
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
-from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.kill import kill
 from clusterctl.operations.logs import running_work
 from clusterctl.operations.train import head_facts, leftovers
-from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.reports import Fact, read_reports
 from clusterctl.transport.target import Target
 
-DOCTOR = program_of("clusterctl.node.diagnosis.doctor")
 LOGIN_WITHIN_S = 6.0
-# WITHIN_S: the deadline of each question on a node; a busy node loads TensorFlow's libraries
-# slowly. ANSWER_WITHIN_S: the timeout of the whole command.
-WITHIN_S, ANSWER_WITHIN_S = 30.0, 60.0
+FACTS: Sequence[Fact] = (
+    *(system, memory, limits, interfaces, efa, kernel_log, gpus, nvlink, fabric_manager, mount),
+    *(mpirun_on_path, scripts, dcgm),
+)
 FIX_TIMEOUT_S = 30.0
 
 
@@ -46,14 +43,14 @@ FIX_TIMEOUT_S = 30.0
 class DoctorReport:
     """The nodes that answered, the outcomes of those that did not, and the findings."""
 
-    nodes: tuple[ExaminedNode, ...]
+    nodes: tuple[Examined, ...]
     failures: tuple[HostOutcome[Any], ...]
     findings: tuple[Finding, ...]
 
     @property
-    def table(self) -> Table:
+    def table(self) -> Comparison:
         """The properties of the nodes that answered, and the usual value of each property."""
-        return drift(self.nodes)
+        return compare(self.nodes)
 
     @property
     def exit_status(self) -> int:
@@ -88,47 +85,29 @@ def doctor(
     targets = access.select(indices)
     python, mpirun = _environment(access)
     addresses = {node.name: node.private_ip for node in access.cluster.nodes}
-    efa = {one.node.name: one.efa_interfaces for one in instances}
-    nodes = {node.name: node for node in access.cluster.nodes}
 
-    def one(target: Target) -> ExaminedNode:
+    def facts(target: Target) -> Sequence[Fact]:
         is_head = target.host == access.head_name
-        peers = [ip for host, ip in addresses.items() if is_head or host != target.host]
-        asked = {
-            "python": python,
-            "mpirun": mpirun,
-            "data_dir": data_dir or f"~/{DATA_FOLDER}",
-            "peers": peers if is_head or all_to_all else [],
-            "over_ssh": is_head,
-            "within_s": WITHIN_S,
-        }
-        sent_s = time.time()
-        result = access.connections.run(
-            target,
-            DOCTOR.command(),
-            stdin=DOCTOR.stdin(asked),
-            timeout_s=ANSWER_WITHIN_S,
-        )
-        back_s = time.time()
-        said = json_line(result, "looking at it")
-        offset_s, error_s = clock_of(sent_s, back_s, said["clock"])
-        node = nodes[target.host]
-        return ExaminedNode(
-            target.host,
-            node.instance_type,
-            node.private_ip,
-            said,
-            node.gpus,
-            efa.get(target.host, 0),
-            offset_s,
-            error_s,
+        peers = tuple(ip for host, ip in addresses.items() if is_head or host != target.host)
+        tested = peers if is_head or all_to_all else ()
+        return (
+            *FACTS,
+            partial(versions, python=python, mpirun=mpirun),
+            partial(data, folder=data_dir or f"~/{DATA_FOLDER}"),
+            partial(unreached, peers=tested, over_ssh=is_head),
         )
 
-    looked: FanoutResult[ExaminedNode] = fan_out(one, targets)
-    found = [*health, *_unreachable(looked.failures), *findings(looked.values)]
+    result = read_reports(access.connections, targets, facts, "looking at it")
+    requested_efa = {one.node.name: one.efa_interfaces for one in instances}
+    nodes = {node.name: node for node in access.cluster.nodes}
+    examined = tuple(
+        Examined(nodes[report.host], report, requested_efa.get(report.host, 0))
+        for report in result.values
+    )
+    found = [*health, *_unreachable(result.failures), *check(examined)]
     running = running_work(access).trainings
     found += leftovers(access.cluster.name, running)
-    return DoctorReport(tuple(looked.values), tuple(looked.failures), in_order(folded(found)))
+    return DoctorReport(examined, tuple(result.failures), in_order(folded(found)))
 
 
 def _environment(access: Access) -> tuple[str, str]:
@@ -197,13 +176,13 @@ def _rename(access: Access, report: DoctorReport, tell: Callable[[str], None]) -
 
     Return how many nodes shared one. Raise CommandFailed if a hostname cannot be set, HostError.
     """
-    # A node whose answer lacks the hostname was too slow for the question.
-    named = [(node, (node.said.get("system") or {}).get("hostname")) for node in report.nodes]
+    # A node whose report lacks the hostname was too slow for this fact.
+    named = [(one.node, one.hostname) for one in report.nodes]
     shared = Counter(name for _, name in named if name)
     twins = [(node, name) for node, name in named if shared[name] > 1]
     targets = {target.host: target for target in access.all_targets}
     for node, name in twins:
-        own = f"ip-{node.address.replace('.', '-')}"
+        own = f"ip-{node.private_ip.replace('.', '-')}"
         if name == own:
             continue
         command = f"sudo -n hostname {own} && echo {own} | sudo -n tee /etc/hostname >/dev/null"

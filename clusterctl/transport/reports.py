@@ -18,7 +18,7 @@ from clusterctl.node.facts.report import (
     collect,
 )
 from clusterctl.node.record import to_data
-from clusterctl.transport.call import TimedResponse, timed_call
+from clusterctl.transport.call import timed_call
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
@@ -58,7 +58,8 @@ def read_reports(
             # Only the modules of these facts are sent: nodes compile them at every call.
             modules=sorted({each.__module__ for each in functions}),
         )
-        return _report(target.host, response, functions)
+        report = replace(response.value.converted(functions), host=target.host)
+        return with_clock(report, response.sent_s, response.received_s)
 
     return connections.each(targets, one)
 
@@ -86,15 +87,14 @@ def facts_of(
     return FanoutResult(tuple(map(of, reports.outcomes)))
 
 
-def _report(host: str, response: TimedResponse[NodeReport], facts: Sequence[Fact]) -> NodeReport:
-    """Return the report with typed values, and the node's clock compared with ours.
+def with_clock(report: NodeReport, sent_s: float, received_s: float) -> NodeReport:
+    """Return the report with the node's clock minus ours, by our times of request and response.
 
     The error is at most half of the time on the way (RFC 5905).
     """
-    report = response.value.converted(facts)
-    way_s = (response.received_s - response.sent_s) - (report.ended_s - report.began_s)
-    ahead_s = (report.began_s - response.sent_s) + (report.ended_s - response.received_s)
-    return replace(report, host=host, clock_offset_s=ahead_s / 2, clock_error_s=max(0.0, way_s) / 2)
+    way_s = (received_s - sent_s) - (report.ended_s - report.began_s)
+    ahead_s = (report.began_s - sent_s) + (report.ended_s - received_s)
+    return replace(report, clock_offset_s=ahead_s / 2, clock_error_s=max(0.0, way_s) / 2)
 
 
 def _function(fact: Fact) -> Fact:

@@ -1,23 +1,31 @@
-"""Findings on differences between nodes and on faults of each, from generated answers."""
+"""Findings on differences between nodes and on faults of each, from generated reports."""
 
 from __future__ import annotations
 
-import copy
+from dataclasses import replace
+from datetime import datetime, timezone
 
 import pytest
 
 from clusterctl.cli.doctor import _show
-from clusterctl.diagnosis.drift import (
-    NOT_CHECKED,
-    ExaminedNode,
-    clock_of,
-    disk_findings,
-    drift,
-    findings,
-)
+from clusterctl.diagnosis.drift import NOT_CHECKED, Examined, check, compare, disk_findings
+from clusterctl.domain.cluster import Node, NodeState
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.node.diagnosis.doctor import failed_tests
-from clusterctl.node.facts.disks import FileSystem
+from clusterctl.node.agent import name_of
+from clusterctl.node.facts.disks import FileSystem, mount
+from clusterctl.node.facts.gpus import (
+    Gpu,
+    Gpus,
+    dcgm,
+    fabric_manager,
+    failed_tests,
+    gpus,
+    nvlink,
+)
+from clusterctl.node.facts.network import Interface, efa, interfaces, unreached
+from clusterctl.node.facts.report import NodeReport, Reading
+from clusterctl.node.facts.software import scripts, versions
+from clusterctl.node.facts.system import KernelMessage, System, kernel_log, limits, system
 from clusterctl.operations.doctor import DoctorReport
 
 
@@ -36,95 +44,122 @@ def test_what_makes_room_on_a_full_file_system(path, fills, advised, not_advised
     assert [text for text in not_advised if text in found.hint] == []
 
 
-CARD = {
-    "bus": "00000000:17:00.0",
-    "ecc": {},
-    "remap_failed": False,
-    "remap_pending": False,
-    "throttled": [],
+CARD = Gpu(
+    *("00000000:17:00.0", "A100", "GPU-1", 40960.0, 0.0, 0.0, 42.0, 35.0, 1290.0),
+    *((), {}, False, False, "None", "", ()),
+)
+DISK = FileSystem("/", 100, 60, 40, 100, 90, readonly=False)
+CARD_NAME = Interface("ens32", 9001, "up", "", "ena", 0, 0)
+FACTS = {
+    system: System("", "6.8.0-1024-aws", "boot", 60.0, 96, 0.1),
+    limits: {"nofile": 65536, "memlock_bytes": None},
+    interfaces: (CARD_NAME,),
+    efa: (),
+    kernel_log: (),
+    gpus: Gpus("580.95.05", "13.0", (CARD, CARD)),
+    nvlink: {},
+    mount: DISK,
+    versions: {"mpirun": "mpirun (Open MPI) 5.0.11", "horovod": "0.28.1", "tensorflow": "2.15.1"},
+    scripts: {"train.sh": "aa", "train.py": "bb"},
 }
-SYSTEM = {"path": "/", "size_bytes": 100, "free_bytes": 60, "used_bytes": 40, "readonly": False}
-SAID = {
-    "system": {"hostname": "", "kernel": "6.8.0-1024-aws", "cpus": 96},
-    "limits": {"nofile": 65536, "memlock_bytes": None},
-    "interfaces": [{"name": "ens32", "address": "", "mtu": 9001, "state": "up"}],
-    "efa": [],
-    "kernel_log": [],
-    "gpus": {"driver": "580.95.05", "cuda": "13.0", "gpus": [CARD, CARD]},
-    "nvlink": {},
-    "filesystems": [{**SYSTEM, "inodes": 100, "inodes_free": 90}],
-    "versions": {"mpirun": "mpirun (Open MPI) 5.0.11", "horovod": "0.28.1", "tensorflow": "2.15.1"},
-    "scripts": {"train.sh": "aa", "train.py": "bb"},
-    "errors": {},
-}
+LAUNCHED = datetime(2026, 11, 26, tzinfo=timezone.utc)
 
 
-def nodes(number, **changes):
-    """Return the answers of equal nodes, with `changes` by index."""
+def nodes(number, clocks_s=(), **changes):
+    """Return equal nodes, with facts changed by index (n2={fact: value})."""
     made = []
     for index in range(number):
-        said = copy.deepcopy(SAID)
-        said["system"]["hostname"] = f"ip-10-0-0-{index + 4}"
-        said["interfaces"][0]["address"] = f"10.0.0.{index + 4}/20"
-        for path, value in changes.get(f"n{index}", {}).items():
-            *way, last = path.split("/")
-            at = said
-            for name in way:
-                at = at[int(name)] if isinstance(at, list) else at[name]
-            at[int(last) if isinstance(at, list) else last] = value
-        made.append(ExaminedNode(f"demo-{index}", "p4d.24xlarge", f"10.0.0.{index + 4}", said, 2))
+        facts = {
+            **FACTS,
+            system: replace(FACTS[system], hostname=f"ip-10-0-0-{index + 4}"),
+            **changes.get(f"n{index}", {}),
+        }
+        address = f"10.0.0.{index + 4}"
+        facts[interfaces] = tuple(
+            replace(one, address=f"{address}/20") for one in facts[interfaces]
+        )
+        read = [
+            Reading(name_of(fact), fact.__name__, value)
+            if not isinstance(value, Reading)
+            else replace(value, function=name_of(fact))
+            for fact, value in facts.items()
+        ]
+        clock_s = clocks_s[index] if clocks_s else 0.0
+        report = NodeReport(0.0, 1.0, tuple(read), f"demo-{index}", clock_s, 0.1)
+        about = (f"demo-{index}", f"i-{index}", NodeState.RUNNING, "p4d.24xlarge", 2, address)
+        made.append(Examined(Node(index, *about, None, "us-east-1a", LAUNCHED), report))
     return made
+
+
+def with_cards(*cards):
+    return {gpus: replace(FACTS[gpus], gpus=cards)}
 
 
 def xid(number, text="pid='<unknown>'"):
     line = f"NVRM: Xid (PCI:0000:17:00): {number}, {text}"
-    return {"kernel_log": [{"age_s": 60.0, "text": line}]}
+    return {kernel_log: (KernelMessage(60.0, line),)}
 
 
-WITH_ERRORS = {**CARD, "ecc": {"volatile_dram_uncorrectable": 2, "aggregate_dram_uncorrectable": 9}}
+def changed(fact, **fields):
+    value = FACTS[fact]
+    return {fact: {**value, **fields} if isinstance(value, dict) else replace(value, **fields)}
+
+
+HANGS = Reading("", "mount /data", error="no answer within 5 s", timed_out=True)
+GPUS_HANG = Reading("", "gpus", error="no answer within 5 s", timed_out=True)
+FAILS = Reading("", "kernel_log", error="PermissionError: not permitted")
+DRAM = {"volatile_dram_uncorrectable": 2, "aggregate_dram_uncorrectable": 9}
+NO_SYMBOL = {"horovod_error": "/x/mpi_lib.so: undefined symbol: _ZN"}
 
 
 def test_nodes_that_are_alike_have_no_findings():
-    assert findings(nodes(4)) == []
-    assert drift(nodes(4)).differing == ()
+    assert check(nodes(4)) == []
+    assert compare(nodes(4)).differing == ()
 
 
 @pytest.mark.parametrize(
     ("changes", "checks", "words"),
     [
-        ({"gpus/driver": "570.1"}, ["drift.driver"], "driver: 570.1, most have 580.95.05"),
-        ({"versions/horovod": "0.27"}, ["drift.horovod"], "horovod: 0.27, most have 0.28.1"),
-        ({"scripts/train.py": "cc"}, ["drift.scripts"], "most nodes: train.py"),
-        ({"interfaces/0/mtu": 1500}, ["drift.mtu"], "MTU: 1500, most have 9001"),
-        ({"gpus/gpus": [CARD]}, ["gpu.count"], "nvidia-smi sees 1 GPU, its type has 2"),
-        ({"gpus/gpus/1": WITH_ERRORS}, ["gpu.ecc"], "GPU 1 (00000000:17:00.0)"),
-        ({"gpus/gpus/1": {**CARD, "remap_failed": True}}, ["gpu.remap"], "could not be remapped"),
-        ({"gpus/gpus/0": {**CARD, "throttled": ["hw_thermal_slowdown"]}}, ["gpu.throttled"], "hw"),
-        ({"nvlink": {"1": [3, 5]}}, ["gpu.nvlink"], "GPU 1: NVLink 3, 5 inactive"),
-        ({"fabric_manager": "failed"}, ["drift.fabric", "gpu.fabric"], "NVSwitch carries nothing"),
-        ({"dcgm": ["PCIe: slow"]}, ["gpu.dcgm"], "dcgmi diag -r 1: PCIe: slow"),
+        (changed(gpus, driver="570.1"), ["drift.driver"], "driver: 570.1, most have 580.95.05"),
+        (changed(versions, horovod="0.27"), ["drift.horovod"], "horovod: 0.27, most have 0.28.1"),
+        ({scripts: {"train.sh": "aa", "train.py": "cc"}}, ["drift.scripts"],
+         "most nodes: train.py"),
+        ({interfaces: (replace(CARD_NAME, mtu=1500),)}, ["drift.mtu"], "MTU: 1500, most have 9001"),
+        (with_cards(CARD), ["gpu.count"], "nvidia-smi sees 1 GPU, its type has 2"),
+        (with_cards(CARD, replace(CARD, ecc=DRAM)), ["gpu.ecc"], "GPU 1 (00000000:17:00.0)"),
+        (with_cards(CARD, replace(CARD, remap_failed=True)), ["gpu.remap"],
+         "could not be remapped"),
+        (with_cards(replace(CARD, throttled=("hw_thermal_slowdown",)), CARD), ["gpu.throttled"],
+         "hw"),
+        ({nvlink: {"1": (3, 5)}}, ["gpu.nvlink"], "GPU 1: NVLink 3, 5 inactive"),
+        ({fabric_manager: "failed"}, ["drift.fabric", "gpu.fabric"], "NVSwitch carries nothing"),
+        ({dcgm: ("PCIe: slow",)}, ["gpu.dcgm"], "dcgmi diag -r 1: PCIe: slow"),
         (xid(79), ["gpu.xid"], "Xid 79 of GPU 0000:17:00, 1 min 00 s ago: the GPU has fallen"),
         (xid(13), ["gpu.xid"], "the program's own fault"),
         (xid(999), ["gpu.xid"], "not in our list"),
-        ({"limits/nofile": 256}, ["drift.nofile", "limits.nofile"], "256 of open files"),
-        ({"filesystems/0/free_bytes": 0}, ["disk.full"], "/ is 100 % full, 0 B free"),
-        ({"filesystems/0/inodes_free": 1}, ["disk.inodes.full"], "99 % of its inodes"),
-        ({"errors": {"mount /data": "no answer within 5 s"}}, ["fact.hangs"], "/data: the file"),
-        ({"versions/horovod_error": "/x/mpi_lib.so: undefined symbol: _ZN"}, ["env.mismatch"],
+        (changed(limits, nofile=256), ["drift.nofile", "limits.nofile"], "256 of open files"),
+        (changed(mount, free_bytes=0), ["disk.full"], "/ is 100 % full, 0 B free"),
+        (changed(mount, inodes_free=1), ["disk.inodes.full"], "99 % of its inodes"),
+        ({mount: HANGS}, ["fact.hangs"], "/data: the file system gives no answer"),
+        # What could not be read is not also said to differ.
+        ({gpus: GPUS_HANG}, ["fact.hangs"], "gpus: no answer within 5 s"),
+        ({kernel_log: FAILS}, [NOT_CHECKED], "kernel_log: PermissionError: not permitted"),
+        (changed(versions, **NO_SYMBOL), ["env.mismatch"],
          "cannot be loaded: mpi_lib.so: undefined symbol: _ZN"),
-        ({"unreached": {"10.0.0.4": "Permission denied"}}, ["ssh.mesh"], "to demo-0 (10.0.0.4)"),
-        ({"unreached": {"10.0.9.9": "a node that is silent itself"}}, [], ""),
+        (changed(versions, python_variables="PYTHONHOME=/x"), ["env.variables"], "PYTHONHOME"),
+        ({unreached: {"10.0.0.4": "Permission denied"}}, ["ssh.mesh"], "to demo-0 (10.0.0.4)"),
+        ({unreached: {"10.0.9.9": "a node that is silent itself"}}, [], ""),
     ],
 )  # fmt: skip
 def test_one_node_of_four(changes, checks, words):
-    found = findings(nodes(4, n2=changes))
+    found = check(nodes(4, n2=changes))
     assert sorted({one.check_id for one in found}) == checks
     assert all(one.host == "demo-2" for one in found)
     assert not checks or any(words in one.message for one in found), found
 
 
 def test_of_two_that_differ_the_head_nodes_value_is_the_norm():
-    [found] = findings(nodes(2, n1={"gpus/driver": "570.1"}))
+    [found] = check(nodes(2, n1=changed(gpus, driver="570.1")))
     assert (found.host, found.message) == ("demo-1", "driver: 570.1, demo-0 has 580.95.05")
 
 
@@ -140,21 +175,11 @@ def test_of_two_that_differ_the_head_nodes_value_is_the_norm():
     ],
 )
 def test_clocks(offsets_s, found):
-    timed = [
-        ExaminedNode(**{**vars(node), "clock_offset_s": offset_s, "clock_error_s": 0.1})
-        for node, offset_s in zip(nodes(3), offsets_s)
-    ]
-    assert [(one.check_id, one.host) for one in findings(timed)] == found
-
-
-def test_a_clock_is_off_by_what_the_way_does_not_explain():
-    # Sent at 100, received at 102. The node's clock was at 200.4 to 200.8: 1.6 s were on the way.
-    offset_s, error_s = clock_of(100.0, 102.0, {"first_s": 200.4, "last_s": 200.8})
-    assert (round(offset_s, 6), round(error_s, 6)) == (99.6, 0.8)
+    assert [(one.check_id, one.host) for one in check(nodes(3, offsets_s))] == found
 
 
 def test_twins_of_one_name_are_both_named():
-    found = findings(nodes(3, n2={"system/hostname": "ip-10-0-0-4"}))
+    found = check(nodes(3, n2=changed(system, hostname="ip-10-0-0-4")))
     assert [(one.check_id, one.host) for one in found] == [
         ("hostname.duplicate", "demo-0"),
         ("hostname.duplicate", "demo-2"),
@@ -162,7 +187,8 @@ def test_twins_of_one_name_are_both_named():
 
 
 def test_the_table_shows_what_differs_and_marks_what_few_have(capsys):
-    _show(drift(nodes(3, n1={"gpus/driver": "570.1"}, n2={"system/cpus": 48})), False)
+    two = {"n1": changed(gpus, driver="570.1"), "n2": changed(system, cpus=48, hostname="other")}
+    _show(compare(nodes(3, **two)), False)
     assert capsys.readouterr().out == (
         "NODE    CPUS  DRIVER\n"
         "demo-0  96    580.95.05\n"
@@ -170,7 +196,7 @@ def test_the_table_shows_what_differs_and_marks_what_few_have(capsys):
         "demo-2  48*   580.95.05\n"
         "the same on all 3 nodes: TYPE p4d.24xlarge, KERNEL 6.8.0-1024-aws, GPUS 2, CUDA 13.0, "
         "MPIRUN 5.0.11, TENSORFLOW 2.15.1, HOROVOD 0.28.1, SCRIPTS "
-        + drift(nodes(1)).norms["SCRIPTS"]
+        + compare(nodes(1)).norms["SCRIPTS"]
         + ", MTU 9001, MPI IF ens32, NCCL IF ens32, EFA 0, NOFILE 65536, MEMLOCK unlimited\n"
     )
 
@@ -198,5 +224,5 @@ def test_what_could_not_be_checked_is_not_called_well():
 
 @pytest.mark.parametrize(("why", "word"), [("Permission denied", "up NAME"), ("timed out", "ping")])
 def test_the_advice_on_a_login_fits_its_cause(why, word):
-    [found] = findings(nodes(4, n2={"unreached": {"10.0.0.4": why}}))
+    [found] = check(nodes(4, n2={unreached: {"10.0.0.4": why}}))
     assert word in found.hint

@@ -13,4 +13,4 @@ from clusterctl.node.jobs import processes
 def job_processes(query: processes.ProcessQuery) -> tuple[processes.NodeProcess, ...]:
     """Return the selected processes of this user, without those that read facts."""
     # This process and those of the other facts are children of the agent.
-    return tuple(map(processes.describe, processes.find(query, own=os.getppid())))
+    return tuple(map(processes.describe, processes.find(query, agent=os.getppid())))

@@ -110,6 +110,20 @@ class NodeReport:
         bad = [one for one in self.readings if one.error]
         return [one for one in bad if one.function in names or not names]
 
+    def as_data(self) -> dict[str, Any]:
+        """Return the facts by name, as `--json` and saved bundles have them: `filesystems` are all
+        `mount`s, `clock` is the node's own, `errors` are by label."""
+        read = [one for one in self.readings if not one.error]
+        names = {one.function: one.function.rpartition(":")[2] for one in read}
+        facts = {names[one.function]: to_data(one.value) for one in read}
+        facts.pop("mount", None)
+        return {
+            **facts,
+            "filesystems": [to_data(one.value) for one in read if names[one.function] == "mount"],
+            "clock": {"first_s": self.began_s, "last_s": self.ended_s},
+            "errors": {one.label: one.error for one in self.failed()},
+        }
+
     def converted(self, facts: Sequence[Callable[..., Any]]) -> NodeReport:
         """Return the report with each value as the type that its function returns. A value of
         another type becomes an error of that fact alone."""

@@ -259,8 +259,8 @@ def job_processes(
 ) -> list[Process]:
     """Return those of one user's processes on a node that belong to MPI jobs, with their roles.
 
-    `own` is the calling process. It, its ancestors and its descendants are left out. With `syncs`,
-    the processes of detached downloads are among them. `sessions` are known to be the job's.
+    `own` is the calling process. It and its ancestors are left out. With `syncs`, the processes of
+    detached downloads are among them. `sessions` are known to be the job's.
     """
     for process in processes.values():
         process.role = role_of(process)
@@ -275,21 +275,23 @@ def job_processes(
     if all_python:
         python = {pid for pid, process in processes.items() if is_python(process)}
         wanted |= {pid for pid in python if processes[pid].role not in left_out}
-    left = wanted - ancestors(processes, own) - descendants({own}, processes)
-    return [processes[pid] for pid in sorted(left)]
+    return [processes[pid] for pid in sorted(wanted - ancestors(processes, own))]
 
 
-def find(query: ProcessQuery = EVERY_JOB, own: int | None = None) -> list[Process]:
-    """Return this user's processes of MPI jobs on this node; see `job_processes`. Raises ValueError
-    for a session that is none."""
+def find(query: ProcessQuery = EVERY_JOB, agent: int | None = None) -> list[Process]:
+    """Return this user's processes of MPI jobs on this node; see `job_processes`. `agent` is the
+    process whose children read facts, this one among them. Raises ValueError for a session that is
+    none."""
     processes, boot = all_processes(), boot_id()
+    for reader in descendants({agent}, processes) if agent else ():
+        del processes[reader]
     known = [JobSession.of_text(one) for _, one in query.sessions]
     sessions = {
         one.number for one in known if one.boot == boot and one.is_still(start_of(one.number))
     }
     sessions |= recorded_sessions(processes, query.job_id, boot)
     return job_processes(
-        processes, own or os.getpid(), query.job_id, query.all_python, query.syncs, sessions
+        processes, agent or os.getpid(), query.job_id, query.all_python, query.syncs, sessions
     )
 
 

@@ -10,20 +10,21 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.results import FanoutResult
-from clusterctl.node.diagnosis import doctor
+from clusterctl.node.facts import network
 from clusterctl.node.facts.disks import mount, mount_of, mount_points
 from clusterctl.node.facts.gpus import gpus
+from clusterctl.node.facts.report import NodeReport
 from clusterctl.node.facts.system import kernel_message, login, system
-from clusterctl.transport.reports import read_fact, read_reports
+from clusterctl.transport.reports import read_fact, read_reports, with_clock
 from tests.local_node import HEAD, LocalNode
 
 
-@pytest.mark.parametrize(("test", "over_ssh"), [("_greeting", False), ("_ssh", True)])
+@pytest.mark.parametrize(("test", "over_ssh"), [("_port_22", False), ("_ssh", True)])
 def test_peers_are_tested_at_once(test, over_ssh, monkeypatch):
     together = threading.Barrier(8, timeout=60)
-    monkeypatch.setattr(doctor, test, lambda peer: "dead" if together.wait() else "")
+    monkeypatch.setattr(network, test, lambda peer: "dead" if together.wait() else "")
     peers = [f"10.0.0.{n}" for n in range(8)]
-    assert list(doctor.unreached(peers, over_ssh).values()) == ["dead"] * 7
+    assert list(network.unreached(peers, over_ssh).values()) == ["dead"] * 7
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,12 @@ def test_a_report_has_typed_facts_and_the_clock_of_its_node(tmp_path):
     assert {one.path for one in report.all(mount)} == set(mount_points())
     # Both clocks are this machine's: they differ by no more than the measurement may be wrong.
     assert abs(report.clock_offset_s) <= report.clock_error_s + 0.05
+
+
+def test_a_clock_is_off_by_what_the_way_does_not_explain():
+    # Sent at 100, received at 102. The node's clock was at 200.4 to 200.8: 1.6 s were on the way.
+    report = with_clock(NodeReport(200.4, 200.8, ()), 100.0, 102.0)
+    assert (round(report.clock_offset_s, 6), round(report.clock_error_s, 6)) == (99.6, 0.8)
 
 
 def test_a_path_that_is_not_there_yet_is_on_the_file_system_of_the_folder_above(tmp_path):

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from clusterctl.cli.kill import hint_after_interrupt, show_left
 from clusterctl.domain.errors import HostUnreachable
 from clusterctl.jobs.deploy import LAUNCHER_PATH
 from clusterctl.jobs.processes import end_processes, list_processes
+from clusterctl.node.facts.disks import mount
+from clusterctl.node.facts.processes import job_processes as job_processes_of
 from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.processes import (
     JobSession,
@@ -29,6 +32,7 @@ from clusterctl.node.jobs.processes import (
     job_processes,
 )
 from clusterctl.node.procfs import boot_id, read_stat
+from clusterctl.transport.reports import read_reports
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
 
@@ -101,7 +105,6 @@ def test_which_processes_belong_to_a_job(role, name, argv, environ):
         Process(3, 2, "child", ["child"], {}),
         Process(4, 1, "bash", ["-bash"], {}),
         Process(5, 4, "python3", ["python3", "-c", "the one that asks"], JOB),
-        Process(6, 5, "nvidia-smi", ["nvidia-smi"], JOB),
     ]
     found = job_processes({process.pid: process for process in listed}, own=5)
     wanted = [(2, role), (3, "child")] if role else []
@@ -381,6 +384,14 @@ def test_ended_by_term_or_by_force(node, spawn, job):
 def test_another_jobs_processes_stay(node, spawn, job):
     spawn(WAIT, CLUSTERCTL_JOB=f"{job}-other")
     assert only(list_processes(node, [HEAD], ProcessQuery(job))) == ()
+
+
+def test_processes_that_read_other_facts_are_none_of_a_job(tmp_path, job):
+    """Even if the login sets the variables of a job, as a user's ~/.bashrc may."""
+    marked = LocalNode(tmp_path, {"CLUSTERCTL_JOB": job, "OMPI_COMM_WORLD_RANK": "0"})
+    facts = [partial(job_processes_of, query=ProcessQuery(job)), mount]
+    [report] = read_reports(marked, [HEAD], facts, "reading").values
+    assert report.get(job_processes_of) == ()
 
 
 def test_on_the_oldest_python(tmp_path, spawn, job):
