@@ -146,15 +146,13 @@ def json_line(result: CommandResult, doing: str) -> dict[str, Any]:
     return found[0]
 
 
-def parse_outputs(
-    result: FanoutResult[CommandResult], parse: Callable[[CommandResult], T]
-) -> FanoutResult[T]:
-    """Return the result with each host's output parsed.
+def parse_outputs(result: FanoutResult[K], parse: Callable[[K], T]) -> FanoutResult[T]:
+    """Return the result with each host's value parsed.
 
     A ClusterctlError that `parse` raises becomes the outcome of that host.
     """
 
-    def read(outcome: HostOutcome[CommandResult]) -> HostOutcome[T]:
+    def read(outcome: HostOutcome[K]) -> HostOutcome[T]:
         try:
             value = None if outcome.value is None else parse(outcome.value)
             return HostOutcome(outcome.host, value, outcome.error)

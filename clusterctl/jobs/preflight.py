@@ -9,9 +9,9 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
 
-from clusterctl.domain.errors import ClusterctlError, MissingTool, unquoted_home
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, MissingTool, unquoted_home
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, NAMES, RUNS_ON, SERIES
@@ -19,11 +19,22 @@ from clusterctl.domain.units import count, format_bytes
 from clusterctl.jobs.mpirun import parse_mpirun_version
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.trainer import PARAMETERS, TRAINER, TrainerRun
+from clusterctl.node.facts.gpus import capabilities
+from clusterctl.node.facts.report import Fact, NodeReport
+from clusterctl.node.facts.software import versions
+from clusterctl.node.facts.system import in_lab, system
+from clusterctl.node.facts.training import (
+    TrainingFiles,
+    TrainingLog,
+    script_error,
+    training_files,
+    training_log,
+)
 
 
 @dataclass(frozen=True)
 class PreflightFacts:
-    """What `node/jobs/preflight.py` found on one node.
+    """What a job will meet on one node.
 
     `training` and `validation` are the data files' sizes in bytes by name. `records` has the number
     of records of those files that were counted, -1 for a file that ends within a record.
@@ -88,16 +99,42 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.severity is Severity.ERROR]
 
 
-def probe_input(plan: JobPlan) -> dict[str, Any]:
-    """Return the input of `node/jobs/preflight.py`, which runs on every node of the job."""
+def facts_to_read(plan: JobPlan, ships_script: bool = False) -> tuple[Fact, ...]:
+    """Return the facts about each node of the job, for `facts_of_node`. `ships_script`: the program
+    is not there yet."""
     local = plan.run.data_dir if plan.run and not is_remote(plan.run.data_dir) else None
-    return {
-        "python": plan.python,
-        "mpirun": plan.argv[0],
-        "data_dir": local,
-        "log_dir": plan.log_dir,
-        "script": plan.script_path,
-    }
+    return (
+        partial(training_files, folder=local),
+        partial(training_log, folder=plan.log_dir),
+        partial(versions, python=plan.python, mpirun=plan.argv[0]),
+        partial(script_error, path="" if ships_script else plan.script_path),
+        *(system, in_lab, capabilities),
+    )
+
+
+def facts_of_node(host: str, report: NodeReport) -> PreflightFacts:
+    """Return the facts in a node's report. Raises CommandFailed if one could not be read."""
+    for reading in report.failed():
+        raise CommandFailed(host, f"looking at it failed: {reading.label}: {reading.error}")
+    files = report.get(training_files) or TrainingFiles()
+    log = report.get(training_log) or TrainingLog()
+    machine = report.get(system)
+    return PreflightFacts(
+        host=host,
+        training=files.training,
+        validation=files.validation,
+        data_error=files.error,
+        records=files.records,
+        checkpoints=log.checkpoints,
+        checkpoint_bytes=log.checkpoint_bytes,
+        images_per_step=log.images_per_step,
+        free_bytes=log.free_bytes,
+        versions=report.get(versions) or {},
+        script_error=report.get(script_error) or "",
+        cpus=machine.cpus if machine else None,
+        in_lab=bool(report.get(in_lab)),
+        capabilities=report.get(capabilities) or (),
+    )
 
 
 def is_remote(data_dir: str | None) -> bool:
@@ -109,26 +146,6 @@ def quote_hint(context: JobContext, option: str, path: str) -> str:
     """Return a hint if the user's shell expanded a ~ that was meant for the nodes; else empty."""
     home = context.callers_home.rstrip("/")
     return "" if home == context.plan.home else unquoted_home(path, home, option)
-
-
-def parse_node_facts(host: str, answer: Mapping[str, Any]) -> PreflightFacts:
-    """Return the facts in a node's answer."""
-    return PreflightFacts(
-        host=host,
-        training=answer["training"],
-        validation=answer["validation"],
-        data_error=answer["data_error"],
-        records=answer["records"],
-        checkpoints=tuple(answer["checkpoints"]),
-        checkpoint_bytes=answer["checkpoint_bytes"],
-        images_per_step=answer["images_per_step"],
-        free_bytes=answer["free_bytes"],
-        versions=answer["versions"],
-        script_error=answer["script_error"],
-        cpus=answer["cpus"],
-        in_lab=answer["in_lab"],
-        capabilities=tuple(answer["capabilities"]),
-    )
 
 
 def findings_by_message(

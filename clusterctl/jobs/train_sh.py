@@ -36,13 +36,13 @@ from clusterctl.jobs.preflight import (
     NotReady,
     crowding_findings,
     errors,
-    parse_node_facts,
+    facts_of_node,
+    facts_to_read,
     preflight,
-    probe_input,
 )
 from clusterctl.jobs.recipe import RECIPES
+from clusterctl.node.facts.report import collect, function_of, request_of
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
-from clusterctl.node.jobs.preflight import look
 
 # The tutorial's scripts exit with 1 on a usage error. Only contradicting options, which those do
 # not have, give the 2 of `clusterctl train`.
@@ -120,7 +120,9 @@ def plan_here(
     more_gpus = f"add nodes (clusterctl up NAME --nodes N), or correct {hosts_path.resolve()}"
     check_request(request, hosts.slots, more_gpus)
     plan = with_trainer_run(plan_job(request, facts, hosts, new_job_id()), Path.cwd())
-    here = parse_node_facts(facts.hostname or "this node", look(probe_input(plan)))
+    to_read = facts_to_read(plan)
+    report = collect(request_of(to_read)).converted([function_of(one) for one in to_read])
+    here = facts_of_node(facts.hostname or "this node", report)
     ranks = {here.host: min(plan.ranks, head_slots(facts, hosts))}
     crowded = crowding_findings([here], ranks)
     return plan, preflight(plan, [here], ranks, options.force, besides=crowded)

@@ -21,6 +21,7 @@ from clusterctl.jobs.trainer import DATA_FOLDER
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.gpus import dcgm, fabric_manager, gpus, nvlink
 from clusterctl.node.facts.network import efa, interfaces, unreached
+from clusterctl.node.facts.report import Fact
 from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versions
 from clusterctl.node.facts.system import kernel_log, limits, memory, system
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
@@ -28,7 +29,7 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.kill import kill
 from clusterctl.operations.logs import running_work
 from clusterctl.operations.train import head_facts, leftovers
-from clusterctl.transport.reports import Fact, read_reports
+from clusterctl.transport.reports import read_reports
 from clusterctl.transport.target import Target
 
 LOGIN_WITHIN_S = 6.0

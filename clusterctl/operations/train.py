@@ -53,14 +53,13 @@ from clusterctl.jobs.plan import (
 )
 from clusterctl.jobs.preflight import (
     NotReady,
-    PreflightFacts,
     crowding_findings,
     errors,
+    facts_of_node,
+    facts_to_read,
     findings_by_message,
     in_order,
-    parse_node_facts,
     preflight,
-    probe_input,
 )
 from clusterctl.jobs.script_mode import STREAMED, ScriptMode
 from clusterctl.node.jobs.processes import NodeProcess
@@ -72,12 +71,12 @@ from clusterctl.operations.copy import sender
 from clusterctl.operations.local_state import hosts_text
 from clusterctl.operations.logs import RunningWork, refuse_while_running, running_work
 from clusterctl.operations.s3sync import SyncRequest, ready_tools
+from clusterctl.transport.reports import read_reports
 
 if TYPE_CHECKING:
     from clusterctl.ec2.instances import Instance
     from clusterctl.ec2.money.prices import Prices
 
-LOOK = program_of("clusterctl.node.jobs.preflight")
 LIST_STREAMS = program_of("clusterctl.node.scripts.pipe")
 PROBE_TIMEOUT_S = 60.0
 LIST_TIMEOUT_S = 600.0  # for listing millions of objects in S3
@@ -421,15 +420,10 @@ def preflight_nodes(
     With `force`, errors become warnings except those about deleting an earlier run, and a node that
     did not answer in `running` is no error.
     """
-    asked = probe_input(job)
     path = posixpath.relpath(job.script_path or "/", job.home or "/")
-    if job.code or path in example_files():
-        asked["script"] = ""  # not there yet: start_training ships it
-    payload = json.dumps(asked).encode()
-    answers = access.connections.run_all(
-        access.targets, LOOK.command(), stdin=LOOK.stdin(payload), timeout_s=PROBE_TIMEOUT_S
-    )
-    looks = parse_outputs(answers, _look)
+    facts = facts_to_read(job, ships_script=bool(job.code) or path in example_files())
+    reports = read_reports(access.connections, access.targets, facts, "looking at it")
+    looks = parse_outputs(reports, lambda report: facts_of_node(report.host, report))
     unsaid = () if force else running.silent
     failures = {one.host: one.error for one in (*unsaid, *looks.failures)}
     silent = [(host, error.message) for host, error in failures.items() if error]
@@ -473,11 +467,6 @@ def leftovers(cluster: str, running: RunningWork) -> list[Finding]:
             )
         found.append(Finding("job.leftovers", Severity.ERROR, message, host, hint))
     return folded(found)
-
-
-def _look(result: CommandResult) -> PreflightFacts:
-    answer = json_line(result, "looking at it")
-    return parse_node_facts(result.host, answer)
 
 
 def head_facts(access: Access, environment: str | None = None) -> HeadFacts:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.results import FanoutResult, HostOutcome
-from clusterctl.node.agent import name_of
 from clusterctl.node.facts.report import (
     WITHIN_S,
-    FactRequest,
+    Fact,
     NodeReport,
-    ReportRequest,
     collect,
+    function_of,
+    request_of,
 )
-from clusterctl.node.record import to_data
 from clusterctl.transport.call import timed_call
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
 T = TypeVar("T")
-# A fact to read: a function of clusterctl/node/facts, or functools.partial(function, arguments).
-Fact = Callable[..., Any]
 # Seconds beyond the last deadline of the facts: a busy node starts the program slowly.
 START_S = 25.0
 
@@ -46,13 +42,13 @@ def read_reports(
 
     def one(target: Target) -> NodeReport:
         requested = facts(target) if callable(facts) else facts
-        functions = list(dict.fromkeys(map(_function, requested)))
+        functions = list(dict.fromkeys(map(function_of, requested)))
         within_s = max((getattr(each, "within_s", WITHIN_S) for each in functions), default=0.0)
         response = timed_call(
             connections,
             target,
             collect,
-            ReportRequest(tuple(map(_request, requested))),
+            request_of(requested),
             doing=doing,
             timeout_s=within_s + START_S if timeout_s is None else timeout_s,
             # Only the modules of these facts are sent: nodes compile them at every call.
@@ -76,7 +72,7 @@ def facts_of(
     reports: FanoutResult[NodeReport], fact: Callable[..., T], doing: str
 ) -> FanoutResult[T]:
     """Return one fact of every report, as read_fact does."""
-    function = _function(fact)
+    function = function_of(fact)
 
     def of(outcome: HostOutcome[NodeReport]) -> HostOutcome[T]:
         report, error = outcome.value, outcome.error
@@ -95,12 +91,3 @@ def with_clock(report: NodeReport, sent_s: float, received_s: float) -> NodeRepo
     way_s = (received_s - sent_s) - (report.ended_s - report.began_s)
     ahead_s = (report.began_s - sent_s) + (report.ended_s - received_s)
     return replace(report, clock_offset_s=ahead_s / 2, clock_error_s=max(0.0, way_s) / 2)
-
-
-def _function(fact: Fact) -> Fact:
-    return fact.func if isinstance(fact, functools.partial) else fact
-
-
-def _request(fact: Fact) -> FactRequest:
-    arguments = fact.keywords if isinstance(fact, functools.partial) else {}
-    return FactRequest(name_of(_function(fact)), to_data(arguments))

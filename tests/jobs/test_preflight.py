@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -17,8 +18,8 @@ from clusterctl.jobs.preflight import (
     PreflightFacts,
     crowding_findings,
     errors,
+    facts_to_read,
     preflight,
-    probe_input,
 )
 from clusterctl.jobs.recipe import JobRecipe
 from clusterctl.jobs.trainer import IMAGENET_IMAGES, TrainerRun
@@ -78,14 +79,18 @@ def checkpoints(node, *steps):
     return replace(node, checkpoints=steps, checkpoint_bytes=len(steps) * 200 << 20)
 
 
+def asked_of_nodes(job):
+    facts = [one for one in facts_to_read(job) if isinstance(one, partial)]
+    return {one.func.__name__: one.keywords for one in facts}
+
+
 def test_nothing_speaks_against_it():
     assert found() == []
-    assert probe_input(plan()) == {
-        "python": "/opt/python",
-        "mpirun": "/opt/mpirun",
-        "data_dir": "/data",
-        "log_dir": LOG,
-        "script": "",
+    assert asked_of_nodes(plan()) == {
+        "versions": {"python": "/opt/python", "mpirun": "/opt/mpirun"},
+        "training_files": {"folder": "/data"},
+        "training_log": {"folder": LOG},
+        "script_error": {"path": ""},
     }
 
 
@@ -409,7 +414,7 @@ def test_files_with_other_numbers_of_records():
 def test_data_elsewhere_is_not_looked_at():
     job = plan(replace(RUN, data_dir="s3://bucket/imagenet"))
     nodes = [replace(node, training={}, validation={}, records={}) for node in (NODE, SECOND)]
-    assert (found(nodes, job), probe_input(job)["data_dir"]) == ([], None)
+    assert (found(nodes, job), asked_of_nodes(job)["training_files"]["folder"]) == ([], None)
 
 
 FINISHED = f"{LOG} holds a finished run: step 484 of 484 (2 checkpoints, 400.0 MiB)"
@@ -662,7 +667,7 @@ NONE = "No such file or directory"
 def test_a_program_of_the_users_own_is_on_every_node_with_ranks():
     nodes = [replace(NODE, host=f"demo-{n}", script_error=NONE if n else "") for n in range(4)]
     job = plan(**OWN, script_path="/home/ubuntu/it's mine.py")
-    assert probe_input(job)["script"] == "/home/ubuntu/it's mine.py"
+    assert asked_of_nodes(job)["script_error"]["path"] == "/home/ubuntu/it's mine.py"
     readers = ["demo-0", "demo-1", "demo-2"]
     text = f"cannot run /home/ubuntu/it's mine.py: {NONE}"
     assert found(nodes, job, readers) == [("script.missing", "error", "demo-[1-2]", text)]

@@ -1,19 +1,23 @@
-"""What `node/jobs/preflight.py` reports about real files, also with the oldest Python."""
+"""What a job will meet on a node: facts about real files, also with the oldest Python."""
 
 from __future__ import annotations
 
 import json
-import os
 import struct
-import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.jobs.preflight import parse_node_facts
-from clusterctl.node.jobs.preflight import images_per_step
-from clusterctl.operations.train import LOOK
+from clusterctl.domain.errors import CommandFailed
+from clusterctl.jobs.preflight import facts_of_node, facts_to_read
+from clusterctl.node.facts import gpus
+from clusterctl.node.facts.report import NodeReport, Reading
+from clusterctl.node.facts.software import versions
+from clusterctl.node.facts.training import images_per_step
+from clusterctl.transport.reports import read_reports
+from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
 
 
@@ -28,22 +32,13 @@ def asked(request, weird_home, tmp_path):
     tools.mkdir()
     (tools / "python3").symlink_to(python)
 
-    def ask(**question):
-        nothing = {
-            "python": "/none",
-            "mpirun": "/none",
-            "data_dir": None,
-            "log_dir": "",
-            "script": "",
-        }
-        done = subprocess.run(
-            ["sh", "-c", LOOK.command()],
-            input=LOOK.stdin(json.dumps({**nothing, **question}).encode()),
-            env={**os.environ, "PATH": f"{tools}:/usr/bin:/bin"},
-            capture_output=True,
-            check=True,
-        )
-        return parse_node_facts("demo-0", json.loads(done.stdout))
+    def ask(data_dir=None, log_dir="", script=""):
+        run = SimpleNamespace(data_dir=data_dir)
+        none = {"python": "/none", "argv": ["/none"]}
+        plan = SimpleNamespace(run=run, log_dir=log_dir, script_path=script, **none)
+        node = LocalNode(weird_home, {"PATH": f"{tools}:/usr/bin:/bin"})
+        [report] = read_reports(node, [HEAD], facts_to_read(plan), "looking at it").values
+        return facts_of_node("demo-0", report)
 
     return ask
 
@@ -97,6 +92,12 @@ def test_nothing_there(asked, weird_home):
     assert (seen.training, seen.data_error, seen.checkpoints) == ({}, "", ())
     assert list(seen.versions) == ["kernel"]
     assert seen.free_bytes > 0
+
+
+def test_a_fact_that_could_not_be_read_is_no_empty_one():
+    late = Reading("x:training_files", "training_files", error="no answer within 60 s")
+    with pytest.raises(CommandFailed, match="training_files: no answer within 60 s"):
+        facts_of_node("demo-0", NodeReport(0.0, 0.0, (late,)))
 
 
 def test_a_file_where_the_folder_should_be(asked, weird_home):
@@ -170,8 +171,6 @@ def test_a_program(asked, weird_home):
 
 @pytest.mark.train
 def test_versions():
-    from clusterctl.node.jobs.preflight import versions
-
     env = Path("/opt/clusterctl/training/bin")
     seen = versions(str(env / "python"), str(env / "mpirun"))
     assert seen["mpirun"].startswith("mpirun (Open MPI) 5.")
@@ -192,8 +191,6 @@ def test_versions():
     ],
 )
 def test_versions_of_cudas_packages(tmp_path, packages, known):
-    from clusterctl.node.jobs.preflight import versions
-
     for package in packages:
         name, _, version = package.rpartition("-")
         info = tmp_path / f"{package}.dist-info"
@@ -209,25 +206,21 @@ def test_versions_of_cudas_packages(tmp_path, packages, known):
 
 
 def test_capabilities_of_the_gpus(tmp_path, monkeypatch):
-    from clusterctl.node.jobs import preflight
-
-    assert preflight.capabilities() == []  # no driver
-    monkeypatch.setattr(preflight, "DRIVER", str(tmp_path))
+    assert gpus.capabilities() == ()  # no driver
+    monkeypatch.setattr(gpus, "DRIVER", str(tmp_path))
     smi = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     for told, known in {
-        "10.0\\n9.0\\n10.0\\n": [90, 100],
-        "[N/A]\\nNo devices were found\\n": [],
-        "": [],
+        "10.0\\n9.0\\n10.0\\n": (90, 100),
+        "[N/A]\\nNo devices were found\\n": (),
+        "": (),
     }.items():
         smi.write_text(f"#!/bin/sh\nprintf '{told}'\n")
         smi.chmod(0o755)
-        assert preflight.capabilities() == known
+        assert gpus.capabilities() == known
 
 
 def test_what_hangs_or_babbles_has_no_version(tmp_path):
-    from clusterctl.node.jobs.preflight import versions
-
     for name, text in (("hangs", "exec sleep 60"), ("babbles", "echo hello")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)

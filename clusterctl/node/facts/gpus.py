@@ -12,6 +12,8 @@ from typing import Any, Optional
 from clusterctl.node.facts.report import deadline
 from clusterctl.node.programs import output
 
+DRIVER = "/proc/driver/nvidia/version"
+
 
 @dataclass(frozen=True)
 class GpuProcess:
@@ -128,6 +130,17 @@ def _number(element: Any, path: str) -> Optional[float]:
 def _count(element: Any) -> int:
     text = (element.text or "").strip()
     return int(text) if text.isdigit() else int(text == "Yes")
+
+
+@deadline(30.0)
+def capabilities() -> tuple[int, ...]:
+    """Return the compute capabilities of the GPUs, ascending, 90 for 9.0; empty without NVIDIA's
+    driver."""
+    if not Path(DRIVER).exists():
+        return ()
+    text = output(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], check=False)
+    found = re.findall(r"(?m)^\s*(\d+)\.(\d)\s*$", text or "")
+    return tuple(sorted({int(major) * 10 + int(minor) for major, minor in found}))
 
 
 def nvlink() -> Optional[dict[str, tuple[int, ...]]]:

@@ -132,6 +132,26 @@ class NodeReport:
         return replace(self, readings=tuple(_converted(one, kinds) for one in requested))
 
 
+# A fact to read: a function of clusterctl/node/facts, or functools.partial(function, arguments).
+Fact = Callable[..., Any]
+
+
+def function_of(fact: Fact) -> Fact:
+    """Return the function of a fact to read."""
+    return fact.func if isinstance(fact, functools.partial) else fact
+
+
+def request_of(facts: Sequence[Fact], within_s: Optional[float] = None) -> ReportRequest:
+    """Return the request for these facts."""
+    return ReportRequest(
+        tuple(
+            FactRequest(name_of(function_of(one)), to_data(getattr(one, "keywords", {})))
+            for one in facts
+        ),
+        within_s,
+    )
+
+
 def _converted(reading: Reading, kinds: dict[str, Any]) -> Reading:
     if reading.error:
         return reading

@@ -2,26 +2,123 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Optional
 
+from clusterctl.node.facts import gpus, training
 from clusterctl.node.facts.report import deadline
-from clusterctl.node.jobs import preflight, unpack
+from clusterctl.node.jobs import unpack
 from clusterctl.node.programs import output
 
 # A busy node loads TensorFlow's libraries slowly.
 SLOW_S = 30.0
+PROGRAM_S = 25.0  # of mpirun and of Python, one after the other
 
 
-@deadline(SLOW_S)
-def versions(python: str, mpirun: str) -> dict[str, str]:
-    """Return the versions of what a job uses, by name; see jobs/preflight.py. A program that does
-    not start is left out."""
-    return preflight.versions(python, mpirun)
+# Run by the trainer's Python: prints the versions of its packages, one JSON line.
+VERSIONS = """
+import json, os, sys
+from importlib.util import find_spec
+try:
+    from importlib.metadata import version
+except ImportError:
+    from pkg_resources import get_distribution
+    version = lambda name: get_distribution(name).version
+found = {"python": sys.version.split()[0]}
+for name in ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "horovod", "torch"):
+    try:
+        found.setdefault(name.split("-")[0], version(name))
+    except Exception:
+        pass
+# tf_keras takes the place of Keras 3 where this is set, as an environment of ours does itself.
+legacy = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
+try:
+    found["keras"] = version("tf_keras" if legacy else "keras")
+except Exception:
+    pass
+try:
+    [folder] = find_spec("horovod").submodule_search_locations
+    with open(os.path.join(folder, "metadata.json")) as file:
+        found["horovod_built_for"] = json.load(file)["tensorflow"]
+except Exception:
+    pass
+# Loaded as TensorFlow does it, but without TensorFlow: a third of a second, where `horovodrun
+# --check-build` takes a quarter of a minute. What it was built with it says itself.
+try:
+    import ctypes
+    [tensorflow] = find_spec("tensorflow").submodule_search_locations
+    names = ("libtensorflow_framework.so", "libtensorflow_cc.so")
+    for name in sorted(os.listdir(tensorflow)):
+        if name.startswith(names):
+            ctypes.CDLL(os.path.join(tensorflow, name), ctypes.RTLD_GLOBAL)
+    below = os.path.join(folder, "tensorflow")
+    [library] = [name for name in os.listdir(below) if name.startswith("mpi_lib")]
+    built = ctypes.CDLL(os.path.join(below, library), os.RTLD_NOW)
+    ops = ("mpi", "gloo", "nccl", "ccl")
+    found["horovod_has"] = " ".join(op for op in ops if getattr(built, "horovod_%s_built" % op)())
+except Exception as failure:
+    if "undefined symbol" in str(failure):
+        found["horovod_error"] = str(failure)
+# CUDA's runtime library and cuDNN, where they are packages of their own.
+for key, package in (("cuda", "nvidia-cuda-runtime"), ("cudnn", "nvidia-cudnn")):
+    for generation in ("-cu12", "-cu13", "", "-cu11"):
+        try:
+            found.setdefault(key, version(package + generation))
+        except Exception:
+            pass
+try:
+    for path in (*sys.path, ""):
+        library = os.path.join(path and os.path.join(path, "nvidia/nccl/lib"), "libnccl.so.2")
+        if not path or os.path.exists(library):
+            number = ctypes.c_int()
+            ctypes.CDLL(library).ncclGetVersion(ctypes.byref(number))
+            step = 10000 if number.value > 9999 else 1000
+            found["nccl"] = "%d.%d.%d" % (
+                number.value // step, number.value % step // 100, number.value % 100
+            )
+            break
+except Exception:
+    pass
+print(json.dumps(found))
+"""
+
+
+@deadline(60.0)
+def versions(python: str, mpirun: str, timeout_s: float = PROGRAM_S) -> dict[str, str]:
+    """Return the versions of what a job uses.
+
+    A program that does not start, or does not end within `timeout_s` seconds, is left out. Has
+    Python not started because of variables in the environment, they are `python_variables`.
+    """
+    found = {"kernel": os.uname().release}
+    with contextlib.suppress(OSError):
+        driver = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", Path(gpus.DRIVER).read_text())
+        found.update({"driver": driver[1]} if driver else {})
+    said = (output([mpirun, "--version"], timeout_s, check=False) or "").strip()
+    if said:
+        found["mpirun"] = said.splitlines()[0]
+    for options in ("-W", "-EW"):
+        # A wrapper may print something before: only the last line counts.
+        told = output([python, options, "ignore", "-c", VERSIONS], timeout_s, check=False)
+        if told is None:
+            break
+        for line in told.strip().splitlines()[-1:]:
+            with contextlib.suppress(ValueError):
+                found.update(json.loads(line))
+                if options == "-EW":
+                    found["python_variables"] = " ".join(
+                        f"{name}={value}"
+                        for name, value in sorted(os.environ.items())
+                        if name.startswith("PYTHON")
+                    )
+                return found
+    return found
 
 
 @deadline(SLOW_S)
@@ -54,7 +151,7 @@ def scripts() -> dict[str, str]:
 def data(folder: str) -> Optional[tuple[str, int]]:
     """Return a hash of the names and sizes of the training and validation files, and their number.
     None if there are no such files."""
-    found = preflight.listing(os.path.expanduser(folder))  # noqa: PTH111
+    found = training.listing(os.path.expanduser(folder))  # noqa: PTH111
     sizes = sorted({**found["train"], **found["validation"]}.items())
     if not sizes:
         return None

@@ -19,6 +19,7 @@ RELEVANT = re.compile(
     r"|TX hasn't completed|Link is Down|NIC Link|EXT4-fs error|XFS.*(?:rror|hutdown)|Disk failure"
     r"|segfault|general protection|Machine Check|mce:|EDAC|\befa\b|Memory cgroup",
 )
+LAB = "/usr/lib/clusterctl-lab"  # exists on every host of the lab
 MOST_LINES = 200
 LONGEST_LINE = 500
 
@@ -45,6 +46,11 @@ def system() -> System:
 
 def _uptime_s() -> float:
     return float(Path("/proc/uptime").read_text().split()[0])
+
+
+def in_lab() -> bool:
+    """Return whether this is a host of the local EC2. All of them share the processors."""
+    return Path(LAB).is_dir()
 
 
 def memory() -> dict[str, int]:
