@@ -204,9 +204,9 @@ class KernelMessage:
 class HostEvidence:
     """The evidence of one host. If it did not answer, `error` is why and `ec2` its state in EC2.
 
-    `quarantined` is the time and the reason, if the host is in quarantine. `facts` is the answer of
-    `node/diagnosis/host.py`: disks, memory, kernel messages, GPUs and more. The properties have
-    those of its values that are of the right type. `ras` is the answer of
+    `quarantined` is the time and the reason, if the host is in quarantine. `facts` are those of
+    its report by name (node/facts): disks, memory, kernel messages, GPUs and more. The properties
+    have those of its values that are of the right type. `ras` is the answer of
     NCCL's RAS as JSON or text; empty if it is not running. `clock_offset_s` is this host's clock
     minus that of the machine that runs `diagnose`, with an error of up to `clock_error_s`.
     `problems` list what could not be observed.

@@ -28,18 +28,17 @@ from typing import Any
 import clusterctl
 from clusterctl.bootstrap.wheels import program_in_wheel
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, decode
-from clusterctl.domain.errors import ClusterctlError, CommandTimeout, HostError, UsageError
+from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
 from clusterctl.domain.hostsfile import HostSlots, parse_hosts_file
-from clusterctl.domain.results import CommandResult, json_line
 from clusterctl.jobs.detached import read_record
+from clusterctl.node.diagnosis.sampler import SamplerRequest, sample
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
-from clusterctl.node.packer import program_of
 from clusterctl.operations.access import Access
+from clusterctl.transport.call import call
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.session import Session
 from clusterctl.transport.target import Target
 
-SAMPLER = program_of("clusterctl.node.diagnosis.sampler")
 # The first command on each node: prints its clock, its architecture and the py-spy that it has. It
 # is short, because its round trip bounds the error of the measured clock offset.
 GREETING = (
@@ -266,49 +265,42 @@ def ask(
 ) -> tuple[HostEvidence, dict[str, Any] | None]:
     """Run the sampler on one node. Return the node's evidence and, from the head node, its record
     of the job (else None). Raise HostError."""
-    run = functools.partial(access.connections.run, target)
     # Log in first: the greeting's time bounds the error of the clock's offset and must not include
     # the login.
     session = _logged_in(access, target)
     asked_at = time.time()
-    result = run(GREETING, timeout_s=CONNECT_WITHIN_S)
+    result = access.connections.run(target, GREETING, timeout_s=CONNECT_WITHIN_S)
     answered_at = time.time()
     words = [*result.stdout.split(), "", ""]
     spy, why, send = spies.for_node(words[1], words[2:], session.round_trip_s)
-    question = {
-        "py_spy": spy.name if spy else "",
-        "py_spy_missing": why,
-        "py_spy_bytes": len(send),
-        "samples": looking.samples,
-        "spacing_s": looking.spacing_s,
-        "within_s": looking.within_s,
-        "head": target.host == access.head_name,
-        "job": job_id,
-        "log_lines": LOG_LINES,
-    }
-    within_s = looking.within_s + ENDING_S + (SEND_WITHIN_S if send else 0)
-    problems = []
-    try:
-        stdin = SAMPLER.stdin(question) + send
-        result = run(SAMPLER.command(), stdin=stdin, timeout_s=within_s)
-    except CommandTimeout as late:
-        # A child process that hangs in the kernel cannot be killed, and keeps the command from
-        # ending. The sampler's answer may be complete all the same.
-        if not late.stdout.endswith("}\n"):
-            raise
-        result = CommandResult(target.host, SAMPLER.command(), 0, late.stdout, "", within_s)
-        problems.append("what looked at it hangs there")
-    said = json_line(result, "looking at it")
-    host = decode(HostEvidence, said.get("host"))
+    request = SamplerRequest(
+        looking.samples,
+        looking.spacing_s,
+        looking.within_s,
+        py_spy=spy.name if spy else "",
+        py_spy_missing=why,
+        head=target.host == access.head_name,
+        job=job_id,
+        log_lines=LOG_LINES,
+    )
+    response = call(
+        access.connections,
+        target,
+        sample,
+        request,
+        doing="looking at it",
+        timeout_s=looking.within_s + ENDING_S + (SEND_WITHIN_S if send else 0),
+        attachment=send,
+    )
+    host = decode(HostEvidence, response.host)
     # The node read its clock during the round trip: compare it with the middle of that. The error
     # is at most half the round trip.
     host = replace(
         host,
         clock_offset_s=round(float(words[0] or 0) - (asked_at + answered_at) / 2, 4),
         clock_error_s=round((answered_at - asked_at) / 2, 4),
-        problems=(*host.problems, *problems),
     )
-    return host, said.get("job")
+    return host, response.job
 
 
 def _logged_in(access: Access, target: Target) -> Session:

@@ -1,36 +1,31 @@
 """Runs on a node: samples the processes of MPI jobs a few times, and collects facts about the node.
 The JSON has the shape of `clusterctl/diagnosis/evidence.py`.
 
-stdin: the question, a line of JSON (operations/diagnose.py), then py-spy compressed by zlib, if the
-node lacks it. Prints {"host": HostEvidence, "job": what job.py returns, or null}.
-
-Every question that may hang runs in a process of its own (host.ask) with a deadline, which also
-ends it after the connection is lost. No process is continued, and none that is stopped is attached
-to.
+Each part that may hang is read in a process of its own (facts/report.py) with a deadline, which
+also ends it after the connection is lost. No process is continued, and none that is stopped is
+attached to.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import pwd
 import re
 import socket
 import struct
-import sys
 import time
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Callable, Optional
 
-from clusterctl.node.diagnosis import host, job, partners, ras, stacks
+from clusterctl.node.diagnosis import job, partners, ras, stacks
+from clusterctl.node.facts import disks, gpus, network, system
+from clusterctl.node.facts.report import NodeReport, Question, questions_of, read, request_of
 from clusterctl.node.jobs import processes
 from clusterctl.node.procfs import TICKS, read_stat
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 NICENESS = 5
 GLANCE_S = 0.1
@@ -99,50 +94,74 @@ VARIABLES = ("HOROVOD_", "NCCL_", "OMPI_MCA_", "PRTE_MCA_", "CUDA_VISIBLE_DEVICE
 UNINTERESTING_PATHS = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/pts/", "/proc/", "/sys/")
 
 
-def main() -> None:
-    question = json.loads(sys.stdin.buffer.readline())
+@dataclass(frozen=True)
+class SamplerRequest:
+    """What to collect: `samples` of each process, `spacing_s` apart, all within `within_s`.
+
+    `py_spy` is the name of the py-spy to use; empty if there is none, for the reason
+    `py_spy_missing`. On the `head` node also the record of `job` (None: the running or the latest),
+    with the last `log_lines` lines of its log.
+    """
+
+    samples: int
+    spacing_s: float
+    within_s: float
+    py_spy: str = ""
+    py_spy_missing: str = ""
+    head: bool = False
+    job: Optional[str] = None
+    log_lines: int = 0
+
+
+@dataclass(frozen=True)
+class SamplerResponse:
+    """Data of a HostEvidence, and on the head node the job's record (job.py)."""
+
+    host: dict[str, Any]
+    job: Optional[dict[str, Any]] = None
+
+
+HOST_FACTS = (
+    *(system.system, system.memory, system.limits, system.kernel_log),
+    *(network.interfaces, network.efa, gpus.gpus, gpus.nvlink, gpus.fabric_manager, disks.mount),
+)
+
+
+def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
+    """Collect the evidence of this node. `attachment` is py-spy compressed by zlib, if the node
+    lacks it. `problems` has the reason for each part that is missing."""
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    spy = stacks.PySpy(question["py_spy"], question["py_spy_missing"])
-    if question["py_spy_bytes"]:
-        spy.put(zlib.decompress(sys.stdin.buffer.read(question["py_spy_bytes"])))
-    sys.stdout.write(json.dumps(answer(question, spy)) + "\n")
-    sys.stdout.flush()
-
-
-def answer(question: dict[str, Any], spy: stacks.PySpy) -> dict[str, Any]:
-    """Return the answer to a question. `problems` has the reason for each part that is missing."""
-    within_s = question["within_s"]
+    spy = stacks.PySpy(request.py_spy, request.py_spy_missing)
+    if attachment:
+        spy.put(zlib.decompress(attachment))
+    within_s, began_s = request.within_s, time.time()
 
     def looks() -> dict[str, Any]:
-        seen, others, problems = look(question["samples"], question["spacing_s"], spy)
+        seen, others, problems = look(request.samples, request.spacing_s, spy)
         return {"processes": seen, "others": others, "problems": problems}
 
-    questions: dict[str, Any] = {
+    parts: dict[str, Callable[[], Any]] = {
         "processes": looks,
-        "facts": lambda: host.facts(within_s - 0.5),
         "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(), min(3.0, within_s - 0.5)),
     }
-    if question["head"]:
-        watched_s = (question["samples"] - 1) * question["spacing_s"]
-        questions["the job's record"] = lambda: job.look(
-            question["job"], question["log_lines"], watched_s
-        )
-    said, errors = host.ask(questions, within_s)
+    if request.head:
+        watched_s = (request.samples - 1) * request.spacing_s
+        parts["the job's record"] = lambda: job.look(request.job, request.log_lines, watched_s)
+    own = [Question("", name, part, within_s) for name, part in parts.items()]
+    asked = questions_of(request_of(HOST_FACTS, within_s - 0.5))
+    readings = read([*own, *asked])
+    said = {one.label: one.value for one in readings[: len(own)] if not one.error}
     seen = said.get("processes", {})
-    return {
-        "job": said.get("the job's record"),
-        "host": {
-            "processes": seen.get("processes", []),
-            "others": seen.get("others", []),
-            "facts": said.get("facts", {}),
-            "ras": said.get("NCCL's RAS", ""),
-            "problems": [
-                *(f"{name}: {why}" for name, why in errors.items()),
-                *seen.get("problems", ()),
-            ],
-        },
+    errors = [f"{one.label}: {one.error}" for one in readings[: len(own)] if one.error]
+    host = {
+        "processes": seen.get("processes", []),
+        "others": seen.get("others", []),
+        "facts": NodeReport(began_s, time.time(), tuple(readings[len(own) :])).as_data(),
+        "ras": said.get("NCCL's RAS", ""),
+        "problems": [*errors, *seen.get("problems", ())],
     }
+    return SamplerResponse(host, said.get("the job's record"))
 
 
 def ras_addresses() -> list[str]:

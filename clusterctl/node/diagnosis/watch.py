@@ -18,8 +18,9 @@ import time
 from functools import partial
 from pathlib import Path
 
-from clusterctl.node.diagnosis import host, job, sampler
+from clusterctl.node.diagnosis import job, sampler
 from clusterctl.node.facts import disks, gpus, system
+from clusterctl.node.facts.report import NodeReport, Question, questions_of, read, request_of
 from clusterctl.node.jobs import processes
 from clusterctl.node.procfs import TICKS, read_stat
 
@@ -37,8 +38,8 @@ def main() -> None:
     interval_s, is_head, job_id = float(sys.argv[1]), sys.argv[2] == "1", sys.argv[3]
     with contextlib.suppress(OSError):
         os.nice(sampler.NICENESS)
-    # `host.ask` forks, and a fork copies only the calling thread. So the second thread does nothing
-    # but end the program.
+    # Facts are read in forks, and a fork copies only the calling thread. So the second thread does
+    # nothing but end the program.
     threading.Thread(target=end_with_stdin, daemon=True).start()
     before = counters()
     pause_s = min(1.0, interval_s)
@@ -98,17 +99,17 @@ def _rank(one: processes.Process, rank: int) -> dict[str, Any]:
     }
 
 
-def slow_facts(is_head: bool, job_id: str, within_s: float) -> dict[str, Any]:
+def slow_facts(is_head: bool, job_id: str, interval_s: float) -> dict[str, Any]:
     """Return the facts that may hang: a dead mount, a lost GPU. `errors` has the reason for each
     that is missing."""
-    questions: dict[str, Any] = {"gpus": gpus.gpus, "memory": system.memory}
-    for path in disks.mount_points():
-        questions[f"mount {path}"] = partial(disks.mount, path)
+    within_s = max(1.0, interval_s)
+    questions = questions_of(request_of((gpus.gpus, system.memory, disks.mount), within_s))
     if is_head:
-        questions["job"] = lambda: job.look(job_id or None, LOG_LINES)
-    said, errors = host.ask(questions, max(1.0, within_s))
-    systems = [said.pop(name) for name in list(said) if name.startswith("mount ")]
-    return {**said, "filesystems": systems, "errors": errors}
+        look = partial(job.look, job_id or None, LOG_LINES)
+        questions.append(Question(":job", "job", look, within_s))
+    facts = NodeReport(0.0, 0.0, tuple(read(questions))).as_data()
+    del facts["clock"]
+    return facts
 
 
 def line_of(before: dict[str, Any], now: dict[str, Any], slow: dict[str, Any]) -> dict[str, Any]:

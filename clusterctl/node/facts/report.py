@@ -192,8 +192,13 @@ class _Reader:
 def collect(request: ReportRequest) -> NodeReport:
     """Read all facts at the same time."""
     began_s = time.time()
+    readings = read(questions_of(request))
+    return NodeReport(began_s, time.time(), tuple(readings))
+
+
+def questions_of(request: ReportRequest) -> list[Question]:
+    """Return what the processes have to read."""
     questions: list[Question] = []
-    readings: list[Reading] = []
     for one in request.facts:
         module, _, name = one.function.partition(":")
         fact = getattr(sys.modules[module], name)
@@ -201,14 +206,15 @@ def collect(request: ReportRequest) -> NodeReport:
         if request.within_s is not None:
             within_s = min(within_s, request.within_s)
         try:
-            questions += [
-                Question(one.function, label, functools.partial(_value, fact, arguments), within_s)
-                for label, arguments in _parts(fact, one.arguments)
-            ]
+            parts = _parts(fact, one.arguments)
         except OSError as error:
-            readings.append(Reading(one.function, name, error=_described(error)))
-    readings += read(questions)
-    return NodeReport(began_s, time.time(), tuple(readings))
+            parts, failure = [], functools.partial(_fail, error)
+            questions.append(Question(one.function, name, failure, within_s))
+        questions += [
+            Question(one.function, label, functools.partial(_value, fact, arguments), within_s)
+            for label, arguments in parts
+        ]
+    return questions
 
 
 def _parts(fact: Any, arguments: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -222,6 +228,10 @@ def _parts(fact: Any, arguments: dict[str, Any]) -> list[tuple[str, dict[str, An
 def _value(fact: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     hints = hints_of(fact)
     return fact(**{name: from_data(hints[name], one) for name, one in arguments.items()})
+
+
+def _fail(error: OSError) -> None:
+    raise error
 
 
 def read(questions: Sequence[Question]) -> list[Reading]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.node.diagnosis import job, ras, sampler, stacks, watch
+from clusterctl.node.diagnosis import job, ras, sampler, watch
 from clusterctl.node.jobs import jobs
 from clusterctl.node.jobs.processes import Process, read_process
 from tests.lab.running import wait_until
@@ -119,14 +119,14 @@ def test_a_container_that_does_not_permit_netlink(monkeypatch):
         raise PermissionError("not permitted")
 
     monkeypatch.setattr(sampler, "tcp_sockets", refused)
-    question = {"within_s": 240.0, "samples": 2, "spacing_s": 0.0, "head": False}
+    request = sampler.SamplerRequest(samples=2, spacing_s=0.0, within_s=240.0)
     with subprocess.Popen(["sleep", "240"], env={**os.environ, "CLUSTERCTL_JOB": "j"}) as job_of:
         # While a program is executed, its files in /proc are those of no program for a moment.
         environ = Path(f"/proc/{job_of.pid}/environ")
         wait_until(lambda: b"CLUSTERCTL_JOB=j" in environ.read_bytes(), "the program")
         one = {job_of.pid: read_process(job_of.pid)}
         monkeypatch.setattr(sampler.processes, "all_processes", lambda: one)
-        found = sampler.answer(question, stacks.PySpy("", ""))["host"]
+        found = sampler.sample(request).host
         job_of.kill()
     assert [len(one["samples"]) for one in found["processes"]] == [2]
     assert found["problems"] == ["TCP connections: not permitted"]
