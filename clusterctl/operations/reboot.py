@@ -6,9 +6,9 @@ GPUs as the type has.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import (
@@ -22,11 +22,18 @@ from clusterctl.domain.errors import (
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, last_line
 from clusterctl.domain.units import count, format_duration
+from clusterctl.node.facts.disks import Mounted, mounted
+from clusterctl.node.facts.gpus import gpus
+from clusterctl.node.facts.report import NodeReport
+from clusterctl.node.facts.system import cloud_init, system
 from clusterctl.operations.logs import refuse_while_training
 from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.reports import read_report
 
 if TYPE_CHECKING:
     from clusterctl.operations.access import Access
+    from clusterctl.transport.call import Runner
+    from clusterctl.transport.connections import Connections
     from clusterctl.transport.target import Target
 
 # Types of file systems that hold no user's data: made by the kernel, the init system or programs
@@ -42,34 +49,12 @@ _PSEUDO = frozenset(
 # Mounts below these come and go with sessions, packages and containers.
 _PASSING = ("/proc", "/sys", "/dev", "/run", "/snap", "/var/lib/docker", "/var/lib/containers")
 
-# Each command has its own stdin, since `sh -s` reads the script from the shell's.
-_SCRIPT = """
-printf 'boot-id %s\\n' "$(cat /proc/sys/kernel/random/boot_id)"
-if command -v cloud-init >/dev/null 2>&1; then
-    cloud-init status {wait} >/dev/null 2>&1 </dev/null
-    echo "cloud-init $?"
-fi
-while read -r line; do echo "mount $line"; done </proc/mounts
-if command -v nvidia-smi >/dev/null 2>&1; then
-    timeout 20 nvidia-smi -L 2>/dev/null </dev/null | while read -r line; do echo "gpu $line"; done
-fi
-echo complete
-"""
-
-
-@dataclass(frozen=True)
-class Mounted:
-    """What is mounted at a path: the device or other source, and the type of the file system."""
-
-    source: str
-    kind: str
-
 
 @dataclass(frozen=True)
 class BootState:
     """The state of a node in one boot.
 
-    `mounts` are by mount point. `gpus` is the number that nvidia-smi lists. `cloud_init` is the
+    `mounts` are by mount point. `gpus` is the number that nvidia-smi reports. `cloud_init` is the
     exit status of `cloud-init status`: 0 done, 1 failed, 2 done with recoverable errors; None
     without cloud-init.
     """
@@ -80,46 +65,25 @@ class BootState:
     cloud_init: int | None = None
 
 
-def boot_state_script(wait: bool) -> str:
-    """Return the script for `sh -s` that prints the state. With `wait`, cloud-init ends first."""
-    return _SCRIPT.replace("{wait}", "--wait" if wait else "")
-
-
-def parse_boot_state(host: str, stdout: str) -> BootState:
-    """Parse the script's output. Raises CommandFailed if it is not complete."""
-    said: dict[str, list[str]] = {}
-    for line in stdout.splitlines():
-        key, _, value = line.partition(" ")
-        said.setdefault(key, []).append(value)
-    boot_id = (said.get("boot-id") or [""])[0].strip()
-    if "complete" not in said or not boot_id:
-        raise CommandFailed(host, "cannot read its boot id and mounts: no plain shell")
-    status = (said.get("cloud-init") or [""])[0]
+def state_of(report: NodeReport) -> BootState:
+    """Return the state in a report. Raises CommandFailed if it lacks anything but the GPUs."""
+    found, mounts = report.get(system), report.get(mounted)
+    for reading in report.failed(system, mounted, cloud_init):
+        raise CommandFailed(report.host, f"cannot read its {reading.label}: {reading.error}")
+    if not found or not found.boot_id or mounts is None:
+        raise CommandFailed(report.host, "cannot read its boot id and mounts")
+    cards = report.get(gpus)
     return BootState(
-        boot_id=boot_id,
-        mounts=_mounts(said.get("mount", [])),
-        gpus=sum(1 for line in said.get("gpu", []) if re.match(r"GPU \d+:", line)),
-        cloud_init=int(status) if status.isascii() and status.isdigit() else None,
+        found.boot_id,
+        {one.path: one for one in mounts if _is_kept(one)},
+        len(cards.gpus) if cards else 0,
+        report.get(cloud_init),
     )
 
 
-def _mounts(lines: list[str]) -> dict[str, Mounted]:
-    found: dict[str, Mounted] = {}
-    for line in lines:
-        words = [_plain(word) for word in line.split(" ")]
-        if len(words) < 4:
-            continue
-        source, where, kind = words[:3]
-        passing = any(where == one or where.startswith(f"{one}/") for one in _PASSING)
-        if kind not in _PSEUDO and not passing:
-            # Of several mounts at one path, the last one hides the others.
-            found[where] = Mounted(source, kind)
-    return found
-
-
-def _plain(word: str) -> str:
-    """Decode a word of /proc/mounts, where blanks and backslashes are octal numbers (`\\040`)."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), word)
+def _is_kept(one: Mounted) -> bool:
+    passing = any(one.path == path or one.path.startswith(f"{path}/") for path in _PASSING)
+    return one.kind not in _PSEUDO and not passing
 
 
 def differences(before: BootState, after: BootState, gpus: int) -> list[str]:
@@ -152,8 +116,6 @@ def _same(was: Mounted, now: Mounted) -> bool:
     return was.kind == now.kind and (disks or was.source == now.source)
 
 
-# Prints an id that the kernel makes anew at each boot.
-BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 # Reboots half a second after it has returned, so that its exit status arrives before the connection
 # is lost.
 REBOOT = (
@@ -161,7 +123,6 @@ REBOOT = (
     " </dev/null >/dev/null 2>&1 & }"
 )
 COMMAND_TIMEOUT_S = 20.0
-# nvidia-smi is slow if a GPU has failed.
 LOOK_TIMEOUT_S = 60.0
 # A booting node may drop packets, so a short timeout and another try are faster.
 CONNECT_TIMEOUT_S = 5.0
@@ -289,10 +250,7 @@ class _Sent:
 def _send(access: Access, target: Target, on_sent: Sent) -> _Sent:
     """Record a node's state and reboot it. Raises CommandFailed if it refuses, HostError."""
     connections = access.connections
-    looked = connections.run(
-        target, "sh -s", timeout_s=LOOK_TIMEOUT_S, stdin=boot_state_script(wait=False).encode()
-    )
-    before = parse_boot_state(target.host, looked.stdout)
+    before = _state(connections, target, wait=False, timeout_s=LOOK_TIMEOUT_S)
     at = access.timeouts.clock.monotonic()
     on_sent(target.host)
     try:
@@ -316,11 +274,15 @@ def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
     deadline = sent.at + timeout_s
     seen = "it is still up: it never went down"
     settled_by = None
+    fresh = _NewConnections(access.connections)
+    promised = {node.name: node.gpus for node in access.cluster.nodes}.get(sent.host, 0)
     while clock.monotonic() < deadline:
         try:
-            if _boot_id(access, sent.target) != sent.before.boot_id:
+            left_s = max(1.0, deadline - clock.monotonic())
+            after = _state(fresh, sent.target, wait=True, timeout_s=left_s)
+            if after.boot_id != sent.before.boot_id:
                 settled_by = settled_by or min(deadline, clock.monotonic() + timeouts.restored_s)
-                lacks = _lacks(access, sent, deadline)
+                lacks = differences(sent.before, after, promised)
                 if not lacks:
                     return Rebooted(sent.host, clock.monotonic() - sent.at)
                 seen = f"it lacks what it had: {'; '.join(lacks)}"
@@ -343,31 +305,26 @@ def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
     )
 
 
-def _lacks(access: Access, sent: _Sent, deadline: float) -> list[str]:
-    """Return the differences to the state before the reboot, after waiting for cloud-init."""
-    script = boot_state_script(wait=True).encode()
-    left_s = max(1.0, deadline - access.timeouts.clock.monotonic())
-    after = parse_boot_state(sent.host, _fresh(access, sent.target, "sh -s", left_s, script).stdout)
-    promised = {node.name: node.gpus for node in access.cluster.nodes}
-    return differences(sent.before, after, promised.get(sent.host, 0))
+def _state(connections: Runner, target: Target, wait: bool, timeout_s: float) -> BootState:
+    """Read a node's state. With `wait`, cloud-init has ended. Raise HostError."""
+    facts = (system, mounted, gpus, partial(cloud_init, wait=wait))
+    return state_of(read_report(connections, target, facts, "looking at it", timeout_s))
 
 
-def _boot_id(access: Access, target: Target) -> str:
-    result = _fresh(access, target, BOOT_ID, COMMAND_TIMEOUT_S)
-    if not result.ok:
-        raise CommandFailed(result.host, f"cannot read its boot id: {result.stderr.strip()}")
-    return result.stdout.strip()
+@dataclass(frozen=True)
+class _NewConnections:
+    """Makes a new connection for each command: a kept one may belong to the boot that is ending."""
 
+    connections: Connections
 
-def _fresh(
-    access: Access, target: Target, command: str, timeout_s: float, stdin: bytes = b""
-) -> CommandResult:
-    # Opens a new connection each time, since a kept one may belong to the boot that is ending.
-    session = access.connections.open_another(target, CONNECT_TIMEOUT_S)
-    try:
-        return session.run(command, timeout_s=timeout_s, stdin=stdin)
-    finally:
-        session.close()
+    def run(
+        self, target: Target, command: str, *, timeout_s: float | None, stdin: bytes
+    ) -> CommandResult:
+        session = self.connections.open_another(target, CONNECT_TIMEOUT_S)
+        try:
+            return session.run(command, timeout_s=timeout_s, stdin=stdin)
+        finally:
+            session.close()
 
 
 def exit_status_of(result: FanoutResult[Rebooted]) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from clusterctl.domain.errors import CommandNotRun, CommandTimeout
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, program_failure
@@ -21,6 +21,14 @@ from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
 R = TypeVar("R")
+
+
+class Runner(Protocol):
+    """What runs commands on nodes: Connections, or what makes a new connection for each."""
+
+    def run(
+        self, target: Target, command: str, *, timeout_s: float | None, stdin: bytes
+    ) -> CommandResult: ...
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class TimedResponse(Generic[R]):
 
 
 def call(
-    connections: Connections,
+    connections: Runner,
     target: Target,
     function: Callable[..., R],
     request: Any,
@@ -63,7 +71,7 @@ def call(
 
 
 def timed_call(
-    connections: Connections,
+    connections: Runner,
     target: Target,
     function: Callable[..., R],
     request: Any,

@@ -16,7 +16,7 @@ from clusterctl.node.facts.report import (
     function_of,
     request_of,
 )
-from clusterctl.transport.call import timed_call
+from clusterctl.transport.call import Runner, timed_call
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
@@ -42,22 +42,33 @@ def read_reports(
 
     def one(target: Target) -> NodeReport:
         requested = facts(target) if callable(facts) else facts
-        functions = list(dict.fromkeys(map(function_of, requested)))
-        within_s = max((getattr(each, "within_s", WITHIN_S) for each in functions), default=0.0)
-        response = timed_call(
-            connections,
-            target,
-            collect,
-            request_of(requested),
-            doing=doing,
-            timeout_s=within_s + START_S if timeout_s is None else timeout_s,
-            # Only the modules of these facts are sent: nodes compile them at every call.
-            modules=sorted({each.__module__ for each in functions}),
-        )
-        report = replace(response.value.converted(functions), host=target.host)
-        return with_clock(report, response.sent_s, response.received_s)
+        return read_report(connections, target, requested, doing, timeout_s)
 
     return connections.each(targets, one)
+
+
+def read_report(
+    connections: Runner,
+    target: Target,
+    facts: Sequence[Fact],
+    doing: str,
+    timeout_s: float | None = None,
+) -> NodeReport:
+    """Read these facts on one node, as read_reports does. Raise HostError."""
+    functions = list(dict.fromkeys(map(function_of, facts)))
+    within_s = max((getattr(each, "within_s", WITHIN_S) for each in functions), default=0.0)
+    response = timed_call(
+        connections,
+        target,
+        collect,
+        request_of(facts),
+        doing=doing,
+        timeout_s=within_s + START_S if timeout_s is None else timeout_s,
+        # Only the modules of these facts are sent: nodes compile them at every call.
+        modules=sorted({each.__module__ for each in functions}),
+    )
+    report = replace(response.value.converted(functions), host=target.host)
+    return with_clock(report, response.sent_s, response.received_s)
 
 
 def read_fact(

@@ -1,21 +1,22 @@
-"""What a reboot must restore: reported by a real shell, and compared."""
+"""What a reboot must restore: read on a node, and compared."""
 
 from __future__ import annotations
 
-import subprocess
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clusterctl.domain.errors import CommandFailed
-from clusterctl.operations.reboot import (
-    BootState,
-    Mounted,
-    boot_state_script,
-    differences,
-    parse_boot_state,
-)
+from clusterctl.node.agent import name_of
+from clusterctl.node.facts import disks
+from clusterctl.node.facts.disks import Mounted, mounted
+from clusterctl.node.facts.gpus import gpus
+from clusterctl.node.facts.report import NodeReport, Reading
+from clusterctl.node.facts.system import cloud_init, system
+from clusterctl.operations.reboot import BootState, _state, differences, state_of
+from tests.local_node import HEAD, LocalNode
 
 MOUNTS = """\
 /dev/root / ext4 rw,relatime,discard 0 0
@@ -32,65 +33,56 @@ fs-1.fsx.us-east-1.amazonaws.com@tcp:/x /fsx lustre rw 0 0
 tmpfs /mnt/ram tmpfs rw 0 0
 systemd-1 /proc/sys/fs/binfmt_misc autofs rw 0 0
 cgroup2 /sys/fs/cgroup cgroup2 rw 0 0
-half a line
 """
-SAID = (
-    "Welcome!\nboot-id 6f0e\ncloud-init 0\n"
-    + "".join(f"mount {line}\n" for line in MOUNTS.splitlines())
-    + "gpu GPU 0: A100\ngpu GPU 1: A100\ngpu   MIG 1g.5gb Device 0\ncomplete\n"
-)
 
 
-def test_real_file_systems_only():
-    found = parse_boot_state("demo-0", SAID)
-    assert (found.boot_id, found.gpus, found.cloud_init) == ("6f0e", 2, 0)
-    assert found.mounts == {
-        "/": Mounted("/dev/root", "ext4"),
-        "/opt/dlami/nvme": Mounted("/dev/mapper/vg.01-lv_ephemeral", "ext4"),
-        "/data": Mounted("/dev/nvme2n1", "xfs"),
-        "/fsx": Mounted("fs-1.fsx.us-east-1.amazonaws.com@tcp:/x", "lustre"),
-        "/mnt/with blank\\": Mounted("10.0.0.9:/export", "nfs4"),
-        "/mnt/ram": Mounted("tmpfs", "tmpfs"),
+def test_real_file_systems_only(tmp_path, monkeypatch):
+    (tmp_path / "mounts").write_text(MOUNTS)
+    monkeypatch.setattr(disks, "MOUNTS", str(tmp_path / "mounts"))
+    facts = {mounted: mounted(), system: system(), cloud_init: 0, gpus: None}
+    read = (Reading(name_of(fact), fact.__name__, value) for fact, value in facts.items())
+    found = state_of(NodeReport(0.0, 0.0, tuple(read), "demo-0"))
+    assert (found.gpus, found.cloud_init) == (0, 0)
+    assert {path: (one.source, one.kind) for path, one in found.mounts.items()} == {
+        "/": ("/dev/root", "ext4"),
+        "/opt/dlami/nvme": ("/dev/mapper/vg.01-lv_ephemeral", "ext4"),
+        "/data": ("/dev/nvme2n1", "xfs"),
+        "/fsx": ("fs-1.fsx.us-east-1.amazonaws.com@tcp:/x", "lustre"),
+        "/mnt/with blank\\": ("10.0.0.9:/export", "nfs4"),
+        "/mnt/ram": ("tmpfs", "tmpfs"),
     }
 
 
-@pytest.mark.parametrize("text", ["", "boot-id 6f0e\n", "complete\n", "boot-id \ncomplete\n"])
-def test_an_answer_that_is_not_complete(text):
-    with pytest.raises(CommandFailed):
-        parse_boot_state("demo-0", text)
+@pytest.mark.parametrize("fact", [system, mounted, cloud_init])
+def test_a_fact_that_cannot_be_read_is_no_state(fact):
+    late = Reading(name_of(fact), fact.__name__, error="no answer within 5 s", timed_out=True)
+    with pytest.raises(CommandFailed, match="no answer within 5 s"):
+        state_of(NodeReport(0.0, 0.0, (late,), "demo-0"))
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_a_real_shell(wait, tmp_path):
+def test_a_real_node(wait, tmp_path):
+    report = "<nvidia_smi_log><gpu/></nvidia_smi_log>"
     for name, text in (
-        ("nvidia-smi", "cat >/dev/null; echo 'GPU 0: T4'"),
+        ("nvidia-smi", f"cat >/dev/null; echo '{report}'"),
         ("cloud-init", f"[ \"$*\" = 'status{' --wait' if wait else ''}' ] && exit 2"),
     ):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    done = subprocess.run(
-        ["/bin/sh", "-s"],
-        input=boot_state_script(wait),
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == ""
-    found = parse_boot_state("here", done.stdout)
+    node = LocalNode(tmp_path, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    found = _state(node, HEAD, wait, 240.0)
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert (found.boot_id, found.gpus, found.cloud_init) == (boot_id, 1, 2)
     assert "/" in found.mounts
     assert "/proc" not in found.mounts
 
 
-BEFORE = BootState(
-    "a", {"/": Mounted("/dev/root", "ext4"), "/data": Mounted("/dev/nvme1n1", "xfs")}, 8, 0
-)
+ROOT, DATA = Mounted("/", "/dev/root", "ext4"), Mounted("/data", "/dev/nvme1n1", "xfs")
+BEFORE = BootState("a", {"/": ROOT, "/data": DATA}, 8, 0)
 
 
-def with_data(*mounted: str) -> BootState:
-    return replace(BEFORE, mounts={**BEFORE.mounts, "/data": Mounted(*mounted)})
+def with_data(*data: str) -> BootState:
+    return replace(BEFORE, mounts={**BEFORE.mounts, "/data": Mounted("/data", *data)})
 
 
 WITHOUT_DATA = replace(BEFORE, mounts={"/": BEFORE.mounts["/"]})

@@ -12,6 +12,12 @@ import pytest
 from clusterctl.domain.errors import HostError
 from clusterctl.domain.results import CommandResult
 from clusterctl.domain.timeouts import Timeouts
+from clusterctl.node.agent import name_of
+from clusterctl.node.facts.disks import mounted
+from clusterctl.node.facts.gpus import gpus
+from clusterctl.node.facts.report import NodeReport, Reading
+from clusterctl.node.facts.system import System, cloud_init, system
+from clusterctl.node.record import to_json
 from clusterctl.operations import reboot as module
 from clusterctl.operations.reboot import batches
 from clusterctl.transport.target import Target
@@ -69,14 +75,24 @@ class Rebooting:
         pass
 
 
+def report_of(boot_id):
+    facts = {
+        system: System("demo-0", "6.8", boot_id, 60.0, 8, 0.1),
+        mounted: (),
+        gpus: None,
+        cloud_init: None,
+    }
+    read = (Reading(name_of(fact), fact.__name__, value) for fact, value in facts.items())
+    return to_json(NodeReport(0.0, 0.0, tuple(read))) + "\n"
+
+
 @pytest.mark.parametrize(
     "while_it_boots",
-    [[143], ["new", "boot-id new\n"]],
+    [[143], [report_of("new")[:-9]]],
     ids=["the command is killed", "the output is cut"],
 )
 def test_a_command_that_fails_as_the_host_goes_down_is_tried_again(while_it_boots):
-    said = "boot-id {}\ncomplete\n"
-    host = Rebooting(said.format("old"), "", *while_it_boots, "new", said.format("new"))
+    host = Rebooting(report_of("old"), "", *while_it_boots, report_of("new"))
     access = SimpleNamespace(
         select=lambda indices: (HEAD,),
         head=HEAD,

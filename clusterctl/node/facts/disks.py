@@ -15,11 +15,35 @@ from clusterctl.node.jobs import parts
 # Where a job's data, logs, checkpoints and sockets are. /opt/dlami/nvme has the striped local disks
 # on the Deep Learning AMI.
 PATHS = ("/", "/data", "/opt/dlami/nvme", "~", "/tmp", "/dev/shm")  # noqa: S108
+MOUNTS = "/proc/self/mounts"
 # Types of remote file systems.
 REMOTE = re.compile(r"nfs|cifs|smb|lustre|ceph|glusterfs|fuse|beegfs|9p|virtiofs")
 MOST_FOLDERS = 5
 # A subfolder with at least this share of its folder is named in place of the folder.
 MOST_OF_IT = 0.8
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """What is mounted at a path: the device or other source, and the type of the file system."""
+
+    path: str
+    source: str
+    kind: str
+
+
+def mounted() -> tuple[Mounted, ...]:
+    """Return all mounts. Of several at one path, the last one hides the others."""
+    found = {}
+    for line in Path(MOUNTS).read_text().splitlines():
+        source, path, kind = map(unescaped, line.split(" ")[:3])
+        found[path] = Mounted(path, source, kind)
+    return tuple(found.values())
+
+
+def unescaped(word: str) -> str:
+    """Return a word of the kernel's tables, which have a space in a path as \\040."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)
 
 
 def mount_points() -> list[str]:
@@ -42,9 +66,7 @@ def _mounts() -> dict[str, tuple[str, str]]:
     table = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         words = line.split()
-        # The kernel writes a space in a path as \040.
-        path = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), words[4])
-        table[path] = (words[2], words[words.index("-") + 1])
+        table[unescaped(words[4])] = (words[2], words[words.index("-") + 1])
     return table
 
 

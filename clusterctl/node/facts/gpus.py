@@ -58,6 +58,8 @@ class Gpus:
     gpus: tuple[Gpu, ...]
 
 
+# Without persistence mode the driver initializes each GPU anew.
+@deadline(20.0)
 def gpus() -> Optional[Gpus]:
     """Return what nvidia-smi reports; None without that program. Raises OSError if it fails."""
     if not shutil.which("nvidia-smi"):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from clusterctl.node.facts.report import deadline
 from clusterctl.node.procfs import boot_id
 from clusterctl.node.programs import output
 
@@ -51,6 +54,17 @@ def _uptime_s() -> float:
 def in_lab() -> bool:
     """Return whether this is a host of the local EC2. All of them share the processors."""
     return Path(LAB).is_dir()
+
+
+@deadline(1200.0)
+def cloud_init(wait: bool) -> Optional[int]:
+    """Return the exit status of `cloud-init status`: 0 done, 1 failed, 2 done with recoverable
+    errors; None without cloud-init. With `wait`, it has ended."""
+    if not shutil.which("cloud-init"):
+        return None
+    command = ["cloud-init", "status", *(["--wait"] if wait else [])]
+    null = subprocess.DEVNULL
+    return subprocess.run(command, stdin=null, stdout=null, stderr=null, check=False).returncode
 
 
 def memory() -> dict[str, int]:
