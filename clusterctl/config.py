@@ -10,12 +10,11 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
-    from clusterctl.configuration.options import Values
     from clusterctl.configuration.specfile import SpecFile
     from clusterctl.configuration.yaml_tree import Problem
 
@@ -62,7 +61,6 @@ def load_settings(
     from clusterctl.configuration.options import (
         ACCOUNT,
         OPTIONS,
-        Value,
         environment_values,
         parse_value,
     )
@@ -76,20 +74,16 @@ def load_settings(
     said = {
         **(file.values(cluster) if file else {}),
         **environment_values(environ, ACCOUNT),
-        **{key: Value(value, "flag") for key, value in flags.items() if value is not None},
+        **{key: value for key, value in flags.items() if value is not None},
     }
     return Settings(
         home=home_folder(environ),
-        lab=bool(_value(said, "lab")),
-        region=_value(said, "region"),
-        profile=_value(said, "profile"),
+        lab=bool(said.get("lab")),
+        region=said.get("region"),
+        profile=said.get("profile"),
         endpoint_url=endpoint_url,
         file=file,
     )
-
-
-def _value(said: Values, key: str) -> Any:
-    return said[key].value if key in said else None
 
 
 def home_folder(environ: Mapping[str, str] = os.environ) -> Path:

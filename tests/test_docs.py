@@ -51,8 +51,8 @@ INSTEAD = {
     " --num_batches 5": "clusterctl train demo 2 --synthetic --trace-steps 2:4 --dry-run",
     "clusterctl train demo 2 --synthetic --timeline --fusion-threshold 32MiB --cycle-time 5ms --"
     " --model resnet18 --image_size 32 --num_batches 5": TRACED,
-    "clusterctl bench demo --network --plot network.png --out bench-demo": "clusterctl bench demo "
-    "--network --seconds 0.3 --plot network.png --out bench-demo",
+    "clusterctl bench demo --network --out bench-demo": "clusterctl bench demo --network "
+    "--seconds 0.3 --out bench-demo",
     # tests/test_demo.py runs it completely
     "clusterctl train demo 2 --synthetic": "clusterctl train demo 2 --synthetic --dry-run",
 }

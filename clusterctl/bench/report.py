@@ -1,7 +1,7 @@
 """The report of a benchmark as Markdown, as an HTML page, as CSV and as JSON.
 
 The report is made of blocks, from which Markdown and HTML are written. The HTML page loads nothing
-from elsewhere and runs no script. Its pictures are SVG and follow the reader's light or dark mode.
+from elsewhere and runs no script. Its picture is SVG and follows the reader's light or dark mode.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import functools
 import io
 import itertools
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from html import escape
 from importlib import resources
 from typing import Any, Union
 
+from clusterctl.bench.chart import Chart, Curve, flat, svg
 from clusterctl.bench.model import FARTHEST, FEWEST_SIZES, Model
 from clusterctl.bench.plan import REAL
 from clusterctl.bench.results import Benchmark, SizeResult, by_size, model_of, versions
@@ -50,27 +50,6 @@ class ReportTable:
     header: Sequence[str]
     rows: Sequence[Sequence[object]]
     numbers: bool = True
-
-
-@dataclass(frozen=True)
-class ScalingCurve:
-    """A curve of points (x, y, low, high) by rising x.
-
-    `kind` is measured, model, ideal or published.
-    """
-
-    label: str
-    kind: str
-    points: Sequence[tuple[float, float, float, float]]
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Curves over the number of GPUs. The y axis begins at 0, or, logarithmic, below the lowest."""
-
-    title: str
-    curves: Sequence[ScalingCurve] = field(default_factory=tuple)
-    logarithmic: bool = False
 
 
 @dataclass(frozen=True)
@@ -457,50 +436,36 @@ def _batch_per_gpu(benchmark: Benchmark) -> float:
 def charts(
     benchmark: Benchmark, results: Sequence[SizeResult], models: Mapping[str, Model | None]
 ) -> list[Chart]:
-    """Return the charts of images/s and of images/s per GPU; none without results.
+    """Return the chart of images/s; none without results.
 
     Published runs are drawn up to four times the largest size, the model up to FARTHEST times.
     """
     if not results:
         return []
     batch, largest = _batch_per_gpu(benchmark), max(each.gpus for each in results)
-    total: list[ScalingCurve] = []
+    curves: list[Curve] = []
     for kind in benchmark.settings.kinds:
         ours = [each for each in results if each.data == kind]
         if ours:
             points = [(float(e.gpus), *_with_bounds(e.images_per_s)) for e in ours]
-            total.append(ScalingCurve(f"{kind} data", "measured", points))
+            curves.append(Curve(f"{kind} data", "measured", points))
         model = models.get(kind)
         if model:
             farthest = FARTHEST * max(model.residuals)
             sizes = [n for n in predicted_sizes(model) if n <= farthest and model.predict(n)]
-            line = [_level(n, n * batch / model.step_s(n)) for n in sizes]
+            line = [flat(n, n * batch / model.step_s(n)) for n in sizes]
             if line:
-                total.append(ScalingCurve(f"model, {kind} data", "model", line))
+                curves.append(Curve(f"model, {kind} data", "model", line))
     for each in published_for(benchmark):
         speeds = each["images_per_s"].items()
-        line = [_level(int(n), v) for n, v in speeds if int(n) <= 4 * largest]
+        line = [flat(int(n), v) for n, v in speeds if int(n) <= 4 * largest]
         if line:
-            total.append(ScalingCurve(each["title"], "published", line))
+            curves.append(Curve(each["title"], "published", line))
     first = results[0]
-    top = max(point[0] for curve in total for point in curve.points)
-    line = [_level(n, n * first.per_gpu) for n in (first.gpus, top)]
-    ideal = ScalingCurve(f"as fast as on {count(first.gpus, 'GPU')}", "ideal", line)
-    per_gpu = [
-        ScalingCurve(
-            c.label, c.kind, [(n, y / n, low / n, high / n) for n, y, low, high in c.points]
-        )
-        for c in [ideal, *total]
-    ]
-    return [
-        Chart(f"images/s{_simulated(benchmark)}", [ideal, *total], logarithmic=True),
-        Chart(f"images/s of each GPU{_simulated(benchmark)}", per_gpu),
-    ]
-
-
-def _level(gpus: float, value: float) -> tuple[float, float, float, float]:
-    """Return a point whose interval is empty."""
-    return gpus, value, value, value
+    top = max(point[0] for curve in curves for point in curve.points)
+    line = [flat(n, n * first.per_gpu) for n in (first.gpus, top)]
+    ideal = Curve(f"as fast as on {count(first.gpus, 'GPU')}", "ideal", line)
+    return [Chart(f"images/s{_simulated(benchmark)}", [ideal, *curves], logarithmic=True)]
 
 
 def _with_bounds(value: Estimate) -> tuple[float, float, float]:
@@ -605,7 +570,7 @@ def _runs(benchmark: Benchmark) -> ReportTable:
 
 
 def markdown(report: Iterable[Block], picture: str = "") -> str:
-    """Return the report as Markdown. `picture` is the file with the charts; empty for none."""
+    """Return the report as Markdown. `picture` is the file with the chart; empty for none."""
     parts = []
     for block in report:
         if isinstance(block, Text):
@@ -619,7 +584,6 @@ def markdown(report: Iterable[Block], picture: str = "") -> str:
             parts.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
         elif picture:
             parts.append(f"![{block.title}]({picture})")
-            picture = ""
     return "\n\n".join(parts) + "\n"
 
 
@@ -654,8 +618,6 @@ def _html(block: Block) -> str:
     return f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>\n'
 
 
-# Colours of curves, the same in light and dark mode.
-_COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#718096", "#975a16", "#285e61")
 _STYLE = """
 :root { color-scheme: light dark; --line: #d0d4da; --soft: #f4f6f8; }
 @media (prefers-color-scheme: dark) { :root { --line: #3a4149; --soft: #1d2228; } }
@@ -673,89 +635,6 @@ svg { width: 100%; height: auto; }
 @media (max-width: 40rem) { table { display: block; overflow-x: auto; }
   th, td { padding: .2rem .15rem; font-size: .68rem; } }
 """
-# Size of a chart without its legend, its margins, and the height of a row of the legend, in SVG
-# units.
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 760, 380, 70, 40, 12
-LEGEND_ROW = 17
-
-
-def svg(chart: Chart) -> str:
-    """Return a chart as SVG; empty for one without points.
-
-    Text and axes have the colour of the surrounding text. The x axis is logarithmic, with a mark at
-    each power of two.
-    """
-    points = [point for curve in chart.curves for point in curve.points]
-    if not points:
-        return ""
-    xs = sorted({point[0] for point in points})
-    low = min(p[2] for p in points) if chart.logarithmic else 0.0
-    high = max(p[3] for p in points)
-    scale = math.log2 if chart.logarithmic else float
-    y0, y1 = scale(low), scale(high * (1.0 if chart.logarithmic else 1.08))
-    x0, x1 = math.log2(xs[0]), math.log2(xs[-1])
-
-    def x_at(gpus: float) -> float:
-        return (
-            LEFT
-            + 10
-            + (WIDTH - LEFT - 30) * ((math.log2(gpus) - x0) / (x1 - x0) if x1 > x0 else 0.5)
-        )
-
-    def y_at(value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * ((scale(value) - y0) / ((y1 - y0) or 1))
-
-    parts = [
-        f'<line x1="{LEFT}" x2="{WIDTH - 10}" y1="{y_at(v):.1f}" y2="{y_at(v):.1f}" '
-        f'stroke="currentColor" opacity=".15"/>'
-        f'<text x="{LEFT - 8}" y="{y_at(v) + 4:.1f}" text-anchor="end">{v:,g}</text>'
-        for v in _marks(low, high, chart.logarithmic)
-    ]
-    parts += [
-        f'<text x="{x_at(n):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{n:g}</text>'
-        for n in sorted({2**k for k in range(math.ceil(x0), math.floor(x1) + 1)} or xs)
-    ]
-    parts.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 4}" text-anchor="middle">GPUs</text>')
-    for number, curve in enumerate(chart.curves):
-        colour = "currentColor" if curve.kind == "ideal" else _COLOURS[number % len(_COLOURS)]
-        style = {
-            "measured": 'stroke-width="2"',
-            "model": 'stroke-width="1.5" stroke-dasharray="6 4"',
-            "ideal": 'stroke-width="1" stroke-dasharray="2 4" opacity=".6"',
-            "published": 'stroke-width="1" opacity=".5"',
-        }[curve.kind]
-        path = " ".join(f"{x_at(x):.1f},{y_at(y):.1f}" for x, y, *_ in curve.points)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" {style}/>')
-        for x, y, bottom, top in curve.points if curve.kind in ("measured", "published") else ():
-            size = 4 if curve.kind == "measured" else 2.5
-            parts.append(
-                f'<circle cx="{x_at(x):.1f}" cy="{y_at(y):.1f}" r="{size}" fill="{colour}"/>'
-            )
-            if top > bottom:
-                bar = f'y1="{y_at(bottom):.1f}" y2="{y_at(top):.1f}" stroke="{colour}"'
-                parts.append(f'<line x1="{x_at(x):.1f}" x2="{x_at(x):.1f}" {bar}/>')
-        at = HEIGHT + 12 + number * LEGEND_ROW
-        parts.append(
-            f'<line x1="{LEFT}" x2="{LEFT + 26}" y1="{at - 4}" y2="{at - 4}" '
-            f'stroke="{colour}" {style}/>'
-            f'<text x="{LEFT + 34}" y="{at}">{escape(curve.label)}</text>'
-        )
-    height = HEIGHT + 14 + len(chart.curves) * LEGEND_ROW
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'aria-label="{escape(chart.title)}" font-family="system-ui, sans-serif" font-size="13" '
-        f'fill="currentColor">{"".join(parts)}</svg>'
-    )
-
-
-def _marks(low: float, high: float, logarithmic: bool) -> list[float]:
-    """Return round values for the marks of an axis: 1, 2 and 5 times powers of ten."""
-    if logarithmic:
-        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        return [m * 10.0**k for k in powers for m in (1, 2, 5) if low <= m * 10.0**k <= high]
-    step = 10 ** math.floor(math.log10(high / 2)) if high > 0 else 1
-    step = next(step * m for m in (1, 2, 5, 10) if high / (step * m) <= 6)
-    return [step * k for k in range(int(high * 1.08 / step) + 1)]
 
 
 def as_csv(results: Sequence[SizeResult]) -> str:

@@ -75,7 +75,6 @@ if TYPE_CHECKING:
     show_default=True,
     help="With --network: how long each of a pair's four rates is measured.",
 )
-@click.option("--plot", metavar="FILE", help="With --network: a picture, .png, .svg or .pdf.")
 @click.option("--dry-run", is_flag=True, help="Show the runs, their time and price; start none.")
 @click.option("--force", is_flag=True, help="Even while a job runs.")
 @click.option("--json", "as_json", is_flag=True, help="All figures as JSON.")
@@ -101,7 +100,6 @@ def bench(
     network: bool,
     streams: int,
     seconds: float,
-    plot: str | None,
     dry_run: bool,
     force: bool,
     as_json: bool,
@@ -113,7 +111,7 @@ def bench(
     clusterctl bench demo --gpus 1,8,16,32 --synthetic --data-dir '~/data/tf-imagenet'
     clusterctl bench demo --gpus 1,8 --steps 100 -- --batch_size 128
     clusterctl bench --compare bench-monday bench-friday
-    clusterctl bench demo --network --plot network.png
+    clusterctl bench demo --network --out bench-demo
 
     Every finished run is kept: after an interruption the same command makes the remaining runs.
     Ctrl-C ends the current run. What follows -- goes to the trainer. The exit status of --compare
@@ -139,7 +137,6 @@ def bench(
             seconds=seconds,
             force=force,
             as_json=as_json,
-            plot=plot,
             out=out,
         )
     if not gpus:

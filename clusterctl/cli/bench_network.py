@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.bench.network import NetworkFigures
     from clusterctl.operations.bench_network import NetworkProgress
 
-# Nodes up to which the matrix of rates is printed; --plot draws larger ones.
+# Nodes up to which the matrix of rates is printed; --json has those of more.
 MOST_COLUMNS = 16
 
 
@@ -31,10 +31,9 @@ def bench_network(
     seconds: float,
     force: bool,
     as_json: bool,
-    plot: str | None,
     out: str | None,
 ) -> int:
-    """Measure the network between the nodes, print the figures and draw the plot.
+    """Measure the network between the nodes, and print the figures.
 
     With `out` the figures are kept in that benchmark's folder, for its scaling model.
 
@@ -43,11 +42,8 @@ def bench_network(
     from clusterctl.bench.network import findings
     from clusterctl.ec2.machines import find_machine_types
     from clusterctl.operations.bench import write_network
-    from clusterctl.operations.bench_network import heat_maps, measure_network
-    from clusterctl.operations.results import write_result
-    from clusterctl.operations.results_plot import picture_format
+    from clusterctl.operations.bench_network import measure_network
 
-    ending = picture_format(Path(plot)) if plot else ""
     with app.open(name) as access:
         types = find_machine_types(
             app.ec2, sorted({node.instance_type for node in access.cluster.in_service})
@@ -65,9 +61,6 @@ def bench_network(
             )
     report = replace(report, link=link)
     found = findings(report, name)
-    if plot:
-        write_result(Path(plot), heat_maps(report, ending))
-        output.note(f"wrote {plot}")
     if out:
         write_network(Path(out), report)
         output.note(f"kept in {out}: the scaling model takes it")

@@ -1,9 +1,9 @@
-"""`clusterctl config`: show the settings of a cluster and their origin, and check the file."""
+"""`clusterctl config`: show the settings of a cluster, and check the file."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from clusterctl.configuration.specfile import SpecFile
     from clusterctl.configuration.yaml_tree import Problem
 
-BUILT_IN = "built-in"
-
 
 @click.group(cls=Group)
 def config() -> None:
@@ -52,7 +50,7 @@ def config() -> None:
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print the settings as JSON.")
 def show(name: str | None, config: Path | None, as_json: bool) -> None:
-    """Show what holds for cluster NAME, or for any, and where it was said.
+    """Show the settings of cluster NAME, or those of any cluster.
 
     \b
     Example:
@@ -71,17 +69,18 @@ def show(name: str | None, config: Path | None, as_json: bool) -> None:
                 "file": str(file.path) if file else None,
                 "cluster": name,
                 "clusters": list(file.clusters) if file else [],
-                "settings": {key: {"value": value, "from": at} for key, value, at in _rows(said)},
+                "settings": _settings(said),
             }
         )
         return
     rows = [
-        (key, _shown(OPTIONS[key.partition(".")[0]], value), origin)
-        for key, value, origin in _rows(said)
+        (key, _shown(OPTIONS[key.partition(".")[0]], value))
+        for key, value in _settings(said).items()
     ]
-    output.table(("SETTING", "VALUE", "FROM"), rows)
-    if file and not name and file.clusters:
-        output.note(f"clusters in {file.path}: {', '.join(file.clusters)}")
+    output.table(("SETTING", "VALUE"), rows)
+    if file:
+        clusters = f"; its clusters: {', '.join(file.clusters)}" if file.clusters else ""
+        output.note(f"from {file.path}{clusters}")
 
 
 def _notes(file: SpecFile | None, name: str | None) -> None:
@@ -93,19 +92,13 @@ def _notes(file: SpecFile | None, name: str | None) -> None:
         output.note(f"warning: {text}")
 
 
-def _rows(said: Values) -> Sequence[tuple[str, Any, str]]:
-    """Return key, value and origin of every setting; a value of None is the built-in one."""
-    rows: list[tuple[str, Any, str]] = []
+def _settings(said: Values) -> Mapping[str, Any]:
+    """Return the value of every setting, in the order of the table; None is the built-in one."""
+    found: dict[str, Any] = {}
     for key, option in OPTIONS.items():
         tags = [tag for tag in said if tag.startswith(TAG)] if option.kind is ValueKind.TAGS else []
-        for one in tags or [key]:
-            if one not in said:
-                rows.append((one, None, BUILT_IN))
-            elif said[one].value is None:
-                rows.append((one, None, f"{BUILT_IN}, as {said[one].origin} says"))
-            else:
-                rows.append((one, said[one].value, said[one].origin))
-    return rows
+        found.update({one: said.get(one) for one in tags or [key]})
+    return found
 
 
 def _shown(option: Option, value: Any) -> str:

@@ -42,16 +42,16 @@ def piped_stdin(closed: bool) -> StdinSource | bytes:
 
     It is empty with `closed` (--no-stdin), and if stdin is a terminal.
     """
-    if not stdin_is_piped(closed):
+    if closed or not _stdin_is_piped():
         return b""
     from clusterctl.transport.stdin import StdinSource
 
     return StdinSource(0)
 
 
-def stdin_is_piped(closed: bool) -> bool:
-    """Return whether the standard input is a pipe, a file or a socket, and not `closed`."""
-    if closed or sys.stdin is None or sys.stdin.closed:
+def _stdin_is_piped() -> bool:
+    """Return whether the standard input is a pipe, a file or a socket."""
+    if sys.stdin is None or sys.stdin.closed:
         return False
     try:
         mode = os.fstat(0).st_mode

@@ -65,7 +65,7 @@ REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
 @click.option("--all", "all_rows", is_flag=True, help="Show every row.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write all rows as CSV; - is stdout.")
 @click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")
-@click.option("--plot", metavar="FILE", help="Draw a picture: .png, .svg or .pdf.")
+@click.option("--plot", metavar="FILE", help="Draw a picture, an .svg file.")
 @click.option(
     "--cloudwatch", metavar="NAMESPACE", help="Send a job's rows and metrics there, too; once."
 )
@@ -94,7 +94,7 @@ def results(
     clusterctl results demo 20261120-154501-3f2a --csv rows.csv
     clusterctl results demo --follow
     clusterctl results demo --follow --cloudwatch Training
-    clusterctl results --log imagenet_resnet/*.log --plot run.png
+    clusterctl results --log imagenet_resnet/*.log --plot run.svg
     clusterctl results --log monday.log friday.log --compare
     clusterctl results demo --metric 'loss=loss: ([0-9.]+)'
 
@@ -103,12 +103,13 @@ def results(
     something is slower by more than the noise.
     """
     from clusterctl.jobs.metrics.logs import parse_definitions
-    from clusterctl.operations.results_plot import picture_format
+    from clusterctl.operations.results_plot import check_picture
 
     definitions = parse_definitions(metrics)
     if as_json and csv_file == "-":
         raise UsageError("--json and --csv - both want standard output", "name a file: --csv FILE")
-    ending = picture_format(Path(plot)) if plot else ""
+    if plot:
+        check_picture(Path(plot))
     # A shell expands `--log *.log`: all files but the first arrive as arguments.
     files = [*logs, *filter(None, (name, job)), *more] if logs else []
     push = None
@@ -143,7 +144,7 @@ def results(
     if csv_file:
         _write_csv(found, csv_file, bool(definitions) or not found.runs)
     if plot:
-        _draw(found, comparisons, Path(plot), ending)
+        _draw(found, comparisons, Path(plot))
     _show(found, comparisons, as_json, csv_file == "-", all_rows)
     return status
 
@@ -394,16 +395,17 @@ def _write_csv(found: Results, file: str, metrics: bool) -> None:
         output.note(f"wrote {file}")
 
 
-def _draw(found: Results, comparisons: list[Comparison | None], path: Path, ending: str) -> None:
+def _draw(found: Results, comparisons: list[Comparison | None], path: Path) -> None:
+    from clusterctl.bench.chart import picture
     from clusterctl.operations.results import write_result
-    from clusterctl.operations.results_plot import draw, metric_panels, run_panels
+    from clusterctl.operations.results_plot import metric_charts, run_charts
 
     beside = next((each.reference for each in comparisons if each), None)
-    panels = [
-        *(run_panels(found.runs, beside) if found.runs else []),
-        *metric_panels(found.metrics),
+    charts = [
+        *(run_charts(found.runs, beside) if found.runs else []),
+        *metric_charts(found.metrics),
     ]
-    write_result(path, draw(panels, ending, ", ".join(found.sources)))
+    write_result(path, picture(charts, ", ".join(found.sources)).encode())
     output.note(f"wrote {path}")
 
 

@@ -14,7 +14,6 @@ from clusterctl.domain.errors import with_tilde
 from clusterctl.domain.results import CommandResult, HostOutcome, exit_status_of
 
 if TYPE_CHECKING:
-    from clusterctl.operations.persist import KeeperClient
     from clusterctl.transport.connections import Connections
     from clusterctl.transport.stdin import StdinSource
     from clusterctl.transport.target import Target
@@ -66,7 +65,7 @@ class QuotedCommand(click.Command):
 
 
 def run_on(
-    connections: Connections | KeeperClient,
+    connections: Connections,
     targets: Sequence[Target],
     command: str,
     *,

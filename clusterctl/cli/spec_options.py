@@ -17,7 +17,6 @@ from clusterctl.configuration.options import (
     LAUNCH,
     TAG,
     Option,
-    Value,
     ValueKind,
     Values,
     environment_values,
@@ -98,12 +97,12 @@ def layers(app: AppContext, name: str) -> Sequence[Values]:
 
 def flags_of(given: dict[Option, Any]) -> Values:
     """Return the settings that options of the command line give."""
-    said: dict[str, Value] = {}
+    said: dict[str, Any] = {}
     for option, value in given.items():
         if option.kind is ValueKind.TAGS:
-            said.update({TAG + key: Value(text, "flag") for key, text in value})
+            said.update({TAG + key: text for key, text in value})
         elif value not in (None, ()):
-            said[option.key] = Value(value, "flag")
+            said[option.key] = value
     return said
 
 

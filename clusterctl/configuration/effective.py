@@ -26,8 +26,7 @@ class SpecDraft:
     def of(cls, name: str, *layers: Values) -> SpecDraft:
         """Merge the layers; a later one overrides those before it."""
         values = merged(*layers)
-        said = {key: value.value for key, value in values.items() if value.value is not None}
-        return cls(name, said)
+        return cls(name, {key: value for key, value in values.items() if value is not None})
 
     def spec(self, *, nodes: int | None = None, instance_type: str | None = None) -> ClusterSpec:
         """Return the spec. `nodes` and `instance_type` are used if no layer gives them; a caller

@@ -373,24 +373,14 @@ _FLAGS = {"true": True, "yes": True, "on": True, "1": True}
 _FLAGS.update({"false": False, "no": False, "off": False, "0": False})
 
 
-@dataclass(frozen=True)
-class Value:
-    """A setting's value and its origin, such as `flag` or `clusterctl.yaml:7`.
-
-    A value of None (`null` in the file) restores the built-in value over earlier layers.
-    """
-
-    value: Any
-    origin: str
-
-
 # Values by option key. Each tag has its own key, `tag.team`, so that layers override single tags.
-Values = Mapping[str, Value]
+# None (`null` in the file) restores the built-in value over earlier layers.
+Values = Mapping[str, Any]
 
 
 def merged(*layers: Values) -> Values:
-    """Merge layers; a later one overrides those before it. A null stays, as a Value of None."""
-    found: dict[str, Value] = {}
+    """Merge layers; a later one overrides those before it. A null stays, as None."""
+    found: dict[str, Any] = {}
     for layer in layers:
         if "tag" in layer:
             # `tag: null` drops all tags of the layers before.
@@ -435,26 +425,25 @@ def environment_values(environ: Mapping[str, str], keys: tuple[Option, ...] = LA
 
     An empty variable counts as not set. Lists and tags are separated by spaces.
     """
-    found: dict[str, Value] = {}
+    found: dict[str, Any] = {}
     for option in keys:
         text = environ.get(option.variable, "")
         if not text:
             continue
-        origin = f"env {option.variable}"
         try:
-            found.update(values_of(option, text.split() if option.several else text, origin))
+            found.update(values_of(option, text.split() if option.several else text))
         except UsageError as error:
             raise UsageError(f"{option.variable}: {error.message}", error.hint) from None
     return found
 
 
-def values_of(option: Option, text: Any, origin: str) -> Values:
+def values_of(option: Option, text: Any) -> Values:
     """Parse one text, or for lists and tags a list of texts, into values by key."""
     if option.kind is ValueKind.TAGS:
-        return {TAG + key: Value(value, origin) for key, value in map(parse_tag, text)}
+        return {TAG + key: value for key, value in map(parse_tag, text)}
     if option.kind is ValueKind.LIST:
-        return {option.key: Value(tuple(parse_value(option, one) for one in text), origin)}
-    return {option.key: Value(parse_value(option, text), origin)}
+        return {option.key: tuple(parse_value(option, one) for one in text)}
+    return {option.key: parse_value(option, text)}
 
 
 def _flag(option: Option, text: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from yaml.nodes import Node
 
@@ -13,7 +14,6 @@ from clusterctl.configuration.options import (
     OPTIONS,
     TAG,
     Option,
-    Value,
     ValueKind,
     Values,
     check_tag,
@@ -121,7 +121,7 @@ class _Reader:
     def _settings(
         self, node: Node, where: str, extendable: bool = False
     ) -> tuple[Values, str | None, int]:
-        values: dict[str, Value] = {}
+        values: dict[str, Any] = {}
         extends, extends_line = None, 0
         keys = [*OPTIONS, *(["extends"] if extendable else [])]
         for line, key, inner in self._mapping(node, where):
@@ -136,23 +136,22 @@ class _Reader:
 
     def _option(self, option: Option, node: Node, place: str) -> Values:
         tree = read_tree(node)
-        origin = f"{self.path}:{tree.line}"
         # A written `null` restores the built-in value; `_scalar` reports a value left empty.
         if isinstance(tree, Scalar) and tree.null and tree.text:
-            return {option.key: Value(None, origin)}
+            return {option.key: None}
         if option.kind is ValueKind.TAGS:
             return self._tags(node, place)
         if option.kind is ValueKind.LIST:
             items = tree.items if isinstance(tree, Sequence) else (node,)
             parts = [self._parsed(option, item, place) for item in items]
-            return {option.key: Value(tuple(part for part in parts if part), origin)}
+            return {option.key: tuple(part for part in parts if part)}
         value = self._parsed(option, node, place)
         if value is None:
             return {}
         # Relative paths start at the file's folder, not at the current one.
         if option.kind is ValueKind.PATH:
             value = self.path.parent / Path(str(value)).expanduser()
-        return {option.key: Value(value, origin)}
+        return {option.key: value}
 
     def _tags(self, node: Node, place: str) -> Values:
         found = {}
@@ -168,7 +167,7 @@ class _Reader:
                 continue
             # As in `_option`: null restores, an empty value is the empty text, which EC2 allows.
             reset = isinstance(tree, Scalar) and tree.null and tree.text
-            found[TAG + key] = Value(None if reset else text, f"{self.path}:{line}")
+            found[TAG + key] = None if reset else text
         return found
 
     def _parsed(self, option: Option, node: Node, place: str) -> object:

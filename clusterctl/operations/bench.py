@@ -17,15 +17,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.bench.chart import Chart, svg
 from clusterctl.bench.network import NetworkFigures, step_allreduce
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey
-from clusterctl.bench.report import Chart, as_csv, as_data, blocks, html, markdown, published, svg
+from clusterctl.bench.report import as_csv, as_data, blocks, html, markdown, published
 from clusterctl.bench.results import Benchmark, MeasuredRun, by_size, measured, value_in_words
 from clusterctl.domain.errors import (
     AwsError,
     ClusterctlError,
     HostError,
-    MissingTool,
     UsageError,
 )
 from clusterctl.domain.files import write_file
@@ -40,7 +40,6 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.kill import cancel
 from clusterctl.operations.logs import follow
 from clusterctl.operations.results import results_of_cluster, state_phrase, write_result
-from clusterctl.operations.results_plot import Panel, PlotLine, draw, picture_format
 from clusterctl.operations.train import TrainingPlan, live_hosts, plan_training, start_training
 
 if TYPE_CHECKING:
@@ -223,38 +222,22 @@ def guess_step_s(about: Mapping[str, Any], job: JobPlan) -> float | None:
 def write_report(folder: Path, predicted: Sequence[int] = ()) -> list[str]:
     """Write the report's files into the benchmark's folder and return their names.
 
-    `predicted` are the sizes, in GPUs, for which the report predicts the speed. The PNG picture is
-    left out if matplotlib is not installed. Raise UsageError.
+    `predicted` are the sizes, in GPUs, for which the report predicts the speed. Raise UsageError.
     """
     benchmark = read_benchmark(folder)
     report = blocks(benchmark, predicted)
     data = as_data(benchmark, predicted)
-    drawn = [each for each in report if isinstance(each, Chart)]
     files = {
         "report.html": html(report, data).encode(),
         "report.md": markdown(report, "scaling.svg").encode(),
         "report.csv": as_csv(by_size(benchmark)).encode(),
         "report.json": (json.dumps(data, indent=1) + "\n").encode(),
     }
-    if drawn:
-        files["scaling.svg"] = svg(drawn[0]).encode()
-        with suppress(MissingTool):
-            picture_format(Path("scaling.png"))  # raises MissingTool without matplotlib
-            files["scaling.png"] = draw([_panel(chart) for chart in drawn], "png")
+    for chart in (block for block in report if isinstance(block, Chart)):
+        files["scaling.svg"] = svg(chart).encode()
     for name, content in files.items():
         write_result(folder / name, content)
     return list(files)
-
-
-def _panel(chart: Chart) -> Panel:
-    curves = []
-    for curve in chart.curves:
-        x, y, low, high = zip(*curve.points)
-        is_ours, measured = curve.kind in ("measured", "model"), curve.kind == "measured"
-        spreads = tuple(zip(low, high)) if measured else ()
-        curves.append(PlotLine(curve.label, x, y, measured, not is_ours, spreads))
-    sizes = {x for curve in curves if curve.spreads for x in curve.x}
-    return Panel(chart.title, "GPUs", tuple(curves), tuple(sorted(sizes)))
 
 
 def _machine(clients: Clients, name: str) -> Any:

@@ -6,8 +6,6 @@ the other's relay serves it.
 
 from __future__ import annotations
 
-import io
-import math
 import re
 import secrets
 import shlex
@@ -24,7 +22,6 @@ from clusterctl.bench.network import (
     NetworkFigures,
     Pair,
     disjoint,
-    matrix,
     outliers,
     rounds,
     table_of_mpi,
@@ -56,7 +53,6 @@ LOGIN_WITHIN_S = 30.0
 # Beyond the measuring time of a pair: for its connections and the timeouts of its two relays.
 SLACK_S = 25.0
 MPI_WITHIN_S = 180  # seconds for one mpirun
-MOST_WRITTEN = 12  # the most nodes for which the picture shows numbers in its cells
 
 # Prints `osu=PATH` for the first osu_allreduce found: on the PATH, then where packages and builds
 # from source put it. Prints `PROGRAM=PATH` for those of nccl-tests that are beside the first
@@ -388,40 +384,3 @@ def _said(result: CommandResult) -> str:
     causes = re.findall(r"Test \w+ failure .*'.*'", result.stdout)[:1]
     said = causes or [one.strip() for one in result.stderr.splitlines() if one.strip(" -")]
     return printable(f": {' '.join(said)[:300]}") if said else ""
-
-
-def heat_maps(report: NetworkFigures, ending: str) -> bytes:
-    """Draw one heat map per figure, rows for senders and columns for receivers.
-
-    `ending` is matplotlib's name of the picture's format, such as `png`.
-    """
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    maps = (
-        (f"{report.streams} streams, Gbit/s", report.many, 8e-9, "viridis"),
-        ("one stream, Gbit/s", report.one, 8e-9, "viridis"),
-        ("there and back, µs", report.rtt, 1e6, "viridis_r"),
-    )
-    indices = [name.rpartition("-")[2] for name in report.nodes]
-    side = max(3.6, len(indices) * 0.28)
-    out = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "clusterctl"}):
-        figure = Figure(figsize=(3 * side * 1.2, side), layout="constrained")
-        for axes, (title, values, unit, colours) in zip(figure.subplots(1, 3), maps):
-            cells = [[value * unit for value in row] for row in matrix(report, values)]
-            image = axes.imshow(cells, cmap=colours)
-            axes.set_title(title)
-            axes.set_xlabel("to node")
-            axes.set_ylabel("from node")
-            axes.set_xticks(range(len(indices)), indices)
-            axes.set_yticks(range(len(indices)), indices)
-            figure.colorbar(image, shrink=0.8)
-            if len(indices) <= MOST_WRITTEN:
-                for row, line in enumerate(cells):
-                    for column, value in enumerate(line):
-                        if not math.isnan(value):
-                            text = f"{value:.3g}"
-                            axes.text(column, row, text, ha="center", va="center", color="0.5")
-        figure.savefig(out, format=ending, dpi=120)
-    return out.getvalue()

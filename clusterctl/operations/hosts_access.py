@@ -32,13 +32,11 @@ if TYPE_CHECKING:
 class HostsAccess:
     """The targets of a hosts file and the connections to them.
 
-    Use as a context manager: leaving it closes the connections. `sources` are the files and folders
-    that decide how the hosts are reached; a change of one may change the result.
+    Use as a context manager: leaving it closes the connections.
     """
 
     targets: tuple[Target, ...]
     connections: Connections
-    sources: tuple[Path, ...] = ()
 
     def __enter__(self) -> HostsAccess:
         return self
@@ -67,7 +65,6 @@ def open_hosts(
     user: str | None = None,
     key: Path | None = None,
     connect_timeout_s: float = 10.0,
-    ssh_folder: Path | None = None,
     home: Path | None = None,
     at_once: int = 0,
 ) -> HostsAccess:
@@ -83,12 +80,10 @@ def open_hosts(
     are never accepted unseen.
     """
     hosts = read_hosts_file(path).hosts
-    config = read_user_config(ssh_folder or Path.home() / ".ssh", system=SYSTEM_CONFIG)
+    config = read_user_config(Path.home() / ".ssh", system=SYSTEM_CONFIG)
     folder = cluster_of(path, hosts, config, home) if home else None
-    homes = (home, *home.glob("*")) if home else ()
-    sources = (path, config.folder, *config.files, *homes, *((key,) if key else ()))
     if folder:
-        nodes = open_nodes(
+        return open_nodes(
             folder,
             hosts,
             user=user,
@@ -96,8 +91,6 @@ def open_hosts(
             connect_timeout_s=connect_timeout_s,
             at_once=at_once,
         )
-        own = (folder.ssh_config, folder.key, folder.known_hosts)
-        return replace(nodes, sources=(*sources, *own))
     targets = tuple(config.target(host, user) for host in hosts)
     dial.start_connecting(targets[:at_once])
 
@@ -111,9 +104,6 @@ def open_hosts(
     ring = KeyRing(config.folder)
     identity = Identity((), {**{hop: ring.keys(of) for hop, of in of_files.items()}, **given})
     host_keys = HostKeysByHost({hop: config.known_hosts_files(hop) for hop in hops})
-    files = dict.fromkeys(path for of in of_files.values() for path in of.files or ())
-    agents = dict.fromkeys(Path(of.agent) for of in of_files.values() if of.agent)
-    sources = (*sources, *files, *agents, *host_keys.paths)
     old = None if config.names_any(hosts) or not home else old_file_error(path, hosts, home)
     if old and not any(map(identity.keys_for, targets)):
         raise old
@@ -123,7 +113,7 @@ def open_hosts(
         return error
 
     connections = Connections(identity, host_keys, connect_timeout_s, explain)
-    return HostsAccess(targets, connections, sources)
+    return HostsAccess(targets, connections)
 
 
 def open_nodes(

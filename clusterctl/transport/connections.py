@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -72,9 +71,8 @@ class Connections:
         self.connect_timeout_s = connect_timeout_s
         self._sessions: dict[Target, Session] = {}
         self._opening: dict[Target, _Opening] = {}
-        # The running commands of all views of these connections (`with_own_commands`), each with
-        # its view.
-        self._exchanges: dict[int, tuple[Connections, Exchange]] = {}
+        # The running commands.
+        self._exchanges: dict[int, Exchange] = {}
         self._failed: dict[Target, HostUnreachable] = {}
         self._lock = threading.Lock()
         self._ended = False
@@ -171,7 +169,7 @@ class Connections:
                     exchange.interrupted = True
                     raise ConnectionLost(target.host, "interrupted before the command ran")
                 started.append(exchange)
-                self._exchanges[id(exchange)] = self, exchange
+                self._exchanges[id(exchange)] = exchange
 
         def run(session: Session, open_timeout_s: float = 30.0) -> CommandResult:
             return session.run(
@@ -231,7 +229,7 @@ class Connections:
             # The host did not answer in time. It may only be slow, so the connection stays if a
             # command is running over it.
             with self._lock:
-                busy = any(one.host == target.host for _, one in self._exchanges.values())
+                busy = any(one.host == target.host for one in self._exchanges.values())
             if not self.doubt_after_s or busy:
                 return False
             if target.jump:
@@ -309,10 +307,6 @@ class Connections:
             left = self.interrupt()
             raise interrupted if str(interrupted) else interruption(left) from None
 
-    def with_own_commands(self) -> Connections:
-        """Return a view of the same connections whose commands are interrupted separately."""
-        return copy.copy(self)
-
     def interrupt(self, for_good: bool = False) -> dict[str, str]:
         """End every command that is running. With `for_good`, commands that start later fail.
 
@@ -320,7 +314,7 @@ class Connections:
         """
         with self._lock:
             self._ended = self._ended or for_good
-            running = [one for view, one in self._exchanges.values() if view is self]
+            running = list(self._exchanges.values())
         return end_all(running)
 
     def close(self) -> None:

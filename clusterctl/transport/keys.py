@@ -346,7 +346,6 @@ class HostKeysByHost(PinnedHostKeys):
 
     def __init__(self, files: Mapping[Target, tuple[Path, ...]]) -> None:
         super().__init__([])
-        self.paths = tuple(dict.fromkeys(path for paths in files.values() for path in paths))
         pinned = {paths: PinnedHostKeys(paths) for paths in dict.fromkeys(files.values())}
         self._of = {target: pinned[paths] for target, paths in files.items()}
 

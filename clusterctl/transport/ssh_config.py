@@ -172,10 +172,9 @@ def expand_home(text: str) -> str:
 
 
 class SshConfig:
-    """Some ssh_config files, parsed. `files` are the paths of all files, those of Include too."""
+    """Some ssh_config files, parsed."""
 
     def __init__(self) -> None:
-        self.files: list[Path] = []
         self._sections: list[Sequence[_Section]] = []
 
     def read(self, path: Path, includes: Path) -> None:
@@ -184,7 +183,7 @@ class SshConfig:
         Relative names of Include are in the folder `includes`. Raises UsageError.
         """
         if path.exists():
-            self._sections.append(_Reader(includes, self.files).read(path))
+            self._sections.append(_Reader(includes).read(path))
 
     def names(self) -> Iterator[str]:
         """Yield the names of Host lines that are no patterns."""
@@ -219,16 +218,14 @@ class SshConfig:
 
 
 class _Reader:
-    """Reads files with their Include files. `files` gets the path of each."""
+    """Reads files with their Include files."""
 
-    def __init__(self, includes: Path, files: list[Path]) -> None:
+    def __init__(self, includes: Path) -> None:
         self._includes = includes
-        self._files = files
 
     def read(self, path: Path, depth: int = 0) -> list[_Section]:
         if depth > MOST_INCLUDES:
             raise UsageError(f"{path}: more than {MOST_INCLUDES} nested Include lines")
-        self._files.append(path)
         try:
             text = path.read_bytes().decode(errors="surrogateescape")
         except (FileNotFoundError, IsADirectoryError):

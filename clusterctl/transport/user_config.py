@@ -35,11 +35,10 @@ class KeySources:
 
 
 class UserConfig:
-    """The ssh_config files of a user. Each host is looked up once. `files` are all files read."""
+    """The ssh_config files of a user. Each host is looked up once."""
 
     def __init__(self, config: SshConfig, folder: Path) -> None:
         self.folder = folder
-        self.files = tuple(config.files)
         self._config = config
         self._names = frozenset(config.names())
         self._settings: dict[tuple[str, str | None, int | None], HostSettings] = {}

@@ -117,21 +117,8 @@ def bench_runclust(home: Path) -> None:
             print(
                 f"  limit: the servers' own CPU time on these cores, {floor_s:.2f} s: {ratio:.2f} x"
             )
-            bench_persist(peers[0])
             if nodes == 128:
                 bench_delayed(home, nodes)
-
-
-def bench_persist(runclust: Peer) -> None:
-    """Measure runclust over kept connections, and the part of it that is the start-up."""
-    program, *words = runclust.argv
-    kept = Peer("--persist, second call", [program, "--persist", *words], runclust.environ)
-    start = Peer("of which start-up: --help", [program, "--help"], runclust.environ)
-    try:
-        rows = measure([kept, start])
-    finally:
-        quiet(program, "--persist", "0", *words, environ=runclust.environ)
-    report("the same on kept connections", rows)
 
 
 def bench_delayed(home: Path, nodes: int) -> None:
@@ -159,7 +146,6 @@ def bench_delayed(home: Path, nodes: int) -> None:
         peers = runclust_peers(home, config, nodes)[:-1]
         ms = round(ROUND_TRIP_S * 1000)
         report(f"`true` on {nodes} hosts, {ms} ms away, fan-out {FANOUT}", measure(peers))
-        bench_persist(peers[0])
 
 
 def runclust_peers(home: Path, config: Path, nodes: int) -> list[Peer]:
@@ -179,8 +165,7 @@ def runclust_peers(home: Path, config: Path, nodes: int) -> list[Peer]:
         Peer(
             "runclust",
             ["runclust", str(hosts), "true"],
-            # The process that keeps connections (--persist) belongs to this folder too.
-            {"HOME": str(user), "XDG_RUNTIME_DIR": str(user), "CLUSTERCTL_HOME": str(user)},
+            {"HOME": str(user), "CLUSTERCTL_HOME": str(user)},
         ),
         Peer(
             "pdsh",

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -42,29 +37,3 @@ def hosts(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("".join(f"127.0.0.{number} slots=8\n" for number in range(1, 5)))
     return path
-
-
-@pytest.fixture
-def runtime(monkeypatch) -> Iterator[Path]:
-    """Yield the folder for sockets of --persist's keepers. The keepers end with the test."""
-    # The path of a Unix socket has 107 bytes at most.
-    folder = Path(tempfile.mkdtemp(prefix="persist-", dir="/tmp"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    yield folder
-    for pid in keepers(folder):
-        os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(folder)
-
-
-def keepers(runtime: Path) -> list[int]:
-    """Return the processes that listen on sockets in the folder."""
-    lines = Path("/proc/net/unix").read_text().splitlines()
-    inodes = {f"socket:[{line.split()[6]}]" for line in lines if f" {runtime}/" in line}
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
-            for link in (folder / "fd").iterdir():
-                with contextlib.suppress(OSError):  # it was closed
-                    if str(link.readlink()) in inodes:
-                        found.add(int(folder.name))
-    return sorted(found)

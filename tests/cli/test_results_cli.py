@@ -134,12 +134,12 @@ def test_how_a_job_went(state, exit_status, says):
 
 
 def test_files_beside_the_table(results, tmp_path):
-    ran = results("--log", "hvd_train.log", "--csv", "rows.csv", "--plot", "run é.png")
+    ran = results("--log", "hvd_train.log", "--csv", "rows.csv", "--plot", "run é.svg")
     assert ran.status == 0, ran.err
-    assert "wrote rows.csv\nwrote run é.png\n" in ran.err
+    assert "wrote rows.csv\nwrote run é.svg\n" in ran.err
     assert "beside the tutorial's run" in ran.out
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 285
-    assert (tmp_path / "run é.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "run é.svg").read_text().startswith("<svg")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_files_beside_the_table(results, tmp_path):
         ),
         (("--log", "hvd_train.log", "--metric", "x"), 2, "not a metric: 'x'"),
         (("--log", "hvd_train.log", "--plot", "x.gif"), 2, "cannot draw x.gif"),
-        (("--log", "hvd_train.log", "--plot", "none/x.png"), 2, "cannot write none/x.png"),
+        (("--log", "hvd_train.log", "--plot", "none/x.svg"), 2, "cannot write none/x.svg"),
         (("--log", "hvd_train.log", "--csv", "none/x"), 2, "cannot write none/x"),
         (("--log", "hvd_train.log", "--csv", "-", "--json"), 2, "both want standard output"),
         (("--log", "hvd_train.log", "--log-dir", "x"), 2, "give one"),

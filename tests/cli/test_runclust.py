@@ -191,7 +191,7 @@ def test_hosts_behind_a_jump_host_share_one_connection_to_it(home, hosts, tmp_pa
         (["no-such-file", "true"], "there is no hosts file no-such-file"),
         (["--key", "nokey", "HOSTS", "true"], "there is no key file nokey"),
         (["--timeout", "soon", "HOSTS", "true"], "not a duration"),
-        (["--persist", "90", "HOSTS", "true"], "90 has no unit; did you mean 90s?"),
+        (["--timeout", "90", "HOSTS", "true"], "90 has no unit; did you mean 90s?"),
         (["--fanout", "0", "HOSTS", "true"], "0 is not in the range"),
         (["HOSTS", "true", "loudly"], "'loudly' is not 'verbose'"),
         (["HOSTS"], "Missing argument 'COMMAND'"),
@@ -266,16 +266,6 @@ def test_paramiko_is_never_imported_with_all_of_invoke(module):
     """The replacement in clusterctl/transport has to be imported first."""
     program = f"import sys, clusterctl.operations.{module}; print('invoke' in sys.modules)"
     assert python(program).stdout == "False\n"
-
-
-def test_a_second_call_needs_no_ssh_library(home, hosts, runtime):
-    program = (
-        "import sys; from clusterctl.cli.runclust import runclust\n"
-        f"runclust(['--persist', '-n', {str(hosts)!r}, 'true'], standalone_mode=False)\n"
-        "print(sorted({'boto3','rich','invoke','paramiko','cryptography'} & set(sys.modules)))"
-    )
-    for _ in range(2):
-        assert python(program).stdout.splitlines() == ["[]"]
 
 
 def test_json_says_where_output_was_cut(home, hosts):

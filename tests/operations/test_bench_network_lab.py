@@ -103,7 +103,7 @@ def test_a_head_node_lost_behind_the_pairs_takes_no_figure_along(quad, monkeypat
 
 
 @pytest.mark.all
-def test_its_command_with_nccl_tests_where_they_are(quad, tmp_path):
+def test_its_command_with_nccl_tests_where_they_are(quad):
     # There is no GPU: replacements print one row like nccl-tests, one of them with wrong values.
     row = "1073741824 268435456 float sum -1 4605 233.16 437.18 0 4600 233.4 437.6 0"
     said = "# nccl-tests version 2.19.6 nccl-headers=22105 nccl-library=22105"
@@ -115,12 +115,11 @@ def test_its_command_with_nccl_tests_where_they_are(quad, tmp_path):
         quad.on(node, f"cd {folder}; cp all_reduce_perf reduce_scatter_perf")
         quad.on(node, f"cd {folder}; sed 's/437.18 0/437.18 7/' all_reduce_perf >alltoall_perf")
         quad.on(node, f"chmod +x {folder}/*")
-    picture = tmp_path / "network.svg"
     options = ("--network", "--streams", "3", "--seconds", "0.2")
-    status, out, err = quad.ctl("bench", *options, "--plot", str(picture))
+    status, out, err = quad.ctl("bench", *options)
     for node in range(4):
         quad.on(node, "rm -r nccl-tests")
-    assert (status, err.splitlines()[0]) == (1, f"wrote {picture}"), err
+    assert status == 1, err
     assert "error: alltoall_perf (nccl-tests): 7 wrong values in 1.0 GiB" in err
     header, *rows = [line.split() for line in out.partition("\n\n")[0].splitlines()]
     assert header == ["GBIT/S,", "3", "STREAMS,", "TO", "0", "1", "2", "3"]
@@ -136,7 +135,6 @@ def test_its_command_with_nccl_tests_where_they_are(quad, tmp_path):
         assert f"{operation} by {name}_perf (nccl-tests), NCCL 2.21.5, 4 ranks" in out
     assert "alltoall_perf" not in out
     assert out.splitlines()[-1].split() == ["1.0", "GiB", "4605", "µs", "3497", "Gbit/s"]
-    assert "there and back" in picture.read_text()
 
 
 @pytest.mark.parametrize(

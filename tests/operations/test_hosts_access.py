@@ -17,8 +17,9 @@ HEAD = Target("demo-0", "203.0.113.9", "ubuntu")
 
 
 @pytest.fixture
-def home(tmp_path):
+def home(tmp_path, monkeypatch):
     """Return the folder of the cluster demo: a head node with a public address, and two without."""
+    monkeypatch.setenv("HOME", str(tmp_path))
     home = tmp_path / "clusters"
     remember(home, "demo", cluster(node(0, "203.0.113.9"), node(1), node(2)))
     return home
@@ -36,7 +37,7 @@ def reached(home, path, text, ssh_config="", user=None, key=None):
     ssh = home.parent / ".ssh"
     ssh.mkdir(exist_ok=True)
     (ssh / "config").write_text(f"Host *\n User me\n{ssh_config}")
-    with open_hosts(path, user=user, key=key, ssh_folder=ssh, home=home) as access:
+    with open_hosts(path, user=user, key=key, home=home) as access:
         return access
 
 

@@ -131,35 +131,25 @@ def test_what_has_left_the_session_is_named(user_server):
 
 
 def test_another_command_on_the_connection_goes_on(ssh_server):
-    numbers = next(NUMBERS), next(NUMBERS)
+    ends, goes_on = next(NUMBERS), next(NUMBERS)
     target = ssh_server.target()
-    outcomes: dict[int, str] = {}
-
-    def run(view, number: int) -> None:
-        try:
-            view.run(target, f"sleep {number}")
-            outcomes[number] = "ended"
-        except ConnectionLost as error:
-            outcomes[number] = error.message
+    ended: list[int] = []
 
     with ssh_server.connections() as connections:
         connections.run(target, "true")
-        views = [connections.with_own_commands() for _ in numbers]
-        threads = [
-            threading.Thread(target=run, args=(view, number))
-            for view, number in zip(views, numbers, strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        for number in numbers:
-            wait_until(lambda number=number: sleepers(number), "the command runs")
-        assert views[0].interrupt() == {}
-        assert (sleepers(numbers[0]), len(sleepers(numbers[1]))) == ([], 1)
+        thread = threading.Thread(
+            target=lambda: ended.append(connections.run(target, f"sleep {goes_on}").exit_status)
+        )
+        thread.start()
+        wait_until(lambda: sleepers(goes_on), "the command runs")
+        with pytest.raises(CommandTimeout) as late:
+            connections.run(target, f"sleep {ends}", timeout_s=1.0)
+        assert late.value.message == f"did not end within 1 s: sleep {ends}"
+        assert (sleepers(ends), len(sleepers(goes_on))) == ([], 1)
         # Its normal end is still noticed.
-        os.kill(sleepers(numbers[1])[0], signal.SIGTERM)
-        for thread in threads:
-            thread.join(240)
-    assert outcomes == {numbers[0]: "interrupted while a command ran", numbers[1]: "ended"}
+        os.kill(sleepers(goes_on)[0], signal.SIGTERM)
+        thread.join(240)
+    assert ended == [143]
 
 
 def test_a_server_that_allows_no_second_session(tmp_path):

@@ -21,8 +21,9 @@ def no_agent(monkeypatch):
 
 
 @pytest.fixture
-def ssh(tmp_path):
+def ssh(tmp_path, monkeypatch):
     """Return a ~/.ssh folder with keys k1 to k8."""
+    monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / ".ssh"
     folder.mkdir(mode=0o700)
     for number in range(1, 9):
@@ -57,7 +58,7 @@ def outcomes(ssh: Path, config: str, hosts: list[str], **options) -> dict[str, o
     (ssh / "config").write_text(config)
     names = ssh / "hosts"
     names.write_text("".join(f"{host}\n" for host in hosts))
-    with open_hosts(names, ssh_folder=ssh, **options) as access:
+    with open_hosts(names, **options) as access:
         result = access.connections.run_all(access.targets, "echo in", max_workers=2)
     return {
         one.host: one.error or (one.value.stdout if one.value else None) for one in result.outcomes

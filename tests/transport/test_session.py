@@ -144,33 +144,31 @@ def test_a_server_that_refuses_another_command_keeps_its_connection(tmp_path):
         channel.close()
 
 
-def test_a_slow_host_keeps_the_connection_that_another_view_uses(ssh_server, monkeypatch):
+def test_a_slow_host_keeps_the_connection_that_another_command_uses(ssh_server, monkeypatch):
     def open_no_session(timeout):
         raise paramiko.SSHException("Timeout opening channel.")
 
     def second_command(stream, chunk):
         with monkeypatch.context() as patch, pytest.raises(HostUnreachable):
             patch.setattr(session.client.get_transport(), "open_session", open_no_session)
-            connections.with_own_commands().run(target, "true")
+            connections.run(target, "true")
 
     with ssh_server.connections() as connections:
         connections.doubt_after_s = 5
         target = ssh_server.target()
         session = connections.session(target)
-        connections.with_own_commands().run(target, "echo begun", sink=second_command)
+        connections.run(target, "echo begun", sink=second_command)
         assert connections.session(target) is session
 
 
-def test_interrupts_are_of_one_view_and_for_good_stays_so(ssh_server):
+def test_after_an_interrupt_for_good_no_command_starts(ssh_server):
     with ssh_server.connections() as connections:
-        other = connections.with_own_commands()
-        result = connections.run(
-            ssh_server.target(), "echo begun", sink=lambda *chunk: other.interrupt(for_good=True)
-        )
-        assert result.exit_status == 0
-        other.interrupt()
+        connections.interrupt()
+        assert connections.run(ssh_server.target(), "echo on").stdout == "on\n"
+        connections.interrupt(for_good=True)
+        connections.interrupt()
         with pytest.raises(ConnectionLost, match="interrupted before"):
-            other.run(ssh_server.target(), "true")
+            connections.run(ssh_server.target(), "true")
 
 
 def test_an_interrupt_at_the_worst_moment_leaves_the_connection_usable(ssh_server):
