@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,10 @@ from typing import Any
 from clusterctl.copy.report import TransferReport
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.files import read_file
 from clusterctl.jobs.detached import JobRecord
 from clusterctl.node.jobs.jobs import COLLECTED, KEPT, MANIFEST, METRICS
+from clusterctl.node.record import from_json
 from clusterctl.node.scripts.collect import digest_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import Watch, copy_here
@@ -97,6 +98,15 @@ def _check_whole(part: Part, report: TransferReport) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Collected:
+    """A file in the manifest of a script-mode job (node/scripts/collect.py)."""
+
+    path: str
+    sha256: str
+    host: str = ""
+
+
 def _check_model(place: Path) -> None:
     """Compare what came with the record of a script-mode job with the manifest's SHA-256.
 
@@ -104,12 +114,16 @@ def _check_model(place: Path) -> None:
     """
     if not (place / MANIFEST).exists():
         return
-    manifest = json.loads((place / MANIFEST).read_text())
+    manifest = read_file(
+        place / MANIFEST,
+        lambda text: from_json(dict[str, tuple[_Collected, ...]], text),
+        "run it again: it comes anew with the job's record",
+    )
     for kind, files in manifest.items():
         for one in files:
             # Of `conflicts`, each node's are in a folder of its own.
-            path = place / ("" if kind in COLLECTED[:2] else f"{kind}/{one['host']}") / one["path"]
-            if not path.is_file() or digest_of(path) != one["sha256"]:
+            path = place / ("" if kind in COLLECTED[:2] else f"{kind}/{one.host}") / one.path
+            if not path.is_file() or digest_of(path) != one.sha256:
                 raise ClusterctlError(
                     f"{path} has not the content that {MANIFEST} names",
                     "run it again: the files of the model come anew",

@@ -152,7 +152,7 @@ def test_a_cluster_by_name_with_its_instances_and_no_other(places, home):
     collector = GarbageCollector(places, home, GcOptions(cluster="demo"))
     assert collector.remove(collector.sweep().orphans).left == ()
     assert everything(ec2) & (kept | gone) == kept
-    [ended] = read_ended(home)
+    [ended] = read_ended(home).rows
     told = (ended.name, ended.region, set(ended.usd))
     assert told == ("demo", "us-east-1", nodes), "the memory of costs"
 
