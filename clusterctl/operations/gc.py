@@ -139,11 +139,7 @@ def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
         ),
         unsettled=_identities(
             regions,
-            [
-                folder
-                for folder in regions
-                if _may_be_launching(folder, recent)
-            ],
+            [folder for folder in regions if _may_be_launching(folder, recent)],
         ),
     )
 
