@@ -496,21 +496,52 @@ def _version(text: str) -> str:
 FEWEST_BYTES = 2**20
 
 
+@dataclass(frozen=True)
+class AllreduceTime:
+    """The time that an allreduce of one size takes."""
+
+    bytes: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ProgramTimes:
+    """The times of one program."""
+
+    program: str
+    rows: tuple[AllreduceTime, ...]
+
+    @property
+    def large(self) -> list[AllreduceTime]:
+        """The times of large messages, where the rate counts more than the latency."""
+        return [row for row in self.rows if row.bytes >= FEWEST_BYTES and row.seconds > 0]
+
+
+@dataclass(frozen=True)
+class AllreduceTimes:
+    """What `step_allreduce` reads of `NetworkFigures.as_data`."""
+
+    nodes: tuple[str, ...]
+    failures: Mapping[str, str]
+    allreduce: tuple[ProgramTimes, ...]
+    instance_types: tuple[str, ...] = ()
+
+
 def step_allreduce(
-    figures: Mapping[str, Any], gradient_bytes: float, message_bytes: float
+    figures: AllreduceTimes, gradient_bytes: float, message_bytes: float
 ) -> MeasuredNetwork | None:
-    """Return the allreduce of a step's gradients, from the figures of `NetworkFigures.as_data`.
+    """Return the allreduce of a step's gradients.
 
     The gradients are sent in messages of `message_bytes` at most. An allreduce takes alpha + bytes
     / rate, fitted to the times of messages of 1 MiB or more; those of NCCL, if it was measured,
-    else those of MPI. None if there are fewer than two such times. Raise KeyError, TypeError or
-    ValueError for other data.
+    else those of MPI. None if there are fewer than two such times.
     """
-    tables = [table for table in figures["allreduce"] if len(_large(table)) >= 2]
-    nodes = len(figures["nodes"]) - len(figures["failures"])
+    tables = [table for table in figures.allreduce if len(table.large) >= 2]
+    nodes = len(figures.nodes) - len(figures.failures)
     if not tables or nodes < 2:
         return None
-    rows = _large(next((one for one in tables if "nccl" in one["program"]), tables[0]))
+    table = next((one for one in tables if "nccl" in one.program), tables[0])
+    rows = [(row.bytes, row.seconds) for row in table.large]
     # Least squares of the relative errors: the smallest message counts as much as the largest.
     one, size = [1 / took for _, took in rows], [sent / took for sent, took in rows]
     aa, ab, bb = (sum(map(operator.mul, *pair)) for pair in ((one, one), (one, size), (size, size)))
@@ -520,11 +551,6 @@ def step_allreduce(
         per_byte = sum(size) / bb
     messages = max(1, math.ceil(gradient_bytes / message_bytes))
     return MeasuredNetwork(nodes, messages * latency_s, gradient_bytes * per_byte)
-
-
-def _large(table: Mapping[str, Any]) -> list[tuple[float, float]]:
-    rows = [(float(row["bytes"]), float(row["seconds"])) for row in table["rows"]]
-    return [(sent, took) for sent, took in rows if sent >= FEWEST_BYTES and took > 0]
 
 
 def matrix(report: NetworkFigures, values: Mapping[Pair, float]) -> list[list[float]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.jobs.recipe import TUTORIAL
@@ -53,10 +52,6 @@ class BenchSettings:
     variables: tuple[str, ...] = ()
     mpi_arguments: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        for name in ("arguments", "variables", "mpi_arguments"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-
     @property
     def every(self) -> int:
         """Steps between rows: a divisor of `steps` and `warmup`, so that no row covers both."""
@@ -80,10 +75,6 @@ class BenchSettings:
             *("--log_dir", LOG_FOLDER, "--clear_log", "--save_checkpoints_steps", "1000000000"),
             *self.arguments,
         )
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the settings for JSON."""
-        return asdict(self)
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:

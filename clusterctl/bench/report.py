@@ -12,10 +12,10 @@ import io
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 from clusterctl.bench.chart import Chart, Curve, flat, svg
 from clusterctl.bench.model import FARTHEST, FEWEST_SIZES, Model
@@ -25,6 +25,7 @@ from clusterctl.bench.statistics import LEVEL, Estimate
 from clusterctl.domain.cluster import Market
 from clusterctl.domain.units import count, format_duration
 from clusterctl.jobs.trainer import EPOCHS, IMAGENET_IMAGES, PARAMETERS
+from clusterctl.node.record import from_json, to_data
 
 NONE = "–"
 # Half of an interval, in percent of its value: above it, the value says nothing.
@@ -62,14 +63,33 @@ class CommandLines:
 Block = Union[Text, ReportTable, Chart, CommandLines]
 
 
+@dataclass(frozen=True)
+class PublishedRun:
+    """Speeds that others have published, in images/s by the number of GPUs. `data` is REAL or
+    SYNTHETIC; `fp16` is None if the source does not say."""
+
+    title: str
+    gpu: str
+    per_node: int
+    data: str
+    images_per_s: Mapping[str, int]
+    source: str
+    fp16: Optional[bool] = None
+
+
+@dataclass(frozen=True)
+class _Published:
+    runs: tuple[PublishedRun, ...]
+
+
 @functools.cache
-def published() -> tuple[Mapping[str, Any], ...]:
+def published() -> tuple[PublishedRun, ...]:
     """Return the published runs that come with clusterctl, each with its source."""
     text = resources.files("clusterctl.bench").joinpath("published.json").read_text()
-    return tuple(json.loads(text)["runs"])
+    return from_json(_Published, text).runs
 
 
-def published_for(benchmark: Benchmark) -> list[Mapping[str, Any]]:
+def published_for(benchmark: Benchmark) -> list[PublishedRun]:
     """Return the published runs on the same GPU and kind of data.
 
     They are all of ResNet-50, so there are none for another model, and none for runs on CPUs.
@@ -82,7 +102,7 @@ def published_for(benchmark: Benchmark) -> list[Mapping[str, Any]]:
     return [
         each
         for each in published()
-        if each["gpu"] == benchmark.about.get("gpu") and each["data"] in benchmark.settings.kinds
+        if each.gpu == benchmark.about.get("gpu") and each.data in benchmark.settings.kinds
     ]
 
 
@@ -457,10 +477,10 @@ def charts(
             if line:
                 curves.append(Curve(f"model, {kind} data", "model", line))
     for each in published_for(benchmark):
-        speeds = each["images_per_s"].items()
+        speeds = each.images_per_s.items()
         line = [flat(int(n), v) for n, v in speeds if int(n) <= 4 * largest]
         if line:
-            curves.append(Curve(each["title"], "published", line))
+            curves.append(Curve(each.title, "published", line))
     first = results[0]
     top = max(point[0] for curve in curves for point in curve.points)
     line = [flat(n, n * first.per_gpu) for n in (first.gpus, top)]
@@ -480,9 +500,9 @@ def _published(benchmark: Benchmark) -> list[Block]:
         return []
     rows = [
         (
-            each["title"],
-            "; ".join(f"{gpus}: {speed:,}" for gpus, speed in each["images_per_s"].items()),
-            each["source"],
+            each.title,
+            "; ".join(f"{gpus}: {speed:,}" for gpus, speed in each.images_per_s.items()),
+            each.source,
         )
         for each in found
     ]
@@ -653,7 +673,7 @@ def as_data(benchmark: Benchmark, predicted: Sequence[int] = ()) -> dict[str, An
     models = {kind: model_of(benchmark, kind) for kind in benchmark.settings.kinds}
     return {
         "name": benchmark.name,
-        "settings": benchmark.settings.as_data(),
+        "settings": to_data(benchmark.settings),
         "seed": benchmark.seed,
         "on_cpus": benchmark.on_cpus,
         "local_ec2": bool(benchmark.about.get("local")),
@@ -669,7 +689,7 @@ def as_data(benchmark: Benchmark, predicted: Sequence[int] = ()) -> dict[str, An
                 "residuals": dict(model.residuals),
                 "exposed": model.exposed,
                 "predictions": [
-                    {**asdict(said), "measured_s": model.measured.get(n)}
+                    {**to_data(said), "measured_s": model.measured.get(n)}
                     for n in predicted_sizes(model, predicted)
                     if (said := model.predict(n))
                 ],
@@ -677,5 +697,5 @@ def as_data(benchmark: Benchmark, predicted: Sequence[int] = ()) -> dict[str, An
             for kind, model in models.items()
         },
         "imagenet_images": IMAGENET_IMAGES,
-        "runs": [asdict(run) for run in benchmark.runs],
+        "runs": to_data(benchmark.runs),
     }

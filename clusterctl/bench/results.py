@@ -7,17 +7,18 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Optional
 
 from clusterctl.bench.model import MeasuredNetwork, Model, fit
-from clusterctl.bench.network import step_allreduce
+from clusterctl.bench.network import AllreduceTimes, step_allreduce
 from clusterctl.bench.plan import REAL, START_UP_S, SYNTHETIC, BenchSettings, RunKey
 from clusterctl.bench.statistics import LEVEL, Estimate, independent, mean, ratio, welch
 from clusterctl.jobs.metrics.flops import utilization
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.metrics.runs import Run, throughput
 from clusterctl.jobs.trainer import EPOCHS, PARAMETERS
+from clusterctl.node.record import to_data
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class MeasuredRun:
     step of all GPUs, `images` that of an epoch. `nodes` is the number of nodes with ranks, and
     `hourly_usd` what they cost together; None if the price is unknown. `wall_s` is the time of the
     whole run. `job` is the job's record, with its command line and versions. The last four are what
-    was trained, and on what (jobs/metrics/flops.py); None in folders of earlier versions.
+    was trained, and on what (jobs/metrics/flops.py); None if the trainer did not say.
     """
 
     gpus: int
@@ -39,13 +40,13 @@ class MeasuredRun:
     batch: int
     images: int
     nodes: int
-    hourly_usd: float | None
+    hourly_usd: Optional[float]
     wall_s: float
     job: Mapping[str, Any] = field(default_factory=dict)
-    model: str | None = None
-    image_size: int | None = None
-    precision: str | None = None
-    gpu: str | None = None
+    model: Optional[str] = None
+    image_size: Optional[int] = None
+    precision: Optional[str] = None
+    gpu: Optional[str] = None
 
     @property
     def key(self) -> RunKey:
@@ -55,18 +56,13 @@ class MeasuredRun:
     def step_s(self) -> float:
         return self.batch / self.images_per_s
 
-    @staticmethod
-    def of(said: Mapping[str, Any]) -> MeasuredRun:
-        """Return the run in a JSON object; unknown keys are ignored. Raises KeyError, TypeError."""
-        known = {each.name: said[each.name] for each in fields(MeasuredRun) if each.name in said}
-        return MeasuredRun(**{**known, "rows": tuple((s, v) for s, v in said["rows"])})
-
 
 @dataclass(frozen=True)
 class Benchmark:
     """The content of a benchmark's folder. `about` has the facts about cluster and machines.
 
-    `network` has the figures of the network benchmark; empty if it was not made.
+    `network` has figures of the network benchmark; None if it was not made. `damaged` tells of each
+    run that is in the folder and cannot be read.
     """
 
     name: str
@@ -74,7 +70,8 @@ class Benchmark:
     seed: int
     about: Mapping[str, Any]
     runs: tuple[MeasuredRun, ...] = ()
-    network: Mapping[str, Any] = field(default_factory=dict)
+    network: AllreduceTimes | None = None
+    damaged: tuple[str, ...] = ()
 
     @property
     def per_node(self) -> int:
@@ -296,7 +293,7 @@ def measured_network(benchmark: Benchmark) -> MeasuredNetwork | None:
     The gradients are those of the trainer's model, in single precision unless --fp16_allreduce.
     """
     types = benchmark.about.get("types")
-    if not benchmark.network or benchmark.network.get("instance_types") != types:
+    if not benchmark.network or list(benchmark.network.instance_types) != types:
         return None
     words = [word.rpartition("=")[2] for word in benchmark.settings.arguments]
     model = next((word for word in reversed(words) if word in PARAMETERS), "resnet50")
@@ -357,7 +354,7 @@ class Difference:
         return "REGRESSION" if self.is_regression else "faster" if self.percent > 0 else "slower"
 
     def as_data(self) -> dict[str, Any]:
-        return {**asdict(self), "verdict": self.verdict}
+        return {**to_data(self), "verdict": self.verdict}
 
 
 # Seconds of GPU time per image, by size and data, with a value for each run.

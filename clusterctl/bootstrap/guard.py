@@ -14,19 +14,18 @@ import binascii
 import gzip
 import hashlib
 import io
-import json
 import re
 import textwrap
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.cluster import Limits
 from clusterctl.domain.errors import UsageError
-from clusterctl.node.guard.clock import seconds
 from clusterctl.node.guard.settings import GuardSettings, Worker
 from clusterctl.node.packer import program_of
+from clusterctl.node.record import RecordError, from_json
 
 __all__ = ["GuardSettings", "Worker", "first_settings", "joined_settings", "lifetime_s"]
 
@@ -111,27 +110,35 @@ def parse_used_h(stdout: str, made_at: float) -> float | None:
     `stdout` is what `used_command` printed. None if no guard has counted since the first boot.
     """
     lines = [line for line in stdout.splitlines() if line]
-    kept = _object(lines[0]) if len(lines) == 3 else None
-    if kept is None:
+    if len(lines) != 3:
         return None
-    before, last, since, boots = (
-        seconds(kept.get(key)) for key in ("before_s", "boot_s", "since", "boots")
-    )
+    try:
+        kept = from_json(_UsedTime, lines[0])
+    except RecordError:
+        return None
     uptime = lines[2].partition(" ")[0]
-    if abs(since - made_at) > FIRST_BOOT_WITHIN_S or not re.fullmatch(r"\d+(\.\d+)?", uptime):
+    if abs(kept.since - made_at) > FIRST_BOOT_WITHIN_S or not re.fullmatch(r"\d+(\.\d+)?", uptime):
         return None
-    if kept.get("boot_id") != lines[1].strip():
+    before, boots = kept.before_s, kept.boots
+    if kept.boot_id != lines[1].strip():
         # The guard of this boot has not saved its time yet.
-        before, boots = before + last, boots + 1
+        before, boots = before + kept.boot_s, boots + 1
     return (before + float(uptime) + boots * UNCOUNTED_S) / 3600
 
 
-def _object(line: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+@dataclass(frozen=True)
+class _UsedTime:
+    """The guard's record of running times, in seconds (node/guard/clock.py, BootClock)."""
+
+    boot_id: str
+    before_s: float
+    boot_s: float
+    since: float
+    boots: int
+
+    def __post_init__(self) -> None:
+        if not all(0 <= value < 1e12 for value in (self.before_s, self.boot_s, self.boots)):
+            raise ValueError("not running times")
 
 
 GUARD = program_of("clusterctl.node.guard.guard")

@@ -250,10 +250,17 @@ def _report_if_it_ends_early(folder: Path, predicted: tuple[int, ...]) -> Iterat
         raise
 
 
+def _note_damaged(benchmark: Benchmark) -> None:
+    """Warn of kept runs that cannot be read: they count as not made, and are made again."""
+    for text in benchmark.damaged:
+        output.note(f"warning: a run is lost: {text}")
+
+
 def _show_plan(
     benchmark: Benchmark, keys: list[RunKey], plans: dict[str, TrainingPlan], asked: _BenchRequest
 ) -> None:
     """Print how many runs are left, their time and price; for a dry run every run and line."""
+    _note_damaged(benchmark)
     from clusterctl.bench.results import estimate_s
     from clusterctl.ec2.money.costs import format_usd
     from clusterctl.operations.bench import guess_step_s, hourly_usd
@@ -323,6 +330,8 @@ def _compare(folders: list[Path], as_json: bool) -> int:
     from clusterctl.operations.bench import read_benchmark
 
     base, *others = [read_benchmark(folder) for folder in folders]
+    for one in (base, *others):
+        _note_damaged(one)
     if not others:
         _show(base, (), as_json)
         return 0

@@ -281,7 +281,7 @@ def costs(
     clusterctl costs --since 30d --csv
     """
     from clusterctl.cli.gc import places_of
-    from clusterctl.operations.costs import cost_report
+    from clusterctl.operations.costs import FILE, cost_report
     from clusterctl.operations.ended import gone_words
 
     if as_json and as_csv:
@@ -315,6 +315,9 @@ def costs(
                 output.findings([replace(found, host=one.name, hint=hint)])
     for region, error in report.unseen:
         output.note(f"warning: not seen: {region}: {error.message}")
+    if report.damaged:
+        lines = count(len(report.damaged), "damaged line")
+        output.note(f"warning: {app.settings.home / FILE}: without {lines}: {report.damaged[0]}")
     return 1 if report.unseen else 0
 
 

@@ -7,11 +7,13 @@ RAS queries ranks one after another. In a job that is stuck it names the ranks t
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Optional
+
+from clusterctl.node.record import RecordError, from_json
 
 OTHERS = -1  # in `counts`, stands for all ranks that are not listed
 
@@ -42,37 +44,54 @@ def read_ras(text: str) -> tuple[Communicator, ...]:
     """Return the communicators in an answer of RAS; none if it is empty or cannot be read."""
     begin = text.find("{")
     if begin >= 0:
-        try:
-            answer = json.loads(text[begin : text.rfind("}") + 1])
-        except ValueError:
-            answer = None
-        if isinstance(answer, dict):
-            listed = answer.get("communicators")
-            items = listed if isinstance(listed, list) else []
-            return tuple(_of_json(one) for one in items if isinstance(one, dict))
+        with suppress(RecordError):
+            found = from_json(_Ras, text[begin : text.rfind("}") + 1])
+            return tuple(map(_of_json, found.communicators))
     return _of_text(text)
 
 
-def _of_json(one: Mapping[str, Any]) -> Communicator:
-    counts: dict[int, int] = {}
-    for rank in _objects(one.get("ranks")):
-        number, done = rank.get("rank"), rank.get("collective_counts")
-        if isinstance(number, int) and isinstance(done, dict):
-            counts[number] = sum(value for value in done.values() if isinstance(value, int))
-    silent: list[int] = []
-    dead: list[int] = []
-    for rank in _objects(one.get("missing_ranks")):
-        status = rank.get("status") or {}
-        if isinstance(rank.get("rank"), int) and isinstance(status, dict):
-            (dead if status.get("considered_dead") else silent).append(rank["rank"])
-    sizes = (one.get("size"), one.get("ranks_count"), len(counts) + len(silent) + len(dead))
+# What is read of the answer as JSON. The names are NCCL's, and differ between its versions.
+
+
+@dataclass(frozen=True)
+class _Status:
+    considered_dead: bool = False
+
+
+@dataclass(frozen=True)
+class _Rank:
+    rank: int
+    collective_counts: Optional[Mapping[str, int]] = None
+    status: Optional[_Status] = None
+
+
+@dataclass(frozen=True)
+class _Communicator:
+    hash: Any = ""
+    comm_hash: Any = ""
+    size: Any = 0
+    ranks_count: Any = 0
+    ranks: tuple[_Rank, ...] = ()
+    missing_ranks: tuple[_Rank, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Ras:
+    communicators: tuple[_Communicator, ...] = ()
+
+
+def _of_json(one: _Communicator) -> Communicator:
+    counts = {
+        rank.rank: sum(rank.collective_counts.values())
+        for rank in one.ranks
+        if rank.collective_counts is not None
+    }
+    dead = {rank.rank for rank in one.missing_ranks if rank.status and rank.status.considered_dead}
+    silent = {rank.rank for rank in one.missing_ranks} - dead
+    sizes = (one.size, one.ranks_count, len(counts) + len(one.missing_ranks))
     size = next((value for value in sizes if isinstance(value, int) and value > 0), 0)
-    name = str(one.get("hash") or one.get("comm_hash") or "")
+    name = str(one.hash or one.comm_hash)
     return Communicator(name, size, counts, tuple(sorted(silent)), tuple(sorted(dead)))
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 _PART = re.compile(r"^#\d+-\d+ \(([0-9a-f]+)\) (\w+).*$", re.M)

@@ -4,7 +4,29 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+from clusterctl.domain.errors import ClusterctlError
+
+T = TypeVar("T")
+
+
+def read_file(path: Path, parse: Callable[[bytes], T], hint: str) -> T:
+    """Return what `parse` makes of a file's content.
+
+    Raises FileNotFoundError without the file, and ClusterctlError with the file's name, the reason
+    and `hint` if it cannot be read or `parse` raises ValueError: a damaged file is not an empty
+    one.
+    """
+    try:
+        return parse(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ClusterctlError(f"cannot read {path}: {reason}", hint) from None
 
 
 def write_file(path: Path, content: str | bytes) -> None:

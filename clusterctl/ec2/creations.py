@@ -6,7 +6,6 @@ A command that does not wait would make a second one, or leave the first one beh
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TypeVar
 from clusterctl.domain.files import write_file
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.errors import backoff_delays
+from clusterctl.node.record import RecordError, from_json, to_json
 
 # boto3's methods that make what a cluster has one of, and what that is.
 CREATIONS = {
@@ -33,8 +33,9 @@ Found = TypeVar("Found")
 class Creations:
     """The record in `path` of when each of CREATIONS was sent. No file is an empty record.
 
-    A record that cannot be read counts as empty: it must not keep `down` from removing a cluster.
-    `tell` receives a line of progress about what is waited for.
+    A record that cannot be read must not keep `down` from removing a cluster: then anything may
+    have been sent just now, and nothing is proved. `tell` receives a line of progress about what
+    is waited for.
     """
 
     path: Path
@@ -44,22 +45,23 @@ class Creations:
     @property
     def begun(self) -> frozenset[str]:
         """The operations that were sent and not refused."""
-        return frozenset(self._sent())
+        return frozenset(self._sent() or ())
 
     def begin(self, operation: str) -> None:
         """Record, before an operation is sent, that it may have been carried out."""
-        self._write({**self._sent(), operation: self.timeouts.clock.time()})
+        self._write({**(self._sent() or {}), operation: self.timeouts.clock.time()})
 
     def end(self, *operations: str) -> None:
         """Record that these operations were refused, or that what they made is gone."""
-        sent = self._sent()
+        sent = self._sent() or {}
         left = {one: at for one, at in sent.items() if one not in operations}
         if left != sent:
             self._write(left)
 
     def began(self, operation: str) -> bool:
         """Return whether an operation was sent and may have been carried out."""
-        return operation in self._sent()
+        sent = self._sent()
+        return sent is None or operation in sent
 
     def find(self, operation: str, look: Callable[[], Sequence[Found]]) -> tuple[Found, ...]:
         """Return what `look` finds, looking again while EC2 may not show what was begun.
@@ -67,7 +69,9 @@ class Creations:
         Raises what `look` raises.
         """
         clock = self.timeouts.clock
-        until = self._sent().get(operation, 0.0) + self.timeouts.shown_s
+        sent = self._sent()
+        began = clock.time() if sent is None else sent.get(operation, 0.0)
+        until = began + self.timeouts.shown_s
         for number, gap_s in enumerate(backoff_delays(0.2)):
             found = tuple(look())
             if found or clock.time() >= until:
@@ -77,15 +81,17 @@ class Creations:
             clock.sleep(gap_s)
         raise AssertionError("unreachable")
 
-    def _sent(self) -> dict[str, float]:
+    def _sent(self) -> dict[str, float] | None:
+        """Return the times by operation; None if the record cannot be read."""
         try:
-            kept = json.loads(self.path.read_text())
-            return {one: float(kept[one]) for one in CREATIONS if one in kept}
-        except (OSError, ValueError, TypeError):
+            return from_json(dict[str, float], self.path.read_bytes())
+        except FileNotFoundError:
             return {}
+        except (OSError, RecordError):
+            return None
 
     def _write(self, sent: dict[str, float]) -> None:
         if sent:
-            write_file(self.path, json.dumps(sent) + "\n")
+            write_file(self.path, to_json(sent) + "\n")
         else:
             self.path.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from clusterctl.domain.errors import CommandFailed, UsageError
-from clusterctl.domain.results import CommandResult, FanoutResult, json_line, last_line
+from clusterctl.domain.results import CommandResult, FanoutResult, last_line
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.jobs.plan import (
     CODE_FOLDER,
@@ -33,8 +33,11 @@ from clusterctl.jobs.plan import (
     is_on_nodes,
 )
 from clusterctl.node.jobs.jobs import SHIPPED
+from clusterctl.node.jobs.unpack import DeployedFiles, File
 from clusterctl.node.packer import program_of
+from clusterctl.node.record import to_json
 from clusterctl.node.scripts.contract import CONTRACT, FOLDERS
+from clusterctl.transport.call import record_in
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
@@ -55,18 +58,6 @@ FIRST = f"""cd && if [ -e {RECORD_PATH} ] || [ -e examples/horovod ]; then
 cat >/dev/null; else tar -xpzmf - 2>/dev/null && echo first; fi"""
 
 
-@dataclass(frozen=True)
-class DeployedFiles:
-    """Result of deploying the files to one node, as paths below its home folder.
-
-    `kept` files were changed there by the user and are left alone.
-    """
-
-    written: tuple[str, ...]
-    same: tuple[str, ...]
-    kept: tuple[str, ...]
-
-
 def deploy_files(
     connections: Connections,
     targets: Sequence[Target],
@@ -83,7 +74,7 @@ def deploy_files(
     """
     files = {**example_files(), HOSTS_PATH: hosts_text.encode()}
     first, update = first_archive(files), archive(files)
-    all_written = json.dumps({"written": list(files)}) + "\n"
+    all_written = to_json(DeployedFiles(tuple(files))) + "\n"
 
     def one(target: Target) -> CommandResult:
         script = script_of(target).encode()
@@ -106,8 +97,7 @@ def deploy_files(
 
 def deployed_files(result: CommandResult) -> DeployedFiles:
     """Return what `deploy_files` did on a node. Raises CommandFailed, e.g. if the disk is full."""
-    report = json_line(result, "putting the examples there")
-    return DeployedFiles(*(tuple(report.get(key, ())) for key in ("written", "same", "kept")))
+    return record_in(DeployedFiles, result, "putting the examples there")
 
 
 def _update(connections: Connections, target: Target, payload: bytes) -> CommandResult:
@@ -138,7 +128,7 @@ def first_archive(files: Mapping[str, bytes]) -> bytes:
     files are written again.
     """
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    record = {RECORD_PATH: json.dumps(digests, indent=1).encode()}
+    record = {RECORD_PATH: to_json(digests).encode()}
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
         for name, data in {**files, **record}.items():
@@ -177,13 +167,9 @@ def _below(place: str, folder: Path, pattern: str) -> dict[str, bytes]:
 def archive(files: Mapping[str, bytes]) -> bytes:
     """Return the files as compressed JSON, which `unpack` reads. Shell scripts are executable."""
     described = {
-        name: {
-            "mode": _mode(name),
-            "content": base64.b64encode(data).decode(),
-        }
-        for name, data in files.items()
+        name: File(_mode(name), base64.b64encode(data).decode()) for name, data in files.items()
     }
-    return zlib.compress(json.dumps(described).encode())
+    return zlib.compress(to_json(described).encode())
 
 
 # Limits of a program's folder: it is sent to each node separately, through the user's uplink.

@@ -15,6 +15,7 @@ from typing import Any
 from clusterctl.copy.s3 import parse_source
 from clusterctl.domain.errors import UsageError
 from clusterctl.jobs.plan import SAGEMAKER_BASE, JobPlan
+from clusterctl.node.record import RecordError, from_json
 
 # SageMaker's limits, from its API reference: CreateTrainingJob and Channel. Lengths in characters.
 CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
@@ -195,8 +196,8 @@ def parse_hyperparameter(text: str) -> tuple[str, Any]:
     if not given:
         raise UsageError(f"not a hyperparameter: {text!r}", "--hyperparameter epochs=10")
     try:
-        return name, json.loads(value)
-    except ValueError:  # no JSON, or an integer with more digits than Python converts
+        return name, from_json(Any, value)
+    except RecordError:  # no JSON, or an integer with more digits than Python converts
         return name, value
 
 

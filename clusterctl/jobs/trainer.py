@@ -13,9 +13,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Optional
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.jobs.recipe import FUSION, TUTORIAL, Recipe
+from clusterctl.node.record import from_json
 
 TRAINER = "train_imagenet_resnet_hvd.py"
 DATA_FOLDER = "data/tf-imagenet"
@@ -300,17 +302,24 @@ class TrainerRun:
 
 
 # A program that reads lists of flags as JSON, and prints for each what the trainer's parser returns
-# as a JSON line, or null if it refuses them.
+# as a JSON line {"flags": ...}, null if it refuses them.
 _ASK = """
 import json, sys
 answers, sys.stdout = sys.stdout, sys.stderr
 import flags
 for words in json.load(sys.stdin):
     try:
-        print(json.dumps(vars(flags.parse_args(words))), file=answers, flush=True)
+        print(json.dumps({"flags": vars(flags.parse_args(words))}), file=answers, flush=True)
     except SystemExit:
-        print("null", file=answers, flush=True)
+        print('{"flags": null}', file=answers, flush=True)
 """
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    flags: Optional[dict[str, Any]]
+
+
 # Fields of TrainerRun whose flags have other names.
 _NAMES = {
     "epochs": "num_epochs",
@@ -342,7 +351,8 @@ def parse_with_trainer(
     )
     told = asked.stderr.decode(errors="replace").splitlines()
     try:
-        said, *_ = map(json.loads, [] if asked.returncode else asked.stdout.splitlines())
+        lines_out = [] if asked.returncode else asked.stdout.splitlines()
+        said, *_ = [from_json(_Parsed, line).flags for line in lines_out]
     except ValueError:  # a trainer that the user has changed may end early, or print
         return None, f"does not say what it will do: {(told or ['no message'])[-1]}"
     matches = (re.search("error: (.*)", line, re.IGNORECASE) for line in told)

@@ -4,7 +4,7 @@
 
 The function takes one record, `request`, and returns another one. A function with a parameter
 `attachment` also gets the bytes that follow the request. The program is packed with the function's
-module (packer.py) and never stored on the node.
+module (packer.py) and never stored on the node. An OSError is one line: `FILE: No such file...`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ def main() -> None:
     hints = hints_of(function)
     request = from_json(hints["request"], sys.stdin.buffer.readline())
     more = {"attachment": sys.stdin.buffer.read()} if "attachment" in hints else {}
-    sys.stdout.write(to_json(function(request, **more)) + "\n")
+    try:
+        response = function(request, **more)
+    except OSError as error:
+        sys.exit(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    sys.stdout.write(to_json(response) + "\n")
 
 
 def name_of(function: Callable[..., Any]) -> str:

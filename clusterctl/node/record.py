@@ -4,28 +4,38 @@ Requests to nodes, their responses, and the files of jobs and clusters go throug
 this machine, the head node and the nodes. Python 3.8 and the standard library only.
 
 A field may be bool, int, float, str, Any, an Enum, another dataclass, Optional[X], tuple[X, ...],
-tuple[X, Y], dict[str, X] or frozenset[X].
+tuple[X, Y], dict[str, X], Mapping[str, X], frozenset[X], or a datetime with a time zone, which is
+written in ISO 8601.
 
 * A value of the wrong type is an error that names the field: `gpus[1].name: expected a string, got
   7`. It is never replaced by a default, since a wrong number is worse than none. Where one part may
   be wrong and the others are still of use, they are read separately.
 * Unknown keys are ignored, and a missing key is the field's default: a file may have been written
   by a version with more fields, or with fewer. A field without a default has to be there.
+* A ValueError of `__post_init__` refuses the record, with its path.
 """
 
 from __future__ import annotations
 
+import collections.abc
+import contextlib
 import dataclasses
+import datetime
 import enum
 import functools
 import json
 import sys
 import typing
-from typing import Any, Callable, TypeVar, Union
+from typing import Any, Callable, Generic, TypeVar, Union
 
 T = TypeVar("T")
 # Python 3.8 cannot evaluate `tuple[int, ...]` in an annotation, but `typing.Tuple[int, ...]`.
-_NAMES = {"tuple": typing.Tuple, "dict": typing.Dict, "frozenset": typing.FrozenSet}
+_NAMES = {
+    "tuple": typing.Tuple,
+    "dict": typing.Dict,
+    "frozenset": typing.FrozenSet,
+    "Mapping": typing.Mapping,
+}
 _EXPECTED: dict[Any, str] = {
     bool: "true or false",
     int: "an integer",
@@ -33,6 +43,7 @@ _EXPECTED: dict[Any, str] = {
     str: "a string",
     tuple: "an array",
     dict: "an object",
+    datetime.datetime: "a time with a time zone, in ISO 8601",
 }
 
 
@@ -60,19 +71,46 @@ def from_json(kind: type[T], text: str | bytes) -> T:
     return from_data(kind, data)
 
 
+@dataclasses.dataclass(frozen=True)
+class Rows(Generic[T]):
+    """The rows of a file of JSON lines. `damaged` describes each line that is none: its number and
+    what is wrong. A last line without an end is not damaged: it is being written, or was cut."""
+
+    rows: tuple[T, ...] = ()
+    damaged: tuple[str, ...] = ()
+
+
+def read_rows(kind: type[T], text: str | bytes) -> Rows[T]:
+    """Return the rows of type `kind` in a text of JSON lines. Empty lines are left out."""
+    content = text.encode() if isinstance(text, str) else text
+    rows, damaged = [], []
+    lines = content.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                rows.append(from_json(kind, line))
+            except RecordError as error:
+                if number < len(lines):
+                    damaged.append(f"line {number}: {error}")
+    return Rows(tuple(rows), tuple(damaged))
+
+
 def to_data(value: Any) -> Any:
     """Return the value as data that `json.dumps` can write."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: to_data(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if dataclasses.is_dataclass(kind):
+        return {name: to_data(getattr(value, name)) for name, _, _ in _fields_of(kind)}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, (tuple, list)):
         return [to_data(one) for one in value]
     if isinstance(value, frozenset):
         return sorted(map(to_data, value))
-    if isinstance(value, dict):
+    if isinstance(value, collections.abc.Mapping):
         return {key: to_data(one) for key, one in value.items()}
-    return value
+    return value.isoformat() if isinstance(value, datetime.datetime) else value
 
 
 def from_data(kind: type[T], data: Any) -> T:
@@ -86,8 +124,24 @@ def hints_of(described: Callable[..., Any]) -> dict[str, Any]:
     return typing.get_type_hints(described, localns=_NAMES)
 
 
+# Types that are in JSON as they are.
+_PLAIN = frozenset((str, int, bool))
+
+
+@functools.lru_cache(maxsize=None)
+def _fields_of(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
+    """Return name and type of each field of a dataclass, and whether it has to be there."""
+    hints = hints_of(kind)
+    return tuple(
+        (one.name, hints[one.name], one.default is one.default_factory is dataclasses.MISSING)
+        for one in dataclasses.fields(kind)
+        if one.init
+    )
+
+
 def _read(kind: Any, data: Any) -> Any:
-    if kind is Any:
+    # Not isinstance(): True is an int to Python, and not to JSON.
+    if kind is Any or (type(data) is kind and kind in _PLAIN):
         return data
     if dataclasses.is_dataclass(kind):
         return _read_record(kind, data)
@@ -99,7 +153,7 @@ def _read(kind: Any, data: Any) -> Any:
         return _read(kind, data)
     if origin in (tuple, frozenset):
         return origin(_items(origin, inner, data))
-    if origin is dict:
+    if origin in (dict, collections.abc.Mapping):
         if not isinstance(data, dict):
             raise _wrong(dict, data)
         return {key: _below(f".{key}", inner[1], one) for key, one in data.items()}
@@ -109,13 +163,14 @@ def _read(kind: Any, data: Any) -> Any:
         except ValueError:
             known = " or ".join(repr(one.value) for one in kind)
             raise RecordError(f"expected {known}, got {_shown(data)}") from None
-    if kind is float:
-        # JSON has neither infinity nor NaN, but Python's parser accepts both.
-        if type(data) in (int, float) and abs(data) <= sys.float_info.max:
-            return float(data)
-    # Not isinstance(): True is an int to Python, and not to JSON.
-    elif type(data) is kind:
-        return data
+    # JSON has neither infinity nor NaN, but Python's parser accepts both.
+    if kind is float and type(data) in (int, float) and abs(data) <= sys.float_info.max:
+        return float(data)
+    if kind is datetime.datetime and type(data) is str:
+        with contextlib.suppress(ValueError):
+            time = datetime.datetime.fromisoformat(data)
+            if time.tzinfo:
+                return time
     raise _wrong(kind, data)
 
 
@@ -133,13 +188,20 @@ def _items(origin: Any, inner: tuple[Any, ...], data: Any) -> list[Any]:
 def _read_record(kind: Any, data: Any) -> Any:
     if not isinstance(data, dict):
         raise _wrong(dict, data)
-    hints, values = hints_of(kind), {}
-    for one in dataclasses.fields(kind):
-        if one.name in data:
-            values[one.name] = _below(f".{one.name}", hints[one.name], data[one.name])
-        elif one.default is one.default_factory is dataclasses.MISSING:
-            raise RecordError("missing", f".{one.name}")
-    return kind(**values)
+    values = {}
+    for name, inner, is_needed in _fields_of(kind):
+        if name in data:
+            one = data[name]
+            is_plain = type(one) is inner and inner in _PLAIN
+            values[name] = one if is_plain else _below(f".{name}", inner, one)
+        elif is_needed:
+            raise RecordError("missing", f".{name}")
+    try:
+        return kind(**values)
+    except RecordError:
+        raise
+    except ValueError as error:
+        raise RecordError(str(error)) from None
 
 
 def _below(name: str, kind: Any, data: Any) -> Any:

@@ -13,12 +13,12 @@ import os
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from clusterctl.bench.chart import Chart, svg
-from clusterctl.bench.network import NetworkFigures, step_allreduce
+from clusterctl.bench.network import AllreduceTimes, NetworkFigures, step_allreduce
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey
 from clusterctl.bench.report import as_csv, as_data, blocks, html, markdown, published
 from clusterctl.bench.results import Benchmark, MeasuredRun, by_size, measured, value_in_words
@@ -28,7 +28,7 @@ from clusterctl.domain.errors import (
     HostError,
     UsageError,
 )
-from clusterctl.domain.files import write_file
+from clusterctl.domain.files import read_file, write_file
 from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.costs import price_key
 from clusterctl.ec2.network.vpcs import is_local
@@ -36,6 +36,7 @@ from clusterctl.jobs.detached import JobRecord, JobState, list_jobs
 from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, JobRequest
 from clusterctl.jobs.trainer import IMAGENET_IMAGES
+from clusterctl.node.record import Rows, from_json, read_rows, to_data, to_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.kill import cancel
 from clusterctl.operations.logs import follow
@@ -55,57 +56,63 @@ NETWORK = "network.json"
 MACHINES = ("region", "types", "per_node", "efa_interfaces", "images")
 
 
+@dataclass(frozen=True)
+class _About:
+    """The content of `benchmark.json`."""
+
+    settings: BenchSettings
+    seed: int
+    about: Mapping[str, Any]
+
+
 def read_benchmark(folder: Path) -> Benchmark:
-    """Read the benchmark in a folder. Raise UsageError if the folder does not hold one."""
+    """Read the benchmark in a folder. Raise UsageError if the folder does not hold one, and
+    ClusterctlError if it cannot be read."""
+    again = "choose another folder: --out DIR; its runs are in runs.jsonl"
     try:
-        said = json.loads((folder / ABOUT).read_text())
-        settings = BenchSettings(**said["settings"])
-        name = folder.resolve().name
-        return Benchmark(
-            name, settings, said["seed"], said["about"], _runs(folder), _network(folder)
-        )
+        found = read_file(folder / ABOUT, lambda text: from_json(_About, text), again)
     except FileNotFoundError:
         raise UsageError(
             f"there is no benchmark in {folder}", "make one: clusterctl bench NAME --gpus 1,8"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"cannot read the benchmark in {folder}: {error}") from None
+    runs, name = _runs(folder), folder.resolve().name
+    # The last line of a run wins.
+    last = {run.key: run for run in runs.rows}
+    damaged = tuple(f"{folder / RUNS}, {text}" for text in runs.damaged)
+    return Benchmark(
+        *(name, found.settings, found.seed, found.about),
+        *(tuple(last.values()), _network(folder), damaged),
+    )
 
 
 def write_network(folder: Path, figures: NetworkFigures) -> None:
     """Write the network's figures, a prior of the scaling model. Raise UsageError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_file(folder / NETWORK, json.dumps(figures.as_data(), indent=1) + "\n")
+        write_file(folder / NETWORK, to_json(figures.as_data()) + "\n")
     except OSError as error:
         raise UsageError(
             f"cannot write {error.filename}: {error.strerror}", "choose another: --out DIR"
         ) from None
 
 
-def _network(folder: Path) -> Mapping[str, Any]:
-    """Read the network's figures; empty if there are none.
-
-    Raise KeyError, TypeError or ValueError if the file does not hold such figures.
-    """
-    path = folder / NETWORK
-    if not path.exists():
-        return {}
-    figures = json.loads(path.read_text())
-    step_allreduce(figures, 1.0, 1.0)
-    return {**figures}
+def _network(folder: Path) -> AllreduceTimes | None:
+    """Read the network's figures; None if there are none. Raise ClusterctlError."""
+    again = "measure it again: clusterctl bench NAME --network --out DIR; or delete it"
+    try:
+        return read_file(folder / NETWORK, lambda text: from_json(AllreduceTimes, text), again)
+    except FileNotFoundError:
+        return None
 
 
-def _runs(folder: Path) -> tuple[MeasuredRun, ...]:
-    """Read `runs.jsonl`. Skip a line that was only partly written; the last line of a run wins."""
-    path, found = folder / RUNS, {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            run = MeasuredRun.of(json.loads(line))
-        except (ValueError, KeyError, TypeError):
-            continue
-        found[run.key] = run
-    return tuple(found.values())
+def _runs(folder: Path) -> Rows[MeasuredRun]:
+    """Read `runs.jsonl`. Raise ClusterctlError."""
+    try:
+        return read_file(
+            folder / RUNS, lambda text: read_rows(MeasuredRun, text), "make it readable"
+        )
+    except FileNotFoundError:
+        return Rows()
 
 
 def open_benchmark(
@@ -122,8 +129,8 @@ def open_benchmark(
     kept = read_benchmark(folder)
     differing = [
         f"{name.replace('_', ' ')} was {value_in_words(one)}, now {value_in_words(other)}"
-        for name, one in kept.settings.as_data().items()
-        if one != (other := settings.as_data()[name])
+        for name, one in to_data(kept.settings).items()
+        if one != (other := to_data(settings)[name])
     ]
     differing += [
         f"{name.replace('_', ' ')} of the machines: {value_in_words(kept.about.get(name))}, "
@@ -145,14 +152,10 @@ def write_benchmark(folder: Path, benchmark: Benchmark) -> None:
 
     Raise UsageError if the folder cannot be written.
     """
-    said = {
-        "settings": benchmark.settings.as_data(),
-        "seed": benchmark.seed,
-        "about": dict(benchmark.about),
-    }
+    about = _About(benchmark.settings, benchmark.seed, benchmark.about)
     try:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
-        write_file(folder / ABOUT, json.dumps(said, indent=1) + "\n")
+        write_file(folder / ABOUT, to_json(about) + "\n")
     except OSError as error:
         raise UsageError(
             f"cannot write {error.filename}: {error.strerror}", "choose another: --out DIR"
@@ -213,8 +216,8 @@ def guess_step_s(about: Mapping[str, Any], job: JobPlan) -> float | None:
     speeds = [
         speed / int(gpus)
         for each in published()
-        for gpus, speed in each["images_per_s"].items()
-        if each["gpu"] == about.get("gpu") and each["fp16"] is run.fp16
+        for gpus, speed in each.images_per_s.items()
+        if each.gpu == about.get("gpu") and each.fp16 is run.fp16
     ]
     return run.batch_size / min(speeds) if speeds else None
 
@@ -373,7 +376,7 @@ def _keep(folder: Path, run: MeasuredRun) -> None:
         # result would be appended to the broken one and both would be lost.
         file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
         broken = file.read(1) not in (b"", b"\n")
-        file.write(b"\n" * broken + json.dumps(asdict(run)).encode() + b"\n")
+        file.write(b"\n" * broken + f"{to_json(run)}\n".encode())
         file.flush()
         os.fsync(file.fileno())
     (folder / UNDER_WAY).unlink()
@@ -393,7 +396,7 @@ class _Going:
     repeat: int
     batch: int
     nodes: int
-    hourly_usd: float | None
+    hourly_usd: Optional[float]
 
     @property
     def key(self) -> RunKey:
@@ -417,9 +420,9 @@ def _start(
     unknown = None in prices or len(prices) < nodes or benchmark.about.get("local")
     usd = None if unknown else sum(prices)
     batch = plan.job.run.global_batch if plan.job.run else 0
-    going = _Going(plan.job.job_id, **asdict(key), batch=batch, nodes=nodes, hourly_usd=usd)
+    going = _Going(plan.job.job_id, **vars(key), batch=batch, nodes=nodes, hourly_usd=usd)
     # Write this before the start: if the connection is lost during the start, the job may run.
-    write_file(folder / UNDER_WAY, json.dumps(asdict(going)) + "\n")
+    write_file(folder / UNDER_WAY, to_json(going) + "\n")
     start_training(access, plan, "force" if force else "refuse", machines=machines)
     return going
 
@@ -439,10 +442,12 @@ def _under_way(access: Access, folder: Path, kept: Collection[RunKey]) -> _Going
 
 
 def _noted(folder: Path) -> _Going | None:
-    """Read `under-way.json`. Return None if it is missing or unreadable."""
+    """Read `under-way.json`. Return None if it is missing. Raise ClusterctlError: a run that may be
+    in progress is neither started again nor left running unnoticed."""
+    hint = "a run may be in progress: see `clusterctl jobs NAME`, cancel it, and delete the file"
     try:
-        return _Going(**json.loads((folder / UNDER_WAY).read_text()))
-    except (OSError, ValueError, TypeError):
+        return read_file(folder / UNDER_WAY, lambda text: from_json(_Going, text), hint)
+    except FileNotFoundError:
         return None
 
 
@@ -490,7 +495,7 @@ def _result(
             "were --num_batches or --display_every given to the trainer?",
         )
     return MeasuredRun(
-        **asdict(going.key),
+        **vars(going.key),
         rows=tuple((row.step, row.images_per_s) for row in rows),
         images_per_s=speed,
         batch=going.batch,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.files import write_file
+from clusterctl.domain.files import read_file, write_file
 from clusterctl.ec2.cloudwatch import AcceptablePoints, Point, put, sort_out
 from clusterctl.jobs.metrics.logs import EvaluationRow, TrainingRow
+from clusterctl.node.record import from_json, to_json
 from clusterctl.operations.results import Results
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 # this: it may show a value only hours or days later, and it counts a value twice if it is sent
 # twice.
 SENT = "cloudwatch.json"
-Marks = Mapping[str, tuple[float, float]]
+Mark = tuple[float, float]
+Marks = Mapping[str, Mark]
 
 # Field of a TrainingRow or EvaluationRow -> name of the metric and CloudWatch's unit.
 TRAINING = {
@@ -56,7 +57,7 @@ def push(clients: Clients, folder: ClusterFolder, found: Results, namespace: str
     """Send a job's values that were not sent before, with the cluster and the job as dimensions.
 
     Each request that CloudWatch accepts is recorded on disk at once, so an interrupted `push` can
-    be repeated. Raise UsageError without a job or with an unreadable record, and AwsError.
+    be repeated. Raise UsageError without a job, ClusterctlError for an unreadable record, AwsError.
     """
     if found.job is None:
         raise UsageError(
@@ -64,17 +65,18 @@ def push(clients: Clients, folder: ClusterFolder, found: Results, namespace: str
         )
     path = folder.path / "jobs" / found.job.job_id / SENT
     try:
-        known = json.loads(path.read_text()) if path.exists() else {}
-        marks = known.setdefault(namespace, {})
-    except (ValueError, AttributeError):
-        raise UsageError(f"cannot read {path}", "delete it: what was sent is sent again") from None
+        hint = "delete it: what was sent is sent again, and counts twice"
+        known = read_file(path, lambda text: from_json(dict[str, dict[str, Mark]], text), hint)
+    except FileNotFoundError:
+        known = {}
+    marks = known.setdefault(namespace, {})
     timed = list(points_of(found, marks))
     new = [one for one in timed if one.place > marks.get(one.metric, (-1.0,))[0]]
     left = sort_out(new, time.time())
     dimensions = {"Cluster": folder.path.name, "Job": found.job.job_id}
     for batch in put(clients.cloudwatch, namespace, dimensions, left.points):
         marks.update({point.metric: (point.place, point.at) for point in batch})
-        write_file(path, json.dumps(known) + "\n")
+        write_file(path, to_json(known) + "\n")
     times = [row.time for run in found.runs for row in run.rows]
     times += [row.time for run in found.runs for row in run.evaluations]
     return Pushed(

@@ -6,7 +6,6 @@ CLUSTERCTL_HOME/costs.jsonl, one JSON line for each removal.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -15,10 +14,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.files import read_file
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2.gone import find_gone, why_gone
@@ -40,6 +40,7 @@ from clusterctl.ec2.money.costs import (
 )
 from clusterctl.ec2.money.prices import find_prices
 from clusterctl.ec2.tags import SPENT, Spent, spent_text
+from clusterctl.node.record import Rows, read_rows, to_json
 from clusterctl.operations.ended import EndedCluster, ended_clusters, kept_end
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.site import check_account, kept_site, parse_site, site_of
@@ -71,7 +72,16 @@ class PastCost:
     since: datetime
     ended_at: datetime
     usd: Mapping[str, float]
-    complete: bool = True
+    complete: bool
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what cannot be a cost or is no word to show on a terminal."""
+        for word in (self.account, self.name, self.region, self.instance_type, self.market):
+            if not re.fullmatch(r"[\w.,:/ -]*", word, re.ASCII):
+                raise ValueError(f"not a word: {word!r}")
+        for id, usd in self.usd.items():
+            if not 0 <= usd < 1e9:
+                raise ValueError(f"usd.{id}: not dollars: {usd!r}")
 
     @property
     def spent_usd(self) -> float:
@@ -81,87 +91,40 @@ class PastCost:
 def append_ended(home: Path, ended: PastCost) -> None:
     """Append one line to the file in `home`. Raises OSError."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    text = json.dumps(
-        {
-            "account": ended.account,
-            "name": ended.name,
-            "region": ended.region,
-            "type": ended.instance_type,
-            "market": ended.market,
-            "since": ended.since.isoformat(),
-            "ended_at": ended.ended_at.isoformat(),
-            "usd": {key: round(usd, 4) for key, usd in ended.usd.items()},
-            "complete": ended.complete,
-        }
-    )
     # With O_APPEND and a single write, the lines of two concurrent commands do not get mixed.
     file = os.open(home / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        os.write(file, text.encode() + b"\n")
+        os.write(file, f"{to_json(ended)}\n".encode())
     finally:
         os.close(file)
 
 
-def read_ended(home: Path, there: Collection[str] = ()) -> tuple[PastCost, ...]:
-    """Return what was recorded in `home`, oldest first. Unreadable lines are skipped.
+def read_ended(home: Path, there: Collection[str] = ()) -> Rows[PastCost]:
+    """Return what was recorded in `home`, oldest first. Raises ClusterctlError for an unreadable
+    file.
 
     An instance that was recorded twice, as when `down` is run again, counts with its last record.
     Instances in `there`, by id, still exist and are left out.
     """
     try:
-        lines = (home / FILE).read_bytes().splitlines()
-    except OSError:
-        return ()
-    entries = [entry for line in lines if (entry := _read(line))]
-    last = {key: position for position, entry in enumerate(entries) for key in entry.usd}
+        found = read_file(
+            home / FILE,
+            lambda text: read_rows(PastCost, text),
+            "make it readable, or move it away: the costs of removed nodes are in no other place",
+        )
+    except FileNotFoundError:
+        return Rows()
+    last = {key: position for position, entry in enumerate(found.rows) for key in entry.usd}
     kept = []
-    for position, entry in enumerate(entries):
+    for position, entry in enumerate(found.rows):
         usd = {
             key: value
             for key, value in entry.usd.items()
             if last[key] == position and key not in there
         }
         if usd:
-            kept.append(PastCost(**{**vars(entry), "usd": usd}))
-    return tuple(kept)
-
-
-def _read(line: bytes) -> PastCost | None:
-    """Parse one line; None if it is not valid."""
-    try:
-        found: Any = json.loads(line)
-        return PastCost(
-            account=_word(found["account"]),
-            name=_word(found["name"]),
-            region=_word(found["region"]),
-            instance_type=_word(found["type"]),
-            market=_word(found["market"]),
-            since=_time(found["since"]),
-            ended_at=_time(found["ended_at"]),
-            usd={str(key): _usd(value) for key, value in found["usd"].items()},
-            complete=found.get("complete") is True,
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-
-
-def _word(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[\w.,:/ -]*", value, re.ASCII):
-        raise ValueError(f"not a word: {value!r}")
-    return value
-
-
-def _time(value: Any) -> datetime:
-    read = datetime.fromisoformat(value)
-    if read.tzinfo is None:
-        raise ValueError("no time zone")
-    return read
-
-
-def _usd(value: Any) -> float:
-    if isinstance(value, bool) or not 0 <= value < 1e9:
-        raise ValueError(f"not dollars: {value!r}")
-    return float(value)
+            kept.append(replace(entry, usd=usd))
+    return Rows(tuple(kept), found.damaged)
 
 
 @dataclass(frozen=True)
@@ -198,11 +161,13 @@ class CostReport:
     """The costs of existing clusters and of removed nodes.
 
     `unseen` are the regions that could not be queried, each with the error. `by_limit` has what is
-    known of clusters that a limit has ended: name and words.
+    known of clusters that a limit has ended: name and words. `damaged` describes the lines of the
+    record of removed nodes that cannot be read.
     """
 
     clusters: tuple[ClusterCosts, ...]
     ended: tuple[PastCost, ...] = ()
+    damaged: tuple[str, ...] = ()
     unseen: tuple[tuple[str, ClusterctlError], ...] = ()
     by_limit: tuple[tuple[str, str], ...] = ()
 
@@ -228,7 +193,8 @@ class CostReport:
     def complete(self) -> bool:
         """Whether `spent_usd` leaves out nothing."""
         there = all(one.spending.complete for one in self.clusters)
-        return there and not self.unseen and all(one.complete for one in self.ended)
+        known = not self.unseen and not self.damaged
+        return there and known and all(one.complete for one in self.ended)
 
 
 @dataclass(frozen=True)
@@ -347,9 +313,11 @@ def cost_report(
     shown = {one.name: str(one) for _, by_limit in regions for one in by_limit}
     # An interrupted removal has recorded nodes that still exist. They must not be counted twice.
     there = {one.node.instance_id for cluster in clusters for one in cluster.instances}
+    past = read_ended(home, there) if since else Rows[PastCost]()
     return CostReport(
         clusters=clusters,
-        ended=_ended(home, places, name, since, there) if since else (),
+        ended=_ended(past.rows, places, name, since) if since else (),
+        damaged=past.damaged,
         by_limit=_by_limit(places, home, name, shown, {one.name for one in clusters}),
         unseen=tuple((look.host, look.error) for look in looks if look.error),
     )
@@ -397,17 +365,13 @@ def _by_limit(
 
 
 def _ended(
-    home: Path,
-    places: Mapping[str, Clients],
-    name: str | None,
-    since: datetime,
-    there: Collection[str],
+    past: Sequence[PastCost], places: Mapping[str, Clients], name: str | None, since: datetime
 ) -> tuple[PastCost, ...]:
-    """Return the recorded costs of these regions and this account since that time."""
+    """Return those of the recorded costs of these regions and this account since that time."""
     sites = [site_of(clients) for clients in places.values()]
     return tuple(
         entry
-        for entry in read_ended(home, there)
+        for entry in past
         if any(parse_site(entry.account).may_be(site) for site in sites)
         and entry.ended_at >= since
         and name in (None, entry.name)
@@ -440,7 +404,7 @@ def record_removal_cost(
                 market="/".join(sorted({one.market.value for one in going})),
                 since=min(first_launch(one) for one in going),
                 ended_at=now,
-                usd={key: cost.spent_usd for key, cost in costs.items()},
+                usd={key: round(cost.spent_usd, 4) for key, cost in costs.items()},
                 complete=all(cost.complete for cost in costs.values()),
             ),
         )

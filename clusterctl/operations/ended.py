@@ -8,7 +8,6 @@ the folder of the machine that launched the cluster has it.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,13 +15,14 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import NodeState
-from clusterctl.domain.errors import AwsError, NoSuchCluster, no_such_cluster
-from clusterctl.domain.files import write_file
+from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, no_such_cluster
+from clusterctl.domain.files import read_file, write_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2.gone import BY_ITSELF, GONE, NOT_KNOWN, newest, why_gone
 from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances
 from clusterctl.ec2.money.costs import Spending, format_usd, limit_text, parse_limits, spending
 from clusterctl.ec2.money.prices import Prices, find_prices
+from clusterctl.node.record import from_json, to_json
 from clusterctl.operations.folder import ClusterFolder
 
 if TYPE_CHECKING:
@@ -110,6 +110,18 @@ def ended_clusters(clients: Clients, name: str | None = None) -> tuple[EndedClus
     return tuple(end for end in ends if end)
 
 
+@dataclass(frozen=True)
+class _LimitEnd:
+    """When a limit ends the cluster, and which one: `--budget 5`."""
+
+    ends_at: datetime
+    by: str
+
+    def __post_init__(self) -> None:
+        if not self.by.isprintable():
+            raise ValueError(f"by: not a limit: {self.by!r}")
+
+
 def keep_end(folder: ClusterFolder, ends_at: datetime | None, by: str) -> None:
     """Record in the folder when a limit ends the cluster; None if no limit does.
 
@@ -119,23 +131,24 @@ def keep_end(folder: ClusterFolder, ends_at: datetime | None, by: str) -> None:
         if ends_at is None:
             folder.end.unlink(missing_ok=True)
         else:
-            write_file(folder.end, json.dumps({"ends_at": ends_at.isoformat(), "by": by}) + "\n")
+            write_file(folder.end, to_json(_LimitEnd(ends_at, by)) + "\n")
 
 
 def kept_end(folder: ClusterFolder, now: datetime) -> str:
     """Return what the folder says of the end of a cluster that is gone.
 
-    Empty if no limit would have ended it by `now`, and if the file cannot be read.
+    Empty if no limit would have ended it by `now`.
     """
     try:
-        found = json.loads(folder.end.read_text())
-        ends_at, by = datetime.fromisoformat(found["ends_at"]), str(found["by"])
-        if not by.isprintable() or ends_at > now:
-            return ""
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        end = read_file(folder.end, lambda text: from_json(_LimitEnd, text), "")
+    except FileNotFoundError:
         return ""
-    option = by.partition(" ")[0]
-    return f"gone; its {option} would have ended it at {ends_at:%Y-%m-%d %H:%M} UTC"
+    except ClusterctlError as error:
+        return f"gone; it is not known when its limit would have ended it: {error.message}"
+    if end.ends_at > now:
+        return ""
+    option = end.by.partition(" ")[0]
+    return f"gone; its {option} would have ended it at {end.ends_at:%Y-%m-%d %H:%M} UTC"
 
 
 def gone_words(clients: Clients, folder: ClusterFolder) -> str:

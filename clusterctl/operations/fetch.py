@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from clusterctl.copy.report import TransferReport
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.files import read_file
 from clusterctl.jobs.detached import JobRecord
+from clusterctl.node.jobs import written
 from clusterctl.node.jobs.jobs import COLLECTED, KEPT, MANIFEST, METRICS
+from clusterctl.node.jobs.written import Found, OfJob, Trees, list_trees, look, note_fetched
+from clusterctl.node.record import from_json
 from clusterctl.node.scripts.collect import digest_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import Watch, copy_here
 from clusterctl.operations.logs import RECORD, fetch
-from clusterctl.operations.losses import ask_written
+from clusterctl.operations.losses import LOOKING
+from clusterctl.transport.call import call
 from clusterctl.transport.target import Target
 
+R = TypeVar("R")
+LIST_TIMEOUT_S = 3600.0  # for a listing of millions of files on a disk that is slow
 # Names of the record's files: a program's file of such a name comes under its node's name.
 RECORDS = {*KEPT, RECORD, METRICS, "log", "manifest.json", "model", "output", "conflicts"}
 
@@ -81,7 +87,7 @@ def fetch_all(
     if verify:
         _check_model(place)
     note = _noted(access, job, parts)
-    ask_written(access, access.head, None, "fetched", job.job_id, told={"fetched": note})
+    _call(access, access.head, note_fetched, written.Fetched(job.job_id, note))
     return Fetched(sum(len(one.names) for one in parts), sum(one.size_bytes for one in parts))
 
 
@@ -97,6 +103,15 @@ def _check_whole(part: Part, report: TransferReport) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Collected:
+    """A file in the manifest of a script-mode job (node/scripts/collect.py)."""
+
+    path: str
+    sha256: str
+    host: str = ""
+
+
 def _check_model(place: Path) -> None:
     """Compare what came with the record of a script-mode job with the manifest's SHA-256.
 
@@ -104,12 +119,16 @@ def _check_model(place: Path) -> None:
     """
     if not (place / MANIFEST).exists():
         return
-    manifest = json.loads((place / MANIFEST).read_text())
+    manifest = read_file(
+        place / MANIFEST,
+        lambda text: from_json(dict[str, tuple[_Collected, ...]], text),
+        "run it again: it comes anew with the job's record",
+    )
     for kind, files in manifest.items():
         for one in files:
             # Of `conflicts`, each node's are in a folder of its own.
-            path = place / ("" if kind in COLLECTED[:2] else f"{kind}/{one['host']}") / one["path"]
-            if not path.is_file() or digest_of(path) != one["sha256"]:
+            path = place / ("" if kind in COLLECTED[:2] else f"{kind}/{one.host}") / one.path
+            if not path.is_file() or digest_of(path) != one.sha256:
                 raise ClusterctlError(
                     f"{path} has not the content that {MANIFEST} names",
                     "run it again: the files of the model come anew",
@@ -118,37 +137,43 @@ def _check_model(place: Path) -> None:
 
 def find_parts(access: Access, job_id: str, place: Path) -> list[Part]:
     """Return what the job has written on all nodes where it may have. Raises HostError."""
-    trees = ask_written(access, access.head, None, "trees", job_id)["trees"]
+    listed = _call(access, access.head, list_trees, OfJob(job_id)).trees
     own = f"/.clusterctl/jobs/{job_id}/"  # comes with the record
-    trees = [tree for tree in trees if own not in f"{tree['path']}/"]
+    trees = [tree for tree in listed if own not in f"{tree.path}/"]
     parts: list[Part] = []
     for target in access.all_targets:
         is_head = target == access.head
-        here = [tree for tree in trees if is_head or target.host in tree["hosts"]]
+        here = tuple(tree for tree in trees if is_head or target.host in tree.hosts)
         if here:
-            found = ask_written(access, target, None, "list", told={"trees": here})["found"]
+            found = _call(access, target, look, Trees(here, named=True)).found
             for one, tree in ((one, tree) for one in found for tree in here):
-                if one["path"] == tree["path"]:
-                    is_folder = tree["since"] is None and not tree["after"]
+                if one.path == tree.path:
+                    is_folder = tree.since is None and not tree.after
                     parts += _parts_of(target, is_head, one, is_folder, place)
     return parts
 
 
+def _call(access: Access, target: Target, function: Callable[..., R], request: object) -> R:
+    return call(
+        *(access.connections, target, function, request), doing=LOOKING, timeout_s=LIST_TIMEOUT_S
+    )
+
+
 def _parts_of(
-    target: Target, is_head: bool, found: dict[str, Any], is_folder: bool, place: Path
+    target: Target, is_head: bool, found: Found, is_folder: bool, place: Path
 ) -> Sequence[Part]:
-    """Return where the files of a FOUND go: those of a folder of their own keep its name."""
+    """Return where the files of a folder go: those of a folder of their own keep its name."""
     top = place if is_head else place / target.host
     if is_folder:
-        top /= os.path.basename(os.path.normpath(found["path"]))  # noqa: PTH119
-    clash = [] if is_folder or not is_head else [n for n in found["names"] if _is_record(n)]
-    kept = [name for name in found["names"] if name not in set(clash)]
-    about = (found["bytes"], found["digest"])
-    parts = [Part(target, found["path"], top, tuple(kept), *about)] if kept else []
+        top /= os.path.basename(os.path.normpath(found.path))  # noqa: PTH119
+    clash = [] if is_folder or not is_head else [n for n in found.names if _is_record(n)]
+    kept = [name for name in found.names if name not in set(clash)]
+    about = (found.bytes, found.digest)
+    parts = [Part(target, found.path, top, tuple(kept), *about)] if kept else []
     if clash:
-        size = 0 if parts else found["bytes"]
+        size = 0 if parts else found.bytes
         there = place / target.host
-        parts.append(Part(target, found["path"], there, tuple(clash), size, found["digest"]))
+        parts.append(Part(target, found.path, there, tuple(clash), size, found.digest))
     return parts
 
 
@@ -163,7 +188,7 @@ def _noted(access: Access, job: JobRecord, parts: Sequence[Part]) -> dict[str, d
     for part in parts:
         noted.setdefault(part.target.host, {})[part.source] = part.digest
     if job.model_dir is not None and not job.unended:
-        trees = ask_written(access, access.head, None, "trees", job.job_id)["trees"]
-        found = ask_written(access, access.head, None, "look", told={"trees": trees})["found"]
-        noted.setdefault(access.head.host, {}).update({one["path"]: one["digest"] for one in found})
+        trees = _call(access, access.head, list_trees, OfJob(job.job_id))
+        found = _call(access, access.head, look, trees).found
+        noted.setdefault(access.head.host, {}).update({one.path: one.digest for one in found})
     return noted

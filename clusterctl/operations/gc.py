@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import threading
 import time
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import AWAKE, Market, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.files import write_file
+from clusterctl.domain.files import read_file, write_file
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import backoff_delays, translated
@@ -35,13 +34,14 @@ from clusterctl.ec2.gc.removal import RemainingResource, remove, still_exists_er
 from clusterctl.ec2.gc.resources import STOPPED_SEEN, Resource, ResourceKind, limits_of
 from clusterctl.ec2.gc.sweep import RegionResources, Unseen, look, unreachable_region
 from clusterctl.ec2.instances import Instance
-from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S
+from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, read_launches
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd, price_key
 from clusterctl.ec2.money.prices import find_prices
+from clusterctl.node.record import from_json, to_json
 from clusterctl.operations.costs import Region, price_cache, record_removal_cost, spending_of
 from clusterctl.operations.down import await_unsettled_launches
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.local_state import locked, sent_launches
+from clusterctl.operations.local_state import locked
 from clusterctl.operations.site import Site, check_account, kept_site, site_of
 from clusterctl.transport.fanout import fan_out
 
@@ -65,9 +65,9 @@ def record_unused(
     `accounts` has the site, as text, of each region that was read. `alone` are the unused resources
     of these regions. Entries of the `incomplete` regions, which could not be read in full, are
     kept. Returns the first-seen time of each resource in `alone`, and the error if the file could
-    not be written; a later run then sees them for the first time again.
+    not be read or written: they then count as seen for the first time, and are kept for longer.
     """
-    kept = _read(path)
+    kept, failure = _read(path)
     now = datetime.now(timezone.utc).replace(microsecond=0)
     since: dict[ThingId, datetime] = {}
     after = dict(kept)
@@ -77,44 +77,41 @@ def record_unused(
         for thing in alone:
             if thing[0] == region:
                 label = f"{thing[1].value} {thing[2]}"  # kind and id
-                since[thing] = min(_time(known.get(label)) or now, now)
-                entries[label] = since[thing].isoformat()
+                since[thing] = min(known.get(label, now), now)
+                entries[label] = since[thing]
         after[account] = entries
     after = {account: entries for account, entries in after.items() if entries}
-    if after == kept:
+    if after == kept and not failure:
         return since, None
     try:
-        write_file(path, json.dumps({"alone": after}, indent=2) + "\n")
+        write_file(path, to_json(_Unused(after)) + "\n")
     except OSError as error:
         return since, ClusterctlError(
             f"cannot write {path}: {error}", "groups and addresses stay until it can be written"
         )
-    return since, None
+    return since, failure
 
 
-def _read(path: Path) -> dict[str, dict[str, str]]:
-    """Return the recorded times by site and by resource; empty if the file cannot be read.
+@dataclass(frozen=True)
+class _Unused:
+    """The content of the file: by site, the time at which each resource was first seen unused."""
 
-    Resources are then kept for longer.
-    """
+    alone: Mapping[str, Mapping[str, datetime]]
+
+
+def _read(path: Path) -> tuple[Mapping[str, Mapping[str, datetime]], ClusterctlError | None]:
+    """Return the recorded times by site and by resource, and the error if the file is damaged."""
     try:
-        found: Any = json.loads(path.read_text())["alone"]
-        return {str(account): _entries(entries) for account, entries in found.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}
-
-
-def _entries(found: Any) -> dict[str, str]:
-    return {str(label): since for label, since in found.items() if isinstance(since, str)}
-
-
-def _time(text: str | None) -> datetime | None:
-    """Parse a time with a time zone; None if it is not one."""
-    try:
-        time = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else None
+        kept = read_file(
+            path,
+            lambda text: from_json(_Unused, text),
+            "groups and addresses count as unused from now on, and stay a while longer",
+        )
+    except FileNotFoundError:
+        return {}, None
+    except ClusterctlError as error:
+        return {}, error
+    return kept.alone, None
 
 
 @dataclass(frozen=True)
@@ -142,13 +139,18 @@ def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
         ),
         unsettled=_identities(
             regions,
-            [
-                folder
-                for folder in regions
-                if any(one.sent_at > recent for one in sent_launches(folder))
-            ],
+            [folder for folder in regions if _may_be_launching(folder, recent)],
         ),
     )
+
+
+def _may_be_launching(folder: ClusterFolder, since: float) -> bool:
+    """Return whether a launch of unknown outcome was sent after this Unix time, or may have been:
+    the record of launches cannot be read."""
+    try:
+        return any(one.sent_at > since for one in read_launches(folder.launch))
+    except ClusterctlError:
+        return True
 
 
 @contextmanager

@@ -5,25 +5,24 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
-from clusterctl.domain.errors import ClusterctlError, CommandFailed, CommandTimeout
+from clusterctl.domain.errors import ClusterctlError, CommandTimeout
 from clusterctl.domain.findings import Finding
-from clusterctl.domain.results import json_line, last_line
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.processes import all_of, list_processes
 from clusterctl.node.jobs.processes import ProcessQuery
-from clusterctl.node.packer import program_of
+from clusterctl.node.jobs.written import Found, OfJob, Overview, Trees, look, overview
 from clusterctl.operations.access import Access
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.known_hosts import LearntHostKeys
-from clusterctl.transport.data import read_data
+from clusterctl.transport.call import call
 from clusterctl.transport.fanout import fan_out, in_thread
 from clusterctl.transport.target import Target
 
-WRITTEN = program_of("clusterctl.node.jobs.written")
+LOOKING = "looking for results"  # in messages
 T = TypeVar("T")
 
 
@@ -139,10 +138,12 @@ def find_losses(access: Access, within_s: float) -> Losses:
     access.connections.ask_again = False
     head = access.head
 
-    def ask_head() -> tuple[dict[str, Any], tuple[str, ...]]:
-        said = ask_written(access, head, within_s, "jobs")
+    def ask_head() -> tuple[Overview, tuple[str, ...]]:
+        said = call(
+            *(access.connections, head, overview, OfJob()), doing=LOOKING, timeout_s=within_s
+        )
         running = list_processes(access.connections, (head,), ProcessQuery())
-        by_job = {one["id"] for one in said["jobs"]}
+        by_job = {one.id for one in said.jobs}
         of_none = [one for one in all_of(running) if one.job_id not in by_job]
         lines = [one.short_command for one in of_none if one.role == "launcher"]
         return said, tuple(lines)
@@ -151,59 +152,37 @@ def find_losses(access: Access, within_s: float) -> Losses:
         said, launchers = _within(head.host, within_s, ask_head)
     except ClusterctlError as error:
         return Losses(unknown={head.host: error.message})
-    fetched = said["fetched"]
-    found = {head.host: said["found"]}
-    trees = [tree for tree in said["trees"] if tree["hosts"]]
-    named = {host for tree in trees for host in tree["hosts"]}
+    found = {head.host: said.found}
+    trees = [tree for tree in said.trees if tree.hosts]
+    named = {host for tree in trees for host in tree.hosts}
     others = [target for target in access.all_targets if target.host in named]
 
-    def ask_other(target: Target) -> list[dict[str, Any]]:
+    def ask_other(target: Target) -> tuple[Found, ...]:
         left = max(0.1, until - time.monotonic())
-        here = {"trees": [tree for tree in trees if target.host in tree["hosts"]]}
+        here = Trees(tuple(tree for tree in trees if target.host in tree.hosts))
 
-        def look() -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = ask_written(access, target, left, "look", told=here)[
-                "found"
-            ]
-            return found
+        def look_there() -> tuple[Found, ...]:
+            asked = (access.connections, target, look, here)
+            return call(*asked, doing=LOOKING, timeout_s=left).found
 
-        return _within(target.host, left, look)
+        return _within(target.host, left, look_there)
 
     unknown = {}
     for outcome in fan_out(ask_other, others).outcomes:
         if outcome.error:
             unknown[outcome.host] = outcome.error.message
-        found[outcome.host] = outcome.value or []
+        found[outcome.host] = outcome.value or ()
     return Losses(
-        jobs=tuple(one["id"] for one in said["jobs"] if not one["serves"]),
+        jobs=tuple(one.id for one in said.jobs if not one.serves),
         launchers=launchers,
         written=tuple(
-            Written(host, one["job"], one["path"], one["kind"], one["files"], one["bytes"])
+            Written(host, one.job, one.path, one.kind, one.files, one.bytes)
             for host, there in found.items()
             for one in there
-            if fetched.get(one["job"], {}).get(host, {}).get(one["path"]) != one["digest"]
+            if said.fetched.get(one.job, {}).get(host, {}).get(one.path) != one.digest
         ),
         unknown=unknown,
     )
-
-
-def ask_written(
-    access: Access,
-    target: Target,
-    timeout_s: float | None,
-    *action: str,
-    told: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Return the object that node/jobs/written.py prints for `action`. Raises HostError."""
-    said = bytearray()
-    result = read_data(
-        *(access.connections, target, WRITTEN.command(*action), said.extend),
-        stdin=WRITTEN.stdin(told or b""),
-        timeout_s=timeout_s,
-    )
-    if not result.ok:
-        raise CommandFailed(target.host, last_line(result.stderr))
-    return json_line(replace(result, stdout=said.decode()), "looking for results")
 
 
 def _within(host: str, seconds: float, work: Callable[[], T]) -> T:

@@ -16,6 +16,7 @@ from typing import Any
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import last_line
+from clusterctl.domain.units import count
 from clusterctl.jobs.detached import JobRecord, JobState
 from clusterctl.jobs.metrics.logs import (
     KERAS,
@@ -25,6 +26,7 @@ from clusterctl.jobs.metrics.logs import (
     MetricPoint,
     MetricSeries,
     TrainingRow,
+    damaged_rows,
     parse_definitions,
     read_metrics,
 )
@@ -63,13 +65,15 @@ class Results:
     """The runs and metrics in some logs. `sources` are the logs' names.
 
     `metrics` are empty unless they were requested or the logs have no training table. `job` is the
-    job whose logs they are, None for other logs.
+    job whose logs they are, None for other logs. `damaged` tells of each log with rows in JSON that
+    cannot be read, and are missing here.
     """
 
     sources: tuple[str, ...]
     runs: tuple[Run, ...] = ()
     metrics: tuple[MetricSeries, ...] = ()
     job: JobRecord | None = None
+    damaged: tuple[str, ...] = ()
 
 
 def results_of(
@@ -78,7 +82,7 @@ def results_of(
     """Read the runs and metrics in some logs, in the given order. Raise NoResults."""
     runs = read_runs(log.text for log in logs)
     metrics = _metrics(logs, definitions, keras=not runs)
-    return _checked(Results(tuple(log.name for log in logs), tuple(runs), metrics), hint)
+    return _checked(logs, Results((), tuple(runs), metrics), hint)
 
 
 def results_of_cluster(
@@ -157,8 +161,7 @@ def _with_folder(
     runs = read_runs(log.text for log in (*folder, own))
     runs = runs_in_log(runs, own.text) or runs
     metrics = _metrics([own], definitions, keras=not runs)
-    sources = tuple(log.name for log in (*folder, own))
-    return _checked(Results(sources, tuple(runs), metrics), hint)
+    return _checked((*folder, own), Results((), tuple(runs), metrics), hint)
 
 
 def _metrics(
@@ -171,10 +174,20 @@ def _metrics(
     return tuple(series for series in read_metrics(texts, KERAS) if series.points) if keras else ()
 
 
-def _checked(found: Results, hint: str) -> Results:
-    """Return `found`. Raise NoResults if it is empty."""
+def _checked(logs: Sequence[LogText], found: Results, hint: str) -> Results:
+    """Return `found` with its sources and their damaged rows. Raise NoResults if it is empty."""
+    found = replace(
+        found,
+        sources=tuple(log.name for log in logs),
+        damaged=tuple(
+            f"{log.name}: {count(len(wrong), 'row')} cannot be read, the first: {wrong[0]}"
+            for log in logs
+            if (wrong := damaged_rows(log.text))
+        ),
+    )
     if not (found.runs or any(series.points for series in found.metrics)):
         notes = [f"; metric {each.name} {note}" for each in found.metrics for note in each.notes]
+        notes += [f"; {text}" for text in found.damaged]
         raise NoResults(
             f"no training table, evaluation or metric in {', '.join(found.sources) or 'any log'}"
             + "".join(notes),
@@ -344,8 +357,10 @@ METRIC_COLUMNS = ("metric", "epoch", "line", "value")
 
 
 def metric_findings(found: Results) -> list[Finding]:
-    """Return a warning for each note on a metric: what its values lack, or may mix."""
-    return [
+    """Return a warning for each log with damaged rows, and for each note on a metric: what its
+    values lack, or may mix."""
+    damaged = [Finding("results.rows", Severity.WARNING, text) for text in found.damaged]
+    return damaged + [
         Finding("results.metric", Severity.WARNING, f"metric {series.name}: {note}")
         for series in found.metrics
         for note in series.notes

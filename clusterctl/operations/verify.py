@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from clusterctl.domain.errors import (
     check_home,
 )
 from clusterctl.domain.results import HostOutcome
+from clusterctl.node.record import from_json
 from clusterctl.node.relay.manifest import BadManifest, Entry, read
 from clusterctl.node.relay.messages import Event, Failed, GetPiece, Looked, Piece, Progress
 from clusterctl.transport.connections import Connections
@@ -124,12 +124,13 @@ def _add_problems(relays: _Relays, host: str, problems: int, findings: Findings)
     if not problems:
         return
     try:
-        told = json.loads(zlib.decompress(b"".join(relays.blob(host, "problems"))))
+        text = zlib.decompress(b"".join(relays.blob(host, "problems")))
+        told = from_json(tuple[tuple[str, Kind, str], ...], text)
     except (ClusterctlError, ValueError, zlib.error) as error:
         relays.fail(host, error)
         return
-    for path, kind, text in told:
-        findings.add(Kind(kind), path, text, (host,))
+    for path, kind, reason in told:
+        findings.add(kind, path, reason, (host,))
     findings.more += problems - len(told)
 
 

@@ -94,14 +94,19 @@ def timed_call(
             raise
         result = CommandResult(target.host, command, 0, late.stdout, late.stderr, timeout_s)
     received_s = time.time()
+    value = record_in(hints_of(function)["return"], result, doing)
+    return TimedResponse(value, received_s - result.duration_s, received_s)
+
+
+def record_in(kind: type[R], result: CommandResult, doing: str) -> R:
+    """Return the record that a program on a node printed. Raise HostError."""
     if result.exit_status:
         raise program_failure(result, doing)
     try:
-        value = from_json(hints_of(function)["return"], result.stdout)
+        return from_json(kind, result.stdout)
     except RecordError as problem:
         what = f"{doing} failed: unexpected response: {problem}"
-        raise CommandNotRun(target.host, what) from problem
-    return TimedResponse(value, received_s - result.duration_s, received_s)
+        raise CommandNotRun(result.host, what) from problem
 
 
 def call_all(

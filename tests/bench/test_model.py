@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.bench.model import MeasuredNetwork, fit, slowest_of
-from clusterctl.bench.network import step_allreduce
+from clusterctl.bench.network import AllreduceTimes, step_allreduce
 from clusterctl.bench.report import published
+from clusterctl.node.record import from_data
 from tests.bench.coverage import KINDS, MEASURED, left_out, series, simulated
 from tests.bench.machines import Machine
 
@@ -139,11 +140,15 @@ def table(program, times):
     return {"program": program, "ranks": 4, "rows": rows}
 
 
+def of_step(figures, *sizes):
+    return step_allreduce(from_data(AllreduceTimes, figures), *sizes)
+
+
 def test_the_allreduce_of_a_step_is_from_the_times_that_the_network_benchmark_measured():
     times = {0.001: 9.0, 1: 1e-3 + 1e-3, 16: 1e-3 + 16e-3, 64: 1e-3 + 64e-3}
     figures = {"nodes": list("abcd"), "failures": {}, "allreduce": [table("MPI_Allreduce", times)]}
     # 100 MiB in 7 messages of 16 MiB or less: 7 ms of latency, and 1 ms a MiB.
-    found = step_allreduce(figures, 100 * 2**20, 16 * 2**20)
+    found = of_step(figures, 100 * 2**20, 16 * 2**20)
     assert (found.nodes, found.latency_s, found.transfer_s) == pytest.approx((4, 7e-3, 0.1))
     assert found.ring_s(4) == found.tree_s(4) == pytest.approx(0.107)
     assert found.ring_s(8) == pytest.approx(7e-3 * 7 / 3 + 0.1 * (7 / 8) / (3 / 4))
@@ -152,15 +157,15 @@ def test_the_allreduce_of_a_step_is_from_the_times_that_the_network_benchmark_me
     # NCCL's times are nearer to the training's than MPI's.
     nccl = table("all_reduce_perf (nccl-tests)", {1: 1e-4, 64: 64e-4})
     both = {**figures, "allreduce": [*figures["allreduce"], nccl]}
-    assert step_allreduce(both, 2**20, 2**20).transfer_s == pytest.approx(1e-4)
-    assert step_allreduce(both, 2**20, 2**20).latency_s == pytest.approx(0, abs=1e-9)
+    assert of_step(both, 2**20, 2**20).transfer_s == pytest.approx(1e-4)
+    assert of_step(both, 2**20, 2**20).latency_s == pytest.approx(0, abs=1e-9)
     # One node that answered, or one size, tell nothing.
     lost = {**figures, "failures": dict.fromkeys("bcd", "silent")}
     few = {**figures, "allreduce": [table("MPI_Allreduce", {0.001: 9.0, 16: 1.0})]}
-    assert step_allreduce(lost, 1e8, 1e7) is step_allreduce(few, 1e8, 1e7) is None
+    assert of_step(lost, 1e8, 1e7) is of_step(few, 1e8, 1e7) is None
     # A larger message that took less time: all is latency, and no rate is below zero.
     odd = {**figures, "allreduce": [table("MPI_Allreduce", {1: 2e-3, 64: 1e-3})]}
-    assert step_allreduce(odd, 2**20, 2**20).transfer_s == 0
+    assert of_step(odd, 2**20, 2**20).transfer_s == 0
 
 
 def test_fewer_than_three_sizes_know_nothing_of_their_error():

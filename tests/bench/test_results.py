@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.bench.network import Allreduce, AllreduceTable, NetworkFigures
+from clusterctl.bench.network import Allreduce, AllreduceTable, AllreduceTimes, NetworkFigures
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey, order, parse_sizes
 from clusterctl.bench.report import (
     Chart,
@@ -41,11 +41,13 @@ from clusterctl.cli.bench import _compare, _report_if_it_ends_early
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.trainer import TrainerRun
+from clusterctl.node.record import from_data, from_json, to_json
 from clusterctl.operations.bench import (
     guess_step_s,
     locked_folder,
     open_benchmark,
     read_benchmark,
+    run_benchmark,
     write_benchmark,
     write_network,
     write_report,
@@ -194,7 +196,7 @@ def test_speed_efficiency_shares_and_money():
 
 
 def test_the_use_of_the_gpus_and_the_speed_by_price():
-    """They are shown as they are kept. Runs of an earlier version lack what tells them."""
+    """They are shown as they are kept. Runs of which the trainer did not say it have none."""
     found = benchmark(sizes=(1, 8), noise=0.0)
     about = {"model": "resnet50", "image_size": 224, "precision": "float16"}
     runs = tuple(
@@ -202,7 +204,7 @@ def test_the_use_of_the_gpus_and_the_speed_by_price():
                 job={**run.job, "list_usd_per_hour": 24.48 * run.nodes})
         for run in found.runs
     )  # fmt: skip
-    kept = [MeasuredRun.of(json.loads(json.dumps(asdict(run)))) for run in runs]
+    kept = [from_json(MeasuredRun, to_json(run)) for run in runs]
     new = replace(found, runs=tuple(kept))
     one, eight = (each for each in by_size(new) if each.data == SYNTHETIC)
     assert one.tflops_per_gpu == pytest.approx(256 / 0.335 * 24.535e-3, rel=1e-4)
@@ -221,10 +223,6 @@ def test_the_use_of_the_gpus_and_the_speed_by_price():
     assert "There are no dollars: hosts of the local EC2" in text
     assert "AWS's price" not in text
 
-    names = ("model", "image_size", "precision", "gpu")
-    for run in found.runs:
-        earlier = {name: value for name, value in asdict(run).items() if name not in names}
-        assert MeasuredRun.of(json.loads(json.dumps(earlier))) == run
     old = by_size(found)[0].as_data()
     assert (old["tflops_per_gpu"], old["mfu"], old["images_per_s_per_hourly_usd"]) == (None,) * 3
 
@@ -354,6 +352,7 @@ def test_few_sizes_on_real_data_say_as_little_as_few_on_synthetic_data():
         "allreduce": [{"program": "MPI_Allreduce", "ranks": 2, "rows": rows}],
     }  # fmt: skip
     one_node = dict.fromkeys((2, 4, 8), 1.0)
+    network = from_data(AllreduceTimes, network)
     found = replace(kinds_of(one_node, one_node), network=network)
     assert model_of(found, SYNTHETIC).predict(16) is not None
     assert model_of(found, REAL).predict(16) is None
@@ -498,7 +497,7 @@ def test_figures_of_the_network_are_kept_beside_the_runs_and_taken_into_the_mode
     assert measured_network(replace(kept, about={**ABOUT, "types": ["p5.48xlarge"]})) is None
     assert measured_network(alone) is None
     (tmp_path / "new" / "network.json").write_text('{"nodes": 3}')
-    with pytest.raises(UsageError, match="cannot read the benchmark"):
+    with pytest.raises(ClusterctlError, match=r"cannot read .*/network.json: nodes: "):
         read_benchmark(tmp_path / "new")
 
 
@@ -682,6 +681,30 @@ def test_a_report_of_a_folder_without_a_whole_run(tmp_path):
     write_benchmark(tmp_path, benchmark())
     (tmp_path / "runs.jsonl").write_text('{"gpus": 1, "da')
     assert "report.html" in write_report(tmp_path)
+    assert read_benchmark(tmp_path).damaged == ()
+
+
+def test_a_damaged_run_is_told_and_the_others_count(tmp_path, capsys):
+    found = benchmark()
+    write_benchmark(tmp_path, found)
+    first, *rest = [to_json(run) for run in found.runs]
+    (tmp_path / "runs.jsonl").write_text("\n".join([first[:70], *rest, ""]))
+    read = read_benchmark(tmp_path)
+    assert read.runs == found.runs[1:]
+    assert _compare([tmp_path], True) == 0
+    assert f"a run is lost: {tmp_path / 'runs.jsonl'}, line 1: not JSON" in capsys.readouterr().err
+    (tmp_path / "benchmark.json").write_text('{"settings": {"cluster": "demo"}, "about": {}}')
+    with pytest.raises(ClusterctlError, match=r"cannot read .*/benchmark.json: seed: missing"):
+        read_benchmark(tmp_path)
+
+
+def test_a_damaged_record_of_a_run_under_way_starts_no_other(tmp_path):
+    write_benchmark(tmp_path, benchmark())
+    (tmp_path / "under-way.json").write_text('{"job_id": "a"')
+    keys = [RunKey(1, SYNTHETIC, 1)]
+    with pytest.raises(ClusterctlError, match=r"cannot read .*/under-way.json") as refused:
+        run_benchmark(None, benchmark(), tmp_path, keys, None, {})
+    assert "clusterctl jobs" in refused.value.hint
 
 
 def test_two_benchmarks_do_not_share_a_folder(tmp_path):
@@ -693,8 +716,8 @@ def test_two_benchmarks_do_not_share_a_folder(tmp_path):
 
 
 def test_published_runs_name_their_source_and_no_gpu_that_nobody_measured():
-    assert {run["gpu"] for run in published()} == {"V100", "A100", "H100"}
-    assert all(len(run["source"]) > 10 for run in published())
+    assert {run.gpu for run in published()} == {"V100", "A100", "H100"}
+    assert all(len(run.source) > 10 for run in published())
     on_cpus = replace(
         benchmark(),
         runs=tuple(replace(r, job={**r.job, "preset": "cpu"}) for r in benchmark().runs),

@@ -127,3 +127,10 @@ def test_for_how_long_a_machine_has_run_in_all(kept, boot, uptime, hours):
     said = "" if kept is None else json.dumps({"boot_id": "b", **kept})
     found = parse_used_h(f"{said}\n{boot}\n\n{uptime}\n\n", made_at=1e9)
     assert found == (None if hours is None else pytest.approx(hours, abs=1e-4))
+
+
+@pytest.mark.parametrize(
+    "record", ["{", "[]", "[" * 9999, '{"boot_id": "b"}', '{"boot_id": "b", "before_s": "0"}']
+)
+def test_of_a_damaged_record_the_running_time_is_not_known(record):
+    assert parse_used_h(f"{record}\nb\n60 9\n", made_at=1e9) is None

@@ -209,7 +209,7 @@ def test_down_notes_what_it_ends(clusterctl, client):
     assert clusterctl("costs", "other", "--since", "1d").status == 1
 
 
-def test_the_ledger_is_the_owners_alone_and_what_is_broken_in_it_is_passed_over(
+def test_the_ledger_is_the_owners_alone_and_without_a_damaged_line_the_sum_is_a_minimum(
     clusterctl, client, moto_url
 ):
     launch(client, "demo", 1, **{tags.SPENT: spent(10)})
@@ -239,8 +239,20 @@ def test_the_ledger_is_the_owners_alone_and_what_is_broken_in_it_is_passed_over(
         ),
     ]
     file.write_bytes(b"\n".join(broken) + b"\n" + file.read_bytes())
-    [ended] = clusterctl("costs", "--since", "1d", "--json").data["ended"]
+    ran = clusterctl("costs", "--since", "1d", "--json")
+    [ended] = ran.data["ended"]
     assert ended["spent_usd"] == pytest.approx(10, abs=0.5)
+    assert (ended["complete"], ran.data["total"]["complete"]) == (True, False)
+    assert f"{file}: without 13 damaged lines: line 2: not JSON: " in ran.err
+    assert ran.err.replace("\n", "").isprintable()
+    # An interrupted writer's line is not yet a row, and nothing else is damaged.
+    file.write_bytes(json.dumps(good).encode() + b'\n{"account": ')
+    ran = clusterctl("costs", "--since", "1d", "--json")
+    assert (ran.data["total"]["complete"], "damaged" in ran.err) == (True, False)
+    file.unlink()
+    file.mkdir()
+    ran = clusterctl("costs", "--since", "1d")
+    assert (ran.status, f"cannot read {file}: Is a directory" in ran.err) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,17 @@ def test_a_file_the_user_changed_there_stays_but_the_hosts_file_follows_the_clus
     assert (weird_home / HOSTS_PATH).read_bytes() == b"b\n"
 
 
+@pytest.mark.parametrize("record", [b"", b"{", b"[]", b'{"a": 1}', b"\xff"])
+def test_a_damaged_record_of_what_was_written_overwrites_nothing_of_the_user(weird_home, record):
+    unpack(weird_home, {TRAINER: b"ours", UTIL: b"ours"})
+    (weird_home / TRAINER).write_bytes(b"theirs")
+    (weird_home / ".clusterctl/shipped.json").write_bytes(record)
+    update = {TRAINER: b"ours 2", UTIL: b"ours", HOSTS_PATH: b"a\n"}
+    for _ in range(2):
+        assert deployed_files(unpack(weird_home, update)).kept == (TRAINER,)
+    assert (weird_home / TRAINER).read_bytes() == b"theirs"
+
+
 def test_a_lost_execute_permission_is_put_right(weird_home):
     unpack(weird_home, {SCRIPT: b"#!/bin/sh\n"})
     (weird_home / SCRIPT).chmod(0o644)

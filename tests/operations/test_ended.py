@@ -100,7 +100,9 @@ def test_the_folder_remembers_the_end_that_has_come(tmp_path):
         "\udcff",
     ],
 )
-def test_a_damaged_record_says_nothing(tmp_path, content):
+def test_a_damaged_record_is_named_and_no_time_is_made_up(tmp_path, content):
     folder = ClusterFolder(tmp_path)
     folder.end.write_bytes(content.encode(errors="surrogateescape"))
-    assert kept_end(folder, NOW) == ""
+    words = kept_end(folder, NOW)
+    assert f"not known when its limit would have ended it: cannot read {folder.end}: " in words
+    assert words.isprintable()

@@ -152,7 +152,7 @@ def test_a_cluster_by_name_with_its_instances_and_no_other(places, home):
     collector = GarbageCollector(places, home, GcOptions(cluster="demo"))
     assert collector.remove(collector.sweep().orphans).left == ()
     assert everything(ec2) & (kept | gone) == kept
-    [ended] = read_ended(home)
+    [ended] = read_ended(home).rows
     told = (ended.name, ended.region, set(ended.usd))
     assert told == ("demo", "us-east-1", nodes), "the memory of costs"
 
@@ -406,13 +406,28 @@ def test_what_has_no_date_is_an_orphan_once_it_was_seen_for_a_while(places, home
     "text",
     ["", "[]", '{"alone": {"x": []}}', '{"alone": {"x": {"y": 3}}}', "[" * 9999],
 )
-def test_a_memory_that_nobody_can_read_has_seen_nothing(places, home, text):
+def test_a_damaged_record_of_what_is_unused_is_reported_and_deletes_nothing(places, home, text):
     home.mkdir()
     (home / "gc.json").write_text(text)
     ec2 = places["us-east-1"].ec2
     ec2.create_security_group(GroupName="x", Description="x", **labels("security-group", "demo"))
-    assert GarbageCollector(places, home).sweep().orphans == ()
+    found = GarbageCollector(places, home).sweep()
+    assert found.orphans == ()
+    assert found.record_error.message.startswith(f"cannot read {home / 'gc.json'}: ")
     assert "security group" in (home / "gc.json").read_text()
+    assert GarbageCollector(places, home).sweep().record_error is None
+
+
+def test_nothing_of_a_cluster_is_deleted_whose_record_of_launches_is_damaged(places, home, later):
+    """A launch may have been sent a moment ago: its group has to stay."""
+    launch_record = ClusterFolder(home / "demo").launch
+    launch_record.parent.mkdir(parents=True)
+    launch_record.write_text('{"launches": [')
+    leave_behind(places["us-east-1"].ec2, "demo")
+    judged = GarbageCollector(places, home).sweep().judged
+    assert {one.verdict for one in judged} == {Verdict.KEPT}
+    launch_record.unlink()
+    assert GarbageCollector(places, home).sweep().orphans
 
 
 def test_a_memory_that_cannot_be_written(places, home):

@@ -90,7 +90,8 @@ def test_checkpoints_count_whoever_started_the_training(quiet):
     job = ".clusterctl/jobs/20261120-154501-3f2a"
     record = '{"argv": ["mpirun"], "log_dir": "closed", "workdir": "/home/ubuntu"}'
     quiet.on(0, f"mkdir -p {job} closed && echo '{record}' > {job}/job.json && chmod 0 closed")
-    assert losses(quiet) == Losses(unknown={"pair-0": "/home/ubuntu/closed: Permission denied"})
+    reason = "looking for results failed: /home/ubuntu/closed: Permission denied"
+    assert losses(quiet) == Losses(unknown={"pair-0": reason})
 
 
 def test_a_head_node_that_does_not_answer_is_asked_for_no_longer_than_the_limit(quiet):

@@ -26,6 +26,7 @@ from clusterctl.operations.results import (
     decoded,
     folder_command,
     log_folders,
+    metric_findings,
     read_log_files,
     results_of,
     write_result,
@@ -266,3 +267,18 @@ def test_the_command_that_looks_for_a_folder(tmp_path, path, there):
     )  # fmt: skip
     assert done.returncode == (0 if there else 44), done.stderr
     assert not list(tmp_path.rglob("boo"))
+
+
+def test_damaged_rows_are_told_beside_the_others_and_where_there_is_no_other():
+    row = {"run": "a", "kind": "train", "step": 0, "epoch": 0.0, "images_per_s": 9.0, "loss": 1.0}
+    row = json.dumps({**row, "final_loss": 1.0, "learning_rate": 0.1})
+    wrong = row.replace('"step": 0', '"step": "\\u001b"')
+    found = read("", f"{row}\n{wrong}\n{row[:30]}\n{row[:30]}")
+    assert len(found.runs[0].rows) == 1
+    [finding] = metric_findings(found)
+    [message] = found.damaged
+    assert finding.message == message
+    assert message.startswith("log 1: 2 rows cannot be read, the first: step: expected an integer")
+    assert message.isprintable()
+    with pytest.raises(NoResults, match="log 0: 1 row cannot be read"):
+        read(wrong + "\n")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.domain.files import write_file
+from clusterctl.domain.files import read_file, write_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
@@ -27,6 +27,7 @@ from clusterctl.ec2.instances import (
     tag,
 )
 from clusterctl.ec2.launch.request import Step
+from clusterctl.node.record import from_data, from_json, to_data, to_json
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -44,6 +45,11 @@ class SentLaunch:
     request: Mapping[str, Any]
     sent_at: float
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a request without a token: it could not be sent again."""
+        if not isinstance(self.request.get("ClientToken"), str):
+            raise ValueError("the request has no ClientToken")
+
     @property
     def token(self) -> str:
         return str(self.request["ClientToken"])
@@ -51,6 +57,13 @@ class SentLaunch:
     def asks_for(self, request: Mapping[str, Any]) -> bool:
         """Return whether `request` is the same except for its token."""
         return _without_token(self.request) == _without_token(request)
+
+
+@dataclass(frozen=True)
+class _Launches:
+    """The content of the file. JSON has no bytes: they are {"base64": TEXT} there."""
+
+    launches: tuple[SentLaunch, ...]
 
 
 def _without_token(request: Mapping[str, Any]) -> str:
@@ -69,18 +82,14 @@ def read_launches(path: Path) -> tuple[SentLaunch, ...]:
     Raises ClusterctlError for a file that cannot be read.
     """
     try:
-        content = json.loads(path.read_text())
-        return tuple(
-            SentLaunch(_binary(entry["request"]), float(entry["sent_at"]))
-            for entry in content["launches"]
+        kept = read_file(
+            path,
+            lambda text: from_data(_Launches, _binary(from_json(Any, text))),
+            "it says which launch was under way; look at `clusterctl status`, then delete it",
         )
     except FileNotFoundError:
         return ()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ClusterctlError(
-            f"cannot read {path}: {error}",
-            "it says which launch was under way; look at `clusterctl status`, then delete it",
-        ) from None
+    return kept.launches
 
 
 def write_launches(path: Path, launches: Sequence[SentLaunch]) -> None:
@@ -91,8 +100,7 @@ def write_launches(path: Path, launches: Sequence[SentLaunch]) -> None:
     """
     if not launches and not path.exists():
         return
-    entries = [{"request": _plain(sent.request), "sent_at": sent.sent_at} for sent in launches]
-    write_file(path, json.dumps({"launches": entries}, indent=2) + "\n")
+    write_file(path, to_json(_plain(to_data(_Launches(tuple(launches))))) + "\n")
 
 
 def _plain(value: Any) -> Any:

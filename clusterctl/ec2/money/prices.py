@@ -8,28 +8,36 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
-import json
 import math
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from clusterctl.domain.cluster import Market
 from clusterctl.domain.errors import AwsError
+from clusterctl.domain.files import write_file
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.money.costs import Price, price_key
 from clusterctl.ec2.network.vpcs import is_local
+from clusterctl.node.record import RecordError, from_data, from_json, to_json
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 # Entries older than this are dropped from the file: nobody uses them (see the times below).
 KEPT_S = 86400.0
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A price, or None if it could not be queried, at a Unix time."""
+
+    at: float
+    price: Optional[Price] = None
 
 
 class PriceCache:
@@ -46,63 +54,39 @@ class PriceCache:
     def find(self, key: str, max_age_s: float) -> Price | None:
         """Return the price if it was put there at most `max_age_s` ago, else None."""
         entry = self._entries().get(key)
-        return _price(entry) if entry and self._age(entry) <= max_age_s else None
+        fresh = entry and entry.price and self._age(entry) <= max_age_s
+        return entry.price if entry and fresh else None
 
     def failed(self, key: str, max_age_s: float) -> bool:
         """Return whether a query without a price was noted at most `max_age_s` ago."""
         entry = self._entries().get(key)
-        return bool(entry and "usd" not in entry and self._age(entry) <= max_age_s)
+        return bool(entry and entry.price is None and self._age(entry) <= max_age_s)
 
     def put(self, key: str, price: Price | None) -> None:
         """Store a price, or with None that there is none. Ignores a path that cannot be written."""
-        if self._path is None:
+        if self._path is None or not self._path.parent.is_dir():
             return
         kept = {k: entry for k, entry in self._entries().items() if self._age(entry) <= KEPT_S}
-        kept[key] = {"at": self._clock()}
-        if price is not None:
-            kept[key].update(usd=price.usd_per_hour, source=price.source, as_of=price.as_of)
+        kept[key] = _Entry(self._clock(), price)
         with contextlib.suppress(OSError):
-            _write(self._path, json.dumps(kept, indent=1, sort_keys=True) + "\n")
+            write_file(self._path, to_json(kept) + "\n")
 
-    def _entries(self) -> dict[str, dict[str, Any]]:
+    def _entries(self) -> dict[str, _Entry]:
         if self._path is None:
             return {}
         try:
-            content = json.loads(self._path.read_bytes())
-        except (OSError, ValueError, RecursionError):
+            entries = from_json(dict[str, _Entry], self._path.read_bytes())
+        except (OSError, RecordError):
             return {}
-        if not isinstance(content, dict):
-            return {}
-        return {key: entry for key, entry in content.items() if isinstance(entry, dict)}
+        return {
+            key: one
+            for key, one in entries.items()
+            if one.price is None or one.price.usd_per_hour > 0
+        }
 
-    def _age(self, entry: dict[str, Any]) -> float:
-        at = _number(entry.get("at"))
+    def _age(self, entry: _Entry) -> float:
         # A time in the future means that a clock was or is wrong: the entry counts as too old.
-        return math.inf if at is None or at > self._clock() else self._clock() - at
-
-
-def _price(entry: dict[str, Any]) -> Price | None:
-    usd = _number(entry.get("usd"))
-    if not usd or usd < 0:
-        return None
-    return Price(usd, str(entry.get("source", "")), str(entry.get("as_of", "")))
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if -1e15 < value < 1e15 else None
-
-
-def _write(path: Path, text: str) -> None:
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        Path(draft).replace(path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
+        return math.inf if entry.at > self._clock() else self._clock() - entry.at
 
 
 Prices = Mapping[tuple[str, Market, str], "Price | None"]
@@ -194,19 +178,17 @@ def table_price(instance_type: str, region: str) -> Price | None:
     The source says so where `region` is another one.
     """
     table = _table()
-    for dated in table["tables"]:
-        usd = dated["usd_per_hour"].get(instance_type)
+    for dated in table.tables:
+        usd = dated.usd_per_hour.get(instance_type)
         if usd is not None:
-            there = "" if region == table["region"] else f"; prices in {region} differ"
-            return Price(
-                float(usd), f"clusterctl's table for {table['region']}{there}", dated["as_of"]
-            )
+            there = "" if region == table.region else f"; prices in {region} differ"
+            return Price(usd, f"clusterctl's table for {table.region}{there}", dated.as_of)
     return None
 
 
 def listed_types() -> list[str]:
     """Return the types in the shipped table, sorted."""
-    return sorted({name for table in _table()["tables"] for name in table["usd_per_hour"]})
+    return sorted({name for table in _table().tables for name in table.usd_per_hour})
 
 
 def price_list_region(region: str) -> str | None:
@@ -270,18 +252,49 @@ def product_filters(instance_type: str, region: str) -> dict[str, str]:
 def _prices(listed: Iterable[Any], wanted: dict[str, str]) -> Iterator[float]:
     """Yield the dollars an hour in these entries of the price list; skip entries without any."""
     for entry in listed:
+        read = from_json if isinstance(entry, str) else from_data
         try:
-            product = json.loads(entry) if isinstance(entry, str) else entry
-            attributes = product["product"]["attributes"]
-            if any(attributes.get(key, value) != value for key, value in wanted.items()):
-                continue
-            for term in product["terms"]["OnDemand"].values():
-                for dimension in term["priceDimensions"].values():
-                    usd = float(dimension["pricePerUnit"]["USD"])
+            found = read(_Listed, entry)
+        except RecordError:
+            continue
+        attributes = found.product.attributes
+        if any(attributes.get(key, value) != value for key, value in wanted.items()):
+            continue
+        for term in found.terms.OnDemand.values():
+            for dimension in term.priceDimensions.values():
+                with contextlib.suppress(ValueError):
+                    usd = float(dimension.pricePerUnit.get("USD", ""))
                     if 0 < usd < 1e6:
                         yield usd
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
+
+
+# What is read of an entry of the price list. The names are AWS's.
+
+
+@dataclass(frozen=True)
+class _Dimension:
+    pricePerUnit: Mapping[str, str]  # noqa: N815
+
+
+@dataclass(frozen=True)
+class _Term:
+    priceDimensions: Mapping[str, _Dimension]  # noqa: N815
+
+
+@dataclass(frozen=True)
+class _Terms:
+    OnDemand: Mapping[str, _Term]
+
+
+@dataclass(frozen=True)
+class _Product:
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Listed:
+    product: _Product
+    terms: _Terms
 
 
 def _ask_spot(clients: Clients, instance_type: str, zone: str | None) -> float | None:
@@ -310,6 +323,21 @@ def _today() -> str:
     return datetime.datetime.now(datetime.timezone.utc).date().isoformat()
 
 
+@dataclass(frozen=True)
+class _DatedPrices:
+    as_of: str
+    usd_per_hour: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The content of prices.json, newest prices first."""
+
+    region: str
+    tables: tuple[_DatedPrices, ...]
+
+
 @functools.cache
-def _table() -> Any:
-    return json.loads((resources.files("clusterctl.ec2.money") / "prices.json").read_text())
+def _table() -> _Table:
+    text = (resources.files("clusterctl.ec2.money") / "prices.json").read_text()
+    return from_json(_Table, text)

@@ -23,11 +23,12 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count
 from clusterctl.jobs.trainer import IMAGENET_IMAGES
+from clusterctl.node.record import RecordError, from_data, from_json
 
 # The trainer prints its first two rows after steps 0 and 1: their speed includes the start-up.
 LAST_STARTUP_STEP = 1
@@ -51,7 +52,7 @@ class TrainingRow:
     final_loss: float
     learning_rate: float
     startup: bool = False
-    time: float | None = field(default=None, compare=False)
+    time: Optional[float] = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class EvaluationRow:
     top5: float
     loss: float
     checkpoint_time: str
-    time: float | None = field(default=None, compare=False)
+    time: Optional[float] = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -80,19 +81,19 @@ class RunFacts:
     `precision` is float16 or float32, and `gpu` has the distinct names of the ranks' GPUs.
     """
 
-    gpus: int | None = None
-    data: str | None = None
-    training_samples: int | None = None
-    validation_samples: int | None = None
-    peak_learning_rate: float | None = None
-    tensorflow: str | None = None
-    resumed_from: int | None = None
-    finished_in_s: float | None = None
-    last_part_s: float | None = None
-    model: str | None = None
-    image_size: int | None = None
-    precision: str | None = None
-    gpu: str | None = None
+    gpus: Optional[int] = None
+    data: Optional[str] = None
+    training_samples: Optional[int] = None
+    validation_samples: Optional[int] = None
+    peak_learning_rate: Optional[float] = None
+    tensorflow: Optional[str] = None
+    resumed_from: Optional[int] = None
+    finished_in_s: Optional[float] = None
+    last_part_s: Optional[float] = None
+    model: Optional[str] = None
+    image_size: Optional[int] = None
+    precision: Optional[str] = None
+    gpu: Optional[str] = None
 
     @property
     def finished(self) -> bool:
@@ -219,9 +220,11 @@ def read_sections(lines: Iterable[str]) -> list[Section]:
     sections = [Section()]
     written: dict[str, Section] = {}
     for line in lines:
-        said = _json_line(line)
-        if said:
-            _add_line(written.setdefault(str(said["run"]), Section(exact=True)), said)
+        if line.startswith(_ROW):
+            # One that is damaged is no row of a table either: see `damaged_rows`.
+            with contextlib.suppress(RecordError):
+                run, found = parse_row(line)
+                _add_line(written.setdefault(run, Section(exact=True)), found)
             continue
         for name, value in _facts(line):
             if name in ("tensorflow", "gpus") and sections[-1].begun:
@@ -234,49 +237,58 @@ def read_sections(lines: Iterable[str]) -> list[Section]:
         for row in _training_rows(line):
             _take(sections, row)
         sections[-1].evaluations.extend(_evaluation_rows(line))
-    found = [*sections, *written.values()]
-    return [section for section in found if section.rows or section.evaluations]
+    every = [*sections, *written.values()]
+    return [section for section in every if section.rows or section.evaluations]
 
 
-def _json_line(line: str) -> dict[str, Any] | None:
-    """Return a line of `metrics.jsonl` as a mapping; None for a line that is cut or is none."""
-    if not line.startswith('{"run": '):
-        return None
-    try:
-        said: dict[str, Any] = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return said
+# How every line of `metrics.jsonl` begins.
+_ROW = '{"run": '
 
 
-_TYPES: dict[str, type] = {"int": int, "float": float, "str": str}
+@dataclass(frozen=True)
+class _Line:
+    """What every line of `metrics.jsonl` has. Of a line of another kind, its facts are read."""
+
+    run: str
+    kind: str
 
 
-def _add_line(section: Section, said: dict[str, Any]) -> None:
-    """Add a line of `metrics.jsonl` to its run's section: a row, an evaluation, or facts.
+def parse_row(line: str) -> tuple[str, TrainingRow | EvaluationRow | RunFacts]:
+    """Return the run and the content of a line of `metrics.jsonl`. Raises RecordError.
 
-    Unknown keys are ignored: a newer trainer may write more.
+    A null in a row stands for a number that is not finite.
     """
-    # A value of the wrong type means that another program wrote the line: ignore it.
-    with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
-        if said["kind"] == "train":
-            section.add(TrainingRow(**_values(TrainingRow, said, math.nan)))
-        elif said["kind"] == "eval":
-            section.evaluations.append(EvaluationRow(**_values(EvaluationRow, said, math.nan)))
-        else:
-            section.facts = replace(section.facts, **_values(RunFacts, said))
+    data = from_json(dict[str, Any], line)
+    head = from_data(_Line, data)
+    if head.kind not in ("train", "eval"):
+        return head.run, from_data(RunFacts, data)
+    kind: Any = TrainingRow if head.kind == "train" else EvaluationRow
+    lost = [one.name for one in fields(kind) if data.get(one.name, 0) is None]
+    row = from_data(kind, {**data, **dict.fromkeys(lost, 0.0)})
+    return head.run, replace(row, **dict.fromkeys(lost, math.nan))
 
 
-def _values(kind: type, said: dict[str, Any], null: float | None = None) -> dict[str, Any]:
-    """Return the fields of a dataclass that a line has, converted to their types.
+def damaged_rows(text: str) -> list[str]:
+    """Return what is wrong with each line of `metrics.jsonl` that cannot be read. A last line
+    without an end is being written."""
+    found = []
+    for line in text.split("\n")[:-1]:
+        if line.startswith(_ROW):
+            try:
+                parse_row(line)
+            except RecordError as error:
+                found.append(str(error))
+    return found
 
-    A JSON null becomes `null`: in a row it stands for a number that is not finite.
-    """
-    there = {each.name: str(each.type) for each in fields(kind) if each.name in said}
-    return {
-        name: null if said[name] is None else _TYPES[declared.split()[0]](said[name])
-        for name, declared in there.items()
-    }
+
+def _add_line(section: Section, found: TrainingRow | EvaluationRow | RunFacts) -> None:
+    if isinstance(found, TrainingRow):
+        section.add(found)
+    elif isinstance(found, EvaluationRow):
+        section.evaluations.append(found)
+    else:
+        known = {name: value for name, value in vars(found).items() if value is not None}
+        section.facts = replace(section.facts, **known)
 
 
 def _take(sections: list[Section], row: TrainingRow) -> None:
@@ -390,7 +402,7 @@ def _listed(path: Path) -> list[tuple[str, str]]:
     """Return the names and expressions in a file of `metric_definitions`. Raises UsageError."""
     example = f"as JSON: {_LISTED}"
     try:
-        listed = json.loads(path.read_text(encoding="utf-8-sig"))
+        listed = json.loads(path.read_text(encoding="utf-8-sig"))  # a user's: told line and column
     except OSError as error:
         message = f"--metric @{path}: {error.strerror}"
         raise UsageError(message, "name a file: @FILE") from None

@@ -28,6 +28,7 @@ from clusterctl.node.guard.clock import (
     GuardFiles,
     Moment,
     boot_s,
+    object_in,
     put,
     read_object,
     read_text,
@@ -372,7 +373,7 @@ def main() -> None:
         announce(GuardFiles(), f"this machine is switched off now: {' '.join(arguments)}")
         off_soon()
     elif command == "taken":
-        place, notice = GuardFiles(), json.loads(arguments[0])
+        place, notice = GuardFiles(), object_in(arguments[0])
         own = SettingsFile(place)
         own.refresh()
         Notices(place, lambda: own.value.name).taken(notice, why_taken(notice))

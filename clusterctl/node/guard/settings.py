@@ -8,6 +8,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from clusterctl.node.guard.clock import object_in
+
 IMDS = "http://169.254.169.254"
 
 
@@ -99,9 +101,7 @@ class GuardSettings:
 def parse_settings(text: str) -> GuardSettings:
     """Return the settings in a file. Raises ValueError. Unknown names, which a newer launcher may
     write, are ignored."""
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError("not a JSON object")
+    found = object_in(text)
     known: dict[str, Any] = {
         name: found[name] for name in GuardSettings.__dataclass_fields__ if name in found
     }

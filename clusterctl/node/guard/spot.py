@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from clusterctl.node.guard import look, workers
-from clusterctl.node.guard.clock import GuardFiles, put, read_text
+from clusterctl.node.guard.clock import GuardFiles, parsed, put, read_object
 from clusterctl.node.guard.power import announce
 from clusterctl.node.guard.settings import GuardSettings
 
@@ -63,10 +63,7 @@ class Imds:
         if status != 200:
             self._token = ""
             raise OSError(f"the metadata service answers {status}")
-        try:
-            return json.loads(text)
-        except ValueError:
-            return None
+        return parsed(text)
 
     def _ask(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
         where = urlsplit(self.address)
@@ -127,12 +124,8 @@ class Notices:
 
     def _written(self) -> object:
         """Return of which node the file's notice is; None if there is none."""
-        try:
-            found = json.loads(read_text(self._place.spot))
-        except (OSError, ValueError):
-            return None
-        is_action = isinstance(found, dict) and found.get("action") != "rebalance"
-        return found.get("node") if is_action else None
+        found = read_object(self._place.spot)
+        return None if found.get("action") == "rebalance" else found.get("node")
 
 
 class SpotWatch:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from clusterctl.node.guard.clock import GuardFiles
+from clusterctl.node.guard.clock import GuardFiles, object_in, parsed
 from clusterctl.node.guard.commands import StartedProgram
 from clusterctl.node.guard.look import NodeActivity, parse_activity
 from clusterctl.node.guard.settings import GuardSettings, Worker
@@ -47,7 +47,7 @@ def ask(
         try:
             if status:
                 raise ValueError((said.strip().splitlines() or [f"exit status {status}"])[-1])
-            yield worker, parse_activity(json.loads(said.strip().splitlines()[-1]))
+            yield worker, parse_activity(object_in(said.strip().splitlines()[-1]))
         except (ValueError, IndexError) as wrong:
             yield worker, f"does not answer: {str(wrong)[:200]}"
 
@@ -64,10 +64,7 @@ def notices(settings: GuardSettings, workers: Sequence[Worker]) -> Iterator[dict
     # Without Python there, because that would take much of a worker's time every few seconds.
     read = f"cat {GuardFiles().spot} 2>/dev/null || :"
     for worker, _, said in _on_each(settings, workers, read, NOTICE_TIMEOUT_S):
-        try:
-            found = json.loads(said)
-        except ValueError:
-            continue
+        found = parsed(said)
         is_taken = isinstance(found, dict) and found.get("action") != "rebalance"
         if is_taken and found.get("node") == worker.name:
             yield {key: found.get(key) for key in ("action", "time", "node")}

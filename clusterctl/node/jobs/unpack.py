@@ -1,9 +1,8 @@
-"""Runs on a node: writes files into the home folder. stdin is JSON, compressed by zlib:
-{PATH: {"mode": 420, "content": BASE64}}.
+"""Runs on a node: writes files into the home folder. stdin is JSON, compressed by zlib: each File
+by its path. Prints DeployedFiles.
 
 A file that the user has made, or changed since it was written, is left as it is, unless the
-arguments name it: those are generated files. Prints
-{"written": [...], "same": [...], "kept": [...]}.
+arguments name it: those are generated files.
 
 Every `up` runs this on every node, so it imports nothing that takes long. (tarfile and pathlib take
 longer than all of the rest.)
@@ -13,17 +12,36 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import os
 import sys
 import zlib
+from dataclasses import dataclass
+from typing import Dict
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from clusterctl.node.record import RecordError, from_json, to_json
 
 # Checksums of the files as they were written, by path.
 SHIPPED = ".clusterctl/shipped.json"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file to write: its permissions, and its content in base64."""
+
+    mode: int
+    content: str
+
+
+@dataclass(frozen=True)
+class DeployedFiles:
+    """Result of deploying the files to one node, as paths below its home folder.
+
+    `kept` files were changed there by the user and are left alone.
+    """
+
+    written: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 def digest(content: bytes) -> str:
@@ -53,37 +71,40 @@ def put(path: str, content: bytes, mode: int) -> None:
         raise
 
 
-def unpack(files: dict[str, Any], generated: set[str]) -> dict[str, list[str]]:
-    """Write the files, and record their checksums. Return what is printed. Raises OSError."""
+def unpack(files: dict[str, File], generated: set[str]) -> DeployedFiles:
+    """Write the files, and record their checksums. Raises OSError."""
+    record, is_damaged = read(SHIPPED), False
     try:
-        before = json.loads(read(SHIPPED) or b"{}")
-    except ValueError:
-        before = {}
-    report: dict[str, list[str]] = {"written": [], "same": [], "kept": []}
+        before = {} if record is None else from_json(Dict[str, str], record)
+    except RecordError:
+        before, is_damaged = {}, True
+    written, same, kept = [], [], []
     shipped = dict(before)
     for path, file in files.items():
-        content = base64.b64decode(file["content"])
+        content = base64.b64decode(file.content)
         there = read(path)
-        # Without any record, an interrupted first deployment may have left incomplete files.
-        is_changed = there is not None and bool(before) and digest(there) != before.get(path)
-        if there == content and os.stat(path).st_mode & 0o777 == file["mode"]:
-            report["same"].append(path)
+        # Without any record, an interrupted first deployment may have left incomplete files. With
+        # a damaged one, any file may have been changed by the user.
+        is_known = bool(before) or is_damaged
+        is_changed = there is not None and is_known and digest(there) != before.get(path)
+        if there == content and os.stat(path).st_mode & 0o777 == file.mode:
+            same.append(path)
         elif is_changed and there != content and path not in generated:
-            report["kept"].append(path)
+            kept.append(path)
             continue
         else:
-            put(path, content, file["mode"])
-            report["written"].append(path)
+            put(path, content, file.mode)
+            written.append(path)
         shipped[path] = digest(content)
     if shipped != before:
-        put(SHIPPED, json.dumps(shipped, indent=1).encode(), 0o644)
-    return report
+        put(SHIPPED, to_json(shipped).encode(), 0o644)
+    return DeployedFiles(tuple(written), tuple(same), tuple(kept))
 
 
 def main() -> None:
     os.chdir(os.path.expanduser("~"))
-    files = json.loads(zlib.decompress(sys.stdin.buffer.read()))
+    files = from_json(Dict[str, File], zlib.decompress(sys.stdin.buffer.read()))
     try:
-        print(json.dumps(unpack(files, set(sys.argv[1:]))))
+        print(to_json(unpack(files, set(sys.argv[1:]))))
     except OSError as error:
         sys.exit(f"{error.filename}: {error.strerror}" if error.filename else str(error))

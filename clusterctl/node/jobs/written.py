@@ -1,24 +1,4 @@
-"""Runs on a node: the files that jobs have written there, which go with the node's disk.
-
-    jobs    on the head node. Prints {"jobs": [JOB], "trees": [TREE], "found": [FOUND],
-            "fetched": {ID: {HOST: {PATH: DIGEST}}}}: the jobs that have not ended, the folders that
-            jobs write into, what is in those of the head node, and what was fetched
-    look    stdin: {"trees": [TREE]}. Prints {"found": [FOUND]}: what is in them here
-    list    stdin: the same. Each FOUND also has "names", the paths of its files below PATH
-    trees ID     on the head node. Prints {"trees": [TREE]}: the folders that this job writes into
-    fetched ID   on the head node; stdin: {"fetched": {HOST: {PATH: DIGEST}}}. Notes for later that
-                 this was fetched, and prints {}
-
-    JOB     {"id", "queued": BOOLEAN, "serves": BOOLEAN}
-    TREE    {"job": ID, "path": PATH, "kind": KIND, "since": S, "until": S, "after": PATH,
-             "hosts": [NAME]}
-    FOUND   {"job": ID, "path": PATH, "kind": KIND, "files": N, "bytes": N, "digest": TEXT}
-
-KIND is checkpoints, model or files. Of a TREE only files count that were written from `since` to
-`until`, seconds since 1970 by the node's clock (null is no limit), and later than the file `after`
-of each node (empty for none). `hosts` are the other nodes with ranks, which may write there, too.
-The ID is empty for a folder that no job of this cluster has written. A FOUND has at least one file.
-Its digest is that of all names, sizes, times of change and inodes.
+"""Runs on a node, by `call`: the files that jobs have written there, which go with the node's disk.
 
 What counts is the time of the inode's last change (ctime): a program may set the other times, as by
 copying, but not this one. Reading a file, as `fetch` does, leaves it. A change of mode, owner or
@@ -31,39 +11,121 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import stat
-import sys
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Dict, Optional
 
 from clusterctl.node.jobs import jobs
 from clusterctl.node.jobs.clean import CHECKPOINT
+from clusterctl.node.record import RecordError, from_json, to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
-FETCHED = "fetched.json"  # in the job's folder: see `fetched` above
+FETCHED = "fetched.json"  # in the job's folder: what `note_fetched` was given
 SERVE = "serve"
 CHECKPOINTS, MODEL, FILES = "checkpoints", "model", "files"
 KINDS = {"model": MODEL}
-NOWHERE_ELSE: dict[str, Any] = {"hosts": [], "since": None, "until": None, "after": ""}
 # Folders of runs that were started by hand: as in the tutorial, and beside the shipped trainer.
 BY_HAND = ("imagenet_resnet", "examples/horovod/tensorflow/imagenet_resnet")
 # What Python writes beside a program, and what clusterctl puts there.
 NO_RESULTS = {"__pycache__", jobs.SHIPPED}
 
 
-def trees_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the TREEs of a job: none for a copy, a served model, or a model that is in S3."""
+@dataclass(frozen=True)
+class Tree:
+    """A folder that a job writes into. `job` is its ID, empty for a folder that no job of this
+    cluster has written. `kind` is checkpoints, model or files.
+
+    Only files count that were written from `since` to `until`, seconds since 1970 by the node's
+    clock (None is no limit), and later than the file `after` of each node (empty for none).
+    `hosts` are the other nodes with ranks, which may write there, too.
+    """
+
+    job: str
+    path: str
+    kind: str
+    since: Optional[float] = None
+    until: Optional[float] = None
+    after: str = ""
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Folders to look into. With `named`, each Found names its files."""
+
+    trees: tuple[Tree, ...]
+    named: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is in the folder of a Tree: at least one file. `digest` is that of all names, sizes,
+    times of change and inodes. `names` are paths below `path`."""
+
+    job: str
+    path: str
+    kind: str
+    files: int
+    bytes: int
+    digest: str
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FoundFiles:
+    """What is in some folders."""
+
+    found: tuple[Found, ...] = ()
+
+
+@dataclass(frozen=True)
+class Going:
+    """A job that has not ended."""
+
+    id: str
+    queued: bool
+    serves: bool
+
+
+@dataclass(frozen=True)
+class OfJob:
+    """A job's ID; empty for all jobs."""
+
+    job: str = ""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """On the head node: the jobs that have not ended, the folders that jobs write into, what is in
+    those of the head node, and the digests of what was fetched, by job, host and path."""
+
+    jobs: tuple[Going, ...]
+    trees: tuple[Tree, ...]
+    found: tuple[Found, ...]
+    fetched: dict[str, dict[str, dict[str, str]]]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """The digests of what was fetched of a job, by host and path."""
+
+    job: str
+    digests: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def trees_of(folder: Path) -> list[Tree]:
+    """Return the folders of a job: none for a copy, a served model, or a model that is in S3."""
     plan = jobs.json_in(folder / jobs.REQUEST_FILE, {})
     code = jobs.CODE / folder.name
-    others = plan.get("hosts", [])[1:]
+    others = tuple(plan.get("hosts", [])[1:])
 
-    def tree(path: Path, kind: str, **more: Any) -> dict[str, Any]:
-        return {"job": folder.name, "path": str(path), "kind": kind, **NOWHERE_ELSE, **more}
+    def tree(path: Path, kind: str, hosts: tuple[str, ...] = (), after: str = "") -> Tree:
+        return Tree(folder.name, str(path), kind, hosts=hosts, after=after)
 
     if plan.get("destination") or not plan.get("argv"):
         return []
@@ -87,26 +149,26 @@ def trees_of(folder: Path) -> list[dict[str, Any]]:
     # A program of the nodes works in the folder of the examples, as other jobs do.
     described = jobs.describe(folder)
     ended = described["now"] if described["running"] else described["ended_at"]
-    times = {"since": described["started_at"], "until": ended}
-    return [tree(Path(plan["workdir"]), FILES, **times)]
+    worked_in = tree(Path(plan["workdir"]), FILES)
+    return [replace(worked_in, since=described["started_at"], until=ended)]
 
 
-def all_trees() -> list[dict[str, Any]]:
-    """Return the TREEs of all jobs, each folder once: the latest job's. Also those of no job."""
+def all_trees() -> list[Tree]:
+    """Return the folders of all jobs, each once: the latest job's. Also those of no job."""
     found = {}
     for folder in jobs.folders():
         for tree in trees_of(folder):
-            found[tree["path"], tree["since"]] = tree
-    known = {os.path.realpath(tree["path"]) for tree in found.values()}  # noqa: PTH114
+            found[tree.path, tree.since] = tree
+    known = {os.path.realpath(tree.path) for tree in found.values()}  # noqa: PTH114
     for name in BY_HAND:
         path = str(Path.home() / name)
         if os.path.realpath(path) not in known:  # noqa: PTH114
-            found[path, None] = {"job": "", "path": path, "kind": CHECKPOINTS, **NOWHERE_ELSE}
+            found[path, None] = Tree("", path, CHECKPOINTS)
     return list(found.values())
 
 
-def files_in(tree: dict[str, Any]) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the regular files of a TREE that count, as paths below it. Links are not followed.
+def files_in(tree: Tree) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the regular files of a folder that count, as paths below it. Links are not followed.
 
     Raises OSError for a folder that cannot be read: what is in it is not known.
     """
@@ -115,28 +177,28 @@ def files_in(tree: dict[str, Any]) -> Iterator[tuple[str, os.stat_result]]:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             raise error
 
-    since, until = tree["since"] or 0.0, tree["until"] or float("inf")
-    if tree["after"]:
+    since, until = tree.since or 0.0, tree.until or float("inf")
+    if tree.after:
         with contextlib.suppress(FileNotFoundError):
-            since = os.lstat(tree["after"]).st_ctime
-    for root, folders, names in os.walk(tree["path"], onerror=refuse):
+            since = os.lstat(tree.after).st_ctime
+    for root, folders, names in os.walk(tree.path, onerror=refuse):
         folders[:] = sorted(set(folders) - NO_RESULTS)
         for name in sorted(set(names) - NO_RESULTS):
             path = os.path.join(root, name)  # noqa: PTH118
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 seen = os.lstat(path)
                 if stat.S_ISREG(seen.st_mode) and since < seen.st_ctime <= until:
-                    yield os.path.relpath(path, tree["path"]), seen
+                    yield os.path.relpath(path, tree.path), seen
 
 
-def found_in(tree: dict[str, Any], named: bool = False) -> dict[str, Any] | None:
-    """Return the FOUND of a TREE, with names if `named`; None if nothing counts.
+def found_in(tree: Tree, named: bool = False) -> Found | None:
+    """Return what is in a folder, with names if `named`; None if nothing counts.
 
     Of the trainer's folder nothing counts without a checkpoint: its logs and records are made again
     in no time. Raises OSError.
     """
     files = list(files_in(tree))
-    if tree["kind"] == CHECKPOINTS and not any(CHECKPOINT.fullmatch(name) for name, _ in files):
+    if tree.kind == CHECKPOINTS and not any(CHECKPOINT.fullmatch(name) for name, _ in files):
         return None
     if not files:
         return None
@@ -144,61 +206,55 @@ def found_in(tree: dict[str, Any], named: bool = False) -> dict[str, Any] | None
     for name, seen in files:
         about = (seen.st_size, seen.st_ctime_ns, seen.st_ino)
         content.update(os.fsencode(name) + b"\0%d %d %d\n" % about)
-    return {
-        "job": tree["job"],
-        "path": tree["path"],
-        "kind": tree["kind"],
-        "files": len(files),
-        "bytes": sum(seen.st_size for _, seen in files),
-        "digest": content.hexdigest(),
-        **({"names": [name for name, _ in files]} if named else {}),
-    }
+    return Found(
+        *(tree.job, tree.path, tree.kind, len(files)),
+        bytes=sum(seen.st_size for _, seen in files),
+        digest=content.hexdigest(),
+        names=tuple(name for name, _ in files) if named else (),
+    )
 
 
-def look(trees: list[dict[str, Any]], named: bool = False) -> list[dict[str, Any]]:
-    """Return what is in these TREEs here. Raises OSError."""
-    return [found for tree in trees for found in [found_in(tree, named)] if found]
+def look(request: Trees) -> FoundFiles:
+    """Return what is in these folders here. Raises OSError."""
+    found = (found_in(tree, request.named) for tree in request.trees)
+    return FoundFiles(tuple(one for one in found if one))
 
 
-def note_fetched(folder: Path, fetched: dict[str, dict[str, str]]) -> None:
+def list_trees(request: OfJob) -> Trees:
+    """Return, on the head node, the folders that a job writes into."""
+    return Trees(tuple(trees_of(jobs.JOBS / request.job)))
+
+
+def note_fetched(request: Fetched) -> OfJob:
     """Add to what was fetched of a job. Raises OSError."""
-    known = jobs.json_in(folder / FETCHED, {})
-    for host, digests in fetched.items():
+    folder = jobs.JOBS / request.job
+    known = fetched_of(folder)
+    for host, digests in request.digests.items():
         known[host] = {**known.get(host, {}), **digests}
     new = folder / (FETCHED + ".new")
-    new.write_text(json.dumps(known))
+    new.write_text(to_json(known))
     new.replace(folder / FETCHED)
+    return OfJob(request.job)
 
 
-def all_of_head() -> dict[str, Any]:
-    """Return what `jobs` prints. Raises OSError."""
+def fetched_of(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the digests of what was fetched of a job. Of a damaged record nothing counts as
+    fetched: files that are fetched twice are better than files that are lost."""
+    try:
+        return from_json(Dict[str, Dict[str, str]], (folder / FETCHED).read_bytes())
+    except (FileNotFoundError, RecordError):
+        return {}
+
+
+def overview(request: OfJob) -> Overview:
+    """Return, on the head node, what all jobs have written and what was fetched. Raises OSError."""
+    jobs.wait_for_start()
     going = []
     for folder in jobs.folders():
         described = jobs.describe(folder)
         if described["running"]:
             serves = described["plan"].get("preset") == SERVE
-            going.append({"id": folder.name, "queued": described["queued"], "serves": serves})
-    trees = all_trees()
-    fetched = {folder.name: jobs.json_in(folder / FETCHED, {}) for folder in jobs.folders()}
-    return {"jobs": going, "trees": trees, "found": look(trees), "fetched": fetched}
-
-
-def answer(action: str, job: str = "") -> dict[str, Any]:
-    """Carry out an action and return what it prints. Raises OSError."""
-    if action == "jobs":
-        jobs.wait_for_start()
-        return all_of_head()
-    if action == "trees":
-        return {"trees": trees_of(jobs.JOBS / job)}
-    told = json.loads(sys.stdin.buffer.read())
-    if action == "fetched":
-        note_fetched(jobs.JOBS / job, told["fetched"])
-        return {}
-    return {"found": look(told["trees"], named=action == "list")}
-
-
-def main() -> None:
-    try:
-        print(json.dumps(answer(*sys.argv[1:])))
-    except OSError as error:
-        sys.exit(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            going.append(Going(folder.name, described["queued"], serves))
+    trees = tuple(all_trees())
+    fetched = {folder.name: fetched_of(folder) for folder in jobs.folders()}
+    return Overview(tuple(going), trees, look(Trees(trees)).found, fetched)

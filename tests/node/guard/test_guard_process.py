@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.bootstrap.guard import GUARD
-from clusterctl.node.guard.clock import GuardFiles
+from clusterctl.node.guard.clock import BootClock, GuardFiles
 from clusterctl.node.guard.guard import check
 from clusterctl.node.guard.settings import GuardSettings, parse_settings
 from tests.lab.running import wait_until
@@ -153,6 +153,18 @@ def test_the_running_time_is_kept_where_no_new_file_can_be_written(guard):
     guard.start()
     wait_until(lambda: json.loads(used.read_text())["boots"] == 3, "a new record")
     assert json.loads(used.read_text())["before_s"] == 7000
+
+
+@pytest.mark.parametrize("record", ["", '{"boot_id": ', "[]", "[" * 100_000])
+def test_a_damaged_running_time_is_logged_and_ends_no_guard(tmp_path, record):
+    place = GuardFiles(str(tmp_path))
+    place.kept.mkdir(parents=True)
+    place.used.write_text(record)
+    clock = BootClock(place)
+    assert clock.used_s() == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=60)
+    assert "is damaged: the time of earlier boots is not counted" in place.log_file.read_text()
+    clock.read()
+    assert json.loads(place.used.read_text())["boots"] == 1
 
 
 def test_the_end_is_written_as_running_time_and_nothing_else_changes(guard):

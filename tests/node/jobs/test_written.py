@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterctl.node.jobs.written import FILES, NOWHERE_ELSE, found_in
+from clusterctl.node.jobs.written import FETCHED, FILES, Tree, fetched_of, found_in
 
 NAMES = st.sampled_from(["weights", "a/b"])
 CONTENT = {"weights": b"old content", "a/b": b"other"}
@@ -61,7 +61,7 @@ def test_files_count_as_fetched_until_one_is_changed(changes):
         for name, content in CONTENT.items():
             (top / name).parent.mkdir(parents=True, exist_ok=True)
             (top / name).write_bytes(content)
-        tree = {"job": "x", "path": str(top), "kind": FILES, **NOWHERE_ELSE}
+        tree = Tree("x", str(top), FILES)
         fetched = found_in(tree)
         let_time_pass(Path(made))
         for change, name in changes:
@@ -69,4 +69,12 @@ def test_files_count_as_fetched_until_one_is_changed(changes):
                 CHANGES[change](top / name)
         found = found_in(tree)
         is_same = all(change == "read" for change, _ in changes)
-        assert ((found or {}).get("digest") == fetched["digest"]) == is_same
+        assert (bool(found) and found.digest == fetched.digest) == is_same
+
+
+def test_by_a_damaged_record_nothing_was_fetched(tmp_path):
+    (tmp_path / FETCHED).write_text('{"demo-0": {"/data/x": "a1"}}')
+    assert fetched_of(tmp_path) == {"demo-0": {"/data/x": "a1"}}
+    for content in ("", "{", "[]", '{"demo-0": ["/data/x"]}'):
+        (tmp_path / FETCHED).write_text(content)
+        assert fetched_of(tmp_path) == {}
