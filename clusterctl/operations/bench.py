@@ -32,10 +32,11 @@ from clusterctl.domain.files import write_file
 from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.costs import price_key
 from clusterctl.ec2.network.vpcs import is_local
-from clusterctl.jobs.detached import JobRecord, JobState, list_jobs
+from clusterctl.jobs.detached import list_jobs
 from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, JobRequest
 from clusterctl.jobs.trainer import IMAGENET_IMAGES
+from clusterctl.node.jobs.spec import JobRecord, JobState
 from clusterctl.operations.access import Access
 from clusterctl.operations.kill import cancel
 from clusterctl.operations.logs import follow

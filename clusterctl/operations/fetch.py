@@ -12,8 +12,8 @@ from typing import Any
 from clusterctl.copy.report import TransferReport
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.jobs.detached import JobRecord
 from clusterctl.node.jobs.jobs import COLLECTED, KEPT, MANIFEST, METRICS
+from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.node.scripts.collect import digest_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import Watch, copy_here
@@ -162,7 +162,7 @@ def _noted(access: Access, job: JobRecord, parts: Sequence[Part]) -> dict[str, d
     noted: dict[str, dict[str, str]] = {}
     for part in parts:
         noted.setdefault(part.target.host, {})[part.source] = part.digest
-    if job.model_dir is not None and not job.unended:
+    if job.spec.model_dir is not None and not job.unended:
         trees = ask_written(access, access.head, None, "trees", job.job_id)["trees"]
         found = ask_written(access, access.head, None, "look", told={"trees": trees})["found"]
         noted.setdefault(access.head.host, {}).update({one["path"]: one["digest"] for one in found})

@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterctl.domain.errors import CommandFailed, HostError
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, parse_outputs
-from clusterctl.jobs.detached import JobRecord, end_job, find_job
+from clusterctl.jobs.detached import end_job, find_job
 from clusterctl.jobs.processes import (
     NodeProcess,
     ProcessQuery,
@@ -19,6 +19,7 @@ from clusterctl.jobs.processes import (
     end_processes,
     list_processes,
 )
+from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import running_jobs
 from clusterctl.transport.target import Target

@@ -39,6 +39,7 @@ from pathlib import Path
 
 from clusterctl.node.jobs import jobs
 from clusterctl.node.jobs.clean import CHECKPOINT
+from clusterctl.node.jobs.spec import SERVE, JobState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 FETCHED = "fetched.json"  # in the job's folder: see `fetched` above
-SERVE = "serve"
 CHECKPOINTS, MODEL, FILES = "checkpoints", "model", "files"
 KINDS = {"model": MODEL}
 NOWHERE_ELSE: dict[str, Any] = {"hosts": [], "since": None, "until": None, "after": ""}
@@ -58,22 +58,22 @@ NO_RESULTS = {"__pycache__", jobs.SHIPPED}
 
 def trees_of(folder: Path) -> list[dict[str, Any]]:
     """Return the TREEs of a job: none for a copy, a served model, or a model that is in S3."""
-    plan = jobs.json_in(folder / jobs.REQUEST_FILE, {})
+    spec, _ = jobs.known_spec(folder)
     code = jobs.CODE / folder.name
-    others = plan.get("hosts", [])[1:]
+    others = list(spec.hosts[1:])
 
     def tree(path: Path, kind: str, **more: Any) -> dict[str, Any]:
         return {"job": folder.name, "path": str(path), "kind": kind, **NOWHERE_ELSE, **more}
 
-    if plan.get("destination") or not plan.get("argv"):
+    if not (spec.is_training and spec.argv):
         return []
-    asked = Path(plan["output"]) if plan.get("output") else None
+    asked = Path(spec.output) if spec.output else None
     output = [tree(asked, FILES, hosts=others)] if asked and code not in asked.parents else []
-    if plan.get("log_dir"):
-        return [*output, tree(Path(plan["workdir"], plan["log_dir"]), CHECKPOINTS)]
-    if plan.get("model_dir") is not None:
+    if spec.log_dir:
+        return [*output, tree(Path(spec.workdir, spec.log_dir), CHECKPOINTS)]
+    if spec.model_dir is not None:
         status = jobs.exit_status_of(folder)
-        if plan["model_dir"] and status == 0:
+        if spec.model_dir and status == 0:
             return []
         if (folder / jobs.MANIFEST).exists():
             return [tree(folder / name, KINDS.get(name, FILES)) for name in jobs.COLLECTED]
@@ -85,10 +85,10 @@ def trees_of(folder: Path) -> list[dict[str, Any]]:
     if output:
         return output
     # A program of the nodes works in the folder of the examples, as other jobs do.
-    described = jobs.describe(folder)
-    ended = described["now"] if described["running"] else described["ended_at"]
-    times = {"since": described["started_at"], "until": ended}
-    return [tree(Path(plan["workdir"]), FILES, **times)]
+    job = jobs.describe(folder)
+    since = job.status.started_at or job.status.submitted_at
+    times = {"since": since, "until": job.now if job.unended else job.status.ended_at}
+    return [tree(Path(spec.workdir), FILES, **times)]
 
 
 def all_trees() -> list[dict[str, Any]]:
@@ -174,10 +174,10 @@ def all_of_head() -> dict[str, Any]:
     """Return what `jobs` prints. Raises OSError."""
     going = []
     for folder in jobs.folders():
-        described = jobs.describe(folder)
-        if described["running"]:
-            serves = described["plan"].get("preset") == SERVE
-            going.append({"id": folder.name, "queued": described["queued"], "serves": serves})
+        job = jobs.describe(folder)
+        if job.unended:
+            is_queued, serves = job.state is JobState.QUEUED, job.spec.preset == SERVE
+            going.append({"id": folder.name, "queued": is_queued, "serves": serves})
     trees = all_trees()
     fetched = {folder.name: jobs.json_in(folder / FETCHED, {}) for folder in jobs.folders()}
     return {"jobs": going, "trees": trees, "found": look(trees), "fetched": fetched}
