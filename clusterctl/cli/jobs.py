@@ -17,7 +17,7 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from clusterctl.jobs.detached import JobRecord
+    from clusterctl.node.jobs.spec import JobRecord
 
 ASK_FROM_BYTES = 10_000_000_000
 
@@ -53,11 +53,11 @@ def jobs(app: AppContext, name: str, as_json: bool) -> int:
                 job.job_id,
                 job.state.value,
                 "-" if job.exit_status is None else job.exit_status,
-                job.ranks,
-                "-" if job.waits_for else f"{job.started_at:%Y-%m-%d %H:%M:%S}",
-                "-" if job.waits_for else format_duration(job.duration_s),
+                job.spec.ranks,
+                "-" if job.status.waits_for else f"{job.started_at:%Y-%m-%d %H:%M:%S}",
+                "-" if job.status.waits_for else format_duration(job.duration_s),
                 "-" if job.usd is None else f"${job.usd:.2f}",
-                "-" if job.step is None else job.step,
+                "-" if job.row.step is None else job.row.step,
             )
             for job in found
         ],
@@ -72,15 +72,14 @@ def job_remarks(job: JobRecord) -> list[str]:
     """Return what a job's row has no room for: watchdog, place in the queue, lost attempts."""
     from clusterctl.operations.logs import lost_in
 
-    told = [f", its watchdog at {text}" for text in job.watchdog]
-    if not job.line:
-        told.append(": its job.json was cut short: what was asked for is not known")
-    if job.waits_for:
-        before = count(len(job.waits_for), "job")
-        told.append(f" begins after {job.waits_for[-1]}: {before} before it")
-    if job.state.value == "lost" and job.rebooted:
+    told = [f", its watchdog at {text}" for text in job.status.messages]
+    if job.problem:
+        told.append(f": what was requested is not known: {job.problem}")
+    if queue := job.status.waits_for:
+        told.append(f" begins after {queue[-1]}: {count(len(queue), 'job')} before it")
+    if job.state.value == "lost" and job.status.rebooted:
         told.append(" was lost when the head node rebooted")
-    for number, attempt in enumerate(job.attempts, 1):
+    for number, attempt in enumerate(job.status.attempts, 1):
         lost = lost_in(attempt)
         told += [f", attempt {number} lost {lost}"] if lost else []
         told += [f", attempt {number}: {attempt['why']}"] if attempt.get("why") else []
@@ -110,7 +109,7 @@ def logs(app: AppContext, name: str, job_id: str | None, follow: bool, rank: int
         if rank is not None:
             check_rank(job, rank)
         if follow:
-            return follow_to_end(access, job.job_id, job.preset, rank=rank, seen=job)
+            return follow_to_end(access, job.job_id, job.spec.preset, rank=rank, seen=job)
         read_log(access, job.job_id, output.raw, rank)
         return 0
 

@@ -109,6 +109,6 @@ def _running(access: Access) -> str:
 
     with contextlib.suppress(HostError):
         for job in running_jobs(access):
-            if not job.destination:  # a detached copy has one
+            if job.spec.is_training:
                 return f"job {job.job_id}"
     return ""

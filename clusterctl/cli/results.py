@@ -19,7 +19,6 @@ from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
-    from clusterctl.jobs.detached import JobRecord
     from clusterctl.jobs.metrics.logs import (
         EvaluationRow,
         LogItem,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     )
     from clusterctl.jobs.metrics.reference import Comparison, Reference
     from clusterctl.jobs.metrics.runs import Run
+    from clusterctl.node.jobs.spec import JobRecord
     from clusterctl.operations.results import LogText, Results
 
 TRAINING_COLUMNS = ("STEP", "EPOCH", "IMAGES/S", "LOSS", "FINAL LOSS", "LR")
@@ -455,7 +455,7 @@ def show_results(
 
 def how_it_went(job: JobRecord) -> str:
     """Return `is running: ...`, `failed with exit status 1 after 2 min: ...`."""
-    from clusterctl.jobs.detached import JobState
+    from clusterctl.node.jobs.spec import JobState
     from clusterctl.operations.results import state_phrase
 
     if job.unended:
@@ -528,8 +528,8 @@ def _utilization(run: Run, job: JobRecord | None) -> list[str]:
     elif facts.precision and run.images_per_s is not None:
         said.append("TFLOP/s and MFU: not known" + ("" if facts.gpu else ", it ran on no GPU"))
     by_price = images_per_s_per_hourly_usd(run, job)
-    if by_price is not None and job and job.list_usd_per_hour:
-        usd = f"${job.list_usd_per_hour:,.2f} an hour on demand"
+    if by_price is not None and job and job.spec.list_usd_per_hour:
+        usd = f"${job.spec.list_usd_per_hour:,.2f} an hour on demand"
         said.append(f"{by_price:,.1f} images/s for each dollar an hour ({usd})")
     return said
 

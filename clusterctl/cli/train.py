@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from clusterctl.domain.findings import Finding
     from clusterctl.ec2.instances import Instance
     from clusterctl.ec2.session import Clients
-    from clusterctl.jobs.detached import JobRecord
     from clusterctl.jobs.plan import JobPlan
     from clusterctl.jobs.script_mode import ScriptMode
+    from clusterctl.node.jobs.spec import JobRecord
     from clusterctl.operations.access import Access
     from clusterctl.operations.train import StartedJob, TrainingPlan
 
@@ -105,7 +105,7 @@ def tell_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
     if as_json:
         output.data(job.as_data())
     output.note(how_it_ended(job))
-    lost = lost_in(job.attempts[-1]) if job.attempts else ""
+    lost = lost_in(job.status.attempts[-1]) if job.status.attempts else ""
     if lost:
         output.note(f"its last failed attempt lost {lost}")
         output.note(f"  the nodes: clusterctl status {access.cluster.name}")
@@ -148,7 +148,7 @@ def how_it_ended(job: JobRecord) -> str:
     status = f" with exit status {job.exit_status}" if failed else ""
     lost = ""
     if job.state.value == "lost":
-        why = "the head node was rebooted" if job.rebooted else "was it killed?"
+        why = "the head node was rebooted" if job.status.rebooted else "was it killed?"
         lost = f" (its process is gone: {why})"
     return (
         f"job {job.job_id} {job.state.value}{status} after {format_duration(job.duration_s)}{lost}"
@@ -612,7 +612,7 @@ def train(
             return 0
         for line in [_in_short(access, plan), *(plan.job.lines if verbose else ())]:
             output.note(line)
-        watchdog = ""
+        watchdog = None
         if watchdog_s:
             from clusterctl.operations.watchdog import prepare
 

@@ -11,7 +11,7 @@ from clusterctl.domain.units import format_duration
 from clusterctl.jobs.metrics.logs import EvaluationRow, GrowingLog, LogItem, TrainingRow
 
 if TYPE_CHECKING:
-    from clusterctl.jobs.detached import JobRecord
+    from clusterctl.node.jobs.spec import JobRecord
 
 # Part of a run that has to be done before the time left is estimated.
 LEAST_DONE = 0.005
@@ -21,7 +21,7 @@ class TrainingStatus:
     """Reads a job's log as it grows, and sums up its progress."""
 
     def __init__(self, job: JobRecord) -> None:
-        self._usd_per_hour = job.usd_per_hour
+        self._usd_per_hour = job.spec.usd_per_hour
         # On this machine's clock: the head node's may be wrong.
         self._began = time.monotonic() - job.duration_s
         self._log = GrowingLog()
@@ -30,7 +30,7 @@ class TrainingStatus:
         self._top1: float | None = None
         self._metrics: dict[str, float] = {}
         # The user's own options come after clusterctl's: the last one applies.
-        found = re.findall(r" --num_(epochs|batches)[ =](\d+)", job.line)
+        found = re.findall(r" --num_(epochs|batches)[ =](\d+)", job.spec.line)
         self._unit, self._total = found[-1][0] if found else "", int(found[-1][1]) if found else 0
 
     def take(self, chunk: bytes) -> None:

@@ -16,8 +16,8 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes
 
 if TYPE_CHECKING:
-    from clusterctl.jobs.detached import JobRecord
     from clusterctl.jobs.horovod import Timeline, Tuned
+    from clusterctl.node.jobs.spec import JobRecord
     from clusterctl.operations.access import Access
     from clusterctl.operations.tuning import Tuning
 

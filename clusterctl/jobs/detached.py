@@ -10,9 +10,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
-from enum import Enum
+from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import Any
 
@@ -26,195 +24,24 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     UsageError,
 )
-from clusterctl.domain.results import CommandResult, json_line, json_lines
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.jobs.plan import JobPlan
-from clusterctl.node.jobs.jobs import METRICS
+from clusterctl.node.jobs.jobs import (
+    METRICS,
+    JobQuery,
+    Submission,
+    Submitted,
+    cancel,
+    find_jobs,
+    submit,
+)
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
+from clusterctl.node.jobs.spec import GPUS, LOG_NAME, JobRecord, JobSpec, Step, When
 from clusterctl.node.packer import program_of
+from clusterctl.transport.call import call
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.data import read_data
 from clusterctl.transport.target import Target
-
-
-class JobState(Enum):
-    """The state of a job (docs/jobs.md)."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    # The job's process is gone without an exit status: a reboot, or a kill -9.
-    LOST = "lost"
-
-
-@dataclass(frozen=True)
-class JobRecord:
-    """The record of one job. The docstring of node/jobs/jobs.py describes the files it is from.
-
-    `exit_status` is None for a job that has not ended, or that is lost. `line` is the whole command
-    line, `evaluation` that of the evaluation after a training. `log_dir` is the trainer's log
-    folder on the head node, `log_name` the name of the log in it. `variables` and `mpi_arguments`
-    are the user's; the value of a private variable is None. `destination` is where a copy puts its
-    data. `watchdog` has the watchdog's messages. `by_rank`: each rank has a log of its own.
-    `waits_for` are the jobs before this one in the queue. `retries` is that of `train --retries`.
-    `model_dir` is where the model of a script-mode program is uploaded; empty if it stays on the
-    head node, None for any other job. `metric_definitions` are those of a script-mode program.
-    `usd_per_hour` is what the nodes cost together when the job began, `list_usd_per_hour` AWS's
-    price for their types on demand; None if unknown. `recipe` is the trainer's recipe
-    (recipe.JobRecipe.as_data), None for any other job. `nodes` is the content of nodes.json; empty
-    unless the job was queried by its id. What does not apply is empty.
-    """
-
-    job_id: str
-    state: JobState
-    exit_status: int | None
-    started_at: datetime
-    duration_s: float
-    ranks: int
-    preset: str
-    line: str
-    log_bytes: int
-    evaluation: str = ""
-    log_dir: str = ""
-    log_name: str = "hvd_train.log"
-    variables: Mapping[str, str | None] = field(default_factory=dict)
-    mpi_arguments: tuple[str, ...] = ()
-    destination: str = ""
-    watchdog: tuple[str, ...] = ()
-    by_rank: bool = False
-    argv: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-    usd_per_hour: float | None = None
-    list_usd_per_hour: float | None = None
-    git: Mapping[str, Any] | None = None
-    nodes: tuple[Mapping[str, Any], ...] = ()
-    attempts: tuple[Mapping[str, Any], ...] = ()
-    retries: int = 0
-    step: int | None = None
-    images_per_s: float | None = None
-    waits_for: tuple[str, ...] = ()
-    rebooted: bool = False
-    model_dir: str | None = None
-    metric_definitions: Mapping[str, str] = field(default_factory=dict)
-    recipe: Mapping[str, Any] | None = None
-
-    @property
-    def unended(self) -> bool:
-        """Whether the job is running or queued."""
-        return self.state in (JobState.RUNNING, JobState.QUEUED)
-
-    @property
-    def usd(self) -> float | None:
-        """The cost of the job's nodes while it ran, in US dollars; None if a price is unknown."""
-        if self.usd_per_hour is None:
-            return None
-        return 0.0 if self.state is JobState.QUEUED else self.usd_per_hour * self.duration_s / 3600
-
-    @property
-    def ended_at(self) -> datetime:
-        """When the job ended. For a job that has not ended, the time of the query."""
-        return self.started_at + timedelta(seconds=self.duration_s)
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the record for `--json`."""
-        return {
-            "id": self.job_id,
-            "state": self.state.value,
-            "exit_status": self.exit_status,
-            "waits_for": list(self.waits_for),
-            "head_rebooted": self.rebooted,
-            "started_at": self.started_at.isoformat(),
-            "ended_at": None if self.unended else self.ended_at.isoformat(),
-            "duration_s": round(self.duration_s, 1),
-            "usd": None if self.usd is None else round(self.usd, 4),
-            "usd_per_hour": self.usd_per_hour,
-            "list_usd_per_hour": self.list_usd_per_hour,
-            "step": self.step,
-            "images_per_s": self.images_per_s,
-            "hosts": list(self.hosts),
-            "argv": list(self.argv),
-            "git": None if self.git is None else dict(self.git),
-            "attempts": [dict(one) for one in self.attempts],
-            **({"nodes": [dict(one) for one in self.nodes]} if self.nodes else {}),
-            "gpus": self.ranks,
-            "preset": self.preset,
-            "line": self.line,
-            "evaluation": self.evaluation,
-            "recipe": None if self.recipe is None else dict(self.recipe),
-            "variables": dict(self.variables),
-            "mpi_arguments": list(self.mpi_arguments),
-            "log_dir": self.log_dir,
-            "destination": self.destination,
-            "model_dir": self.model_dir,
-            "watchdog": list(self.watchdog),
-            "log_bytes": self.log_bytes,
-        }
-
-
-def parse_jobs(result: CommandResult) -> list[JobRecord]:
-    """Return the jobs that `node/jobs/jobs.py list` printed, oldest first. Raises CommandFailed."""
-    return [read_record(described) for described in json_lines(result, "looking at the jobs")]
-
-
-def read_record(described: dict[str, Any]) -> JobRecord:
-    """Return the record in a JSON object of `node/jobs/jobs.py list`.
-
-    The head node's clock measures the duration, also of a job that has not ended.
-    """
-    plan = described.get("plan") or {}
-    state = _state(described)
-    started = described["started_at"] or described["now"]
-    ended = described["ended_at"] or started
-    if state in (JobState.RUNNING, JobState.QUEUED):
-        ended = described["now"]
-    row = described.get("row") or {}
-    return JobRecord(
-        job_id=described["id"],
-        state=state,
-        exit_status=described["exit_status"],
-        started_at=datetime.fromtimestamp(started, timezone.utc),
-        duration_s=max(0.0, ended - started),
-        ranks=int(plan.get("ranks", 0)),
-        preset=str(plan.get("preset", "")),
-        line=str(plan.get("line", "")),
-        log_bytes=described["log_bytes"],
-        evaluation=str(plan.get("evaluation", "")),
-        log_dir=str(plan.get("log_dir", "")),
-        log_name=str(plan.get("log_name") or JobRecord.log_name),
-        variables=plan.get("variables", {}),
-        mpi_arguments=tuple(plan.get("mpi_arguments", ())),
-        destination=str(plan.get("destination", "")),
-        watchdog=tuple(described.get("watchdog", "").splitlines()),
-        by_rank=bool(described.get("by_rank")),
-        argv=tuple(plan.get("argv", ())),
-        hosts=tuple(plan.get("hosts", ())),
-        usd_per_hour=plan.get("usd_per_hour"),
-        list_usd_per_hour=plan.get("list_usd_per_hour"),
-        git=plan.get("git"),
-        nodes=tuple(described.get("nodes", ())),
-        attempts=tuple(described.get("attempts", ())),
-        retries=int(plan.get("retries", 0)),
-        step=row.get("step"),
-        images_per_s=row.get("images_per_s"),
-        waits_for=tuple(described.get("waits_for", ())),
-        rebooted=bool(described.get("rebooted")),
-        model_dir=plan.get("model_dir"),
-        metric_definitions=plan.get("metric_definitions", {}),
-        recipe=plan.get("recipe"),
-    )
-
-
-def _state(described: dict[str, Any]) -> JobState:
-    if described["exit_status"] is None:
-        if described["running"]:
-            return JobState.QUEUED if described.get("queued") else JobState.RUNNING
-        return JobState.CANCELLED if described["cancelled"] else JobState.LOST
-    if described["exit_status"] == 0:
-        return JobState.SUCCEEDED
-    return JobState.CANCELLED if described["cancelled"] else JobState.FAILED
-
 
 # Programs for the head node.
 JOBS = program_of("clusterctl.node.jobs.jobs")
@@ -228,39 +55,40 @@ class JobRunning(ClusterctlError):
     """Another job is running on the cluster."""
 
 
-def job_files(plan: JobPlan, record: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
-    """Return the files of the job's folder by name: its record, its lines, the programs it needs.
+def spec_of(plan: JobPlan, **more: Any) -> JobSpec:
+    """Return the specification of a planned job. `more` are further fields, or other values. Pure.
 
-    `record` has further keys for job.json, or other values: with its `retries`, the job is started
-    again so often after a lost node, on `min_ranks` ranks or more.
+    With `retries`, the job is started again so often after a lost node, on `min_ranks` ranks or
+    more.
     """
-    description = {
-        "ranks": plan.ranks,
+    steps = [Step(plan.argv)]
+    if plan.evaluation:
+        steps.append(Step(plan.evaluation, When.SUCCESS))
+    fields: dict[str, Any] = {
+        "job_id": plan.job_id,
         "preset": plan.preset,
-        "synthetic": plan.synthetic,
+        "steps": tuple(steps),
         "workdir": plan.workdir,
+        "ranks": plan.ranks,
+        "claims": (f"{plan.preset}:{plan.destination}",) if plan.destination else (GPUS,),
+        "destination": plan.destination,
         "log_dir": plan.log_dir,
-        "log_name": plan.run.log_name if plan.run else "",
-        "argv": plan.argv,
-        "script": plan.script_path,
-        "retries": 0,
-        "min_ranks": plan.ranks,
-        "line": plan.line,
-        "evaluation": plan.evaluation_line,
+        "log_name": plan.run.log_name if plan.run else LOG_NAME,
         "variables": {one.name: None if one.private else one.value for one in plan.variables},
         "mpi_arguments": plan.mpi_arguments,
         "tag_end": plan.tag_end,
         "torchrun": plan.torchrun,
-        "destination": plan.destination,
         "output": plan.output,
         "recipe": plan.recipe.as_data() if plan.recipe else None,
-        **record,
+        "min_ranks": plan.ranks,
+        "watchdog": plan.watchdog,
     }
-    files = {
-        "command": " &&\n".join(plan.lines) + "\n",
-        "job.json": json.dumps(description, indent=1) + "\n",
-        "run": run_script(plan),
-    }
+    return JobSpec(**{**fields, **more})
+
+
+def job_files(plan: JobPlan) -> dict[str, str]:
+    """Return further files of the job's folder by name: its lines, the programs it needs."""
+    files = {"command": " &&\n".join(plan.lines) + "\n", "run": run_script(plan)}
     if not plan.destination:
         files["after.py"] = AFTER.text
     if plan.tag_end:
@@ -268,8 +96,6 @@ def job_files(plan: JobPlan, record: Mapping[str, Any] = MappingProxyType({})) -
         files |= {f"log-{rank}": "" for rank in range(plan.ranks)}
     if plan.contract:
         files["collect.py"] = COLLECT.text
-    if plan.watchdog:
-        files["watchdog.json"] = plan.watchdog
     private = {one.name: one.value for one in plan.variables if one.private}
     if private:
         files["environment"] = json.dumps(private)
@@ -399,37 +225,27 @@ fi
 """
 
 
-@dataclass(frozen=True)
-class Started:
-    """How a job was started: what it runs in (`tmux session …`, `nohup`), and which jobs it waits
-    for."""
-
-    runs_in: str
-    after: tuple[str, ...] = ()
-
-
 def start_job(
     connections: Connections,
     head: Target,
     plan: JobPlan,
     cluster: str,
     how: str = "refuse",
-    more_files: Mapping[str, str] = MappingProxyType({}),
-    record: Mapping[str, Any] = MappingProxyType({}),
-) -> Started:
+    files: Mapping[str, str] = MappingProxyType({}),
+    spec: JobSpec | None = None,
+) -> Submitted:
     """Start a job on the head node.
 
     `how` decides what happens if other jobs are running: start beside them ("force"), start after
-    them ("queue"), or raise JobRunning ("refuse"). `more_files` go into the job's folder, `record`
-    into its job.json. Raises CommandFailed if the job could not be started. If it may have been
-    started all the same, the message of ConnectionLost or KeyboardInterrupt says so.
+    them ("queue"), or raise JobRunning ("refuse"). `files` go into the job's folder. `spec` is the
+    job's specification; None for that of the plan alone. Raises CommandFailed if the job could not
+    be started. If it may have been started all the same, the message of ConnectionLost or
+    KeyboardInterrupt says so.
     """
+    request = Submission(spec or spec_of(plan), how, {**job_files(plan), **files})
     try:
-        result = connections.run(
-            head,
-            JOBS.command("start", plan.job_id, how),
-            stdin=JOBS.stdin(json.dumps({**job_files(plan, record), **more_files}).encode()),
-            timeout_s=TIMEOUT_S,
+        started = call(
+            *(connections, head, submit, request), doing="starting the job", timeout_s=TIMEOUT_S
         )
     except (CommandTimeout, ConnectionLost) as lost:
         raise ConnectionLost(
@@ -441,16 +257,17 @@ def start_job(
         raise KeyboardInterrupt(
             f"interrupted; job {plan.job_id} may run all the same: see `clusterctl jobs {cluster}`"
         ) from None
-    if os.strerror(errno.ENOSPC) in result.stderr:
+    except CommandFailed as failed:
+        if os.strerror(errno.ENOSPC) not in failed.message:
+            raise
         raise CommandFailed(
-            result.host,
+            failed.host,
             f"job {plan.job_id} was not started: its disk is full",
             f"make room: clusterctl disk {cluster}, clusterctl clean-logs {cluster} --jobs",
-        )
-    answer = json_line(result, "starting the job")
-    if "busy" in answer:
-        raise job_running_error(str(answer["busy"]), cluster, plan.destination)
-    return Started(str(answer["with"]), tuple(answer.get("after", ())))
+        ) from failed
+    if started.busy:
+        raise job_running_error(started.busy, cluster, plan.destination)
+    return started
 
 
 def job_running_error(job_id: str, cluster: str, destination: str = "") -> JobRunning:
@@ -468,13 +285,14 @@ def job_running_error(job_id: str, cluster: str, destination: str = "") -> JobRu
     )
 
 
-def list_jobs(connections: Connections, head: Target, job_id: str | None = None) -> list[JobRecord]:
+def list_jobs(connections: Connections, head: Target, job_id: str = "") -> list[JobRecord]:
     """Return the jobs of the head node, oldest first, or the one `job_id`. Raises HostError."""
-    arguments = [job_id] if job_id else []
-    result = connections.run(
-        head, JOBS.command("list", *arguments), stdin=JOBS.stdin(), timeout_s=TIMEOUT_S
+    found = call(
+        *(connections, head, find_jobs, JobQuery(job_id)),
+        doing="reading the jobs",
+        timeout_s=TIMEOUT_S,
     )
-    return parse_jobs(result)
+    return [*found.jobs]
 
 
 def find_job(connections: Connections, head: Target, job_id: str) -> JobRecord:
@@ -487,11 +305,11 @@ def find_job(connections: Connections, head: Target, job_id: str) -> JobRecord:
 
 def end_job(connections: Connections, head: Target, job_id: str) -> bool:
     """Cancel a job, wait for its end, and return whether it has ended. Raises HostError."""
-    result = connections.run(
-        head, JOBS.command("cancel", job_id), stdin=JOBS.stdin(), timeout_s=TIMEOUT_S
-    )
-    answer = json_line(result, "ending the job")
-    return bool(answer["ended"])
+    return call(
+        *(connections, head, cancel, JobQuery(job_id)),
+        doing="ending the job",
+        timeout_s=TIMEOUT_S,
+    ).ended
 
 
 BETWEEN_LOOKS_S = 0.2

@@ -57,6 +57,7 @@ from clusterctl.jobs.trainer import (
     training_flags,
 )
 from clusterctl.node import affinity
+from clusterctl.node.jobs.spec import Watchdog
 
 # Paths on the nodes are relative to the home folder unless they begin with a slash.
 EXAMPLES_FOLDER = "examples/horovod/tensorflow"
@@ -152,9 +153,6 @@ class JobRequest:
     output: str | None = None
 
 
-SERVE = "serve"  # the preset of a job that serves a model
-
-
 def restrict_to_environment(facts: HeadFacts, request: JobRequest) -> HeadFacts:
     """Return the facts restricted to the requested environment.
 
@@ -216,7 +214,7 @@ class JobPlan:
     variables: tuple[Variable, ...] = ()
     mpi_arguments: tuple[str, ...] = ()
     destination: str = ""
-    watchdog: str = ""
+    watchdog: Watchdog | None = None
     per_host: int | None = None
     tag_end: str = ""
     torchrun: bool = False

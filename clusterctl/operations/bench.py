@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from clusterctl.bench.chart import Chart, svg
-from clusterctl.bench.network import AllreduceTimes, NetworkFigures, step_allreduce
+from clusterctl.bench.network import AllreduceTimes, NetworkFigures
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey
 from clusterctl.bench.report import as_csv, as_data, blocks, html, markdown, published
 from clusterctl.bench.results import Benchmark, MeasuredRun, by_size, measured, value_in_words
@@ -32,10 +32,11 @@ from clusterctl.domain.files import read_file, write_file
 from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.costs import price_key
 from clusterctl.ec2.network.vpcs import is_local
-from clusterctl.jobs.detached import JobRecord, JobState, list_jobs
+from clusterctl.jobs.detached import list_jobs
 from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, JobRequest
 from clusterctl.jobs.trainer import IMAGENET_IMAGES
+from clusterctl.node.jobs.spec import JobRecord, JobState
 from clusterctl.node.record import Rows, from_json, read_rows, to_data, to_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.kill import cancel

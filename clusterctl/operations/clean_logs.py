@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from clusterctl.domain.errors import HostError
 from clusterctl.domain.results import FanoutResult
-from clusterctl.jobs.detached import JobRecord
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER
 from clusterctl.node.jobs.clean import Cleaning, NodeLogs, clean
+from clusterctl.node.jobs.spec import LOG_NAME, JobRecord
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import job_running, jobs_of, refuse_while_running, running_work
-from clusterctl.operations.results import LOG_FOLDER, LOG_NAME
+from clusterctl.operations.results import LOG_FOLDER
 from clusterctl.transport.call import call_all
 from clusterctl.transport.target import Target
 
@@ -51,9 +51,9 @@ def find_logs(
     # If the head node does not answer, it is among the failures of the fan-out below.
     with contextlib.suppress(HostError):
         records = jobs_of(access)
-    keep = [job.log_dir for job in running.jobs if job.log_dir]
+    keep = [job.spec.log_dir for job in running.jobs if job.spec.log_dir]
     by_hand = any(process.job_id is None for process in running.launchers)
-    if by_hand or any(not job.log_dir for job in running.jobs):
+    if by_hand or any(not job.spec.log_dir for job in running.jobs):
         # The log folder of a user's own program or of train.sh is not known. It is likely to be
         # one of the usual ones, so none of these is touched.
         keep += USUAL
@@ -71,7 +71,7 @@ def find_logs(
 def log_folders_of(records: Sequence[JobRecord]) -> tuple[tuple[str, str], ...]:
     """Return the usual log folders and those of these jobs, each with the name of its log."""
     found = [(folder, LOG_NAME) for folder in USUAL]
-    found += [(job.log_dir, job.log_name) for job in records if job.log_dir]
+    found += [(job.spec.log_dir, job.spec.log_name) for job in records if job.spec.log_dir]
     return tuple(dict.fromkeys(found))
 
 

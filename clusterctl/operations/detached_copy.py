@@ -79,8 +79,8 @@ def plan_detached_copy(
                 )
         copy = DetachedCopy(request, tuple(targets), origin, request.names or ())
     for job in running_jobs(access):
-        if job.destination == copy.request.place:
-            raise job_running_error(job.job_id, access.cluster.name, job.destination)
+        if job.spec.destination == copy.request.place:
+            raise job_running_error(job.job_id, access.cluster.name, job.spec.destination)
     return copy
 
 
@@ -146,7 +146,7 @@ def start_copy_job(
         ),
         destination=copy.request.place,
     )
-    start_job(access.connections, access.head, plan, access.cluster.name, more_files=files)
+    start_job(access.connections, access.head, plan, access.cluster.name, files=files)
     return plan
 
 

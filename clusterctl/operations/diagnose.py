@@ -30,9 +30,10 @@ from clusterctl.bootstrap.wheels import program_in_wheel
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, decode
 from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
 from clusterctl.domain.hostsfile import HostSlots, parse_hosts_file
-from clusterctl.jobs.detached import read_record
 from clusterctl.node.diagnosis.sampler import SamplerRequest, sample
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
+from clusterctl.node.jobs.spec import JobRecord
+from clusterctl.node.record import from_data
 from clusterctl.operations.access import Access
 from clusterctl.transport.call import call
 from clusterctl.transport.fanout import fan_out
@@ -225,7 +226,8 @@ def gone_hosts(access: Access, told: dict[str, Any] | None, at: datetime) -> lis
     `told` is the head node's record of the job; None if it did not answer.
     """
     told = told or {}
-    attempts = (told.get("found") or {}).get("attempts", ())
+    record = from_data(JobRecord, told["found"]) if told.get("found") else None
+    attempts = record.status.attempts if record else ()
     notices = [attempt.get("notices") or {} for attempt in attempts]
     hosts = []
     for index in access.cluster.missing:
@@ -347,7 +349,7 @@ def job_of(
     if told and job_id and not told.get("found"):
         raise UsageError(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
     told = told or {}
-    record = read_record(told["found"]) if told.get("found") else None
+    record = from_data(JobRecord, told["found"]) if told.get("found") else None
     ranks = [rank for host in hosts for rank in host.ranks]
     wanted = record.job_id if record else job_id
     if not told and ranks:
@@ -374,10 +376,10 @@ def job_of(
             "exit_status": record.exit_status,
             "started_at": record.started_at.isoformat(timespec="seconds"),
             "age_s": round(record.duration_s, 1),
-            "size": record.ranks,
-            "line": record.line,
-            "log_dir": record.log_dir,
-            "retries_left": max(0, record.retries - len(record.attempts)),
+            "size": record.spec.ranks,
+            "line": record.spec.line,
+            "log_dir": record.spec.log_dir,
+            "retries_left": max(0, record.spec.retries - len(record.status.attempts)),
         }
     else:
         common |= {

@@ -12,9 +12,9 @@ from clusterctl.copy.report import TransferReport
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.files import read_file
-from clusterctl.jobs.detached import JobRecord
 from clusterctl.node.jobs import written
 from clusterctl.node.jobs.jobs import COLLECTED, KEPT, MANIFEST, METRICS
+from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.node.jobs.written import Found, OfJob, Trees, list_trees, look, note_fetched
 from clusterctl.node.record import from_json
 from clusterctl.node.scripts.collect import digest_of
@@ -187,7 +187,7 @@ def _noted(access: Access, job: JobRecord, parts: Sequence[Part]) -> dict[str, d
     noted: dict[str, dict[str, str]] = {}
     for part in parts:
         noted.setdefault(part.target.host, {})[part.source] = part.digest
-    if job.model_dir is not None and not job.unended:
+    if job.spec.model_dir is not None and not job.unended:
         trees = _call(access, access.head, list_trees, OfJob(job.job_id))
         found = _call(access, access.head, look, trees).found
         noted.setdefault(access.head.host, {}).update({one.path: one.digest for one in found})

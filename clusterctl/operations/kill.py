@@ -10,10 +10,11 @@ from typing import Any
 
 from clusterctl.domain.errors import HostError
 from clusterctl.domain.results import FanoutResult, HostOutcome
-from clusterctl.jobs.detached import JobRecord, end_job, find_job
+from clusterctl.jobs.detached import end_job, find_job
 from clusterctl.jobs.processes import Processes, all_of, end_processes, list_processes
 from clusterctl.node.facts.gpus import Gpus, gpus
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
+from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.node.record import to_data
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import running_jobs

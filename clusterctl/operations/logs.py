@@ -26,17 +26,15 @@ from clusterctl.domain.errors import (
 from clusterctl.domain.results import HostOutcome, last_line
 from clusterctl.jobs.detached import (
     JOBS,
-    JobRecord,
     JobRunning,
-    JobState,
     find_job,
     follow_job,
     list_jobs,
     tail_command,
 )
-from clusterctl.jobs.plan import SERVE
 from clusterctl.jobs.processes import all_of, list_processes
 from clusterctl.node.jobs.processes import SYNC, NodeProcess, ProcessQuery
+from clusterctl.node.jobs.spec import SERVE, JobRecord, JobState
 from clusterctl.operations.access import Access
 from clusterctl.transport.data import read_data
 from clusterctl.transport.target import Target
@@ -82,7 +80,7 @@ class RunningWork:
     def trainings(self) -> RunningWork:
         """This value without the jobs that copy data or serve a model: a training may run beside
         them. `served_on` stays."""
-        others = {job.job_id for job in self.jobs if job.destination}
+        others = {job.job_id for job in self.jobs if not job.spec.is_training}
         # A job that serves a model on another node is not among the head node's jobs.
         others |= {one.job_id for one in self.processes if one.job_id and one.serves}
         return replace(
@@ -120,7 +118,7 @@ def running_work(access: Access, more: Sequence[Target] = ()) -> RunningWork:
     syncs = tuple(process for process in all_of(found) if process.role == "sync")
     processes = tuple(process for process in all_of(found) if process.role != "sync")
     # A job that is being started on the head node may have no process yet.
-    serving = [access.head_name for job in jobs if job.preset == SERVE]
+    serving = [access.head_name for job in jobs if job.spec.preset == SERVE]
     serving += [process.host for process in processes if process.serves]
     served_on = tuple(dict.fromkeys(serving))
     return RunningWork(tuple(jobs), processes, tuple(silent.values()), served_on, syncs)
@@ -153,7 +151,7 @@ def refuse_while_running(
                 f"cannot ask whether a job runs: {outcome.error.message}",
                 "if you are sure that none does: --force",
             ) from outcome.error
-    jobs = [job for job in running.jobs if job.preset != SERVE]
+    jobs = [job for job in running.jobs if job.spec.preset != SERVE]
     if jobs:
         # The first job runs; the others may be queued behind it.
         raise job_running(name, jobs[0].job_id, because)
@@ -198,8 +196,8 @@ def find(
     """
     if job_id:
         return find_job(access.connections, access.head, job_id)
-    jobs = [job for job in jobs_of(access) if not (training and job.destination)]
-    jobs = [job for job in jobs if job.preset != SERVE]
+    jobs = [job for job in jobs_of(access) if not (training and not job.spec.is_training)]
+    jobs = [job for job in jobs if job.spec.preset != SERVE]
     if not jobs:
         name = access.cluster.name
         raise NoJobs(
@@ -217,8 +215,10 @@ def check_rank(job: JobRecord, rank: int) -> None:
             "it is a copy, asked mpirun for other output (--mpi-arg), or was started by an older "
             "clusterctl",
         )
-    if rank >= job.ranks:
-        raise UsageError(f"job {job.job_id} has no rank {rank}", f"--rank 0 to {job.ranks - 1}")
+    if rank >= job.spec.ranks:
+        raise UsageError(
+            f"job {job.job_id} has no rank {rank}", f"--rank 0 to {job.spec.ranks - 1}"
+        )
 
 
 def read_log(
@@ -290,15 +290,15 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
     try:
         place.mkdir(parents=True, exist_ok=True)
         with locked_staging_folder(place, job_id) as (draft, is_ours):
-            if job.model_dir is not None and not job.unended:
+            if job.spec.model_dir is not None and not job.unended:
                 _collect(access, job_id)
             _unpack(access, job_id, draft)
             theirs = [path.name for path in draft.iterdir() if (place / path.name).exists()]
             if theirs and not (is_ours or record.exists()):
                 raise UsageError(f"{place} has its own file {theirs[0]}", "name another folder")
             data = {"cluster": access.cluster.name, **job.as_data()}
-            if (draft / "code.json").exists():
-                data["code"] = _object_in(draft / "code.json")
+            if job.spec.code:
+                data["code"] = job.spec.code
             (draft / RECORD).write_text(json.dumps(data, indent=1) + "\n")
             try:
                 _publish(draft, place)
@@ -398,14 +398,15 @@ def _collect(access: Access, job_id: str) -> None:
 def with_reasons(access: Access, job: JobRecord) -> JobRecord:
     """Return the record with `reasons` in each attempt that lost nodes: node name -> why."""
 
-    def explained(attempt: Mapping[str, Any]) -> Mapping[str, Any]:
+    def explained(attempt: dict[str, Any]) -> dict[str, Any]:
         lost = attempt.get("silent") or ()
         at = datetime.fromtimestamp(attempt.get("ended_at", 0.0), timezone.utc)
         notices = attempt.get("notices") or {}
         reasons = {name: access.why_lost(name, at, notices.get(name) or {}) for name in lost}
         return {**attempt, "reasons": reasons} if lost else attempt
 
-    return replace(job, attempts=tuple(map(explained, job.attempts)))
+    attempts = tuple(map(explained, job.status.attempts))
+    return replace(job, status=replace(job.status, attempts=attempts))
 
 
 def lost_in(attempt: Mapping[str, Any]) -> str:

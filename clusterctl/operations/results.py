@@ -17,7 +17,6 @@ from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import last_line
 from clusterctl.domain.units import count
-from clusterctl.jobs.detached import JobRecord, JobState
 from clusterctl.jobs.metrics.logs import (
     KERAS,
     EvaluationRow,
@@ -35,13 +34,13 @@ from clusterctl.jobs.metrics.runs import Run, read_runs, runs_in_log
 from clusterctl.jobs.plan import EXAMPLES_FOLDER, JOBS_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER, TRAINER
 from clusterctl.node.jobs.jobs import METRICS
+from clusterctl.node.jobs.spec import LOG_NAME, JobRecord, JobState
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log
 from clusterctl.transport.data import read_data
 
 # The trainer's default log folder, below its own folder, and the files in it.
 LOG_FOLDER = "imagenet_resnet"
-LOG_NAME = JobRecord.log_name
 # The exit status of our commands on the head node if a file or folder does not exist. It differs
 # from the statuses of cat, of the shell and of a failed command.
 ABSENT = 44
@@ -102,7 +101,7 @@ def results_of_cluster(
         job = find(access, job_id, training=True)
     except NoJobs as none:
         return _before_jobs(access, none, definitions)
-    own_metrics = (f"{name}={regex}" for name, regex in job.metric_definitions.items())
+    own_metrics = (f"{name}={regex}" for name, regex in job.spec.metric_definitions.items())
     definitions = definitions or parse_definitions(own_metrics)
     name = access.cluster.name
     hint = f"see what it wrote: clusterctl logs {name}; other jobs: clusterctl jobs {name}"
@@ -114,8 +113,8 @@ def results_of_cluster(
         logs = _logs(access, [f"~/{JOBS_FOLDER}/{job_id}/{METRICS}"])
     else:
         # Name the folder as a user would, relative to the trainer's folder.
-        place = job.log_dir.partition(f"/{EXAMPLES_FOLDER}/")[2] or job.log_dir
-        folder = [(place, job.log_name)] if place else log_folders(job.line)
+        place = job.spec.log_dir.partition(f"/{EXAMPLES_FOLDER}/")[2] or job.spec.log_dir
+        folder = [(place, job.spec.log_name)] if place else log_folders(job.spec.line)
         logs = _folder_logs(access, folder)
     found = _with_folder(logs, own, definitions, hint)
     return replace(found, job=job, runs=tuple(_sized(run, job) for run in found.runs))
@@ -198,9 +197,9 @@ def _checked(logs: Sequence[LogText], found: Results, hint: str) -> Results:
 
 def _sized(run: Run, job: JobRecord) -> Run:
     """Return the run with the job's number of ranks as its GPUs, if its log does not say that."""
-    if run.facts.gpus or not (run.rows and job.ranks):
+    if run.facts.gpus or not (run.rows and job.spec.ranks):
         return run
-    return replace(run, facts=replace(run.facts, gpus=job.ranks))
+    return replace(run, facts=replace(run.facts, gpus=job.spec.ranks))
 
 
 def read_log_files(paths: Iterable[str]) -> list[LogText]:
@@ -395,7 +394,7 @@ def images_per_s_per_hourly_usd(run: Run, job: JobRecord | None) -> float | None
 
     A job that was started again may have had fewer nodes than those whose price is recorded.
     """
-    usd = job.list_usd_per_hour if job and not job.attempts else None
+    usd = job.spec.list_usd_per_hour if job and not job.status.attempts else None
     return run.images_per_s / usd if run.images_per_s is not None and usd else None
 
 

@@ -44,10 +44,11 @@ from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, CostEstimate, Price, format_usd
 from clusterctl.ec2.money.prices import find_price
-from clusterctl.jobs.detached import JobRecord, JobState, find_job
+from clusterctl.jobs.detached import find_job
 from clusterctl.jobs.plan import JobRequest
 from clusterctl.jobs.processes import all_of, list_processes
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
+from clusterctl.node.jobs.spec import JobRecord, JobState
 from clusterctl.operations.access import Access
 from clusterctl.operations.bench_network import measure_network
 from clusterctl.operations.costs import cost_report
@@ -399,7 +400,7 @@ def train(test: Selftest) -> Passed:
             raise ClusterctlError(f"the job {job.state.value} (exit status {job.exit_status})")
         figures = _training_figures(access, job)
     versions = next(iter(planned.versions.values()), {})
-    message = f"{TRAINING_STEPS} steps on {count(test.ranks, 'rank')}, preset {job.preset}"
+    message = f"{TRAINING_STEPS} steps on {count(test.ranks, 'rank')}, preset {job.spec.preset}"
     return Passed(message, figures, versions)
 
 
@@ -477,7 +478,7 @@ def hang(test: Selftest) -> Passed:
         found = all_of(list_processes(access.connections, access.targets, query))
         host, rank, pids = _one_rank(found, access.targets[-1].host)
         _signal(access, host, "STOP", pids)
-        step = find_job(access.connections, access.head, job_id).step or 0
+        step = find_job(access.connections, access.head, job_id).row.step or 0
     test.hang = Hang(job_id, host, rank, pids, step)
     return Passed(f"rank {rank} on {host} stopped with SIGSTOP at step {step}")
 
@@ -508,8 +509,8 @@ def _await_step(access: Access, job_id: str, step: int) -> int:
         job = find_job(access.connections, access.head, job_id)
         if not job.unended:
             raise ClusterctlError(f"the job {job.state.value} (exit status {job.exit_status})")
-        if (job.step or 0) >= step:
-            return job.step or 0
+        if (job.row.step or 0) >= step:
+            return job.row.step or 0
         if clock.monotonic() > until:
             raise ClusterctlError(f"the job made no step {step} within {STEPS_WITHIN_S:g} s")
         clock.sleep(POLL_S)

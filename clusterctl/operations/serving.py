@@ -38,17 +38,19 @@ from clusterctl.domain.errors import (
     check_home,
 )
 from clusterctl.domain.results import (
-    CommandResult,
     FanoutResult,
+    HostOutcome,
     json_line,
     last_line,
-    parse_outputs,
 )
-from clusterctl.jobs.detached import JOBS, JobRecord, JobRunning, end_job, parse_jobs, start_job
+from clusterctl.jobs.detached import JobRunning, end_job, start_job
 from clusterctl.jobs.head_facts import PROBE, parse_facts
-from clusterctl.jobs.plan import SERVE, JobPlan, is_on_nodes, new_job_id
+from clusterctl.jobs.plan import JobPlan, is_on_nodes, new_job_id
+from clusterctl.node.jobs.jobs import JobList, JobQuery, find_jobs
+from clusterctl.node.jobs.spec import SERVE, JobRecord
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import DOWNLOAD_WITHIN_S
+from clusterctl.transport.call import call_all
 from clusterctl.transport.target import Target
 from clusterctl.transport.wire import TunnelTransport
 
@@ -176,7 +178,7 @@ def start_serving(
         may_run = True
         files = {"serve.py": (SHELL / "serve.py").read_text()}
         try:
-            start_job(access.connections, target, plan, cluster, more_files=files)
+            start_job(access.connections, target, plan, cluster, files=files)
         except JobRunning:
             raise _already(name, target.host, cluster) from None
         # The start above is locked on its node only: another node may have started to serve a model
@@ -303,20 +305,29 @@ def _log_of(job_id: str) -> str:
 def served(access: Access) -> FanoutResult[list[Served]]:
     """List the models that each node serves or loads, those in quarantine included."""
     targets = {target.host: target for target in access.all_targets}
-
-    def parse(result: CommandResult) -> list[Served]:
-        jobs = [job for job in parse_jobs(result) if job.preset == SERVE and job.unended]
-        return [_served(targets[result.host], job) for job in jobs]
-
-    found = access.connections.run_all(
-        access.all_targets, JOBS.command("list"), stdin=JOBS.stdin(), timeout_s=TIMEOUT_S
+    found = call_all(
+        *(access.connections, access.all_targets, find_jobs, JobQuery()),
+        doing="reading the jobs",
+        timeout_s=TIMEOUT_S,
     )
-    return parse_outputs(found, parse)
+    return FanoutResult(
+        tuple(
+            HostOutcome(
+                one.host, _served_by(targets[one.host], one.value) if one.value else None, one.error
+            )
+            for one in found.outcomes
+        )
+    )
+
+
+def _served_by(target: Target, found: JobList) -> list[Served]:
+    jobs = [job for job in found.jobs if job.spec.preset == SERVE and job.unended]
+    return [_served(target, job) for job in jobs]
 
 
 def _served(target: Target, job: JobRecord) -> Served:
-    given = dict(zip(job.argv, job.argv[1:]))
-    public = "--public" in job.argv
+    given = dict(zip(job.spec.argv, job.spec.argv[1:]))
+    public = "--public" in job.spec.argv
     port = int(given["--port"])
     return Served(given["--model"], target, job, port, public, given["--folder"])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from clusterctl.jobs.deploy import (
     program_to_ship,
     ship_code,
 )
-from clusterctl.jobs.detached import Started, job_running_error, start_job
+from clusterctl.jobs.detached import job_running_error, spec_of, start_job
 from clusterctl.jobs.head_facts import (
     PRINT_CAPABILITIES,
     HeadFacts,
@@ -62,7 +61,9 @@ from clusterctl.jobs.preflight import (
     preflight,
 )
 from clusterctl.jobs.script_mode import STREAMED, ScriptMode
+from clusterctl.node.jobs.jobs import Submitted
 from clusterctl.node.jobs.processes import NodeProcess
+from clusterctl.node.jobs.spec import JobSpec, Watchdog
 from clusterctl.node.packer import program_of
 from clusterctl.node.scripts.parameter_servers import are_in, tf_config
 from clusterctl.node.scripts.pipe import files_of
@@ -121,7 +122,7 @@ class StartedJob:
     that were left alone, each with the hosts, as in `demo-[0-3]`."""
 
     job: JobPlan
-    started: Started
+    started: Submitted
     kept: tuple[tuple[str, str], ...]
 
 
@@ -202,7 +203,7 @@ def start_training(
     access: Access,
     plan: TrainingPlan,
     how: str = "refuse",
-    watchdog: str = "",
+    watchdog: Watchdog | None = None,
     machines: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     retries: int = 0,
     min_gpus: int | None = None,
@@ -211,11 +212,11 @@ def start_training(
 ) -> StartedJob:
     """Put the files on every node and start the job on the head node.
 
-    For `how` see start_job. `watchdog` are the settings of the job's watchdog as JSON
-    (`watchdog.prepare`), empty for none. `machines` describes each node for the job's record
-    (`machines_of`). After a lost node the job is started again up to `retries` times, with at least
-    `min_gpus` ranks (None: with all). `bring` copies a channel, given its name and the copy.
-    `cache` is a folder for the tool that uploads a model to S3, in case the head node has none.
+    For `how` see start_job. `watchdog` is from `watchdog.prepare`. `machines` describes each
+    node for the job's record (`machines_of`). After a lost node the job is started again up to
+    `retries` times, with at least `min_gpus` ranks (None: with all). `bring` copies a channel,
+    given its name and the copy. `cache` is a folder for the tool that uploads a model to S3, in
+    case the head node has none.
 
     Raise NotReady, JobRunning, HostError, ClusterctlError.
     """
@@ -248,27 +249,32 @@ def start_training(
     for result in shipped:
         for name in deployed_files(result).kept:
             kept.setdefault(name, []).append(result.host)
-    files = {"nodes.json": json.dumps(nodes, indent=1)}
-    if plan.code:
-        files["code.json"] = json.dumps(plan.code.as_data(), indent=1)
-    is_work_tree = plan.code and plan.code.commit
-    record = {
-        "hosts": [node["name"] for node in nodes],
-        "usd_per_hour": _sum_of(nodes, "usd_per_hour"),
-        "list_usd_per_hour": _sum_of(nodes, "list_usd_per_hour"),
-        "git": {"commit": plan.code.commit, "changed": len(plan.code.changed.splitlines())}
-        if plan.code and is_work_tree
-        else None,
-        "retries": retries,
-        "min_ranks": min_gpus or plan.job.ranks,
-        "model_dir": plan.script_mode.model_url if plan.script_mode else None,
-        "metric_definitions": dict(plan.script_mode.metrics) if plan.script_mode else {},
-    }
-    started = start_job(
-        access.connections, access.head, job, access.cluster.name, how, files, record
-    )
+    spec = training_spec(replace(plan, job=job), nodes, retries, min_gpus)
+    started = start_job(access.connections, access.head, job, access.cluster.name, how, spec=spec)
     folded = tuple((name, fold_hosts(hosts)) for name, hosts in kept.items())
     return StartedJob(plan.job, started, folded)
+
+
+def training_spec(
+    plan: TrainingPlan, nodes: Sequence[dict[str, Any]], retries: int, min_gpus: int | None
+) -> JobSpec:
+    """Return the specification of a training on these nodes (`_node_records`). Pure."""
+    code = plan.code
+    return spec_of(
+        plan.job,
+        nodes=tuple(nodes),
+        hosts=tuple(node["name"] for node in nodes),
+        usd_per_hour=_sum_of(nodes, "usd_per_hour"),
+        list_usd_per_hour=_sum_of(nodes, "list_usd_per_hour"),
+        code=code.as_data() if code else None,
+        git={"commit": code.commit, "changed": len(code.changed.splitlines())}
+        if code and code.commit
+        else None,
+        retries=retries,
+        min_ranks=min_gpus or plan.job.ranks,
+        model_dir=plan.script_mode.model_url if plan.script_mode else None,
+        metric_definitions=dict(plan.script_mode.metrics) if plan.script_mode else {},
+    )
 
 
 def _sum_of(nodes: Sequence[Mapping[str, Any]], name: str) -> float | None:
@@ -350,7 +356,7 @@ def _check_brought(channel: str, report: TransferReport) -> None:
 def _node_records(
     access: Access, plan: TrainingPlan, machines: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the records of the nodes with ranks, for nodes.json (see node/jobs/jobs.py).
+    """Return the records of the nodes with ranks, for the job (see JobSpec).
 
     The head node is the first, and always has ranks.
     """

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.domain.errors import CommandFailed, UsageError
-from clusterctl.jobs.detached import JobRecord
 from clusterctl.jobs.horovod import (
     AUTOTUNE,
     STEPS,
@@ -20,6 +19,7 @@ from clusterctl.jobs.horovod import (
     read_timeline,
 )
 from clusterctl.jobs.plan import JOBS_FOLDER
+from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import locked_staging_folder
 from clusterctl.operations.results import ABSENT
@@ -51,7 +51,7 @@ def fetch_tuning(access: Access, job: JobRecord, folder: Path) -> Tuning:
 
     def fetch(name: str, variable: str = "") -> Path | None:
         # A path that the user set with -x, or in a job.yaml, takes precedence over the option's.
-        given = job.variables.get(variable) or ""
+        given = job.spec.variables.get(variable) or ""
         place = (
             shlex.quote(given) if given.startswith("/") else f"{JOBS_FOLDER}/{job.job_id}/{name}"
         )

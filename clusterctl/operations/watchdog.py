@@ -8,13 +8,12 @@ job's log.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import socket
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from clusterctl.bootstrap.head_programs import put_programs
 from clusterctl.bootstrap.inspection import MPI_KEY
 from clusterctl.bootstrap.trust import KNOWN_HOSTS
 from clusterctl.diagnosis.bundle import save
-from clusterctl.diagnosis.evidence import decode
 from clusterctl.diagnosis.verdict import diagnose as conclude
 from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, UsageError
@@ -32,6 +30,7 @@ from clusterctl.domain.units import format_duration
 from clusterctl.jobs.deploy import HOSTS_PATH
 from clusterctl.jobs.metrics.logs import TAG
 from clusterctl.node.jobs import jobs, processes
+from clusterctl.node.jobs.spec import Watchdog, WatchedHost
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import SamplingPlan, collect
 from clusterctl.operations.folder import ClusterFolder
@@ -40,7 +39,7 @@ from clusterctl.transport.connections import Connections
 from clusterctl.transport.keys import PinnedHostKeys, load_key
 from clusterctl.transport.session import Identity
 
-SETTINGS, BUNDLE, SAID = "watchdog.json", "diagnosis.gz", "watchdog"
+BUNDLE, SAID = "diagnosis.gz", "watchdog"
 # Before its first step a job may be silent this many times as long as after it: it imports
 # libraries, opens data and compiles the first batch.
 START_UP = 3
@@ -55,33 +54,8 @@ NO_STEP = re.compile(
 LOOK_BYTES = 1 << 20  # the most bytes of the log that one poll reads
 
 
-@dataclass(frozen=True)
-class WatchedHost:
-    """A node of the job's cluster. `address` is its private one."""
-
-    index: int = 0
-    name: str = ""
-    address: str = ""
-    gpus: int = 0
-
-
-@dataclass(frozen=True)
-class WatchdogSettings:
-    """The watchdog's settings, as JSON in the job's folder.
-
-    It diagnoses the job after `after_s` seconds without a step, on `hosts`, and then cancels it if
-    `cancels`.
-    """
-
-    cluster: str = ""
-    user: str = ""
-    after_s: float = 0.0
-    cancels: bool = False
-    hosts: tuple[WatchedHost, ...] = ()
-
-
-def prepare(access: Access, after_s: float, cancels: bool, cache: Path, offline: bool) -> str:
-    """Put the watchdog's programs on the head node and return its settings as JSON.
+def prepare(access: Access, after_s: float, cancels: bool, cache: Path, offline: bool) -> Watchdog:
+    """Put the watchdog's programs on the head node and return its settings.
 
     One diagnosis is made at once, to be sure that it works; it also stores py-spy on the nodes.
     `after_s` is the time without a step after which the watchdog acts. For `cache` and `offline`
@@ -100,8 +74,7 @@ def prepare(access: Access, after_s: float, cancels: bool, cache: Path, offline:
         for node in access.cluster.in_service
     )
     cluster = access.cluster
-    settings = WatchdogSettings(cluster.name, cluster.ssh_user, after_s, cancels, hosts)
-    return json.dumps(asdict(settings)) + "\n"
+    return Watchdog(cluster.name, cluster.ssh_user, after_s, cancels, hosts)
 
 
 class JobProgress:
@@ -113,10 +86,9 @@ class JobProgress:
 
     def __init__(self, folder: Path, clock: Clock = Clock()) -> None:
         self._clock = clock
-        plan = jobs.describe(folder)["plan"]
-        log_dir = plan.get("log_dir")
+        spec, _ = jobs.known_spec(folder)
         self._folder, self._log = folder, folder / "log"
-        self._metrics = Path(plan["workdir"], log_dir, "metrics.jsonl") if log_dir else None
+        self._metrics = Path(spec.workdir, spec.log_dir, jobs.METRICS) if spec.log_dir else None
         self._read = 0
         self._rows = _size(self._metrics)
         self._begin()
@@ -180,7 +152,8 @@ def _size(path: Path | None) -> int:
 def main() -> None:
     """Watch the job whose id is the argument until it has ended. Runs on the head node."""
     folder = jobs.JOBS / sys.argv[1]
-    settings = decode(WatchdogSettings, json.loads((folder / SETTINGS).read_text()))
+    settings = jobs.read_spec(folder).watchdog
+    assert settings, "it is started for jobs with a watchdog alone"
     progress = JobProgress(folder)
     looked_at = 0.0
     while jobs.pid_of(folder):
@@ -193,7 +166,7 @@ def main() -> None:
             _fire(folder, settings, progress, silent_s)
 
 
-def _fire(folder: Path, settings: WatchdogSettings, progress: JobProgress, silent_s: float) -> None:
+def _fire(folder: Path, settings: Watchdog, progress: JobProgress, silent_s: float) -> None:
     """Diagnose the job, save the evidence, and cancel the job if the settings say so and it still
     makes no step."""
     stopped, said = progress.last, f"no step for {format_duration(silent_s)}"
@@ -236,7 +209,7 @@ def _say(folder: Path, text: str) -> None:
         log.write(f"{OWN}{now:%H:%M:%S} UTC: {text}\n")
 
 
-def head_access(settings: WatchdogSettings) -> Access:
+def head_access(settings: Watchdog) -> Access:
     """Return access to the cluster from its own head node: by private addresses, with ~/.ssh."""
     some: dict[str, Any] = dict.fromkeys(("instance_id", "instance_type", "availability_zone"), "")
     some |= {

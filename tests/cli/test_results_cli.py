@@ -10,11 +10,12 @@ from datetime import datetime, timezone
 import pytest
 
 from clusterctl.cli.results import how_it_went
-from clusterctl.jobs.detached import JobRecord, JobState
 from clusterctl.jobs.metrics.runs import read_runs
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.operations.results import images_per_s_per_hourly_usd
 from tests.cli.programs import call
 from tests.cli.running import CommandLine
+from tests.job_records import job_record
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 
 ROWS = rows([0, 1, *range(50, 14051, 50)], speed=19200.0)
@@ -66,12 +67,12 @@ def test_the_use_of_the_gpus(results, tmp_path, changes, says, mfu):
 
 def test_the_speed_by_price_is_that_of_all_of_the_jobs_nodes():
     began = datetime(2026, 11, 20, tzinfo=timezone.utc)
-    job = JobRecord("id", JobState.SUCCEEDED, 0, began, 90.0, 32, "", "", 1, list_usd_per_hour=96.0)
+    job = job_record(JobState.SUCCEEDED, 0, began=began, ranks=32, list_usd_per_hour=96.0)
     [run] = read_runs([RUN])
     assert images_per_s_per_hourly_usd(run, job) == pytest.approx(200)
     # After a lost node there may have been fewer of them.
-    again = replace(job, attempts=({"exit_status": 255},))
-    unpriced = replace(job, list_usd_per_hour=None)
+    again = replace(job, status=replace(job.status, attempts=({"exit_status": 255},)))
+    unpriced = replace(job, spec=replace(job.spec, list_usd_per_hour=None))
     assert [images_per_s_per_hourly_usd(run, one) for one in (again, unpriced, None)] == [None] * 3
 
 
@@ -130,7 +131,7 @@ def test_logs_side_by_side_name_a_difference_beyond_the_noise_and_no_other(resul
 )  # fmt: skip
 def test_how_a_job_went(state, exit_status, says):
     began = datetime(2026, 11, 20, tzinfo=timezone.utc)
-    assert how_it_went(JobRecord("id", state, exit_status, began, 90.0, 2, "", "", 1)) == says
+    assert how_it_went(job_record(state, exit_status, began=began)) == says
 
 
 def test_files_beside_the_table(results, tmp_path):

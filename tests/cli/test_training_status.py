@@ -8,12 +8,11 @@ import re
 import subprocess
 import sys
 import time
-from datetime import datetime, timezone
 
 import pytest
 
 from clusterctl.cli.training_status import TrainingStatus
-from clusterctl.jobs.detached import JobRecord, JobState
+from tests.job_records import job_record
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 
 LOG = banner(2) + HEADER + rows([0, 1, 50, 100])
@@ -29,11 +28,7 @@ sys.stdout.write("Finished in 12.5\\n")
 
 
 def status_of(line, usd, duration_s=1000.0):
-    job = JobRecord(
-        *("20261120-154501-3f2a", JobState.RUNNING, None, datetime.now(timezone.utc), duration_s),
-        *(2, "cpu", line, 0),
-        usd_per_hour=usd,
-    )
+    job = job_record(duration_s=duration_s, argv=tuple(line.split()), usd_per_hour=usd)
     return TrainingStatus(job)
 
 

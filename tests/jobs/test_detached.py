@@ -14,7 +14,6 @@ import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,18 +27,14 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     UsageError,
 )
-from clusterctl.domain.results import CommandResult
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.jobs import detached
 from clusterctl.jobs.detached import (
-    JobRecord,
     JobRunning,
-    JobState,
     end_job,
     find_job,
     follow_job,
     list_jobs,
-    parse_jobs,
     run_script,
     start_job,
 )
@@ -48,12 +43,15 @@ from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, check_job_id, new_job_id
 from clusterctl.node.jobs.clean import Cleaning, NodeLogs
 from clusterctl.node.jobs.clean import clean as clean_node
+from clusterctl.node.jobs.jobs import state_of
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.operations import logs
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.tuning import fetch_tuning
 from clusterctl.transport.call import call
 from tests.clock import FakeClock
+from tests.job_records import job_record
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
 
@@ -146,11 +144,17 @@ def test_a_job_runs_to_its_end(node, status, state):
     assert how.runs_in == (f"tmux session clusterctl-{JOB}" if has_tmux else "nohup")
     chunks = []
     job = follow_job(node, HEAD, JOB, chunks.append)
-    assert (job.state, job.exit_status, job.ranks, job.preset) == (state, status, 2, "cpu")
+    assert (job.state, job.exit_status, job.spec.ranks, job.spec.preset) == (
+        state,
+        status,
+        2,
+        "cpu",
+    )
     assert b"".join(chunks).decode() == f"out é\nerr\nCLUSTERCTL_JOB={JOB}\n{node.home}\n"
-    assert job.line == shlex.join(plan(node.home, words).argv)
-    assert (folder(node) / "command").read_text() == job.line + "\n"
-    assert list_jobs(node, HEAD) == [find_job(node, HEAD, JOB)]
+    assert job.spec.line == shlex.join(plan(node.home, words).argv)
+    assert (folder(node) / "command").read_text() == job.spec.line + "\n"
+    [listed] = list_jobs(node, HEAD)
+    assert replace(listed, now=0.0) == replace(find_job(node, HEAD, JOB), now=0.0)
 
 
 def test_a_job_that_was_just_looked_at_is_not_looked_at_again_before_its_log(node, monkeypatch):
@@ -159,10 +163,11 @@ def test_a_job_that_was_just_looked_at_is_not_looked_at_again_before_its_log(nod
     asked, run = [], node.run
     monkeypatch.setattr(node, "run", lambda *a, **k: asked.append(a[1]) or run(*a, **k))
     chunks = []
-    assert follow_job(node, HEAD, JOB, chunks.append, seen=ended) == ended
+    assert follow_job(node, HEAD, JOB, chunks.append, seen=ended) is ended
     assert (b"".join(chunks), len(asked)) == (b"out\n", 1), asked
     # It ended after the poll.
-    before = replace(ended, state=JobState.RUNNING, exit_status=None)
+    running = replace(ended.status, state=JobState.RUNNING, exit_status=None)
+    before = replace(ended, status=running)
     chunks.clear()
     assert follow_job(node, HEAD, JOB, chunks.append, seen=before).state is JobState.SUCCEEDED
     assert b"".join(chunks) == b"out\n"
@@ -172,7 +177,7 @@ def test_copies_and_trainings_are_in_nobodys_way_but_their_own_kinds(node):
     def start(number, destination=""):
         job = plan(node.home, "while [ ! -e go ]; do sleep 0.1; done", f"{JOB[:-1]}{number}")
         job = replace(job, destination=destination)
-        return start_job(node, HEAD, job, "demo", more_files={"names": "a\0\udcff"})
+        return start_job(node, HEAD, job, "demo", files={"names": "a\0\udcff"})
 
     start(0, "~/set")
     with pytest.raises(JobRunning, match="copies to ~/set on demo already"):
@@ -182,7 +187,7 @@ def test_copies_and_trainings_are_in_nobodys_way_but_their_own_kinds(node):
     with pytest.raises(JobRunning, match="is running on demo"):
         start(4)
     jobs = list_jobs(node, HEAD)
-    assert [job.destination for job in jobs] == ["~/set", "/data/set", ""]
+    assert [job.spec.destination for job in jobs] == ["~/set", "/data/set", ""]
     assert RunningWork(tuple(jobs), ()).trainings == RunningWork((jobs[2],), ())
     assert (folder(node, jobs[0].job_id) / "names").read_bytes() == b"a\0\xff"
     (node.home / "go").touch()
@@ -215,7 +220,7 @@ def test_a_training_and_its_evaluation_are_one_job(node, train, evaluate, status
     chunks = []
     seen = follow_job(node, HEAD, JOB, chunks.append)
     assert (seen.state, seen.exit_status) == (JobState.FAILED, status)
-    assert (seen.line, seen.evaluation) == job.lines
+    assert (seen.spec.line, seen.spec.evaluation) == job.lines
     log = b"".join(chunks).decode()
     assert log == output.format(line=job.evaluation_line, home=node.home)
 
@@ -338,21 +343,21 @@ def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(
 
     if not locks:  # as on NFS, where the other process may still be working
         monkeypatch.setattr(logs.fcntl, "flock", refuse)
-    start_job(node, HEAD, plan(node.home, "echo said"), "demo", more_files={"code.json": '{"fo'})
+    start_job(node, HEAD, plan(node.home, "echo said"), "demo")
     follow_job(node, HEAD, JOB, lambda _: None)
     access = SimpleNamespace(connections=node, head=HEAD, cluster=SimpleNamespace(name="demo"))
     place = tmp_path / "run"
     (place / f".fetch-{JOB}-killed").mkdir(parents=True)
     (place / f".fetch-{JOB}-killed" / "log").write_text("sa")
-    (place / "job.json").write_text("{}")
+    (place / "spec.json").write_text("{}")
     (place / ".fetch-mine").mkdir()
     logs.fetch(access, JOB, place)
-    names = {"job.json", "code.json", "command", "log", "record.json", ".fetch-mine"}
+    names = {"spec.json", "command", "log", "record.json", ".fetch-mine"}
     names |= set() if locks else {f".fetch-{JOB}-killed"}
     assert {path.name for path in place.iterdir()} == names
     assert (place / "log").read_text() == "said\n"
     record = json.loads((place / "record.json").read_text())
-    assert (record["id"], record["state"], record["code"]) == (JOB, "succeeded", None)
+    assert (record["id"], record["state"]) == (JOB, "succeeded")
 
 
 def test_ctrl_c_while_a_fetch_moves_its_files_leaves_no_half_of_them(node, tmp_path, monkeypatch):
@@ -371,7 +376,7 @@ def test_ctrl_c_while_a_fetch_moves_its_files_leaves_no_half_of_them(node, tmp_p
     with pytest.raises(KeyboardInterrupt):
         logs.fetch(access, JOB, place)
     assert {path.name for path in place.iterdir()} == {
-        "job.json",
+        "spec.json",
         "command",
         "log",
         "record.json",
@@ -381,7 +386,7 @@ def test_ctrl_c_while_a_fetch_moves_its_files_leaves_no_half_of_them(node, tmp_p
 
 
 def test_traced_steps_are_brought_after_a_kill_and_what_that_left_is_removed(node, tmp_path):
-    start_job(node, HEAD, plan(node.home, "true"), "demo", more_files={STEPS: "steps"})
+    start_job(node, HEAD, plan(node.home, "true"), "demo", files={STEPS: "steps"})
     (Path(node.environ["PATH"]) / "gzip").symlink_to("/usr/bin/gzip")
     follow_job(node, HEAD, JOB, lambda _: None)
     access = SimpleNamespace(connections=node, head=HEAD, cluster=SimpleNamespace(name="demo"))
@@ -394,7 +399,7 @@ def test_traced_steps_are_brought_after_a_kill_and_what_that_left_is_removed(nod
 
 
 def test_a_greeting_is_no_part_of_logs_and_files(node, tmp_path):
-    start_job(node, HEAD, plan(node.home, "echo out"), "demo", more_files={STEPS: "steps"})
+    start_job(node, HEAD, plan(node.home, "echo out"), "demo", files={STEPS: "steps"})
     (Path(node.environ["PATH"]) / "gzip").symlink_to("/usr/bin/gzip")
     node.greeting = b"Welcome {\n"
     access = SimpleNamespace(connections=node, head=HEAD, cluster=SimpleNamespace(name="demo"))
@@ -417,7 +422,7 @@ def test_a_fetch_that_fails_leaves_the_status_to_the_job(
     def fail(*_):
         raise trouble
 
-    job = JobRecord(JOB, JobState.FAILED, 3, datetime.now(timezone.utc), 1.0, 2, "", "", 1)
+    job = job_record(JobState.FAILED, 3)
     monkeypatch.setattr(logs, "find_job", lambda *_: job)
     monkeypatch.setattr(logs, "_unpack", lambda *_: None)
     monkeypatch.setattr(logs, broken, fail)
@@ -469,7 +474,7 @@ def test_private_variables_are_in_the_environment_and_in_no_file(node):
     start_job(node, HEAD, job, "demo")
     chunks = []
     seen = follow_job(node, HEAD, JOB, chunks.append)
-    assert (seen.exit_status, seen.variables) == (0, dict.fromkeys(names)), chunks
+    assert (seen.exit_status, seen.spec.variables) == (0, dict.fromkeys(names)), chunks
     values = [(value + name).encode("utf-8", "surrogateescape") for name in names]
     log = b"".join(chunks)
     assert log.startswith(f"{values}\n".encode())
@@ -588,14 +593,15 @@ def test_ids_are_checked():
         (143, False, True, JobState.CANCELLED),
     ],
 )
-def test_states(exit_status, running, cancelled, state):
-    known = {"running": running, "exit_status": exit_status, "cancelled": cancelled}
-    times = {"started_at": 100.0, "ended_at": None, "now": 160.0}
-    plan = {"usd_per_hour": 90.0}
-    text = json.dumps({"id": JOB, "plan": plan, "log_bytes": 0, **known, **times})
-    [job] = parse_jobs(CommandResult("demo-0", "python3", 0, text, "", 0.1))
-    assert job.state is state
-    runs = state is JobState.RUNNING
-    assert (job.duration_s, job.usd) == ((60.0, 1.5) if runs else (0.0, 0.0))
-    ended_at = None if runs else "1970-01-01T00:01:40+00:00"
-    assert job.as_data()["ended_at"] == ended_at
+def test_states(tmp_path, exit_status, running, cancelled, state):
+    (tmp_path / "spec.json").write_text("{}")
+    if cancelled:
+        (tmp_path / "cancelled").touch()
+    assert state_of(tmp_path, running, exit_status) is state
+
+
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.LOST])
+def test_what_a_job_has_cost(state):
+    job = job_record(state, duration_s=60.0, usd_per_hour=90.0)
+    assert (round(job.duration_s), round(job.usd, 2)) == (60, 1.5)
+    assert (job.as_data()["ended_at"] is None) == (state is JobState.RUNNING)

@@ -14,7 +14,7 @@ import pytest
 
 from clusterctl.domain.errors import ClusterctlError, MissingTool, NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import parse_hosts_file
-from clusterctl.jobs.detached import job_files
+from clusterctl.jobs.detached import job_files, spec_of
 from clusterctl.jobs.head_facts import (
     PROBE,
     Environment,
@@ -37,6 +37,7 @@ from clusterctl.jobs.plan import JobRequest, check_request, plan_job
 from clusterctl.jobs.smoke_test import allreduce_command
 from clusterctl.jobs.trainer import GPU
 from clusterctl.node.jobs.jobs import write_files
+from clusterctl.node.record import to_data
 
 JOB = "20261120-154501-3f2a"
 HOSTS = parse_hosts_file("10.0.0.4 slots=8\n10.0.0.5 slots=8\n10.0.0.6 slots=8\n10.0.0.7 slots=8\n")
@@ -216,7 +217,7 @@ def test_variables_and_options_of_the_users_own():
         assert "hidden" not in text
     files = job_files(plan)
     assert json.loads(files["environment"]) == {"WANDB_API_KEY": "hidden", "HERE": "hidden too"}
-    described = json.loads(files["job.json"])
+    described = to_data(spec_of(plan))
     assert described["variables"] == {
         "NCCL_DEBUG": "INFO",
         "PYTHONUNBUFFERED": "",
@@ -421,7 +422,7 @@ def test_the_recipe_fast(request_, head, flags, variables, batch):
     }
     # The line has what is recorded, and the job's record has it, too.
     assert all(f"{name}={value}" in plan.argv for name, value in variables.items())
-    assert json.loads(job_files(plan)["job.json"])["recipe"] == told
+    assert to_data(spec_of(plan).recipe) == told
 
 
 def test_the_recipe_is_the_tutorials_unless_another_is_named():

@@ -15,6 +15,8 @@ import pytest
 from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
 from clusterctl.ec2.volumes import root_rate
+from clusterctl.node.jobs.spec import JobSpec
+from clusterctl.node.record import to_json
 from clusterctl.operations.disk import GROW, SlowDisk, find_slow_disk
 from tests.pair import LabCluster
 
@@ -175,8 +177,8 @@ def test_force_leaves_a_queued_job_what_was_shipped_for_it_to_nodes_where_nothin
     queued, ended = "20261123-094449-a10d", "20261123-094458-e672"
     for job in (queued, ended):
         pair.on(1, f"mkdir -p .clusterctl/code/{job} && touch .clusterctl/code/{job}/mine.py")
-    folder = f".clusterctl/jobs/{queued}"
-    pair.on(0, f"mkdir -p {folder} && cd {folder} && touch after && echo '{{}}' >job.json")
+    folder, spec = f".clusterctl/jobs/{queued}", to_json(JobSpec(queued))
+    pair.on(0, f"mkdir -p {folder} && cd {folder} && touch after && echo '{spec}' >spec.json")
     waits = f"CLUSTERCTL_JOB={queued} setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!"
     pair.on(0, f"cd {folder} && {{ {waits} >pid; }}")
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from clusterctl.node.jobs.spec import JobSpec, Step
+from clusterctl.node.record import to_json
 from clusterctl.operations.losses import Losses, find_losses
 from tests.pair import eventually
 
@@ -88,8 +90,10 @@ def test_checkpoints_count_whoever_started_the_training(quiet):
     quiet.on(0, f"rm -r {folder}")
     # A folder that cannot be read may hold anything.
     job = ".clusterctl/jobs/20261120-154501-3f2a"
-    record = '{"argv": ["mpirun"], "log_dir": "closed", "workdir": "/home/ubuntu"}'
-    quiet.on(0, f"mkdir -p {job} closed && echo '{record}' > {job}/job.json && chmod 0 closed")
+    steps = (Step(("mpirun",)),)
+    spec = JobSpec("20261120-154501-3f2a", steps=steps, workdir="/home/ubuntu", log_dir="closed")
+    quiet.on(0, f"mkdir -p {job} closed && cat > {job}/spec.json", to_json(spec).encode())
+    quiet.on(0, "chmod 0 closed")
     reason = "looking for results failed: /home/ubuntu/closed: Permission denied"
     assert losses(quiet) == Losses(unknown={"pair-0": reason})
 
@@ -114,11 +118,13 @@ def test_fetch_brings_the_folder_that_output_names_and_the_checkpoints(quiet, tm
     assert (tmp_path / "run" / "out" / "a" / "log").read_text() == "mine"
     assert losses(quiet) == Losses()
     folder = "examples/horovod/tensorflow/imagenet_resnet"
-    record = (
-        '{"argv": ["mpirun"], "log_dir": "imagenet_resnet",'
-        ' "workdir": "/home/ubuntu/examples/horovod/tensorflow"}'
+    spec = JobSpec(
+        job,
+        steps=(Step(("mpirun",)),),
+        workdir="/home/ubuntu/examples/horovod/tensorflow",
+        log_dir="imagenet_resnet",
     )
-    quiet.on(0, f"echo '{record}' > .clusterctl/jobs/{job}/job.json")
+    quiet.on(0, f"cat > .clusterctl/jobs/{job}/spec.json", to_json(spec).encode())
     quiet.on(0, f"mkdir -p {folder} && cd {folder} && echo 1 > model.ckpt-40.index")
     assert [one.kind for one in losses(quiet).written] == ["checkpoints"]
     assert quiet.ctl("fetch", job, str(tmp_path / "run"))[0] == 0

@@ -15,12 +15,13 @@ from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
 from clusterctl.domain.errors import AwsError, CommandFailed, UsageError
 from clusterctl.ec2.cloudwatch import Point
-from clusterctl.jobs.detached import JobRecord, JobState
 from clusterctl.jobs.metrics.logs import EvaluationRow, MetricPoint, MetricSeries, TrainingRow
 from clusterctl.jobs.metrics.runs import Run
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.operations.cloudwatch import points_of, push
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.results import NoResults, Results, results_of_cluster
+from tests.job_records import job_record
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 from tests.lab.refusals import fault, refused, service
 from tests.pair import eventually
@@ -141,14 +142,7 @@ def test_a_cancelled_job_is_called_so(quiet):
 
 def test_rows_are_in_cloudwatch_once_without_what_it_refuses(lab, tmp_path):
     now, day = time.time(), 86400.0
-    job = JobRecord(
-        "20261120-154501-3f2a",
-        JobState.RUNNING,
-        None,
-        datetime.fromtimestamp(now - 20 * day, timezone.utc),
-        20 * day,
-        *(2, "", "", 1),
-    )
+    job = job_record(duration_s=20 * day)
     rows = [TrainingRow(n, 0.1, 1.0, 1.0, 2.0, 0.1, time=now - 9000 + n) for n in range(2000)]
     rows[7] = replace(rows[7], loss=math.nan)
     rows[8] = replace(rows[8], time=now + 3 * 3600)
@@ -193,7 +187,7 @@ def test_rows_are_in_cloudwatch_once_without_what_it_refuses(lab, tmp_path):
 
 def test_a_logs_metrics_are_spread_over_the_time_that_is_not_sent():
     began = datetime.fromtimestamp(1000, timezone.utc)
-    job = JobRecord("id", JobState.SUCCEEDED, 0, began, 100.0, 2, "", "", 1)
+    job = job_record(JobState.SUCCEEDED, 0, began=began, duration_s=100.0)
     points = tuple(MetricPoint(line, None, line / 2) for line in (10, 50, 100))
     found = Results((), metrics=(MetricSeries("loss", points),), job=job)
     told = [Point("loss", 10, 1010, 5), Point("loss", 50, 1050, 25), Point("loss", 100, 1100, 50)]

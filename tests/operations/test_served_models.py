@@ -11,11 +11,13 @@ from clusterctl.domain.errors import HostError, HostUnreachable
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.jobs.detached import JobRunning
 from clusterctl.node.jobs.processes import NodeProcess
+from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobStatus
 from clusterctl.operations import logs
 from clusterctl.operations.doctor import _end_leftovers
 from clusterctl.operations.logs import refuse_while_training, running_work
 from clusterctl.operations.serving import served
 from clusterctl.operations.train import leftovers
+from clusterctl.transport.fanout import fan_out
 
 NODES = tuple(SimpleNamespace(host=f"d-{index}") for index in range(4))
 SERVE = ("/opt/python", "/home/u/.clusterctl/jobs/20261120-154501-3f2a/serve.py", "--port")
@@ -39,7 +41,8 @@ def syncing(node):
 
 
 def job(preset="serve", destination=""):
-    return SimpleNamespace(job_id="20261120-154502-0001", preset=preset, destination=destination)
+    spec = JobSpec("20261120-154502-0001", preset=preset, destination=destination)
+    return JobRecord(spec, JobStatus())
 
 
 @pytest.fixture
@@ -167,18 +170,12 @@ def test_doctor_leaves_what_it_cannot_end_without_the_model(cluster, monkeypatch
 def test_a_silent_node_may_serve_a_model(capsys, silent, status, said):
     """Node 3 is in quarantine, which ends no model."""
 
-    def run_all(targets, *arguments, **options):
-        return FanoutResult(
-            [
-                HostOutcome(host, error=HostUnreachable(host, "cut off"))
-                if host in silent
-                else HostOutcome(host, value=CommandResult(host, "", 0, "", "", 0.1))
-                for host in (target.host for target in targets)
-            ]
-        )
+    def run(target, *arguments, **options):
+        if target.host in silent:
+            raise HostUnreachable(target.host, "cut off")
+        return CommandResult(target.host, "", 0, '{"jobs": []}\n', "", 0.1)
 
-    access = SimpleNamespace(
-        connections=SimpleNamespace(run_all=run_all), targets=NODES[:3], all_targets=NODES
-    )
+    connections = SimpleNamespace(run=run, each=lambda targets, one, **_: fan_out(one, targets))
+    access = SimpleNamespace(connections=connections, targets=NODES[:3], all_targets=NODES)
     assert _status(access, served(access), None, as_json=False) == status
     assert capsys.readouterr().err == said

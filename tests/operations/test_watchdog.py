@@ -11,6 +11,8 @@ import sys
 import pytest
 
 from clusterctl.diagnosis.bundle import load
+from clusterctl.node.jobs.spec import JobSpec
+from clusterctl.node.record import to_json
 from clusterctl.operations import watchdog
 from tests.clock import FakeClock
 from tests.pair import eventually
@@ -115,7 +117,7 @@ def test_a_job_is_ended_where_the_diagnosis_cannot_be_kept(hanging):
 def folder(tmp_path):
     """Return the folder of a job whose log folder has rows of an earlier job."""
     for name, text in (
-        ("job.json", json.dumps({"workdir": str(tmp_path), "log_dir": "logs"})),
+        ("spec.json", to_json(JobSpec("j", workdir=str(tmp_path), log_dir="logs"))),
         ("log", ""),
         ("exit_status", ""),
         ("after.py", "print('waits', flush=True)\ninput()\n"),

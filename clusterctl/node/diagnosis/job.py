@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 from clusterctl.node.jobs import jobs, processes
+from clusterctl.node.jobs.spec import JobRecord, JobState
+from clusterctl.node.record import to_data
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ def look(job_id: str | None, log_lines: int, watched_s: float = 0.0) -> dict[str
     """Return the evidence about job `job_id`. Without an ID: about the running job, else about an
     mpirun started by hand, else about the latest job.
 
-    {"found": the job's record as of `jobs.describe`, or null, "others": other running jobs, ...the
+    {"found": the JobRecord, or null, "others": other running jobs, ...the
     fields of JobEvidence about its files}. It takes `watched_s`, and `log_added` is what was
     written meanwhile.
     """
@@ -51,33 +53,29 @@ def _added(path: str, start: int) -> list[str]:
 
 
 def _look(job_id: str | None, log_lines: int) -> dict[str, Any]:
-    records = map(jobs.describe, jobs.folders())
-    trainings = [one for one in records if not one["plan"].get("destination")]
-    running = [one for one in trainings if one["running"] and not one["queued"]]
+    trainings = [one for one in map(jobs.describe, jobs.folders()) if one.spec.is_training]
+    running = [one for one in trainings if one.state is JobState.RUNNING]
     launchers = [one for one in processes.find() if one.role == "launcher"]
     by_hand = [one for one in launchers if processes.JOB not in one.environ]
-    named = [one for one in trainings if one["id"] == job_id]
+    named = [one for one in trainings if one.job_id == job_id]
     chosen = named if job_id else (running or ([] if by_hand else trainings))[-1:]
     # Ranks of other running jobs are not left over. Those of an mpirun started by hand have no ID.
-    others = [one["id"] for one in running if one not in chosen] + [""] * bool(by_hand)
+    others = [one.job_id for one in running if one not in chosen] + [""] * bool(by_hand)
     if chosen:
         return {**_of_record(chosen[0], log_lines), "others": others}
     return {**(_by_hand(by_hand[0], log_lines) if by_hand else {}), "found": None, "others": []}
 
 
-def _of_record(record: dict[str, Any], log_lines: int) -> dict[str, Any]:
-    folder = jobs.JOBS / record["id"]
-    plan = record["plan"]
-    workdir = Path(os.path.expanduser(plan.get("workdir") or "~"))  # noqa: PTH111
-    log_dir = workdir / plan["log_dir"] if plan.get("log_dir") else None
+def _of_record(record: JobRecord, log_lines: int) -> dict[str, Any]:
+    folder, spec = jobs.JOBS / record.job_id, record.spec
+    workdir = Path(os.path.expanduser(spec.workdir or "~"))  # noqa: PTH111
+    log_dir = workdir / spec.log_dir if spec.log_dir else None
     return {
-        "found": record,
-        "addresses": {
-            one.get("name"): one.get("address") for one in jobs.json_in(folder / "nodes.json", [])
-        },
+        "found": to_data(jobs.summary(record)),
+        "addresses": {one.get("name"): one.get("address") for one in spec.nodes},
         "hosts": jobs.text_in(workdir / "hosts"),
         **_log(folder / "log", log_lines),
-        "rank_logs": {} if record["running"] or not log_lines else _rank_logs(folder),
+        "rank_logs": {} if record.unended or not log_lines else _rank_logs(folder),
         **_metrics(log_dir / jobs.METRICS if log_dir else None),
     }
 

@@ -33,6 +33,7 @@ from clusterctl.node.framed import FramedCommand
 from clusterctl.node.guard.clock import GuardFiles
 from clusterctl.node.jobs import jobs, processes
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
+from clusterctl.node.jobs.spec import JobSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ def main() -> None:
 
 def after(folder: Path, status: int, offset: int) -> bool:
     """Stop what is left of the job and record the failure. Return whether to start it again."""
-    plan = json.loads((folder / "job.json").read_text())
-    nodes = jobs.json_in(folder / "nodes.json", [])
+    spec = jobs.read_spec(folder)
+    nodes = list(spec.nodes)
     # When the attempt began: `again` is written before a retry, `exit_status` touched at the start.
     # A node that has booted since then was lost.
     began = jobs.mtime_of(folder / "again") or jobs.mtime_of(folder / "exit_status") or 0.0
@@ -78,7 +79,7 @@ def after(folder: Path, status: int, offset: int) -> bool:
     attempt = {
         "ended_at": time.time(),
         "exit_status": status,
-        "ranks": ranks_of(folder, plan),
+        "ranks": ranks_of(folder, spec),
         "silent": silent,
         "rebooted": rebooted,
         "lost": lost,
@@ -94,13 +95,13 @@ def after(folder: Path, status: int, offset: int) -> bool:
     for name, notice in noticed.items():
         say(f"EC2 had given notice for {name}: {notice['action']} at {notice['time']}")
     retried, why = False, ""
-    if plan.get("retries"):
+    if spec.retries:
         if not lost:
             why = "not started again: no node was lost, the failure is the job's own"
-        elif earlier >= plan["retries"]:
+        elif earlier >= spec.retries:
             why = f"not started again: it was {earlier} times, as --retries says"
         else:
-            retried, why = wait_for_nodes(plan, nodes, folder)
+            retried, why = wait_for_nodes(spec, nodes, folder)
     note(folder, {**attempt, "retried": retried, "why": why})
     if why:
         say(why)
@@ -125,10 +126,10 @@ def notices_of(nodes: list[str]) -> dict[str, dict[str, str]]:
     return {found["node"]: {key: str(found.get(key)) for key in ("action", "time")}}
 
 
-def ranks_of(folder: Path, plan: dict[str, Any]) -> int:
+def ranks_of(folder: Path, spec: JobSpec) -> int:
     """Return the number of ranks of the attempt that has failed."""
-    words = shlex.split(jobs.text_in(folder / "again"))[2:] or plan["argv"]
-    return int(words[words.index("-np") + 1]) if "-np" in words else plan["ranks"]
+    words = shlex.split(jobs.text_in(folder / "again"))[2:] or [*spec.argv]
+    return int(words[words.index("-np") + 1]) if "-np" in words else spec.ranks
 
 
 def has_lost(log: Path, offset: int) -> bool:
@@ -190,9 +191,7 @@ def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes) -> list[str 
         return list(pool.map(one, nodes))
 
 
-def wait_for_nodes(
-    plan: dict[str, Any], nodes: list[dict[str, Any]], folder: Path
-) -> tuple[bool, str]:
+def wait_for_nodes(spec: JobSpec, nodes: list[dict[str, Any]], folder: Path) -> tuple[bool, str]:
     """Wait until enough nodes answer, then write the command line of the next attempt to `again`.
 
     Return whether enough nodes were back in time, and a message for the log. The hosts file is read
@@ -203,7 +202,7 @@ def wait_for_nodes(
     deadline = time.monotonic() + WAIT_S
     enough_since = None
     while True:
-        hosts = read_hosts(Path(plan["workdir"], "hosts"))
+        hosts = read_hosts(Path(spec.workdir, "hosts"))
         others = [
             {"address": host, "name": names.get(host, host)} for host in hosts if host != head
         ]
@@ -211,30 +210,28 @@ def wait_for_nodes(
         said = end_on(others, folder.name)
         up = {head} | {one["address"] for one, text in zip(others, said) if text is not None}
         slots = {host: hosts[host] for host in hosts if host in up}
-        ranks = ranks_that_fit(plan, sum(slots.values()))
+        ranks = ranks_that_fit(spec, sum(slots.values()))
         now = time.monotonic()
         enough_since = (enough_since or now) if ranks else None
-        if ranks == plan["ranks"] or (
-            enough_since and now - enough_since > START_WITH_FEWER_AFTER_S
-        ):
+        if ranks == spec.ranks or (enough_since and now - enough_since > START_WITH_FEWER_AFTER_S):
             break
         if now > deadline:
             return False, (
                 f"not started again: within {WAIT_S / 60:.0f} minutes only {sum(slots.values())} "
-                f"of at least {plan['min_ranks']} GPUs were there"
+                f"of at least {spec.min_ranks} GPUs were there"
             )
         time.sleep(LOOK_EVERY_S)
     used = [names.get(host, host) for host in slots]
-    give_code(folder, [node for node in others if node["address"] in slots])
-    line = retry_command(plan, ranks, folder, slots)
+    give_code(spec, [node for node in others if node["address"] in slots])
+    line = retry_command(spec, ranks, folder, slots)
     (folder / "again").write_text("set -- " + shlex.join(line) + "\n")
     return True, f"starting again with {ranks} ranks on {', '.join(used)}"
 
 
-def give_code(folder: Path, nodes: list[dict[str, Any]]) -> None:
+def give_code(spec: JobSpec, nodes: list[dict[str, Any]]) -> None:
     """Copy the program that was shipped with the job to those nodes that lack it: new instances."""
-    code = jobs.CODE / folder.name
-    files = jobs.json_in(folder / "code.json", {}).get("files", [])
+    code = jobs.CODE / spec.job_id
+    files = (spec.code or {}).get("files", [])
     # A script-mode program has another layout, and its data are not on a new instance either.
     if not files or (code / "contract.json").exists():
         return
@@ -246,7 +243,7 @@ def give_code(folder: Path, nodes: list[dict[str, Any]]) -> None:
     except OSError as error:
         say(f"the job's program could not be packed for new nodes: {error}")
         return
-    place = f".clusterctl/code/{folder.name}"
+    place = f".clusterctl/code/{spec.job_id}"
     unpack = f"mkdir -p {place}.new && tar -xzf - -C {place}.new"
     unpack += f" && touch {place}.new/{jobs.SHIPPED} && mv {place}.new {place}"
     script = f"umask 077; [ -e {place} ] || {{ {unpack}; }}"
@@ -266,20 +263,20 @@ def read_hosts(path: Path) -> dict[str, int]:
     return found
 
 
-def ranks_that_fit(plan: dict[str, Any], slots: int) -> int:
+def ranks_that_fit(spec: JobSpec, slots: int) -> int:
     """Return the largest number of ranks that fits into `slots` and suits the job; 0 if none does.
 
     The trainer goes on from a checkpoint with as many images per step as before, so the number of
     ranks has to divide them.
     """
-    if slots >= plan["ranks"]:
-        return int(plan["ranks"])
-    argv = plan["argv"]
-    batch = batch_at(argv) if plan["log_dir"] else None
+    if slots >= spec.ranks:
+        return spec.ranks
+    argv = [*spec.argv]
+    batch = batch_at(argv) if spec.log_dir else None
     if "-np" not in argv:
         return 0
-    for ranks in range(slots, max(plan["min_ranks"], 1) - 1, -1):
-        if batch is None or int(argv[batch]) * plan["ranks"] % ranks == 0:
+    for ranks in range(slots, max(spec.min_ranks, 1) - 1, -1):
+        if batch is None or int(argv[batch]) * spec.ranks % ranks == 0:
             return ranks
     return 0
 
@@ -291,24 +288,22 @@ def batch_at(argv: list[str]) -> int | None:
     return places[-1] if places else None
 
 
-def retry_command(
-    plan: dict[str, Any], ranks: int, folder: Path, slots: dict[str, int]
-) -> list[str]:
+def retry_command(spec: JobSpec, ranks: int, folder: Path, slots: dict[str, int]) -> list[str]:
     """Return the job's command line for these hosts. It continues from the trainer's checkpoint."""
-    argv = list(plan["argv"])
-    if ranks < plan["ranks"]:
+    argv = list(spec.argv)
+    if ranks < spec.ranks:
         argv[argv.index("-np") + 1] = str(ranks)
-        batch = batch_at(argv) if plan["log_dir"] else None
+        batch = batch_at(argv) if spec.log_dir else None
         if batch is not None:
-            argv[batch] = str(int(argv[batch]) * plan["ranks"] // ranks)
+            argv[batch] = str(int(argv[batch]) * spec.ranks // ranks)
     if "--hostfile" in argv:
         text = "".join(f"{host} slots={count}\n" for host, count in slots.items())
         (folder / "hosts").write_text(text)
         argv[argv.index("--hostfile") + 1] = str(folder / "hosts")
     # Once the job has written its log, the log folder has its own checkpoints, which --clear_log
     # would delete. Before that the folder has those of an earlier run and is still to be cleared.
-    log = Path(plan["workdir"], plan["log_dir"] or "-", plan["log_name"] or "-")
-    began = jobs.mtime_of(folder / "waited") or jobs.mtime_of(folder / "job.json") or 0.0
+    log = Path(spec.workdir, spec.log_dir or "-", spec.log_name)
+    began = jobs.mtime_of(folder / "waited") or jobs.mtime_of(folder / jobs.SPEC_FILE) or 0.0
     if (jobs.mtime_of(log) or 0.0) >= began:
         argv = [word for word in argv if word != "--clear_log"]
     return argv

@@ -15,7 +15,7 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterctl.node.jobs.jobs import CODE, JOB_IDS, JOBS, METRICS, is_of_job, pid_of
+from clusterctl.node.jobs.jobs import CODE, JOB_IDS, JOBS, METRICS, SPEC_FILE, is_of_job, pid_of
 
 CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 OF_STEP = re.compile(r"model\.ckpt-(\d+)\..*")
@@ -97,7 +97,7 @@ def size_of(path: str) -> int:
 def submitted(job: Path) -> tuple:
     """Return the key that sorts jobs by time of submission. The IDs do not tell: their times are
     those of users' clocks. A node without the job's record has the time the program came."""
-    for path in (JOBS / job.name / "job.json", CODE / job.name):
+    for path in (JOBS / job.name / SPEC_FILE, CODE / job.name):
         with contextlib.suppress(OSError):
             return path.stat().st_mtime, job.name
     return 0.0, job.name

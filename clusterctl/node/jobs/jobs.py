@@ -1,12 +1,7 @@
 """Runs on the head node: starts, lists and stops jobs. Each job has a folder in ~/.clusterctl/jobs.
 
-    start ID HOW     reads the files of the job from stdin, a JSON object of texts by name; prints
-                     how it was started. HOW says what to do if other jobs are in its way (for a
-                     training other trainings, for a copy those to the same destination): "refuse"
-                     prints {"busy": ID} instead, "queue" starts it when they have ended and also
-                     prints {"after": [ID]}, "force" starts it beside them
-    list [ID]        one JSON line per job; with an ID also what is in its nodes.json
-    cancel ID        sends the job TERM and waits for its end
+transport/call.py calls `submit`, `find_jobs` and `cancel`. As a program of its own:
+
     pack ID          writes what is kept of the job to stdout, as a tar archive
 
 A job runs if the process in its `pid` file exists and has the job's ID in its environment: the
@@ -16,17 +11,7 @@ start.
 
 The record of a job, in its folder. Times are seconds since 1970 by the head node's clock.
 
-    job.json        what was requested: argv (exact), line and evaluation (quoted for a shell),
-                    ranks, preset, workdir, log_dir, script, variables (null: private),
-                    mpi_arguments, hosts (names of the nodes with ranks, the head node first),
-                    usd_per_hour (of these nodes; null: not known), list_usd_per_hour (AWS's price
-                    for their types on demand), git ({commit, changed}: the number of files that
-                    differ from it; null if the folder is no git work tree)
-    nodes.json      for each node with ranks: name, address, slots, ranks, instance_type,
-                    availability_zone, image, market, efa, placement_group, usd_per_hour,
-                    list_usd_per_hour, versions (tensorflow, horovod, mpirun, nccl, cuda, cudnn,
-                    driver, kernel, python, keras)
-    code.json       the program that was shipped: folder, script, files, commit, changed
+    spec.json       what was requested (JobSpec)
     boot_id         of the head node when the job was started
     after, waited   the jobs that it waits for; `after` is renamed to `waited` at the job's turn
     attempts        a JSON line for each failure (see after.py)
@@ -50,17 +35,20 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState, JobStatus, Row
 from clusterctl.node.procfs import boot_id, environ_of, read_stat
+from clusterctl.node.record import RecordError, from_json, to_json
 
 JOBS = Path.home() / ".clusterctl" / "jobs"
 CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --script`, on every node
 # Put into the folder of a shipped program once all of it is there: what is newer is the job's.
 SHIPPED = ".clusterctl-shipped"
 JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
-REQUEST_FILE = "job.json"  # written by `start` only, so its mtime is the time of submission
+SPEC_FILE = "spec.json"  # written by `submit` only, so its mtime is the time of submission
 # Size of the files whose space is reserved at the start.
 RESERVED_BYTES = 32
 CANCEL_TIMEOUT_S = 15.0
@@ -68,7 +56,7 @@ METRICS = "metrics.jsonl"
 # The trainer's last row is searched in this many bytes at the end of the file.
 ROW_BYTES = 1 << 14
 # What `pack` takes first, in this order.
-KEPT = ("job.json", "nodes.json", "code.json", "attempts", "command", "watchdog", "diagnosis.gz")
+KEPT = (SPEC_FILE, "attempts", "command", "watchdog", "diagnosis.gz")
 # Files and folders of a script-mode program (node/scripts/collect.py).
 MANIFEST = "manifest.json"
 COLLECTED = ("model", "output", "conflicts")
@@ -133,36 +121,52 @@ def unfinished_predecessors(folder: Path) -> list:
     return [name for name in text_in(folder / "after").split() if pid_of(JOBS / name)]
 
 
-def metrics_of(folder: Path, plan: dict) -> Path | None:
+def read_spec(folder: Path) -> JobSpec:
+    """Return a job's specification. Raises OSError, RecordError."""
+    return from_json(JobSpec, (folder / SPEC_FILE).read_bytes())
+
+
+def known_spec(folder: Path) -> tuple[JobSpec, str]:
+    """Return a job's specification, and why it cannot be read; then it has the job's ID only. One
+    job's broken record must not hide all others."""
+    try:
+        return read_spec(folder), ""
+    except OSError as error:
+        problem = f"{SPEC_FILE}: {error.strerror}"
+    except RecordError as error:
+        problem = f"{SPEC_FILE}: {error}"
+    return JobSpec(folder.name), problem
+
+
+def metrics_of(folder: Path, spec: JobSpec) -> Path | None:
     """Return the path of a job's metrics: its own copy after its end, else the trainer's file. None
     if there is none."""
     if (folder / METRICS).exists():
         return folder / METRICS
-    log_dir = plan.get("log_dir")
     path = None
-    if log_dir and pid_of(folder) and not (folder / "after").exists():
-        path = Path(plan.get("workdir", ""), log_dir, METRICS)
+    if spec.log_dir and pid_of(folder) and not (folder / "after").exists():
+        path = Path(spec.workdir, spec.log_dir, METRICS)
     # An older file belongs to an earlier job.
-    began = mtime_of(folder / "waited") or mtime_of(folder / REQUEST_FILE) or 0
+    began = mtime_of(folder / "waited") or mtime_of(folder / SPEC_FILE) or 0
     return path if path and (mtime_of(path) or 0) >= began else None
 
 
-def last_row(path: Path | None) -> dict:
-    """Return step, epoch and images/s of the last row about a training step; empty if none."""
+def last_row(path: Path | None) -> Row:
+    """Return the last row about a training step; an empty one if there is none."""
     try:
         if path is None:
-            return {}
+            return Row()
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - ROW_BYTES))
             lines = file.read(ROW_BYTES).splitlines()
     except OSError:
-        return {}
+        return Row()
     for line in reversed(lines):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # another program's row, or one cut short
             row = json.loads(line)
             if isinstance(row, dict) and row.get("kind") == "train":
-                return {name: row.get(name) for name in ("step", "epoch", "images_per_s")}
-    return {}
+                return from_json(Row, line)
+    return Row()
 
 
 def attempts_of(folder: Path) -> list:
@@ -186,40 +190,49 @@ def ended_at(folder: Path, exit_status: int | None) -> float | None:
     return max((at for at in heard_of if at), default=None)
 
 
-def describe(folder: Path) -> dict:
-    """Return the line of `list` about a job."""
+def describe(folder: Path) -> JobRecord:
+    """Return the record of a job."""
     # The process is checked before the exit status. In the other order a job that ends between the
     # two would look lost.
     running = bool(pid_of(folder))
-    plan = json_in(folder / REQUEST_FILE, {})
+    spec, problem = known_spec(folder)
     log = folder / "log"
-    exit_status = exit_status_of(folder)
     boot = text_in(folder / "boot_id").strip()
-    return {
-        "id": folder.name,
-        "plan": plan,
-        "running": running,
-        "exit_status": exit_status,
-        "cancelled": (folder / "cancelled").exists(),
-        "queued": running and (folder / "after").exists(),
-        "waits_for": unfinished_predecessors(folder) if running else [],
-        "rebooted": bool(boot) and boot != boot_id(),
-        "attempts": attempts_of(folder),
-        "row": last_row(metrics_of(folder, plan)),
-        "started_at": mtime_of(folder / "waited") or mtime_of(folder / REQUEST_FILE),
-        "ended_at": ended_at(folder, exit_status),
-        "now": time.time(),
-        "log_bytes": log.stat().st_size if log.exists() else 0,
-        "by_rank": (folder / "log-0").exists(),
-        "watchdog": text_in(folder / "watchdog"),
-    }
+    exit_status = exit_status_of(folder)
+    status = JobStatus(
+        state=state_of(folder, running, exit_status),
+        submitted_at=mtime_of(folder / SPEC_FILE) or 0.0,
+        started_at=mtime_of(folder / "waited"),
+        ended_at=ended_at(folder, exit_status),
+        exit_status=exit_status,
+        waits_for=tuple(unfinished_predecessors(folder)) if running else (),
+        rebooted=bool(boot) and boot != boot_id(),
+        attempts=tuple(attempts_of(folder)),
+        messages=tuple(text_in(folder / "watchdog").splitlines()),
+    )
+    row = last_row(metrics_of(folder, spec))
+    log_bytes = log.stat().st_size if log.exists() else 0
+    by_rank = (folder / "log-0").exists()
+    return JobRecord(spec, status, time.time(), log_bytes, by_rank, row, problem)
+
+
+def state_of(folder: Path, running: bool, exit_status: int | None) -> JobState:
+    """Return the state of a job."""
+    is_cancelled = (folder / "cancelled").exists()
+    if exit_status is None and running:
+        return JobState.QUEUED if (folder / "after").exists() else JobState.RUNNING
+    if exit_status == 0:
+        return JobState.SUCCEEDED
+    if is_cancelled:
+        return JobState.CANCELLED
+    return JobState.LOST if exit_status is None else JobState.FAILED
 
 
 def folders() -> list:
     """Return the jobs' folders by time of submission. The IDs do not tell: their times are those of
     users' clocks."""
     found = [path for path in JOBS.glob(JOB_IDS) if path.is_dir()]
-    return sorted(found, key=lambda path: (mtime_of(path / REQUEST_FILE) or 0, path.name))
+    return sorted(found, key=lambda path: (mtime_of(path / SPEC_FILE) or 0, path.name))
 
 
 def wait_until(reached: Callable[[], bool], timeout_s: float) -> bool:
@@ -232,24 +245,66 @@ def wait_until(reached: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-def start(job_id: str, how: str, files: dict) -> dict:
-    """Create the job's folder with these files and start the job. Return what `start` prints."""
+@dataclass(frozen=True)
+class Submission:
+    """A request to start a job.
+
+    `how` says what to do if jobs with a common claim have not ended: "refuse", "queue" this one
+    behind them, or "force" it to start beside them. `files` are further files for its folder.
+    """
+
+    spec: JobSpec
+    how: str = "refuse"
+    files: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """How a job was started: what it runs in, and the jobs that it waits for. If it was refused,
+    only `busy` is set: the oldest job that is in its way."""
+
+    runs_in: str = ""
+    after: tuple[str, ...] = ()
+    busy: str = ""
+
+
+@dataclass(frozen=True)
+class JobQuery:
+    """Which job; with an empty ID all of them."""
+
+    job_id: str = ""
+
+
+@dataclass(frozen=True)
+class JobList:
+    jobs: tuple[JobRecord, ...]
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """`ended`: whether the job had ended in time."""
+
+    ended: bool
+
+
+def submit(request: Submission) -> Submitted:
+    """Create the job's folder and start the job."""
+    # A lost connection, or Ctrl-C at the client, must not leave a half-started job. SIG_IGN would
+    # not do: the job would inherit it and could not be stopped.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    spec = request.spec
     JOBS.mkdir(mode=0o700, parents=True, exist_ok=True)
     # clean-logs takes the same lock, so that it removes no folder of a job that is being started.
     with (JOBS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        wanted = json.loads(files[REQUEST_FILE]).get("destination", "")
-        busy = [
-            folder.name
-            for folder in folders()
-            if pid_of(folder)
-            and json_in(folder / REQUEST_FILE, {}).get("destination", "") == wanted
-        ]
-        if busy and how == "refuse":
-            return {"busy": busy[0]}  # the oldest: the others may be queued behind it
-        if how == "queue":
+        busy = [one.name for one in folders() if pid_of(one) and is_in_the_way(one, spec)]
+        if busy and request.how == "refuse":
+            return Submitted(busy=busy[0])  # the oldest: the others may be queued behind it
+        files = {**request.files, SPEC_FILE: to_json(spec) + "\n"}
+        if request.how == "queue":
             files["after"] = "".join(name + "\n" for name in busy)
-        folder = JOBS / job_id
+        folder = JOBS / spec.job_id
         folder.mkdir(mode=0o700)
         try:
             write_files(folder, files)
@@ -264,7 +319,14 @@ def start(job_id: str, how: str, files: dict) -> dict:
                     (folder / "environment").unlink()
                 sys.exit(f"the job did not start: see {folder}")
             time.sleep(0.05)
-    return {"started": job_id, "with": runs_in, "after": busy if how == "queue" else []}
+    return Submitted(runs_in, tuple(busy) if request.how == "queue" else ())
+
+
+def is_in_the_way(folder: Path, spec: JobSpec) -> bool:
+    """Return whether a job has a common claim with a new one. Of a job whose specification cannot
+    be read, this is not known: then it is taken to have one."""
+    other, problem = known_spec(folder)
+    return bool(problem) or bool({*other.claims} & {*spec.claims})
 
 
 def wait_for_start() -> None:
@@ -331,18 +393,30 @@ def launch(folder: Path) -> tuple:
     return "nohup", process.pid
 
 
-def cancel(job_id: str) -> dict:
-    """Stop a job and wait for its end. Return what `cancel` prints."""
-    folder = JOBS / job_id
+def cancel(request: JobQuery) -> Cancelled:
+    """Stop a job and wait for its end."""
+    wait_for_start()
+    folder = JOBS / request.job_id
     pid = pid_of(folder)
     if pid:
         mark_cancelled(folder)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    return {
-        "was_running": bool(pid),
-        "ended": wait_until(lambda: not pid_of(folder), CANCEL_TIMEOUT_S),
-    }
+    return Cancelled(wait_until(lambda: not pid_of(folder), CANCEL_TIMEOUT_S))
+
+
+def find_jobs(request: JobQuery) -> JobList:
+    """Return the records of all jobs in the order of their submission, without what only the record
+    of one job has; or that of the one job, if there is one of this ID."""
+    wait_for_start()
+    if request.job_id:
+        folder = JOBS / request.job_id
+        return JobList((describe(folder),) if folder.is_dir() else ())
+    return JobList(tuple(map(summary, map(describe, folders()))))
+
+
+def summary(job: JobRecord) -> JobRecord:
+    return replace(job, spec=replace(job.spec, nodes=(), code=None))
 
 
 def mark_cancelled(folder: Path) -> None:
@@ -355,10 +429,10 @@ def mark_cancelled(folder: Path) -> None:
 
 def pack(folder: Path) -> None:
     """Write what is kept of a job to stdout; growing files as far as they are. Raises OSError."""
-    described = describe(folder)
+    spec, _ = known_spec(folder)
     paths: list = [folder / name for name in KEPT]
     paths += sorted([*folder.glob("trace-steps-*"), *folder.glob("log-*")])
-    rows = metrics_of(folder, described["plan"])
+    rows = metrics_of(folder, spec)
     paths += [folder / "log", rows]
     if (folder / MANIFEST).exists():
         paths += [path for name in COLLECTED for path in sorted((folder / name).rglob("*"))]
@@ -374,29 +448,6 @@ def pack(folder: Path) -> None:
 
 def main() -> None:
     try:
-        if sys.argv[1] == "pack":
-            pack(JOBS / sys.argv[2])
-            return
-        for answer in answers(sys.argv[1], sys.argv[2:]):
-            print(json.dumps(answer))
+        pack(JOBS / sys.argv[2])
     except OSError as error:
         sys.exit(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-
-
-def answers(action: str, arguments: list) -> list:
-    """Carry out an action and return the objects to print, one a line. Raises OSError."""
-    if action == "start":
-        # A lost connection, or Ctrl-C at the client, must not leave a half-started job. SIG_IGN
-        # would not do: the job would inherit it and could not be stopped.
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)
-        files = json.loads(sys.stdin.buffer.read())
-        return [start(arguments[0], arguments[1], files)]
-    wait_for_start()
-    if action == "cancel":
-        return [cancel(arguments[0])]
-    if arguments:
-        folder = JOBS / arguments[0]
-        nodes = [one for one in json_in(folder / "nodes.json", []) if isinstance(one, dict)]
-        return [{**describe(folder), "nodes": nodes}] if folder.is_dir() else []
-    return [describe(folder) for folder in folders()]

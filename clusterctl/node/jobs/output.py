@@ -5,9 +5,9 @@ wrote it, and that of each rank also to a file of its own, `log-RANK`.
                       line, 128 + N after signal N
 
 mpirun runs with --tag-output, which marks each line with its rank; the tags are removed here.
-(`--output dir=` of Open MPI 5.0.11 loses what ranks write to stderr.) If job.json has no `tag_end`,
-the user has asked mpirun for other output, and no tags are requested. Private variables are read
-from file descriptor 3.
+(`--output dir=` of Open MPI 5.0.11 loses what ranks write to stderr.) If spec.json has no
+`tag_end`, the user has asked mpirun for other output, and no tags are requested. Private variables
+are read from file descriptor 3.
 
 mpirun writes to files in memory, not to pipes. Its ssh processes share its outputs and make them
 non-blocking, and when Open MPI 5 ends, it drops what a full pipe does not accept at once: the last
@@ -32,11 +32,12 @@ from functools import partial
 from pathlib import Path
 
 from clusterctl.node.death_signal import die_with
+from clusterctl.node.jobs.spec import JobSpec
+from clusterctl.node.record import from_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
 READ_BYTES = 1 << 20
 # Memory of what has been read is released in pieces of this size.
@@ -181,20 +182,20 @@ class Logs:
 def main() -> None:
     """Set the private variables and run the command line."""
     folder, argv = Path(sys.argv[1]), sys.argv[2:]
-    order = json.loads((folder / "job.json").read_text())
-    if None in order["variables"].values():
+    spec = from_json(JobSpec, (folder / "spec.json").read_bytes())
+    if None in spec.variables.values():
         os.lseek(3, 0, os.SEEK_SET)
         for name, value in json.loads(os.read(3, os.fstat(3).st_size)).items():
             os.environb[name.encode()] = value.encode("utf-8", "surrogateescape")
-    if order["tag_end"]:
-        sys.exit(run(folder, argv, order))
+    if spec.tag_end:
+        sys.exit(run(folder, argv, spec))
     # Python ignores these two signals, and mpirun would inherit that.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.execv(argv[0], argv)
 
 
-def run(folder: Path, argv: list[str], order: dict[str, Any]) -> int:
+def run(folder: Path, argv: list[str], spec: JobSpec) -> int:
     """Run the command line and log its output. Return its exit status, 128 + N after signal N."""
     asked: list[int] = []
     processes: list[subprocess.Popen[bytes]] = []
@@ -226,9 +227,9 @@ def run(folder: Path, argv: list[str], order: dict[str, Any]) -> int:
     # Signals that came before there was a process.
     for one in asked:
         process.send_signal(one)
-    tag_end = order["tag_end"].encode()
+    tag_end = spec.tag_end.encode()
     # Each stream has its own state: a piece of one may come in the middle of a line of the other.
-    outputs = {file: TaggedOutput(tag_end, order["torchrun"]) for file in (out, err)}
+    outputs = {file: TaggedOutput(tag_end, spec.torchrun) for file in (out, err)}
     most = unread_limit(Path("/proc/meminfo").read_text())
     keep(process, outputs, Logs(folder), most)
     status = process.wait()

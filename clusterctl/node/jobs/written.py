@@ -19,6 +19,7 @@ from typing import Dict, Optional
 
 from clusterctl.node.jobs import jobs
 from clusterctl.node.jobs.clean import CHECKPOINT
+from clusterctl.node.jobs.spec import SERVE, JobState
 from clusterctl.node.record import RecordError, from_json, to_json
 
 TYPE_CHECKING = False
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FETCHED = "fetched.json"  # in the job's folder: what `note_fetched` was given
-SERVE = "serve"
 CHECKPOINTS, MODEL, FILES = "checkpoints", "model", "files"
 KINDS = {"model": MODEL}
 # Folders of runs that were started by hand: as in the tutorial, and beside the shipped trainer.
@@ -120,22 +120,22 @@ class Fetched:
 
 def trees_of(folder: Path) -> list[Tree]:
     """Return the folders of a job: none for a copy, a served model, or a model that is in S3."""
-    plan = jobs.json_in(folder / jobs.REQUEST_FILE, {})
+    spec, _ = jobs.known_spec(folder)
     code = jobs.CODE / folder.name
-    others = tuple(plan.get("hosts", [])[1:])
+    others = spec.hosts[1:]
 
     def tree(path: Path, kind: str, hosts: tuple[str, ...] = (), after: str = "") -> Tree:
         return Tree(folder.name, str(path), kind, hosts=hosts, after=after)
 
-    if plan.get("destination") or not plan.get("argv"):
+    if not (spec.is_training and spec.argv):
         return []
-    asked = Path(plan["output"]) if plan.get("output") else None
+    asked = Path(spec.output) if spec.output else None
     output = [tree(asked, FILES, hosts=others)] if asked and code not in asked.parents else []
-    if plan.get("log_dir"):
-        return [*output, tree(Path(plan["workdir"], plan["log_dir"]), CHECKPOINTS)]
-    if plan.get("model_dir") is not None:
+    if spec.log_dir:
+        return [*output, tree(Path(spec.workdir, spec.log_dir), CHECKPOINTS)]
+    if spec.model_dir is not None:
         status = jobs.exit_status_of(folder)
-        if plan["model_dir"] and status == 0:
+        if spec.model_dir and status == 0:
             return []
         if (folder / jobs.MANIFEST).exists():
             return [tree(folder / name, KINDS.get(name, FILES)) for name in jobs.COLLECTED]
@@ -147,10 +147,10 @@ def trees_of(folder: Path) -> list[Tree]:
     if output:
         return output
     # A program of the nodes works in the folder of the examples, as other jobs do.
-    described = jobs.describe(folder)
-    ended = described["now"] if described["running"] else described["ended_at"]
-    worked_in = tree(Path(plan["workdir"]), FILES)
-    return [replace(worked_in, since=described["started_at"], until=ended)]
+    job = jobs.describe(folder)
+    since = job.status.started_at or job.status.submitted_at
+    until = job.now if job.unended else job.status.ended_at
+    return [replace(tree(Path(spec.workdir), FILES), since=since, until=until)]
 
 
 def all_trees() -> list[Tree]:
@@ -251,10 +251,10 @@ def overview(request: OfJob) -> Overview:
     jobs.wait_for_start()
     going = []
     for folder in jobs.folders():
-        described = jobs.describe(folder)
-        if described["running"]:
-            serves = described["plan"].get("preset") == SERVE
-            going.append(Going(folder.name, described["queued"], serves))
+        job = jobs.describe(folder)
+        if job.unended:
+            is_queued, serves = job.state is JobState.QUEUED, job.spec.preset == SERVE
+            going.append(Going(folder.name, is_queued, serves))
     trees = tuple(all_trees())
     fetched = {folder.name: fetched_of(folder) for folder in jobs.folders()}
     return Overview(tuple(going), trees, look(Trees(trees)).found, fetched)

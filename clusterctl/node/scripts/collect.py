@@ -1,7 +1,7 @@
 """Runs on the head node when a script-mode job has ended: copies what its programs left in model/
 and output/ on every node into the job's folder on the head node, and to S3 if the job says so.
 
-    FOLDER    the job's folder, with job.json and nodes.json (node/jobs/jobs.py)
+    FOLDER    the job's folder, with spec.json (node/jobs/spec.py)
 
 manifest.json is written last: if it exists, the collection is complete.
 
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from clusterctl.node.framed import FramedCommand
 from clusterctl.node.jobs.after import AT_ONCE, SSH
-from clusterctl.node.jobs.jobs import COLLECTED, MANIFEST
+from clusterctl.node.jobs.jobs import COLLECTED, MANIFEST, read_spec
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.s3files import Tool, explained
 
@@ -57,7 +57,7 @@ def main() -> None:
             f"clusterctl: the model was not collected: {error}; what the job left is still on the "
             f"nodes, in ~/.clusterctl/code/{folder.name}: clusterctl fetch brings it"
         )
-    url = json.loads((folder / "job.json").read_text()).get("model_dir") or ""
+    url = read_spec(folder).model_dir or ""
     try:
         if url:
             print(f"clusterctl: all of it is at {upload(folder, url.rstrip('/'))}")
@@ -67,7 +67,7 @@ def main() -> None:
 
 def collect(folder: Path) -> str:
     """Copy the files of all nodes. Return a summary for the log. Raises NotCollected, OSError."""
-    nodes = json.loads((folder / "nodes.json").read_text())
+    nodes = read_spec(folder).nodes
     (folder / MANIFEST).unlink(missing_ok=True)
     for name in (*COLLECTED, "collecting"):
         shutil.rmtree(folder / name, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import socketserver
@@ -17,6 +16,8 @@ import pytest
 from clusterctl.node.diagnosis import job, ras, sampler, watch
 from clusterctl.node.jobs import jobs
 from clusterctl.node.jobs.processes import Process, read_process
+from clusterctl.node.jobs.spec import JobSpec
+from clusterctl.node.record import to_json
 from tests.lab.running import wait_until
 
 SAID = {
@@ -158,10 +159,10 @@ def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
     by_hand = []  # ignore mpiruns on this machine that were started by hand
     monkeypatch.setattr(job.processes, "find", lambda *of: by_hand)
     ended, runs, queued = (f"20261123-00000{number}-abcd" for number in range(3))
-    plan = json.dumps({"workdir": str(tmp_path), "log_dir": "logs"})
     for name in (ended, runs, queued):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "job.json").write_text(plan)
+        spec = JobSpec(name, workdir=str(tmp_path), log_dir="logs")
+        (tmp_path / name / "spec.json").write_text(to_json(spec))
     (tmp_path / queued / "after").write_text(runs)
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "metrics.jsonl").write_text('{"kind": "train", "step": 7}\n')
@@ -179,7 +180,7 @@ def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
         for process in processes:
             process.kill()
             process.wait()
-    assert {name: look["found"]["id"] for name, look in looked.items()} == {
+    assert {name: look["found"]["spec"]["job_id"] for name, look in looked.items()} == {
         None: runs,
         ended: ended,
         queued: queued,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,13 +12,17 @@ import pytest
 from clusterctl.jobs.detached import AFTER
 from clusterctl.node.jobs import after, jobs
 from clusterctl.node.jobs.after import has_lost, ranks_that_fit, retry_command
+from clusterctl.node.jobs.spec import JobSpec, Step
+from clusterctl.node.record import to_json
 
 ARGV = ["mpirun", "-np", "8", "--hostfile", "hosts", "t.py", "-b", "96", "--clear_log"]
 
 
-def plan(tmp_path, **more):
-    plain = {"argv": ARGV, "ranks": 8, "min_ranks": 2, "workdir": str(tmp_path), "log_name": "l"}
-    return {**plain, "log_dir": "logs", **more}
+def spec(tmp_path, argv=ARGV, **more):
+    plain = {"ranks": 8, "min_ranks": 2, "workdir": str(tmp_path), "log_name": "l"}
+    return JobSpec(
+        tmp_path.name, steps=(Step(tuple(argv)),), **{**plain, "log_dir": "logs", **more}
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +39,7 @@ def plan(tmp_path, **more):
     ],
 )
 def test_how_many_ranks_fit(tmp_path, slots, more, ranks):
-    assert ranks_that_fit(plan(tmp_path, **more), slots) == ranks
+    assert ranks_that_fit(spec(tmp_path, **more), slots) == ranks
 
 
 def test_a_restart_is_a_new_beginning_for_boots_and_none_for_what_the_job_has_written(
@@ -48,7 +51,7 @@ def test_a_restart_is_a_new_beginning_for_boots_and_none_for_what_the_job_has_wr
     monkeypatch.setattr(after, "sweep", sweep)
     monkeypatch.setattr(after, "end_on", lambda nodes, job: ["" for _ in nodes])
     (tmp_path / "hosts").write_text("10.0.0.4 slots=8\n")
-    (tmp_path / "job.json").write_text(json.dumps(plan(tmp_path, retries=2)))
+    (tmp_path / "spec.json").write_text(to_json(spec(tmp_path, retries=2)))
     (tmp_path / "exit_status").touch()
     os.utime(tmp_path / "exit_status", (100, 100))
     assert [after.after(tmp_path, 255, 0) for _ in range(3)] == [True, True, False]
@@ -61,10 +64,10 @@ def test_a_restart_is_a_new_beginning_for_boots_and_none_for_what_the_job_has_wr
 @pytest.mark.parametrize("has_begun", [True, False])
 def test_the_line_for_fewer_hosts(tmp_path, has_begun):
     (tmp_path / "logs").mkdir()
-    (tmp_path / "job.json").touch()
+    (tmp_path / "spec.json").touch()
     (tmp_path / "logs" / "l").touch()
     os.utime(tmp_path / "logs" / "l", (9e9, 9e9) if has_begun else (1, 1))
-    line = retry_command(plan(tmp_path), 6, tmp_path, {"10.0.0.4": 4, "10.0.0.6": 2})
+    line = retry_command(spec(tmp_path), 6, tmp_path, {"10.0.0.4": 4, "10.0.0.6": 2})
     clear = [] if has_begun else ["--clear_log"]
     hosts = str(tmp_path / "hosts")
     assert line == ["mpirun", "-np", "6", "--hostfile", hosts, "t.py", "-b", "128", *clear]
@@ -95,12 +98,12 @@ def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_be
     monkeypatch.setattr(jobs, "CODE", tmp_path / "code")
     (tmp_path / "code" / tmp_path.name / "lib").mkdir(parents=True)
     (tmp_path / "code" / tmp_path.name / "lib" / "it's.py").write_text("print()")
-    (tmp_path / "code.json").write_text(json.dumps({"files": ["lib/it's.py"]}))
+    job = spec(tmp_path, code={"files": ["lib/it's.py"]})
     (tmp_path / "hosts").write_text("10.0.0.4 slots=4\n10.0.0.5 slots=4\n")
     environ = {**os.environ, "CLUSTERCTL_JOB": tmp_path.name}
     with subprocess.Popen(["sleep", "240"], env=environ) as left:
         nodes = [{"name": "a", "address": "10.0.0.4"}, {"name": "b", "address": "10.0.0.5"}]
-        again, said = after.wait_for_nodes(plan(tmp_path), nodes, tmp_path)
+        again, said = after.wait_for_nodes(job, nodes, tmp_path)
         ended = left.poll()
         left.kill()
     assert (again, said, ended) == (True, "starting again with 8 ranks on a, b", -15)
@@ -110,10 +113,10 @@ def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_be
     # A file in the place of its folder has the effect of a full disk.
     shutil.rmtree(there / ".clusterctl")
     (there / ".clusterctl").write_text("")
-    after.give_code(tmp_path, nodes[1:])
+    after.give_code(job, nodes[1:])
     assert "the job's program could not be put on b" in capsys.readouterr().out
     shutil.rmtree(tmp_path / "code" / tmp_path.name / "lib")
-    after.give_code(tmp_path, nodes[1:])
+    after.give_code(job, nodes[1:])
     said = capsys.readouterr().out
     assert "could not be packed" in said
     assert "it's.py" in said

@@ -74,13 +74,13 @@ def test_the_last_checkpoints_stay_with_all_else(node):
     jobs = node.home / ".clusterctl/jobs"
     # The first job was submitted last, by a laptop whose clock is slow.
     for number, day in enumerate((2, 3, 1)):
-        fill(jobs, [f"2026112{day}-000000-aaaa/job.json"])
-        os.utime(jobs / f"2026112{day}-000000-aaaa" / "job.json", (number, number))
+        fill(jobs, [f"2026112{day}-000000-aaaa/spec.json"])
+        os.utime(jobs / f"2026112{day}-000000-aaaa" / "spec.json", (number, number))
     before = tree(node.home)
     said = clean(node, "~/runs", keep_last=2, jobs=True)
     going = {f"runs/model.ckpt-5.{part}" for part in parts}
     first = ".clusterctl/jobs/20261122-000000-aaaa"
-    going |= {first, f"{first}/job.json"}
+    going |= {first, f"{first}/spec.json"}
     assert before - tree(node.home) == going
     assert [one.checkpoints for one in said.folders] == [1, 0]
     assert clean(node, "~/runs", keep_last=4, jobs=True).folders == ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -17,6 +16,8 @@ import pytest
 
 from clusterctl.jobs.detached import OUTPUT
 from clusterctl.node.jobs.output import GrowingFile, Logs, TaggedOutput, keep, unread_limit
+from clusterctl.node.jobs.spec import JobSpec
+from clusterctl.node.record import to_json
 from tests.lab.running import wait_until
 
 LINES = [b"plain\n", b"  two blanks\n", b"\n", b"\0\xff[1,x<\x1eTAG\n", b"[" * 9 + b"\n", b"no end"]
@@ -90,8 +91,7 @@ os.write(2, b"error of rank %s\\n" % rank)
     ],
 )
 def test_both_families_of_open_mpi_say_which_rank_wrote_what(tmp_path, mpirun, tag_end):
-    order = {"variables": {}, "tag_end": tag_end, "torchrun": False}
-    (tmp_path / "job.json").write_text(json.dumps(order))
+    (tmp_path / "spec.json").write_text(to_json(JobSpec("j", tag_end=tag_end)))
     (tmp_path / "writes.py").write_text(WRITES)
     (tmp_path / "output.py").write_text(OUTPUT.text)
     line = [mpirun, "--allow-run-as-root", "--host", "localhost:2", "--oversubscribe", "-np", "2"]
@@ -126,8 +126,7 @@ def mpirun(tmp_path):
     """Return a function that runs output.py with a script as its mpirun."""
 
     def start(script):
-        order = {"variables": {}, "tag_end": ": ", "torchrun": False}
-        (tmp_path / "job.json").write_text(json.dumps(order))
+        (tmp_path / "spec.json").write_text(to_json(JobSpec("j", tag_end=": ")))
         (tmp_path / "output.py").write_text(OUTPUT.text)
         (tmp_path / "mpirun").write_text(script.format(python=sys.executable, pid=tmp_path / "pid"))
         (tmp_path / "mpirun").chmod(0o755)

@@ -11,8 +11,9 @@ import pytest
 
 from clusterctl.cli.jobs import job_remarks
 from clusterctl.domain.errors import UsageError
-from clusterctl.jobs.detached import JobState, read_record
 from clusterctl.node.jobs import jobs
+from clusterctl.node.jobs.spec import JobSpec, JobState
+from clusterctl.node.record import to_json
 from clusterctl.operations import logs
 
 JOB_ID = "20261120-154501-3f2a"
@@ -23,24 +24,26 @@ def test_an_attempt_that_was_cut_short_hides_no_job(tmp_path, monkeypatch):
     whole = {"exit_status": 255, "lost": True}
     for job_id in (JOB_ID, "20261120-154502-3f2b"):
         (tmp_path / job_id).mkdir()
-        (tmp_path / job_id / "job.json").write_text("{}")
+        (tmp_path / job_id / "spec.json").write_text(to_json(JobSpec(job_id)))
     cut = json.dumps(whole) + '\n{"exit_status": 255, "lo'
     (tmp_path / JOB_ID / "attempts").write_text(cut)
-    told = {one["id"]: one["attempts"] for one in jobs.answers("list", [])}
-    assert told == {JOB_ID: [whole], "20261120-154502-3f2b": []}
+    found = jobs.find_jobs(jobs.JobQuery()).jobs
+    attempts = {one.job_id: one.status.attempts for one in found}
+    assert attempts == {JOB_ID: (whole,), "20261120-154502-3f2b": ()}
 
 
 @pytest.mark.parametrize("cut", [b"", b'{"ranks": 2, "li', b"[2]", b"\0" * 64, b"\xff\xfe"])
 def test_a_record_that_a_crash_has_cut_short_is_said_and_hides_no_job(cut, tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "JOBS", tmp_path)
     (tmp_path / JOB_ID).mkdir()
-    for name in ("job.json", "nodes.json", "attempts", "pid", "exit_status", "after", "boot_id"):
+    for name in ("spec.json", "attempts", "pid", "exit_status", "after", "boot_id"):
         (tmp_path / JOB_ID / name).write_bytes(cut)
-    for arguments in ([], [JOB_ID]):
-        [described] = jobs.answers("list", arguments)
-        job = read_record(json.loads(json.dumps(described)))
-        assert (job.state, job.ranks, job.nodes) == (JobState.LOST, 0, ())
-        assert any("its job.json was cut short" in text for text in job_remarks(job))
+    for job_id in ("", JOB_ID):
+        [job] = jobs.find_jobs(jobs.JobQuery(job_id)).jobs
+        assert (job.state, job.spec) == (JobState.LOST, JobSpec(JOB_ID))
+        assert any(
+            "what was requested is not known: spec.json: " in text for text in job_remarks(job)
+        )
 
 
 @pytest.mark.parametrize("foreign", [b"", b"[1]", b'{"a": 1}', b"\xff\xfe"])
@@ -68,13 +71,12 @@ def test_a_silent_job_that_has_to_be_killed_lasted_until_it_was_cancelled(
     monkeypatch.setattr(jobs, "JOBS", tmp_path)
     folder = tmp_path / JOB_ID
     folder.mkdir()
-    (folder / "job.json").write_text("{}")
-    for name in ("job.json", "log", *files):
+    (folder / "spec.json").write_text(to_json(JobSpec(JOB_ID)))
+    for name in ("spec.json", "log", *files):
         (folder / name).touch()
         os.utime(folder / name, times=(time.time() - (800 if name == "log" else 900),) * 2)
     if files:
         jobs.mark_cancelled(folder)
-    [described] = jobs.answers("list", [])
-    job = read_record(described)
+    [job] = jobs.find_jobs(jobs.JobQuery()).jobs
     assert job.state is (JobState.CANCELLED if files else JobState.LOST)
     assert lasted_s - 1 < job.duration_s < lasted_s + 60

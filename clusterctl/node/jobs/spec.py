@@ -1,0 +1,266 @@
+"""What a job is (JobSpec), what became of it (JobStatus), and both with what it writes (JobRecord).
+
+The specification is written once, when the job is submitted, and never changes. These classes are
+the file spec.json in the job's folder, what the head node sends about a job, and what every command
+reads.
+"""
+
+from __future__ import annotations
+
+import enum
+import shlex
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any, Optional
+
+COPY, SERVE = "copy", "serve"  # presets of jobs that are no training
+GPUS = "gpus"  # what every training claims
+LOG_NAME = "hvd_train.log"  # the trainer's default
+
+
+class JobState(enum.Enum):
+    """The state of a job (docs/jobs.md)."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    # The job's process is gone without a recorded end: a reboot, or a kill -9.
+    LOST = "lost"
+
+
+class When(enum.Enum):
+    """When a step runs: the work, again after a lost node; then the steps that follow its success,
+    and those that follow it in any case."""
+
+    WORK = "work"
+    SUCCESS = "success"
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command line that the head node runs for a job."""
+
+    argv: tuple[str, ...]
+    when: When = When.WORK
+
+
+@dataclass(frozen=True)
+class WatchedHost:
+    """A node of the job's cluster. `address` is its private one."""
+
+    index: int = 0
+    name: str = ""
+    address: str = ""
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class Watchdog:
+    """`train --watchdog`: diagnose the job after `after_s` seconds without a step, on `hosts`; then
+    cancel it if `cancels`."""
+
+    cluster: str = ""
+    user: str = ""
+    after_s: float = 0.0
+    cancels: bool = False
+    hosts: tuple[WatchedHost, ...] = ()
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A job as it was accepted; never changed. Its steps run in the folder `workdir`.
+
+    Two jobs with a common claim do not run together, unless that was requested. `log_dir` is the
+    trainer's log folder on the head node, `log_name` the name of the log in it. `variables` and
+    `mpi_arguments` are the user's; the value of a private variable is None, and in no file.
+    `destination` is where a copy puts its data, or the model that is served. `tag_end` and
+    `torchrun` say how output is split by rank (output.py). `output` is the folder that the program
+    writes into. `recipe` is the trainer's recipe (recipe.JobRecipe.as_data), None for any other
+    job. `hosts` are the names of the nodes with ranks, the head node first; `usd_per_hour` is what
+    they cost together when the job began, `list_usd_per_hour` AWS's price for their types on
+    demand; None if unknown. `git`: {commit, changed}, the number of files that differ from it; None
+    if the program's folder is no git work tree. After a lost node the job is started again up to
+    `retries` times, on `min_ranks` ranks or more. `model_dir` is where the model of a script-mode
+    program is uploaded; empty if it stays on the head node, None for any other job.
+    `metric_definitions` are those of a script-mode program. What does not apply is empty.
+
+    `nodes` are the nodes with ranks: name, address, slots, ranks, instance_type, availability_zone,
+    image, market, efa, placement_group, usd_per_hour, list_usd_per_hour, versions (tensorflow,
+    horovod, mpirun, nccl, cuda, cudnn, driver, kernel, python, keras). `code` is the program that
+    was shipped: folder, script, files, commit, changed. A list of jobs has neither.
+    """
+
+    job_id: str
+    preset: str = ""
+    steps: tuple[Step, ...] = ()
+    workdir: str = ""
+    ranks: int = 0
+    claims: tuple[str, ...] = (GPUS,)
+    destination: str = ""
+    log_dir: str = ""
+    log_name: str = LOG_NAME
+    variables: dict[str, Optional[str]] = field(default_factory=dict)
+    mpi_arguments: tuple[str, ...] = ()
+    tag_end: str = ""
+    torchrun: bool = False
+    output: str = ""
+    recipe: Optional[dict[str, Any]] = None
+    hosts: tuple[str, ...] = ()
+    usd_per_hour: Optional[float] = None
+    list_usd_per_hour: Optional[float] = None
+    git: Optional[dict[str, Any]] = None
+    retries: int = 0
+    min_ranks: int = 0
+    model_dir: Optional[str] = None
+    metric_definitions: dict[str, str] = field(default_factory=dict)
+    watchdog: Optional[Watchdog] = None
+    nodes: tuple[dict[str, Any], ...] = ()
+    code: Optional[dict[str, Any]] = None
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The command line of the work."""
+        return next((one.argv for one in self.steps if one.when is When.WORK), ())
+
+    @property
+    def line(self) -> str:
+        """The command line of the work, as a shell reads it."""
+        return shlex.join(self.argv)
+
+    @property
+    def evaluation(self) -> str:
+        """The line that evaluates a training afterwards; empty if there is none."""
+        return next((shlex.join(one.argv) for one in self.steps if one.when is When.SUCCESS), "")
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the job uses the GPUs as trainings do: it is no copy and serves no model."""
+        return GPUS in self.claims
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """What became of a job. Times are seconds since 1970 by the head node's clock.
+
+    `exit_status` is None for a job that has not ended, that never began, or that is lost.
+    `waits_for` are the jobs before this one in the queue. `attempts` describes the failed ones
+    (recovery.py). `messages` are the watchdog's. `rebooted`: the head node was, since the job was
+    submitted.
+    """
+
+    state: JobState = JobState.LOST
+    submitted_at: float = 0.0
+    started_at: Optional[float] = None
+    ended_at: Optional[float] = None
+    exit_status: Optional[int] = None
+    waits_for: tuple[str, ...] = ()
+    rebooted: bool = False
+    attempts: tuple[dict[str, Any], ...] = ()
+    messages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """The last row about a training step in the trainer's metrics."""
+
+    step: Optional[int] = None
+    images_per_s: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """A job as the head node describes it at the time `now`.
+
+    `problem` says why the specification cannot be read; then it has the job's ID only. `by_rank`:
+    each rank has a log of its own.
+    """
+
+    spec: JobSpec
+    status: JobStatus
+    now: float = 0.0
+    log_bytes: int = 0
+    by_rank: bool = False
+    row: Row = Row()
+    problem: str = ""
+
+    @property
+    def job_id(self) -> str:
+        return self.spec.job_id
+
+    @property
+    def state(self) -> JobState:
+        return self.status.state
+
+    @property
+    def exit_status(self) -> int | None:
+        return self.status.exit_status
+
+    @property
+    def unended(self) -> bool:
+        """Whether the job is running or queued."""
+        return self.state in (JobState.RUNNING, JobState.QUEUED)
+
+    @property
+    def started_at(self) -> datetime:
+        """When the job began; for one that has not begun, when it was submitted."""
+        at = self.status.started_at or self.status.submitted_at or self.now
+        return datetime.fromtimestamp(at, timezone.utc)
+
+    @property
+    def ended_at(self) -> datetime:
+        """When the job ended. For a job that has not ended, the time of the query."""
+        return self.started_at + timedelta(seconds=self.duration_s)
+
+    @property
+    def duration_s(self) -> float:
+        """How long the job has run, or has waited if it is queued."""
+        began = self.started_at.timestamp()
+        ended = self.now if self.unended else self.status.ended_at or began
+        return max(0.0, ended - began)
+
+    @property
+    def usd(self) -> float | None:
+        """The cost of the job's nodes while it ran, in US dollars; None if a price is unknown."""
+        if self.spec.usd_per_hour is None:
+            return None
+        runs = self.state is not JobState.QUEUED
+        return self.spec.usd_per_hour * self.duration_s / 3600 if runs else 0.0
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the record for `--json`."""
+        spec, status = self.spec, self.status
+        return {
+            "id": self.job_id,
+            "state": self.state.value,
+            "exit_status": status.exit_status,
+            "waits_for": list(status.waits_for),
+            "head_rebooted": status.rebooted,
+            "started_at": self.started_at.isoformat(),
+            "ended_at": None if self.unended else self.ended_at.isoformat(),
+            "duration_s": round(self.duration_s, 1),
+            "usd": None if self.usd is None else round(self.usd, 4),
+            "usd_per_hour": spec.usd_per_hour,
+            "list_usd_per_hour": spec.list_usd_per_hour,
+            "step": self.row.step,
+            "images_per_s": self.row.images_per_s,
+            "hosts": list(spec.hosts),
+            "argv": list(spec.argv),
+            "git": spec.git,
+            "attempts": list(status.attempts),
+            **({"nodes": list(spec.nodes)} if spec.nodes else {}),
+            "gpus": spec.ranks,
+            "preset": spec.preset,
+            "line": spec.line,
+            "evaluation": spec.evaluation,
+            "recipe": spec.recipe,
+            "variables": spec.variables,
+            "mpi_arguments": list(spec.mpi_arguments),
+            "log_dir": spec.log_dir,
+            "destination": spec.destination,
+            "model_dir": spec.model_dir,
+            "watchdog": list(status.messages),
+            "log_bytes": self.log_bytes,
+        }
