@@ -258,7 +258,6 @@ class Puller:
     def _get(self, link: Link, block: int, buffer: memoryview) -> None:
         (length,) = LENGTH.unpack(link.read(LENGTH.size))
         if length == MISSING:
-            self._caller.answered(link)
             raise PeerError("it has not what it offered")
         if length != self._layout.length(block):
             raise PeerError("a block came with a wrong length", "corrupt")

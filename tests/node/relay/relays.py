@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,9 @@ class RunningRelay:
 
     def expect(self, name: str, **fields: Any) -> dict[str, Any]:
         """Wait for the next event with this name and fields. Fail if the relay fails."""
+        deadline = time.monotonic() + 240  # reports of progress go on whatever else happens
         while True:
-            event = self.events.get(timeout=240)
+            event = self.events.get(timeout=max(0, deadline - time.monotonic()))
             if event["event"] == name and fields.items() <= event.items():
                 return event
             assert event["event"] not in ("failed", "eof"), event

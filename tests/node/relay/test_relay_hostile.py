@@ -220,11 +220,11 @@ def block_of(data, block):
 
 LIES = {
     "a wrong checksum": lambda c: LENGTH.pack(len(c)) + c + TRAILER.pack(zlib.crc32(c) ^ 1, 0),
+    "not there": lambda c: LENGTH.pack(MISSING),
     "flipped bits": lambda c: LENGTH.pack(len(c)) + b"\0" + c[1:] + TRAILER.pack(zlib.crc32(c), 0),
     "a wrong length": lambda c: LENGTH.pack(len(c) + 1) + c,
     "a huge length": lambda c: LENGTH.pack(MISSING - 1),
     "cut short": lambda c: LENGTH.pack(len(c)) + c[: len(c) // 2],
-    "not there": lambda c: LENGTH.pack(MISSING),
     "bad files there are not": lambda c: (
         LENGTH.pack(len(c)) + c + TRAILER.pack(zlib.crc32(c), 1) + struct.pack(">I", 77)
     ),
