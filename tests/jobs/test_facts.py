@@ -18,7 +18,7 @@ from clusterctl.jobs.mpirun import MpiRun
 from clusterctl.node.agent import name_of
 from clusterctl.node.facts import network
 from clusterctl.node.facts.gpus import Gpu, Gpus, capabilities, gpus, has_driver
-from clusterctl.node.facts.report import NodeReport, Reading, function_of
+from clusterctl.node.facts.report import NodeReport, Reading
 from clusterctl.node.facts.software import Mpi, environments
 from clusterctl.node.facts.system import Login, System, login, system
 from clusterctl.operations import train
@@ -180,9 +180,3 @@ def test_efa_and_its_libraries_are_found(tmp_path, monkeypatch):
     ]
     monkeypatch.setattr(network, "EFA_LIBRARIES", libraries)
     assert network.efa_libraries() == (str(plugin), str(fabric))
-
-
-def test_every_fact_of_the_head_node_has_a_type_that_its_value_is_of(tmp_path):
-    report = read_report(LocalNode(tmp_path), HEAD, facts_to_read(), "looking at it")
-    assert report.failed() == []
-    assert all(report.has(function_of(one)) for one in facts_to_read())
