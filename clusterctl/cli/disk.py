@@ -17,8 +17,8 @@ from clusterctl.node.record import to_data
 
 if TYPE_CHECKING:
     from clusterctl.domain.results import FanoutResult
+    from clusterctl.node.facts.parts import CopyParts
     from clusterctl.node.jobs.clean import NodeLogs
-    from clusterctl.node.jobs.parts import CopyParts
     from clusterctl.operations.disk import DiskReport
 
 

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from clusterctl.bootstrap.inspection import RequestedEquipment, efa_findings
 from clusterctl.bootstrap.training import FOLDER
-from clusterctl.diagnosis.hostchecks import namesakes, slowdowns, usual_clock
+from clusterctl.diagnosis.hostchecks import namesakes, skews, slowdowns, usual_clock
 from clusterctl.domain.cluster import Node
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes, format_duration
@@ -29,9 +29,6 @@ from clusterctl.node.facts.system import kernel_log, limits, system
 
 T = TypeVar("T")
 CROWDED, FULL = 0.90, 0.98  # shares of a file system
-# From this difference on the logs of two nodes cannot be put in order. (Signatures and certificates
-# bear minutes.)
-SKEW_S = 1.0
 # 1024 open files are every distribution's default. Open MPI and NCCL need a descriptor for each
 # peer, and more. EFA locks the memory that it sends from.
 LEAST_NOFILE, LEAST_MEMLOCK = 1024, 1 << 30
@@ -164,7 +161,7 @@ COLUMNS: Mapping[str, Column] = {
     "KERNEL": _column(system, lambda found: found.kernel, hint=KERNEL_HINT),
     "CPUS": _column(system, lambda found: found.cpus),
     # gpu.count compares it with the type's.
-    "GPUS": Column(None, lambda one: len(one.cards), INFO),
+    "GPUS": Column(None, lambda one: len(one.cards) if one.report.has(gpus) else None, INFO),
     "DRIVER": _column(gpus, lambda found: found.driver),
     "CUDA": _column(gpus, lambda found: found.cuda),
     "NCCL": _version("nccl"),
@@ -274,18 +271,15 @@ def _changed_scripts(one: Examined, table: Comparison) -> str:
 def _clocks(nodes: Sequence[Examined]) -> Findings:
     """Compare the clocks of nodes and of this machine."""
     clocks = [(one.report.clock_offset_s, one.report.clock_error_s) for one in nodes]
-    # If more nodes agree with each other than with this machine, its own clock is wrong.
-    usual_s = usual_clock(clocks, SKEW_S)
-    for one, (offset_s, error_s) in zip(nodes, clocks):
-        off_s = offset_s - usual_s
-        if abs(off_s) - error_s > SKEW_S:
-            way = "ahead" if off_s > 0 else "behind"
-            message = f"its clock is {format_duration(abs(off_s))} {way}"
+    for one, skew in zip(nodes, skews(clocks)):
+        if skew:
             hint = (
                 "log lines of several nodes cannot be put in order, and AWS refuses signatures "
                 f"from 5 min on: clusterctl run NAME --nodes {one.index} 'sudo chronyc makestep'"
             )
-            yield Finding("clock.skew", WARNING, message, one.host, hint)
+            yield Finding("clock.skew", WARNING, f"its clock is {skew}", one.host, hint)
+    # If more nodes agree with each other than with this machine, its own clock is wrong.
+    usual_s = usual_clock(clocks)
     if usual_s:
         message = (
             f"this machine's clock is {format_duration(abs(usual_s))} "

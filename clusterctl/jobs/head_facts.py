@@ -6,134 +6,40 @@ Python 3.8 and the standard library only: this module also runs on the nodes (jo
 from __future__ import annotations
 
 import ipaddress
-import re
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
-from clusterctl.domain.errors import ClusterctlError, MissingTool
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, MissingTool
 from clusterctl.domain.hostsfile import HostsFile
 from clusterctl.domain.releases import NEWEST_FROM
 from clusterctl.jobs.mpirun import MpiRun, parse_mpirun_version
+from clusterctl.node.facts.gpus import capabilities, gpus, has_driver
+from clusterctl.node.facts.network import (
+    addresses,
+    efa,
+    efa_libraries,
+    ipv4,
+    listening_ports,
+)
+from clusterctl.node.facts.processes import job_ports
+from clusterctl.node.facts.report import Fact, NodeReport
+from clusterctl.node.facts.software import (
+    MPIRUN_2_15,
+    NEWEST_MPIRUN,
+    Mpi,
+    environments,
+    torch_python,
+)
+from clusterctl.node.facts.system import login, system
 
 # Prefixes of the names of interfaces that are no network cards. Bridges and the loopback have the
 # same address on every host.
 VIRTUAL_INTERFACES = ("lo", "docker", "br-", "virbr", "lxcbr", "lxdbr", "podman", "cni")
 LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
-# Python interpreters that may have PyTorch, as a shell expands them: of the active environment, of
-# newer and older Deep Learning AMIs, of our training environment, of the system.
-TORCH_PYTHONS = (
-    '"${VIRTUAL_ENV:-/none}"/bin/python',
-    "/opt/pytorch/bin/python3",
-    "/opt/conda/envs/pytorch*/bin/python3",
-    '"$HOME"/anaconda3/envs/pytorch*/bin/python',
-    "/opt/clusterctl/training/bin/python",
-    "/usr/local/bin/python3",
-    "/usr/bin/python3",
-)
-# Places of mpirun in the order of preference, as a shell expands them: the active environment (for
-# train.sh), our training environment, the conda environments of the tutorial's Deep Learning AMI,
-# the Open MPI of Deep Learning AMIs, the system's. New GPUs change the order (`_by_gpus`).
-MPIRUN_2_15 = "/opt/clusterctl/training/bin/mpirun"
-NEWEST_MPIRUN = "/opt/clusterctl/training-newest/bin/mpirun"
-MPIRUN_PATHS = (
-    '"${VIRTUAL_ENV:-/none}"/bin/mpirun',
-    '"${CONDA_PREFIX:-/none}"/bin/mpirun',
-    # The folder that `env install` was given for our training environment.
-    '"$(cat "$HOME"/.clusterctl/training-env 2>/dev/null || echo /none)"/bin/mpirun',
-    MPIRUN_2_15,
-    NEWEST_MPIRUN,
-    '"$HOME"/anaconda3/envs/tensorflow*/bin/mpirun',
-    "/opt/amazon/openmpi5/bin/mpirun",
-    "/opt/amazon/openmpi/bin/mpirun",
-    "/usr/bin/mpirun",
-)
-
-# Where the EFA installer and older images put aws-ofi-nccl, NCCL's plugin for EFA, and libfabric,
-# which the plugin needs. NCCL looks for libnccl-net.so on the library path.
-EFA_LIBRARIES = (
-    "/opt/amazon/ofi-nccl/lib*/libnccl-net.so /opt/amazon/ofi-nccl/lib*/*/libnccl-net.so "
-    "/opt/aws-ofi-nccl/lib*/libnccl-net.so /opt/aws-ofi-nccl/install/lib*/libnccl-net.so",
-    "/opt/amazon/efa/lib*/libfabric.so.1",
-)
-
 # Ports from this one on, in steps of three, are for jobs' processes on every node. They are below
 # Linux's ephemeral ports, which begin at 32768.
 FIRST_PORT, PORT_STEP, PORT_STEPS = 20_000, 3, 3_333
-
-# Prints the compute capability of each GPU: 9.0.
-PRINT_CAPABILITIES = "nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null"
-# Prints the facts about the head node, which parse_facts() reads, as lines of KEY=VALUE. Ports are
-# those that a process listens on (state 0A in /proc/net/tcp, hexadecimal), and those of jobs that
-# have not ended: a queued one does not listen yet.
-PROBE = f"""\
-# Not in the home folder, where Python would take a folder named horovod or torch for the package.
-cd /
-# -E: also if PYTHONHOME or another variable of the login keeps Python from working.
-has_module() {{
-  for option in -c -Ec; do
-    "$python" $option 'import importlib.util as u, sys; sys.exit(not u.find_spec(sys.argv[1]))' \\
-      "$1" 2>/dev/null && return
-  done
-  return 1
-}}
-printf 'home=%s\\n' "$HOME"
-printf 'search_path=%s\\n' "$PATH"
-printf 'library_path=%s\\n' "$LD_LIBRARY_PATH"
-printf 'cpus=%s\\n' "$(nproc)"
-printf 'hostname=%s\\n' "$(hostname)"
-printf 'addresses=%s\\n' "$(hostname -I 2>/dev/null)"
-printf 'interfaces=%s\\n' "$(ip -o -4 addr show 2>/dev/null | tr -s ' ' | cut -d ' ' -f 2,4 |
-  tr '\\n' ' ')"
-[ -e /proc/driver/nvidia/version ] && echo nvidia_driver=yes
-# Without a driver, too: the lab's hosts have an nvidia-smi, and `--preset gpu --dry-run` shows the
-# line that their GPUs would get.
-if command -v nvidia-smi >/dev/null 2>&1; then
-  printf 'gpus=%s\\n' "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')"
-  printf 'gpu_memory_mib=%s\\n' "$(nvidia-smi --query-gpu=memory.total \\
-    --format=csv,noheader,nounits 2>/dev/null | head -n 1)"
-  printf 'capabilities=%s\\n' "$({PRINT_CAPABILITIES} | tr '\\n' ' ')"
-fi
-efa=0
-for device in /sys/class/infiniband/*/device/driver; do
-  case "$(readlink "$device")" in */efa) efa=$((efa + 1)) ;; esac
-done
-printf 'efa=%s\\n' "$efa"
-for library in {EFA_LIBRARIES[0]}; do
-  [ -e "$library" ] && printf 'ofi_nccl=%s\\n' "${{library%/*}}" && break
-done
-for library in {EFA_LIBRARIES[1]}; do
-  [ -e "$library" ] && printf 'libfabric=%s\\n' "${{library%/*}}" && break
-done
-for mpirun in {" ".join(MPIRUN_PATHS)}; do
-  [ -x "$mpirun" ] || continue
-  for python in "${{mpirun%/*}}/python" "${{mpirun%/*}}/python3" "$(command -v python3)"; do
-    [ -x "$python" ] && break
-  done
-  printf 'mpirun=%s\\n' "$mpirun"
-  printf 'version=%s\\n' "$("$mpirun" --version 2>&1 | head -n 1)"
-  printf 'python=%s\\n' "$python"
-  has_module horovod && echo horovod=yes
-done
-for python in {" ".join(TORCH_PYTHONS)}; do
-  has_module torch && printf 'torch_python=%s\\n' "$python" && break
-done
-sed -n 's/^ *[0-9]*: [0-9A-F]*:\\([0-9A-F]*\\) [0-9A-F:]* 0A .*/listening_port=\\1/p' \\
-  /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u
-for job in "$HOME"/.clusterctl/jobs/*/command; do
-  folder=${{job%/*}}
-  # Space is reserved in these files with empty lines. A job that is being started has no pid yet.
-  grep -q '[0-9]' "$folder/exit_status" 2>/dev/null && continue
-  pid=$(tr -cd 0-9 2>/dev/null <"$folder/pid")
-  if [ -n "$pid" ]; then
-    grep -qzx "CLUSTERCTL_JOB=${{folder##*/}}" "/proc/$pid/environ" 2>/dev/null || continue
-  elif [ -z "$(find "$job" -mmin -5 2>/dev/null)" ]; then
-    continue
-  fi
-  grep -Eo '(MASTER_PORT=|--master_port )[0-9]+' "$job" 2>/dev/null | sed 's/.*[ =]/job_port=/'
-done
-:
-"""
 
 
 @dataclass(frozen=True)
@@ -145,13 +51,15 @@ class Environment:
     horovod: bool
 
 
-def probe(environment: str | None = None) -> str:
-    """Return PROBE as if the virtual environment were activated, so that it is preferred."""
-    if environment is None:
-        return PROBE
-    in_home = environment.startswith("~")
-    home, path = ('"$HOME"', environment[1:]) if in_home else ("", environment)
-    return f"VIRTUAL_ENV={home}{shlex.quote(path)}\n{PROBE}"
+def facts_to_read(environment: str | None = None) -> tuple[Fact, ...]:
+    """Return the facts about the head node, for `facts_of_head`. `environment` is a virtual
+    environment that is preferred."""
+    return (
+        *(system, login, addresses, ipv4, efa, efa_libraries, listening_ports, job_ports),
+        *(gpus, has_driver, capabilities),
+        partial(environments, active=environment or ""),
+        partial(torch_python, active=environment or ""),
+    )
 
 
 @dataclass(frozen=True)
@@ -184,66 +92,45 @@ class HeadFacts:
     busy_ports: frozenset[int] = frozenset()
 
 
-def parse_facts(text: str) -> HeadFacts:
-    """Return the facts in the output of PROBE. Raises ClusterctlError if it is something else."""
-    values: dict[str, str] = {}
-    environments: list[dict[str, str]] = []
-    torch_python = ""
-    ports: set[int] = set()
-    for line in text.splitlines():
-        key, found, value = line.partition("=")
-        if not found:
-            continue
-        if key == "mpirun":
-            environments.append({})
-        if key == "torch_python":
-            torch_python = value
-        if key in _PORT_BASES:
-            ports.add(int(value, _PORT_BASES[key]))
-        (environments[-1] if environments else values)[key] = value
-    if "home" not in values:
-        raise ClusterctlError(
-            "the head node did not say what it has", "does its login shell end early?"
-        )
-    memory = values.get("gpu_memory_mib", "").strip()
-    gpus = values.get("gpus", "").strip()
-    interfaces = values.get("interfaces", "").split()
+def facts_of_head(report: NodeReport) -> HeadFacts:
+    """Return the facts in a node's report. Raises CommandFailed if one could not be read, except
+    those about GPUs: a broken GPU is a finding of the checks."""
+    machine, user, found = report.get(system), report.get(login), report.get(gpus)
+    host = report.host or "this node"
+    for reading in report.failed():
+        if reading not in report.failed(gpus, capabilities):
+            raise CommandFailed(host, f"cannot look at it: {reading.label}: {reading.error}")
+    if not machine or not user:
+        raise CommandFailed(host, "cannot look at it: its report has neither home nor processors")
+    cards = found.gpus if found else ()
+    memory = cards[0].memory_total_mib if cards else None
     return HeadFacts(
-        home=values["home"],
-        hostname=values.get("hostname", ""),
-        search_path=values.get("search_path", ""),
-        library_path=values.get("library_path", ""),
-        cpus=int(values.get("cpus") or 1),
-        nvidia_driver="nvidia_driver" in values,
-        gpu_memory_mib=int(memory) if memory.isdigit() else None,
-        addresses=tuple(values.get("addresses", "").split()),
-        gpus=int(gpus) if gpus.isdigit() else 0,
-        efa=int(values.get("efa") or 0),
-        efa_libraries=tuple(values[key] for key in ("ofi_nccl", "libfabric") if values.get(key)),
-        environments=tuple(filter(None, map(_environment, environments))),
-        interfaces=tuple(zip(interfaces[::2], interfaces[1::2])),
-        torch_python=torch_python,
-        capabilities=parse_capabilities(values.get("capabilities", "")),
-        busy_ports=frozenset(ports),
+        home=user.home,
+        hostname=machine.hostname,
+        search_path=user.search_path,
+        library_path=user.library_path,
+        cpus=machine.cpus,
+        nvidia_driver=bool(report.get(has_driver)),
+        gpu_memory_mib=None if memory is None else int(memory),
+        addresses=report.get(addresses) or (),
+        gpus=len(cards),
+        efa=len(report.get(efa) or ()),
+        efa_libraries=report.get(efa_libraries) or (),
+        environments=tuple(filter(None, map(_environment, report.get(environments) or ()))),
+        interfaces=report.get(ipv4) or (),
+        torch_python=report.get(torch_python) or "",
+        capabilities=report.get(capabilities) or (),
+        busy_ports=frozenset(report.get(listening_ports) or ()) | {*(report.get(job_ports) or ())},
     )
 
 
-def parse_capabilities(text: str) -> tuple[int, ...]:
-    """Return the compute capabilities in the output of PRINT_CAPABILITIES, 90 for 9.0."""
-    found = re.findall(r"(\d+)\.(\d)(?!\S)", text)
-    return tuple(int(major) * 10 + int(minor) for major, minor in found)
-
-
-_PORT_BASES = {"listening_port": 16, "job_port": 10}
-
-
-def _environment(values: dict[str, str]) -> Environment | None:
+def _environment(found: Mpi) -> Environment | None:
+    """Return the environment; None if its mpirun is not Open MPI's."""
     try:
-        version = parse_mpirun_version(values.get("version", ""))
+        version = parse_mpirun_version(found.version)
     except MissingTool:
         return None
-    mpirun = MpiRun(values["mpirun"], version)
-    return Environment(mpirun, values.get("python", ""), "horovod" in values)
+    return Environment(MpiRun(found.mpirun, version), found.python, found.horovod)
 
 
 def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environment:
@@ -283,14 +170,14 @@ def _by_gpus(facts: HeadFacts) -> list[Environment]:
     An environment that is active, or that `env install` was told to make, is in the list a second
     time, before all others, and stays there.
     """
-    environments = list(facts.environments)
-    paths = [one.mpirun.path for one in environments]
+    found = list(facts.environments)
+    paths = [one.mpirun.path for one in found]
     is_new = max(facts.capabilities, default=0) >= NEWEST_FROM
     if is_new and depends_on_gpus(facts):
-        newest = environments[paths.index(NEWEST_MPIRUN)]
+        newest = found[paths.index(NEWEST_MPIRUN)]
         last = len(paths) - 1 - paths[::-1].index(MPIRUN_2_15)
-        environments.insert(last, newest)
-    return environments
+        found.insert(last, newest)
+    return found
 
 
 def head_slots(facts: HeadFacts, hosts: HostsFile) -> int:

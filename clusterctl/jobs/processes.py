@@ -9,6 +9,7 @@ from typing import Any
 
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.facts.processes import job_processes
+from clusterctl.node.facts.report import NodeReport
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery, stop_processes
 from clusterctl.transport.call import call_all
 from clusterctl.transport.connections import Connections
@@ -31,7 +32,11 @@ def list_processes(
     def facts(target: Target) -> list[partial[tuple[NodeProcess, ...]]]:
         return [partial(job_processes, query=query.on(target.host))]
 
-    reports = read_reports(connections, targets, facts, DOING, timeout_s)
+    return processes_in(read_reports(connections, targets, facts, DOING, timeout_s))
+
+
+def processes_in(reports: FanoutResult[NodeReport]) -> Processes:
+    """Return the processes in these reports of nodes."""
     return _with_hosts(facts_of(reports, job_processes, DOING))
 
 

@@ -20,7 +20,8 @@ from typing import BinaryIO
 from clusterctl.domain.errors import ClusterctlError, ConnectionLost, MissingTool, UsageError
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.hostsfile import parse_hosts_file
-from clusterctl.jobs.head_facts import PROBE, head_slots, parse_facts
+from clusterctl.jobs import head_facts
+from clusterctl.jobs.head_facts import facts_of_head, head_slots
 from clusterctl.jobs.mpirun import JOB_VARIABLE
 from clusterctl.jobs.plan import (
     Contradiction,
@@ -41,7 +42,7 @@ from clusterctl.jobs.preflight import (
     preflight,
 )
 from clusterctl.jobs.recipe import RECIPES
-from clusterctl.node.facts.report import collect, function_of, request_of
+from clusterctl.node.facts.report import Fact, NodeReport, collect, function_of, request_of
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 
 # The tutorial's scripts exit with 1 on a usage error. Only contradicting options, which those do
@@ -89,9 +90,7 @@ def _split_recipe(arguments: list[str]) -> tuple[str | None, list[str]]:
     return recipe, rest
 
 
-def plan_here(
-    mode: str, gpus: str, options: OwnOptions, environ: dict[str, str]
-) -> tuple[JobPlan, tuple[Finding, ...]]:
+def plan_here(mode: str, gpus: str, options: OwnOptions) -> tuple[JobPlan, tuple[Finding, ...]]:
     """Return the job's plan and the findings of this node's checks.
 
     `mode` is train, more_aug or synthetic. The `hosts` file is that of the current folder. Raises
@@ -106,8 +105,7 @@ def plan_here(
             "write one line per node into it: ADDRESS slots=GPUS (localhost slots=8 for this one)",
         )
     hosts = parse_hosts_file(hosts_path.read_text(encoding="utf-8"), str(hosts_path.resolve()))
-    probe = subprocess.run(["sh", "-c", PROBE], stdout=subprocess.PIPE, env=environ, check=False)
-    facts = parse_facts(probe.stdout.decode(errors="surrogateescape"))
+    facts = facts_of_head(_report_of(head_facts.facts_to_read()))
     request = JobRequest(
         ranks=int(gpus),
         synthetic=mode == "synthetic",
@@ -120,19 +118,21 @@ def plan_here(
     more_gpus = f"add nodes (clusterctl up NAME --nodes N), or correct {hosts_path.resolve()}"
     check_request(request, hosts.slots, more_gpus)
     plan = with_trainer_run(plan_job(request, facts, hosts, new_job_id()), Path.cwd())
-    to_read = facts_to_read(plan)
-    report = collect(request_of(to_read)).converted([function_of(one) for one in to_read])
-    here = facts_of_node(facts.hostname or "this node", report)
+    here = facts_of_node(facts.hostname or "this node", _report_of(facts_to_read(plan)))
     ranks = {here.host: min(plan.ranks, head_slots(facts, hosts))}
     crowded = crowding_findings([here], ranks)
     return plan, preflight(plan, [here], ranks, options.force, besides=crowded)
+
+
+def _report_of(facts: tuple[Fact, ...]) -> NodeReport:
+    return collect(request_of(facts)).converted([function_of(one) for one in facts])
 
 
 def main() -> None:
     """Check, print and run the lines of `launch.pyz train|more_aug|synthetic GPUS [ARGUMENTS]`."""
     try:
         options = own_options(sys.argv[3:])
-        plan, findings = plan_here(sys.argv[1], sys.argv[2], options, dict(os.environ))
+        plan, findings = plan_here(sys.argv[1], sys.argv[2], options)
         show(findings)
         if errors(findings):
             raise NotReady(findings)

@@ -5,16 +5,26 @@ from __future__ import annotations
 import subprocess
 
 
-def output(argv: list[str], timeout_s: float | None = None, check: bool = True) -> str | None:
-    """Return what a program prints; None if it is missing or takes too long, or with `check` if it
-    fails.
+def output(
+    argv: list[str],
+    timeout_s: float | None = None,
+    check: bool = True,
+    errors: bool = False,
+    cwd: str | None = None,
+) -> str | None:
+    """Return what a program prints, with `errors` also on stderr; None if it is missing or takes
+    too long, or with `check` if it fails.
 
     Facts give no timeout: at the deadline of a fact all its processes are killed. With two
     deadlines of one length it would be chance which of them strikes.
     """
     try:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
+            cwd=cwd,
         )
     except OSError:
         return None

@@ -19,14 +19,13 @@ from clusterctl.ec2.instances import find_instances, tag
 from clusterctl.ec2.volumes import enlarge, root_rate, root_volumes
 from clusterctl.node.facts.disks import (
     LargestFolders,
-    copy_parts,
     growth,
     largest_folders,
     mount,
     mount_of,
 )
+from clusterctl.node.facts.parts import CopyParts, Removal, copy_parts, remove_parts
 from clusterctl.node.facts.report import NodeReport
-from clusterctl.node.jobs.parts import CopyParts, Removal, remove_parts
 from clusterctl.operations.access import Access
 from clusterctl.transport.call import call_all
 from clusterctl.transport.fanout import fan_out

@@ -17,10 +17,12 @@ from clusterctl.domain.units import count
 from clusterctl.ec2.instances import Instance
 from clusterctl.jobs.head_facts import choose_environment
 from clusterctl.jobs.preflight import in_order
+from clusterctl.jobs.processes import processes_in
 from clusterctl.jobs.trainer import DATA_FOLDER
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.gpus import dcgm, fabric_manager, gpus, nvlink
 from clusterctl.node.facts.network import efa, interfaces, unreached
+from clusterctl.node.facts.processes import job_processes
 from clusterctl.node.facts.report import Fact
 from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versions
 from clusterctl.node.facts.system import kernel_log, limits, memory, system
@@ -35,7 +37,7 @@ from clusterctl.transport.target import Target
 LOGIN_WITHIN_S = 6.0
 FACTS: Sequence[Fact] = (
     *(system, memory, limits, interfaces, efa, kernel_log, gpus, nvlink, fabric_manager, mount),
-    *(mpirun_on_path, scripts, dcgm),
+    *(mpirun_on_path, scripts, dcgm, partial(job_processes, query=ProcessQuery(syncs=True))),
 )
 FIX_TIMEOUT_S = 30.0
 
@@ -106,7 +108,11 @@ def doctor(
         for report in result.values
     )
     found = [*health, *_unreachable(result.failures), *check(examined)]
-    running = running_work(access).trainings
+    # Of a part of the nodes they would be older than those of the others: a run that has ended or
+    # started meanwhile would look like leftovers.
+    are_all = set(access.targets) <= set(targets)
+    known = processes_in(result) if are_all else None
+    running = running_work(access, known=known).trainings
     found += leftovers(access.cluster.name, running)
     return DoctorReport(examined, tuple(result.failures), in_order(folded(found)))
 

@@ -32,7 +32,7 @@ from clusterctl.jobs.detached import (
     list_jobs,
     tail_command,
 )
-from clusterctl.jobs.processes import all_of, list_processes
+from clusterctl.jobs.processes import Processes, all_of, list_processes
 from clusterctl.node.jobs.processes import SYNC, NodeProcess, ProcessQuery
 from clusterctl.node.jobs.spec import SERVE, JobRecord, JobState
 from clusterctl.operations.access import Access
@@ -100,9 +100,12 @@ class RunningWork:
         return tuple(process for process in self.processes if process.role != "daemon")
 
 
-def running_work(access: Access, more: Sequence[Target] = ()) -> RunningWork:
+def running_work(
+    access: Access, more: Sequence[Target] = (), known: Processes | None = None
+) -> RunningWork:
     """List the jobs, and the processes of all nodes in service and of `more`. A node that does not
-    answer is in `silent`."""
+    answer is in `silent`. `known` are the processes, detached downloads among them, if they were
+    listed on all nodes a moment ago."""
     silent: dict[str, HostOutcome[Any]] = {}
     jobs: list[JobRecord] = []
     try:
@@ -113,7 +116,7 @@ def running_work(access: Access, more: Sequence[Target] = ()) -> RunningWork:
         silent[error.host] = HostOutcome(error.host, error=error)
     targets = {target.host: target for target in (*access.targets, *more)}
     query = ProcessQuery(syncs=True)
-    found = list_processes(access.connections, tuple(targets.values()), query)
+    found = known or list_processes(access.connections, tuple(targets.values()), query)
     silent.update({outcome.host: outcome for outcome in found.failures})
     syncs = tuple(process for process in all_of(found) if process.role == "sync")
     processes = tuple(process for process in all_of(found) if process.role != "sync")

@@ -44,13 +44,14 @@ from clusterctl.domain.results import (
     last_line,
 )
 from clusterctl.jobs.detached import JobRunning, end_job, start_job
-from clusterctl.jobs.head_facts import PROBE, parse_facts
+from clusterctl.jobs.head_facts import facts_of_head, facts_to_read
 from clusterctl.jobs.plan import JobPlan, is_on_nodes, new_job_id
 from clusterctl.node.jobs.jobs import JobList, JobQuery, find_jobs
 from clusterctl.node.jobs.spec import SERVE, JobRecord
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import DOWNLOAD_WITHIN_S
 from clusterctl.transport.call import call_all
+from clusterctl.transport.reports import read_report
 from clusterctl.transport.target import Target
 from clusterctl.transport.wire import TunnelTransport
 
@@ -155,7 +156,8 @@ def start_serving(
     (target,) = access.select((node,))
     check_home(model_dir)
     source = "" if is_on_nodes(model_dir) else _source(model_dir)
-    facts = parse_facts(access.connections.run(target, PROBE, timeout_s=TIMEOUT_S).stdout)
+    report = read_report(access.connections, target, facts_to_read(), "looking at it")
+    facts = facts_of_head(report)
     cluster = access.cluster.name
     python = next((one.python for one in facts.environments), "")
     if not python:

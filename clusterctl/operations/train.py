@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from clusterctl.copy.report import TransferReport
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.s3 import parse_source
 from clusterctl.domain.cluster import Cluster
-from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
+from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.files import write_file
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
@@ -33,14 +34,8 @@ from clusterctl.jobs.deploy import (
     ship_code,
 )
 from clusterctl.jobs.detached import job_running_error, spec_of, start_job
-from clusterctl.jobs.head_facts import (
-    PRINT_CAPABILITIES,
-    HeadFacts,
-    depends_on_gpus,
-    parse_capabilities,
-    parse_facts,
-    probe,
-)
+from clusterctl.jobs.head_facts import HeadFacts, depends_on_gpus, facts_of_head
+from clusterctl.jobs.head_facts import facts_to_read as facts_to_read_of_head
 from clusterctl.jobs.plan import (
     CODE_FOLDER,
     JobPlan,
@@ -61,6 +56,7 @@ from clusterctl.jobs.preflight import (
     preflight,
 )
 from clusterctl.jobs.script_mode import STREAMED, ScriptMode
+from clusterctl.node.facts.gpus import capabilities
 from clusterctl.node.jobs.jobs import Submitted
 from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.node.jobs.spec import JobSpec, Watchdog
@@ -79,7 +75,6 @@ if TYPE_CHECKING:
     from clusterctl.ec2.money.prices import Prices
 
 LIST_STREAMS = program_of("clusterctl.node.scripts.pipe")
-PROBE_TIMEOUT_S = 60.0
 LIST_TIMEOUT_S = 600.0  # for listing millions of objects in S3
 
 
@@ -482,16 +477,16 @@ def head_facts(access: Access, environment: str | None = None) -> HeadFacts:
     If the GPUs decide which environment is used, those of the other nodes count, too; a node that
     does not answer is left out.
     """
-    look = probe(environment)
-    result = access.connections.run(access.head, look, timeout_s=PROBE_TIMEOUT_S)
-    if not result.ok:
-        raise CommandFailed(result.host, f"cannot look at it: {result.stderr.strip()}")
-    facts = parse_facts(result.stdout)
+    read = partial(read_reports, access.connections, doing="looking at it")
+    [outcome] = read([access.head], facts_to_read_of_head(environment)).outcomes
+    if outcome.error or not outcome.value:
+        raise outcome.error or ClusterctlError("the head node gave no report")
+    facts = facts_of_head(outcome.value)
     others = [one for one in access.targets if one.host != access.head_name]
     if not depends_on_gpus(facts) or not others:
         return facts
-    found = access.connections.run_all(others, PRINT_CAPABILITIES, timeout_s=PROBE_TIMEOUT_S)
-    more = (one for result in found.values for one in parse_capabilities(result.stdout))
+    found = read(others, [capabilities]).values
+    more = (one for report in found for one in report.get(capabilities) or ())
     return replace(facts, capabilities=(*facts.capabilities, *more))
 
 

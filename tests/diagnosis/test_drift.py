@@ -158,6 +158,10 @@ def test_one_node_of_four(changes, checks, words):
     assert not checks or any(words in one.message for one in found), found
 
 
+def test_gpus_that_could_not_be_read_are_not_counted_as_none():
+    assert compare(nodes(2, n1={gpus: GPUS_HANG})).cells["GPUS"] == ("2", "")
+
+
 def test_of_two_that_differ_the_head_nodes_value_is_the_norm():
     [found] = check(nodes(2, n1=changed(gpus, driver="570.1")))
     assert (found.host, found.message) == ("demo-1", "driver: 570.1, demo-0 has 580.95.05")

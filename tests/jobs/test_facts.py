@@ -1,152 +1,182 @@
-"""Facts of the head node: the parser on captured output, and the real probe."""
+"""Facts of the head node: read on a node, and the choice of the environment from its report."""
 
 from __future__ import annotations
 
-import os
-import subprocess
+import socket
+from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.domain.errors import ClusterctlError, HostUnreachable
-from clusterctl.domain.results import CommandResult
+from clusterctl.domain.errors import CommandFailed, HostUnreachable
 from clusterctl.jobs.head_facts import (
-    PROBE,
     Environment,
     choose_environment,
-    parse_facts,
-    probe,
+    facts_of_head,
+    facts_to_read,
 )
 from clusterctl.jobs.mpirun import MpiRun
-from clusterctl.operations.train import head_facts
+from clusterctl.node.agent import name_of
+from clusterctl.node.facts import network
+from clusterctl.node.facts.gpus import Gpu, Gpus, capabilities, gpus, has_driver
+from clusterctl.node.facts.report import NodeReport, Reading
+from clusterctl.node.facts.software import Mpi, environments
+from clusterctl.node.facts.system import Login, System, login, system
+from clusterctl.operations import train
 from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.reports import read_report
 from clusterctl.transport.target import Target
+from tests.local_node import HEAD, LocalNode
+
+CARD = Gpu(
+    "0000:17:00.0", "V100", "GPU-1", 16160.0, *([None] * 5), (), {}, False, False, "", "", ()
+)
 
 
-def test_a_gpu_instance_whose_shell_greets():
-    # Written by hand in the probe's format: no machine with this driver was available.
-    facts = parse_facts(
-        "Welcome to Ubuntu\n  System load = 0.0\n"
-        "home=/home/ubuntu\nsearch_path=/usr/bin\nlibrary_path=/usr/local/cuda/lib64\ncpus=64\n"
-        "hostname=demo-0\naddresses=10.0.0.4 172.17.0.1 \nnvidia_driver=yes\ngpus=8\n"
-        "gpu_memory_mib=16160\n"
-        "mpirun=/opt/amazon/openmpi/bin/mpirun\nversion=mpirun (Open MPI) 4.1.7\n"
-        "python=/usr/bin/python3\nhorovod=yes\n"
-        "mpirun=/usr/bin/mpirun\nversion=HYDRA build details:\npython=/p\n"
+def report_of(facts):
+    """Return the report of a head node with these facts."""
+    values = {
+        system: System("demo-0", "6.8", "boot", 60.0, 64, 0.1),
+        login: Login("/bin/bash", "/home/ubuntu", "/usr/bin", "/usr/local/cuda/lib64"),
+        **facts,
+    }
+    read = (Reading(name_of(fact), fact.__name__, value) for fact, value in values.items())
+    return NodeReport(0.0, 0.0, tuple(read), "demo-0")
+
+
+def mpi(folder, version="mpirun (Open MPI) 5.0.11"):
+    return Mpi(f"{folder}/bin/mpirun", version, f"{folder}/bin/python", horovod=True)
+
+
+def test_a_gpu_instance():
+    amazons = mpi("/opt/amazon", "mpirun (Open MPI) 4.1.7")
+    facts = facts_of_head(
+        report_of(
+            {
+                has_driver: True,
+                gpus: Gpus("580", "13.0", (CARD,) * 8),
+                environments: (amazons, mpi("/usr", "HYDRA build details:")),
+            }
+        )
     )
     assert (facts.nvidia_driver, facts.gpu_memory_mib, facts.gpus) == (True, 16160, 8)
-    assert facts.addresses == ("10.0.0.4", "172.17.0.1")
-    assert facts.library_path == "/usr/local/cuda/lib64"
+    assert (facts.home, facts.library_path) == ("/home/ubuntu", "/usr/local/cuda/lib64")
     # The second mpirun is not Open MPI's.
-    amazons = MpiRun("/opt/amazon/openmpi/bin/mpirun", "4.1.7")
-    assert facts.environments == (Environment(amazons, "/usr/bin/python3", True),)
-    with pytest.raises(ClusterctlError, match="did not say what it has"):
-        parse_facts("bye\n")
+    own = MpiRun("/opt/amazon/bin/mpirun", "4.1.7")
+    assert facts.environments == (Environment(own, "/opt/amazon/bin/python", True),)
+
+
+def test_a_broken_gpu_is_no_obstacle_here_and_other_facts_are():
+    def failing(fact):
+        late = Reading(name_of(fact), fact.__name__, error="no answer within 20 s", timed_out=True)
+        report = report_of({})
+        return NodeReport(0.0, 0.0, (*report.readings, late), "demo-0")
+
+    assert facts_of_head(failing(gpus)).gpus == 0
+    with pytest.raises(CommandFailed, match="cannot look at it: environments: no answer"):
+        facts_of_head(failing(environments))
 
 
 OLD, NEWEST = "/opt/clusterctl/training", "/opt/clusterctl/training-newest"
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "folders", "chosen"),
+    ("found", "folders", "chosen"),
     [
-        ("", [OLD, NEWEST], OLD),
-        ("8.0 8.9 ", [OLD, NEWEST], OLD),
-        ("9.0 ", [OLD, NEWEST], NEWEST),
-        ("8.0 10.0 ", [OLD, NEWEST, "/usr"], NEWEST),
-        ("9.0 ", [OLD, "/usr"], OLD),
-        ("[N/A] ", [OLD, NEWEST], OLD),
+        ((), [OLD, NEWEST], OLD),
+        ((80, 89), [OLD, NEWEST], OLD),
+        ((90,), [OLD, NEWEST], NEWEST),
+        ((80, 100), [OLD, NEWEST, "/usr"], NEWEST),
+        ((90,), [OLD, "/usr"], OLD),
         # `env install` was told which one, or it is active: it is listed before the others, too.
-        ("9.0 ", [OLD, OLD, NEWEST], OLD),
-        ("9.0 ", ["/data/mine", OLD, NEWEST], "/data/mine"),
+        ((90,), [OLD, OLD, NEWEST], OLD),
+        ((90,), ["/data/mine", OLD, NEWEST], "/data/mine"),
     ],
 )
-def test_new_gpus_take_the_newest_tensorflow(capabilities, folders, chosen):
-    told = [f"home=/h\ncapabilities={capabilities}\n"]
-    for folder in folders:
-        told.append(f"mpirun={folder}/bin/mpirun\nversion=mpirun (Open MPI) 5.0.11\n")
-        told.append(f"python={folder}/bin/python\nhorovod=yes\n")
-    assert choose_environment(parse_facts("".join(told))).mpirun.path == f"{chosen}/bin/mpirun"
+def test_new_gpus_take_the_newest_tensorflow(found, folders, chosen):
+    report = report_of({capabilities: found, environments: tuple(map(mpi, folders))})
+    path = choose_environment(facts_of_head(report)).mpirun.path
+    assert path == f"{chosen}/bin/mpirun"
 
 
-class Mixed:
-    """Nodes whose GPUs differ: the output of any command on a node is its text, None fails."""
-
-    def __init__(self, *texts):
-        self.texts = {f"demo-{index}": text for index, text in enumerate(texts)}
-        self.connections, (self.head, *_) = self, self.targets
-
-    head_name = "demo-0"
-
-    @property
-    def targets(self):
-        return [Target(host, "10.0.0.4", "ubuntu") for host in self.texts]
-
-    def run(self, target, *_, **__):
-        if self.texts[target.host] is None:
-            raise HostUnreachable(target.host, "no answer")
-        return CommandResult(target.host, "", 0, self.texts[target.host], "", 0.1)
-
-    def run_all(self, targets, *_, **__):
-        return fan_out(self.run, targets)
+def lost(host):
+    raise HostUnreachable(host, "no answer")
 
 
 @pytest.mark.parametrize(
     ("head", "others", "folders", "chosen"),
     [
-        ("8.0", ["9.0\n9.0\n"], [OLD, NEWEST], NEWEST),
-        ("8.0", [None, "9.0\n"], [OLD, NEWEST], NEWEST),
-        ("8.0", ["8.0\n", "nvidia-smi: not found\n", ""], [OLD, NEWEST], OLD),
-        ("9.0", ["8.0\n"], [OLD, NEWEST], NEWEST),
-        ("8.0", ["9.0\n"], [OLD], OLD),
-        ("8.0", ["9.0\n"], [OLD, OLD, NEWEST], OLD),
-        ("9.0", [], [OLD, NEWEST], NEWEST),
+        (80, [(90,)], [OLD, NEWEST], NEWEST),
+        (80, [None, (90,)], [OLD, NEWEST], NEWEST),
+        (80, [(80,), (), None], [OLD, NEWEST], OLD),
+        (90, [(80,)], [OLD, NEWEST], NEWEST),
+        (80, [(90,)], [OLD], OLD),
+        (80, [(90,)], [OLD, OLD, NEWEST], OLD),
+        (90, [], [OLD, NEWEST], NEWEST),
     ],
 )
-def test_the_newest_gpus_of_the_cluster_choose_for_all_nodes(head, others, folders, chosen):
-    told = [f"home=/h\ncapabilities={head} \n"]
-    for folder in folders:
-        told.append(f"mpirun={folder}/bin/mpirun\nversion=mpirun (Open MPI) 5.0.11\n")
-        told.append(f"python={folder}/bin/python\nhorovod=yes\n")
-    facts = head_facts(Mixed("".join(told), *others))
-    assert choose_environment(facts).mpirun.path == f"{chosen}/bin/mpirun"
+def test_the_newest_gpus_of_the_cluster_choose_for_all_nodes(
+    monkeypatch, head, others, folders, chosen
+):
+    """None: a node that does not answer."""
+    targets = [Target(f"demo-{index}", "10.0.0.4", "ubuntu") for index in range(len(others) + 1)]
+    reports = {
+        targets[0].host: report_of({capabilities: (head,), environments: [*map(mpi, folders)]})
+    }
+    for target, found in zip(targets[1:], others):
+        reports[target.host] = None if found is None else report_of({capabilities: found})
+
+    def read(_, asked, *__, **___):
+        return fan_out(lambda one: reports[one.host] or lost(one.host), asked)
+
+    monkeypatch.setattr(train, "read_reports", read)
+    access = SimpleNamespace(
+        connections=None, head=targets[0], head_name=targets[0].host, targets=targets
+    )
+    assert choose_environment(train.head_facts(access)).mpirun.path == f"{chosen}/bin/mpirun"
 
 
 @pytest.mark.parametrize("named", [None, "~/my env", "{home}/my env"])
-def test_the_probe_runs_in_a_plain_shell(weird_home, named):
+def test_the_facts_of_a_real_node(weird_home, named):
     conda = weird_home / "anaconda3" / "envs" / "tensorflow2_p38"
-    activated = weird_home / "my env"
-    for fake in (conda, activated):
+    activated, told = weird_home / "my env", weird_home / "to ld"
+    for fake in (conda, activated, told):
         (fake / "bin").mkdir(parents=True)
-        (fake / "bin" / "mpirun").write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.0.5'\n")
+        (fake / "bin" / "mpirun").write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.0.5' >&2\n")
         (fake / "bin" / "mpirun").chmod(0o755)
-    home = {"HOME": str(weird_home), "LD_LIBRARY_PATH": "/a b/lib"}
-    environ = {**os.environ, **home, "VIRTUAL_ENV": str(conda if named else activated)}
-    environ.pop("CONDA_PREFIX", None)
-    command = probe(named and named.format(home=weird_home))
-    done = subprocess.run(["sh", "-c", command], env=environ, capture_output=True, check=True)
-    facts = parse_facts(done.stdout.decode())
-    assert facts.home == str(weird_home)
-    assert facts.addresses
-    assert facts.library_path == "/a b/lib"
-    assert facts.cpus >= 1
-    paths = [environment.mpirun.path for environment in facts.environments]
-    assert paths[0] == f"{activated}/bin/mpirun"
+    (weird_home / ".clusterctl").mkdir(exist_ok=True)
+    (weird_home / ".clusterctl/training-env").write_text(f"{told}\n")
+    # A folder in the home folder is not the module of its name.
+    (weird_home / "horovod").mkdir()
+    environ = {"LD_LIBRARY_PATH": "/a b/lib", "CONDA_PREFIX": ""}
+    environ["VIRTUAL_ENV"] = str(conda if named else activated)
+    node = LocalNode(weird_home, environ)
+    facts = facts_to_read(named and named.format(home=weird_home))
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        found = facts_of_head(read_report(node, HEAD, facts, "looking at it"))
+        assert busy.getsockname()[1] in found.busy_ports
+    assert found.home == str(weird_home)
+    assert found.addresses
+    assert found.interfaces
+    assert found.library_path == "/a b/lib"
+    assert found.cpus >= 1
+    paths = [environment.mpirun.path for environment in found.environments]
+    assert paths[:2] == [f"{activated}/bin/mpirun", f"{told}/bin/mpirun"]
     assert f"{conda}/bin/mpirun" in paths
+    assert not any(one.horovod for one in found.environments[:2])
 
 
-def test_efa_and_its_libraries_are_found(tmp_path):
-    """Folders replace /sys and /opt. The drivers are links, as in the kernel's /sys."""
-    for card, driver in {"rdmap16s27": "efa", "rdmap32s27": "efa", "mlx5_0": "mlx5_core"}.items():
-        (tmp_path / "drivers" / driver).mkdir(parents=True, exist_ok=True)
-        device = tmp_path / "sys" / "infiniband" / card / "device"
-        device.mkdir(parents=True)
-        (device / "driver").symlink_to(tmp_path / "drivers" / driver)
-    plugin = tmp_path / "opt" / "ofi-nccl" / "lib" / "x86_64-linux-gnu"
-    fabric = tmp_path / "opt" / "efa" / "lib64"
+def test_efa_and_its_libraries_are_found(tmp_path, monkeypatch):
+    """A folder replaces /opt."""
+    plugin = tmp_path / "ofi-nccl" / "lib" / "x86_64-linux-gnu"
+    fabric = tmp_path / "efa" / "lib64"
     for folder, name in {plugin: "libnccl-net.so", fabric: "libfabric.so.1"}.items():
         folder.mkdir(parents=True)
         (folder / name).touch()
-    probe = PROBE.replace("/sys/class", f"{tmp_path}/sys").replace("/opt/amazon", f"{tmp_path}/opt")
-    done = subprocess.run(["sh", "-c", probe], capture_output=True, text=True, check=True)
-    facts = parse_facts(done.stdout)
-    assert (facts.efa, facts.efa_libraries) == (2, (str(plugin), str(fabric)))
+    libraries = [
+        [one.replace("/opt/amazon", str(tmp_path)) for one in some]
+        for some in network.EFA_LIBRARIES
+    ]
+    monkeypatch.setattr(network, "EFA_LIBRARIES", libraries)
+    assert network.efa_libraries() == (str(plugin), str(fabric))

@@ -16,11 +16,11 @@ from clusterctl.domain.errors import ClusterctlError, MissingTool, NotEnoughGpus
 from clusterctl.domain.hostsfile import parse_hosts_file
 from clusterctl.jobs.detached import job_files, spec_of
 from clusterctl.jobs.head_facts import (
-    PROBE,
     Environment,
     HeadFacts,
+    facts_of_head,
+    facts_to_read,
     head_slots,
-    parse_facts,
     shared_network,
 )
 from clusterctl.jobs.horovod import Knobs
@@ -38,6 +38,8 @@ from clusterctl.jobs.smoke_test import allreduce_command
 from clusterctl.jobs.trainer import GPU
 from clusterctl.node.jobs.jobs import write_files
 from clusterctl.node.record import to_data
+from clusterctl.transport.reports import read_report
+from tests.local_node import HEAD, LocalNode
 
 JOB = "20261120-154501-3f2a"
 HOSTS = parse_hosts_file("10.0.0.4 slots=8\n10.0.0.5 slots=8\n10.0.0.6 slots=8\n10.0.0.7 slots=8\n")
@@ -183,7 +185,8 @@ def test_the_whole_line(head, expected):
     ],
 )
 def test_the_network_of_the_hosts(hosts, interfaces, network):
-    head = parse_facts(f"home=/h\ninterfaces={interfaces} \n")
+    words = interfaces.split()
+    head = HeadFacts("/h", interfaces=tuple(zip(words[::2], words[1::2])))
     assert shared_network(hosts.split(), head) == network
 
 
@@ -780,8 +783,8 @@ def test_ranks_meet_where_all_nodes_reach_the_first():
     assert " -x MASTER_ADDR=localhost " in line(replace(script, ranks=8), head, alone)
 
 
-def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path):
-    """Neither a process that listens, nor a job that has not ended: the real probe tells both.
+def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path, monkeypatch):
+    """Neither a process that listens, nor a job that has not ended: the real facts tell both.
 
     A job that was killed, or whose node was rebooted, has ended without an exit status.
     """
@@ -803,26 +806,20 @@ def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path):
     os.utime(kept / "never-started" / "command", (0, 0))
     queued = subprocess.Popen(["sleep", "600"], env={"CLUSTERCTL_JOB": "queued"})
     (kept / "queued" / "pid").write_text(f"{queued.pid}\n\n")
+
+    def facts_of_node_in(folder):
+        monkeypatch.chdir(folder)
+        return facts_of_head(read_report(LocalNode(tmp_path), HEAD, facts_to_read(), "looking"))
+
     # A clone of their sources in the home folder is not the installed package.
     for name in ("torch", "horovod"):
         (tmp_path / name).mkdir()
     with socket.create_server(("127.0.0.1", 0)) as one, socket.socket() as connected:
         connected.connect(one.getsockname())
-        probed, elsewhere = (
-            subprocess.run(
-                ["sh", "-c", PROBE],
-                cwd=folder,
-                env={**os.environ, "HOME": str(tmp_path)},
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            for folder in (tmp_path, "/")
-        )
+        found, usual = (facts_of_node_in(folder) for folder in (tmp_path, "/"))
         listening, outgoing = one.getsockname()[1], connected.getsockname()[1]
     queued.kill()
     queued.wait()
-    found, usual = parse_facts(probed.stdout), parse_facts(elsewhere.stdout)
     assert (found.environments, found.torch_python) == (usual.environments, usual.torch_python)
     busy = found.busy_ports
     assert {listening, 21003, 21006} <= busy

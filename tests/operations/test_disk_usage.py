@@ -14,7 +14,6 @@ from clusterctl.domain.errors import HostUnreachable
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.facts.disks import FileSystem
-from clusterctl.node.jobs.parts import remote_mounts
 
 
 @pytest.mark.parametrize(
@@ -34,11 +33,6 @@ def test_findings(percent, found):
     for finding in findings:
         assert finding.message.startswith(f"/data is {percent} % full, ")
         assert "clusterctl clean-logs NAME" in finding.hint
-
-
-def test_remote_mounts_are_not_searched_for_staging_folders():
-    table = "server:/a /mnt/my\\040data nfs4 rw 0 0\n/dev/nvme0n1p1 / ext4 rw 0 0\n"
-    assert remote_mounts(table) == {"/mnt/my data"}
 
 
 @pytest.mark.parametrize("options", [(), ("--copies",)])

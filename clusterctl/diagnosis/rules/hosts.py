@@ -18,12 +18,10 @@ from clusterctl.diagnosis.case import (
     run_command,
 )
 from clusterctl.diagnosis.evidence import FileSystemFacts, HostEvidence
-from clusterctl.diagnosis.hostchecks import namesakes, slowdowns, usual_clock
+from clusterctl.diagnosis.hostchecks import namesakes, skews, slowdowns
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.units import count, format_bytes, format_duration
+from clusterctl.domain.units import count, format_bytes
 
-# From this difference between clocks on, logs are hard to compare. (TLS and S3 fail at 15 min.)
-SKEW_S = 2.0
 # Users of the system's own processes.
 SYSTEM = ("root", "daemon", "nobody", "messagebus", "syslog", "_apt", "_chrony")
 FEW_DESCRIPTORS = 64  # that a rank has left
@@ -132,21 +130,15 @@ def other_users(scene: Scene) -> Iterator[Cause]:
 
 
 def clocks(scene: Scene) -> Iterator[Cause]:
-    """Hosts whose clock differs by more than SKEW_S from the clock that most agree with."""
-    known = [
-        (host.clock_offset_s, host.clock_error_s or 0.0, host)
-        for host in scene.evidence.hosts
-        if host.clock_offset_s is not None
-    ]
-    usual_s = usual_clock([(offset_s, error_s) for offset_s, error_s, _ in known], SKEW_S)
-    for offset_s, error_s, host in known:
-        apart_s = offset_s - usual_s
-        if abs(apart_s) > SKEW_S + error_s:
-            way = "ahead" if apart_s > 0 else "behind"
+    """Hosts whose clock differs from the clock that most agree with."""
+    known = [host for host in scene.evidence.hosts if host.clock_offset_s is not None]
+    clocks = [(host.clock_offset_s or 0.0, host.clock_error_s or 0.0) for host in known]
+    for host, skew in zip(known, skews(clocks)):
+        if skew:
             yield Cause(
                 "clock.skew",
                 WARNING,
-                f"the clock of {called(host)} is {format_duration(abs(apart_s))} {way}",
+                f"the clock of {called(host)} is {skew}",
                 host.host,
                 run_command(scene, host, "sudo chronyc makestep"),
                 blocks=False,

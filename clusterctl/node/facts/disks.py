@@ -1,4 +1,4 @@
-"""Facts about file systems: how full they are, what fills them, what copies have left there."""
+"""Facts about file systems: where they are, how full they are, what fills them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Mapping
 
 from clusterctl.node.facts.report import deadline, for_each
-from clusterctl.node.jobs import parts
 
 # Where a job's data, logs, checkpoints and sockets are. /opt/dlami/nvme has the striped local disks
 # on the Deep Learning AMI.
@@ -44,6 +43,11 @@ def mounted() -> tuple[Mounted, ...]:
 def unescaped(word: str) -> str:
     """Return a word of the kernel's tables, which have a space in a path as \\040."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)
+
+
+def is_remote(kind: str) -> bool:
+    """Return whether a type of file system is a remote one, or may become one (autofs)."""
+    return bool(REMOTE.search(kind)) or kind == "autofs"
 
 
 def mount_points() -> list[str]:
@@ -212,10 +216,3 @@ def _worth_naming(sizes: dict[str, int], top: str) -> list[tuple[str, int]]:
         else:
             found.append((path, sizes[path]))
     return found
-
-
-# Five levels of folders on a large file system take seconds.
-@deadline(30.0)
-def copy_parts() -> tuple[parts.CopyParts, ...]:
-    """Return the partial files of interrupted copies."""
-    return parts.find(discard=False)

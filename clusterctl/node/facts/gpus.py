@@ -134,11 +134,16 @@ def _count(element: Any) -> int:
     return int(text) if text.isdigit() else int(text == "Yes")
 
 
+def has_driver() -> bool:
+    """Return whether NVIDIA's driver is loaded."""
+    return Path(DRIVER).exists()
+
+
 @deadline(30.0)
 def capabilities() -> tuple[int, ...]:
     """Return the compute capabilities of the GPUs, ascending, 90 for 9.0; empty without NVIDIA's
     driver."""
-    if not Path(DRIVER).exists():
+    if not has_driver():
         return ()
     text = output(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], check=False)
     found = re.findall(r"(?m)^\s*(\d+)\.(\d)\s*$", text or "")

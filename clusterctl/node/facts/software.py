@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Sequence
 
 from clusterctl.node.facts import gpus, training
 from clusterctl.node.facts.report import deadline
@@ -19,6 +21,88 @@ from clusterctl.node.programs import output
 # A busy node loads TensorFlow's libraries slowly.
 SLOW_S = 30.0
 PROGRAM_S = 25.0  # of mpirun and of Python, one after the other
+
+
+# Where mpirun is, in the order of preference, with the variables of an active environment: that
+# environment (for train.sh), the folder that `env install` was given, its defaults, the conda
+# environments of the tutorial's Deep Learning AMI, the Open MPI of Deep Learning AMIs, the
+# system's. New GPUs change the order (jobs/head_facts.py).
+MPIRUN_2_15 = "/opt/clusterctl/training/bin/mpirun"
+NEWEST_MPIRUN = "/opt/clusterctl/training-newest/bin/mpirun"
+MPIRUN_PATHS = (
+    *("$VIRTUAL_ENV/bin/mpirun", "$CONDA_PREFIX/bin/mpirun", "$TRAINING_ENV/bin/mpirun"),
+    *(MPIRUN_2_15, NEWEST_MPIRUN, "~/anaconda3/envs/tensorflow*/bin/mpirun"),
+    *("/opt/amazon/openmpi5/bin/mpirun", "/opt/amazon/openmpi/bin/mpirun", "/usr/bin/mpirun"),
+)
+# Python interpreters that may have PyTorch: of the active environment, of newer and older Deep
+# Learning AMIs, of our training environment, of the system.
+TORCH_PYTHONS = (
+    *("$VIRTUAL_ENV/bin/python", "/opt/pytorch/bin/python3"),
+    *("/opt/conda/envs/pytorch*/bin/python3", "~/anaconda3/envs/pytorch*/bin/python"),
+    *("/opt/clusterctl/training/bin/python", "/usr/local/bin/python3", "/usr/bin/python3"),
+)
+HAS_MODULE = "import importlib.util as u, sys; sys.exit(not u.find_spec(sys.argv[1]))"
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """An mpirun, the first line of its `--version`, and the Python that belongs to it."""
+
+    mpirun: str
+    version: str
+    python: str
+    horovod: bool
+
+
+@deadline(60.0)
+def environments(active: str = "") -> tuple[Mpi, ...]:
+    """Return the environments that a job may use, in the order of preference. `active` is a virtual
+    environment that counts as activated; empty: that of the login. What is listed for two reasons
+    is there twice."""
+    found = {path: _mpi(path) for path in dict.fromkeys(_executables(MPIRUN_PATHS, active))}
+    return tuple(found[path] for path in _executables(MPIRUN_PATHS, active))
+
+
+def _mpi(mpirun: str) -> Mpi:
+    folder = os.path.dirname(mpirun)  # noqa: PTH120
+    pythons = (f"{folder}/python", f"{folder}/python3", shutil.which("python3") or "")
+    python = next((path for path in pythons if os.access(path, os.X_OK)), "")
+    printed = output([mpirun, "--version"], check=False, errors=True) or ""
+    return Mpi(mpirun, printed.split("\n")[0], python, has_module(python, "horovod"))
+
+
+@deadline(60.0)
+def torch_python(active: str = "") -> str:
+    """Return the first Python that has PyTorch; empty without. `active`: as for `environments`."""
+    found = _executables(TORCH_PYTHONS, active)
+    return next((python for python in found if has_module(python, "torch")), "")
+
+
+def _executables(patterns: Sequence[str], active: str) -> list[str]:
+    """Return the programs that are there, in the order of `patterns`."""
+    kept = Path.home() / ".clusterctl/training-env"
+    folders = {
+        "VIRTUAL_ENV": os.path.expanduser(active) or os.environ.get("VIRTUAL_ENV", ""),  # noqa: PTH111
+        "CONDA_PREFIX": os.environ.get("CONDA_PREFIX", ""),
+        "TRAINING_ENV": kept.read_text().strip() if kept.exists() else "",
+    }
+    found = []
+    for pattern in patterns:
+        folder, _, rest = pattern.partition("/")
+        if folder.startswith("$"):
+            below = glob.escape(folders[folder[1:]] or "/none")
+            pattern = f"{below}/{rest}"  # noqa: PLW2901
+        paths = sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH111, PTH207
+        found += [path for path in paths if os.access(path, os.X_OK)]
+    return found
+
+
+def has_module(python: str, name: str) -> bool:
+    """Return whether a Python has a module, also if it works only without variables of the login,
+    such as PYTHONHOME. Not in the home folder, where a folder of that name would be the module."""
+    return bool(python) and any(
+        output([python, option, HAS_MODULE, name], cwd="/") is not None for option in ("-c", "-Ec")
+    )
 
 
 # Run by the trainer's Python: prints the versions of its packages, one JSON line.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -10,13 +11,20 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.results import FanoutResult
-from clusterctl.node.facts import network
+from clusterctl.jobs.head_facts import facts_to_read
+from clusterctl.node.agent import name_of
+from clusterctl.node.facts import disks, network, processes, software, training
+from clusterctl.node.facts import gpus as gpu_facts
+from clusterctl.node.facts import system as system_facts
 from clusterctl.node.facts.disks import mount, mount_of, mount_points
 from clusterctl.node.facts.gpus import gpus
-from clusterctl.node.facts.report import NodeReport
+from clusterctl.node.facts.parts import copy_parts
+from clusterctl.node.facts.report import NodeReport, function_of
 from clusterctl.node.facts.system import kernel_message, login, system
-from clusterctl.transport.reports import read_fact, read_reports, with_clock
+from clusterctl.node.jobs.processes import ProcessQuery
+from clusterctl.transport.reports import read_fact, read_report, read_reports, with_clock
 from tests.local_node import HEAD, LocalNode
+from tests.pythons import python_or_skip
 
 
 @pytest.mark.parametrize(("test", "over_ssh"), [("_port_22", False), ("_ssh", True)])
@@ -71,6 +79,39 @@ def test_a_path_that_is_not_there_yet_is_on_the_file_system_of_the_folder_above(
     )
     assert (linked.path, there.path) == ("/dev/shm", home.path)  # noqa: S108
     assert Path(there.path).stat().st_dev == tmp_path.stat().st_dev
+
+
+FACTS = (
+    *facts_to_read(),
+    *(system_facts.memory, system_facts.limits, system_facts.kernel_log, system_facts.in_lab),
+    *(partial(system_facts.cloud_init, wait=False), gpu_facts.nvlink, gpu_facts.fabric_manager),
+    *(gpu_facts.dcgm, network.interfaces, mount, copy_parts, disks.mounted),
+    *(partial(disks.growth, during_s=0.1), partial(mount_of, path="~/x")),
+    partial(disks.largest_folders, used_share=0.0, walk_s=0.2),
+    partial(network.unreached, peers=("127.0.0.1",), over_ssh=False),
+    *(software.mpirun_on_path, software.scripts, partial(software.data, folder="/none")),
+    partial(software.versions, python=sys.executable, mpirun="/usr/bin/mpirun"),
+    partial(processes.job_processes, query=ProcessQuery("x")),
+    *(partial(one, folder="/none") for one in (training.training_files, training.training_log)),
+    partial(training.script_error, path=""),
+)
+
+
+def test_all_facts_are_read_with_the_oldest_python(tmp_path):
+    (tmp_path / "python3").symlink_to(python_or_skip("3.8"))
+    node = LocalNode(tmp_path, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    report = read_report(node, HEAD, FACTS, "reading", 240.0)
+    refused = {"kernel_log"}  # to a user who is not root
+    assert {one.label: one.error for one in report.failed() if one.label not in refused} == {}
+    assert all(report.has(function_of(one)) for one in FACTS if one is not system_facts.kernel_log)
+    modules = (system_facts, gpu_facts, network, disks, software, processes, training)
+    every = {
+        f"{module.__name__}:{name}"
+        for module in modules
+        for name, one in vars(module).items()
+        if callable(one) and hasattr(one, "within_s") and one.__module__ == module.__name__
+    }
+    assert every <= {name_of(function_of(one)) for one in FACTS}, "a fact without a test"
 
 
 REPORT = """<?xml version="1.0" ?><nvidia_smi_log><driver_version>580.95.05</driver_version>

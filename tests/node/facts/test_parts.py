@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.node.jobs.parts import describe
+from clusterctl.node.facts import disks
+from clusterctl.node.facts.parts import describe, stagings
 
 
 @pytest.mark.parametrize("discard", [False, True])
@@ -28,3 +29,14 @@ def test_what_no_copy_uses_is_removed(tmp_path):
     assert staging.exists()
     describe(str(staging), True)
     assert not staging.exists()
+
+
+def test_remote_mounts_are_not_searched(tmp_path, monkeypatch):
+    for name in ("my data", "own"):
+        (tmp_path / name / ".clusterctl-copy").mkdir(parents=True)
+    escaped = f"{tmp_path}/my data".replace(" ", "\\040")
+    (tmp_path / "mounts").write_text(
+        f"server:/a {escaped} nfs4 rw 0 0\n/dev/nvme0n1p1 {tmp_path}/own ext4 rw 0 0\n"
+    )
+    monkeypatch.setattr(disks, "MOUNTS", str(tmp_path / "mounts"))
+    assert list(stagings(str(tmp_path))) == [f"{tmp_path}/own/.clusterctl-copy"]

@@ -9,20 +9,20 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from clusterctl.node.facts.disks import is_remote, mounted
+from clusterctl.node.facts.report import deadline
+
 # The same name as in relay/scan.py.
 STAGING = ".clusterctl-copy"
 DEEPEST = 5
 # Folders that have many files and no user data.
 SYSTEM = {f"/{name}" for name in ("boot", "dev", "etc", "proc", "run", "snap", "sys", "usr")}
-# Beginnings of the types of remote file systems in /proc/self/mounts.
-REMOTE = ("nfs", "lustre", "fuse", "cifs", "ceph", "efs", "9p", "autofs")
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Removal:
     dry_run: bool = False
 
 
-def stagings() -> Iterator[str]:
-    """Yield the paths of staging folders."""
-    skipped = SYSTEM | remote_mounts(Path("/proc/self/mounts").read_text())
-    todo = [("/", 0)]
+def stagings(top: str = "/") -> Iterator[str]:
+    """Yield the paths of staging folders below `top`."""
+    skipped = SYSTEM | {one.path for one in mounted() if is_remote(one.kind)}
+    todo = [(top, 0)]
     while todo:
         folder, depth = todo.pop()
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -63,15 +63,11 @@ def stagings() -> Iterator[str]:
                     todo.append((entry.path, depth + 1))
 
 
-def remote_mounts(table: str) -> set:
-    """Return the mount points of remote file systems in `table`, /proc/self/mounts."""
-    mounts = [line.split() for line in table.splitlines()]
-    # The kernel writes a space in a path as \040.
-    return {
-        re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), mount[1])
-        for mount in mounts
-        if mount[2].startswith(REMOTE)
-    }
+# Five levels of folders on a large file system take seconds.
+@deadline(30.0)
+def copy_parts() -> tuple[CopyParts, ...]:
+    """Return the partial files of interrupted copies."""
+    return find(discard=False)
 
 
 def remove_parts(request: Removal) -> tuple[CopyParts, ...]:
