@@ -48,23 +48,20 @@ def write_record(file: BinaryIO, data: bytes) -> None:
     file.write(CRC.pack(masked_crc32c(data)))
 
 
-def read_records(path: Path, check: bool = True) -> Iterator[bytes]:
-    """Yield the records of a file. Raise RecordError if it is cut short or, with `check`, damaged.
-
-    `check` compares the CRCs.
-    """
+def read_records(path: Path) -> Iterator[bytes]:
+    """Yield the records of a file. Raise RecordError if it is cut short or a CRC is wrong."""
     with path.open("rb") as file:
         while header := file.read(LENGTH.size + CRC.size):
             where = f"{path}, byte {file.tell() - len(header)}"
             if len(header) < LENGTH.size + CRC.size:
                 raise RecordError(f"{where}: the file ends within a record's length")
             (length,), (crc,) = LENGTH.unpack(header[:8]), CRC.unpack(header[8:])
-            if check and crc != masked_crc32c(header[:8]) or length > LONGEST_RECORD:
+            if crc != masked_crc32c(header[:8]) or length > LONGEST_RECORD:
                 raise RecordError(f"{where}: no record begins here (its length is damaged)")
             data, crc_bytes = file.read(length), file.read(CRC.size)
             if len(data) < length or len(crc_bytes) < CRC.size:
                 raise RecordError(f"{where}: the file ends within this record")
-            if check and CRC.unpack(crc_bytes)[0] != masked_crc32c(data):
+            if CRC.unpack(crc_bytes)[0] != masked_crc32c(data):
                 raise RecordError(f"{where}: this record's data is damaged")
             yield data
 

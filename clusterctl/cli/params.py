@@ -236,7 +236,7 @@ def _is_meant(folder: ClusterFolder, given: Mapping[str, Any]) -> bool:
     )
     try:
         region, _, where = folder.site.read_text().partition(" at ")
-    except (OSError, UnicodeDecodeError):  # an older version wrote no site file
+    except (OSError, UnicodeDecodeError):  # `up` writes the file before it launches
         return True
     other = given.get("endpoint_url") or os.environ.get("AWS_ENDPOINT_URL")
     is_local = where.startswith("a local EC2")

@@ -150,10 +150,6 @@ class Coordinator:
         """Whether every target is over: see `is_over`."""
         return all(map(self.is_over, self.targets))
 
-    @property
-    def success(self) -> bool:
-        return not any(peer.error for peer in self.targets)
-
     def is_over(self, peer: Peer) -> bool:
         """Return whether a target is done or has failed; in a dry run, whether it has compared."""
         return bool(peer.error or peer.done or (self.dry_run and peer.gap))

@@ -17,6 +17,8 @@ from clusterctl.diagnosis.evidence import Frame, ProcessEvidence, Sample, Thread
 from clusterctl.diagnosis.frames import Activity, is_user, known_call
 from clusterctl.domain.ranges import format_indices
 
+# Of a set of ranks in a message.
+MOST_CHARACTERS = 60
 _NATIVE_SYMBOL = re.compile(r"(?:\+0x[0-9a-f]+|@+[\w.]+|\(.*\)|0x[0-9a-f]+)")
 
 
@@ -139,12 +141,12 @@ def _mark(branch: Branch, moved: set[int]) -> None:
         waiting += one.children.values()
 
 
-def rank_set(ranks: Iterable[int], most: int = 60) -> str:
-    """Return ranks as text, such as `0-30,32-63 (63)`, cut to about `most` characters."""
+def rank_set(ranks: Iterable[int]) -> str:
+    """Return ranks as text, such as `0-30,32-63 (63)`, cut to about MOST_CHARACTERS."""
     listed = set(ranks)
     text = format_indices(listed)
-    if len(text) > most:
-        text = text[:most].rpartition(",")[0] + ",…"
+    if len(text) > MOST_CHARACTERS:
+        text = text[:MOST_CHARACTERS].rpartition(",")[0] + ",…"
     return f"{text} ({len(listed)})" if len(listed) > 1 else text
 
 

@@ -238,8 +238,6 @@ _ACCELERATORS = (
     (r"g4ad$", "AMD GPUs"),
     (r"dl1$", "Habana Gaudi"),
     (r"dl2q$", "Qualcomm AI 100"),
-    (r"vt1$", "video transcoders"),
-    (r"f\d", "FPGAs"),
 )
 _HOPPER_FAMILY = re.compile(r"p5")
 _BLACKWELL_FAMILY = re.compile(r"p6|g7")

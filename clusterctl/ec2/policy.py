@@ -24,10 +24,6 @@ from clusterctl.ec2.policy_actions import (
 PARTITIONS = {
     "cn-": "aws-cn",
     "us-gov-": "aws-us-gov",
-    "us-iso-": "aws-iso",
-    "us-isob-": "aws-iso-b",
-    "eu-isoe-": "aws-iso-e",
-    "us-isof-": "aws-iso-f",
     "eusc-": "aws-eusc",
 }
 

@@ -92,9 +92,7 @@ def indices_text(indices: Iterable[int]) -> str:
     It has blanks instead of commas, which some of AWS's tools do not accept. Raises UsageError if
     it is too long for a tag.
     """
-    text = format_indices(indices).replace(",", " ")
-    # `read_indices` reads a lone number as a count, so a single index is written as a range.
-    return _fitting(f"{text}-{text}" if text.isdigit() else text)
+    return _fitting(format_indices(indices).replace(",", " "))
 
 
 def _fitting(text: str) -> str:
@@ -108,12 +106,7 @@ def _fitting(text: str) -> str:
 
 
 def read_indices(text: str) -> tuple[int, ...]:
-    """Return the indices in such a tag; empty if it makes no sense.
-
-    A lone number is a count: older versions of clusterctl wrote it.
-    """
-    if re.fullmatch(r"\d{1,6}", text, re.ASCII):
-        return tuple(range(int(text)))
+    """Return the indices in such a tag; empty if it makes no sense."""
     try:
         return parse_indices(text.replace(" ", ","))
     except UsageError:
@@ -146,12 +139,11 @@ def read_disk(text: str) -> Disk:
 class Spent:
     """What a node has cost, and for how many hours it has run, up to the time `until`.
 
-    `at_least`: it has cost more, but how much is unknown. `ran_h` and `until` are None in tags of
-    older versions of clusterctl, which have the dollars only.
+    `at_least`: it has cost more, but how much is unknown. `until` is None without the tag.
     """
 
     usd: float = 0.0
-    ran_h: float | None = None
+    ran_h: float = 0.0
     until: datetime | None = None
     at_least: bool = False
 
@@ -159,23 +151,21 @@ class Spent:
 def spent_text(spent: Spent) -> str:
     """Return the tag's value: `41.0000 for 4.0100 h until 2026-11-21T12:00:00Z at least`."""
     assert spent.until is not None
-    text = f"{spent.usd:.4f} for {spent.ran_h or 0.0:.4f} h until {spent.until:%Y-%m-%dT%H:%M:%SZ}"
+    text = f"{spent.usd:.4f} for {spent.ran_h:.4f} h until {spent.until:%Y-%m-%dT%H:%M:%SZ}"
     return text + " at least" * spent.at_least
 
 
 def read_spent(text: str) -> Spent:
     """Read the value of such a tag; an empty Spent if it makes no sense."""
     found = re.fullmatch(
-        r"(\d{1,9}(?:\.\d{1,6})?)"
-        r"(?: for (\d{1,7}\.\d{4}) h until (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)( at least)?)?",
+        r"(\d{1,9}(?:\.\d{1,6})?) for (\d{1,7}\.\d{4}) h "
+        r"until (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)( at least)?",
         text,
         re.ASCII,
     )
     if not found:
         return Spent()
     usd, ran_h, until, at_least = found.groups()
-    if until is None:
-        return Spent(float(usd))
     try:
         when = datetime.strptime(until, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
     except ValueError:

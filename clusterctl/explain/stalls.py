@@ -36,7 +36,7 @@ class Stall:
     0's local time without a zone, or empty. `after_s` is the time after which Horovod reports, or 0
     if it is not given. `missing` has each missing rank with its tensors. In the oldest format
     `ready` has each tensor with the ranks that have submitted it instead. `ends` is set if Horovod
-    shuts the job down because of the stall, `is_cut` if there are more tensors than it lists.
+    shuts the job down because of the stall.
     """
 
     at: int
@@ -46,7 +46,6 @@ class Stall:
     missing: tuple[tuple[int, tuple[str, ...]], ...] = ()
     ready: tuple[tuple[str, tuple[int, ...]], ...] = ()
     ends: bool = False
-    is_cut: bool = False
 
     def seconds_since(self, earlier: Stall) -> float:
         """Return the seconds since an earlier report, by rank 0's clock; 0 if a time is missing."""
@@ -75,7 +74,7 @@ def read_stall(lines: Sequence[str], start: int, end: int) -> Stall:
     """Return the stall report that begins at index `start` and ends before `end`."""
     missing: dict[int, list[str]] = {}
     ready: dict[str, tuple[int, ...]] = {}
-    shuts = is_cut = False
+    shuts = False
     last = start
     for number in range(start, min(end, start + _SPAN)):
         # A report that was written as one line has the heading and the first rank in one line.
@@ -93,7 +92,6 @@ def read_stall(lines: Sequence[str], start: int, end: int) -> Stall:
         if found:
             told = True
             shuts = shuts or bool(found[2])
-            is_cut = is_cut or " ..." in found[3]
             inside = found[3].partition("]")[0].replace(" ...", "")
             names = [name.strip() for name in inside.split(",") if name.strip()]
             missing.setdefault(int(found[1]), []).extend(names)
@@ -112,7 +110,6 @@ def read_stall(lines: Sequence[str], start: int, end: int) -> Stall:
         tuple((rank, tuple(names)) for rank, names in sorted(missing.items())),
         tuple(ready.items()),
         shuts,
-        is_cut,
     )
 
 

@@ -359,7 +359,7 @@ def _by_limit(
     for file in sorted(home.glob(f"{name or '*'}/end.json")):
         folder = ClusterFolder(file.parent)
         site = kept_site(folder)
-        if site and any(site.may_be(site_of(one)) for one in places.values()):
+        if any(site == site_of(one) for one in places.values()):
             found.setdefault(folder.path.name, kept_end(folder, _now()))
     return tuple((one, words) for one, words in found.items() if words and one not in there)
 
@@ -372,7 +372,7 @@ def _ended(
     return tuple(
         entry
         for entry in past
-        if any(parse_site(entry.account).may_be(site) for site in sites)
+        if parse_site(entry.account) in sites
         and entry.ended_at >= since
         and name in (None, entry.name)
     )

@@ -169,7 +169,7 @@ def locked_and_settled(
 def _regions(folder: ClusterFolder, sites: Mapping[str, Site]) -> frozenset[str]:
     """Return the regions where a folder's cluster may be: all if it has recorded no site yet."""
     kept = kept_site(folder)
-    return frozenset(region for region, site in sites.items() if not kept or kept.may_be(site))
+    return frozenset(region for region, site in sites.items() if kept in (None, site))
 
 
 def _identities(

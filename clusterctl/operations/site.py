@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.files import write_file
-from clusterctl.ec2.instances import Instance, find_instances
+from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.network.vpcs import is_local
 from clusterctl.ec2.own_tags import own_tags_count
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.local_state import local_key, locked
+from clusterctl.operations.local_state import locked
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Site:
     """Where a cluster is: `REGION at ENDPOINT`, and the number of the AWS account.
 
-    `account` is empty in folders of older versions of clusterctl, which did not record it.
+    `account` is empty if it is not known.
     """
 
     endpoint: str
@@ -34,14 +34,9 @@ class Site:
         """Return the site as one line, which `parse_site` reads."""
         return f"{self.endpoint}, account {self.account}" if self.account else self.endpoint
 
-    def may_be(self, other: Site) -> bool:
-        """Return whether the two can be the same site. An unknown account matches every account."""
-        known = self.account and other.account
-        return self.endpoint == other.endpoint and (not known or self.account == other.account)
-
 
 def parse_site(text: str) -> Site:
-    """Parse `REGION at ENDPOINT, account NUMBER`. Older versions wrote no account."""
+    """Parse `REGION at ENDPOINT, account NUMBER`."""
     match = re.fullmatch(r"(.*), account (\d{12})", text.strip(), re.ASCII)
     return Site(match[1], match[2]) if match else Site(text.strip())
 
@@ -107,10 +102,8 @@ def check_site(
     if kept.endpoint != _endpoint(clients):
         raise _elsewhere(folder, kept, Site(_endpoint(clients)))
     here = site_of(clients, instances or ())
-    if not kept.may_be(here):
+    if kept != here:
         raise _elsewhere(folder, kept, here)
-    if not kept.account:
-        _complete(folder, clients, here, instances)
 
 
 def check_account(folder: ClusterFolder, clients: Clients) -> None:
@@ -119,13 +112,13 @@ def check_account(folder: ClusterFolder, clients: Clients) -> None:
     For commands that look in several regions: the region is not checked. Raises AwsError.
     """
     kept = kept_site(folder)
-    if kept and kept.account not in ("", clients.account_id):
+    if kept and kept.account != clients.account_id:
         raise _elsewhere(folder, kept, Site(kept.endpoint, clients.account_id))
 
 
 def _elsewhere(folder: ClusterFolder, kept: Site, here: Site) -> UsageError:
     name = folder.path.name
-    if kept.endpoint == here.endpoint:
+    if kept.endpoint == here.endpoint and kept.account:
         message = f"cluster {name} is in account {kept.account}, not in account {here.account}"
     else:
         message = f"cluster {name} is in {kept}, not in {here}"
@@ -134,33 +127,3 @@ def _elsewhere(folder: ClusterFolder, kept: Site, here: Site) -> UsageError:
         "use the same --region, --profile, credentials and --lab as for `up`; "
         f"if that cluster is gone for good, delete {folder.path}",
     )
-
-
-def _complete(
-    folder: ClusterFolder, clients: Clients, here: Site, found: Sequence[Instance] | None
-) -> None:
-    """Add the account to a folder of an older version, if the cluster is proved to be in it.
-
-    Proof is an instance whose id known_hosts has, or a key pair with the folder's key. The name is
-    none: another account may have a cluster of the same name. Raises UsageError without proof,
-    AwsError.
-    """
-    from clusterctl.ec2.cluster_resources import find_key_pairs
-
-    name = folder.path.name
-    instances = find_instances(clients.ec2, name) if found is None else found
-    pins = folder.known_hosts
-    pinned = pins.read_text(errors="replace").split() if pins.exists() else ()
-    own = any(one.node.instance_id in pinned for one in instances)
-    if not own and folder.key.exists():
-        key = local_key(folder, name).public
-        own = any(pair.holds(key) for pair in find_key_pairs(clients.ec2, name))
-    if not own:
-        raise UsageError(
-            f"{folder.site}, which an older version of clusterctl wrote, does not say in which "
-            f"account cluster {name} is, and account {here.account} has no node and no key pair "
-            "that is known to be of it",
-            "use the same --profile or credentials as for `up`; "
-            f"if that cluster is gone for good, delete {folder.path}",
-        )
-    keep_site(folder, here)

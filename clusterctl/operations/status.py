@@ -237,7 +237,7 @@ class Ec2Explanation:
             self._unanswered = refused.message
             return
         running = [one.node for one in self._found if one.node.state is NodeState.RUNNING]
-        # Policies written by older versions lack ec2:DescribeInstanceStatus.
+        # The user's policy may lack ec2:DescribeInstanceStatus.
         with contextlib.suppress(AwsError):
             self._impaired = impaired_checks(client, [node.instance_id for node in running])
 

@@ -51,9 +51,8 @@ _KEYWORD = re.compile(
     r'[ \t\r\n]*([^ \t\r\n"=#]+)(?:[ \t\r\n]*=[ \t\r\n]*|[ \t\r\n]+)(.*)', re.DOTALL
 )
 _TRUTH = {"yes": True, "true": True, "no": False, "false": False}
-# Criteria of a Match line.
+# Criteria of a Match line that have no value.
 _WITHOUT_VALUE = frozenset({"all", "final", "canonical"})
-_WITH_VALUE = frozenset({"host", "originalhost", "user", "localuser", "exec"})
 # The tokens of `Match exec` and of most settings, and those of ProxyCommand and ProxyJump.
 TOKENS, PROXY_TOKENS = frozenset("Ldhiklnpru"), frozenset("hknpr")
 

@@ -188,7 +188,6 @@ def gpus(index: int, *capabilities: int, **changes) -> NodeEnv:
     return missing(index, flavor="gpu", capabilities=capabilities, **changes)
 
 
-NEWEST_FOLDER = "/opt/clusterctl/training-newest"
 HIGH = "--tensorflow NEWEST, for compute capability "
 
 

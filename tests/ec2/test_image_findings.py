@@ -45,7 +45,6 @@ CASES = [
     # Machine
     (image(), machine("trn1.32xlarge", gpus=0), ["type.accelerator error"]),
     (image(), machine("g4ad.xlarge", gpus=0), ["type.accelerator error"]),
-    (image(), machine("f2.6xlarge", gpus=0), ["type.accelerator error"]),
     (image(), machine("g6f.large", "L4", 0), ["type.fractional warning"]),
     # Image
     (None, P4D, ["image.none error"]),

@@ -10,7 +10,7 @@ from tests.lab.running import wait_until
 
 pytestmark = pytest.mark.lab
 
-KIB, MIB, GIB = 2**10, 2**20, 2**30
+MIB, GIB = 2**20, 2**30
 
 
 def fails_with(instances, host, command):

@@ -203,7 +203,6 @@ def keep_folder(home, site, name="demo"):
     ("account", "verdict"),
     [
         ("123456789012", Verdict.IN_USE),
-        ("", Verdict.IN_USE),  # the format of older versions
         ("210987654321", Verdict.KEPT),
     ],
 )

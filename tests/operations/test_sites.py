@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,7 @@ from clusterctl.operations import down as down_module
 from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.local_state import local_key, sent_launches
-from clusterctl.operations.site import keep_site, kept_site
+from clusterctl.operations.local_state import local_key
 from tests.cli.running import CommandLine
 from tests.moto_ec2 import OTHER_KEY, REGION, clients_of, reset
 from tests.operations.commands import NAME, SHORT, down_from, shorten_timeouts
@@ -80,7 +79,7 @@ class Machine:
         self.told: list[str] = []
 
     def step(self) -> None:
-        act = self.chance.choice((self.up, self.up, self.down, self.others, self.age, self.age))
+        act = self.chance.choice((self.up, self.up, self.down, self.others))
         act()
         self.check()
 
@@ -103,20 +102,6 @@ class Machine:
         else:
             self.told.append(f"removed by another in {place}")
             down_from(place.plain, self._elsewhere)
-
-    def age(self) -> None:
-        """Change the folder to that of an older version, with or without what `up` writes last."""
-        site = kept_site(self.folder)
-        if site is None:
-            return
-        self.told.append("older")
-        keep_site(self.folder, replace(site, account=""))
-        if not sent_launches(self.folder):
-            self.folder.launch.unlink(missing_ok=True)
-        if self.chance.random() < 0.5:
-            ids = [one for place in self.places for one in place.alive()]
-            self.folder.known_hosts.write_text("".join(f"a ssh-ed25519 AAAA {id}\n" for id in ids))
-            self.folder.ssh_config.write_text("")
 
     def _where(self) -> Place:
         """Choose a place. The cluster's, or one where only the account is wrong, is more likely."""

@@ -168,7 +168,6 @@ def test_the_systems_file_comes_after_the_users(tmp_path):
     config = read_user_config(tmp_path, system=tmp_path / "ssh_config")
     target = config.target("web1")
     assert (target.user, target.port, target.known_hosts_name) == ("me", 2222, "other")
-    assert tmp_path / "more" in config.files
 
 
 @pytest.mark.parametrize("which", ["yes", "always"])

@@ -48,11 +48,10 @@ STANDARD = QuotaFamily("Standard (A, C, D, H, I, M, R, T, Z)", "L-1216C47A", "L-
 # Letters that the families' names begin with -> quota. The codes are the same in all regions.
 BUCKETS = {
     ("p",): QuotaFamily("P", "L-417A185B", ""),
-    ("g", "gr", "vt"): QuotaFamily("G and VT", "L-DB2E81BA", "L-3819A6DF"),
+    ("g", "gr"): QuotaFamily("G and VT", "L-DB2E81BA", "L-3819A6DF"),
     ("trn",): QuotaFamily("Trn", "L-2C3B7624", "L-6B0D517C"),
     ("inf",): QuotaFamily("Inf", "L-1945791B", "L-B5D1601B"),
     ("dl",): QuotaFamily("DL", "L-6E869C2A", "L-85EED4F7"),
-    ("f",): QuotaFamily("F", "L-74FC7D96", "L-88CF9481"),
     ("x",): QuotaFamily("X", "L-7295265B", "L-E3A00192"),
     ("hpc",): QuotaFamily("HPC", "L-F7808C92", ""),
     ("u",): QuotaFamily("High Memory", "L-43DA4232", ""),
@@ -62,7 +61,7 @@ _BUCKET_OF = {letters: bucket for family, bucket in BUCKETS.items() for letters 
 # For spot the generations of P have quotas of their own. AWS lists none for P6 (EC2 user guide,
 # "Spot Instance quotas", 2026).
 _OLD_P = QuotaFamily("P4, P3 and P2", "", "L-7212CCBC")
-SPOT_P = {"2": _OLD_P, "3": _OLD_P, "4": _OLD_P, "5": QuotaFamily("P5", "", "L-C4BD4855")}
+SPOT_P = {"3": _OLD_P, "4": _OLD_P, "5": QuotaFamily("P5", "", "L-C4BD4855")}
 
 # The states in which an instance counts against a quota, and a Capacity Reservation.
 COUNTED = ("pending", "running")

@@ -460,11 +460,7 @@ def node_cost(
     ran_h = _hours(started, ended)
     usd = spent.usd + ran_h * machine + _hours(begin, now) * held
     usd += address * (_hours(begin, now) if own else ran_h)
-    before_h = spent.ran_h
-    if before_h is None:
-        # A tag of an older version has no hours: derive them from the dollars.
-        before_h = spent.usd / (machine + held) if machine else 0.0
-    ran_h += before_h
+    ran_h += spent.ran_h
     if used_h is not None and instance.first_launched_at:
         # The guard has counted all runs, so only unknown prices are missing. Its count is up to ten
         # minutes a boot too high.
@@ -488,9 +484,6 @@ def _counted_until(instance: Instance, stopped: datetime | None) -> tuple[dateti
     spent, launched_at = instance.spent, instance.node.launched_at
     if spent.until:
         return spent.until, ["an earlier run is not known whole"] if spent.at_least else []
-    if spent.usd:
-        begin = launched_at if instance.node.state in AWAKE else stopped or launched_at
-        return begin, ["an older clusterctl noted what it had cost, and not until when"]
     if instance.first_launched_at:
         return instance.first_launched_at, []
     return launched_at, ["EC2 does not say when it was launched first"]

@@ -102,7 +102,7 @@ FAILED_FOR_S = 120.0
 _PRICE_LISTS = {"ap": "ap-south-1", "eu": "eu-central-1", "me": "eu-central-1"}
 _NEAREST = "us-east-1"
 # Prefixes of regions whose prices the list does not have, or has in another currency.
-_UNLISTED = ("us-gov-", "us-iso", "eu-iso", "eusc-", "cn-")
+_UNLISTED = ("us-gov-", "eusc-", "cn-")
 
 
 def find_price(

@@ -279,10 +279,9 @@ def find_subnets(
     client: EC2Client,
     *,
     subnet_ids: Sequence[str] | None = None,
-    vpc_id: str | None = None,
     network: str | None = None,
 ) -> tuple[Subnet, ...]:
-    """Return the subnets with these ids, of a VPC or of a network, sorted by zone.
+    """Return the subnets with these ids or of a network, sorted by zone.
 
     Without arguments the default subnets. Raises AwsError, with code InvalidSubnetID.NotFound for
     an unknown id.
@@ -290,23 +289,16 @@ def find_subnets(
     if subnet_ids is not None and not subnet_ids:
         # EC2 returns all subnets for an empty list of ids.
         return ()
-    wanted: dict[str, Any] = {"Filters": _filters(subnet_ids, vpc_id, network)}
     if subnet_ids is not None:
-        wanted["SubnetIds"] = list(subnet_ids)
+        wanted: dict[str, Any] = {"SubnetIds": list(subnet_ids)}
+    elif network is not None:
+        wanted = {"Filters": [{"Name": f"tag:{NETWORK}", "Values": [network]}]}
+    else:
+        wanted = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
     with translated():
         pages = client.get_paginator("describe_subnets").paginate(**wanted)
         found = [read_subnet(each) for page in pages for each in page["Subnets"]]
     return tuple(sorted(found, key=lambda subnet: (subnet.zone, subnet.cidr, subnet.subnet_id)))
-
-
-def _filters(
-    subnet_ids: Sequence[str] | None, vpc_id: str | None, network: str | None
-) -> list[dict[str, Any]]:
-    filters = [("vpc-id", vpc_id), (f"tag:{NETWORK}", network)]
-    given = [{"Name": name, "Values": [value]} for name, value in filters if value is not None]
-    if not given and subnet_ids is None:
-        given = [{"Name": "default-for-az", "Values": ["true"]}]
-    return given
 
 
 def read_subnet(described: Any) -> Subnet:

@@ -49,20 +49,19 @@ _applied: list[Callable[[str], float | None]] = [lambda code: None]
 STANDARD = ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z")
 QUOTAS = (
     Quota("L-417A185B", "Running On-Demand P instances", ("p",)),
-    Quota("L-DB2E81BA", "Running On-Demand G and VT instances", ("g", "gr", "vt")),
+    Quota("L-DB2E81BA", "Running On-Demand G and VT instances", ("g", "gr")),
     Quota(
         "L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances", STANDARD
     ),
     Quota("L-6E869C2A", "Running On-Demand DL instances", ("dl",)),
     Quota("L-2C3B7624", "Running On-Demand Trn instances", ("trn",)),
     Quota("L-1945791B", "Running On-Demand Inf instances", ("inf",)),
-    Quota("L-74FC7D96", "Running On-Demand F instances", ("f",)),
     Quota("L-7295265B", "Running On-Demand X instances", ("x",)),
     Quota("L-F7808C92", "Running On-Demand HPC instances", ("hpc",)),
     Quota("L-43DA4232", "Running On-Demand High Memory instances", ("u",)),
-    Quota("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests", ("p2", "p3", "p4"), spot=True),
+    Quota("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests", ("p3", "p4"), spot=True),
     Quota("L-C4BD4855", "All P5 Spot Instance Requests", ("p5",), spot=True),
-    Quota("L-3819A6DF", "All G and VT Spot Instance Requests", ("g", "gr", "vt"), spot=True),
+    Quota("L-3819A6DF", "All G and VT Spot Instance Requests", ("g", "gr"), spot=True),
     Quota(
         "L-34B43A08",
         "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests",
@@ -72,7 +71,6 @@ QUOTAS = (
     Quota("L-85EED4F7", "All DL Spot Instance Requests", ("dl",), spot=True),
     Quota("L-6B0D517C", "All Trn Spot Instance Requests", ("trn",), spot=True),
     Quota("L-B5D1601B", "All Inf Spot Instance Requests", ("inf",), spot=True),
-    Quota("L-88CF9481", "All F Spot Instance Requests", ("f",), spot=True),
     Quota("L-E3A00192", "All X Spot Instance Requests", ("x",), spot=True),
     ELASTIC,
     INTERFACES,

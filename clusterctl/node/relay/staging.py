@@ -23,7 +23,7 @@ from clusterctl.node.relay.scan import STAGING, segments_of
 from clusterctl.node.relay.wire import thread_buffer
 
 RECORD = struct.Struct(">QQQ")  # offset, length, checksum
-# The suffix of journals. Not `.log`: older versions left those, with shorter records.
+# The suffix of journals.
 JOURNALS = b".journal"
 LOCK = b"lock"
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

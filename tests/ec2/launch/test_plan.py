@@ -323,16 +323,16 @@ def test_which_nodes_are_wanted(present, wanted, nodes, expected):
 @pytest.mark.parametrize(
     ("present", "wanted", "before", "nodes", "written", "told"),
     [
-        ([0, 1], "0-1", "", 3, "add 2-2", None),
-        ([0, 1], "0-1", "remove 2-2 replace 1-1", 4, "add 2-3 replace 1-1", "replace demo-1"),
+        ([0, 1], "0-1", "", 3, "add 2", None),
+        ([0, 1], "0-1", "remove 2 replace 1", 4, "add 2-3 replace 1", "replace demo-1"),
         # An interrupted command continues: the tags name it already.
-        ([0, 1], "0-2", "add 2-2", 3, None, "add demo-2"),
-        ([0, 1, 2], "0-2", "add 2-2", 3, None, "add demo-2"),
+        ([0, 1], "0-2", "add 2", 3, None, "add demo-2"),
+        ([0, 1, 2], "0-2", "add 2", 3, None, "add demo-2"),
         # The first command launched nothing: another number replaces it.
-        ([0, 1], "0-2", "add 2-2", 4, "add 2-3", "add demo-2"),
-        ([0, 1], "0-3", "add 2-3", 3, "add 2-2", "add demo-[2-3]"),
+        ([0, 1], "0-2", "add 2", 4, "add 2-3", "add demo-2"),
+        ([0, 1], "0-3", "add 2-3", 3, "add 2", "add demo-[2-3]"),
         # Node 2 was removed but still runs: it must not become a member again.
-        ([0, 1, 2], "0-1", "remove 2-2", 3, "add 3-3 remove 2-2", "demo-2: to be terminated"),
+        ([0, 1, 2], "0-1", "remove 2", 3, "add 3 remove 2", "demo-2: to be terminated"),
     ],
 )
 def test_what_add_asks_for_is_kept_in_the_tags(present, wanted, before, nodes, written, told):

@@ -42,7 +42,6 @@ ON_DEMAND, SPOT, BLOCK = Market.ON_DEMAND, Market.SPOT, Market.CAPACITY_BLOCK
         ("trn2.48xlarge", "L-2C3B7624", "L-6B0D517C"),
         ("t3.micro", "L-1216C47A", "L-34B43A08"),
         ("inf2.xlarge", "L-1945791B", "L-B5D1601B"),
-        ("f1.2xlarge", "L-74FC7D96", "L-88CF9481"),
         ("x2gd.medium", "L-7295265B", "L-E3A00192"),
         ("hpc7g.4xlarge", "L-F7808C92", None),
         ("u7i-12tb.224xlarge", "L-43DA4232", None),

@@ -303,7 +303,6 @@ def test_disks_are_encrypted_and_later_nodes_keep_the_key(launches):
     attached = [{"Name": "attachment.instance-id", "Values": ids}]
     volumes = launches.client.describe_volumes(Filters=attached)["Volumes"]
     assert [(one["Encrypted"], one["KmsKeyId"]) for one in volumes] == [(True, "alias/mine")] * 3
-    # The format of an older clusterctl, and an invalid one.
     assert read_disk("300 0 500") == Disk(300, None, 500)
     assert read_disk("300 0 500 two keys") == Disk()
 

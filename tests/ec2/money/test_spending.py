@@ -39,9 +39,6 @@ def noted(usd, hours_ago, ran_h=4.0, at_least=False):
     return Spent(usd, ran_h, NOW - timedelta(hours=hours_ago), at_least)
 
 
-OLD = Spent(41.0)  # the record of an older version, without a time
-
-
 def ago(hours):
     return f"User initiated ({NOW - timedelta(hours=hours):%Y-%m-%d %H:%M:%S} GMT)"
 
@@ -107,16 +104,6 @@ BY_ITSELF = {"state_reason": "Client.InstanceInitiatedShutdown: Instance initiat
         (machine(9, "stopped", transition_reason=ago(10), **BY_ITSELF), TEN, 0.08, 0.72, False),
         (machine(9, "stopped", transition_reason=ago(5), **BY_USER), None, 0.08, 0.74, False),
         (machine(9, "stopped", public_ip="198.51.100.7", **BY_ITSELF), TEN, 0.085, 0.765, False),
-        # The tag of an older version: its cost is counted once, and is incomplete.
-        (machine(3, spent=OLD), TEN, 10.08, 71.24, False),
-        (
-            machine(9, "stopped", spent=OLD, transition_reason=ago(5), **BY_USER),
-            TEN,
-            0.08,
-            41.40,
-            False,
-        ),
-        (machine(9, "stopped", spent=OLD, **BY_ITSELF), TEN, 0.08, 41.72, False),
         (machine(9, "shutting-down", spent=noted(41.0, 0)), TEN, 0.0, 41.0, False),
         (replace(machine(3), first_launched_at=None), TEN, 10.08, 30.24, False),
     ],
@@ -190,8 +177,6 @@ def test_spot_prices_are_their_zones():
         ("max-hours=8", [machine(9)], 0.0, "--max-hours"),
         # 10 hours of earlier runs. The disk's cost while the machine was off is not time.
         ("max-hours=12", [machine(1, spent=noted(500.0, 1, ran_h=10))], 1.0, "--max-hours"),
-        # An older version recorded only dollars: 100.8 was 10 hours.
-        ("max-hours=12", [machine(1, spent=Spent(100.8))], 1.0, "--max-hours"),
         # 100.8 - 2 x 10.08 at 10.08 an hour
         ("budget=100.8", [machine(2)], 8.0, "--budget"),
         ("budget=100.8", [machine(2), machine(2, index=1)], 3.0, "--budget"),
