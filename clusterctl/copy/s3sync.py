@@ -11,7 +11,8 @@ from typing import Any
 from clusterctl.copy.failures import with_unquoted_home
 from clusterctl.domain.results import CommandResult, json_lines
 from clusterctl.node.packer import Program, program_of
-from clusterctl.node.relay.messages import Done, Gap, Listed, of_fields
+from clusterctl.node.record import from_data
+from clusterctl.node.relay.messages import Done, Gap, Listed
 
 # For an action on a node that neither lists nor fetches.
 TIMEOUT_S = 60.0
@@ -175,7 +176,7 @@ def progress_of(told: Mapping[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = {}
     for name, kind in (("listed", Listed), ("gap", Gap), ("done", Done)):
         if told.get(name):
-            known[name] = of_fields(kind, told[name])
+            known[name] = from_data(kind, told[name])
     if known:
         known.update(files=int(told["files"]), bytes=int(told["bytes"]))
     return {

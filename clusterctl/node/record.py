@@ -3,9 +3,9 @@
 Requests to nodes, their responses, and the files of jobs and clusters go through this module, on
 this machine, the head node and the nodes. Python 3.8 and the standard library only.
 
-A field may be bool, int, float, str, Any, an Enum, another dataclass, Optional[X], tuple[X, ...],
-tuple[X, Y], dict[str, X], Mapping[str, X], frozenset[X], or a datetime with a time zone, which is
-written in ISO 8601.
+A NamedTuple is a record, too. A field may be bool, int, float, str, Any, an Enum, another record,
+Optional[X], tuple[X, ...], tuple[X, Y], dict[str, X], Mapping[str, X], frozenset[X], or a datetime
+with a time zone, which is written in ISO 8601.
 
 * A value of the wrong type is an error that names the field: `gpus[1].name: expected a string, got
   7`. It is never replaced by a default, since a wrong number is worse than none. Where one part may
@@ -97,10 +97,10 @@ def read_rows(kind: type[T], text: str | bytes) -> Rows[T]:
 
 def to_data(value: Any) -> Any:
     """Return the value as data that `json.dumps` can write."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _PLAIN:
         return value
-    if dataclasses.is_dataclass(kind):
+    if _is_record(kind):
         return {name: to_data(getattr(value, name)) for name, _, _ in _fields_of(kind)}
     if isinstance(value, enum.Enum):
         return value.value
@@ -128,10 +128,16 @@ def hints_of(described: Callable[..., Any]) -> dict[str, Any]:
 _PLAIN = frozenset((str, int, bool))
 
 
+def _is_record(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind) or hasattr(kind, "_field_defaults")
+
+
 @functools.lru_cache(maxsize=None)
 def _fields_of(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
-    """Return name and type of each field of a dataclass, and whether it has to be there."""
+    """Return name and type of each field of a record, and whether it has to be there."""
     hints = hints_of(kind)
+    if not dataclasses.is_dataclass(kind):
+        return tuple((one, hints[one], one not in kind._field_defaults) for one in kind._fields)
     return tuple(
         (one.name, hints[one.name], one.default is one.default_factory is dataclasses.MISSING)
         for one in dataclasses.fields(kind)
@@ -139,11 +145,18 @@ def _fields_of(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
     )
 
 
+def _is_exact(kind: Any, data: Any) -> bool:
+    """Return whether the data are the value: a shortcut for what most fields are."""
+    # Not isinstance(): True is an int to Python, and not to JSON. JSON has neither infinity nor
+    # NaN, but Python's parser accepts both.
+    is_exact = type(data) is kind
+    return is_exact and (kind in _PLAIN or (kind is float and abs(data) <= sys.float_info.max))
+
+
 def _read(kind: Any, data: Any) -> Any:
-    # Not isinstance(): True is an int to Python, and not to JSON.
-    if kind is Any or (type(data) is kind and kind in _PLAIN):
+    if kind is Any or _is_exact(kind, data):
         return data
-    if dataclasses.is_dataclass(kind):
+    if _is_record(kind):
         return _read_record(kind, data)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Union:
@@ -156,15 +169,18 @@ def _read(kind: Any, data: Any) -> Any:
     if origin in (dict, collections.abc.Mapping):
         if not isinstance(data, dict):
             raise _wrong(dict, data)
-        return {key: _below(f".{key}", inner[1], one) for key, one in data.items()}
+        kind = inner[1]
+        return {
+            key: one if _is_exact(kind, one) else _below(_key(key), kind, one)
+            for key, one in data.items()
+        }
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         try:
             return kind(data)
         except ValueError:
             known = " or ".join(repr(one.value) for one in kind)
             raise RecordError(f"expected {known}, got {_shown(data)}") from None
-    # JSON has neither infinity nor NaN, but Python's parser accepts both.
-    if kind is float and type(data) in (int, float) and abs(data) <= sys.float_info.max:
+    if kind is float and type(data) is int and abs(data) <= sys.float_info.max:
         return float(data)
     if kind is datetime.datetime and type(data) is str:
         with contextlib.suppress(ValueError):
@@ -192,8 +208,7 @@ def _read_record(kind: Any, data: Any) -> Any:
     for name, inner, is_needed in _fields_of(kind):
         if name in data:
             one = data[name]
-            is_plain = type(one) is inner and inner in _PLAIN
-            values[name] = one if is_plain else _below(f".{name}", inner, one)
+            values[name] = one if _is_exact(inner, one) else _below(f".{name}", inner, one)
         elif is_needed:
             raise RecordError("missing", f".{name}")
     try:
@@ -202,6 +217,11 @@ def _read_record(kind: Any, data: Any) -> Any:
         raise
     except ValueError as error:
         raise RecordError(str(error)) from None
+
+
+def _key(key: str) -> str:
+    # As in `_shown`: the key may come from a node, too.
+    return f".{ascii(key)[1:-1][:60]}"
 
 
 def _below(name: str, kind: Any, data: Any) -> Any:

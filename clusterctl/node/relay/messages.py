@@ -1,20 +1,20 @@
 """The messages between a relay and its client: typed values here, lines of JSON on the wire.
 
 Orders go to the relay's standard input, events come from its standard output. A node may send
-anything: decoding keeps only values that have the type of the field's default. Texts from nodes may
-contain control characters: pass them through `printable` before they are shown.
+anything: a line that is no message, or one with a value of the wrong type, is ignored, and does not
+end the copy. Texts from nodes may contain control characters: pass them through `printable` before
+they are shown.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from typing import Any, NamedTuple, Optional, TypeVar, Union
+from typing import Any, NamedTuple, Optional, Union
+
+from clusterctl.node.record import RecordError, from_data, from_json, to_json
 
 LONGEST_TEXT = 2000
 # Warnings in one event. Further ones are only counted.
 MOST_WARNINGS = 100
-Kind = TypeVar("Kind")
 # `Progress.behind` where the relay does not know it.
 NOT_TOLD = -1
 
@@ -291,7 +291,9 @@ BEGINNING = b'{"event": "'
 def encode(message: Message) -> bytes:
     """Return the message as one line of JSON."""
     key, word = _WORDS[type(message)]
-    return json.dumps({key: word, **message._asdict()}).encode() + b"\n"
+    fields = to_json(message)[1:]
+    comma = "" if fields == "}" else ", "
+    return f'{{"{key}": "{word}"{comma}{fields}\n'.encode()
 
 
 def decode_event(line: bytes) -> Optional[Event]:
@@ -308,35 +310,23 @@ def decode_order(line: bytes) -> Optional[Order]:
 
 def _decode(line: bytes, key: str, kinds: dict[str, Any]) -> Any:
     try:
-        told = json.loads(line)
-    except (ValueError, RecursionError):
+        told = from_json(Any, line)
+        word = told.get(key) if isinstance(told, dict) else None
+        kind = kinds.get(word) if isinstance(word, str) else None
+        message = None if kind is None else from_data(kind, told)
+    except RecordError:
         return None
-    word = told.get(key) if isinstance(told, dict) else None
-    kind = kinds.get(word) if isinstance(word, str) else None
-    return None if kind is None else of_fields(kind, told)
+    return None if message is None or _is_negative(message) else message
 
 
-def of_fields(kind: type[Kind], told: Any) -> Kind:
-    """Return a message of this kind, with the values in `told` that fit its fields."""
-    defaults = kind._field_defaults  # type: ignore[attr-defined]
-    fields = told if isinstance(told, dict) else {}
-    return kind(**{name: _fitting(fields.get(name), one) for name, one in defaults.items()})
-
-
-def _fitting(value: Any, default: Any) -> Any:
-    """Return the value if it has the default's type, else the default.
-
-    Numbers have to be finite and not negative.
-    """
-    if isinstance(default, (bool, str)):
-        return value if type(value) is type(default) else default
-    if isinstance(default, (int, float)):
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return type(default)(value) if number and 0 <= value < math.inf else default
-    if isinstance(default, dict):
-        pairs = value.items() if isinstance(value, dict) else ()
-        return {name: _fitting(one, 0.0) for name, one in pairs}
-    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
+def _is_negative(message: Any) -> bool:
+    """Return whether a number of the message is negative, which none is but NOT_TOLD."""
+    for name, one in zip(message._fields, message):
+        least = NOT_TOLD if name == "behind" else 0
+        for value in one.values() if isinstance(one, dict) else (one,):
+            if isinstance(value, (int, float)) and value < least:
+                return True
+    return False
 
 
 def printable(text: str) -> str:

@@ -10,10 +10,11 @@ the network between nodes).
 from __future__ import annotations
 
 import gc
-import json
 import signal
 import sys
+from typing import Any, Dict
 
+from clusterctl.node.record import from_json
 from clusterctl.node.relay.base import Relay, Stopped, failure_of
 from clusterctl.node.relay.messages import Failed, encode
 from clusterctl.node.relay.probe import ProbeRelay
@@ -37,7 +38,7 @@ def main() -> None:
         signal.signal(number, _stop)
     relay = None
     try:
-        config = json.loads(sys.stdin.buffer.readline())
+        config = from_json(Dict[str, Any], sys.stdin.buffer.readline())
         relay = ROLES[config["role"]](config)
         if not config.get("later"):
             relay.listen(config.get("bind", ""))

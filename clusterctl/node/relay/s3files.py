@@ -16,7 +16,6 @@ from __future__ import annotations
 import base64
 import calendar
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -24,12 +23,14 @@ import shutil
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from clusterctl.node.death_signal import die_with
 from clusterctl.node.metadata import has_role
 from clusterctl.node.objects import NotStreamed, ObjectReader
+from clusterctl.node.record import RecordError, from_json, read_rows
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.compare import SECOND_NS
 from clusterctl.node.relay.destination import Destination
@@ -382,9 +383,11 @@ class Tool:
             if aws:
                 return self._list_by_aws(aws, bucket, key)
             return self._list_signed(bucket, key)
-        objects = [json.loads(line) for line in told.stdout.splitlines()]
+        objects = read_rows(_S5cmdObject, told.stdout)
+        if objects.damaged:
+            raise Failure("source", f"{self.path} printed no list: {objects.damaged[0]}")
         skip = len(f"s3://{bucket}/")
-        return [_object(one, one["key"][skip:], "last_modified") for one in objects]
+        return [_object(vars(one), one.key[skip:], "last_modified") for one in objects.rows]
 
     def _list_by_aws(self, aws: str, bucket: str, key: bytes) -> list[Object]:
         options = ["--endpoint-url", self.endpoint] if self.endpoint else []
@@ -398,9 +401,12 @@ class Tool:
         if told.returncode:
             said = told.stderr.decode("utf-8", "replace")
             raise explained(said, self, f"s3://{bucket}/{text_of(key)}")
-        contents = json.loads(told.stdout or b"{}").get("Contents") or ()
+        try:
+            contents = from_json(_AwsListing, told.stdout or b"{}").Contents or ()
+        except RecordError as error:
+            raise Failure("source", f"{aws} printed no list: {error}") from error
         return [
-            _object({name.lower(): value for name, value in one.items()}, one["Key"])
+            _object({name.lower(): value for name, value in vars(one).items()}, one.Key)
             for one in contents
         ]
 
@@ -497,6 +503,38 @@ class Tool:
         return [(argv, b"") for argv in commands]
 
 
+# What is read of the output of s5cmd and aws. The names are theirs.
+
+
+@dataclass(frozen=True)
+class _S5cmdObject:
+    key: str
+    last_modified: str
+    size: Optional[int] = None
+    etag: Optional[str] = None
+    storage_class: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class _S5cmdError:
+    command: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class _AwsObject:
+    Key: str
+    LastModified: str
+    Size: Optional[int] = None
+    ETag: Optional[str] = None
+    StorageClass: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class _AwsListing:
+    Contents: Optional[tuple[_AwsObject, ...]] = None
+
+
 def _object(one: Mapping[str, Any], key: str, when: str = "lastmodified") -> Object:
     mtime = calendar.timegm(time.strptime(one[when][:19], "%Y-%m-%dT%H:%M:%S"))
     kind = one.get("storage_class", one.get("storageclass"))
@@ -507,10 +545,10 @@ def _object(one: Mapping[str, Any], key: str, when: str = "lastmodified") -> Obj
 def _message(line: str) -> str:
     """Return the message in a line of a tool's stderr."""
     if line.startswith("{"):
-        with contextlib.suppress(ValueError):
-            told = json.loads(line)
-            words = str(told.get("command", "")).split(" s3://")[-1].split(" /")[0]
-            return f"s3://{words}: {told.get('error', '')}"
+        with contextlib.suppress(RecordError):
+            told = from_json(_S5cmdError, line)
+            words = told.command.split(" s3://")[-1].split(" /")[0]
+            return f"s3://{words}: {told.error}"
     return line.strip()
 
 
