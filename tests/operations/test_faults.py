@@ -8,6 +8,7 @@ from tests.operations.commands import COMMANDS, down, nothing, shorten_timeouts
 from tests.operations.fault_cases import (
     FOR_CHANGES,
     FOR_READS,
+    LARGEST,
     LAUNCH,
     by_turns_and_all,
     changes_of,
@@ -22,8 +23,6 @@ from tests.operations.wire import ApiCall, Mode
 from tests.operations.world import World, an_hour_later
 
 pytestmark = pytest.mark.slow
-# Commands that together make every kind of read after their first change.
-LARGEST = ("up", "down")
 # Commands that together make all resources of a cluster.
 MAKING = ("up", "replace-head")
 
