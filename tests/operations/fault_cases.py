@@ -54,6 +54,18 @@ def in_turn(
     ]
 
 
+def others_in_turn(
+    calls: Sequence[ApiCall], ways: Sequence[Way], way: Way, chosen: Sequence[ApiCall]
+) -> list[ApiCall]:
+    """Return the calls that `--all` breaks too: each with every other way."""
+    start = ways.index(way)
+    return [
+        call
+        for number, call in enumerate(calls)
+        if (number + start) % 2 == 0 and call not in chosen
+    ]
+
+
 def turn_of(name: str) -> int:
     """Return where a command's turns start, so that calls common to commands differ in theirs."""
     return [*COMMANDS].index(name)

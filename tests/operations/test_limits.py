@@ -362,6 +362,7 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
         clusterctl("down", name, "--yes", "--discard-results")
 
 
+@pytest.mark.all
 @pytest.mark.lab
 def test_real_nodes_keep_their_disks_and_their_hours_over_a_stop_and_start(clusterctl, lab):
     """A limit of a minute: it would be over after the stop, if stopped time counted."""
