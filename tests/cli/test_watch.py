@@ -142,7 +142,6 @@ def test_a_frozen_node_is_a_row_and_q_quits(ranks, terminal):
     assert terminal.end(lambda: os.write(terminal.fd, b"q")) == 0
 
 
-@pytest.mark.all
 def test_d_diagnoses(ranks, terminal):
     terminal.shows(r"pair-1 +1 R ")
     ranks.on(1, "kill -STOP $(pgrep -f '[r]ank.py')")
