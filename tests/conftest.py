@@ -41,14 +41,14 @@ botocore.loaders.create_loader = functools.lru_cache(botocore.loaders.create_loa
 # the program or its tests have changed.
 PROGRAMS = {"examples": ("examples/", "tests/examples/"), "utils": ("utils/", "tests/utils/")}
 
-# Seconds of each file, as `--record-durations` last wrote them.
+# Seconds of each file's tests, those of `--rest` apart, as `--record-durations` last wrote them.
 DURATIONS = Path(__file__).with_name("durations.json")
 # Fixtures, each with the mark of the tests that use it.
 MARKS = {"lab": "lab", "lab_home": "lab", "training_env": "train"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects tests by their marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by their fixtures, and put the longest files first: short ones fill the gaps."""
     for item in items:
         for fixture in MARKS.keys() & set(getattr(item, "fixturenames", ())):
@@ -61,8 +61,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("train") and any(one in item.path.parents for one in same):
             item.add_marker("all")
-    recorded = json.loads(DURATIONS.read_text())
+    recorded = json.loads(DURATIONS.read_text())[part_of(config)]
     items.sort(key=lambda item: -recorded.get(str(item.path.relative_to(CHECKOUT)), 1))
+
+
+def part_of(config: pytest.Config) -> str:
+    """Return which part of the suite runs: what `./scripts/test --rest` does, or the usual."""
+    return "rest" if config.getoption("markexpr") == "all" else "usual"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -80,10 +85,11 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     for kind in ("passed", ""):  # "" has the setups and teardowns
         for report in terminalreporter.stats.get(kind, ()):
             took_s[report.nodeid.partition("::")[0]] += report.duration
-    known = {**json.loads(DURATIONS.read_text()), **took_s}
+    recorded = json.loads(DURATIONS.read_text())
+    known = {**recorded[part_of(config)], **took_s}
     # Files that take a few seconds fill the gaps in any order.
     kept = {file: round(seconds) for file, seconds in sorted(known.items()) if seconds > 3}
-    DURATIONS.write_text(json.dumps(kept, indent=2) + "\n")
+    DURATIONS.write_text(json.dumps({**recorded, part_of(config): kept}, indent=2) + "\n")
 
 
 @pytest.fixture(scope="session")

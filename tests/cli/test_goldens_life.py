@@ -31,16 +31,6 @@ def test_the_life_of_a_cluster(snapshot, lab_home, tmp_path):
     golden("list --json")
     golden("costs --json")
     node = json.loads(golden("status gold --json"))["nodes"][0]["instance_id"]
-    wheels = make_wheelhouse(tmp_path / "wheels")
-    install = f"env install gold --prefix /opt/tiny/environment --wheelhouse {wheels}"
-    golden(f"{install} --dry-run")
-    golden.both(install)
-    golden.both("env status gold")
-    record = read_record(lab_home.path)
-    LabCluster(record, "gold").put(f"{EXAMPLES}/train_imagenet_resnet_hvd.py", TRAINER)
-    bench = "bench gold --gpus 1 --repeats 1 --steps 2 --warmup 1 --seed 1 --out kept"
-    golden(f"{bench} --dry-run")
-    golden.both(bench)
     for command in ("stop gold", "start gold"):
         golden(command)
     for command in ("stop gold", "start gold"):
@@ -56,8 +46,27 @@ def test_the_life_of_a_cluster(snapshot, lab_home, tmp_path):
     golden("add gold 1 --json")
     faults(golden, node)
     golden("down gold --json --yes")
-    golden(f"lab fault interrupt {spot_instance(record)} --in 300s")
+    golden(f"lab fault interrupt {spot_instance(read_record(lab_home.path))} --in 300s")
     golden("lab stop")
+
+
+@pytest.mark.all
+def test_an_environment_and_a_benchmark(snapshot, lab_home, tmp_path):
+    environ = {"CLUSTERCTL_HOME": str(lab_home.path), "CLUSTERCTL_LAB": "1"}
+    golden = Golden(snapshot, tmp_path, environ)
+    record = lab_home.start()
+    cluster = LabCluster(record, "gold")
+    assert cluster.ctl("up", "--nodes", "1", "--instance-type", "p3.2xlarge")[0] == 0
+    wheels = make_wheelhouse(tmp_path / "wheels")
+    install = f"env install gold --prefix /opt/tiny/environment --wheelhouse {wheels}"
+    golden(f"{install} --dry-run")
+    golden.both(install)
+    golden.both("env status gold")
+    cluster.put(f"{EXAMPLES}/train_imagenet_resnet_hvd.py", TRAINER)
+    bench = "bench gold --gpus 1 --repeats 1 --steps 2 --warmup 1 --seed 1 --out kept"
+    golden(f"{bench} --dry-run")
+    golden.both(bench)
+    assert cluster.ctl("down", "--yes", "--discard-results")[0] == 0
 
 
 # Steps and figures of a self-test, and where the waiting rank was when it was looked at.

@@ -8,6 +8,7 @@ from tests.operations.commands import COMMANDS, down, nothing, shorten_timeouts
 from tests.operations.fault_cases import (
     FOR_CHANGES,
     FOR_READS,
+    LARGEST,
     LAUNCH,
     by_turns_and_all,
     changes_of,
@@ -16,14 +17,13 @@ from tests.operations.fault_cases import (
     later_reads,
     named,
     one_of_each,
+    others_in_turn,
     turn_of,
 )
 from tests.operations.wire import ApiCall, Mode
 from tests.operations.world import World, an_hour_later
 
 pytestmark = pytest.mark.slow
-# Commands that together make every kind of read after their first change.
-LARGEST = ("up", "down")
 # Commands that together make all resources of a cluster.
 MAKING = ("up", "replace-head")
 
@@ -51,7 +51,7 @@ def test_a_command_completes_when_repeated_after_a_broken_change(
         # A failed launch costs the most.
         chosen.append(LAUNCH)
     if others:
-        chosen = [call for call in changes if call not in chosen]
+        chosen = others_in_turn(changes, FOR_CHANGES, mode, chosen)
     for call in chosen:
         check(world, killer, monkeypatch, name, call, mode, others)
 
@@ -71,7 +71,7 @@ def test_a_command_completes_when_repeated_after_a_broken_later_read(
     reads = later_reads(world.calls_of(name))
     chosen = in_turn(one_of_each(reads), FOR_READS, mode)
     if others:
-        chosen = [call for call in reads if call not in chosen]
+        chosen = others_in_turn(reads, FOR_READS, mode, chosen)
     for call in chosen:
         check(world, killer, monkeypatch, name, call, mode, others)
 

@@ -48,6 +48,7 @@ def ec2(lab):
     return Clients(account).ec2
 
 
+@pytest.mark.all
 def test_a_life_full_of_failures(lab, clusterctl, ec2):
     before = everything(ec2)
     for fault, action, times, command, again, nodes in LIFE:

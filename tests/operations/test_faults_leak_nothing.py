@@ -12,6 +12,7 @@ from tests.operations.fault_cases import (
     in_turn,
     named,
     one_of_each,
+    others_in_turn,
     turn_of,
 )
 from tests.operations.wire import Mode
@@ -38,7 +39,7 @@ def test_nothing_is_left_afterwards(world, killer, name, way, others):
     if name == "up" and LAUNCH not in chosen:
         chosen.append(LAUNCH)
     if others:
-        chosen = [call for call in changes if call not in chosen]
+        chosen = others_in_turn(changes, WAYS, way, chosen)
     for call in chosen:
         mode = Mode.LOST if way == DOWN_LOST else Mode.KILLED
         world.prepare(command.before)

@@ -53,6 +53,7 @@ def by_index(ec2, name: str) -> dict[int, str]:
     return {found.node.index: found.node.instance_id for found in find_instances(ec2, name)}
 
 
+@pytest.mark.all
 def test_more_fewer_and_other_nodes(clusterctl, ec2, name):
     up(clusterctl, name, 2, "--max-hours", "8")
     before = by_index(ec2, name)

@@ -115,6 +115,7 @@ def test_openssh_and_copies_go_the_same_way(pair, tmp_path):
         assert read.stdout == "content"
 
 
+@pytest.mark.all
 def test_a_node_that_vanishes_behind_the_head_is_noticed(pair, tmp_path):
     ended: list[object] = []
     began = threading.Event()

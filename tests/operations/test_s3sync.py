@@ -324,6 +324,7 @@ def test_the_guard_and_what_would_disturb_it_see_it_and_what_ends_trainings_does
         assert not {job, tool} & {one.pid for one in found}
 
 
+@pytest.mark.all
 def test_an_object_that_changes_between_two_of_its_parts_is_left_out(node):
     """Each part is complete, but together they were never an object."""
     with one_bucket({"large": b"1" * (60 * MIB), "other": b"o"}) as bucket:

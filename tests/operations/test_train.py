@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 SMALL = ("-m", "resnet18", "--image_size", "32", "-b", "2", "--num_batches", "2")
 
 
+@pytest.mark.all
 def test_synthetic_training(quiet, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     real = "examples/horovod/tensorflow/imagenet_resnet"
