@@ -24,6 +24,7 @@ class LineKind(Enum):
 STRONG_MARKS = (
     *("Error", "rror: ", "ERROR", "xception", "atal", "FATAL", "panic", "CRITICAL", "NCCL WARN "),
     *("egmentation fault", "Killed", "Aborted", "core dumped", "Bus error", "*** ", "E: "),
+    *("NotFound", "Expired", "Exceeded", "Denied", "Refused", "Unavailable"),
     *("Check failed: ", "what():  ", "ssertion", "error occurred", "llegal instruction"),
     *(
         "xit code",
@@ -40,7 +41,7 @@ WEAK_MARKS = (
     *("ailed", "AILED", "ailure", "nable to ", "annot ", "ould not ", "an't ", "not found"),
     *("o such ", "enied", "efused", "imed out", "nvalid ", "nrecogni", "nknown ", "upported"),
     *("bort", "ismatch", "rrno", "ot permitted", "nreachable", "roken pipe", "reset by peer"),
-    *("nput/output", "oo many ", "o space left", " error", ": E tensorflow"),
+    *("nput/output", "oo many ", "o space left", " error", ": E tensorflow", ".js:", ".java:"),
 )
 
 # What stands before a message: time stamps, `[rank]`, `host:pid`, `program[pid]:`, a file's line.
@@ -70,7 +71,10 @@ _NOTHING = re.compile(
     r"|\btop-?[15][ _-]err|\berror (?:rate|bars?)\b|root error\(s\) found|^(?:Last )?[Ee]rrors?:$"
     r"|End of error message|^Signal: |^:::MLLOG |\bPASSED\b"
 )
-_NAME = r"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|)(?:Error|Exception|Failure|Fault)"
+_NAME = (
+    r"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|)(?:Error|Exception|Failure|Fault|[a-z]NotFound|[a-z]Expired"
+    r"|[a-z]Exceeded|[a-z]Denied|[a-z]Refused|[a-z]Unavailable)"
+)
 _FAILING = re.compile(
     # SomethingError: text | std::runtime_error is `what()` below
     rf"(?:Uncaught )?{_NAME}(?::\s|:?$|\()"
@@ -114,6 +118,7 @@ _DOUBTFUL = re.compile(
 )
 # `E` of glog and TensorFlow, which the library prints for things that it does without, too.
 _ERROR_LEVEL = re.compile(r": E \S+\.cc:\d+\]|^E\d{4} [\d:.]+ ")
+_STACK_FRAME = re.compile(r"^\s+at \S.*[.](?:js|java|ts|mjs|cjs):\d+(?::\d+)?\)?$")
 # Words of a program that got somewhere.
 _PROGRESS = re.compile(
     r"\b(?:[Ss]uccess(?:ful(?:ly)?)?|[Cc]ompleted?|[Dd]one|[Ff]inished|passed|PASSED|[Rr]eady"
@@ -151,6 +156,11 @@ def _form(text: str, message: str) -> LineKind | None:
     ):
         return LineKind.FAILING
     return LineKind.DOUBTFUL if _DOUBTFUL.search(message) or _ERROR_LEVEL.search(text) else None
+
+
+def is_frame(line: str) -> bool:
+    """Return whether a line is a frame of a stack of JavaScript or Java."""
+    return bool(_STACK_FRAME.match(line))
 
 
 def goes_on(lines: list[str]) -> bool:
