@@ -24,7 +24,7 @@ class LineKind(Enum):
 STRONG_MARKS = (
     *("Error", "rror: ", "ERROR", "xception", "atal", "FATAL", "panic", "CRITICAL", "NCCL WARN "),
     *("egmentation fault", "Killed", "Aborted", "core dumped", "Bus error", "*** ", "E: "),
-    *("NotFound", "Expired", "Exceeded", "Denied", "Refused", "Unavailable"),
+    *("NotFound", "Expired", "Exceeded", "Denied", "Refused", "Unavailable", "Invalid"),
     *("Check failed: ", "what():  ", "ssertion", "error occurred", "llegal instruction"),
     *(
         "xit code",
@@ -42,6 +42,8 @@ WEAK_MARKS = (
     *("o such ", "enied", "efused", "imed out", "nvalid ", "nrecogni", "nknown ", "upported"),
     *("bort", "ismatch", "rrno", "ot permitted", "nreachable", "roken pipe", "reset by peer"),
     *("nput/output", "oo many ", "o space left", " error", ": E tensorflow", ".js:", ".java:"),
+    *("iving up", "ot respond", "nresponsive", "marking ", "marked ", "ancelled", "ot exist"),
+    *("orrupt", "xceeded", "ejected", "rashed"),
 )
 
 # What stands before a message: time stamps, `[rank]`, `host:pid`, `program[pid]:`, a file's line.
@@ -73,11 +75,11 @@ _NOTHING = re.compile(
 )
 _NAME = (
     r"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|)(?:Error|Exception|Failure|Fault|[a-z]NotFound|[a-z]Expired"
-    r"|[a-z]Exceeded|[a-z]Denied|[a-z]Refused|[a-z]Unavailable)"
+    r"|[a-z]Exceeded|[a-z]Denied|[a-z]Refused|[a-z]Unavailable|[a-z]Invalid)"
 )
 _FAILING = re.compile(
     # SomethingError: text | std::runtime_error is `what()` below
-    rf"(?:Uncaught )?{_NAME}(?::\s|:?$|\()"
+    rf"(?:Uncaught )?{_NAME}(?: ?:\s|:?$|\()"
     # error: text | fatal: text | ERROR 5: text | E: text | program: file:12: fatal error: text
     r"|(?:[\w./+<>-]+:\s?(?:\d+:\s?)*){0,3}(?:[Ff]atal(?: [Ee]rror)?|FATAL(?: ERROR)?|[Pp]anic"
     r"|PANIC|CRITICAL|SEVERE|[Ee]rror|ERROR|ERR|E)(?: ?\(\w+\)| ?\[\w+\]| \d+)?(?::|!|\s-)\s*\S"
@@ -114,7 +116,9 @@ _DOUBTFUL = re.compile(
     r"|command|host|symbol|error)|\b(?:not|un) ?supported\b|\b[Aa]bort(?:ed|ing)\b"
     r"|\b[Mm]ismatch\b|\berrno\b|\bnot permitted\b|\bunreachable\b|\b[Bb]roken pipe\b"
     r"|\breset by peer\b|\b[Ii]nput/output error\b|\b[Tt]oo many \w|\b[Nn]o space left\b"
-    r"|\b[Ee]rror\b"
+    r"|\b[Ee]rror\b|\b[Gg]iving up\b|\bnot respond(?:ing)?\b|\b[Uu]nresponsive\b|\bcancelled\b"
+    r"|\bmark(?:ed|ing) (?:\w+ ){0,2}(?:down|dead|failed|unhealthy)\b|\bnot exist\b|\b[Cc]orrupt"
+    r"|\bexceeded\b|\b[Rr]ejected\b|\b[Cc]rashed\b"
 )
 # `E` of glog and TensorFlow, which the library prints for things that it does without, too.
 _ERROR_LEVEL = re.compile(r": E \S+\.cc:\d+\]|^E\d{4} [\d:.]+ ")
@@ -138,7 +142,13 @@ def kind_of(line: str) -> LineKind | None:
         kind = LineKind.DOUBTFUL
     if kind is not LineKind.COMPLAINT and _MILD.search(text):
         return None
-    return None if kind is LineKind.DOUBTFUL and _ADVICE.search(message) else kind
+    return None if kind is LineKind.DOUBTFUL and _is_advice(message) else kind
+
+
+def _is_advice(message: str) -> bool:
+    """Return whether each sentence that something did not work gives advice or guesses."""
+    said = [one for one in re.split(r"(?<=[.!?])\s+", message) if _DOUBTFUL.search(one)]
+    return bool(_ADVICE.search(message)) and all(_ADVICE.search(one) for one in said)
 
 
 def _form(text: str, message: str) -> LineKind | None:
