@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
+from itertools import chain
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
@@ -517,16 +518,22 @@ class _Reader:
         """Return the result so far."""
         found = sorted(self._findings.items(), key=lambda item: item[1].line)
         counted = (replace(one, count=one.count + self._alike.get(key, 0)) for key, one in found)
-        failing = {one.line: one for one in (*self._unknown, *self._doubtful)}
+        failing = {
+            one.line: one
+            for one in (*self._unknown, *self._doubtful)
+            if one.kind is not LineKind.REMARK or not self._went_on(one)
+        }
         ordered = (self._at_end(failing[line]) for line in sorted(failing))
         return Explanation(tuple(counted), tuple(ordered), self._line)
 
     def _at_end(self, one: UnknownError) -> UnknownError:
         """Mark a doubtful line at the end of the log, with no sign of progress after it."""
-        after = self._line - one.line
-        if one.kind is not LineKind.DOUBTFUL or after >= _LAST:
-            return one
-        return replace(one, ends_log=not goes_on(self._tail[len(self._tail) - after :]))
+        is_last = one.kind is LineKind.DOUBTFUL and self._line - one.line < _LAST
+        return replace(one, ends_log=True) if is_last and not self._went_on(one) else one
+
+    def _went_on(self, one: UnknownError) -> bool:
+        """Return whether a line after one of the last lines says that a program got somewhere."""
+        return goes_on(self._tail[len(self._tail) - (self._line - one.line) :])
 
     def take(self, data: bytes, last: bool = False) -> bytes:
         """Read the lines in `data` that have FOLLOWING lines after them. Return the other bytes.
@@ -542,26 +549,17 @@ class _Reader:
                 return data
             keep = min(1, len(lines) - 1)  # a line without an end is cut anywhere
         done = len(lines) - keep
-        first, number, begins = self._line, 0, 0
-        # `number` and `begins` are index and offset of the line with the current hit. All hits of a
-        # line are collected before it is matched.
-        hits = iter(table().hits(data, _Search.ALL if last else self._search()))
-        hit = next(hits, None)
-        while hit:
-            number += data.count(b"\n", begins, hit[1])
-            begins = data.rfind(b"\n", begins, hit[1]) + 1 or begins
-            if number >= done:
-                break
-            ends = begins + len(lines[number])
-            texts = {hit[0]}
-            for hit in hits:
-                if hit[1] >= ends:
-                    break
-                texts.add(hit[0])
-            else:
-                hit = None
-            self._line = first + number
-            self._look(texts, lines, number, last and number >= done - _LAST)
+        first = self._line
+        # Of the last lines each is matched, and of the others those with a text.
+        unseen = max(0, done - _LAST) if last else done
+        search = _Search.ALL if last else self._search()
+        for number, texts in chain(_texts_by_line(data, lines, done, search), [(done, set())]):
+            for one in range(min(unseen, number), number + 1):
+                self._line = first + one
+                if one < done:
+                    said = texts if one == number else set()
+                    self._look(said, lines, one, last and one >= done - _LAST)
+            unseen = max(unseen, number + 1)
         self._line = first + done
         if last:
             self._tail = [_clean(one.decode(errors="replace")) for one in lines[-_LAST:]]
@@ -607,7 +605,7 @@ class _Reader:
                 return
         if forms:
             self._marked += 1
-            self._unexplained(text, lines, number)
+            self._unexplained(text, lines, number, at_end)
 
     def _begins_part(self, line: bytes) -> bool:
         """Begin a part of the log and return True if the line is `==> file <==`."""
@@ -632,7 +630,7 @@ class _Reader:
                 self._shapes[key] = shape
         return shape
 
-    def _unexplained(self, text: str, lines: Sequence[bytes], number: int) -> None:
+    def _unexplained(self, text: str, lines: Sequence[bytes], number: int, at_end: bool) -> None:
         """Note a line that no signature matches, if it reports a failure."""
         clean = _clean(text)
         if self._covered.get(_tag(text), -1) >= self._line:
@@ -643,7 +641,7 @@ class _Reader:
             self._stack(lines, number)
         else:
             kind = kind_of(clean)
-            if kind:
+            if kind and (at_end or kind is not LineKind.REMARK):
                 self._note_unknown(self._line + 1, clean, text, kind, lines, number)
 
     def _stack(self, lines: Sequence[bytes], number: int) -> None:
@@ -684,7 +682,8 @@ class _Reader:
     def _note_unknown(
         self, line: int, said: str, raw: str, kind: LineKind, lines: Sequence[bytes], number: int
     ) -> None:
-        shape = f"{self._part} {said[:LONGEST_LINE].translate(_NO_DIGITS).strip()}"
+        is_remark = kind is LineKind.REMARK
+        shape = f"{is_remark} {self._part} {said[:LONGEST_LINE].translate(_NO_DIGITS).strip()}"
         if shape in self._noted:
             return
         rank = _place(raw).get("rank", "")
@@ -773,7 +772,8 @@ class _Reader:
             if at and line[: indent + 1].strip() and _EXCEPTION.match(line.strip())
         )
         after = next(ends, 0)
-        if not after:
+        if not after:  # the log is cut
+            self._note_unknown(self._line + 1, said[0][1], text, LineKind.END, lines, number)
             return
         self._cover(text, said[after][0])
         if not is_first:
@@ -790,6 +790,29 @@ class _Reader:
         number += said[after][0]
         line_number = self._line + 1 + said[after][0]
         self._note_unknown(line_number, message[0], text, LineKind.EXCEPTION, lines, number)
+
+
+def _texts_by_line(
+    data: bytes, lines: Sequence[bytes], done: int, search: _Search
+) -> Iterator[tuple[int, set[int]]]:
+    """Yield the index of each of the first `done` lines that has a plain text, and its texts."""
+    number = begins = 0
+    hits = iter(table().hits(data, search))
+    hit = next(hits, None)
+    while hit:
+        number += data.count(b"\n", begins, hit[1])
+        begins = data.rfind(b"\n", begins, hit[1]) + 1 or begins
+        if number >= done:
+            return
+        ends = begins + len(lines[number])
+        texts = {hit[0]}
+        for hit in hits:
+            if hit[1] >= ends:
+                break
+            texts.add(hit[0])
+        else:
+            hit = None
+        yield number, texts
 
 
 def _named(match: re.Match[str]) -> dict[str, str]:
@@ -841,7 +864,8 @@ def _part_to_match(line: bytes) -> str:
         parts = line.split(b"\r")
         line = next((part for part in parts if table().hits(part, _Search.ALL)), parts[-1])
     if len(line) > LONGEST_LINE:
-        at = max(min(hit[1] for hit in table().hits(line, _Search.ALL)) - LONGEST_LINE // 2, 0)
+        hits = table().hits(line, _Search.ALL)
+        at = max(min((hit[1] for hit in hits), default=0) - LONGEST_LINE // 2, 0)
         line = line[at : at + LONGEST_LINE]
     return line.decode(errors="replace")
 

@@ -81,7 +81,15 @@ def test_a_doubtful_line_is_no_error_where_the_program_went_on():
     assert explain([doubtful]).severity is Severity.ERROR
     assert explain([doubtful + "Epoch 3 of 7\n"]).severity is Severity.WARNING
     assert explain([doubtful + "0.5 0.7\n" * 30]).severity is Severity.WARNING
-    assert explain([doubtful.replace("quux", "warning")]).severity is Severity.INFO
+    warning = doubtful.replace("quux", "warning")
+    assert explain([warning]).severity is Severity.WARNING
+    assert explain([f"{warning}Epoch 3 of 7\n"]).severity is Severity.INFO
+    assert explain([warning + "0.5 0.7\n" * 30]).severity is Severity.INFO
+
+
+def test_a_traceback_that_is_cut_is_no_healthy_end():
+    cut = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n'
+    assert explain(["step 1\n" * 30 + cut]).severity is Severity.ERROR
 
 
 @pytest.mark.parametrize("data", [b"", b"\x1f\x8b\x08"])
@@ -165,7 +173,7 @@ def test_a_line_of_tail_begins_a_new_log():
     assert found.lead and (found.lead.part, found.lead.line) == ("rank1.log", 7)
     assert [one.part for one in found.firsts] == ["rank0.log", "rank1.log"]
     cut = "Traceback (most recent call last):\n  File\n==> b <==\nQuuxError: no handle\n"
-    assert [one.part for one in explain([cut]).failing] == ["b"]
+    assert [one.part for one in explain([cut]).failing] == ["", "b"]
     # The line in the other log does not stand before this one.
     other = explain([f"==> a <==\nQuuxError: no handle\n==> b <==\n{OOM}"])
     assert other.is_certain
