@@ -12,15 +12,24 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from fnmatch import fnmatchcase
+from itertools import chain
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from clusterctl.domain.findings import Severity
 from clusterctl.explain.catalogue import catalogue
-from clusterctl.explain.failing import STRONG_MARKS, WEAK_MARKS, LineKind, goes_on, kind_of
+from clusterctl.explain.failing import (
+    STRONG_MARKS,
+    WEAK_MARKS,
+    LineKind,
+    goes_on,
+    is_frame,
+    kind_of,
+)
 from clusterctl.explain.signature import Role, Signature, literals
-from clusterctl.explain.wrapped import joined
+from clusterctl.explain.wrapped import joined, unescaped
 
 # Bytes of a block.
 BLOCK = 1 << 20
@@ -78,14 +87,15 @@ _OF_MPI = re.compile(
     r"\b(?:Open ?MPI|MPI|ORTE|PRTE|PRRTE|PMIx|OMPI|OPAL|hwloc|UCX|UCC|mpi(?:run|exec)|prte?run"
     r"|prte|orted|daemons?|slots?|process(?:es)?|local host|Local host|node)\b"
 )
-# Prefixes of log lines that tell host, pid or rank.
+# Prefixes of log lines that tell host, pid or rank, and the characters in which they are searched.
+_PREFIX = 600
 _PLACES = tuple(
     re.compile(pattern)
     for pattern in (
         # [demo-1][[20817,1],5][btl_tcp_frag.c:242:mca_btl_tcp_frag_recv]
         r"\[(?P<host>[\w.-]+)\]\[\[\d+,\d+\],(?P<rank>\d+)\]\[",
         # demo-1:3063:3066 [0] misc/socket.cc:49 NCCL WARN
-        r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[-?\d+\].*NCCL",
+        r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[-?\d+\].*NCCL",
         # [demo-1:03063] *** An error occurred in MPI_Init
         r"^\[(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+)\]",
         # Jun  1 12:00:00 demo-1 kernel: | 2026-11-22T10:07:44+00:00 demo-1 kernel:
@@ -201,7 +211,9 @@ class Explanation:
         ]
         if len({log_of(one) for one in peers}) > 1 and all(one.time for one in peers):
             peers.sort(key=lambda one: one.time)
-        return next((one for one in peers if not _yields(one, peers)), peers[0])
+        first = next((one for one in peers if not _yields(one, peers)), peers[0])
+        named = (one for one in self.of(Role.ROOT) if _names(first, one))
+        return next(named, first)
 
     @functools.cached_property
     def lead(self) -> LogFinding | None:
@@ -306,15 +318,18 @@ def log_of(one: LogFinding | UnknownError) -> tuple[str, str]:
 
 def _yields(one: LogFinding, peers: Sequence[LogFinding]) -> bool:
     """Return whether a finding gives way to another of its log, wherever that stands."""
-    mine = one.signature
     return any(
-        other is not one
-        and log_of(other) == log_of(one)
-        and (
-            (mine.generic and not other.signature.generic)
-            or any(fnmatchcase(other.signature.id, name) for name in mine.yields_to)
-        )
+        (one.signature.generic and not other.signature.generic and log_of(other) == log_of(one))
+        or _names(one, other)
         for other in peers
+        if other is not one
+    )
+
+
+def _names(one: LogFinding, other: LogFinding) -> bool:
+    """Return whether a finding's signature names another of its log as one to which it yields."""
+    return log_of(other) == log_of(one) and any(
+        fnmatchcase(other.signature.id, name) for name in one.signature.yields_to
     )
 
 
@@ -338,11 +353,13 @@ def explain(pieces: Iterable[bytes | str], origin: str = "") -> Explanation:
 
 
 def _unwrapped(data: bytes, origin: str, found: Explanation) -> Explanation | None:
-    """Return what a log of one block says if its broken lines are joined.
+    """Return what a log of one block says if its lines are as they were before another program.
 
-    Returns None if that says no more than `found` does.
+    Its broken lines are joined, and lines within the texts of JSON and addresses are split. Returns
+    None if that says no more than `found` does.
     """
-    for lines, numbers in joined(data.decode(errors="replace").splitlines()):
+    given = data.decode(errors="replace").splitlines()
+    for lines, numbers in (*joined(given), *unescaped(given)):
         reader = _Reader(origin)
         reader.take("\n".join(lines).encode(), last=True)
         other = reader.explanation()
@@ -383,6 +400,14 @@ def _blocks(pieces: Iterable[bytes | str]) -> Iterator[bytes]:
     yield b"".join(held)
 
 
+class _Search(Enum):
+    """Which plain texts are searched: fewer once no more lines of failing forms are matched."""
+
+    ALL = "signatures' texts and all marks of failing lines"
+    STRONG = "signatures' texts and strong marks"
+    SIGNATURES = "signatures' texts"
+
+
 class _Table:
     """The catalogue, and an automaton that searches for its plain texts.
 
@@ -392,26 +417,30 @@ class _Table:
     def __init__(self, signatures: Sequence[Signature]) -> None:
         self._signatures = signatures
         ends = (f"{_FRAME}\n", f"{_FRAME}\r\n")
-        marks = (_TRACEBACK, *_CHAINED, *ends, " <==", *STRONG_MARKS, *WEAK_MARKS)
-        self._of_text: dict[str, list[int]] = {text: [] for text in marks}
+        strong = (_TRACEBACK, *_CHAINED, *ends, " <==", *STRONG_MARKS)
+        of_text: dict[str, list[int]] = {" <==": []}
         for number, one in enumerate(signatures):
             for text in literals(one.pattern):
-                self._of_text.setdefault(text, []).append(number)
-        self._numbers_of = list(self._of_text.values())
-        self._strong = {
-            at for at, text in enumerate(self._of_text) if text not in WEAK_MARKS and text in marks
-        }
-        self._marks = {
-            at for at, (text, of) in enumerate(self._of_text.items()) if text in marks and not of
-        }
-        # A DFA is three times as fast as the implementation that the library chooses by itself.
-        self._search = BytesAhoCorasick(
-            [text.encode() for text in self._of_text], implementation=Implementation.DFA
-        )
+                of_text.setdefault(text, []).append(number)
+        # How many of the texts are searched by a _Search.
+        self._sizes = {_Search.SIGNATURES: len(of_text)}
+        for search, marks in ((_Search.STRONG, strong), (_Search.ALL, WEAK_MARKS)):
+            for text in marks:
+                of_text.setdefault(text, [])
+            self._sizes[search] = len(of_text)
+        self._texts = [text.encode() for text in of_text]
+        self._numbers_of = list(of_text.values())
+        self._strong = {at for at, text in enumerate(of_text) if text in strong}
+        self._marks = {at for at, numbers in enumerate(self._numbers_of) if not numbers}
+        self._automata: dict[_Search, BytesAhoCorasick] = {}
 
-    def hits(self, data: bytes) -> list[tuple[int, int, int]]:
+    def hits(self, data: bytes, search: _Search) -> list[tuple[int, int, int]]:
         """Return index, start and end of every plain text in `data`, sorted by their ends."""
-        return self._search.find_matches_as_indexes(data, overlapping=True)
+        if search not in self._automata:
+            # A DFA is three times as fast as what the library chooses by itself.
+            texts = self._texts[: self._sizes[search]]
+            self._automata[search] = BytesAhoCorasick(texts, implementation=Implementation.DFA)
+        return self._automata[search].find_matches_as_indexes(data, overlapping=True)
 
     def is_mark(self, texts: Iterable[int]) -> bool:
         """Return whether the texts are marks of failing lines, and none is a signature's."""
@@ -489,16 +518,22 @@ class _Reader:
         """Return the result so far."""
         found = sorted(self._findings.items(), key=lambda item: item[1].line)
         counted = (replace(one, count=one.count + self._alike.get(key, 0)) for key, one in found)
-        failing = {one.line: one for one in (*self._unknown, *self._doubtful)}
+        failing = {
+            one.line: one
+            for one in (*self._unknown, *self._doubtful)
+            if one.kind is not LineKind.REMARK or not self._went_on(one)
+        }
         ordered = (self._at_end(failing[line]) for line in sorted(failing))
         return Explanation(tuple(counted), tuple(ordered), self._line)
 
     def _at_end(self, one: UnknownError) -> UnknownError:
         """Mark a doubtful line at the end of the log, with no sign of progress after it."""
-        after = self._line - one.line
-        if one.kind is not LineKind.DOUBTFUL or after >= _LAST:
-            return one
-        return replace(one, ends_log=not goes_on(self._tail[len(self._tail) - after :]))
+        is_last = one.kind is LineKind.DOUBTFUL and self._line - one.line < _LAST
+        return replace(one, ends_log=True) if is_last and not self._went_on(one) else one
+
+    def _went_on(self, one: UnknownError) -> bool:
+        """Return whether a line after one of the last lines says that a program got somewhere."""
+        return goes_on(self._tail[len(self._tail) - (self._line - one.line) :])
 
     def take(self, data: bytes, last: bool = False) -> bytes:
         """Read the lines in `data` that have FOLLOWING lines after them. Return the other bytes.
@@ -514,37 +549,36 @@ class _Reader:
                 return data
             keep = min(1, len(lines) - 1)  # a line without an end is cut anywhere
         done = len(lines) - keep
-        first, number, begins = self._line, 0, 0
-        # `number` and `begins` are index and offset of the line with the current hit. All hits of a
-        # line are collected before it is matched.
-        hits = iter(table().hits(data))
-        hit = next(hits, None)
-        while hit:
-            number += data.count(b"\n", begins, hit[1])
-            begins = data.rfind(b"\n", begins, hit[1]) + 1 or begins
-            if number >= done:
-                break
-            ends = begins + len(lines[number])
-            texts = {hit[0]}
-            for hit in hits:
-                if hit[1] >= ends:
-                    break
-                texts.add(hit[0])
-            else:
-                hit = None
-            self._line = first + number
-            self._look(texts, lines, number, last and number >= done - _LAST)
+        first = self._line
+        # Of the last lines each is matched, and of the others those with a text.
+        unseen = max(0, done - _LAST) if last else done
+        search = _Search.ALL if last else self._search()
+        for number, texts in chain(_texts_by_line(data, lines, done, search), [(done, set())]):
+            for one in range(min(unseen, number), number + 1):
+                self._line = first + one
+                if one < done:
+                    said = texts if one == number else set()
+                    self._look(said, lines, one, last and one >= done - _LAST)
+            unseen = max(unseen, number + 1)
         self._line = first + done
         if last:
             self._tail = [_clean(one.decode(errors="replace")) for one in lines[-_LAST:]]
         return b"\n".join(lines[done:])
 
+    def _search(self) -> _Search:
+        """Return which texts matter before the last lines of the log."""
+        if self._marked < _MOST_WEAK:
+            return _Search.ALL
+        is_over = self._is_full or self._marked >= _MOST_STRONG
+        return _Search.SIGNATURES if is_over else _Search.STRONG
+
     def _look(self, texts: set[int], lines: Sequence[bytes], number: int, at_end: bool) -> None:
         """Match one line. `texts` are the indices of the plain texts that it has."""
         if b" <==" in lines[number] and self._begins_part(lines[number]):
             return
-        is_strong = not self._is_full and table().is_strong(texts)
-        forms = at_end or self._marked < (_MOST_STRONG if is_strong else _MOST_WEAK)
+        search = self._search()
+        strong = search is _Search.STRONG and table().is_strong(texts)
+        forms = at_end or search is _Search.ALL or strong
         if not forms and table().is_mark(texts):
             return
         line = lines[number]
@@ -571,7 +605,7 @@ class _Reader:
                 return
         if forms:
             self._marked += 1
-            self._unexplained(text, lines, number)
+            self._unexplained(text, lines, number, at_end)
 
     def _begins_part(self, line: bytes) -> bool:
         """Begin a part of the log and return True if the line is `==> file <==`."""
@@ -596,17 +630,28 @@ class _Reader:
                 self._shapes[key] = shape
         return shape
 
-    def _unexplained(self, text: str, lines: Sequence[bytes], number: int) -> None:
+    def _unexplained(self, text: str, lines: Sequence[bytes], number: int, at_end: bool) -> None:
         """Note a line that no signature matches, if it reports a failure."""
         clean = _clean(text)
         if self._covered.get(_tag(text), -1) >= self._line:
             return
         if clean.strip() == _FRAME:
             self._frame(lines, number, text)
+        elif is_frame(clean):
+            self._stack(lines, number)
         else:
             kind = kind_of(clean)
-            if kind:
+            if kind and (at_end or kind is not LineKind.REMARK):
                 self._note_unknown(self._line + 1, clean, text, kind, lines, number)
+
+    def _stack(self, lines: Sequence[bytes], number: int) -> None:
+        """Note the line before the first frame of a stack, unless a signature matched it."""
+        raw = lines[number - 1][:LONGEST_LINE].decode(errors="replace") if number else ""
+        said = _clean(raw)
+        is_known = self._covered.get(_tag(raw), -1) >= self._line - 1
+        if said.strip() and not is_known and not is_frame(said) and "arning" not in said:
+            kind = LineKind.EXCEPTION
+            self._note_unknown(self._line, said, raw, kind, lines, number - 1)
 
     def _cover(self, raw: str, more: int) -> None:
         """Note that the current line and `more` after it with its tag belong to one message."""
@@ -624,7 +669,7 @@ class _Reader:
         known = (
             _compiled(one.pattern).search("\n".join(body[at : at + one.lines]))
             for at, part in enumerate(body)
-            for one in table().named(hit[0] for hit in table().hits(part.encode()))
+            for one in table().named(hit[0] for hit in table().hits(part.encode(), _Search.ALL))
         )
         message = " ".join(" ".join(body).split())
         if not any(known) and _OF_MPI.search(message):
@@ -637,7 +682,8 @@ class _Reader:
     def _note_unknown(
         self, line: int, said: str, raw: str, kind: LineKind, lines: Sequence[bytes], number: int
     ) -> None:
-        shape = f"{self._part} {said[:LONGEST_LINE].translate(_NO_DIGITS).strip()}"
+        is_remark = kind is LineKind.REMARK
+        shape = f"{is_remark} {self._part} {said[:LONGEST_LINE].translate(_NO_DIGITS).strip()}"
         if shape in self._noted:
             return
         rank = _place(raw).get("rank", "")
@@ -726,7 +772,8 @@ class _Reader:
             if at and line[: indent + 1].strip() and _EXCEPTION.match(line.strip())
         )
         after = next(ends, 0)
-        if not after:
+        if not after:  # the log is cut
+            self._note_unknown(self._line + 1, said[0][1], text, LineKind.END, lines, number)
             return
         self._cover(text, said[after][0])
         if not is_first:
@@ -736,13 +783,36 @@ class _Reader:
         for at, line in enumerate(message):
             if _TRACEBACK in line:
                 break
-            for one in table().named(hit[0] for hit in table().hits(line.encode())):
+            for one in table().named(hit[0] for hit in table().hits(line.encode(), _Search.ALL)):
                 found = _compiled(one.pattern).search("\n".join(message[at:]))
                 if found and one.role is not Role.HARMLESS:
                     return
         number += said[after][0]
         line_number = self._line + 1 + said[after][0]
         self._note_unknown(line_number, message[0], text, LineKind.EXCEPTION, lines, number)
+
+
+def _texts_by_line(
+    data: bytes, lines: Sequence[bytes], done: int, search: _Search
+) -> Iterator[tuple[int, set[int]]]:
+    """Yield the index of each of the first `done` lines that has a plain text, and its texts."""
+    number = begins = 0
+    hits = iter(table().hits(data, search))
+    hit = next(hits, None)
+    while hit:
+        number += data.count(b"\n", begins, hit[1])
+        begins = data.rfind(b"\n", begins, hit[1]) + 1 or begins
+        if number >= done:
+            return
+        ends = begins + len(lines[number])
+        texts = {hit[0]}
+        for hit in hits:
+            if hit[1] >= ends:
+                break
+            texts.add(hit[0])
+        else:
+            hit = None
+        yield number, texts
 
 
 def _named(match: re.Match[str]) -> dict[str, str]:
@@ -792,9 +862,10 @@ def _part_to_match(line: bytes) -> str:
     """Return the text of a line, or of a long line the part around the first known text."""
     if b"\r" in line.rstrip(b"\r"):  # earlier states of a progress bar
         parts = line.split(b"\r")
-        line = next((part for part in parts if table().hits(part)), parts[-1])
+        line = next((part for part in parts if table().hits(part, _Search.ALL)), parts[-1])
     if len(line) > LONGEST_LINE:
-        at = max(min(hit[1] for hit in table().hits(line)) - LONGEST_LINE // 2, 0)
+        hits = table().hits(line, _Search.ALL)
+        at = max(min((hit[1] for hit in hits), default=0) - LONGEST_LINE // 2, 0)
         line = line[at : at + LONGEST_LINE]
     return line.decode(errors="replace")
 
@@ -819,7 +890,7 @@ def _place(text: str) -> dict[str, str]:
         found["rank"] = tag["rank"] or tag["torch"]
         text = text[: tag.start()] + text[tag.end() :]
     for pattern in _PLACES:
-        match = pattern.search(text)
+        match = pattern.search(text, 0, _PREFIX)
         if match:
             return {**match.groupdict(), **found}
     return found

@@ -18,12 +18,14 @@ class LineKind(Enum):
     COMPLAINT = "complaint"  # a warning of a library that usually comes before a failure
     DOUBTFUL = "doubtful"  # something did not work, and the program may have gone on
     END = "end"  # something ended with a status other than 0
+    REMARK = "remark"  # its program calls it a warning; it counts at the end of a log only
 
 
 # Texts of lines that are an error by themselves, and of lines that may be one.
 STRONG_MARKS = (
     *("Error", "rror: ", "ERROR", "xception", "atal", "FATAL", "panic", "CRITICAL", "NCCL WARN "),
     *("egmentation fault", "Killed", "Aborted", "core dumped", "Bus error", "*** ", "E: "),
+    *("NotFound", "Expired", "Exceeded", "Denied", "Refused", "Unavailable", "Invalid"),
     *("Check failed: ", "what():  ", "ssertion", "error occurred", "llegal instruction"),
     *(
         "xit code",
@@ -34,13 +36,20 @@ STRONG_MARKS = (
         ": F tensorflow",
         "rror (",
         "getinfo",
+        "oom-kill",
+        "OOMKilled",
+        "NVRM: Xid ",
+        "xit Code",
     ),
 )
 WEAK_MARKS = (
     *("ailed", "AILED", "ailure", "nable to ", "annot ", "ould not ", "an't ", "not found"),
     *("o such ", "enied", "efused", "imed out", "nvalid ", "nrecogni", "nknown ", "upported"),
     *("bort", "ismatch", "rrno", "ot permitted", "nreachable", "roken pipe", "reset by peer"),
-    *("nput/output", "oo many ", "o space left", " error", ": E tensorflow"),
+    *("nput/output", "oo many ", "o space left", " error", ": E tensorflow", ".js:", ".java:"),
+    *("iving up", "ot respond", "nresponsive", "marking ", "marked ", "ancelled", "ot exist"),
+    *("orrupt", "xceeded", "ejected", "rashed", "not enough", "nsufficient", "too o", "too l"),
+    *("too s", "ut of memory", "ut of range", "ndefined symbol", "xpired", " fault", "imeout"),
 )
 
 # What stands before a message: time stamps, `[rank]`, `host:pid`, `program[pid]:`, a file's line.
@@ -49,13 +58,17 @@ _PREFIX = re.compile(
     r"|\w{3} +\d+ [\d:]{8} (?:[\w.-]+ )?|[\d:]{8}(?:[.,]\d+)?:?\s+|[\w.@/+-]+\[\d+\]:\s+"
     r"|[\w.-]+:\d+(?::\d+)*:?\s+|\|\s+|[\w.-]+: (?=[\w.-]+: ))*"
 )
-# A level below an error, or words by which a program says that it goes on.
+# A level below an error.
 _MILD = re.compile(
-    r"\b(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|NOTE|VERBOSE)\b|\b(?:\w*[Ww]arning|[Ww]arn|note"
-    r"|info|debug\d?|hint)\s*[:\]]|: [WID] |^[WID]\d{4} |\b[Rr]etry|\bwill try|\b[Ii]gnor|\b[Ss]kip"
-    r"|\b[Ff]all(?:ing)?[ -]?back|\b[Dd]eprecat|\bnot (?:an error|fatal)|\bnon-fatal|\bharmless"
-    r"|\boptional|^(?:-- |checking |Performing |Looking for )|^\[ *\d+(?:%|/\d+)\] "
+    r"(?<![=\w-])(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|NOTE|VERBOSE)\b|\b(?:\w*[Ww]arning|[Ww]arn"
+    r"|note|info|debug\d?|hint)\s*[:\]]|: [WID] |^\[?[WID]\d{4} |^\[[WID] "
 )
+# Words by which a program says that it goes on, and that it only tries something.
+_GOES_ON = re.compile(
+    r"\b[Rr]etry|\bwill try|\b[Ii]gnor|\b[Ss]kip|\b[Ff]all(?:ing)?[ -]?back|\b[Dd]eprecat"
+    r"|\bnot (?:an error|fatal)|\bnon-fatal|\bharmless|\boptional"
+)
+_TRIES = re.compile(r"^(?:-- |checking |Performing |Looking for )|^\[ *\d+(?:%|/\d+)\] ")
 # A kernel prints errors of firmware and of devices at every start.
 _KERNEL = re.compile(r"^(?:.* kernel: )?\[ *\d+\.\d+\] |^.* kernel: ")
 # Words of advice and of guesses, as in "this is usually caused by".
@@ -65,15 +78,19 @@ _ADVICE = re.compile(
 )
 # Counts of nothing, words that only name errors, and headings of what follows.
 _NOTHING = re.compile(
+    r"(?<![\d.])(?<!replica )(?<!rank )(?<!node )(?<!worker )(?<!process )(?<!task )(?<!GPU )"
     r"\b(?:0|no|No|without|zero) (?:\w+ )?(?:errors?|failures?|failed|exceptions?)\b"
     r"|\b(?:errors?|failures?|failed|timeouts?)[\"']?\s*[:=]\s*(?:0\b|\[\]|[Nn]one|[Ff]alse|\"\")"
     r"|\btop-?[15][ _-]err|\berror (?:rate|bars?)\b|root error\(s\) found|^(?:Last )?[Ee]rrors?:$"
     r"|End of error message|^Signal: |^:::MLLOG |\bPASSED\b"
 )
-_NAME = r"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|)(?:Error|Exception|Failure|Fault)"
+_NAME = (
+    r"\.?(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|)(?:Error|Exception|Failure|Fault|[a-z]NotFound|[a-z]Expired"
+    r"|[a-z]Exceeded|[a-z]Denied|[a-z]Refused|[a-z]Unavailable|[a-z]Invalid)"
+)
 _FAILING = re.compile(
     # SomethingError: text | std::runtime_error is `what()` below
-    rf"(?:Uncaught )?{_NAME}(?::\s|:?$|\()"
+    rf"(?:Uncaught )?{_NAME}(?: ?:\s|:?$| ?\()"
     # error: text | fatal: text | ERROR 5: text | E: text | program: file:12: fatal error: text
     r"|(?:[\w./+<>-]+:\s?(?:\d+:\s?)*){0,3}(?:[Ff]atal(?: [Ee]rror)?|FATAL(?: ERROR)?|[Pp]anic"
     r"|PANIC|CRITICAL|SEVERE|[Ee]rror|ERROR|ERR|E)(?: ?\(\w+\)| ?\[\w+\]| \d+)?(?::|!|\s-)\s*\S"
@@ -89,19 +106,19 @@ _FAILING = re.compile(
 )
 # A level word of a logging library behind a time stamp: `… [main] ERROR module - text`.
 _LEVEL = re.compile(r"^.{0,60}?(?:\s|\[|\||:)(?:ERROR|FATAL|CRITICAL|SEVERE)(?:\s|\]|\||:)")
-# `F` of glog and TensorFlow, which ends the process.
-_GLOG = re.compile(r": F \S+\.cc:\d+\]|^F\d{4} [\d:.]+ ")
+# `F` of glog and TensorFlow, which ends the process; the kernel's and its drivers' surest words.
+_GLOG = re.compile(r": F \S+\.cc:\d+\]|^F\d{4} [\d:.]+ |\boom-kill|\bOOMKilled\b|NVRM: Xid ")
 # strerror's text at the end, with its number.
 _ERRNO = re.compile(r": [A-Z][\w/ ]+ \((?:errno:? ?)?\d{1,3}\)\.?$|: -\d+ \([A-Z][\w/ ]+\)")
 _END = re.compile(
     r"^g?make(?:\[\d+\])?: \*\*\* "
     r"|\b(?:exit(?:ed|ing)?|returned|ended|terminated|failed|finished|quit)\b[^.]{0,60}?"
     r"\b(?:code|status|value)s?\b(?: of| is|:)?[ =]*\(?-?(?!0+\b)\d+"
-    r"|\b(?:exit|return|error)[ _-]?(?:code|status)s?\b(?: of| is|:)?[ =]*\(?-?(?!0+\b)\d+"
+    r"|\b(?i:exit|return|error)[ _-]?(?i:code|status)s?\b(?: of| is|:)?[ =]*\(?-?(?!0+\b)\d+"
     r"|\bnon-?zero (?:exit )?(?:status|code)|\bexit(?:ed)? (?!0\b)\d+$|\(code (?!0\b)\d+\)"
     r"|\bcode (?!0\b|2\d\d\b|3\d\d\b)\d{1,3}[.;,]?$"
 )
-_END_WORDS = ("code", "status", "exit", "Exit", "***", "value", "non")
+_END_WORDS = ("code", "Code", "status", "exit", "Exit", "***", "value", "non")
 _LEVELS = ("ERROR", "FATAL", "CRITICAL", "SEVERE")
 _DOUBTFUL = re.compile(
     r"\b[Ff]ail(?:ed|s|ure)\b|\bFAILED\b|\b[Uu]nable to \w|\b[Cc](?:annot|an't|an not)\s\w"
@@ -110,10 +127,20 @@ _DOUBTFUL = re.compile(
     r"|command|host|symbol|error)|\b(?:not|un) ?supported\b|\b[Aa]bort(?:ed|ing)\b"
     r"|\b[Mm]ismatch\b|\berrno\b|\bnot permitted\b|\bunreachable\b|\b[Bb]roken pipe\b"
     r"|\breset by peer\b|\b[Ii]nput/output error\b|\b[Tt]oo many \w|\b[Nn]o space left\b"
-    r"|\b[Ee]rror\b"
+    r"|\b[Ee]rror\b|\b[Gg]iving up\b|\bnot respond(?:ing)?\b|\b[Uu]nresponsive\b|\bcancelled\b"
+    r"|\bmark(?:ed|ing) (?:\w+ ){0,2}(?:down|dead|failed|unhealthy)\b|\bnot exist\b|\b[Cc]orrupt"
+    r"|\bexceeded\b|\b[Rr]ejected\b|\b[Cc]rashed\b|\bnot enough\b|\b[Ii]nsufficient\b"
+    r"|\btoo (?:old|long|large|big|small|short|few|new|open)\b|\bnot (?:match|valid|reachable)\b"
+    r"|\b[Ii]naccessible\b|\b[Oo]ut of (?:memory|range)\b|\bOOM\b|\b[Ee]xpired\b|\b[Ff]ault\b"
+    r"|\b[Uu]ndefined symbol\b|\btimeout\b|\bproblem (?:with|confirming)\b|\bproblem:|\bFatal\b"
+    r"|\b(?:was not|No \S+ \w+ was) reachable\b|\bsignal SIG|\bdeath signal\b|NotMatch\b"
+    r"|\b[Uu]nhandled\b|\bbusy\b|\b[Ee]xhausted\b|\bnot a supported\b|\bis neither\b"
+    r"|\balready (?:be )?(?:loaded|in use|running)\b|\bresult in binding more\b"
+    r"|\bboth .{0,60}\bwere specified\b|\battempt to run as root\b"
 )
 # `E` of glog and TensorFlow, which the library prints for things that it does without, too.
-_ERROR_LEVEL = re.compile(r": E \S+\.cc:\d+\]|^E\d{4} [\d:.]+ ")
+_ERROR_LEVEL = re.compile(r": E \S+\.cc:\d+\]|^E\d{4} [\d:.]+ |^\[E[\d ][^\]]*\.cpp:\d+\]")
+_STACK_FRAME = re.compile(r"^\s+at \S.*[.](?:js|java|ts|mjs|cjs):\d+(?::\d+)?\)?$")
 # Words of a program that got somewhere.
 _PROGRESS = re.compile(
     r"\b(?:[Ss]uccess(?:ful(?:ly)?)?|[Cc]ompleted?|[Dd]one|[Ff]inished|passed|PASSED|[Rr]eady"
@@ -131,9 +158,18 @@ def kind_of(line: str) -> LineKind | None:
         return None
     if kind is LineKind.FAILING and _KERNEL.match(text):
         kind = LineKind.DOUBTFUL
-    if kind is not LineKind.COMPLAINT and _MILD.search(text):
+    if kind is LineKind.COMPLAINT:
+        return kind
+    if _TRIES.search(text) or (kind is LineKind.DOUBTFUL and _is_advice(message)):
         return None
-    return None if kind is LineKind.DOUBTFUL and _ADVICE.search(message) else kind
+    is_mild = _MILD.search(text) or (kind is not LineKind.FAILING and _GOES_ON.search(text))
+    return LineKind.REMARK if is_mild else kind
+
+
+def _is_advice(message: str) -> bool:
+    """Return whether each sentence that something did not work gives advice or guesses."""
+    said = [one for one in re.split(r"(?<=[.!?])\s+", message) if _DOUBTFUL.search(one)]
+    return bool(_ADVICE.search(message)) and all(_ADVICE.search(one) for one in said)
 
 
 def _form(text: str, message: str) -> LineKind | None:
@@ -145,12 +181,18 @@ def _form(text: str, message: str) -> LineKind | None:
         return LineKind.COMPLAINT
     if (
         _FAILING.match(message)
+        or _FAILING.match(text)
         or (any(word in text for word in _LEVELS) and _LEVEL.search(text))
         or (text.endswith((")", ").")) and _ERRNO.search(message))
         or _GLOG.search(text)
     ):
         return LineKind.FAILING
     return LineKind.DOUBTFUL if _DOUBTFUL.search(message) or _ERROR_LEVEL.search(text) else None
+
+
+def is_frame(line: str) -> bool:
+    """Return whether a line is a frame of a stack of JavaScript or Java."""
+    return bool(_STACK_FRAME.match(line))
 
 
 def goes_on(lines: list[str]) -> bool:

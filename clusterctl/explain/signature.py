@@ -69,22 +69,28 @@ def literals(pattern: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for branch in branches(pattern) for text in _texts(branch)))
 
 
+# Words of very many lines, by which a signature is searched only if its pattern has nothing else.
+_COMMON = frozenset(("cannot", "creating", "error", "failed", "launch", "launching", "not found"))
+
+
 def _texts(branch: str) -> tuple[str, ...]:
     """Return the texts for one alternative: a run of plain text in it, else those of a group."""
     runs, groups = _parts(branch)
-    # Prefer the first run of 8 characters to the longest one: a pattern over several lines must be
-    # found by a text in its first line.
-    run = next((run for run in runs if len(run) >= 8), max(runs, key=len, default=""))
-    if len(run.strip()) >= 6:
-        return (run,)
-    for group in groups:
-        try:
-            return literals(group)
-        except ValueError:
-            pass
-    if len(run.strip()) < 4:
-        raise ValueError(f"no plain text to search for in {branch!r}")
-    return (run,)
+    rare = [run for run in runs if run.strip(" :()'").lower() not in _COMMON]
+    for some in (rare, runs):
+        # Prefer the first run of 8 characters to the longest one: a pattern over several lines must
+        # be found by a text in its first line.
+        run = next((run for run in some if len(run) >= 8), max(some, key=len, default=""))
+        if len(run.strip()) >= 6:
+            return (run,)
+        for group in groups:
+            try:
+                return literals(group)
+            except ValueError:
+                pass
+        if len(run.strip()) >= 4:
+            return (run,)
+    raise ValueError(f"no plain text to search for in {branch!r}")
 
 
 def branches(pattern: str) -> list[str]:
@@ -124,10 +130,9 @@ def _parts(branch: str) -> tuple[list[str], list[str]]:
                 at = branch.index("}", at)
             elif char == "(":
                 start, at = at, _group_end(branch, at)
-                if branch[start + 1 : start + 3] not in ("?!", "?=", "?<!") and branch[
-                    at + 1 : at + 2
-                ] not in ("?", "*", "{"):
-                    inner = branch[start + 1 : at]
+                inner = branch[start + 1 : at]
+                is_optional = branch[at + 1 : at + 2] in ("?", "*", "{")
+                if not is_optional and not inner.startswith(("?!", "?=", "?<!", "?<=")):
                     groups.append(re.sub(r"^\?(?::|P<\w+>)", "", inner))
         else:
             run += char

@@ -1,9 +1,10 @@
-"""Logs whose long lines were broken by a terminal or a viewer, and how to join them again."""
+"""Logs that a terminal, a viewer or another program wrote otherwise, and how they were before."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from urllib.parse import unquote
 
 # Widths at which lines are broken.
 _NARROWEST, _WIDEST = 60, 260
@@ -40,3 +41,20 @@ def joined(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
             before = line
         if len(text) < len(lines):
             yield text, numbers
+
+
+def unescaped(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
+    """Yield the log without the escapes of JSON and of addresses, as `joined` does.
+
+    A text within JSON has its line ends as `\\n`, and an address has `%20` for a space. Nothing is
+    yielded if the log has neither.
+    """
+    text: list[str] = []
+    numbers: list[int] = []
+    for number, line in enumerate(lines):
+        plain = unquote(line) if "%20" in line else line
+        parts = re.split(r"\\+n", plain) if "\\n" in plain else [plain]
+        text += [re.sub(r"\\+([\"'/])", r"\1", part.replace("\\t", "\t")) for part in parts]
+        numbers += [number] * len(parts)
+    if text != lines:
+        yield text, numbers

@@ -9,6 +9,7 @@ import pytest
 from clusterctl.cli.main import cli, run_command
 from clusterctl.explain.catalogue import catalogue
 from clusterctl.explain.engine import table
+from clusterctl.explain.signature import literals
 
 OWN = """
 [texts]
@@ -82,6 +83,11 @@ def test_a_mistake_is_told_with_file_and_key(signatures, tmp_path, capsys, chang
     assert run_command(cli, ["explain", str(log)]) == 2
     shown = capsys.readouterr().err
     assert str(path) in shown and key in shown and "Traceback" not in shown
+
+
+@pytest.mark.parametrize("around", ["(?<!beforehand)", "(?<=beforehand)", "(?!beforehand)"])
+def test_what_must_not_stand_there_is_no_text_to_search_for(around):
+    assert literals(rf"{around}\d+(?:something|another thing)") == ("something", "another thing")
 
 
 def test_a_file_that_is_no_text_is_told(signatures, tmp_path, capsys):

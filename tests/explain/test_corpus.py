@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib.util
 import sys
 
+from clusterctl.domain.findings import Severity
+from clusterctl.explain import engine
 from clusterctl.explain.catalogue import catalogue
 from clusterctl.explain.engine import explain
+from clusterctl.explain.signature import Role
 from tests.changes import CHECKOUT
 
 spec = importlib.util.spec_from_file_location(
@@ -24,6 +27,8 @@ LOGS = [
 ]
 # The longest excerpt of another project's log.
 MOST_LINES = 60
+# Logs that the forms of failing lines alone do not find. This number only falls.
+MOST_SILENT = 5
 
 
 def test_each_log_is_a_short_excerpt_with_a_link_and_expects_what_exists():
@@ -42,3 +47,15 @@ def test_the_logs_that_signatures_are_written_for_are_explained_rightly():
             kind = corpus.verdict(log, found)
             allowed = ("right", "partly") if log.not_yet else ("right",)
             assert kind in allowed, (log.path.name, kind, corpus.answer_of(found))
+
+
+def test_a_log_that_failed_is_not_called_healthy_even_if_no_signature_knows_it(monkeypatch):
+    harmless = tuple(one for one in catalogue() if one.role is Role.HARMLESS)
+    monkeypatch.setattr(engine, "catalogue", lambda: harmless)
+    engine.table.cache_clear()
+    try:
+        failed = [log for log in LOGS if corpus.HEALTHY not in log.expected]
+        silent = [log.path.name for log in failed if explain([log.text]).severity is Severity.INFO]
+    finally:
+        engine.table.cache_clear()
+    assert len(silent) <= MOST_SILENT, silent

@@ -45,6 +45,9 @@ AFTER = "UnknownError: Horovod has been shut down. This was caused by an excepti
         "Assertion `handle' failed.",
         "./run.sh: line 7: 4711 Aborted                 (core dumped) ./quux",
         "quux_getinfo: -61 (No handle)",
+        "quux.WidgetNotFound: no handle",
+        "INFO quux: sent\nINFO Failed to make it.\n    at Quux.make (/quux/lib.js:50:35)",
+        "INFO quux: sent\nno handle for Quux\n\tat org.quux.Widget.make(Widget.java:12)",
         f"{DASHES}\nThe daemon has no handle for its process.\n\n  Local host: a\n{DASHES}",
         f"[1,3]<stderr>:{DASHES}\n[1,3]<stderr>:An MPI process has no handle.\n"
         f"[1,3]<stderr>:{DASHES}",
@@ -78,7 +81,15 @@ def test_a_doubtful_line_is_no_error_where_the_program_went_on():
     assert explain([doubtful]).severity is Severity.ERROR
     assert explain([doubtful + "Epoch 3 of 7\n"]).severity is Severity.WARNING
     assert explain([doubtful + "0.5 0.7\n" * 30]).severity is Severity.WARNING
-    assert explain([doubtful.replace("quux", "warning")]).severity is Severity.INFO
+    warning = doubtful.replace("quux", "warning")
+    assert explain([warning]).severity is Severity.WARNING
+    assert explain([f"{warning}Epoch 3 of 7\n"]).severity is Severity.INFO
+    assert explain([warning + "0.5 0.7\n" * 30]).severity is Severity.INFO
+
+
+def test_a_traceback_that_is_cut_is_no_healthy_end():
+    cut = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n'
+    assert explain(["step 1\n" * 30 + cut]).severity is Severity.ERROR
 
 
 @pytest.mark.parametrize("data", [b"", b"\x1f\x8b\x08"])
@@ -137,6 +148,22 @@ def test_lines_that_a_terminal_broke_are_joined(width):
     assert lead.line <= 2 + len(hard)
 
 
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        (
+            '{"time": 7}\n{"text": "Traceback\\\\n  File \\"x\\"\\\\nundefined symbol: ncclFoo"}\n',
+            2,
+        ),
+        ("https://example.org/?q=lib.so:%20undefined%20symbol:%20ncclFoo\n", 1),
+    ],
+)
+def test_texts_within_json_and_addresses_are_read_as_they_were(log, line):
+    lead = explain([log]).lead
+    assert lead and (lead.signature.id, lead.line) == ("gpu.nccl-symbol", line)
+    assert lead.values["symbol"] == "ncclFoo"
+
+
 def test_a_line_of_tail_begins_a_new_log():
     def traceback(error):
         return f'Traceback (most recent call last):\n  File "a.py", line 7, in f\n{error}\n'
@@ -146,7 +173,7 @@ def test_a_line_of_tail_begins_a_new_log():
     assert found.lead and (found.lead.part, found.lead.line) == ("rank1.log", 7)
     assert [one.part for one in found.firsts] == ["rank0.log", "rank1.log"]
     cut = "Traceback (most recent call last):\n  File\n==> b <==\nQuuxError: no handle\n"
-    assert [one.part for one in explain([cut]).failing] == ["b"]
+    assert [one.part for one in explain([cut]).failing] == ["", "b"]
     # The line in the other log does not stand before this one.
     other = explain([f"==> a <==\nQuuxError: no handle\n==> b <==\n{OOM}"])
     assert other.is_certain
@@ -171,6 +198,12 @@ def test_a_generic_cause_yields_to_a_specific_one_wherever_it_stands():
         assert found.lead and found.lead.signature.id == "gpu.oom"
         assert len(found.of(Role.ROOT)) == 2
     assert explain([generic]).lead
+
+
+def test_a_symptom_yields_to_a_warning_that_its_signature_names():
+    warns = "[rank9]: Warning: Unable to resolve hostname to a (local) address. Using the loopback"
+    lead = explain([f"{warns}\nGloo connectFullMesh failed with [pair.cc:144] no error\n"]).lead
+    assert lead and lead.signature.id == "gloo.loopback"
 
 
 def test_of_several_logs_the_first_failure_by_time_stamps_leads(tmp_path, capsys):

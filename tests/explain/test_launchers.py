@@ -99,7 +99,7 @@ def answer(log: str) -> str:
         ("NET/OFI Request 0x7f completed with error. RC: 21. Error: x\n", "efa.request-error"),
         # Hydra's words about a rank are not about its proxy.
         ("[mpiexec@a] unable to run the program on localhost (pid 12)\n", ""),
-        ("srun: error: Unable to create step for job 7: Job step binding\n", ""),
+        ("srun: error: Unable to create step for job 7: Job step binding\n", "slurm.refused"),
         ("ib_mlx5_log.c:139  Remote access error on mlx5_0:1/IB (synd 0x13)\n", ""),
     ],
 )
