@@ -56,8 +56,9 @@ BY_HAND = ("imagenet_resnet", "examples/horovod/tensorflow/imagenet_resnet")
 NO_RESULTS = {"__pycache__", jobs.SHIPPED}
 
 
-def trees_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the TREEs of a job: none for a copy, a served model, or a model that is in S3."""
+def trees_of(folder: Path, in_s3: bool = False) -> list[dict[str, Any]]:
+    """Return the TREEs of a job: none for a copy, a served model, or, if not `in_s3`, a model that
+    is in S3."""
     plan = jobs.json_in(folder / jobs.REQUEST_FILE, {})
     code = jobs.CODE / folder.name
     others = plan.get("hosts", [])[1:]
@@ -73,7 +74,7 @@ def trees_of(folder: Path) -> list[dict[str, Any]]:
         return [*output, tree(Path(plan["workdir"], plan["log_dir"]), CHECKPOINTS)]
     if plan.get("model_dir") is not None:
         status = jobs.exit_status_of(folder)
-        if plan["model_dir"] and status == 0:
+        if plan["model_dir"] and status == 0 and not in_s3:
             return []
         if (folder / jobs.MANIFEST).exists():
             return [tree(folder / name, KINDS.get(name, FILES)) for name in jobs.COLLECTED]
@@ -189,7 +190,7 @@ def answer(action: str, job: str = "") -> dict[str, Any]:
         jobs.wait_for_start()
         return all_of_head()
     if action == "trees":
-        return {"trees": trees_of(jobs.JOBS / job)}
+        return {"trees": trees_of(jobs.JOBS / job, in_s3=True)}
     told = json.loads(sys.stdin.buffer.read())
     if action == "fetched":
         note_fetched(jobs.JOBS / job, told["fetched"])
