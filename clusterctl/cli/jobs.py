@@ -176,6 +176,8 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
     of_it = f" ({written} that it wrote)" if brought.files else ""
     same = ", and equal to what is on the nodes" if verify else ""
     output.line(f"job {job.job_id} is in {place}{of_it}{same}: {names}")
+    if brought.gone:
+        output.note(f"left by an earlier fetch, no longer on the nodes: {' '.join(brought.gone)}")
     return 0
 
 

@@ -121,13 +121,17 @@ def tell_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
     return exit_status(job)
 
 
-def _fetched(access: Access, job_id: str, place: Path, what: str) -> bool:
-    """Fetch a job that has ended, and return whether that succeeded. An error is only printed, so
-    that the caller can return the job's exit status."""
-    from clusterctl.operations.logs import fetch
+def _fetched(access: Access, job_id: str, place: Path, what: str, model: bool = False) -> bool:
+    """Fetch the record of a job that has ended, or with its model, and return whether that
+    succeeded. An error is only printed, so that the caller can return the job's exit status."""
+    from clusterctl.operations.fetch import fetch_all
+    from clusterctl.operations.logs import fetch, find
 
     try:
-        fetch(access, job_id, place)
+        if model:
+            fetch_all(access, find(access, job_id), place)
+        else:
+            fetch(access, job_id, place)
     except (ClusterctlError, OSError) as error:
         why = error.message if isinstance(error, ClusterctlError) else error
         again = f"clusterctl fetch {access.cluster.name} {job_id} DIR"
@@ -631,7 +635,7 @@ def train(
             if ended == output.INTERRUPTED:
                 return ended
             if model_place:
-                if _fetched(access, started.job.job_id, model_place, "its model"):
+                if _fetched(access, started.job.job_id, model_place, "its model", model=True):
                     output.note(f"its model, record and logs are in {model_place}")
                 else:
                     # The model was asked for: a job that succeeded is not all of it.

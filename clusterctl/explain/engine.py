@@ -54,6 +54,9 @@ _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "was the direct cause of the following")
 # Open MPI puts its help messages between two lines of 74 dashes.
 _FRAME = "-" * 74
+# What follows an exception and is no more of its message: another traceback, a help message of Open
+# MPI, a line of torchrun's log.
+_OTHERS = re.compile(rf".*{re.escape(_TRACEBACK)}|\s*{_FRAME}\s*$|[EWIF]\d{{4}} \d\d:")
 # Lines of such a message.
 _FRAME_LINES = 60
 # Lines at the end of a log in which a doubtful line is taken for the failure.
@@ -363,7 +366,8 @@ def _unwrapped(data: bytes, origin: str, found: Explanation) -> Explanation | No
         reader = _Reader(origin)
         reader.take("\n".join(lines).encode(), last=True)
         other = reader.explanation()
-        if other.lead and (found.lead is None or _is_cause(other.lead)):
+        says_nothing = found.lead is None and not found.unknown
+        if other.lead and (says_nothing or _is_cause(other.lead)):
             of_line = [0, *(number + 1 for number in numbers)]
             findings = (
                 replace(
@@ -781,7 +785,7 @@ class _Reader:
         self._exceptions.add(tag)
         message = [line for _, line in said[after : after + 12]]
         for at, line in enumerate(message):
-            if _TRACEBACK in line:
+            if _OTHERS.match(line):
                 break
             for one in table().named(hit[0] for hit in table().hits(line.encode(), _Search.ALL)):
                 found = _compiled(one.pattern).search("\n".join(message[at:]))

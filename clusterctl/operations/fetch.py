@@ -11,16 +11,13 @@ from typing import TypeVar
 from clusterctl.copy.report import TransferReport
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.files import read_file
 from clusterctl.node.jobs import written
 from clusterctl.node.jobs.jobs import COLLECTED, KEPT, MANIFEST, METRICS
 from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.node.jobs.written import Found, OfJob, Trees, list_trees, look, note_fetched
-from clusterctl.node.record import from_json
-from clusterctl.node.scripts.collect import digest_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import Watch, copy_here
-from clusterctl.operations.logs import RECORD, fetch
+from clusterctl.operations.logs import RECORD, check_free, check_place, collect, fetch
 from clusterctl.operations.losses import LOOKING
 from clusterctl.transport.call import call
 from clusterctl.transport.target import Target
@@ -28,7 +25,7 @@ from clusterctl.transport.target import Target
 R = TypeVar("R")
 LIST_TIMEOUT_S = 3600.0  # for a listing of millions of files on a disk that is slow
 # Names of the record's files: a program's file of such a name comes under its node's name.
-RECORDS = {*KEPT, RECORD, METRICS, "log", "manifest.json", "model", "output", "conflicts"}
+RECORDS = {*KEPT, RECORD, METRICS, "log", MANIFEST, *COLLECTED}
 
 
 @dataclass(frozen=True)
@@ -42,13 +39,20 @@ class Part:
     size_bytes: int
     digest: str
 
+    @property
+    def here(self) -> Sequence[Path]:
+        """The paths of the files on this machine."""
+        return [self.place / name for name in self.names]
+
 
 @dataclass(frozen=True)
 class Fetched:
-    """What was brought: the number of files that the job wrote, and their bytes."""
+    """The number of files that the job wrote, their bytes, and the files, as paths below the
+    folder here, that an earlier fetch has left and that are no longer on the nodes."""
 
     files: int = 0
     size_bytes: int = 0
+    gone: tuple[str, ...] = ()
 
 
 def fetch_all(
@@ -59,36 +63,62 @@ def fetch_all(
     agree: Callable[[int], None] = lambda size: None,
     verify: bool = False,
 ) -> Fetched:
-    """Bring the record of a job, then what it wrote, into `place`.
+    """Bring what a job wrote into `place`, then its record.
 
     It may be run again: what is here already is not copied again. Then contents are compared, since
-    a file that was written over may have its size and its time of before.
+    a file that was written over may have its size and its time of before. Nothing is deleted here.
 
     Files of the head node come into `place` itself, those of another node below its name. `agree`
     gets the bytes of all files, and raises to refuse. With `verify` all files are read again at the
     end, on both sides. Raises UsageError, HostError, ClusterctlError if a copy failed, was not
     whole, or differs.
     """
+    check_place(place, job.job_id)
     again = (place / RECORD).exists()
+    if job.spec.model_dir is not None and not job.unended:
+        collect(access, job.job_id)
     parts = find_parts(access, job.job_id, place)
     agree(sum(part.size_bytes for part in parts))
-    fetch(access, job.job_id, place)
+    gone: tuple[str, ...] = ()
+
+    def bring(is_ours: bool) -> None:
+        nonlocal gone
+        if is_ours:
+            gone = _gone(job, place, parts)
+        else:
+            here = (part.here if part.place == place else [part.place] for part in parts)
+            check_free(place, (os.path.relpath(one, place) for some in here for one in some))
+        for part in parts:
+            _bring(access, part, watch, again, verify)
+
+    fetch(access, job.job_id, place, bring)
+    noted: dict[str, dict[str, str]] = {}
     for part in parts:
-        names = tuple(map(os.fsencode, part.names))
-        index = next(n.index for n in access.cluster.nodes if n.name == part.target.host)
-        request = CopyRequest(
-            *((part.source,), str(part.place.absolute()), index),
-            names=names,
-            checksum=again,
-            verify=verify,
-        )
-        report = copy_here(access, part.target, request, watch=watch)
-        _check_whole(part, report)
-    if verify:
-        _check_model(place)
-    note = _noted(access, job, parts)
-    _call(access, access.head, note_fetched, written.Fetched(job.job_id, note))
-    return Fetched(sum(len(one.names) for one in parts), sum(one.size_bytes for one in parts))
+        noted.setdefault(part.target.host, {})[part.source] = part.digest
+    _call(access, access.head, note_fetched, written.Fetched(job.job_id, noted))
+    return Fetched(sum(len(one.names) for one in parts), sum(one.size_bytes for one in parts), gone)
+
+
+def _bring(access: Access, part: Part, watch: Watch, checksum: bool, verify: bool) -> None:
+    names = tuple(map(os.fsencode, part.names))
+    index = next(n.index for n in access.cluster.nodes if n.name == part.target.host)
+    request = CopyRequest(
+        *((part.source,), str(part.place.absolute()), index),
+        names=names,
+        checksum=checksum,
+        verify=verify,
+    )
+    report = copy_here(access, part.target, request, watch=watch)
+    _check_whole(part, report)
+
+
+def _gone(job: JobRecord, place: Path, parts: Sequence[Part]) -> tuple[str, ...]:
+    """Return the files in the folders that the job fills that none of the parts has."""
+    known = {path for part in parts for path in part.here}
+    tops = {part.place for part in parts} - {place}
+    tops |= {place / name for name in COLLECTED if job.spec.model_dir is not None}
+    found = {path for top in tops for path in top.rglob("*") if path.is_file()}
+    return tuple(sorted(os.path.relpath(path, place) for path in found - known))
 
 
 def _check_whole(part: Part, report: TransferReport) -> None:
@@ -103,43 +133,9 @@ def _check_whole(part: Part, report: TransferReport) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Collected:
-    """A file in the manifest of a script-mode job (node/scripts/collect.py)."""
-
-    path: str
-    sha256: str
-    host: str = ""
-
-
-def _check_model(place: Path) -> None:
-    """Compare what came with the record of a script-mode job with the manifest's SHA-256.
-
-    Raises ClusterctlError if a file differs or is missing.
-    """
-    if not (place / MANIFEST).exists():
-        return
-    manifest = read_file(
-        place / MANIFEST,
-        lambda text: from_json(dict[str, tuple[_Collected, ...]], text),
-        "run it again: it comes anew with the job's record",
-    )
-    for kind, files in manifest.items():
-        for one in files:
-            # Of `conflicts`, each node's are in a folder of its own.
-            path = place / ("" if kind in COLLECTED[:2] else f"{kind}/{one.host}") / one.path
-            if not path.is_file() or digest_of(path) != one.sha256:
-                raise ClusterctlError(
-                    f"{path} has not the content that {MANIFEST} names",
-                    "run it again: the files of the model come anew",
-                )
-
-
 def find_parts(access: Access, job_id: str, place: Path) -> list[Part]:
     """Return what the job has written on all nodes where it may have. Raises HostError."""
-    listed = _call(access, access.head, list_trees, OfJob(job_id)).trees
-    own = f"/.clusterctl/jobs/{job_id}/"  # comes with the record
-    trees = [tree for tree in listed if own not in f"{tree.path}/"]
+    trees = _call(access, access.head, list_trees, OfJob(job_id)).trees
     parts: list[Part] = []
     for target in access.all_targets:
         is_head = target == access.head
@@ -180,15 +176,3 @@ def _parts_of(
 def _is_record(name: str) -> bool:
     first = name.partition("/")[0]
     return first in RECORDS or first.startswith(("log-", "trace-steps-"))
-
-
-def _noted(access: Access, job: JobRecord, parts: Sequence[Part]) -> dict[str, dict[str, str]]:
-    """Return the digests of what was brought, with those of the files that came with the record."""
-    noted: dict[str, dict[str, str]] = {}
-    for part in parts:
-        noted.setdefault(part.target.host, {})[part.source] = part.digest
-    if job.spec.model_dir is not None and not job.unended:
-        trees = _call(access, access.head, list_trees, OfJob(job.job_id))
-        found = _call(access, access.head, look, trees).found
-        noted.setdefault(access.head.host, {}).update({one.path: one.digest for one in found})
-    return noted

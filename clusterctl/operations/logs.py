@@ -8,7 +8,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -280,36 +280,33 @@ def check_place(place: Path, job_id: str = "") -> None:
         raise UsageError(f"cannot write to {there}", "name another folder")
 
 
-def fetch(access: Access, job_id: str, place: Path) -> None:
-    """Download the job's files into the folder `place`: only complete files, record.json last.
+def fetch(
+    access: Access, job_id: str, place: Path, bring: Callable[[bool], None] = lambda is_ours: None
+) -> None:
+    """Download the job's record into the folder `place`: only complete files, record.json last.
 
-    If the job has ended, its model is collected first where its end did not do that. Raise
-    UsageError if the folder holds another job's files or the user's own, or cannot be written, and
-    HostError.
+    `bring` downloads what the job wrote, before any file of the record appears. Its argument is
+    whether an earlier fetch of the job has begun to fill the folder. Raise UsageError if the folder
+    holds another job's files or the user's own, or cannot be written, and HostError.
     """
     job = find_job(access.connections, access.head, job_id)
-    record = place / RECORD
+    record, begun = place / RECORD, place / f".fetch-{job_id}-begun"
     check_place(place, job_id)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with locked_staging_folder(place, job_id) as (draft, is_ours):
-            if job.spec.model_dir is not None and not job.unended:
-                _collect(access, job_id)
+        with locked_staging_folder(place, job_id) as (draft, was_begun):
+            is_ours = was_begun or record.exists()
             _unpack(access, job_id, draft)
-            theirs = [path.name for path in draft.iterdir() if (place / path.name).exists()]
-            if theirs and not (is_ours or record.exists()):
-                raise UsageError(f"{place} has its own file {theirs[0]}", "name another folder")
+            if not is_ours:
+                check_free(place, [path.name for path in draft.iterdir()])
             data = {"cluster": access.cluster.name, **job.as_data()}
             if job.spec.code:
                 data["code"] = job.spec.code
             (draft / RECORD).write_text(json.dumps(data, indent=1) + "\n")
-            try:
-                _publish(draft, place)
-            except KeyboardInterrupt:
-                # Finish the moves: without record.json, the next fetch would take the files for the
-                # user's own and refuse.
-                _publish(draft, place)
-                raise
+            begun.mkdir(exist_ok=True)
+            bring(is_ours)
+            _publish(draft, place)
+            begun.rmdir()
     except OSError as error:
         raise UsageError(f"cannot write {error.filename or place}: {error.strerror}") from None
     except tarfile.TarError as error:
@@ -317,25 +314,27 @@ def fetch(access: Access, job_id: str, place: Path) -> None:
         raise CommandFailed(access.head.host, why) from error
 
 
+def check_free(place: Path, names: Iterable[str]) -> None:
+    """Raise UsageError if something of one of these names is in `place`."""
+    for name in names:
+        if os.path.lexists(place / name):
+            raise UsageError(f"{place} has its own file {name}", "name another folder")
+
+
 def _publish(draft: Path, place: Path) -> None:
-    """Move the downloaded files to their place, record.json last. Raise UsageError, OSError."""
+    """Move the downloaded files to their place, record.json last. Raise OSError."""
     brought = [path for path in draft.iterdir() if path.name != RECORD]
     for path in (*brought, *draft.glob(RECORD)):
-        there = place / path.name
-        if there.is_dir():
-            # An earlier fetch would have left its manifest. Without it, the folder is the user's.
-            if not (place / "manifest.json").exists():
-                raise UsageError(f"{there} is a folder of yours", "name another folder")
-            shutil.rmtree(there)
-        path.replace(there)
+        path.replace(place / path.name)
 
 
 @contextmanager
 def locked_staging_folder(place: Path, job_id: str) -> Iterator[tuple[Path, bool]]:
     """Make a temporary folder in `place` for one fetch, and remove it after the block.
 
-    Yield the folder, and whether an interrupted fetch of the same job left one behind: then files
-    in `place` may come from that fetch. Fetches into one place wait for each other. Raise OSError.
+    Yield the folder, and whether an interrupted fetch of the same job left a folder behind: then
+    files in `place` may come from that fetch. Fetches into one place wait for each other. Raise
+    OSError.
     """
     opened, is_alone = os.open(place, os.O_RDONLY), False
     try:
@@ -388,9 +387,9 @@ def _unpack(access: Access, job_id: str, folder: Path) -> None:
                         shutil.copyfileobj(content, file)
 
 
-def _collect(access: Access, job_id: str) -> None:
-    """Collect the model on the head node if the job's end did not: the job was cancelled, or the
-    disk was full. Raise CommandFailed."""
+def collect(access: Access, job_id: str) -> None:
+    """Collect a script-mode job's model on the head node if the job's end did not: the job was
+    cancelled, or the disk was full. Raise CommandFailed."""
     folder = f'"$HOME"/.clusterctl/jobs/{job_id}'
     command = f"[ -e {folder}/manifest.json ] || exec python3 -ISu {folder}/collect.py {folder}"
     result = access.connections.run(access.head, command)

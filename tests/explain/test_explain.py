@@ -48,6 +48,23 @@ def test_a_log_of_a_public_tracker_is_explained(path):
 
 
 @pytest.mark.parametrize(
+    "consequence",
+    [
+        f"{'-' * 74}\nprterun detected that one or more processes exited with non-zero status,\n"
+        "thus causing the job to be terminated. The first process to do so was:\n\n"
+        f"   Process name: [prterun-a-1771@1,1]\n   Exit code:    1\n{'-' * 74}\n",
+        "E1126 10:10:10.123000 140 torch/distributed/elastic/multiprocessing/api.py:869] "
+        "failed (exitcode: 1) local_rank: 1 (pid: 12) of binary: /usr/bin/python3\n",
+    ],
+)
+def test_an_exception_of_the_program_is_not_taken_for_the_line_that_follows_it(consequence):
+    raised = 'Traceback (most recent call last):\n  File "t.py", line 4, in <module>\n    1/0\n'
+    found = explain([f"{raised}ZeroDivisionError: division by zero\n{consequence}"])
+    assert [one.text for one in found.unknown] == ["ZeroDivisionError: division by zero"]
+    assert (found.lead, len(found.findings)) == (None, 1)
+
+
+@pytest.mark.parametrize(
     ("module", "remedy"),
     [
         ("torch", "--launcher torchrun"),

@@ -6,6 +6,8 @@ import pytest
 
 from clusterctl.node.jobs.spec import JobSpec, Step
 from clusterctl.node.record import to_json
+from clusterctl.operations import logs
+from clusterctl.operations.fetch import fetch_all
 from clusterctl.operations.losses import Losses, find_losses
 from tests.pair import eventually
 
@@ -133,3 +135,50 @@ def test_fetch_brings_the_folder_that_output_names_and_the_checkpoints(quiet, tm
     quiet.on(0, f"rm -r {folder} out")
     status, _, err = quiet.ctl("copy", "--from", "0", "~/out", ".")
     assert (status, "clusterctl fetch pair" in err) == (2, True), err
+
+
+def test_a_fetch_of_a_model_goes_on_where_it_was_interrupted(quiet, tmp_path):
+    quiet.on(0, "echo 'print(1)' > one.py")
+    assert quiet.ctl("train", "1", "--script", "~/one.py")[0] == 0
+    [job] = [one["id"] for one in quiet.jobs()]
+    # As script mode leaves it: without a program for it, which would load TensorFlow.
+    folder = f".clusterctl/jobs/{job}"
+    as_model = "import json, sys; d = json.load(open(sys.argv[1])); d['model_dir'] = ''; "
+    as_model += "json.dump(d, open(sys.argv[1], 'w'))"
+    quiet.on(0, f"""python3 -c "{as_model}" {folder}/job.json""")
+    quiet.on(0, f"cd {folder} && mkdir -p model/1 && head -c 24M /dev/urandom > model/1/weights")
+    quiet.on(0, f"cd {folder} && echo small > model/a && echo '{{}}' > manifest.json")
+    place, needed = tmp_path / "run", []
+
+    def interrupt(progress):
+        if progress.nodes and progress.nodes[0].bytes > 4 << 20:
+            raise KeyboardInterrupt
+
+    def note(progress):
+        needed.extend(node.needed_bytes for node in progress.nodes)
+
+    with quiet.access() as access:
+        record = logs.find(access, job)
+        shaped = quiet.fault(0, "shape", "unshape", "--rate", "80mbit")
+        with shaped, pytest.raises(KeyboardInterrupt):
+            fetch_all(access, record, place, interrupt)
+        # What says that all is there comes last.
+        assert not (place / "record.json").exists()
+        assert not (place / "manifest.json").exists()
+        fetched = fetch_all(access, record, place, note)
+    assert (fetched.files, fetched.size_bytes) == (2, (24 << 20) + 6)
+    assert 0 < max(needed) < 20 << 20, "the whole was copied again"
+    assert (place / "model" / "1" / "weights").stat().st_size == 24 << 20
+    assert {"record.json", "manifest.json"} < {path.name for path in place.iterdir()}
+    assert not [*place.glob(".*")]
+    # What the job has removed since stays here, and is named.
+    quiet.on(0, f"rm {folder}/model/a")
+    status, _, err = quiet.ctl("fetch", job, str(place), "--verify")
+    assert (status, "no longer on the nodes: model/a\n" in err) == (0, True), err
+    assert (place / "model" / "a").read_text() == "small\n"
+    # A folder of the user's that has such a file is left as it is.
+    (tmp_path / "own" / "model" / "1").mkdir(parents=True)
+    (tmp_path / "own" / "model" / "1" / "weights").write_text("mine")
+    status, _, err = quiet.ctl("fetch", job, str(tmp_path / "own"))
+    assert (status, "has its own file model" in err) == (2, True), err
+    assert (tmp_path / "own" / "model" / "1" / "weights").read_text() == "mine"

@@ -428,15 +428,13 @@ def mark_cancelled(folder: Path) -> None:
 
 
 def pack(folder: Path) -> None:
-    """Write what is kept of a job to stdout; growing files as far as they are. Raises OSError."""
+    """Write the record of a job to stdout; growing files as far as they are. Raises OSError."""
     spec, _ = known_spec(folder)
     paths: list = [folder / name for name in KEPT]
     paths += sorted([*folder.glob("trace-steps-*"), *folder.glob("log-*")])
     rows = metrics_of(folder, spec)
     paths += [folder / "log", rows]
-    if (folder / MANIFEST).exists():
-        paths += [path for name in COLLECTED for path in sorted((folder / name).rglob("*"))]
-        paths.append(folder / MANIFEST)
+    paths.append(folder / MANIFEST)
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
         for path in paths:
             if path and path.is_file():

@@ -118,8 +118,9 @@ class Fetched:
     digests: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-def trees_of(folder: Path) -> list[Tree]:
-    """Return the folders of a job: none for a copy, a served model, or a model that is in S3."""
+def trees_of(folder: Path, in_s3: bool = False) -> list[Tree]:
+    """Return the folders of a job: none for a copy or a served model, nor, unless `in_s3`, for a
+    model that is in S3."""
     spec, _ = jobs.known_spec(folder)
     code = jobs.CODE / folder.name
     others = spec.hosts[1:]
@@ -135,7 +136,7 @@ def trees_of(folder: Path) -> list[Tree]:
         return [*output, tree(Path(spec.workdir, spec.log_dir), CHECKPOINTS)]
     if spec.model_dir is not None:
         status = jobs.exit_status_of(folder)
-        if spec.model_dir and status == 0:
+        if spec.model_dir and status == 0 and not in_s3:
             return []
         if (folder / jobs.MANIFEST).exists():
             return [tree(folder / name, KINDS.get(name, FILES)) for name in jobs.COLLECTED]
@@ -222,7 +223,7 @@ def look(request: Trees) -> FoundFiles:
 
 def list_trees(request: OfJob) -> Trees:
     """Return, on the head node, the folders that a job writes into."""
-    return Trees(tuple(trees_of(jobs.JOBS / request.job)))
+    return Trees(tuple(trees_of(jobs.JOBS / request.job, in_s3=True)))
 
 
 def note_fetched(request: Fetched) -> OfJob:
