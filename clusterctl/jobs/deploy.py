@@ -32,7 +32,7 @@ from clusterctl.jobs.plan import (
     TORCH_RANK_PATH,
     is_on_nodes,
 )
-from clusterctl.node.jobs.jobs import SHIPPED
+from clusterctl.node.jobs.folder import SHIPPED
 from clusterctl.node.packer import program_of
 from clusterctl.node.scripts.contract import CONTRACT, FOLDERS
 from clusterctl.transport.connections import Connections

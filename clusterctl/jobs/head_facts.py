@@ -122,14 +122,8 @@ sed -n 's/^ *[0-9]*: [0-9A-F]*:\\([0-9A-F]*\\) [0-9A-F:]* 0A .*/listening_port=\
   /proc/net/tcp /proc/net/tcp6 2>/dev/null | sort -u
 for job in "$HOME"/.clusterctl/jobs/*/command; do
   folder=${{job%/*}}
-  # Space is reserved in these files with empty lines. A job that is being started has no pid yet.
-  grep -q '[0-9]' "$folder/exit_status" 2>/dev/null && continue
-  pid=$(tr -cd 0-9 2>/dev/null <"$folder/pid")
-  if [ -n "$pid" ]; then
-    grep -qzx "CLUSTERCTL_JOB=${{folder##*/}}" "/proc/$pid/environ" 2>/dev/null || continue
-  elif [ -z "$(find "$job" -mmin -5 2>/dev/null)" ]; then
-    continue
-  fi
+  read -r pid _ 2>/dev/null <"$folder/lock" || continue
+  grep -qzx "CLUSTERCTL_JOB=${{folder##*/}}" "/proc/$pid/environ" 2>/dev/null || continue
   grep -Eo '(MASTER_PORT=|--master_port )[0-9]+' "$job" 2>/dev/null | sed 's/.*[ =]/job_port=/'
 done
 :

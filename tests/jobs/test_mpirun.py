@@ -36,8 +36,7 @@ from clusterctl.jobs.mpirun import (
 from clusterctl.jobs.plan import JobRequest, check_request, plan_job
 from clusterctl.jobs.smoke_test import allreduce_command
 from clusterctl.jobs.trainer import GPU
-from clusterctl.node.jobs.jobs import write_files
-from clusterctl.node.record import to_data
+from clusterctl.node.record import to_data, to_json
 
 JOB = "20261120-154501-3f2a"
 HOSTS = parse_hosts_file("10.0.0.4 slots=8\n10.0.0.5 slots=8\n10.0.0.6 slots=8\n10.0.0.7 slots=8\n")
@@ -215,8 +214,6 @@ def test_variables_and_options_of_the_users_own():
         assert f" --map-by slot{ours}" in text
         assert "--bind-to none" not in text.replace(ours, "")
         assert "hidden" not in text
-    files = job_files(plan)
-    assert json.loads(files["environment"]) == {"WANDB_API_KEY": "hidden", "HERE": "hidden too"}
     described = to_data(spec_of(plan))
     assert described["variables"] == {
         "NCCL_DEBUG": "INFO",
@@ -226,7 +223,7 @@ def test_variables_and_options_of_the_users_own():
         "A": "b=c",
     }
     assert described["mpi_arguments"] == list(request.mpi_arguments)
-    assert "environment" not in job_files(plan_job(JobRequest(2), facts(), HOSTS, JOB))
+    assert "hidden" not in to_json(spec_of(plan)) + "".join(job_files(plan).values())
 
 
 @pytest.mark.parametrize(
@@ -783,26 +780,26 @@ def test_ranks_meet_where_all_nodes_reach_the_first():
 def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path):
     """Neither a process that listens, nor a job that has not ended: the real probe tells both.
 
-    A job that was killed, or whose node was rebooted, has ended without an exit status.
+    A job that was killed, or whose node was rebooted, has ended without a recorded end.
     """
     jobs = {
-        "ran": ("mpirun -x MASTER_PORT=21000 sh", "0\n"),
-        "queued": ("mpirun -x MASTER_ADDR=h -x MASTER_PORT=21003 sh", ""),
-        "torchrun": ("mpirun sh -c 'exec \"$0\" --master_port 21006 --no_python'", ""),
-        "lost": ("mpirun -x MASTER_PORT=21009 sh", ""),
-        "never-started": ("mpirun -x MASTER_PORT=21012 sh", ""),
+        "ended": "mpirun -x MASTER_PORT=21000 sh",
+        "queued": "mpirun -x MASTER_ADDR=h -x MASTER_PORT=21003 sh",
+        "torchrun": "mpirun sh -c 'exec \"$0\" --master_port 21006 --no_python'",
+        "lost": "mpirun -x MASTER_PORT=21009 sh",
+        "draft": "mpirun -x MASTER_PORT=21012 sh",
     }
-    for name, (command, status) in jobs.items():
+    runs = [
+        subprocess.Popen(["sleep", "600"], env={"CLUSTERCTL_JOB": name})
+        for name in ("queued", "torchrun")
+    ]
+    pids = {"queued": runs[0].pid, "torchrun": runs[1].pid, "lost": os.getpid(), "ended": 999999}
+    for name, command in jobs.items():
         folder = tmp_path / ".clusterctl" / "jobs" / name
         folder.mkdir(parents=True)
-        write_files(folder, {"command": command})
-        if status:
-            (folder / "exit_status").write_text(status)
-    kept = tmp_path / ".clusterctl" / "jobs"
-    (kept / "lost" / "pid").write_text(f"{os.getpid()}\n\n")
-    os.utime(kept / "never-started" / "command", (0, 0))
-    queued = subprocess.Popen(["sleep", "600"], env={"CLUSTERCTL_JOB": "queued"})
-    (kept / "queued" / "pid").write_text(f"{queued.pid}\n\n")
+        (folder / "command").write_text(command)
+        if name in pids:
+            (folder / "lock").write_text(f"{pids[name]} boot\n   ")
     # A clone of their sources in the home folder is not the installed package.
     for name in ("torch", "horovod"):
         (tmp_path / name).mkdir()
@@ -820,8 +817,9 @@ def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path):
             for folder in (tmp_path, "/")
         )
         listening, outgoing = one.getsockname()[1], connected.getsockname()[1]
-    queued.kill()
-    queued.wait()
+    for one in runs:
+        one.kill()
+        one.wait()
     found, usual = parse_facts(probed.stdout), parse_facts(elsewhere.stdout)
     assert (found.environments, found.torch_python) == (usual.environments, usual.torch_python)
     busy = found.busy_ports

@@ -30,7 +30,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from clusterctl.node.jobs.jobs import JOBS, lives, recorded_pid, text_in
+from clusterctl.node.jobs.folder import JOBS, JobFolder
 from clusterctl.node.procfs import TICKS, boot_id, environ_of, read_stat
 
 # Environment variables.
@@ -239,9 +239,8 @@ def recorded_sessions(processes: dict[int, Process], job: str | None, boot: str)
         name = text(process.environ.get(JOB, b""))
         if not is_of_any_job(process, job) or not re.fullmatch(r"[\w-]+", name, re.ASCII):
             continue
-        folder = JOBS / name
-        is_runners = process.session == recorded_pid(folder) and not lives(process.session)
-        if is_runners and text_in(folder / "boot_id").strip() == boot:
+        runner = JobFolder(JOBS / name).holder()
+        if runner == (process.session, boot) and not lives(process.session):
             found.add(process.session)
     return found
 
@@ -324,6 +323,14 @@ def describe(process: Process, ended: str = "") -> dict[str, object]:
 def session_of(process: Process) -> JobSession:
     """Return the session that a process is in."""
     return JobSession(boot_id(), process.session, start_of(process.session))
+
+
+def lives(pid: int) -> bool:
+    """Return whether the process exists and is no zombie."""
+    try:
+        return read_stat(f"/proc/{pid}")[1][0] not in "ZX"
+    except OSError:
+        return False
 
 
 def start_of(pid: int) -> int:

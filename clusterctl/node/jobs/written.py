@@ -37,8 +37,9 @@ import stat
 import sys
 from pathlib import Path
 
-from clusterctl.node.jobs import jobs
 from clusterctl.node.jobs.clean import CHECKPOINT
+from clusterctl.node.jobs.folder import CODE, JOBS, SHIPPED, JobFolder, all_jobs, json_in
+from clusterctl.node.jobs.jobs import COLLECTED, MANIFEST
 from clusterctl.node.jobs.spec import SERVE, JobState
 
 TYPE_CHECKING = False
@@ -53,13 +54,13 @@ NOWHERE_ELSE: dict[str, Any] = {"hosts": [], "since": None, "until": None, "afte
 # Folders of runs that were started by hand: as in the tutorial, and beside the shipped trainer.
 BY_HAND = ("imagenet_resnet", "examples/horovod/tensorflow/imagenet_resnet")
 # What Python writes beside a program, and what clusterctl puts there.
-NO_RESULTS = {"__pycache__", jobs.SHIPPED}
+NO_RESULTS = {"__pycache__", SHIPPED}
 
 
 def trees_of(folder: Path) -> list[dict[str, Any]]:
     """Return the TREEs of a job: none for a copy, a served model, or a model that is in S3."""
-    spec, _ = jobs.known_spec(folder)
-    code = jobs.CODE / folder.name
+    spec, _ = JobFolder(folder).known_spec()
+    code = CODE / folder.name
     others = list(spec.hosts[1:])
 
     def tree(path: Path, kind: str, **more: Any) -> dict[str, Any]:
@@ -72,20 +73,18 @@ def trees_of(folder: Path) -> list[dict[str, Any]]:
     if spec.log_dir:
         return [*output, tree(Path(spec.workdir, spec.log_dir), CHECKPOINTS)]
     if spec.model_dir is not None:
-        status = jobs.exit_status_of(folder)
+        status = JobFolder(folder).status().exit_status
         if spec.model_dir and status == 0:
             return []
-        if (folder / jobs.MANIFEST).exists():
-            return [tree(folder / name, KINDS.get(name, FILES)) for name in jobs.COLLECTED]
-        return [
-            tree(code / name, KINDS.get(name, FILES), hosts=others) for name in jobs.COLLECTED[:2]
-        ]
+        if (folder / MANIFEST).exists():
+            return [tree(folder / name, KINDS.get(name, FILES)) for name in COLLECTED]
+        return [tree(code / name, KINDS.get(name, FILES), hosts=others) for name in COLLECTED[:2]]
     if code.is_dir():
-        return [*output, tree(code, FILES, hosts=others, after=str(code / jobs.SHIPPED))]
+        return [*output, tree(code, FILES, hosts=others, after=str(code / SHIPPED))]
     if output:
         return output
     # A program of the nodes works in the folder of the examples, as other jobs do.
-    job = jobs.describe(folder)
+    job = JobFolder(folder).record()
     since = job.status.started_at or job.status.submitted_at
     times = {"since": since, "until": job.now if job.unended else job.status.ended_at}
     return [tree(Path(spec.workdir), FILES, **times)]
@@ -94,8 +93,8 @@ def trees_of(folder: Path) -> list[dict[str, Any]]:
 def all_trees() -> list[dict[str, Any]]:
     """Return the TREEs of all jobs, each folder once: the latest job's. Also those of no job."""
     found = {}
-    for folder in jobs.folders():
-        for tree in trees_of(folder):
+    for job in all_jobs():
+        for tree in trees_of(job.path):
             found[tree["path"], tree["since"]] = tree
     known = {os.path.realpath(tree["path"]) for tree in found.values()}  # noqa: PTH114
     for name in BY_HAND:
@@ -162,7 +161,7 @@ def look(trees: list[dict[str, Any]], named: bool = False) -> list[dict[str, Any
 
 def note_fetched(folder: Path, fetched: dict[str, dict[str, str]]) -> None:
     """Add to what was fetched of a job. Raises OSError."""
-    known = jobs.json_in(folder / FETCHED, {})
+    known = json_in(folder / FETCHED, {})
     for host, digests in fetched.items():
         known[host] = {**known.get(host, {}), **digests}
     new = folder / (FETCHED + ".new")
@@ -173,26 +172,24 @@ def note_fetched(folder: Path, fetched: dict[str, dict[str, str]]) -> None:
 def all_of_head() -> dict[str, Any]:
     """Return what `jobs` prints. Raises OSError."""
     going = []
-    for folder in jobs.folders():
-        job = jobs.describe(folder)
+    for job in [one.record() for one in all_jobs()]:
         if job.unended:
             is_queued, serves = job.state is JobState.QUEUED, job.spec.preset == SERVE
-            going.append({"id": folder.name, "queued": is_queued, "serves": serves})
+            going.append({"id": job.job_id, "queued": is_queued, "serves": serves})
     trees = all_trees()
-    fetched = {folder.name: jobs.json_in(folder / FETCHED, {}) for folder in jobs.folders()}
+    fetched = {one.job_id: json_in(one.path / FETCHED, {}) for one in all_jobs()}
     return {"jobs": going, "trees": trees, "found": look(trees), "fetched": fetched}
 
 
 def answer(action: str, job: str = "") -> dict[str, Any]:
     """Carry out an action and return what it prints. Raises OSError."""
     if action == "jobs":
-        jobs.wait_for_start()
         return all_of_head()
     if action == "trees":
-        return {"trees": trees_of(jobs.JOBS / job)}
+        return {"trees": trees_of(JOBS / job)}
     told = json.loads(sys.stdin.buffer.read())
     if action == "fetched":
-        note_fetched(jobs.JOBS / job, told["fetched"])
+        note_fetched(JOBS / job, told["fetched"])
         return {}
     return {"found": look(told["trees"], named=action == "list")}
 
