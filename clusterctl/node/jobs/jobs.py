@@ -42,6 +42,7 @@ KEPT = (SPEC_FILE, EVENTS, "command", "diagnosis.gz")
 MANIFEST = "manifest.json"
 COLLECTED = ("model", "output", "conflicts")
 CANCEL_TIMEOUT_S = 45.0  # for mpirun, supervisors and the clean-up of the other nodes
+ROUNDS = 3  # of ending processes and looking again: one may be started meanwhile
 SUPERVISOR_S = 3.0  # how long a supervisor without a runner may take, besides its grace
 
 
@@ -233,9 +234,14 @@ def clean_up(job_id: str, supervisor_s: float = 0.0) -> dict[str, Any]:
     first = {one.identity for one in processes.find(job_id, False)}
     while time.monotonic() < until and processes.find(job_id, False):
         time.sleep(0.05)
-    ended = processes.stop_processes(job_id, False)
-    left = [one.pid for one in processes.find(job_id, False)]
-    return {"ended": max(len(first), len(ended)) - len(left), "left": left}
+    for _ in range(ROUNDS):
+        first.update(one.identity for one in processes.find(job_id, False))
+        processes.stop_processes(job_id, False)
+        left = processes.find(job_id, False)
+        if not left:
+            break
+    still = {one.identity for one in left}
+    return {"ended": len(first - still), "left": [one.pid for one in left]}
 
 
 def pack(job: JobFolder) -> None:

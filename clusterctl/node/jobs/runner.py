@@ -159,7 +159,6 @@ class Runner:
             if not code or not spec.is_training:
                 break
             has_lost = self.daemon_lost or self.ssh_lost
-            end_descendants()
             again = self.recover(recovery.Attempt(code, ranks, began_at, has_lost, failures))
             if not again:
                 break
@@ -224,27 +223,31 @@ class Runner:
         until, kill_at = time.monotonic() + timeout_s, 0.0
         rest, self.daemon_lost, self.ssh_lost = b"", False, False
         with output:
-            while True:
-                has_ended = child in self.codes  # before the read: then the read has all of it
+            while child not in self.codes:
                 content = output.poll()
-                # In the stream: on a full disk, the log is incomplete.
-                rest = rest[-200:] + content
-                self.daemon_lost = self.daemon_lost or bool(DAEMON_LOST.search(rest))
-                self.ssh_lost = self.ssh_lost or bool(SSH_LOST.search(rest))
+                rest = self.look_for_lost_nodes(rest, content)
                 if watch:
                     watch.look(content)
-                if has_ended and not content:
-                    break
                 now = time.monotonic()
                 is_late = self.stop != stopped_before or now > until
-                if is_late and now > kill_at and not has_ended:
+                if is_late and now > kill_at:
                     os.kill(child, signal.SIGKILL if kill_at else signal.SIGTERM)
                     kill_at = now + self.spec.grace_s + KILL_AFTER_S
                 self.poll(0 if content else POLL_S)
-        if watch:
-            watch.end()
+            # If the supervisor was killed, what it held is still there, and may write for ever.
+            end_descendants()
+            while content := output.poll():
+                rest = self.look_for_lost_nodes(rest, content)
         self.last_code = self.codes.pop(child)
         return self.last_code
+
+    def look_for_lost_nodes(self, before: bytes, content: bytes) -> bytes:
+        """Look in new output, and return its end, for the next call. This is done in the stream: on
+        a full disk, the log is incomplete."""
+        text = before + content
+        self.daemon_lost = self.daemon_lost or bool(DAEMON_LOST.search(text))
+        self.ssh_lost = self.ssh_lost or bool(SSH_LOST.search(text))
+        return text[-200:]
 
     def clean_up(self, everywhere: bool) -> dict[str, Any]:
         """End what the job has left on this node and, with `everywhere`, on its other nodes. Return
@@ -263,7 +266,7 @@ class Runner:
 
 class Watch:
     """Diagnoses the job when it makes no step for too long (`train --watchdog`), once for each
-    stop. The diagnosis is a process beside the job's command."""
+    stop. The diagnosis is a process beside the job's command, and ends with it at the latest."""
 
     def __init__(self, runner: Runner, output: CommandOutput) -> None:
         watchdog = runner.spec.watchdog
@@ -312,20 +315,11 @@ class Watch:
         if not self.watchdog.cancels:
             return
         if self.progress.last != self.acted_on:
-            self.tell("the job makes steps again, and is not ended")
+            tell(self.runner.folder, "the job makes steps again, and is not ended")
             return
-        self.tell("the job is ended, as --watchdog-cancel asks")
+        tell(self.runner.folder, "the job is ended, as --watchdog-cancel asks")
         self.runner.folder.append("cancel", by="watchdog", why="it made no step")
         self.runner.stop = self.runner.stop or signal.SIGTERM
-
-    def tell(self, text: str) -> None:
-        tell(self.runner.folder, text)
-
-    def end(self) -> None:
-        """End a diagnosis that still runs when the job's command has ended."""
-        if self.child:
-            os.kill(self.child, signal.SIGTERM)
-            self.child = 0
 
 
 def main() -> None:

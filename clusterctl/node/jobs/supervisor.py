@@ -82,13 +82,14 @@ def end_descendants() -> tuple[int, set[int]]:
     """End all processes below this one: TERM, KILL. Return how many have ended, and those that are
     left: processes that the kernel cannot end yet, or another user's."""
     first = left = descendants()
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        send(left, number)
-        until = time.monotonic() + LEFT_GRACE_S
-        while left and time.monotonic() < until:
-            time.sleep(0.02)
-            reap()
-            left = descendants()
+    send(left, signal.SIGTERM)
+    began = time.monotonic()
+    while left and time.monotonic() < began + 2 * LEFT_GRACE_S:
+        time.sleep(0.02)
+        reap()
+        left = descendants()
+        if time.monotonic() > began + LEFT_GRACE_S:
+            send(left, signal.SIGKILL)  # again each time: a shell starts its next command
     return len(first - left), left
 
 

@@ -162,7 +162,8 @@ def test_nothing_survives_a_killed_runner_and_the_job_is_lost(head):
 
 @pytest.mark.parametrize("victim", ["supervisor", "command"])
 def test_a_killed_supervisor_or_command_fails_the_job_and_leaves_nothing(head, victim):
-    job = head.start(f"{HIDDEN.format(1964)} & echo ready; sleep 1965")
+    writer = "(env -i setsid sh -c 'while :; do echo x; sleep 0.02; done' &)"  # writes for ever
+    job = head.start(f"{writer}; {HIDDEN.format(1964)} & echo ready; sleep 1965")
     is_ready(job, 2)
     runner, _ = job.holder()
     [supervisor] = [one for one in processes.find(job.job_id, False) if one.ppid == runner]
