@@ -764,4 +764,4 @@ def _show_started(started: StartedJob) -> None:
         output.note(f"note: ~/{file} was changed on {hosts} and stays as it is there")
     after = started.started.after
     when = f"waits for job {after[-1]}, {count(len(after), 'job')} before it" if after else "runs"
-    output.note(f"job {started.job.job_id} {when} on the head node ({started.started.runs_in})")
+    output.note(f"job {started.job.job_id} {when} on the head node")

@@ -32,7 +32,7 @@ from clusterctl.jobs.plan import (
     TORCH_RANK_PATH,
     is_on_nodes,
 )
-from clusterctl.node.jobs.jobs import SHIPPED
+from clusterctl.node.jobs.folder import SHIPPED
 from clusterctl.node.jobs.unpack import DeployedFiles, File
 from clusterctl.node.packer import program_of
 from clusterctl.node.record import to_json

@@ -6,15 +6,12 @@ Starts, lists and ends them, and follows their logs across lost connections.
 from __future__ import annotations
 
 import errno
-import json
 import os
-import shlex
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import Any
 
-from clusterctl.bootstrap.head_programs import FOLDER
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,
@@ -25,9 +22,8 @@ from clusterctl.domain.errors import (
     UsageError,
 )
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.jobs.plan import JobPlan
+from clusterctl.jobs.plan import JOBS_FOLDER, JobPlan
 from clusterctl.node.jobs.jobs import (
-    METRICS,
     JobQuery,
     Submission,
     Submitted,
@@ -35,7 +31,6 @@ from clusterctl.node.jobs.jobs import (
     find_jobs,
     submit,
 )
-from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 from clusterctl.node.jobs.spec import GPUS, LOG_NAME, JobRecord, JobSpec, Step, When
 from clusterctl.node.packer import program_of
 from clusterctl.transport.call import call
@@ -45,10 +40,11 @@ from clusterctl.transport.target import Target
 
 # Programs for the head node.
 JOBS = program_of("clusterctl.node.jobs.jobs")
-AFTER = program_of("clusterctl.node.jobs.after")
-OUTPUT = program_of("clusterctl.node.jobs.output")
+RUNNER = program_of("clusterctl.node.jobs.runner")
 COLLECT = program_of("clusterctl.node.scripts.collect")
+COLLECT_FILE = "collect.py"  # in the job's folder
 TIMEOUT_S = 60.0
+CANCEL_WITHIN_S = 150.0  # see CANCEL_TIMEOUT_S of node/jobs/jobs.py
 
 
 class JobRunning(ClusterctlError):
@@ -64,6 +60,11 @@ def spec_of(plan: JobPlan, **more: Any) -> JobSpec:
     steps = [Step(plan.argv)]
     if plan.evaluation:
         steps.append(Step(plan.evaluation, When.SUCCESS))
+    if plan.contract:
+        # Of a program that failed, too: what it left may tell why.
+        folder = f"{plan.home}/{JOBS_FOLDER}/{plan.job_id}"
+        collect = ("python3", "-ISu", f"{folder}/{COLLECT_FILE}", folder)
+        steps.append(Step(collect, When.ALWAYS))
     fields: dict[str, Any] = {
         "job_id": plan.job_id,
         "preset": plan.preset,
@@ -87,142 +88,12 @@ def spec_of(plan: JobPlan, **more: Any) -> JobSpec:
 
 
 def job_files(plan: JobPlan) -> dict[str, str]:
-    """Return further files of the job's folder by name: its lines, the programs it needs."""
-    files = {"command": " &&\n".join(plan.lines) + "\n", "run": run_script(plan)}
-    if not plan.destination:
-        files["after.py"] = AFTER.text
-    if plan.tag_end:
-        # Created in advance, since the disk may be full when a rank first writes.
-        files |= {f"log-{rank}": "" for rank in range(plan.ranks)}
+    """Return further files of the job's folder by name: its lines, for a user, and the program that
+    collects a model."""
+    files = {"command": " &&\n".join(plan.lines) + "\n"}
     if plan.contract:
-        files["collect.py"] = COLLECT.text
-    private = {one.name: one.value for one in plan.variables if one.private}
-    if private:
-        files["environment"] = json.dumps(private)
-    if plan.tag_end or private:
-        files["output.py"] = OUTPUT.text
+        files[COLLECT_FILE] = COLLECT.text
     return files
-
-
-def run_script(plan: JobPlan) -> str:
-    """Return the shell script that runs the job's lines, logs their output and keeps the status.
-
-    The evaluation runs if the training succeeded and nobody cancelled the job; its line precedes
-    its output in the log. After a failure after.py runs: its status 0 means to start again.
-    """
-    private = any(one.private for one in plan.variables)
-    by = _BY_OUTPUT if plan.tag_end or private else ""
-    line = plan.evaluation_line
-    evaluation = _EVALUATION.format(line=by + line, quoted=shlex.quote(line)) if line else ""
-    path = shlex.quote(f"{plan.log_dir}/{METRICS}")
-    metrics = _METRICS.format(path=path, name=METRICS) if plan.log_dir else ""
-    after = "" if plan.destination else _AFTER.format(by=by)
-    collect = _COLLECT if plan.contract else ""
-    watchdog = _WATCHDOG.format(job_id=plan.job_id) if plan.watchdog else ""
-    return f"""\
-#!/bin/sh
-# Job {plan.job_id} of clusterctl. TERM ends it: `clusterctl cancel` sends that here.
-folder=$(cd "$(dirname "$0")" && pwd) || exit
-# Written over what was reserved: on a full disk there is no room for another file.
-keep() {{ printf '%s\\n' "$2" 1<>"$folder/$1"; }}
-{_PRIVATE if private else ""}keep pid $$ || exit
-{_TURN}{watchdog}echo "job {plan.job_id}: its output is in $folder/log"
-ended=
-line=
-trap 'ended=yes; [ -z "$line" ] || kill -TERM "$line" 2>/dev/null' TERM INT HUP
-run() {{
-    before=$(wc -c <"$folder/log")
-    (
-        cd {shlex.quote(plan.workdir)} && exec "$@"
-    ) </dev/null >>"$folder/log" 2>&1 &
-    line=$!
-    # The signal may have come before there was a line to pass it to.
-    [ -z "$ended" ] || kill -TERM "$line" 2>/dev/null
-    wait "$line"
-    status=$?
-    # A signal ends the first wait early; the line's own end is what counts.
-    while kill -0 "$line" 2>/dev/null; do
-        wait "$line"
-        status=$?
-    done
-    line=
-    # Open MPI 5 says 0, too, when it has lost a node.
-    if [ "$status" -eq 0 ] && tail -c +$((before + 1)) "$folder/log" |
-        grep -qE {shlex.quote(LOST_DAEMON)}; then
-        status={ConnectionLost.exit_status}
-    fi
-}}
-run {by}{plan.line}
-{after}{evaluation}{metrics}{collect}keep exit_status "$status"
-"""
-
-
-# Wait for the jobs before this one in the queue. The environment of a process tells whether it is
-# that job: Linux may have given the job's process number to another process.
-_TURN = """\
-if [ -e "$folder/after" ]; then
-    for id in $(cat "$folder/after"); do
-        while grep -qzxF "CLUSTERCTL_JOB=$id" "/proc/$(cat "$folder/../$id/pid")/environ"; do
-            sleep 1
-        done 2>/dev/null
-    done
-    mv "$folder/after" "$folder/waited" && touch "$folder/waited"
-fi
-touch "$folder/exit_status"
-"""
-_AFTER = """\
-while [ "$status" -ne 0 ] && [ -z "$ended" ]; do
-    failed=$status
-    run python3 -ISu "$folder/after.py" "$folder" "$failed" "$before"
-    if [ "$status" -ne 0 ]; then
-        status=$failed
-        break
-    fi
-    . "$folder/again"
-    run {by}"$@"
-done
-"""
-# Collect the files of a program that failed, too: they may tell why. Not of one that was cancelled,
-# since `run` stops whatever it starts then.
-_COLLECT = """\
-if [ -z "$ended" ]; then
-    ended_with=$status
-    run python3 -ISu "$folder/collect.py" "$folder"
-    [ "$ended_with" -eq 0 ] || status=$ended_with
-fi
-"""
-# Copy the trainer's rows, since a later job may delete them. A file older than exit_status, which
-# is touched when the job starts, is from an earlier job.
-_METRICS = """\
-if [ {path} -nt "$folder/exit_status" ]; then
-    cp {path} "$folder/{name}" 2>/dev/null || rm -f "$folder/{name}"
-fi
-"""
-
-
-# Unlink the file of private variables before the script writes its pid: from then on the job may be
-# killed, and must leave no file with secrets. output.py reads them from the open descriptor 3.
-_PRIVATE = """\
-exec 3<"$folder/environment" && rm -f "$folder/environment" || exit
-"""
-# output.py sets the private variables, not this shell: one may have the name of a variable of this
-# script, or a name that shells do not let be set (PPID), and a PATH is meant for the ranks.
-_BY_OUTPUT = 'python3 -ISu "$folder/output.py" "$folder" '
-# The watchdog runs without the job's variable and in a session of its own, since it may cancel the
-# job, and since it must survive when the leftovers of a failed attempt are killed.
-_WATCHDOG = f"""\
-(env -u CLUSTERCTL_JOB setsid "$HOME"/{FOLDER}/bin/clusterctl-watchdog {{job_id}} \\
-    </dev/null >"$folder/watchdog.log" 2>&1 &)
-"""
-# 143 is the status of a process killed by TERM: the job was cancelled between its two lines.
-_EVALUATION = """\
-if [ "$status" -eq 0 ] && [ -n "$ended" ]; then
-    status=143
-elif [ "$status" -eq 0 ]; then
-    printf '+ %s\\n' {quoted} >>"$folder/log"
-    run {line}
-fi
-"""
 
 
 def start_job(
@@ -242,10 +113,14 @@ def start_job(
     be started. If it may have been started all the same, the message of ConnectionLost or
     KeyboardInterrupt says so.
     """
-    request = Submission(spec or spec_of(plan), how, {**job_files(plan), **files})
+    private = {one.name: one.value for one in plan.variables if one.private}
+    request = Submission(spec or spec_of(plan), how, private, {**job_files(plan), **files})
     try:
         started = call(
-            *(connections, head, submit, request), doing="starting the job", timeout_s=TIMEOUT_S
+            *(connections, head, submit, request),
+            doing="starting the job",
+            timeout_s=TIMEOUT_S,
+            attachment=RUNNER.text.encode(),
         )
     except (CommandTimeout, ConnectionLost) as lost:
         raise ConnectionLost(
@@ -308,7 +183,7 @@ def end_job(connections: Connections, head: Target, job_id: str) -> bool:
     return call(
         *(connections, head, cancel, JobQuery(job_id)),
         doing="ending the job",
-        timeout_s=TIMEOUT_S,
+        timeout_s=CANCEL_WITHIN_S,
     ).ended
 
 
@@ -323,8 +198,10 @@ def tail_command(
     With `until_end` it follows the log until the job has ended. `silent`: print nothing, only wait.
     """
     folder = f'"$HOME"/.clusterctl/jobs/{job_id}'
-    wait = f'-f -s 0.2 --pid="$(cat {folder}/pid)" ' if until_end else ""
-    return f"exec tail -c +{offset + 1} {wait}" + (
+    # The lock's file begins with the ID of the process that holds it.
+    find = f"read -r pid _ <{folder}/lock; " if until_end else ""
+    wait = '-f -s 0.2 --pid="$pid" ' if until_end else ""
+    return f"{find}exec tail -c +{offset + 1} {wait}" + (
         "/dev/null" if silent else f"{folder}/log" if rank is None else f"{folder}/log-{rank}"
     )
 

@@ -2,8 +2,8 @@
 
 A program reaches a node in one of three ways. Most programs are text that is sent on the standard
 input of the Python interpreter that runs it, and are never stored (`command`, `stdin`). Text is
-stored (`text`) where something on the node starts the program later: after.py, collect.py and
-output.py in a job's folder (`job_files` of jobs/detached.py), and torch_rank.py (`example_files` of
+stored (`text`) where something on the node starts the program later: runner.py and collect.py in a
+job's folder (`start_job` of jobs/detached.py), and torch_rank.py (`example_files` of
 jobs/deploy.py). A zip file is stored for `python3 -IS FILE` (`zipapp`): the guard, which starts at
 every boot; the program that train.sh runs; and script mode's rank.pyz, which starts the user's
 program for each rank. Text and zip file contain the same modules.

@@ -376,7 +376,7 @@ def job_of(
             "exit_status": record.exit_status,
             "started_at": record.started_at.isoformat(timespec="seconds"),
             "age_s": round(record.duration_s, 1),
-            "size": record.spec.ranks,
+            "size": record.status.ranks or record.spec.ranks,
             "line": record.spec.line,
             "log_dir": record.spec.log_dir,
             "retries_left": max(0, record.spec.retries - len(record.status.attempts)),

@@ -12,7 +12,8 @@ from clusterctl.copy.report import TransferReport
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.node.jobs import written
-from clusterctl.node.jobs.jobs import COLLECTED, KEPT, MANIFEST, METRICS
+from clusterctl.node.jobs.folder import METRICS
+from clusterctl.node.jobs.jobs import COLLECTED, KEPT, MANIFEST
 from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.node.jobs.written import Found, OfJob, Trees, list_trees, look, note_fetched
 from clusterctl.operations.access import Access

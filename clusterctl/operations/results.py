@@ -33,7 +33,7 @@ from clusterctl.jobs.metrics.reference import Comparison
 from clusterctl.jobs.metrics.runs import Run, read_runs, runs_in_log
 from clusterctl.jobs.plan import EXAMPLES_FOLDER, JOBS_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER, TRAINER
-from clusterctl.node.jobs.jobs import METRICS
+from clusterctl.node.jobs.folder import METRICS
 from clusterctl.node.jobs.spec import LOG_NAME, JobRecord, JobState
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log

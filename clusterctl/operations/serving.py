@@ -282,12 +282,11 @@ def _wait_until_ready(access: Access, target: Target, job_id: str) -> Mapping[st
 
     Raise CommandFailed with the server's reason if it ended instead.
     """
-    # The job lives while its process has its id in the environment. `kill -0` would not tell: tmux
-    # may keep a job that ended at once as a zombie, which still accepts signals but has no
-    # environment.
+    # The process that holds the job's lock has the job's ID in its environment.
     look = (
         f'cd "$HOME"/.clusterctl/jobs/{job_id} || exit; '
-        f'while [ ! -e ready ] && grep -qzxF CLUSTERCTL_JOB={job_id} "/proc/$(cat pid)/environ" '
+        f"read -r pid _ <lock; "
+        f'while [ ! -e ready ] && grep -qzxF CLUSTERCTL_JOB={job_id} "/proc/$pid/environ" '
         "2>/dev/null; do sleep 0.2; done; "
         "cat ready 2>/dev/null || { tail -n 30 log >&2; exit 1; }"
     )

@@ -216,11 +216,15 @@ def start_training(
     Raise NotReady, JobRunning, HostError, ClusterctlError.
     """
     plan.check()
-    if how == "refuse":
-        if plan.running.jobs:
-            raise job_running_error(plan.running.jobs[0].job_id, access.cluster.name)
-        # A training may run beside served models.
-        refuse_while_running(access, plan.running, "two would share its GPUs", ())
+    if how == "refuse" and plan.running.jobs:
+        raise job_running_error(plan.running.jobs[0].job_id, access.cluster.name)
+    if how != "force":
+        # The queue waits for jobs, but not for a run that was started by hand. A training may run
+        # beside served models.
+        known = {job.job_id for job in plan.running.jobs}
+        by_hand = tuple(one for one in plan.running.launchers if one.job_id not in known)
+        others = replace(plan.running, jobs=(), processes=by_hand)
+        refuse_while_running(access, others, "two would share its GPUs", ())
     text = format_hosts_file(plan.hosts)
     shipped = _on_all(access, deploy_files(access.connections, access.targets, text))
     nodes = _node_records(access, plan, machines)

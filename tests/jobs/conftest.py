@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-import subprocess
+import signal
 
 import pytest
 
+from clusterctl.node.jobs.folder import JobFolder
 from tests.local_node import LocalNode
 from tests.pythons import python_or_skip
 
@@ -16,21 +17,17 @@ def weird_home(tmp_path):
     return home
 
 
-TOOLS = "sh env head nohup tail cat sleep kill rm touch grep dirname cp mv wc"
+TOOLS = "sh env head tail cat sleep kill rm touch grep dirname setsid yes"
 
 
-@pytest.fixture(params=["nohup and python3.8", pytest.param("tmux", marks=pytest.mark.all)])
-def node(request, weird_home, tmp_path):
-    """Return a head node: with tmux, or without it and with the oldest supported Python."""
+@pytest.fixture
+def node(weird_home, tmp_path):
+    """Return a head node with the oldest supported Python."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in TOOLS.split():
         (tools / name).symlink_to(f"/usr/bin/{name}")
-    has_tmux = request.param == "tmux"
-    (tools / "python3").symlink_to("/usr/bin/python3" if has_tmux else python_or_skip("3.8"))
-    if has_tmux:
-        (tools / "tmux").symlink_to("/usr/bin/tmux")
-    environ = {"PATH": str(tools), "TMUX_TMPDIR": str(tmp_path), "TMUX": ""}
-    yield LocalNode(weird_home, environ)
-    if has_tmux:
-        subprocess.run(["tmux", "kill-server"], env=environ, check=False, capture_output=True)
+    (tools / "python3").symlink_to(python_or_skip("3.8"))
+    yield LocalNode(weird_home, {"PATH": str(tools)})
+    for path in (weird_home / ".clusterctl" / "jobs").glob("2*"):
+        JobFolder(path).signal_runner(signal.SIGTERM)

@@ -9,10 +9,8 @@ import random
 import re
 import shlex
 import signal
-import stat
 import sys
 import tarfile
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,38 +26,29 @@ from clusterctl.domain.errors import (
     UsageError,
 )
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.jobs import detached
 from clusterctl.jobs.detached import (
     JobRunning,
     end_job,
     find_job,
     follow_job,
     list_jobs,
-    run_script,
     start_job,
 )
 from clusterctl.jobs.horovod import STEPS
 from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, check_job_id, new_job_id
-from clusterctl.node.jobs.clean import Cleaning, NodeLogs
-from clusterctl.node.jobs.clean import clean as clean_node
-from clusterctl.node.jobs.jobs import state_of
-from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 from clusterctl.node.jobs.spec import JobState
 from clusterctl.operations import logs
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.tuning import fetch_tuning
-from clusterctl.transport.call import call
 from tests.clock import FakeClock
 from tests.job_records import job_record
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
 
-# Jobs run on this machine here, beside those of other test runs. All workers of one run have one
-# parent, and need the same names of tests.
-JOB = f"20261120-154501-{os.getppid() % 65536:04x}"
-OTHER = "20261120-154502-3f2b"
-QUEUED = "20261120-154503-3f2c"
+# Jobs run on this machine here, beside those of other workers and test runs: an ID is a mark by
+# which a job's processes are found and ended.
+JOB, OTHER, QUEUED = (f"20261120-15450{number}-{os.getpid() % 65536:04x}" for number in (1, 2, 3))
 
 
 def plan(home, script, job_id=JOB):
@@ -81,67 +70,10 @@ def folder(node, job_id=JOB):
     return node.home / ".clusterctl" / "jobs" / job_id
 
 
-BEGINNING = f"""\
-#!/bin/sh
-# Job {JOB} of clusterctl. TERM ends it: `clusterctl cancel` sends that here.
-folder=$(cd "$(dirname "$0")" && pwd) || exit
-# Written over what was reserved: on a full disk there is no room for another file.
-keep() {{ printf '%s\\n' "$2" 1<>"$folder/$1"; }}
-keep pid $$ || exit
-{detached._TURN}echo "job {JOB}: its output is in $folder/log"
-ended=
-line=
-trap 'ended=yes; [ -z "$line" ] || kill -TERM "$line" 2>/dev/null' TERM INT HUP
-run() {{
-    before=$(wc -c <"$folder/log")
-    (
-        cd '/home/we ird/x' && exec "$@"
-    ) </dev/null >>"$folder/log" 2>&1 &
-    line=$!
-    # The signal may have come before there was a line to pass it to.
-    [ -z "$ended" ] || kill -TERM "$line" 2>/dev/null
-    wait "$line"
-    status=$?
-    # A signal ends the first wait early; the line's own end is what counts.
-    while kill -0 "$line" 2>/dev/null; do
-        wait "$line"
-        status=$?
-    done
-    line=
-    # Open MPI 5 says 0, too, when it has lost a node.
-    if [ "$status" -eq 0 ] && tail -c +$((before + 1)) "$folder/log" |
-        grep -qE '{LOST_DAEMON}'; then
-        status=255
-    fi
-}}
-run '/opt/it'"'"'s/mpirun' -np 2 'a b'
-{detached._AFTER.format(by="")}"""
-
-
-AND_EVALUATION = """\
-if [ "$status" -eq 0 ] && [ -n "$ended" ]; then
-    status=143
-elif [ "$status" -eq 0 ]; then
-    printf '+ %s\\n' '/opt/mpirun --eval '"'"'{c} %s'"'"'' >>"$folder/log"
-    run /opt/mpirun --eval '{c} %s'
-fi
-keep exit_status "$status"
-"""
-
-
-def test_the_script_that_runs_a_job():
-    one = JobPlan(JOB, 2, "cpu", True, "/home/we ird/x", ("/opt/it's/mpirun", "-np", "2", "a b"))
-    assert run_script(one) == BEGINNING + 'keep exit_status "$status"\n'
-    two = replace(one, evaluation=("/opt/mpirun", "--eval", "{c} %s"))
-    assert run_script(two) == BEGINNING + AND_EVALUATION
-
-
 @pytest.mark.parametrize(("status", "state"), [(0, JobState.SUCCEEDED), (3, JobState.FAILED)])
 def test_a_job_runs_to_its_end(node, status, state):
     words = f"echo 'out é'; echo err >&2; env | grep ^CLUSTERCTL_JOB; pwd; exit {status}"
-    how = start_job(node, HEAD, plan(node.home, words), "demo")
-    has_tmux = (Path(node.environ["PATH"]) / "tmux").exists()
-    assert how.runs_in == (f"tmux session clusterctl-{JOB}" if has_tmux else "nohup")
+    start_job(node, HEAD, plan(node.home, words), "demo")
     chunks = []
     job = follow_job(node, HEAD, JOB, chunks.append)
     assert (job.state, job.exit_status, job.spec.ranks, job.spec.preset) == (
@@ -265,69 +197,6 @@ def test_a_second_job_waits_for_leave(node):
     assert end_job(node, HEAD, JOB)
 
 
-SLOW_ENV = """\
-#!/bin/sh
-touch "$HOME/launched"
-while [ ! -e "$HOME/go" ]; do sleep 0.05; done
-exec /usr/bin/env "$@"
-"""
-
-
-def put_env(node, script):
-    put_tool(node, "env", script)
-
-
-def put_tool(node, name, script):
-    path = Path(node.environ["PATH"]) / name
-    path.unlink(missing_ok=True)
-    path.write_text(script)
-    path.chmod(0o755)
-
-
-def test_a_job_that_is_being_started_is_neither_lost_nor_cleaned_away(node):
-    # Cleaning looks at all processes of this machine, which includes jobs of other tests.
-    own = new_job_id()
-    put_env(node, SLOW_ENV)
-
-    def clean(force=True):
-        request = Cleaning(jobs=True, force=force)
-        return call(node, HEAD, clean_node, request, doing="removing", timeout_s=240.0)
-
-    with ThreadPoolExecutor() as pool:
-        started = pool.submit(start_job, node, HEAD, plan(node.home, "exec sleep 600", own), "demo")
-        eventually((node.home / "launched").exists)
-        cleaned = pool.submit(clean)
-        listed = pool.submit(list_jobs, node, HEAD)
-        # Both wait for the start of the job, which waits for this file.
-        wait([cleaned, listed], timeout=1.0)
-        (node.home / "go").touch()
-        assert started.result(timeout=240)
-        assert [job.unended for job in listed.result(timeout=240)] == [True], "it is not lost"
-        assert cleaned.result(timeout=240) == NodeLogs()
-    assert find_job(node, HEAD, own).unended
-    assert clean(force=False).busy == own, "a job that was started since it was asked"
-    assert end_job(node, HEAD, own)
-    [ended] = clean().folders
-    assert (ended.path, folder(node, own).exists()) == (str(folder(node, own)), False)
-
-
-def test_a_job_whose_process_ends_before_its_mark_did_not_start(node):
-    put_env(node, "#!/bin/sh\nexit 3\n")
-    job = replace(plan(node.home, "touch ran"), variables=(Variable("TOKEN", "x", private=True),))
-    with pytest.raises(CommandFailed, match="the job did not start"):
-        start_job(node, HEAD, job, "demo")
-    assert not (node.home / "ran").exists()
-    assert not (folder(node) / "environment").exists(), "its values are in no file"
-
-
-def test_a_connection_that_ends_while_a_job_is_started_leaves_a_whole_job(node):
-    put_tool(node, "tmux", "#!/bin/sh\nexit 1\n")
-    put_env(node, '#!/bin/sh\nkill -HUP $PPID; kill -TERM $PPID\nexec /usr/bin/env "$@"\n')
-    start_job(node, HEAD, plan(node.home, "exec sleep 600"), "demo")
-    assert find_job(node, HEAD, JOB).unended
-    assert end_job(node, HEAD, JOB), "it does not ignore what the start had to"
-
-
 def test_ctrl_c_while_a_job_is_started_says_that_it_may_run(node):
     node.trouble = [KeyboardInterrupt()]
     with pytest.raises(KeyboardInterrupt, match=f"job {JOB} may run .* `clusterctl jobs demo`"):
@@ -352,7 +221,7 @@ def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(
     (place / "spec.json").write_text("{}")
     (place / ".fetch-mine").mkdir()
     logs.fetch(access, JOB, place)
-    names = {"spec.json", "command", "log", "record.json", ".fetch-mine"}
+    names = {"spec.json", "events.jsonl", "command", "log", "record.json", ".fetch-mine"}
     names |= set() if locks else {f".fetch-{JOB}-killed"}
     assert {path.name for path in place.iterdir()} == names
     assert (place / "log").read_text() == "said\n"
@@ -378,7 +247,7 @@ def test_a_fetch_goes_on_after_ctrl_c_while_it_moves_its_files(node, tmp_path, m
     assert not (place / "record.json").exists()
     logs.fetch(access, JOB, place)
     names = {path.name for path in place.iterdir()}
-    assert names == {"spec.json", "command", "log", "record.json"}
+    assert names == {"spec.json", "events.jsonl", "command", "log", "record.json"}
     assert moved[-1] == place / "record.json"
 
 
@@ -428,20 +297,6 @@ def test_a_fetch_that_fails_leaves_the_status_to_the_job(
     assert "warning: its logs could not be brought here: " in capsys.readouterr().err
 
 
-def test_what_is_written_at_the_end_has_its_room_from_the_start(node):
-    """When a job ends or is cancelled, no file in its folder is created or gets longer."""
-    start_job(node, HEAD, plan(node.home, "exec sleep 60"), "demo")
-    before = {path.name: path.stat() for path in folder(node).iterdir()}
-    assert end_job(node, HEAD, JOB)
-    after = {path.name: path.stat() for path in folder(node).iterdir()}
-    assert find_job(node, HEAD, JOB).state is JobState.CANCELLED
-    assert {entry.st_ino: entry.st_size for entry in before.values()} == {
-        entry.st_ino: entry.st_size for entry in after.values()
-    }
-    for private in (folder(node), folder(node).parent):
-        assert stat.S_IMODE(private.stat().st_mode) == 0o700
-
-
 def test_jobs_are_in_the_order_of_the_head_node(node):
     for job_id in (OTHER, JOB):  # the second one is submitted by a laptop whose clock is slow
         start_job(node, HEAD, plan(node.home, "true", job_id), "demo")
@@ -487,18 +342,6 @@ def test_a_start_without_an_answer_says_that_the_job_may_run(node):
     with pytest.raises(ConnectionLost, match=f"job {JOB} may run there all the same") as raised:
         start_job(node, HEAD, plan(node.home, "true"), "demo")
     assert raised.value.hint == "see whether it does: clusterctl jobs demo"
-
-
-def test_a_job_whose_process_was_killed_is_lost(node):
-    start_job(node, HEAD, plan(node.home, "exec sleep 600"), "demo")
-    os.killpg(os.getpgid(int((folder(node) / "pid").read_text())), signal.SIGKILL)
-    eventually(lambda: find_job(node, HEAD, JOB).state is JobState.LOST)
-    # The kernel may reuse the process id of a dead process.
-    (folder(node) / "pid").write_text(f"{os.getpid()}\n")
-    lost = find_job(node, HEAD, JOB)
-    assert (lost.state, lost.exit_status) == (JobState.LOST, None)
-    with pytest.raises(UsageError, match=f"no job {OTHER}"):
-        find_job(node, HEAD, OTHER)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -574,27 +417,6 @@ def test_ids_are_checked():
     for text in ("", "../x", "20261120-154501", f"{JOB}; rm"):
         with pytest.raises(UsageError):
             check_job_id(text)
-
-
-@pytest.mark.parametrize(
-    ("exit_status", "running", "cancelled", "state"),
-    [
-        (None, True, False, JobState.RUNNING),
-        (None, True, True, JobState.RUNNING),
-        (None, False, False, JobState.LOST),
-        (None, False, True, JobState.CANCELLED),
-        (0, False, False, JobState.SUCCEEDED),
-        (0, True, False, JobState.SUCCEEDED),  # the job's script is writing its last line
-        (0, False, True, JobState.SUCCEEDED),  # the job ended before it was cancelled
-        (1, False, False, JobState.FAILED),
-        (143, False, True, JobState.CANCELLED),
-    ],
-)
-def test_states(tmp_path, exit_status, running, cancelled, state):
-    (tmp_path / "spec.json").write_text("{}")
-    if cancelled:
-        (tmp_path / "cancelled").touch()
-    assert state_of(tmp_path, running, exit_status) is state
 
 
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.LOST])

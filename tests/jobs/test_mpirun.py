@@ -36,8 +36,8 @@ from clusterctl.jobs.mpirun import (
 from clusterctl.jobs.plan import JobRequest, check_request, plan_job
 from clusterctl.jobs.smoke_test import allreduce_command
 from clusterctl.jobs.trainer import GPU
-from clusterctl.node.jobs.jobs import write_files
-from clusterctl.node.record import to_data
+from clusterctl.node.jobs.folder import JobFolder
+from clusterctl.node.record import to_data, to_json
 from clusterctl.transport.reports import read_report
 from tests.local_node import HEAD, LocalNode
 
@@ -218,8 +218,6 @@ def test_variables_and_options_of_the_users_own():
         assert f" --map-by slot{ours}" in text
         assert "--bind-to none" not in text.replace(ours, "")
         assert "hidden" not in text
-    files = job_files(plan)
-    assert json.loads(files["environment"]) == {"WANDB_API_KEY": "hidden", "HERE": "hidden too"}
     described = to_data(spec_of(plan))
     assert described["variables"] == {
         "NCCL_DEBUG": "INFO",
@@ -229,7 +227,7 @@ def test_variables_and_options_of_the_users_own():
         "A": "b=c",
     }
     assert described["mpi_arguments"] == list(request.mpi_arguments)
-    assert "environment" not in job_files(plan_job(JobRequest(2), facts(), HOSTS, JOB))
+    assert "hidden" not in to_json(spec_of(plan)) + "".join(job_files(plan).values())
 
 
 @pytest.mark.parametrize(
@@ -786,26 +784,22 @@ def test_ranks_meet_where_all_nodes_reach_the_first():
 def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path, monkeypatch):
     """Neither a process that listens, nor a job that has not ended: the real facts tell both.
 
-    A job that was killed, or whose node was rebooted, has ended without an exit status.
+    A job that was killed, or whose node was rebooted, has ended without a recorded end.
     """
-    jobs = {
-        "ran": ("mpirun -x MASTER_PORT=21000 sh", "0\n"),
-        "queued": ("mpirun -x MASTER_ADDR=h -x MASTER_PORT=21003 sh", ""),
-        "torchrun": ("mpirun sh -c 'exec \"$0\" --master_port 21006 --no_python'", ""),
-        "lost": ("mpirun -x MASTER_PORT=21009 sh", ""),
-        "never-started": ("mpirun -x MASTER_PORT=21012 sh", ""),
+    commands = {
+        "ended": "mpirun -x MASTER_PORT=21000 sh",
+        "queued": "mpirun -x MASTER_ADDR=h -x MASTER_PORT=21003 sh",
+        "torchrun": "mpirun sh -c 'exec \"$0\" --master_port 21006 --no_python'",
+        "lost": "mpirun -x MASTER_PORT=21009 sh",
     }
-    for name, (command, status) in jobs.items():
-        folder = tmp_path / ".clusterctl" / "jobs" / name
-        folder.mkdir(parents=True)
-        write_files(folder, {"command": command})
-        if status:
-            (folder / "exit_status").write_text(status)
-    kept = tmp_path / ".clusterctl" / "jobs"
-    (kept / "lost" / "pid").write_text(f"{os.getpid()}\n\n")
-    os.utime(kept / "never-started" / "command", (0, 0))
-    queued = subprocess.Popen(["sleep", "600"], env={"CLUSTERCTL_JOB": "queued"})
-    (kept / "queued" / "pid").write_text(f"{queued.pid}\n\n")
+    jobs = {}
+    for number, (name, command) in enumerate(commands.items()):
+        path = tmp_path / f".clusterctl/jobs/20261120-154501-000{number}"
+        path.mkdir(parents=True)
+        (path / "command").write_text(command)
+        (path / "lock").write_text(f"{os.getpid()} boot\n")
+        jobs[name] = JobFolder(path)
+    assert all(jobs[name].take() for name in ("queued", "torchrun"))
 
     def facts_of_node_in(folder):
         monkeypatch.chdir(folder)
@@ -818,12 +812,12 @@ def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path, monkeypatch
         connected.connect(one.getsockname())
         found, usual = (facts_of_node_in(folder) for folder in (tmp_path, "/"))
         listening, outgoing = one.getsockname()[1], connected.getsockname()[1]
-    queued.kill()
-    queued.wait()
+    jobs["queued"].release()
+    jobs["torchrun"].release()
     assert (found.environments, found.torch_python) == (usual.environments, usual.torch_python)
     busy = found.busy_ports
     assert {listening, 21003, 21006} <= busy
-    assert not {outgoing, 21000, 21009, 21012} & busy
+    assert not {outgoing, 21000, 21009} & busy
 
     def port(*taken):
         request = JobRequest(2, script="~/d.py")

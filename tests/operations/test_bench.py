@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.jobs.detached import JobState
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.operations import bench
 from tests.pair import eventually
 

@@ -15,7 +15,7 @@ import pytest
 from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
 from clusterctl.ec2.volumes import root_rate
-from clusterctl.node.jobs.spec import JobSpec
+from clusterctl.node.jobs.spec import Event, JobSpec
 from clusterctl.node.record import to_json
 from clusterctl.operations.disk import GROW, SlowDisk, find_slow_disk
 from tests.pair import LabCluster
@@ -178,9 +178,16 @@ def test_force_leaves_a_queued_job_what_was_shipped_for_it_to_nodes_where_nothin
     for job in (queued, ended):
         pair.on(1, f"mkdir -p .clusterctl/code/{job} && touch .clusterctl/code/{job}/mine.py")
     folder, spec = f".clusterctl/jobs/{queued}", to_json(JobSpec(queued))
-    pair.on(0, f"mkdir -p {folder} && cd {folder} && touch after && echo '{spec}' >spec.json")
-    waits = f"CLUSTERCTL_JOB={queued} setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!"
-    pair.on(0, f"cd {folder} && {{ {waits} >pid; }}")
+    event = to_json(Event("submitted", 1.0, {"after": ["x"], "boot_id": ""}))
+    pair.on(0, f"mkdir -p {folder} && cat >{folder}/spec.json", spec.encode())
+    pair.on(0, f"cat >{folder}/events.jsonl", event.encode() + b"\n")
+    # Holds the lock, as a runner does: an open file description's, F_OFD_SETLK.
+    holds = 'import fcntl, os, struct, time; f = open("lock", "r+"); fcntl.fcntl(f, 37, '
+    holds += 'struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)); time.sleep(300)'
+    waits = (
+        f"CLUSTERCTL_JOB={queued} setsid python3 -c '{holds}' </dev/null >/dev/null 2>&1 & echo $!"
+    )
+    pair.on(0, f"cd {folder} && touch lock && {{ {waits} >lock; }}")
     try:
         assert pair.ctl("clean-logs", "--jobs", "--force", "--yes")[0] == 0
         assert pair.on(1, "ls .clusterctl/code") == f"{queued}\n"

@@ -124,16 +124,13 @@ def test_what_a_full_disk_loses_of_a_log_is_said_and_a_reboot_loses_the_queue(qu
 
 @pytest.mark.all
 def test_a_lost_node_is_a_reason_to_start_again_and_an_exception_is_none(quiet):
-    job_id, _ = started(
-        quiet, "2", "--script", "~/stay.py", "--retries", "2", "--watchdog", "1h", "--", "7"
-    )
+    job_id, _ = started(quiet, "2", "--script", "~/stay.py", "--retries", "2", "--", "7")
     eventually(lambda: "rank 1 is here" in quiet.ctl("logs")[1], "both ranks")
     quiet.on(1, "pkill -9 -u $(id -u) -f '[p]rted'")
     eventually(lambda: quiet.ctl("logs")[1].count("rank 1 is here") == 2, "both ranks again")
     log = quiet.ctl("logs")[1]
     assert "clusterctl: starting again with 2 ranks on pair-0, pair-1" in log
     assert quiet.on(1, "pgrep -fc 'stay[.]py'") == "1\n", "the lost rank was ended"
-    assert quiet.on(0, "pgrep -fc '[c]lusterctl-watchdog'") == "1\n", "it watches the new attempt"
     quiet.ctl("run", "touch /data/go")
     status, _, err = quiet.ctl("wait", job_id)
     assert status == 7, err

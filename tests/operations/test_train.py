@@ -79,6 +79,12 @@ def test_as_the_tutorial_types_it_and_cancel_finds_it(quiet):
         eventually(lambda: quiet.on(0, "cat typed").count("is here") == 2, "the ranks")
         typed = quiet.on(0, "cat typed")
         assert typed.startswith("+ /opt/clusterctl/training/bin/mpirun -np 2 --hostfile hosts ")
+        for how in ((), ("--queue",)):
+            status, _, err = quiet.ctl("train", "1", "--script", "~/stay.py", *how)
+            assert (status, "is running on pair-0, and two would share its GPUs" in err) == (
+                1,
+                True,
+            ), err
         status, out, err = quiet.ctl("cancel", "--json")
         ended = {(one["host"], one["role"]) for one in json.loads(out)["processes"]}
         # The end of one node's processes makes mpirun end the others, maybe before the check.

@@ -72,7 +72,7 @@ def test_what_a_killed_daemon_left_is_found_and_keeps_a_job_from_starting(quiet,
     run = ("train", "1", "--script", "~/stay.py")
     stay(2)
     # Without this, it would end the processes that the job left.
-    quiet.on(0, "rm .clusterctl/jobs/*/after.py")
+    quiet.on(0, "rm .clusterctl/jobs/*/runner.py")
     quiet.on(1, "pkill -9 -u $(id -u) -f '[p]rted'")
     eventually(lambda: quiet.jobs()[0]["state"] != "running", "mpirun to notice")
     # mpirun's exit status is usually 0 in this case.

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from clusterctl.diagnosis.bundle import load
-from clusterctl.node.jobs.spec import JobSpec
-from clusterctl.node.record import to_json
-from clusterctl.operations import watchdog
-from tests.clock import FakeClock
 from tests.pair import eventually
 from tests.variants import usual
 
@@ -111,63 +104,3 @@ def test_a_job_is_ended_where_the_diagnosis_cannot_be_kept(hanging):
     said = "\n".join(job(hanging)["watchdog"])
     assert "not all is kept: cannot write the bundle" in said
     assert said.endswith("the job is ended, as --watchdog-cancel asks")
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Return the folder of a job whose log folder has rows of an earlier job."""
-    for name, text in (
-        ("spec.json", to_json(JobSpec("j", workdir=str(tmp_path), log_dir="logs"))),
-        ("log", ""),
-        ("exit_status", ""),
-        ("after.py", "print('waits', flush=True)\ninput()\n"),
-    ):
-        (tmp_path / name).write_text(text)
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "metrics.jsonl").write_text("{}\n")
-    return tmp_path
-
-
-def test_what_is_a_step_and_how_long_may_pass_without_one(folder):
-    clock = FakeClock()
-    progress = watchdog.JobProgress(folder, clock)
-
-    def silent_after(seconds, name="log", text=""):
-        with (folder / name).open("a") as file:
-            file.write(text)
-        clock.advance(seconds)
-        progress.look()
-        return progress.silent_s(60)
-
-    assert silent_after(170) is None, "three times as long before the first row"
-    (folder / "logs" / "metrics.jsonl").write_text("")
-    assert (silent_after(5), progress.has_stepped) == (None, False), "an earlier job's rows go"
-    assert silent_after(10) == 185
-    assert silent_after(1, "logs/metrics.jsonl", "{}\n") is None
-    for tag in ("", "[1,0]<stderr>:", "[prterun-demo-0-77@1,0]<stderr>: "):
-        assert silent_after(1, text=f"{tag}loss 0.1\n") is None
-        stall = f"{tag}Missing ranks:\n{tag}1: [grads/conv1]\n{tag}\n"
-        assert silent_after(61, text=stall) == 61, tag
-
-
-def test_a_job_that_waits_for_a_lost_node_does_not_hang(folder):
-    clock = FakeClock()
-    progress = watchdog.JobProgress(folder, clock)
-    (folder / "logs" / "metrics.jsonl").write_text("{}\n{}\n")
-    progress.look()
-    argv = [sys.executable, str(folder / "after.py")]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as after:
-        after.stdout.readline()
-        clock.advance(900)
-        progress.look()
-        assert progress.silent_s(60) is None
-        after.stdin.close()
-    os.utime(folder / "exit_status", (1, 1))  # the job starts again
-    clock.advance(70)
-    progress.look()
-    assert (progress.silent_s(60), progress.has_stepped) == (None, False)
-    clock.advance(170)
-    progress.look()
-    assert progress.silent_s(60) is None
-    clock.advance(11)
-    assert progress.silent_s(60) == 181

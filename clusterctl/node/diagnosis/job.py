@@ -8,7 +8,9 @@ import os
 import time
 from pathlib import Path
 
-from clusterctl.node.jobs import jobs, processes
+from clusterctl.node.jobs import processes
+from clusterctl.node.jobs.folder import JOBS, METRICS, all_jobs, text_in
+from clusterctl.node.jobs.jobs import summary
 from clusterctl.node.jobs.spec import JobRecord, JobState
 from clusterctl.node.record import to_data
 
@@ -53,7 +55,7 @@ def _added(path: str, start: int) -> list[str]:
 
 
 def _look(job_id: str | None, log_lines: int) -> dict[str, Any]:
-    trainings = [one for one in map(jobs.describe, jobs.folders()) if one.spec.is_training]
+    trainings = [one for one in [job.record() for job in all_jobs()] if one.spec.is_training]
     running = [one for one in trainings if one.state is JobState.RUNNING]
     launchers = [one for one in processes.find() if one.role == "launcher"]
     by_hand = [one for one in launchers if processes.JOB not in one.environ]
@@ -67,16 +69,17 @@ def _look(job_id: str | None, log_lines: int) -> dict[str, Any]:
 
 
 def _of_record(record: JobRecord, log_lines: int) -> dict[str, Any]:
-    folder, spec = jobs.JOBS / record.job_id, record.spec
+    folder, spec = JOBS / record.job_id, record.spec
     workdir = Path(os.path.expanduser(spec.workdir or "~"))  # noqa: PTH111
     log_dir = workdir / spec.log_dir if spec.log_dir else None
     return {
-        "found": to_data(jobs.summary(record)),
+        "found": to_data(summary(record)),
         "addresses": {one.get("name"): one.get("address") for one in spec.nodes},
-        "hosts": jobs.text_in(workdir / "hosts"),
+        # After a retry on fewer nodes, the job has a hosts file of its own.
+        "hosts": text_in(folder / "hosts") or text_in(workdir / "hosts"),
         **_log(folder / "log", log_lines),
         "rank_logs": {} if record.unended or not log_lines else _rank_logs(folder),
-        **_metrics(log_dir / jobs.METRICS if log_dir else None),
+        **_metrics(log_dir / METRICS if log_dir else None),
     }
 
 
@@ -97,7 +100,7 @@ def _by_hand(launcher: processes.Process, log_lines: int) -> dict[str, Any]:
     files that it and the ranks on this node have open."""
     paths = _open_paths([one for one in processes.find() if one.role == "rank"])
     outputs = _open_paths([launcher], ("1", "2"))
-    metrics = next((path for path in paths if path.endswith("/" + jobs.METRICS)), None)
+    metrics = next((path for path in paths if path.endswith("/" + METRICS)), None)
     beside = [path for path in paths if metrics and Path(path).parent == Path(metrics).parent]
     log = next((path for path in [*outputs, *beside] if path.endswith(LOGS)), None)
     hosts = ""
@@ -106,7 +109,7 @@ def _by_hand(launcher: processes.Process, log_lines: int) -> dict[str, Any]:
         if word in ("--hostfile", "-hostfile", "--machinefile", "-machinefile"):
             with contextlib.suppress(OSError):
                 cwd = os.readlink(f"/proc/{launcher.pid}/cwd")  # noqa: PTH115
-                hosts = jobs.text_in(Path(cwd, value))
+                hosts = text_in(Path(cwd, value))
     return {
         "line": launcher.argv,
         "age_s": processes.describe(launcher).age_s,

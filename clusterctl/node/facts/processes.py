@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import time
-from pathlib import Path
 
 from clusterctl.node.facts.report import deadline
-from clusterctl.node.jobs import jobs, processes
-from clusterctl.node.procfs import environ_of
+from clusterctl.node.jobs import processes
+from clusterctl.node.jobs.folder import all_jobs, text_in
 
-STARTING_S = 300.0  # how long a job that is being started may have no process yet
 PORT = re.compile(r"(?:MASTER_PORT=|--master_port )(\d+)")
 
 
@@ -25,16 +22,5 @@ def job_processes(query: processes.ProcessQuery) -> tuple[processes.NodeProcess,
 
 def job_ports() -> tuple[int, ...]:
     """Return the ports of jobs that have not ended. A queued one does not listen yet."""
-    found: set[int] = set()
-    for folder in jobs.JOBS.glob("*"):
-        # Space is reserved in this file with empty lines.
-        if not jobs.text_in(folder / "exit_status").strip() and _is_unended(folder):
-            found.update(map(int, PORT.findall(jobs.text_in(folder / "command"))))
-    return tuple(sorted(found))
-
-
-def _is_unended(folder: Path) -> bool:
-    pid = jobs.text_in(folder / "pid").strip()
-    if pid:
-        return environ_of(f"/proc/{pid}").get(processes.JOB) == os.fsencode(folder.name)
-    return time.time() - (jobs.mtime_of(folder / "command") or 0.0) < STARTING_S
+    text = "".join(text_in(one.path / "command") for one in all_jobs() if one.is_run())
+    return tuple(sorted(set(map(int, PORT.findall(text)))))

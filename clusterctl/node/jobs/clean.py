@@ -15,7 +15,15 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterctl.node.jobs.jobs import CODE, JOB_IDS, JOBS, METRICS, SPEC_FILE, is_of_job, pid_of
+from clusterctl.node.jobs.folder import (
+    CODE,
+    JOB_IDS,
+    JOBS,
+    METRICS,
+    SPEC_FILE,
+    JobFolder,
+    is_of_job,
+)
 
 CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 OF_STEP = re.compile(r"model\.ckpt-(\d+)\..*")
@@ -120,7 +128,7 @@ def clean(request: Cleaning) -> NodeLogs:
 
 def _clean(request: Cleaning) -> NodeLogs:
     jobs = [job for job in sorted(JOBS.glob(JOB_IDS), key=submitted) if job.is_dir()]
-    running = [job.name for job in jobs if pid_of(job)]
+    running = [job.name for job in jobs if JobFolder(job).is_run()]
     if running and not (request.dry_run or request.force):
         return NodeLogs(busy=running[0])  # the oldest: the others may be queued behind it
     found: list[LogFolder] = []

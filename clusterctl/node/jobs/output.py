@@ -1,18 +1,14 @@
-"""Runs a job's command line on the head node. All output of its ranks goes to the job's log as they
-wrote it, and that of each rank also to a file of its own, `log-RANK`.
-
-    FOLDER ARGV...    the job's folder and the command line. The exit status is that of the command
-                      line, 128 + N after signal N
+"""The output of a job's command lines. All of it goes to the job's log as the ranks wrote it, and
+that of each rank also to a file of its own, `log-RANK`.
 
 mpirun runs with --tag-output, which marks each line with its rank; the tags are removed here.
-(`--output dir=` of Open MPI 5.0.11 loses what ranks write to stderr.) If spec.json has no
-`tag_end`, the user has asked mpirun for other output, and no tags are requested. Private variables
-are read from file descriptor 3.
+(`--output dir=` of Open MPI 5.0.11 loses what ranks write to stderr.) If the job has no `tag_end`,
+the user has asked mpirun for other output, and no tags are requested.
 
-mpirun writes to files in memory, not to pipes. Its ssh processes share its outputs and make them
-non-blocking, and when Open MPI 5 ends, it drops what a full pipe does not accept at once: the last
-megabytes of other nodes' ranks. A file is never full. If the disk is so slow that much waits to be
-written, what waits longest is lost, and the log says how much: memory stays for the training.
+A command writes to files in memory, not to pipes. mpirun's ssh processes share its outputs and make
+them non-blocking, and when Open MPI 5 ends, it drops what a full pipe does not accept at once: the
+last megabytes of other nodes' ranks. A file is never full. If the disk is so slow that much waits
+to be written, what waits longest is lost, and the log says how much: memory stays for the training.
 
 With torchrun, mpirun's ranks are nodes; a second mark, written by torch_rank.py, has the rank.
 """
@@ -20,20 +16,11 @@ With torchrun, mpirun's ranks are nodes; a second mark, written by torch_rank.py
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
-from functools import partial
 from pathlib import Path
-
-from clusterctl.node.death_signal import die_with
-from clusterctl.node.jobs.spec import JobSpec
-from clusterctl.node.record import from_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +44,7 @@ UNREAD_PART, LEAST_UNREAD = 8, 64 << 20
 TAG = rb"\[(?:[^\s\[\]]{1,200}@)?\d{1,9},(\d{1,6})\]<std\w{3}>"
 CUT_TAG = re.compile(rb"\[(?:\d{0,9}|p[^\s\[\]]{0,200})(?:,\d{0,6}(?:\](?:<\w{0,6}>?:?)?)?)?\Z")
 
+LOST_BYTES = b"\nclusterctl: %d bytes of output are lost: the disk was too slow\n"
 # What torch_rank.py writes around each piece of a rank's output.
 MARK = re.compile(rb"\x1e<rank(\d{0,6})>\x1f")
 CUT_MARK = re.compile(rb"\x1e(?:<[rank]{0,4}\d{0,6}>?)?\Z")
@@ -99,7 +87,7 @@ class TaggedOutput:
             rank = self._nodes[rank].rank
         if rank is not None:  # its line is cut off
             yield rank, b"\n"
-        yield None, b"\nclusterctl: %d bytes of output are lost: the disk was too slow\n" % lost
+        yield None, LOST_BYTES % lost
         self._rank, self._skipping, self._nodes = None, True, {}
 
     def _take(self, end: int) -> Iterator[tuple[bytes | None, bytes]]:
@@ -121,6 +109,22 @@ class TaggedOutput:
             yield rank, text[:end] if end else text
             if end and text[end:]:
                 yield None, text[end:]
+
+
+class PlainOutput:
+    """Output without tags, of a command that has no ranks: all of it is logged as it comes."""
+
+    def feed(self, content: bytes) -> Iterator[tuple[bytes | None, bytes]]:
+        yield None, content
+
+    def flush(self) -> Iterator[tuple[bytes | None, bytes]]:
+        return iter(())
+
+    def finish(self) -> Iterator[tuple[bytes | None, bytes]]:
+        return iter(())
+
+    def skip(self, lost: int) -> Iterator[tuple[bytes | None, bytes]]:
+        yield None, LOST_BYTES % lost
 
 
 class MarkedOutput:
@@ -179,63 +183,6 @@ class Logs:
             self._lost[name] = lost + min(len(left), len(content))
 
 
-def main() -> None:
-    """Set the private variables and run the command line."""
-    folder, argv = Path(sys.argv[1]), sys.argv[2:]
-    spec = from_json(JobSpec, (folder / "spec.json").read_bytes())
-    if None in spec.variables.values():
-        os.lseek(3, 0, os.SEEK_SET)
-        for name, value in json.loads(os.read(3, os.fstat(3).st_size)).items():
-            os.environb[name.encode()] = value.encode("utf-8", "surrogateescape")
-    if spec.tag_end:
-        sys.exit(run(folder, argv, spec))
-    # Python ignores these two signals, and mpirun would inherit that.
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    os.execv(argv[0], argv)
-
-
-def run(folder: Path, argv: list[str], spec: JobSpec) -> int:
-    """Run the command line and log its output. Return its exit status, 128 + N after signal N."""
-    asked: list[int] = []
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def pass_on(number: int, _: object) -> None:
-        asked.append(number)
-        for one in processes:
-            one.send_signal(number)
-
-    # Under nohup SIGHUP is ignored, and stays so.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, pass_on)
-    tagged = [argv[0], "--tag-output", *argv[1:]]
-    out, err = GrowingFile("stdout"), GrowingFile("stderr")
-    # If this program is killed, mpirun has to stop: nobody would read its output, and the job would
-    # look ended.
-    die = partial(die_with, os.getpid(), signal.SIGTERM)
-    try:
-        process = subprocess.Popen(
-            tagged,
-            stdout=out.fd,
-            stderr=err.fd,
-            preexec_fn=die,  # noqa: PLW1509 - two system calls, no lock
-        )
-    except OSError as error:
-        sys.exit(f"{argv[0]}: {error.strerror}")
-    processes.append(process)
-    # Signals that came before there was a process.
-    for one in asked:
-        process.send_signal(one)
-    tag_end = spec.tag_end.encode()
-    # Each stream has its own state: a piece of one may come in the middle of a line of the other.
-    outputs = {file: TaggedOutput(tag_end, spec.torchrun) for file in (out, err)}
-    most = unread_limit(Path("/proc/meminfo").read_text())
-    keep(process, outputs, Logs(folder), most)
-    status = process.wait()
-    return status if status >= 0 else 128 - status
-
-
 class GrowingFile:
     """A file in memory that another process appends to and this program reads. Thread-safe."""
 
@@ -260,11 +207,16 @@ class GrowingFile:
     def limit(self, most: int) -> None:
         """If more than `most` bytes wait to be read, drop all but the last half of `most`."""
         with self._lock:
-            size = os.fstat(self.fd).st_size
+            size = os.fstat(self.fd).st_size if self.fd >= 0 else 0
             if size - self.position > most:
                 self._lost += size - most // 2 - self.position
                 self.position = size - most // 2
                 self._free()
+
+    def close(self) -> None:
+        with self._lock:
+            os.close(self.fd)
+            self.fd = -1
 
     def _free(self) -> None:
         size = ctypes.c_int64(self.position)
@@ -278,44 +230,67 @@ def unread_limit(table: str) -> int:
     return max(LEAST_UNREAD, (int(free[1]) << 10) // UNREAD_PART if free else 0)
 
 
-def keep(
-    process: subprocess.Popen[bytes],
-    outputs: dict[GrowingFile, TaggedOutput],
-    logs: Logs,
-    most: int,
-) -> None:
-    """Log what is added to these files until the process has ended. Processes that it left running
-    may hold the files open; they are not waited for. At most `most` bytes of each file wait."""
-    ended = threading.Event()
+class CommandOutput:
+    """The output of one command: in memory until it is in the logs. `fds` are its stdout and
+    stderr. Without tags both are one file, so that their lines stay in order.
 
-    def limit() -> None:
+    As a context manager it keeps at most a part of the memory that is free.
+    """
+
+    def __init__(
+        self, logs: Logs, tag_end: str = "", torchrun: bool = False, most: int = 0
+    ) -> None:
+        self._logs = logs
+        files = [GrowingFile("stdout")]
+        if tag_end:
+            files.append(GrowingFile("stderr"))
+        # Each stream has its own state: a piece of one may come in the middle of a line of the
+        # other.
+        self._outputs = {
+            file: TaggedOutput(tag_end.encode(), torchrun) if tag_end else PlainOutput()
+            for file in files
+        }
+        self.fds = (files[0].fd, files[-1].fd)
+        self._most = most or unread_limit(Path("/proc/meminfo").read_text())
+        self._came_at = time.monotonic()
+        self._ended = threading.Event()
+
+    def __enter__(self) -> CommandOutput:
         # On a thread of its own: a write to a disk may take minutes.
-        while not ended.wait(LOOK_EVERY_S):
-            for file in outputs:
-                file.limit(most)
+        threading.Thread(target=self._limit, daemon=True).start()
+        return self
 
-    threading.Thread(target=limit, daemon=True).start()
+    def _limit(self) -> None:
+        while not self._ended.wait(LOOK_EVERY_S):
+            for file in self._outputs:
+                file.limit(self._most)
 
-    def log(file: GrowingFile, lost: int, content: bytes) -> None:
+    def poll(self) -> bytes:
+        """Log what was added since the last call, and return it."""
+        contents = [(file, *file.read()) for file in self._outputs]
+        for file, lost, content in contents:
+            self._log(file, lost, content)
+        new = b"".join(content for _, _, content in contents)
+        now = time.monotonic()
+        if new:
+            self._came_at = now
+        elif now - self._came_at > REST_AFTER_S:
+            for output in self._outputs.values():
+                self._logs.add(output.flush())
+        return new
+
+    def _log(self, file: GrowingFile, lost: int, content: bytes) -> None:
         if lost:
-            logs.add(outputs[file].skip(lost))
-        logs.add(outputs[file].feed(content))
+            self._logs.add(self._outputs[file].skip(lost))
+        self._logs.add(self._outputs[file].feed(content))
 
-    came_at = time.monotonic()
-    while process.poll() is None:
-        contents = [(file, *file.read()) for file in outputs]
-        for one in contents:
-            log(*one)
-        if any(content for _, _, content in contents):
-            came_at = time.monotonic()
-            continue
-        if time.monotonic() - came_at > REST_AFTER_S:
-            for output in outputs.values():
-                logs.add(output.flush())
-        time.sleep(LOOK_EVERY_S)
-    # All output of the process is in the files by now. Other processes may still add to them.
-    for file, size in [(file, os.fstat(file.fd).st_size) for file in outputs]:
-        while file.position < size:
-            log(file, *file.read())
-        logs.add(outputs[file].finish())
-    ended.set()
+    def __exit__(self, *error: object) -> None:
+        """Log the rest. Processes that have not ended may still add to the files; that is not
+        waited for."""
+        for file, size in [(file, os.fstat(file.fd).st_size) for file in self._outputs]:
+            while file.position < size:
+                self._log(file, *file.read())
+            self._logs.add(self._outputs[file].finish())
+        self._ended.set()
+        for file in self._outputs:
+            file.close()

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Iterable, NamedTuple, Optional
 
-from clusterctl.node.jobs.jobs import JOBS, lives, recorded_pid, text_in
+from clusterctl.node.jobs.folder import JOBS, JobFolder
 from clusterctl.node.procfs import TICKS, boot_id, environ_of, read_stat
 
 # Environment variables.
@@ -303,9 +303,8 @@ def recorded_sessions(processes: dict[int, Process], job: str | None, boot: str)
         name = text(process.environ.get(JOB, b""))
         if not is_of_any_job(process, job) or not re.fullmatch(r"[\w-]+", name, re.ASCII):
             continue
-        folder = JOBS / name
-        is_runners = process.session == recorded_pid(folder) and not lives(process.session)
-        if is_runners and text_in(folder / "boot_id").strip() == boot:
+        runner = JobFolder(JOBS / name).holder()
+        if runner == (process.session, boot) and not lives(process.session):
             found.add(process.session)
     return found
 
@@ -389,6 +388,14 @@ def describe(process: Process, ended: str = "") -> NodeProcess:
 def session_of(process: Process) -> JobSession:
     """Return the session that a process is in."""
     return JobSession(boot_id(), process.session, start_of(process.session))
+
+
+def lives(pid: int) -> bool:
+    """Return whether the process exists and is no zombie."""
+    try:
+        return read_stat(f"/proc/{pid}")[1][0] not in "ZX"
+    except OSError:
+        return False
 
 
 def start_of(pid: int) -> int:

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import enum
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Optional
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
 
 COPY, SERVE = "copy", "serve"  # presets of jobs that are no training
 GPUS = "gpus"  # what every training claims
@@ -85,7 +89,9 @@ class JobSpec:
     if the program's folder is no git work tree. After a lost node the job is started again up to
     `retries` times, on `min_ranks` ranks or more. `model_dir` is where the model of a script-mode
     program is uploaded; empty if it stays on the head node, None for any other job.
-    `metric_definitions` are those of a script-mode program. What does not apply is empty.
+    `metric_definitions` are those of a script-mode program. `grace_s` is how long a command may
+    take to end after TERM, as mpirun that ends the ranks of all nodes. What does not apply is
+    empty.
 
     `nodes` are the nodes with ranks: name, address, slots, ranks, instance_type, availability_zone,
     image, market, efa, placement_group, usd_per_hour, list_usd_per_hour, versions (tensorflow,
@@ -117,6 +123,7 @@ class JobSpec:
     model_dir: Optional[str] = None
     metric_definitions: dict[str, str] = field(default_factory=dict)
     watchdog: Optional[Watchdog] = None
+    grace_s: float = 15.0
     nodes: tuple[dict[str, Any], ...] = ()
     code: Optional[dict[str, Any]] = None
 
@@ -142,24 +149,128 @@ class JobSpec:
 
 
 @dataclass(frozen=True)
-class JobStatus:
-    """What became of a job. Times are seconds since 1970 by the head node's clock.
+class Event:
+    """A line of events.jsonl: what happened to a job, at `at` by the head node's clock.
 
-    `exit_status` is None for a job that has not ended, that never began, or that is lost.
-    `waits_for` are the jobs before this one in the queue. `attempts` describes the failed ones
-    (recovery.py). `messages` are the watchdog's. `rebooted`: the head node was, since the job was
-    submitted.
+    submitted  {"after": [JOB_ID], "boot_id"}
+    running    {}: its turn has come
+    attempt    {"argv", "ranks", "hosts": [NAME]}: the work is started
+    failed     an attempt has failed: see recovery.py
+    phase      {"phase"}: what the runner does besides the work
+    cancel     {"by", "why"}: somebody has requested the job's end
+    message    {"text"}: from the watchdog
+    ended      {"state", "exit_status", "reason", "cleanup"}. `cleanup` is the proof of the end:
+               {"ended": N, "left": [PID], "silent": [NAME]}. Of a job without a runner also
+               {"heard_at", "rebooted"}: its last heartbeat, and whether the head node was rebooted
+    """
+
+    kind: str
+    at: float
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """What became of a job: what `fold` makes of its events. Times are seconds since 1970 by the
+    head node's clock.
+
+    `exit_status` is None for a job that has not ended, that never began, or that is lost. `phase`
+    is what the runner does besides the work. `waits_for` are the jobs before this one in the queue.
+    `ranks` and `hosts` are those of the latest attempt. `attempts` describes the failed ones.
+    `messages` are the watchdog's. `cancel` is the first request to end the job. `rebooted`: the
+    head node was, since the job was submitted.
     """
 
     state: JobState = JobState.LOST
     submitted_at: float = 0.0
     started_at: Optional[float] = None
     ended_at: Optional[float] = None
+    has_ended: bool = False
     exit_status: Optional[int] = None
+    reason: str = ""
+    phase: str = ""
+    boot_id: str = ""
     waits_for: tuple[str, ...] = ()
+    ranks: int = 0
+    hosts: tuple[str, ...] = ()
     rebooted: bool = False
     attempts: tuple[dict[str, Any], ...] = ()
     messages: tuple[str, ...] = ()
+    cancel: Optional[dict[str, Any]] = None
+    cleanup: dict[str, Any] = field(default_factory=dict)
+
+    def lost(self, heard_at: float | None, boot_id: str) -> JobStatus:
+        """Return the status of a job without a runner and without a recorded end."""
+        rebooted = bool(self.boot_id) and self.boot_id != boot_id
+        state = JobState.CANCELLED if self.cancel else JobState.LOST
+        reason = "the head node was rebooted" if rebooted else "its runner was killed"
+        return replace(
+            self,
+            state=state,
+            ended_at=heard_at if self.started_at else None,
+            reason=reason,
+            phase="",
+            waits_for=(),
+            rebooted=rebooted,
+        )
+
+    def waiting_for(self, others: Collection[str]) -> JobStatus:
+        """Return the status of a queued job that still waits for these."""
+        return replace(self, waits_for=tuple(others))
+
+    def end_after(self, number: int) -> tuple[JobState, str]:
+        """Return state and reason of the end after a signal to the runner."""
+        if self.cancel is None:
+            return JobState.FAILED, f"signal {number} to its runner"
+        why = self.cancel.get("why")
+        return JobState.CANCELLED, f"by {self.cancel.get('by')}" + (f": {why}" if why else "")
+
+
+def fold(events: Iterable[Event]) -> JobStatus:
+    """Return the status after these events. Pure. Nothing after `ended` changes the state."""
+    status = JobStatus()
+    for event in events:
+        try:
+            status = _after(status, event)
+        except (KeyError, TypeError, ValueError):  # no event of a runner's
+            continue
+    return status
+
+
+def _after(status: JobStatus, event: Event) -> JobStatus:
+    kind, at, data = event.kind, event.at, event.data
+    if kind == "message":
+        return replace(status, messages=(*status.messages, str(data["text"])))
+    if status.has_ended:
+        return status
+    if kind == "submitted":
+        after, boot = tuple(map(str, data["after"])), str(data["boot_id"])
+        return JobStatus(JobState.QUEUED, submitted_at=at, waits_for=after, boot_id=boot)
+    if kind == "running":
+        return replace(status, state=JobState.RUNNING, started_at=at, waits_for=())
+    if kind == "attempt":
+        ranks, hosts = int(data["ranks"]), tuple(map(str, data["hosts"]))
+        return replace(status, phase="", ranks=ranks, hosts=hosts)
+    if kind == "failed":
+        return replace(status, attempts=(*status.attempts, data))
+    if kind == "phase":
+        return replace(status, phase=str(data["phase"]))
+    if kind == "cancel":
+        return replace(status, cancel=status.cancel or data)
+    if kind == "ended":
+        return replace(
+            status,
+            state=JobState(data["state"]),
+            ended_at=data.get("heard_at") or at,
+            has_ended=True,
+            exit_status=data.get("exit_status"),
+            reason=str(data.get("reason", "")),
+            cleanup=dict(data.get("cleanup") or {}),
+            rebooted=bool(data.get("rebooted")),
+            phase="",
+            waits_for=(),
+        )
+    return status
 
 
 @dataclass(frozen=True)

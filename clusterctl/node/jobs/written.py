@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Dict, Optional
 
-from clusterctl.node.jobs import jobs
 from clusterctl.node.jobs.clean import CHECKPOINT
+from clusterctl.node.jobs.folder import CODE, JOBS, SHIPPED, JobFolder, all_jobs
+from clusterctl.node.jobs.jobs import COLLECTED, MANIFEST
 from clusterctl.node.jobs.spec import SERVE, JobState
 from clusterctl.node.record import RecordError, from_json, to_json
 
@@ -32,7 +33,7 @@ KINDS = {"model": MODEL}
 # Folders of runs that were started by hand: as in the tutorial, and beside the shipped trainer.
 BY_HAND = ("imagenet_resnet", "examples/horovod/tensorflow/imagenet_resnet")
 # What Python writes beside a program, and what clusterctl puts there.
-NO_RESULTS = {"__pycache__", jobs.SHIPPED}
+NO_RESULTS = {"__pycache__", SHIPPED}
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,8 @@ class Fetched:
 def trees_of(folder: Path, in_s3: bool = False) -> list[Tree]:
     """Return the folders of a job: none for a copy or a served model, nor, unless `in_s3`, for a
     model that is in S3."""
-    spec, _ = jobs.known_spec(folder)
-    code = jobs.CODE / folder.name
+    spec, _ = JobFolder(folder).known_spec()
+    code = CODE / folder.name
     others = spec.hosts[1:]
 
     def tree(path: Path, kind: str, hosts: tuple[str, ...] = (), after: str = "") -> Tree:
@@ -135,20 +136,18 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[Tree]:
     if spec.log_dir:
         return [*output, tree(Path(spec.workdir, spec.log_dir), CHECKPOINTS)]
     if spec.model_dir is not None:
-        status = jobs.exit_status_of(folder)
+        status = JobFolder(folder).status().exit_status
         if spec.model_dir and status == 0 and not in_s3:
             return []
-        if (folder / jobs.MANIFEST).exists():
-            return [tree(folder / name, KINDS.get(name, FILES)) for name in jobs.COLLECTED]
-        return [
-            tree(code / name, KINDS.get(name, FILES), hosts=others) for name in jobs.COLLECTED[:2]
-        ]
+        if (folder / MANIFEST).exists():
+            return [tree(folder / name, KINDS.get(name, FILES)) for name in COLLECTED]
+        return [tree(code / name, KINDS.get(name, FILES), hosts=others) for name in COLLECTED[:2]]
     if code.is_dir():
-        return [*output, tree(code, FILES, hosts=others, after=str(code / jobs.SHIPPED))]
+        return [*output, tree(code, FILES, hosts=others, after=str(code / SHIPPED))]
     if output:
         return output
     # A program of the nodes works in the folder of the examples, as other jobs do.
-    job = jobs.describe(folder)
+    job = JobFolder(folder).record()
     since = job.status.started_at or job.status.submitted_at
     until = job.now if job.unended else job.status.ended_at
     return [replace(tree(Path(spec.workdir), FILES), since=since, until=until)]
@@ -157,8 +156,8 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[Tree]:
 def all_trees() -> list[Tree]:
     """Return the folders of all jobs, each once: the latest job's. Also those of no job."""
     found = {}
-    for folder in jobs.folders():
-        for tree in trees_of(folder):
+    for job in all_jobs():
+        for tree in trees_of(job.path):
             found[tree.path, tree.since] = tree
     known = {os.path.realpath(tree.path) for tree in found.values()}  # noqa: PTH114
     for name in BY_HAND:
@@ -223,12 +222,12 @@ def look(request: Trees) -> FoundFiles:
 
 def list_trees(request: OfJob) -> Trees:
     """Return, on the head node, the folders that a job writes into."""
-    return Trees(tuple(trees_of(jobs.JOBS / request.job, in_s3=True)))
+    return Trees(tuple(trees_of(JOBS / request.job, in_s3=True)))
 
 
 def note_fetched(request: Fetched) -> OfJob:
     """Add to what was fetched of a job. Raises OSError."""
-    folder = jobs.JOBS / request.job
+    folder = JOBS / request.job
     known = fetched_of(folder)
     for host, digests in request.digests.items():
         known[host] = {**known.get(host, {}), **digests}
@@ -249,13 +248,11 @@ def fetched_of(folder: Path) -> dict[str, dict[str, str]]:
 
 def overview(request: OfJob) -> Overview:
     """Return, on the head node, what all jobs have written and what was fetched. Raises OSError."""
-    jobs.wait_for_start()
     going = []
-    for folder in jobs.folders():
-        job = jobs.describe(folder)
+    for job in [one.record() for one in all_jobs()]:
         if job.unended:
             is_queued, serves = job.state is JobState.QUEUED, job.spec.preset == SERVE
-            going.append(Going(folder.name, is_queued, serves))
+            going.append(Going(job.job_id, is_queued, serves))
     trees = tuple(all_trees())
-    fetched = {folder.name: fetched_of(folder) for folder in jobs.folders()}
+    fetched = {one.job_id: fetched_of(one.path) for one in all_jobs()}
     return Overview(tuple(going), trees, look(Trees(trees)).found, fetched)

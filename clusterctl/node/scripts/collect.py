@@ -25,8 +25,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from clusterctl.node.framed import FramedCommand
-from clusterctl.node.jobs.after import AT_ONCE, SSH
-from clusterctl.node.jobs.jobs import COLLECTED, MANIFEST, read_spec
+from clusterctl.node.jobs.folder import JobFolder
+from clusterctl.node.jobs.jobs import COLLECTED, MANIFEST
+from clusterctl.node.jobs.recovery import AT_ONCE, SSH
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.s3files import Tool, explained
 
@@ -57,7 +58,7 @@ def main() -> None:
             f"clusterctl: the model was not collected: {error}; what the job left is still on the "
             f"nodes, in ~/.clusterctl/code/{folder.name}: clusterctl fetch brings it"
         )
-    url = read_spec(folder).model_dir or ""
+    url = JobFolder(folder).spec().model_dir or ""
     try:
         if url:
             print(f"clusterctl: all of it is at {upload(folder, url.rstrip('/'))}")
@@ -67,7 +68,7 @@ def main() -> None:
 
 def collect(folder: Path) -> str:
     """Copy the files of all nodes. Return a summary for the log. Raises NotCollected, OSError."""
-    nodes = read_spec(folder).nodes
+    nodes = JobFolder(folder).spec().nodes
     (folder / MANIFEST).unlink(missing_ok=True)
     for name in (*COLLECTED, "collecting"):
         shutil.rmtree(folder / name, ignore_errors=True)

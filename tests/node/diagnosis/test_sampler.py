@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.diagnosis import job, ras, sampler, watch
-from clusterctl.node.jobs import jobs
+from clusterctl.node.jobs import folder
 from clusterctl.node.jobs.processes import Process, read_process
 from clusterctl.node.jobs.spec import JobSpec
-from clusterctl.node.record import to_json
 from tests.lab.running import wait_until
 
 SAID = {
@@ -155,31 +154,24 @@ def test_a_socket_with_its_queues_and_what_has_passed():
 
 
 def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs, "JOBS", tmp_path)
+    monkeypatch.setattr(folder, "JOBS", tmp_path)
+    monkeypatch.setattr(job, "JOBS", tmp_path)
     by_hand = []  # ignore mpiruns on this machine that were started by hand
     monkeypatch.setattr(job.processes, "find", lambda *of: by_hand)
     ended, runs, queued = (f"20261123-00000{number}-abcd" for number in range(3))
     for name in (ended, runs, queued):
-        (tmp_path / name).mkdir()
-        spec = JobSpec(name, workdir=str(tmp_path), log_dir="logs")
-        (tmp_path / name / "spec.json").write_text(to_json(spec))
-    (tmp_path / queued / "after").write_text(runs)
+        one = folder.JobFolder(tmp_path / name)
+        one.create(JobSpec(name, workdir=str(tmp_path), log_dir="logs"), [runs])
+        if name != queued:
+            one.append("running")
+        if name != ended:
+            assert one.take()
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "metrics.jsonl").write_text('{"kind": "train", "step": 7}\n')
-    processes = []
-    for name in (runs, queued):
-        argv, environ = ["sleep", "60"], {**os.environ, "CLUSTERCTL_JOB": name}
-        processes.append(subprocess.Popen(argv, env=environ))
-        (tmp_path / name / "pid").write_text(str(processes[-1].pid))
-    try:
-        looked = {name: job.look(name, 9) for name in (None, ended, queued)}
-        by_hand = [Process(1, 0, "mpirun", ["mpirun"], {})]
-        by_hand[0].role = "launcher"
-        beside = job.look(ended, 9)["others"]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    looked = {name: job.look(name, 9) for name in (None, ended, queued)}
+    by_hand = [Process(1, 0, "mpirun", ["mpirun"], {})]
+    by_hand[0].role = "launcher"
+    beside = job.look(ended, 9)["others"]
     assert {name: look["found"]["spec"]["job_id"] for name, look in looked.items()} == {
         None: runs,
         ended: ended,

@@ -10,14 +10,10 @@ import select
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-from clusterctl.jobs.detached import OUTPUT
-from clusterctl.node.jobs.output import GrowingFile, Logs, TaggedOutput, keep, unread_limit
-from clusterctl.node.jobs.spec import JobSpec
-from clusterctl.node.record import to_json
+from clusterctl.node.jobs.output import CommandOutput, GrowingFile, Logs, TaggedOutput, unread_limit
 from tests.lab.running import wait_until
 
 LINES = [b"plain\n", b"  two blanks\n", b"\n", b"\0\xff[1,x<\x1eTAG\n", b"[" * 9 + b"\n", b"no end"]
@@ -73,6 +69,22 @@ def test_a_full_disk_is_said_when_there_is_room_again(tmp_path):
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [said, said]
 
 
+def follow(process, output):
+    """Log the output of a process to its end, as the runner does."""
+    with output:
+        while True:
+            has_ended = process.poll() is not None
+            if not output.poll() and has_ended:
+                return process.returncode
+
+
+def run_logged(folder, argv, tag_end):
+    output = CommandOutput(Logs(folder), tag_end)
+    out, err = output.fds
+    line = [argv[0], "--tag-output", *argv[1:]]
+    return follow(subprocess.Popen(line, stdout=out, stderr=err), output)
+
+
 WRITES = """\
 import os
 rank = os.environ["OMPI_COMM_WORLD_RANK"].encode()
@@ -91,14 +103,10 @@ os.write(2, b"error of rank %s\\n" % rank)
     ],
 )
 def test_both_families_of_open_mpi_say_which_rank_wrote_what(tmp_path, mpirun, tag_end):
-    (tmp_path / "spec.json").write_text(to_json(JobSpec("j", tag_end=tag_end)))
     (tmp_path / "writes.py").write_text(WRITES)
-    (tmp_path / "output.py").write_text(OUTPUT.text)
     line = [mpirun, "--allow-run-as-root", "--host", "localhost:2", "--oversubscribe", "-np", "2"]
     program = ["/usr/bin/python3", str(tmp_path / "writes.py")]
-    argv = [sys.executable, "-IS", str(tmp_path / "output.py"), str(tmp_path), *line, *program]
-    done = subprocess.run(argv, timeout=240, capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert run_logged(tmp_path, [*line, *program], tag_end) == 0
     for rank in (b"0", b"1"):
         said, error = (tmp_path / f"log-{rank.decode()}").read_bytes(), b"error of rank %s\n" % rank
         text = b"rank %s\n" % rank + b"x" * (1 << 20) + b"\n" + bytes(range(256)) + b"\nbye"
@@ -118,29 +126,23 @@ for part in range(64):
     except BlockingIOError:
         break
 """
-STAYS = "#!/bin/sh\necho $$ >{pid}; exec sleep 600\n"
 
 
-@pytest.fixture
-def mpirun(tmp_path):
-    """Return a function that runs output.py with a script as its mpirun."""
-
-    def start(script):
-        (tmp_path / "spec.json").write_text(to_json(JobSpec("j", tag_end=": ")))
-        (tmp_path / "output.py").write_text(OUTPUT.text)
-        (tmp_path / "mpirun").write_text(script.format(python=sys.executable, pid=tmp_path / "pid"))
-        (tmp_path / "mpirun").chmod(0o755)
-        argv = [sys.executable, "-IS", *map(str, (tmp_path / "output.py", tmp_path))]
-        return subprocess.Popen([*argv, str(tmp_path / "mpirun")])
-
-    return start
-
-
-def test_what_mpirun_writes_last_is_kept_however_much_it_is(tmp_path, mpirun):
-    assert mpirun(DROPS).wait() == 0
+def test_what_mpirun_writes_last_is_kept_however_much_it_is(tmp_path):
+    (tmp_path / "mpirun").write_text(DROPS.format(python=sys.executable))
+    (tmp_path / "mpirun").chmod(0o755)
+    assert run_logged(tmp_path, [str(tmp_path / "mpirun")], ": ") == 0
     log = (tmp_path / "log").read_bytes()
     assert log.split(b"\n") == [b"%063d" % part * (1 << 14) for part in range(64)] + [b""]
     assert (tmp_path / "log-0").read_bytes() == log
+
+
+def test_lines_of_both_outputs_stay_in_order_without_tags(tmp_path):
+    output = CommandOutput(Logs(tmp_path))
+    out, err = output.fds
+    shell = "for n in 1 2 3 4; do echo out; echo err >&2; done"
+    assert follow(subprocess.Popen(["sh", "-c", shell], stdout=out, stderr=err), output) == 0
+    assert (tmp_path / "log").read_text() == "out\nerr\n" * 4
 
 
 FLOODS = """\
@@ -154,14 +156,15 @@ def test_memory_is_bounded_while_the_disk_does_not_take_the_output(tmp_path):
     """The log is a pipe that nobody reads at first: each write to it waits, as on a disk that
     hangs."""
     os.mkfifo(tmp_path / "log")
-    out, most = GrowingFile("stdout"), 4 << 20
-    process = subprocess.Popen([sys.executable, "-c", FLOODS], stdout=out.fd)
-    outputs = {out: TaggedOutput(b":", False)}
-    keeper = threading.Thread(target=keep, args=(process, outputs, Logs(tmp_path), most))
+    most = 4 << 20
+    output = CommandOutput(Logs(tmp_path), ":", most=most)
+    out, err = output.fds
+    process = subprocess.Popen([sys.executable, "-c", FLOODS], stdout=out, stderr=err)
+    keeper = threading.Thread(target=follow, args=(process, output))
     keeper.start()
     assert process.wait(120) == 0
-    wait_until(lambda: os.fstat(out.fd).st_blocks * 512 <= 5 << 20, "memory to be given back")
-    assert os.fstat(out.fd).st_size > 40 << 20
+    wait_until(lambda: os.fstat(out).st_blocks * 512 <= 5 << 20, "memory to be given back")
+    assert os.fstat(out).st_size > 40 << 20
     # Opened for writing, too, so that it does not end between two writes to the log.
     pipe, log = os.open(tmp_path / "log", os.O_RDWR | os.O_NONBLOCK), b""
     while keeper.is_alive() or select.select([pipe], [], [], 0)[0]:
@@ -212,12 +215,3 @@ def test_what_is_not_dropped_is_read_in_order(seed):
 )
 def test_how_much_output_may_wait(table, most):
     assert unread_limit(table) == most
-
-
-def test_mpirun_ends_with_what_reads_it(tmp_path, mpirun):
-    reader = mpirun(STAYS)
-    told = tmp_path / "pid"
-    pid = int(wait_until(lambda: told.exists() and told.read_text().strip(), "it to run"))
-    reader.kill()
-    reader.wait()
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "its end")

@@ -79,7 +79,7 @@ TRAIN_SH = f"/home/ubuntu/{LAUNCHER_PATH}"
         ("launcher", "python3", ["python3", TRAIN_SH, "synthetic", "2"], {}),
         ("daemon", "prted", ["prted", "--daemonize"], {}),
         ("daemon", "orted", ["orted"], {}),
-        ("job", "sh", ["sh", "/home/ubuntu/.clusterctl/jobs/j/run"], JOB),
+        ("job", "sh", ["python3", "-ISu", "runner.py", "j", "4"], JOB),
         ("job", "ssh", ["ssh", "-x", "10.0.0.5", "prted"], JOB),
         # Processes of the user, but not of a job:
         ("", "python3", ["python3", "train.py"], {}),
@@ -90,7 +90,7 @@ TRAIN_SH = f"/home/ubuntu/{LAUNCHER_PATH}"
         ("", "nano", ["nano", "mpirun"], {}),
         ("", "python3", ["python3", "edit.py", TRAIN_SH], {}),
         ("", "less", ["less", "/home/ubuntu/.clusterctl/jobs/j/log"], {}),
-        ("", "tail", ["tail", "-f", "/home/ubuntu/.clusterctl/jobs/j/run"], {}),
+        ("", "tail", ["tail", "-f", "/home/ubuntu/.clusterctl/jobs/j/runner.py"], {}),
         ("", "man", ["man", "mpirun"], {}),
         ("", "ssh", ["ssh", "other-0", "mpirun -np 8 python3 train.py"], {}),
         # A job of another cluster, started and followed from here:
@@ -201,8 +201,7 @@ def test_the_session_of_a_runner_that_has_ended(tmp_path, monkeypatch, recorded,
     monkeypatch.setattr(processes, "JOBS", tmp_path)
     monkeypatch.setattr(processes, "lives", lambda pid: pid != 5)
     (tmp_path / "j").mkdir()
-    (tmp_path / "j" / "pid").write_text(f"{recorded}\n")
-    (tmp_path / "j" / "boot_id").write_text(f"{boot}\n")
+    (tmp_path / "j" / "lock").write_text(f"{recorded} {boot}\n   ")
     left = {7: one(7, 5, {**USERS, **JOB}), 9: ORPHAN, 3: one(3, 5, {b"CLUSTERCTL_JOB": b"../j"})}
     sessions = processes.recorded_sessions(left, None, boot_id())
     assert {process.pid for process in job_processes(left, 99, "j", sessions=sessions)} == found

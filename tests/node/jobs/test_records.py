@@ -2,48 +2,90 @@
 
 from __future__ import annotations
 
-import json
-import os
-import time
 from types import SimpleNamespace
 
 import pytest
 
 from clusterctl.cli.jobs import job_remarks
 from clusterctl.domain.errors import UsageError
-from clusterctl.node.jobs import jobs
-from clusterctl.node.jobs.spec import JobSpec, JobState
-from clusterctl.node.record import to_json
+from clusterctl.node.jobs import folder, jobs
+from clusterctl.node.jobs.spec import Event, JobRecord, JobSpec, JobState, fold
 from clusterctl.operations import logs
 
 JOB_ID = "20261120-154501-3f2a"
 
 
-def test_an_attempt_that_was_cut_short_hides_no_job(tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs, "JOBS", tmp_path)
-    whole = {"exit_status": 255, "lost": True}
-    for job_id in (JOB_ID, "20261120-154502-3f2b"):
-        (tmp_path / job_id).mkdir()
-        (tmp_path / job_id / "spec.json").write_text(to_json(JobSpec(job_id)))
-    cut = json.dumps(whole) + '\n{"exit_status": 255, "lo'
-    (tmp_path / JOB_ID / "attempts").write_text(cut)
-    found = jobs.find_jobs(jobs.JobQuery()).jobs
-    attempts = {one.job_id: one.status.attempts for one in found}
-    assert attempts == {JOB_ID: (whole,), "20261120-154502-3f2b": ()}
-
-
 @pytest.mark.parametrize("cut", [b"", b'{"ranks": 2, "li', b"[2]", b"\0" * 64, b"\xff\xfe"])
 def test_a_record_that_a_crash_has_cut_short_is_said_and_hides_no_job(cut, tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, "JOBS", tmp_path)
     monkeypatch.setattr(jobs, "JOBS", tmp_path)
     (tmp_path / JOB_ID).mkdir()
-    for name in ("spec.json", "attempts", "pid", "exit_status", "after", "boot_id"):
+    for name in ("spec.json", "events.jsonl", "lock", "heartbeat"):
         (tmp_path / JOB_ID / name).write_bytes(cut)
     for job_id in ("", JOB_ID):
         [job] = jobs.find_jobs(jobs.JobQuery(job_id)).jobs
         assert (job.state, job.spec) == (JobState.LOST, JobSpec(JOB_ID))
-        assert any(
-            "what was requested is not known: spec.json: " in text for text in job_remarks(job)
-        )
+        [remark] = job_remarks(job)
+        assert remark.startswith(": what was requested is not known: spec.json: ")
+
+
+SUBMITTED = Event("submitted", 100.0, {"after": ["a", "b"], "boot_id": "boot"})
+RUNNING = Event("running", 160.0)
+ATTEMPT = Event("attempt", 161.0, {"argv": ["mpirun"], "ranks": 8, "hosts": ["a"]})
+FAILED = Event("failed", 170.0, {"exit_status": 255, "lost": True})
+CANCEL = Event("cancel", 180.0, {"by": "user", "why": ""})
+ENDED = Event("ended", 200.0, {"state": "failed", "exit_status": 3, "reason": "exit status 3"})
+
+
+@pytest.mark.parametrize(
+    ("events", "state", "facts"),
+    [
+        ([], JobState.LOST, {}),
+        ([SUBMITTED], JobState.QUEUED, {"waits_for": ("a", "b"), "started_at": None}),
+        ([SUBMITTED, CANCEL], JobState.QUEUED, {"has_ended": False}),
+        ([SUBMITTED, RUNNING, ATTEMPT], JobState.RUNNING, {"ranks": 8, "hosts": ("a",)}),
+        ([SUBMITTED, RUNNING, ATTEMPT, FAILED], JobState.RUNNING, {"attempts": (FAILED.data,)}),
+        (
+            [SUBMITTED, RUNNING, ENDED],
+            JobState.FAILED,
+            {"exit_status": 3, "started_at": 160.0, "ended_at": 200.0},
+        ),
+        # Nothing changes the state after the end, but a message may still come.
+        ([SUBMITTED, RUNNING, ENDED, RUNNING, CANCEL], JobState.FAILED, {"cancel": None}),
+        (
+            [SUBMITTED, ENDED, Event("message", 300.0, {"text": "late"})],
+            JobState.FAILED,
+            {"messages": ("late",)},
+        ),
+        # Events of another version, or of no version.
+        ([SUBMITTED, Event("healed", 1.0), Event("ended", 1.0, {})], JobState.QUEUED, {}),
+        ([SUBMITTED, Event("ended", 1.0, {"state": "fine"})], JobState.QUEUED, {}),
+        ([SUBMITTED, RUNNING, Event("attempt", 1.0, {"ranks": "many"})], JobState.RUNNING, {}),
+    ],
+)
+def test_what_became_of_a_job(events, state, facts):
+    status = fold(events)
+    assert status.state is state
+    assert {name: getattr(status, name) for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("events", "boot", "state", "lasted_s", "reason"),
+    [
+        ([RUNNING], "boot", JobState.LOST, 40.0, "its runner was killed"),
+        ([RUNNING], "other", JobState.LOST, 40.0, "the head node was rebooted"),
+        ([RUNNING, CANCEL], "boot", JobState.CANCELLED, 40.0, "its runner was killed"),
+        # It has never begun, and has cost nothing.
+        ([], "boot", JobState.LOST, 0.0, "its runner was killed"),
+    ],
+)
+def test_a_job_without_a_runner_lasted_until_its_last_heartbeat(
+    events, boot, state, lasted_s, reason
+):
+    status = fold([SUBMITTED, *events]).lost(200.0, boot)
+    job = JobRecord(JobSpec(JOB_ID, usd_per_hour=90.0), status, now=900.0)
+    assert (job.state, job.duration_s, job.usd) == (state, lasted_s, lasted_s / 40)
+    assert (status.reason, status.rebooted) == (reason, boot == "other")
 
 
 @pytest.mark.parametrize("foreign", [b"", b"[1]", b'{"a": 1}', b"\xff\xfe"])
@@ -54,29 +96,3 @@ def test_a_record_that_is_no_jobs_is_not_written_over(foreign, tmp_path, monkeyp
     with pytest.raises(UsageError, match="holds a record.json that is no job's"):
         logs.fetch(access, JOB_ID, tmp_path)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [foreign]
-
-
-@pytest.mark.parametrize(
-    ("files", "lasted_s"),
-    [
-        ((), 100),
-        (("not_cancelled",), 900),
-        # The job has cost nothing.
-        (("not_cancelled", "after"), 100),
-    ],
-)
-def test_a_silent_job_that_has_to_be_killed_lasted_until_it_was_cancelled(
-    files, lasted_s, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(jobs, "JOBS", tmp_path)
-    folder = tmp_path / JOB_ID
-    folder.mkdir()
-    (folder / "spec.json").write_text(to_json(JobSpec(JOB_ID)))
-    for name in ("spec.json", "log", *files):
-        (folder / name).touch()
-        os.utime(folder / name, times=(time.time() - (800 if name == "log" else 900),) * 2)
-    if files:
-        jobs.mark_cancelled(folder)
-    [job] = jobs.find_jobs(jobs.JobQuery()).jobs
-    assert job.state is (JobState.CANCELLED if files else JobState.LOST)
-    assert lasted_s - 1 < job.duration_s < lasted_s + 60

@@ -1,25 +1,19 @@
-"""Runs on the head node after a job's command line has failed. Stops what the job left running on
-any node, and decides whether the job is started again.
+"""After a job's command line has failed: stops what the job left running on any node, and decides
+whether the job is started again. It runs on the head node, in a process of the job's runner.
 
-    FOLDER STATUS OFFSET    the job's folder, mpirun's exit status, the byte of the log at which its
-                            output begins
-    end ID                  on the other nodes, over the head node's own SSH (processes.py)
+A job is started again only if it lost a node, at most `retries` times: as soon as all its nodes
+answer, or on fewer nodes once enough of them have answered for a minute. Nodes in quarantine are
+not in the hosts file.
 
-Exit status 0 means: run the command line in the folder's file `again`. A job is started again only
-if it lost a node, at most `retries` times: as soon as all its nodes answer, or on fewer nodes once
-enough of them have answered for a minute. Nodes in quarantine are not in the hosts file.
-
-Each failure adds a line to the folder's `attempts`: {"ended_at", "exit_status", "ranks", "silent":
-[NAME], "rebooted": [NAME], "lost": BOOLEAN, "notices": {NAME: {"action": ..., "time": ...}},
-"killed": {NAME: PROCESSES}, "retried": BOOLEAN, "why": TEXT}. `notices` are those that EC2 gave of
-silent nodes, of which the guard keeps the last.
+Each failure is recorded as {"ended_at", "exit_status", "ranks", "silent": [NAME], "rebooted":
+[NAME], "lost": BOOLEAN, "notices": {NAME: {"action": ..., "time": ...}}, "killed": {NAME:
+PROCESSES}, "retried": BOOLEAN, "why": TEXT}. `notices` are those that EC2 gave of silent nodes, of
+which the guard keeps the last.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
-import json
 import re
 import shlex
 import subprocess
@@ -27,22 +21,19 @@ import sys
 import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.node.framed import FramedCommand
 from clusterctl.node.guard.clock import GuardFiles
-from clusterctl.node.jobs import jobs, processes
-from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
+from clusterctl.node.jobs import processes
+from clusterctl.node.jobs.folder import CODE, SHIPPED, JobFolder, json_in, mtime_of, text_in
 from clusterctl.node.jobs.spec import JobSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Messages about a lost node: Open MPI's and those of its ssh.
-LOST = re.compile(
-    LOST_DAEMON.encode() + rb"|Timeout, server \S+ not responding|client_loop: send disconnect"
-)
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
 # Timeout of one command on another node.
 ANSWER_WITHIN_S = 45.0
@@ -56,30 +47,42 @@ LOOK_EVERY_S = 5.0
 AT_ONCE = 64
 
 
-def main() -> None:
-    if sys.argv[1] == "end":
-        print(time.clock_gettime(time.CLOCK_BOOTTIME))
-        for one in processes.stop_processes(processes.ProcessQuery(sys.argv[2])):
-            print(one.pid)
-        return
-    folder = Path(sys.argv[1])
-    sys.exit(0 if after(folder, int(sys.argv[2]), int(sys.argv[3])) else 1)
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt that has failed. `began_at` is in seconds since 1970, `earlier` the number of
+    attempts before it, `has_lost`: mpirun reported a lost node."""
+
+    exit_status: int
+    ranks: int
+    began_at: float
+    has_lost: bool = False
+    earlier: int = 0
+
+    def as_data(self) -> dict[str, Any]:
+        return {
+            "ended_at": time.time(),
+            "exit_status": self.exit_status,
+            "ranks": self.ranks,
+            "lost": self.has_lost,
+        }
 
 
-def after(folder: Path, status: int, offset: int) -> bool:
-    """Stop what is left of the job and record the failure. Return whether to start it again."""
-    spec = jobs.read_spec(folder)
+def end_here(job_id: str) -> None:
+    """On another node: print how long it has been up, in seconds, and end the job's processes.
+    Print a line for each."""
+    print(time.clock_gettime(time.CLOCK_BOOTTIME))
+    for one in processes.stop_processes(processes.ProcessQuery(job_id)):
+        print(one.pid)
+
+
+def recover(folder: Path, spec: JobSpec, attempt: Attempt) -> dict[str, Any]:
+    """Stop what is left of the job. Return {"attempt": the description of the failure, "again":
+    {"argv", "ranks", "hosts"} of the next attempt, or None}."""
     nodes = list(spec.nodes)
-    # When the attempt began: `again` is written before a retry, `exit_status` touched at the start.
-    # A node that has booted since then was lost.
-    began = jobs.mtime_of(folder / "again") or jobs.mtime_of(folder / "exit_status") or 0.0
-    silent, rebooted, killed = sweep(folder.name, nodes, began)
-    lost = bool(silent or rebooted) or has_lost(folder / "log", offset)
-    earlier = jobs.text_in(folder / "attempts").count("\n")
-    attempt = {
-        "ended_at": time.time(),
-        "exit_status": status,
-        "ranks": ranks_of(folder, spec),
+    silent, rebooted, killed = sweep(spec.job_id, nodes, attempt.began_at)
+    lost = bool(silent or rebooted) or attempt.has_lost
+    described = {
+        **attempt.as_data(),
         "silent": silent,
         "rebooted": rebooted,
         "lost": lost,
@@ -94,54 +97,29 @@ def after(folder: Path, status: int, offset: int) -> bool:
         say(f"the job lost {where}")
     for name, notice in noticed.items():
         say(f"EC2 had given notice for {name}: {notice['action']} at {notice['time']}")
-    retried, why = False, ""
+    again, why = None, ""
     if spec.retries:
         if not lost:
             why = "not started again: no node was lost, the failure is the job's own"
-        elif earlier >= spec.retries:
-            why = f"not started again: it was {earlier} times, as --retries says"
+        elif attempt.earlier >= spec.retries:
+            why = f"not started again: it was {attempt.earlier} times, as --retries says"
         else:
-            retried, why = wait_for_nodes(spec, nodes, folder)
-    note(folder, {**attempt, "retried": retried, "why": why})
+            again, why = wait_for_nodes(spec, nodes, folder)
     if why:
         say(why)
-    return retried
+    return {"attempt": {**described, "retried": bool(again), "why": why}, "again": again}
 
 
 def say(text: str) -> None:
     print(f"clusterctl: {text}", flush=True)
 
 
-def note(folder: Path, attempt: dict[str, Any]) -> None:
-    """Append a failure to the job's `attempts`. An error is ignored: the disk may be full."""
-    with contextlib.suppress(OSError), (folder / "attempts").open("a") as file:
-        file.write(json.dumps(attempt) + "\n")
-
-
 def notices_of(nodes: list[str]) -> dict[str, dict[str, str]]:
     """Return the notices that EC2 takes these nodes away, by name."""
-    found = jobs.json_in(GuardFiles().spot, {})
+    found = json_in(GuardFiles().spot, {})
     if found.get("action") == "rebalance" or found.get("node") not in nodes:
         return {}
     return {found["node"]: {key: str(found.get(key)) for key in ("action", "time")}}
-
-
-def ranks_of(folder: Path, spec: JobSpec) -> int:
-    """Return the number of ranks of the attempt that has failed."""
-    words = shlex.split(jobs.text_in(folder / "again"))[2:] or [*spec.argv]
-    return int(words[words.index("-np") + 1]) if "-np" in words else spec.ranks
-
-
-def has_lost(log: Path, offset: int) -> bool:
-    """Return whether mpirun or its ssh reported a lost node in the log after byte `offset`."""
-    with contextlib.suppress(OSError), log.open("rb") as file:
-        file.seek(offset)
-        for block in iter(lambda: file.read(1 << 20), b""):
-            if LOST.search(block):
-                return True
-            # The next block begins 100 bytes earlier: a message may lie across two blocks.
-            file.seek(-min(len(block) - 1, 100), 1) if len(block) == 1 << 20 else None
-    return False
 
 
 def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, list, dict]:
@@ -165,7 +143,7 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
 def end_on(nodes: list[dict[str, Any]], job: str) -> list[str | None]:
     """Stop the job's processes on these nodes. Return each node's output; None if that failed."""
     argv = ["python3", "-ISu", "-", "end", job]
-    return ask(nodes, argv, Path(sys.argv[0]).read_bytes())
+    return ask(nodes, argv, Path(sys.argv[0]).read_bytes()) if nodes else []
 
 
 def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes) -> list[str | None]:
@@ -191,11 +169,11 @@ def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes) -> list[str 
         return list(pool.map(one, nodes))
 
 
-def wait_for_nodes(spec: JobSpec, nodes: list[dict[str, Any]], folder: Path) -> tuple[bool, str]:
-    """Wait until enough nodes answer, then write the command line of the next attempt to `again`.
-
-    Return whether enough nodes were back in time, and a message for the log. The hosts file is read
-    at each poll: `up` may add nodes meanwhile.
+def wait_for_nodes(
+    spec: JobSpec, nodes: list[dict[str, Any]], folder: Path
+) -> tuple[dict[str, Any] | None, str]:
+    """Wait until enough nodes answer. Return the next attempt, None if they were not back in time,
+    and a message for the log. The hosts file is read at each poll: `up` may add nodes meanwhile.
     """
     names = {node["address"]: node["name"] for node in nodes}
     head = nodes[0]["address"] if nodes else ""
@@ -207,7 +185,7 @@ def wait_for_nodes(spec: JobSpec, nodes: list[dict[str, Any]], folder: Path) -> 
             {"address": host, "name": names.get(host, host)} for host in hosts if host != head
         ]
         # A node that was silent during the first sweep may still have ranks.
-        said = end_on(others, folder.name)
+        said = end_on(others, spec.job_id)
         up = {head} | {one["address"] for one, text in zip(others, said) if text is not None}
         slots = {host: hosts[host] for host in hosts if host in up}
         ranks = ranks_that_fit(spec, sum(slots.values()))
@@ -216,21 +194,21 @@ def wait_for_nodes(spec: JobSpec, nodes: list[dict[str, Any]], folder: Path) -> 
         if ranks == spec.ranks or (enough_since and now - enough_since > START_WITH_FEWER_AFTER_S):
             break
         if now > deadline:
-            return False, (
+            return None, (
                 f"not started again: within {WAIT_S / 60:.0f} minutes only {sum(slots.values())} "
                 f"of at least {spec.min_ranks} GPUs were there"
             )
         time.sleep(LOOK_EVERY_S)
     used = [names.get(host, host) for host in slots]
     give_code(spec, [node for node in others if node["address"] in slots])
-    line = retry_command(spec, ranks, folder, slots)
-    (folder / "again").write_text("set -- " + shlex.join(line) + "\n")
-    return True, f"starting again with {ranks} ranks on {', '.join(used)}"
+    argv = retry_command(spec, ranks, folder, slots)
+    again = {"argv": argv, "ranks": ranks, "hosts": used}
+    return again, f"starting again with {ranks} ranks on {', '.join(used)}"
 
 
 def give_code(spec: JobSpec, nodes: list[dict[str, Any]]) -> None:
     """Copy the program that was shipped with the job to those nodes that lack it: new instances."""
-    code = jobs.CODE / spec.job_id
+    code = CODE / spec.job_id
     files = (spec.code or {}).get("files", [])
     # A script-mode program has another layout, and its data are not on a new instance either.
     if not files or (code / "contract.json").exists():
@@ -245,7 +223,7 @@ def give_code(spec: JobSpec, nodes: list[dict[str, Any]]) -> None:
         return
     place = f".clusterctl/code/{spec.job_id}"
     unpack = f"mkdir -p {place}.new && tar -xzf - -C {place}.new"
-    unpack += f" && touch {place}.new/{jobs.SHIPPED} && mv {place}.new {place}"
+    unpack += f" && touch {place}.new/{SHIPPED} && mv {place}.new {place}"
     script = f"umask 077; [ -e {place} ] || {{ {unpack}; }}"
     answers = ask(nodes, ["sh", "-c", script], content.getvalue())
     lacking = [node["name"] for node, said in zip(nodes, answers) if said is None]
@@ -256,7 +234,7 @@ def give_code(spec: JobSpec, nodes: list[dict[str, Any]]) -> None:
 def read_hosts(path: Path) -> dict[str, int]:
     """Return the slots of each host, in the file's order; empty if the file cannot be read."""
     found = {}
-    for line in jobs.text_in(path).splitlines():
+    for line in text_in(path).splitlines():
         match = re.match(r"\s*([^\s#]+).*?slots\s*=\s*(\d+)", line)
         if match:
             found[match[1]] = int(match[2])
@@ -303,7 +281,7 @@ def retry_command(spec: JobSpec, ranks: int, folder: Path, slots: dict[str, int]
     # Once the job has written its log, the log folder has its own checkpoints, which --clear_log
     # would delete. Before that the folder has those of an earlier run and is still to be cleared.
     log = Path(spec.workdir, spec.log_dir or "-", spec.log_name)
-    began = jobs.mtime_of(folder / "waited") or jobs.mtime_of(folder / jobs.SPEC_FILE) or 0.0
-    if (jobs.mtime_of(log) or 0.0) >= began:
+    began = JobFolder(folder).status().started_at or 0.0
+    if (mtime_of(log) or 0.0) >= began:
         argv = [word for word in argv if word != "--clear_log"]
     return argv

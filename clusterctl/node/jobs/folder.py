@@ -1,0 +1,329 @@
+"""A job's folder on the head node, ~/.clusterctl/jobs/ID: its record and its lock.
+
+    spec.json       what was requested (JobSpec): written before the folder has its name
+    events.jsonl    a line for each change, appended (spec.Event); `fold` makes the status of them
+    lock            held by the job's runner; has its process ID and the boot's ID
+    heartbeat       the time, written over in place every second
+    log             all output; log-RANK: what that rank wrote (output.py)
+    metrics.jsonl   after the job's end, the trainer's rows
+    command         the lines, for a user to read
+    runner.py       the program that runs the job, which a running job keeps
+    model/, output/, conflicts/, manifest.json   of a script-mode program (node/scripts/collect.py)
+    diagnosis.gz    evidence of `train --watchdog`
+    trace-steps-START-STOP.json.gz, .xplane.pb   rank 0's trace of these steps
+
+A job runs if its lock is held. The kernel frees it when the runner ends, also after kill -9 and a
+power cut. Only the holder appends events that change the state. Anyone may append `cancel` and
+`message`: a request and a report.
+
+Jobs may fill the disk. So the blocks of events.jsonl and heartbeat are allocated before the job
+starts, and its end can always be recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import shutil
+import signal
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+from clusterctl.node.jobs.spec import (
+    Event,
+    JobRecord,
+    JobSpec,
+    JobState,
+    JobStatus,
+    Row,
+    fold,
+)
+from clusterctl.node.procfs import boot_id, environ_of
+from clusterctl.node.record import RecordError, from_json, to_json
+
+JOBS = Path.home() / ".clusterctl" / "jobs"
+CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --script`, on every node
+# Put into the folder of a shipped program once all of it is there: what is newer is the job's.
+SHIPPED = ".clusterctl-shipped"
+JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
+SPEC_FILE, EVENTS, METRICS = "spec.json", "events.jsonl", "metrics.jsonl"
+RESERVED_BYTES = 64 << 10  # of events.jsonl
+END_BYTES = 4 << 10  # of these, only `ended` may use the last ones
+HEARTBEAT_BYTES, LOCK_BYTES = 64, 64
+# The trainer's last row is searched in this many bytes at the end of the file.
+ROW_BYTES = 1 << 14
+# Open file description locks (fcntl(2)), of 64-bit Linux; Python names them from 3.9 on. A POSIX
+# lock would end as soon as its process closes any descriptor of the file.
+FLOCK, F_OFD_GETLK, F_OFD_SETLK = "hhqqi4x", 36, 37
+WRITE_LOCK = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+KEEP_SIZE = 1  # of fallocate(2): `tail -f` and `wc` see the real end of the file
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def is_of_job(process: str | Path, job_id: str) -> bool:
+    """Return whether the process of a folder in /proc has the job's ID in its environment."""
+    return environ_of(process).get(b"CLUSTERCTL_JOB") == os.fsencode(job_id)
+
+
+def mtime_of(path: Path) -> float | None:
+    """Return the time of a file's last change; None if there is no file."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def text_in(path: Path) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def json_in(path: Path, empty: Any) -> Any:
+    """Return the content of a JSON file; `empty` if the file is missing, was cut short by a crash,
+    or has a value of another type."""
+    try:
+        found = json.loads(text_in(path))
+    except ValueError:
+        return empty
+    return found if isinstance(found, type(empty)) else empty
+
+
+def all_jobs() -> list[JobFolder]:
+    """Return the jobs of this node in the order of their submission, by this node's clock. The IDs
+    do not tell: their times are those of users' clocks."""
+    found = [JobFolder(path) for path in JOBS.glob(JOB_IDS) if path.is_dir()]
+    return sorted(found, key=lambda one: (one.submitted_at(), one.job_id))
+
+
+class JobFolder:
+    """The record of one job. `lock` is open while this process holds it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = -1
+
+    @property
+    def job_id(self) -> str:
+        return self.path.name
+
+    def create(self, spec: JobSpec, after: list[str]) -> None:
+        """Write a new record, with room for what is written while the job runs. Raises OSError."""
+        self.path.mkdir(mode=0o700)
+        contents = {
+            SPEC_FILE: to_json(spec) + "\n",
+            EVENTS: "",
+            "heartbeat": " " * HEARTBEAT_BYTES,
+            "lock": " " * LOCK_BYTES,
+        }
+        for name, text in contents.items():
+            with (self.path / name).open("w") as file:
+                file.write(text)
+                file.flush()
+                if name == EVENTS:
+                    reserve(file.fileno(), RESERVED_BYTES)
+                os.fsync(file.fileno())  # some file systems report a full disk only here
+        self.append("submitted", after=after, boot_id=boot_id())
+
+    def spec(self) -> JobSpec:
+        """Return the job's specification. Raises OSError, RecordError."""
+        return from_json(JobSpec, (self.path / SPEC_FILE).read_bytes())
+
+    def known_spec(self) -> tuple[JobSpec, str]:
+        """Return the job's specification, and why it cannot be read; then it has the job's ID only.
+        One job's broken record must not hide all others."""
+        try:
+            return self.spec(), ""
+        except OSError as error:
+            problem = f"{SPEC_FILE}: {error.strerror}"
+        except RecordError as error:
+            problem = f"{SPEC_FILE}: {error}"
+        return JobSpec(self.job_id), problem
+
+    def append(self, kind: str, **data: Any) -> None:
+        """Append an event and sync it: one write of one line, so that a reader sees all of it or
+        nothing. On a full disk, events other than `ended` that do not fit are dropped. Raises
+        OSError for `ended`."""
+        line = to_json(Event(kind, round(time.time(), 3), data)).encode() + b"\n"
+        try:
+            with (self.path / EVENTS).open("a+b", buffering=0) as file:
+                size = file.seek(0, os.SEEK_END)
+                # The last line may have been cut short by a crash.
+                is_torn = size and os.pread(file.fileno(), 1, size - 1) != b"\n"
+                if kind != "ended" and size + len(line) > RESERVED_BYTES - END_BYTES:
+                    reserve(file.fileno(), size + len(line) + END_BYTES)
+                file.write(b"\n" * bool(is_torn) + line)
+                os.fsync(file.fileno())
+        except OSError:
+            if kind == "ended":
+                raise
+
+    def events(self) -> list[Event]:
+        """Return the events. Lines that a crash has cut short are skipped."""
+        found = []
+        with contextlib.suppress(OSError):
+            for line in (self.path / EVENTS).read_bytes().split(b"\n"):
+                with contextlib.suppress(RecordError):
+                    found.append(from_json(Event, line))
+        return found
+
+    def submitted_at(self) -> float:
+        """Return when the job was submitted. Its specification was written then, and never
+        again."""
+        return mtime_of(self.path / SPEC_FILE) or 0.0
+
+    def status(self) -> JobStatus:
+        """Return what became of the job. LOST is derived here: no runner, and no recorded end."""
+        runs = self.is_run()  # first: in the other order a job that ends now would look lost
+        folded = fold(self.events())
+        if folded.ended_at is not None or runs:
+            return folded
+        return folded.lost(self.heard_at(), boot_id())
+
+    def heard_at(self) -> float | None:
+        """Return the time of the last heartbeat, which is close to the end of a lost job."""
+        with contextlib.suppress(ValueError):
+            return float(text_in(self.path / "heartbeat"))
+        return None
+
+    def write_heartbeat(self) -> None:
+        """Write the heartbeat over the last one: this needs no new block."""
+        text = f"{time.time():.1f}\n".ljust(HEARTBEAT_BYTES)
+        path = self.path / "heartbeat"
+        # The disk may have become read-only.
+        with contextlib.suppress(OSError), path.open("r+b", buffering=0) as file:
+            file.write(text.encode())
+
+    def is_run(self) -> bool:
+        """Return whether a process holds the lock: the job's runner, or who ends a job without
+        one."""
+        with contextlib.suppress(OSError), (self.path / "lock").open("rb") as file:
+            kind, *_ = struct.unpack(FLOCK, fcntl.fcntl(file, F_OFD_GETLK, WRITE_LOCK))
+            return bool(kind != fcntl.F_UNLCK)
+        return False
+
+    def holder(self) -> tuple[int, str]:
+        """Return the process ID that the lock's last holder had, and the ID of the boot; 0 if there
+        was none."""
+        pid, _, boot = text_in(self.path / "lock").partition(" ")
+        return (int(pid), boot.strip()) if pid.isdigit() else (0, "")
+
+    def signal_runner(self, number: int) -> None:
+        """Send a signal to the holder of the lock, if there is one.
+
+        Process IDs are checked here alone: os.kill of 0 or -1 would be sent to a whole group, or to
+        every process.
+        """
+        pid, _ = self.holder()
+        if pid > 1 and self.is_run():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def take(self) -> bool:
+        """Lock the record, until this process ends or `release`. Return False if another process
+        holds it. Raises OSError."""
+        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.fcntl(lock, F_OFD_SETLK, WRITE_LOCK)
+        except OSError as error:
+            os.close(lock)
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            return False
+        os.pwrite(lock, f"{os.getpid()} {boot_id()}\n".ljust(LOCK_BYTES).encode(), 0)
+        self.lock = lock
+        return True
+
+    def release(self) -> None:
+        os.close(self.lock)
+        self.lock = -1
+
+    def metrics(self, spec: JobSpec, status: JobStatus) -> Path | None:
+        """Return the path of the job's metrics: its own copy after its end, else the trainer's
+        file. None if there is none."""
+        if (self.path / METRICS).exists():
+            return self.path / METRICS
+        if not spec.log_dir or status.state is not JobState.RUNNING:
+            return None
+        path = Path(spec.workdir, spec.log_dir, METRICS)
+        # An older file belongs to an earlier job.
+        return path if (mtime_of(path) or 0.0) >= (status.started_at or 0.0) else None
+
+    def keep_metrics(self, spec: JobSpec, status: JobStatus) -> None:
+        """Copy the trainer's rows at the end of the job, since a later job may delete them."""
+        path = self.metrics(spec, status)
+        if path and path.parent != self.path:
+            try:
+                shutil.copyfile(path, self.path / METRICS)
+            except OSError:
+                (self.path / METRICS).unlink(missing_ok=True)
+
+    def record(self) -> JobRecord:
+        """Return the job as it is described to others."""
+        status = self.status()
+        spec, problem = self.known_spec()
+        if status.state is JobState.QUEUED:
+            before = [one for one in status.waits_for if JobFolder(self.path.parent / one).is_run()]
+            status = status.waiting_for(before)
+        log = self.path / "log"
+        return JobRecord(
+            spec,
+            status,
+            now=time.time(),
+            log_bytes=log.stat().st_size if log.exists() else 0,
+            by_rank=(self.path / "log-0").exists(),
+            row=last_row(self.metrics(spec, status)),
+            problem=problem,
+        )
+
+
+def last_row(path: Path | None) -> Row:
+    """Return the last row about a training step; an empty one if there is none."""
+    try:
+        if path is None:
+            return Row()
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - ROW_BYTES))
+            lines = file.read(ROW_BYTES).splitlines()
+    except OSError:
+        return Row()
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError):  # another program's row, or one cut short
+            row = json.loads(line)
+            if isinstance(row, dict) and row.get("kind") == "train":
+                return from_json(Row, line)
+    return Row()
+
+
+def reserve(fd: int, size: int) -> None:
+    """Allocate blocks for a file of this size. Raises OSError."""
+    if LIBC.fallocate(fd, KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(size)):
+        number = ctypes.get_errno()
+        if number != errno.EOPNOTSUPP:  # NFS: events are written as long as there is room
+            raise OSError(number, os.strerror(number))
+
+
+def cancel_requested(folder: JobFolder, by: str, why: str = "") -> None:
+    """Request a job's end, and tell its runner. Without one, whoever needs the job ends it."""
+    folder.append("cancel", by=by, why=why)
+    folder.signal_runner(signal.SIGTERM)
+
+
+def tell(folder: JobFolder, text: str) -> None:
+    """Record a message of the watchdog, and add it to the job's log."""
+    now = time.gmtime()
+    folder.append("message", text=f"{time.strftime('%Y-%m-%d %H:%M:%S', now)} UTC: {text}")
+    line = f"clusterctl watchdog, {time.strftime('%H:%M:%S', now)} UTC: {text}\n"
+    try:
+        with (folder.path / "log").open("ab", buffering=0) as log:
+            log.write(line.encode("utf-8", "surrogateescape"))
+    except OSError:
+        return

@@ -1,0 +1,350 @@
+"""Runs one job on the head node, from its place in the queue to its recorded end.
+
+    JOB_ID READY GO PRIVATE   started by `submit` (jobs.py) in the job's folder. READY and GO are
+                              pipes to and from it, PRIVATE a file with the private variables
+    end --job ID              on the other nodes, over the head node's own SSH (recovery.py)
+
+One thread and one loop: all signals are blocked, and received where the runner waits. So there is
+one way to handle a cancellation, whatever the runner does at that moment. Every command runs under
+a supervisor (supervisor.py), which ends all that the command has started, also if this process is
+killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+
+from clusterctl.node.jobs import recovery
+from clusterctl.node.jobs.folder import METRICS, JobFolder, tell
+from clusterctl.node.jobs.jobs import clean_up, end_without_runner, remove_draft
+from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
+from clusterctl.node.jobs.output import CommandOutput, Logs
+from clusterctl.node.jobs.progress import Progress
+from clusterctl.node.jobs.spec import JobState, When
+from clusterctl.node.jobs.supervisor import (
+    SIGNALS,
+    adopt_orphans,
+    end_descendants,
+    reap,
+    start_supervised,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Sequence
+
+
+# mpirun reports the end of its daemon on a node. Then the job has lost that node, whatever mpirun
+# ends with: Open MPI 5 with 0, Open MPI 4 with 205.
+DAEMON_LOST = re.compile(LOST_DAEMON.encode())
+# So do its ssh processes, if it failed.
+SSH_LOST = re.compile(rb"Timeout, server \S+ not responding|client_loop: send disconnect")
+NODE_LOST = 255  # the exit status of a job that lost a node
+FAILED_RUNNER = 70
+KILL_AFTER_S = 5.0  # after the grace: the supervisor has ended all by then
+HEARTBEAT_EVERY_S = 1.0
+POLL_S = 0.05
+CLEANUP_TIMEOUT_S = 60.0
+WATCHDOG = Path.home() / ".local/share/clusterctl/bin/clusterctl-watchdog"  # head_programs.py
+
+
+class Stopped(Exception):
+    """A signal has requested the runner's end."""
+
+
+class Runner:
+    """The run of one job. `stop` is the number of the signal that has requested its end,
+    `last_code` the exit status of the last command."""
+
+    def __init__(self, folder: JobFolder, private: dict[str, str]) -> None:
+        self.folder, self.spec = folder, folder.spec()
+        self.logs = Logs(folder.path)
+        self.private = private
+        self.codes: dict[int, int] = {}  # of ended children
+        self.stop = self.last_code = 0
+        self.heartbeat_at = 0.0
+        # What the output of the command that runs has said of lost nodes.
+        self.daemon_lost = self.ssh_lost = False
+
+    def run(self) -> None:
+        """Run the job to its end, and record the end whatever happens."""
+        adopt_orphans()  # if a supervisor is killed, what it held becomes this process's
+        has_begun = False
+        code: int | None
+        try:
+            self.wait_for_turn()
+            self.folder.append("running")
+            has_begun = True
+            code, reason = self.work()
+            state = JobState.FAILED if code else JobState.SUCCEEDED
+        except Stopped:
+            state, reason = self.folder.status().end_after(self.stop)
+            code = (self.last_code or 128 + self.stop) if has_begun else None
+        except Exception as error:
+            state, code, reason = JobState.FAILED, FAILED_RUNNER, f"the runner failed: {error!r}"
+            self.say(f"clusterctl: {reason}")
+        cleanup = self.clean_up(everywhere=has_begun and state is not JobState.SUCCEEDED)
+        if has_begun:
+            self.folder.keep_metrics(self.spec, self.folder.status())
+        self.folder.append(
+            "ended", state=state.value, exit_status=code, reason=reason, cleanup=cleanup
+        )
+
+    def say(self, text: str) -> None:
+        """Add a line of clusterctl's own to the log."""
+        self.logs.add(iter([(None, text.encode("utf-8", "surrogateescape") + b"\n")]))
+
+    def poll(self, timeout_s: float) -> None:
+        """Wait for a signal, collect children that have ended, write the heartbeat."""
+        found = signal.sigtimedwait(SIGNALS, timeout_s)
+        if found and found.si_signo != signal.SIGCHLD:
+            self.stop = self.stop or found.si_signo
+        self.codes.update(reap())
+        if time.monotonic() - self.heartbeat_at > HEARTBEAT_EVERY_S:
+            self.heartbeat_at = time.monotonic()
+            self.folder.write_heartbeat()
+
+    def check_stop(self) -> None:
+        """Raise Stopped if a signal has requested the end."""
+        self.poll(0)
+        if self.stop:
+            raise Stopped
+
+    def wait_for_turn(self) -> None:
+        """Wait for the jobs before this one. One without a runner is ended here, with its
+        processes."""
+        for name in self.folder.status().waits_for:
+            before = JobFolder(self.folder.path.parent / name)
+            while before.is_run():
+                self.check_stop()
+                self.poll(0.2)
+            end_without_runner(before)
+        self.check_stop()
+
+    def work(self) -> tuple[int, str]:
+        """Attempt the work, then run the steps that follow it. Return exit status and reason."""
+        code, reason = self.attempts()
+        for step in self.spec.steps:
+            if step.when is When.WORK or (step.when is When.SUCCESS and code):
+                continue
+            self.folder.append("phase", phase=step.when.value)
+            if step.when is When.SUCCESS:
+                self.say(f"+ {shlex.join(step.argv)}")
+            failed = self.command(step.argv, is_tagged=step.when is When.SUCCESS)
+            self.check_stop()
+            if failed and not code:
+                code, reason = failed, f"{' '.join(step.argv[:2])}: exit status {failed}"
+        return code, reason
+
+    def attempts(self) -> tuple[int, str]:
+        """Run the work, again after a lost node if the job says so. Return exit status and
+        reason."""
+        spec = self.spec
+        argv, ranks, hosts = [*spec.argv], spec.ranks, [*spec.hosts]
+        began_at = time.time()
+        failures = 0
+        while True:
+            self.folder.append("attempt", argv=argv, ranks=ranks, hosts=hosts)
+            code = self.command(argv, is_tagged=True, is_watched=True)
+            if self.daemon_lost:
+                code = NODE_LOST
+            self.check_stop()
+            if not code or not spec.is_training:
+                break
+            has_lost = self.daemon_lost or self.ssh_lost
+            again = self.recover(recovery.Attempt(code, ranks, began_at, has_lost, failures))
+            if not again:
+                break
+            argv, ranks, hosts = (again[name] for name in ("argv", "ranks", "hosts"))
+            failures += 1
+            began_at = time.time()
+        return code, f"exit status {code}" if code else ""
+
+    def recover(self, failed: recovery.Attempt) -> dict[str, Any] | None:
+        """End what a failed attempt has left, and wait for its nodes if it is made again. Record
+        the failure, and return the next attempt."""
+        self.folder.append("phase", phase="recovery")
+        found = self.aside(lambda: recovery.recover(self.folder.path, self.spec, failed))
+        self.check_stop()
+        found = found or {"attempt": failed.as_data(), "again": None}
+        self.folder.append("failed", **found["attempt"])
+        again: dict[str, Any] | None = found["again"]
+        return again
+
+    def command(self, argv: Sequence[str], is_tagged: bool, is_watched: bool = False) -> int:
+        """Run a command line in the job's folder of work. Return its exit status. mpirun marks its
+        output with tags, unless the user has requested other output."""
+        tag_end = self.spec.tag_end if is_tagged else ""
+        line = [argv[0], "--tag-output", *argv[1:]] if tag_end else [*argv]
+        environ = {os.fsencode(name): os.fsencode(value) for name, value in self.private.items()}
+
+        def become_it() -> None:
+            os.chdir(os.path.expanduser(self.spec.workdir or "~"))  # noqa: PTH111
+            os.execvpe(line[0], line, {**os.environb, **environ})
+
+        output = CommandOutput(self.logs, tag_end, self.spec.torchrun)
+        return self.supervised(become_it, output, is_watched)
+
+    def aside(self, function: Callable[[], Any], timeout_s: float = float("inf")) -> Any:
+        """Run a function in a process of its own, which a signal ends, and return its result, data
+        of JSON; None if there is none. What it prints is logged."""
+        result = os.memfd_create("result")
+
+        def act() -> None:
+            os.write(result, json.dumps(function()).encode())
+
+        code = self.supervised(act, CommandOutput(self.logs), timeout_s=timeout_s)
+        content = os.pread(result, os.fstat(result).st_size, 0)
+        os.close(result)
+        return json.loads(content) if content and not code else None
+
+    def supervised(
+        self,
+        act: Callable[[], object],
+        output: CommandOutput,
+        is_watched: bool = False,
+        timeout_s: float = float("inf"),
+    ) -> int:
+        """Run `act` under a supervisor to its end and log its output. Return its exit status.
+
+        It is ended when a signal has requested the job's end, or after `timeout_s`.
+        """
+        self.codes.clear()  # of orphans: the new process may get the number of one
+        stopped_before = self.stop
+        child = start_supervised(act, self.spec.grace_s, output.fds, (self.folder.lock,))
+        watch = Watch(self, output) if is_watched and self.spec.watchdog else None
+        until, kill_at = time.monotonic() + timeout_s, 0.0
+        rest, self.daemon_lost, self.ssh_lost = b"", False, False
+        with output:
+            while child not in self.codes:
+                content = output.poll()
+                rest = self.look_for_lost_nodes(rest, content)
+                if watch:
+                    watch.look(content)
+                now = time.monotonic()
+                is_late = self.stop != stopped_before or now > until
+                if is_late and now > kill_at:
+                    os.kill(child, signal.SIGKILL if kill_at else signal.SIGTERM)
+                    kill_at = now + self.spec.grace_s + KILL_AFTER_S
+                self.poll(0 if content else POLL_S)
+            # If the supervisor was killed, what it held is still there, and may write for ever.
+            end_descendants()
+            while content := output.poll():
+                rest = self.look_for_lost_nodes(rest, content)
+        self.last_code = self.codes.pop(child)
+        return self.last_code
+
+    def look_for_lost_nodes(self, before: bytes, content: bytes) -> bytes:
+        """Look in new output, and return its end, for the next call. This is done in the stream: on
+        a full disk, the log is incomplete."""
+        text = before + content
+        self.daemon_lost = self.daemon_lost or bool(DAEMON_LOST.search(text))
+        self.ssh_lost = self.ssh_lost or bool(SSH_LOST.search(text))
+        return text[-200:]
+
+    def clean_up(self, everywhere: bool) -> dict[str, Any]:
+        """End what the job has left on this node and, with `everywhere`, on its other nodes. Return
+        the proof: how many processes were ended, and what is left or does not answer."""
+        ended, left = end_descendants()
+        here = clean_up(self.spec.job_id)
+        proof = {"ended": ended + here["ended"], "left": sorted({*left, *here["left"]})}
+        if everywhere and self.spec.is_training and len(self.spec.nodes) > 1:
+            nodes = [*self.spec.nodes]
+            swept = self.aside(
+                lambda: recovery.sweep(self.spec.job_id, nodes, time.time()), CLEANUP_TIMEOUT_S
+            )
+            proof["silent"] = swept[0] if swept else [str(one["name"]) for one in nodes[1:]]
+        return proof
+
+
+class Watch:
+    """Diagnoses the job when it makes no step for too long (`train --watchdog`), once for each
+    stop. The diagnosis is a process beside the job's command, and ends with it at the latest."""
+
+    def __init__(self, runner: Runner, output: CommandOutput) -> None:
+        watchdog = runner.spec.watchdog
+        assert watchdog, "it is made for jobs with a watchdog alone"
+        self.runner, self.watchdog = runner, watchdog
+        log_dir = runner.spec.log_dir
+        self.metrics = Path(runner.spec.workdir, log_dir, METRICS) if log_dir else None
+        self.progress = Progress(time.monotonic(), self.size())
+        self.acted_on = 0.0
+        self.child = 0
+
+    def size(self) -> int:
+        try:
+            return self.metrics.stat().st_size if self.metrics else 0
+        except OSError:
+            return 0
+
+    def look(self, content: bytes) -> None:
+        """Add output, start the diagnosis if it is time, and act on one that has ended."""
+        now = time.monotonic()
+        self.progress.add(content, now)
+        self.progress.add_rows(self.size(), now)
+        if self.child:
+            if self.child in self.runner.codes:
+                del self.runner.codes[self.child]
+                self.child = 0
+                self.act()
+            return
+        silent_s = self.progress.silent_s(self.watchdog.after_s, now)
+        if silent_s is not None and self.acted_on != self.progress.last and not self.runner.stop:
+            self.acted_on = self.progress.last
+            null = os.open(os.devnull, os.O_WRONLY)
+            words = [str(WATCHDOG), self.runner.spec.job_id, f"{silent_s:.1f}"]
+            # It is none of the job's processes: a clean-up after a lost node must not end it.
+            environ = {k: v for k, v in os.environ.items() if k != "CLUSTERCTL_JOB"}
+            self.child = start_supervised(
+                lambda: os.execve(words[0], words, environ),
+                1.0,
+                (null, null),
+                (self.runner.folder.lock,),
+            )
+            os.close(null)
+
+    def act(self) -> None:
+        """Cancel the job if the watchdog is to do that and the job still makes no step."""
+        if not self.watchdog.cancels:
+            return
+        if self.progress.last != self.acted_on:
+            tell(self.runner.folder, "the job makes steps again, and is not ended")
+            return
+        tell(self.runner.folder, "the job is ended, as --watchdog-cancel asks")
+        self.runner.folder.append("cancel", by="watchdog", why="it made no step")
+        self.runner.stop = self.runner.stop or signal.SIGTERM
+
+
+def main() -> None:
+    if sys.argv[1] == "end":
+        recovery.end_here(sys.argv[2])
+        return
+    job_id, (ready, go, private) = sys.argv[1], map(int, sys.argv[2:])
+    draft = Path.cwd()
+    folder = JobFolder(draft)
+    if not folder.take():
+        sys.exit(f"{draft}: it is run by another process")
+    content = os.pread(private, os.fstat(private).st_size, 0)
+    os.close(private)
+    os.write(ready, b"r")
+    os.close(ready)
+    # If the submission was killed: had it named this folder? The name may be that of a repeated
+    # request's.
+    named = draft.parent / job_id
+    lock = f"/proc/self/fd/{folder.lock}"
+    is_named = os.read(go, 1) or (
+        named.exists() and os.path.samefile(lock, named / "lock")  # noqa: PTH121
+    )
+    os.close(go)
+    if not is_named:
+        remove_draft(draft)
+        return
+    folder.path = named
+    Runner(folder, json.loads(content)).run()

@@ -1,0 +1,390 @@
+"""Jobs with real processes on this machine: whatever is killed, frozen or full, the state is true,
+and nothing is left."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterctl.jobs.detached import RUNNER
+from clusterctl.node.agent import name_of
+from clusterctl.node.jobs import processes
+from clusterctl.node.jobs.folder import EVENTS, JobFolder
+from clusterctl.node.jobs.jobs import JobQuery, Submission, cancel, submit
+from clusterctl.node.jobs.spec import JobSpec, JobState, Step, When, fold
+from clusterctl.node.packer import program_of
+from clusterctl.node.procfs import boot_id
+from clusterctl.node.record import to_json
+from tests.lab.running import wait_until
+
+NUMBERS = itertools.count(1)
+CALL = program_of("clusterctl.node.jobs.jobs", "clusterctl.node.agent")
+# A process in a session of its own, without the job's mark, that ignores TERM.
+HIDDEN = "env -i setsid sh -c 'trap \"\" TERM; echo ready; sleep {0}; sleep {0}'"
+
+
+class Head:
+    """A home folder whose jobs run on this machine."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.jobs = home, home / ".clusterctl" / "jobs"
+
+    def spec(self, shell, *more, **fields):
+        job_id = f"20261125-{next(NUMBERS):06d}-{os.getpid() % 65536:04x}"
+        steps = (Step(("sh", "-c", shell)), *more)
+        return JobSpec(job_id, steps=steps, workdir=str(self.home), **{"grace_s": 1.0, **fields})
+
+    def call(self, function, request, attachment=b"", **options):
+        """Start a process that calls a function of jobs.py."""
+        process = subprocess.Popen(
+            CALL.argv(name_of(function), python=sys.executable),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "HOME": str(self.home)},
+            **options,
+        )
+        try:
+            process.stdin.write(CALL.stdin(f"{to_json(request)}\n".encode() + attachment))
+            process.stdin.close()
+        except BrokenPipeError:  # it was killed
+            pass
+        return process
+
+    def submit(self, spec, how="refuse", **options):
+        return self.call(submit, Submission(spec, how), RUNNER.text.encode(), **options)
+
+    def start(self, shell, *more, how="refuse", **fields):
+        spec = self.spec(shell, *more, **fields)
+        process = self.submit(spec, how)
+        assert answer(process)["busy"] == ""
+        return JobFolder(self.jobs / spec.job_id)
+
+    def cancel(self, job):
+        return answer(self.call(cancel, JobQuery(job.job_id)))["ended"]
+
+
+def answer(process):
+    out, err = process.stdout.read(), process.stderr.read()
+    assert process.wait() == 0, err
+    return json.loads(out)
+
+
+@pytest.fixture
+def head(tmp_path):
+    home = Head(tmp_path)
+    home.jobs.mkdir(parents=True)
+    yield home
+    for path in home.jobs.glob("[.2]*"):
+        JobFolder(path).signal_runner(signal.SIGTERM)
+
+
+def until(reached, what="the job"):
+    wait_until(reached, what, 120.0)
+
+
+def lines(job):
+    return (job.path / "log").read_text().splitlines()
+
+
+def is_ready(job, count=1):
+    until(lambda: lines(job).count("ready") >= count, "its output")
+
+
+def ended(job, state, code="any"):
+    """Wait for the job's recorded end, and check that nothing of it is left."""
+    until(lambda: job.status().has_ended and not job.is_run())
+    status = job.status()
+    assert (status.state, status.cleanup["left"]) == (state, []), status
+    assert code in ("any", status.exit_status), status
+    assert not processes.find(job.job_id, False)
+    return status
+
+
+def alive(seconds):
+    found = subprocess.run(["pgrep", "-xf", f"sleep {seconds}"], capture_output=True, check=False)
+    return found.stdout.split()
+
+
+def test_the_steps_of_a_job(head):
+    evaluate = Step(("sh", "-c", "echo top-1"), When.SUCCESS)
+    collect = Step(("sh", "-c", "echo collected"), When.ALWAYS)
+    fine = head.start("echo trained", evaluate, collect)
+    failed = head.start("exit 3", evaluate, collect, claims=())
+    late = head.start("true", Step(("sh", "-c", "exit 5"), When.SUCCESS), claims=())
+    ended(fine, JobState.SUCCEEDED, 0)
+    assert lines(fine) == ["trained", "+ sh -c 'echo top-1'", "top-1", "collected"]
+    ended(failed, JobState.FAILED, 3)
+    assert lines(failed) == ["collected"]
+    ended(late, JobState.FAILED, 5)
+    none = head.start("true", claims=())
+    ended(none, JobState.SUCCEEDED, 0)
+
+
+def test_a_command_that_does_not_exist_is_said(head):
+    spec = head.spec("")
+    spec = JobSpec(spec.job_id, steps=(Step(("/no/such", "x")),), workdir=str(head.home))
+    answer(head.submit(spec))
+    job = JobFolder(head.jobs / spec.job_id)
+    ended(job, JobState.FAILED, 127)
+    assert lines(job) == ["/no/such: No such file or directory"]
+
+
+def test_nothing_survives_a_killed_runner_and_the_job_is_lost(head):
+    plain = head.start("echo ready; exec sleep 1962")
+    stubborn = head.start(
+        f"trap '' TERM; {HIDDEN.format(1963)} & echo ready; sleep 1962; sleep 1962", claims=()
+    )
+    is_ready(plain)
+    is_ready(stubborn, 2)
+    for job in (plain, stubborn):
+        job.signal_runner(signal.SIGKILL)
+        until(lambda job=job: not job.is_run(), "the kernel to free the lock")
+        status = job.status()
+        assert (status.state, status.has_ended) == (JobState.LOST, False)
+        assert status.reason == "its runner was killed"
+    until(lambda: not processes.find(plain.job_id, False), "the end of its processes")
+    assert head.cancel(plain)
+    assert head.cancel(stubborn)
+    for job in (plain, stubborn):
+        ended(job, JobState.CANCELLED)
+    assert not alive(1962) + alive(1963)
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "command"])
+def test_a_killed_supervisor_or_command_fails_the_job_and_leaves_nothing(head, victim):
+    writer = "(env -i setsid sh -c 'while :; do echo x; sleep 0.02; done' &)"  # writes for ever
+    job = head.start(f"{writer}; {HIDDEN.format(1964)} & echo ready; sleep 1965")
+    is_ready(job, 2)
+    runner, _ = job.holder()
+    [supervisor] = [one for one in processes.find(job.job_id, False) if one.ppid == runner]
+    found = [one for one in processes.find(job.job_id, False) if one.ppid == supervisor.pid]
+    command = next(one for one in found if one.argv[:2] == ["sh", "-c"])
+    os.kill(supervisor.pid if victim == "supervisor" else command.pid, signal.SIGKILL)
+    ended(job, JobState.FAILED, 137)
+    assert not alive(1964) + alive(1965)
+
+
+def test_processes_in_sessions_of_their_own_without_the_mark_end_with_the_job(head):
+    job = head.start("env -i setsid sleep 1966 & env -i setsid sleep 1966 & exit 4")
+    ended(job, JobState.FAILED, 4)
+    assert not alive(1966)
+
+
+def test_term_to_the_runner_that_nobody_has_requested_is_a_failure(head):
+    job = head.start("echo ready; exec sleep 1967")
+    is_ready(job)
+    job.signal_runner(signal.SIGTERM)
+    assert ended(job, JobState.FAILED, 143).reason == "signal 15 to its runner"
+
+
+def test_a_job_can_be_cancelled_at_any_moment(head):
+    rng = random.Random(7)
+    for number in range(6):
+        spec = head.spec("exec sleep 1968", Step(("sleep", "1968"), When.SUCCESS))
+        process, job = head.submit(spec), JobFolder(head.jobs / spec.job_id)
+        until(job.path.exists, "its folder")
+        time.sleep(rng.random() * 0.2 * (number % 3))
+        assert head.cancel(job)
+        assert ended(job, JobState.CANCELLED).reason == "by user"
+        answer(process)
+
+
+def test_ranks_that_ignore_term_are_ended(head):
+    job = head.start("trap '' TERM; echo ready; sleep 1969; sleep 1969")
+    is_ready(job)
+    assert head.cancel(job)
+    ended(job, JobState.CANCELLED, 137)
+    assert not alive(1969)
+
+
+@pytest.mark.all
+def test_a_frozen_runner_is_killed_by_who_cancels(head):
+    job = head.start("echo ready; exec sleep 1970")
+    is_ready(job)
+    job.signal_runner(signal.SIGSTOP)
+    assert head.cancel(job)
+    ended(job, JobState.CANCELLED)
+    assert not alive(1970)
+
+
+def test_a_queue_runs_one_after_the_other_without_the_cancelled_ones(head):
+    shell = f"while [ ! -e {head.home}/go ]; do sleep 0.05; done"
+    first, second, third = (head.start(shell, how="queue") for _ in range(3))
+    other = head.start("true", claims=("path:/data",))
+    assert answer(head.submit(head.spec("true")))["busy"] == first.job_id
+    assert third.record().status.waits_for == (first.job_id, second.job_id)
+    assert third.record().state is JobState.QUEUED
+    ended(other, JobState.SUCCEEDED)
+    assert head.cancel(second)
+    assert ended(second, JobState.CANCELLED).exit_status is None, "it has never begun"
+    (head.home / "go").touch()
+    before, after = ended(first, JobState.SUCCEEDED), ended(third, JobState.SUCCEEDED)
+    assert before.ended_at <= after.started_at
+
+
+def test_the_next_in_the_queue_first_ends_what_a_killed_job_has_left(head):
+    first = head.start("trap '' TERM; echo ready; sleep 1971; sleep 1971")
+    second = head.start("pgrep -xf 'sleep 1971' || echo none", how="queue")
+    is_ready(first)
+    first.signal_runner(signal.SIGKILL)
+    after = ended(second, JobState.SUCCEEDED, 0)
+    before = ended(first, JobState.LOST)
+    assert before.cleanup["ended"] >= 0
+    assert before.ended_at <= after.started_at
+    assert lines(second) == ["none"]
+
+
+def test_a_lost_node_is_255_whatever_the_launcher_ends_with(head):
+    lost = "echo 'PRRTE has lost communication with a remote daemon'"
+    for code in (0, 205):
+        job = head.start(f"{lost}; exit {code}")
+        status = ended(job, JobState.FAILED, 255)
+        [attempt] = status.attempts
+        assert (attempt["lost"], attempt["exit_status"]) == (True, 255)
+
+
+def test_a_job_is_started_again_after_a_lost_node_and_not_after_its_own_failure(head):
+    (head.home / "hosts").write_text("10.0.0.4 slots=2\n")
+    lost = "echo 'PRRTE has lost communication with a remote daemon'; exit 0"
+    shell = f'n=$(cat n); echo x$n >n; [ "$n" = xx ] || {{ {lost}; }}'
+    (head.home / "n").touch()
+    retry = {"retries": 2, "ranks": 2, "min_ranks": 2}
+    nodes = ({"name": "a", "address": "10.0.0.4"},)
+    job = head.start(shell, nodes=nodes, **retry)
+    status = ended(job, JobState.SUCCEEDED, 0)
+    assert [one["retried"] for one in status.attempts] == [True, True]
+    own = head.start("exit 5", nodes=nodes, **retry)
+    [attempt] = ended(own, JobState.FAILED, 5).attempts
+    assert attempt["why"] == "not started again: no node was lost, the failure is the job's own"
+
+
+def test_two_runners_and_the_same_request_again(head):
+    job = head.start("echo ready; while [ ! -e go ]; do sleep 0.05; done")
+    is_ready(job)
+    argv = [sys.executable, "-IS", "runner.py", job.job_id, "1", "0", "0"]
+    second = subprocess.run(argv, cwd=job.path, capture_output=True, text=True, check=False)
+    assert (second.returncode, "it is run by another process" in second.stderr) == (1, True)
+    assert answer(head.submit(job.spec())) == {"after": [], "busy": ""}
+    waits = f"while [ ! -e {head.home}/go ]; do sleep 0.05; done"
+    race = [head.submit(head.spec(waits, claims=("one",))) for _ in range(4)]
+    assert [answer(one)["busy"] for one in race].count("") == 1
+    (head.home / "go").touch()
+    ended(job, JobState.SUCCEEDED)
+    assert lines(job) == ["ready"]
+
+
+def test_a_submission_that_is_killed_and_sent_again_is_one_job(head):
+    rng = random.Random(3)
+    for _ in range(8):
+        spec = head.spec(f"echo $CLUSTERCTL_JOB >>{head.home}/runs", claims=())
+        process = head.submit(spec, start_new_session=True)
+        time.sleep(rng.random() * 1.0)
+        process.kill()
+        process.wait()
+        assert answer(head.submit(spec)) == {"after": [], "busy": ""}
+        ended(JobFolder(head.jobs / spec.job_id), JobState.SUCCEEDED)
+    runs = (head.home / "runs").read_text().split()
+    assert len(runs) == len(set(runs)) == 8
+    ended(head.start("true"), JobState.SUCCEEDED)
+    assert not list(head.jobs.glob(".new-*"))
+
+
+@pytest.mark.parametrize("times", [5, pytest.param(40, marks=pytest.mark.all)])
+def test_a_runner_that_is_killed_at_a_random_moment_leaves_a_true_record(head, times):
+    rng = random.Random(times)
+    for _ in range(times):
+        job = head.start("sleep 0.1; exit 6", Step(("sleep", "0.05"), When.ALWAYS), claims=())
+        time.sleep(rng.random() * 1.5)
+        job.signal_runner(signal.SIGKILL)
+        until(lambda job=job: not job.is_run(), "the lock")
+        assert head.cancel(job)
+        status = ended(job, job.status().state)
+        assert status.state in (JobState.FAILED, JobState.CANCELLED)
+
+
+def test_a_record_that_a_crash_has_cut_short(head):
+    job = head.start("true", Step(("true",), When.ALWAYS))
+    ended(job, JobState.SUCCEEDED)
+    raw = (job.path / EVENTS).read_bytes()
+    for size in range(0, len(raw) + 1, 7):
+        (job.path / EVENTS).write_bytes(raw[:size])
+        status = job.status()
+        assert status.has_ended == (size >= len(raw) - 1), size
+        assert status.has_ended or status.state is JobState.LOST
+    (job.path / EVENTS).write_bytes(raw[:-9])
+    assert head.cancel(job)
+    ended(job, JobState.CANCELLED)
+    assert fold([]).state is JobState.LOST
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Return a head node whose home is a file system of 1 MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("this user may not mount a file system")
+    home = Head(place)
+    home.jobs.mkdir(parents=True)
+    yield home
+    for path in home.jobs.glob("[.2]*"):
+        JobFolder(path).signal_runner(signal.SIGTERM)
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+FILL = "while echo >>fill; do dd if=/dev/zero bs=1k >>fill; done 2>/dev/null"
+
+
+def test_a_full_disk_hides_neither_the_end_nor_a_lost_node_nor_a_cancellation(small, tmp_path):
+    wait = f"touch {tmp_path}/full; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
+    lost = "echo lost communication with a remote daemon"
+    full = small.start(f"{FILL}; {wait}; yes 0 | head -c 99999; {lost}")
+    until((tmp_path / "full").exists, "the disk to be full")
+    for _ in range(100):  # 20 KiB of events: more than the blocks that were in use
+        full.append("message", text="." * 150)
+    refused = small.submit(small.spec("true", claims=()))
+    err = refused.stderr.read()
+    assert (refused.wait(), b"No space left on device" in err) == (1, True), err
+    (tmp_path / "go").touch()
+    assert len(ended(full, JobState.FAILED, 255).messages) == 100
+    assert not list(small.jobs.glob(".new*"))
+    (small.home / "fill").unlink()
+    cancelled = small.start(f"{FILL}; touch {tmp_path}/again; exec sleep 1972")
+    until((tmp_path / "again").exists, "the disk to be full")
+    assert small.cancel(cancelled)
+    ended(cancelled, JobState.CANCELLED, 143)
+    (small.home / "fill").unlink()
+    freed = small.start(f"{FILL}; yes x | head -c 99999; sleep 0.3; rm fill; sleep 0.3; echo b")
+    ended(freed, JobState.SUCCEEDED, 0)
+    text = (freed.path / "log").read_text()
+    assert "bytes of output are lost: the disk was full\n" in text
+    assert text.endswith("b\n")
+
+
+def test_a_job_that_a_reboot_has_ended_stays_one_when_what_it_left_was_ended(head):
+    job = head.start("echo ready; exec sleep 1973")
+    is_ready(job)
+    job.signal_runner(signal.SIGKILL)
+    until(lambda: not processes.find(job.job_id, False), "the end of its processes")
+    events = (job.path / EVENTS).read_text()
+    (job.path / EVENTS).write_text(events.replace(boot_id(), "the boot before"))
+    assert (job.status().state, job.status().rebooted) == (JobState.LOST, True)
+    ended(head.start("true", how="queue"), JobState.SUCCEEDED)
+    status = ended(job, JobState.LOST)
+    assert (status.rebooted, status.reason) == (True, "the head node was rebooted")
+    assert status.ended_at < time.time() - 0.01, "the time of its last heartbeat"
