@@ -20,6 +20,7 @@ from clusterctl.node.agent import name_of
 from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import EVENTS, JobFolder
 from clusterctl.node.jobs.jobs import JobQuery, Submission, cancel, submit
+from clusterctl.node.jobs.processes import ProcessQuery
 from clusterctl.node.jobs.spec import JobSpec, JobState, Step, When, fold
 from clusterctl.node.packer import program_of
 from clusterctl.node.procfs import boot_id
@@ -106,7 +107,7 @@ def ended(job, state, code="any"):
     status = job.status()
     assert (status.state, status.cleanup["left"]) == (state, []), status
     assert code in ("any", status.exit_status), status
-    assert not processes.find(job.job_id, False)
+    assert not processes.find(ProcessQuery(job.job_id))
     return status
 
 
@@ -152,7 +153,7 @@ def test_nothing_survives_a_killed_runner_and_the_job_is_lost(head):
         status = job.status()
         assert (status.state, status.has_ended) == (JobState.LOST, False)
         assert status.reason == "its runner was killed"
-    until(lambda: not processes.find(plain.job_id, False), "the end of its processes")
+    until(lambda: not processes.find(ProcessQuery(plain.job_id)), "the end of its processes")
     assert head.cancel(plain)
     assert head.cancel(stubborn)
     for job in (plain, stubborn):
@@ -166,8 +167,8 @@ def test_a_killed_supervisor_or_command_fails_the_job_and_leaves_nothing(head, v
     job = head.start(f"{writer}; {HIDDEN.format(1964)} & echo ready; sleep 1965")
     is_ready(job, 2)
     runner, _ = job.holder()
-    [supervisor] = [one for one in processes.find(job.job_id, False) if one.ppid == runner]
-    found = [one for one in processes.find(job.job_id, False) if one.ppid == supervisor.pid]
+    [supervisor] = [one for one in processes.find(ProcessQuery(job.job_id)) if one.ppid == runner]
+    found = [one for one in processes.find(ProcessQuery(job.job_id)) if one.ppid == supervisor.pid]
     command = next(one for one in found if one.argv[:2] == ["sh", "-c"])
     os.kill(supervisor.pid if victim == "supervisor" else command.pid, signal.SIGKILL)
     ended(job, JobState.FAILED, 137)
@@ -380,7 +381,7 @@ def test_a_job_that_a_reboot_has_ended_stays_one_when_what_it_left_was_ended(hea
     job = head.start("echo ready; exec sleep 1973")
     is_ready(job)
     job.signal_runner(signal.SIGKILL)
-    until(lambda: not processes.find(job.job_id, False), "the end of its processes")
+    until(lambda: not processes.find(ProcessQuery(job.job_id)), "the end of its processes")
     events = (job.path / EVENTS).read_text()
     (job.path / EVENTS).write_text(events.replace(boot_id(), "the boot before"))
     assert (job.status().state, job.status().rebooted) == (JobState.LOST, True)
