@@ -29,7 +29,7 @@ class MeasuredRun:
     step of all GPUs, `images` that of an epoch. `nodes` is the number of nodes with ranks, and
     `hourly_usd` what they cost together; None if the price is unknown. `wall_s` is the time of the
     whole run. `job` is the job's record, with its command line and versions. The last four are what
-    was trained, and on what (jobs/metrics/flops.py); None if the trainer did not say.
+    was trained, and on what (jobs/metrics/flops.py); None where the log lacks it.
     """
 
     gpus: int

@@ -196,7 +196,7 @@ def test_speed_efficiency_shares_and_money():
 
 
 def test_the_use_of_the_gpus_and_the_speed_by_price():
-    """They are shown as they are kept. Runs of which the trainer did not say it have none."""
+    """They are shown as they are kept. A log may lack what tells them."""
     found = benchmark(sizes=(1, 8), noise=0.0)
     about = {"model": "resnet50", "image_size": 224, "precision": "float16"}
     runs = tuple(
