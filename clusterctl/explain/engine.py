@@ -589,7 +589,8 @@ class _Reader:
         shape = self._shape(line, texts)
         shape.seen += 1
         key = (self._part, shape.matched)
-        if shape.seen > MOST_ALIKE and (not shape.matched or key in self._findings):
+        is_counted = shape.seen > MOST_ALIKE and not at_end
+        if is_counted and (not shape.matched or key in self._findings):
             if shape.matched:
                 self._alike[key] = self._alike.get(key, 0) + 1
             return

@@ -69,25 +69,38 @@ def literals(pattern: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for branch in branches(pattern) for text in _texts(branch)))
 
 
-# Words of very many lines, by which a signature is searched only if its pattern has nothing else.
-_COMMON = frozenset(("cannot", "creating", "error", "failed", "launch", "launching", "not found"))
+# Parts of very many lines, by which a signature is searched only if its pattern has nothing else.
+_COMMON = frozenset(
+    (
+        *("ailed to", "cannot", "creating", "error", "failed", "launch", "launching", "nable to"),
+        *("not found", "ould not", "requesting", "seconds", "timeout", "version", "wrong"),
+    )
+)
+
+
+def _is_rare(text: str) -> bool:
+    return text.strip(" :()'").lower() not in _COMMON
 
 
 def _texts(branch: str) -> tuple[str, ...]:
     """Return the texts for one alternative: a run of plain text in it, else those of a group."""
     runs, groups = _parts(branch)
-    rare = [run for run in runs if run.strip(" :()'").lower() not in _COMMON]
-    for some in (rare, runs):
+    of_groups = []
+    for group in groups:
+        try:
+            of_groups.append(literals(group))
+        except ValueError:
+            pass
+    for suits in (_is_rare, bool):
         # Prefer the first run of 8 characters to the longest one: a pattern over several lines must
         # be found by a text in its first line.
+        some = [run for run in runs if suits(run)]
         run = next((run for run in some if len(run) >= 8), max(some, key=len, default=""))
         if len(run.strip()) >= 6:
             return (run,)
-        for group in groups:
-            try:
-                return literals(group)
-            except ValueError:
-                pass
+        these = [texts for texts in of_groups if all(map(suits, texts))]
+        if these:
+            return next((one for one in these if min(map(len, one)) >= 6), these[0])
         if len(run.strip()) >= 4:
             return (run,)
     raise ValueError(f"no plain text to search for in {branch!r}")

@@ -1,7 +1,8 @@
 """CPU seconds of `clusterctl explain` for a log of 100 MB, and of grep for the same texts.
 
-There are three kinds of logs: a training's rows, one known error in every line, and text in which
-no two lines are alike. `grep -F` only counts the lines that contain a signature's plain text.
+There are four kinds of logs: a training's rows, one known error in every line, an unknown one in
+every line, and text in which no two lines are alike. `grep -F` only counts the lines that contain a
+signature's plain text.
 
     ./scripts/bench explain
     ./scripts/bench explain --corpus [FOLDER...]     how often it is right, over a corpus of logs
@@ -37,6 +38,7 @@ def bench_explain(words: list[str]) -> None:
     kinds = {
         "rows of a training": lambda n: f"{n:6} {n / 5004:5.1f} {20_000 + n % 99:7.1f}  6.9  7.8",
         "the same error": lambda n: f"[1,{n % 8}]<stderr>:[10:07:44.{n:06}: E x.cc] {error}",
+        "unknown failures": lambda n: f"[10:07:44.{n:06}] item {n:x} of the list has failed",
         "no line like another": lambda n: f"{' '.join(chance.choices(prose, k=12))} {n:x}",
     }
     with tempfile.TemporaryDirectory(prefix="bench-explain-") as name:
