@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from clusterctl.cli.foreground import run_in_foreground
 from clusterctl.cli.params import Index, NodePath, credentials_option
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import format_duration
+from clusterctl.node.record import RecordError, from_json
 
 if TYPE_CHECKING:
     from clusterctl.copy.report import TransferReport
@@ -197,6 +198,20 @@ def _status(
     return int(any(one["state"] != "AVAILABLE" for one in told))
 
 
+# What is read of TensorFlow Serving's answer. The names are its own.
+
+
+@dataclass(frozen=True)
+class _Version:
+    state: str
+    version: str
+
+
+@dataclass(frozen=True)
+class _Versions:
+    model_version_status: tuple[_Version, ...]
+
+
 def _state(access: Access, one: Served) -> tuple[str, str]:
     """Return state and version of a model, as its server reports them.
 
@@ -206,11 +221,13 @@ def _state(access: Access, one: Served) -> tuple[str, str]:
 
     try:
         answer = ask(access, one)
-        versions = json.loads(answer.body)["model_version_status"]
-    except (NotServed, ValueError, KeyError):
+        versions = from_json(_Versions, answer.body).model_version_status
+    except (NotServed, RecordError):
+        versions = ()
+    if not versions:
         return "LOADING" if one.job.duration_s < 60 else "SILENT", "-"
-    found = next((each for each in versions if each["state"] == "AVAILABLE"), versions[0])
-    return found["state"], found["version"]
+    found = next((each for each in versions if each.state == "AVAILABLE"), versions[0])
+    return found.state, found.version
 
 
 @click.command(cls=ClusterCommand)

@@ -14,6 +14,7 @@ from typing import Any
 from clusterctl.diagnosis.evidence import Evidence, decode
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import format_bytes
+from clusterctl.node.record import RecordError, from_json
 
 KIND = "clusterctl diagnose"
 FORMAT = 1  # to be increased when an older version could not read new bundles correctly
@@ -82,14 +83,14 @@ def load(path: Path) -> Evidence:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise UsageError(f"{path} holds more than {format_bytes(MOST_BYTES)}", made_by)
-        data = json.loads(content)
+        data = from_json(Any, content)
     except (EOFError, zlib.error) as error:
         raise UsageError(
             f"{path} is cut short or damaged: {error}", "copy it again from where it was written"
         ) from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", made_by) from None
-    except (ValueError, RecursionError):
+    except RecordError:
         raise UsageError(f"{path} is no bundle", made_by) from None
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise UsageError(f"{path} is no bundle", made_by)

@@ -9,7 +9,7 @@ import os
 import posixpath
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from clusterctl.jobs.plan import EXAMPLES_FOLDER, JOBS_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER, TRAINER
 from clusterctl.node.jobs.folder import METRICS
 from clusterctl.node.jobs.spec import LOG_NAME, JobRecord, JobState
+from clusterctl.node.record import to_data
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log
 from clusterctl.transport.data import read_data
@@ -380,10 +381,7 @@ def as_data(results: Results, comparisons: Sequence[Comparison | None]) -> dict[
             "sources": results.sources,
             "job": results.job.as_data() if results.job else None,
             "runs": runs,
-            "metrics": {
-                series.name: [asdict(point) for point in series.points]
-                for series in results.metrics
-            },
+            "metrics": {series.name: to_data(series.points) for series in results.metrics},
         }
     )
     return value
@@ -400,7 +398,7 @@ def images_per_s_per_hourly_usd(run: Run, job: JobRecord | None) -> float | None
 
 def _run_data(run: Run, job: JobRecord | None) -> dict[str, Any]:
     return {
-        **asdict(run.facts),
+        **to_data(run.facts),
         "synthetic": run.facts.synthetic,
         "images_per_s": run.images_per_s,
         "images_per_s_per_gpu": run.images_per_s_per_gpu,
@@ -409,8 +407,8 @@ def _run_data(run: Run, job: JobRecord | None) -> dict[str, Any]:
         "images_per_s_per_hourly_usd": images_per_s_per_hourly_usd(run, job),
         "resumed_at": run.resumed_at,
         "not_a_number_from": run.not_a_number_from,
-        "rows": [asdict(row) for row in run.rows],
-        "evaluations": [asdict(row) for row in run.evaluations],
+        "rows": to_data(run.rows),
+        "evaluations": to_data(run.evaluations),
     }
 
 
@@ -424,7 +422,7 @@ def _comparison_data(comparison: Comparison | None) -> dict[str, Any] | None:
         "speed_ratio": comparison.speed_ratio,
         "top1_difference": comparison.top1_difference,
         "top5_difference": comparison.top5_difference,
-        "rows": [asdict(row) for row in comparison.rows],
+        "rows": to_data(comparison.rows),
     }
 
 
@@ -459,9 +457,9 @@ def said_csv(said: LogItem, metrics: bool) -> str:
 def said_data(said: LogItem) -> dict[str, Any]:
     """Return a row or metric of a log that is followed, for `--json`."""
     if isinstance(said, tuple):
-        fields = {"kind": "metric", "metric": said[0], **asdict(said[1])}
+        fields = {"kind": "metric", "metric": said[0], **to_data(said[1])}
     else:
-        fields = {"kind": "train" if isinstance(said, TrainingRow) else "eval", **asdict(said)}
+        fields = {"kind": "train" if isinstance(said, TrainingRow) else "eval", **to_data(said)}
     return {name: _plain(value) for name, value in fields.items()}
 
 

@@ -9,21 +9,22 @@ read. Only if that fails again and again is the process stopped for it (15 ms).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
 import subprocess
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Optional, Tuple
 
 from clusterctl.node.jobs import processes
+from clusterctl.node.record import RecordError, from_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
 FOLDER = Path.home() / ".local" / "share" / "clusterctl"
 SUDO = ("sudo", "-n")
@@ -177,27 +178,47 @@ def _output(argv: list[str]) -> str:
     return done.stdout.decode(errors="replace")
 
 
+# What is read of py-spy's output. The names are its own.
+
+
+@dataclass(frozen=True)
+class _Frame:
+    name: Optional[str] = None
+    filename: Optional[str] = None
+    line: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class _Thread:
+    thread_name: Optional[str] = None
+    os_thread_id: Optional[int] = None
+    frames: Optional[tuple[_Frame, ...]] = None
+
+
+_THREADS: Any = Tuple[_Thread, ...]  # at run time Python 3.8 has no tuple[...]
+
+
 def _read_py_spy(text: str) -> list[dict[str, Any]]:
     try:
-        threads = json.loads(text)
-        return [
-            {
-                "thread": thread.get("thread_name") or "",
-                "os_thread_id": thread.get("os_thread_id") or 0,
-                "frames": [
-                    {
-                        "function": frame.get("name") or "",
-                        "file": frame.get("filename") or "",
-                        "line": frame.get("line") or 0,
-                        "native": False,
-                    }
-                    for frame in reversed(thread.get("frames") or [])
-                ][-MOST_FRAMES:],
-            }
-            for thread in threads[:MOST_THREADS]
-        ]
-    except (ValueError, AttributeError, TypeError) as error:
+        threads: tuple[_Thread, ...] = from_json(_THREADS, text)
+    except RecordError as error:
         raise OSError(f"py-spy printed what cannot be read: {error}") from None
+    return [
+        {
+            "thread": thread.thread_name or "",
+            "os_thread_id": thread.os_thread_id or 0,
+            "frames": [
+                {
+                    "function": frame.name or "",
+                    "file": frame.filename or "",
+                    "line": frame.line or 0,
+                    "native": False,
+                }
+                for frame in reversed(thread.frames or ())
+            ][-MOST_FRAMES:],
+        }
+        for thread in threads[:MOST_THREADS]
+    ]
 
 
 def by_stopping(pid: int, spy: PySpy) -> list[dict[str, Any]]:

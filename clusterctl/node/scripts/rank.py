@@ -16,9 +16,11 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, Dict
 
 from clusterctl.node.affinity import bind_near_gpu
 from clusterctl.node.objects import NotStreamed
+from clusterctl.node.record import RecordError, from_json
 from clusterctl.node.scripts import parameter_servers
 from clusterctl.node.scripts.contract import (
     CONTRACT,
@@ -29,10 +31,6 @@ from clusterctl.node.scripts.contract import (
 )
 from clusterctl.node.scripts.pipe import feed
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 GET_ADDRESS = 0x8915  # SIOCGIFADDR, netdevice(7)
 REQUIREMENTS = "requirements.txt"
 LAB = Path("/usr/lib/clusterctl-lab")  # exists on every host of the local EC2
@@ -40,7 +38,10 @@ LAB = Path("/usr/lib/clusterctl-lab")  # exists on every host of the local EC2
 
 def main() -> None:
     base = Path(sys.argv[0]).resolve().parent
-    contract = json.loads((base / CONTRACT).read_text())
+    try:
+        contract = from_json(Dict[str, Any], (base / CONTRACT).read_bytes())
+    except RecordError as error:
+        sys.exit(f"{base / CONTRACT}: {error}; start the job again")
     if sys.argv[1:]:  # started by parameter_servers.exec_watcher
         python, *argv = sys.argv[1:]
         sys.exit(parameter_servers.run(contract, os.environ["SM_CURRENT_HOST"], python, argv))
