@@ -15,6 +15,7 @@ import pytest
 from clusterctl.cli.main import COMMANDS, cli
 from tests.changes import CHECKOUT, changed_files
 from tests.cli.forks import run_one
+from tests.lab.running import once_client
 
 PAGES = sorted([*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").glob("*.md")])
 BIN = Path(sys.executable).parent
@@ -171,10 +172,29 @@ def pages():
 
 @pytest.mark.train
 @pytest.mark.parametrize("page", [*pages()])
-def test_every_command_shown_works(page, home, shell, request):
+def test_every_command_shown_works(page, home, shell, request, lab):
     if page.name not in (*FIRST, *OWN):
         request.getfixturevalue("cluster")
     show(page, home, shell)
+    if page.name in OWN:
+        assert left_in(lab) == []
+
+
+def left_in(lab) -> list[str]:
+    """Return what is left of the page's cluster, in the local EC2 and on this machine."""
+    ec2 = once_client(lab)
+    instances = [one for r in ec2.describe_instances()["Reservations"] for one in r["Instances"]]
+    running = [one["InstanceId"] for one in instances if one["State"]["Name"] != "terminated"]
+    named = [
+        *(one["GroupName"] for one in ec2.describe_security_groups()["SecurityGroups"]),
+        *(one["GroupName"] for one in ec2.describe_placement_groups()["PlacementGroups"]),
+        *(one["KeyName"] for one in ec2.describe_key_pairs()["KeyPairs"]),
+    ]
+    disks = [one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]]
+    addresses = [one["PublicIp"] for one in ec2.describe_addresses()["Addresses"]]
+    made = [name for name in named if name.startswith("clusterctl-demo")]
+    folder = [str(one) for one in [lab.home / "demo"] if one.exists()]
+    return [*running, *disks, *addresses, *made, *folder]
 
 
 def test_the_readme_shows_what_explain_says():

@@ -140,7 +140,7 @@ def bench(
             out=out,
         )
     if not gpus:
-        raise UsageError("which sizes?", f"say them: clusterctl bench {name} --gpus 1,8")
+        raise UsageError("--gpus is missing", f"for example: clusterctl bench {name} --gpus 1,8")
     parsed = tuple(parse_variable(text, os.environ) for text in variables)
     settings = BenchSettings(
         cluster=name,

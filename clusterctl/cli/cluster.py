@@ -784,6 +784,7 @@ def down(
     from clusterctl.cli.node_progress import LineProgress
     from clusterctl.operations.down import down as remove
     from clusterctl.operations.down import find_removable
+    from clusterctl.operations.ended import did_you_mean
     from clusterctl.operations.interrupts import Interrupts
     from clusterctl.operations.ownership import NotLaunchedHere
 
@@ -817,7 +818,9 @@ def down(
             }
         )
     elif removed.nothing:
-        output.note(f"nothing to do: there is nothing of a cluster {name}")
+        meant = did_you_mean(folder).strip()
+        also = f"; {meant}" if meant else ""
+        output.note(f"nothing to do: there is nothing of a cluster {name}{also}")
     else:
         nodes = count(len(removed.nodes), "node")
         output.line(f"removed {name}: {nodes}, and all that was made for it")

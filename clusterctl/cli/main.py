@@ -126,11 +126,26 @@ CONTINUED = {"copy", "copyclust", "data", "env", "fetch", "s3sync", "serve", "tr
 # modules and EC2's descriptions: 140,000 objects. The collections took a tenth of its time.
 GC_THRESHOLD = 200_000
 
+# By these names other programs call a command.
+ELSEWHERE = {
+    "copy": ("upload", "put", "rsync"),
+    "down": ("delete", "destroy", "terminate"),
+    "fetch": ("get", "download", "scp"),
+    "jobs": ("ps",),
+    "list": ("ls",),
+    "logs -f": ("attach",),
+    "run": ("exec",),
+    "status": ("stat",),
+    "train": ("submit",),
+    "up": ("create", "launch"),
+    "watch": ("top",),
+}
+
 
 class LazyGroup(Group):
     """A group that imports a command's module only when that command is called."""
 
-    elsewhere = {"attach": "logs -f", "get": "fetch", "download": "fetch", "scp": "fetch"}
+    elsewhere = {word: command for command, words in ELSEWHERE.items() for word in words}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -275,4 +290,6 @@ def run_program(command: click.Command) -> NoReturn:
 def main() -> None:
     if Path(sys.argv[0]).name == "cctl":
         output.program = "cctl"
+    elif Path(sys.argv[0]).name == "__main__.py":
+        output.program = "python -m clusterctl"  # as click calls it
     run_program(cli)

@@ -38,10 +38,11 @@ INTERRUPTED = 130
 _UNFINISHED = re.compile(r"\x1b(\[[0-9;:]{0,40})?\Z")
 
 # A command as a text suggests it: `clusterctl up demo`. Not a path (~/.clusterctl/demo), nor a
-# longer name that ends in clusterctl. The group has the words after the program.
-SUGGESTION = re.compile(r"(?<![\w./-])clusterctl((?: \w[\w-]*)+)")
-# The program's name as the user called it: clusterctl or cctl. Another program on the PATH, that of
-# Kubernetes' Cluster API, may have the first name.
+# longer name that ends in clusterctl, nor what has its interpreter already. The group has the words
+# after the program.
+SUGGESTION = re.compile(r"(?<![\w./-])(?<!-m )clusterctl((?: \w[\w-]*)+)")
+# The program as the user called it: clusterctl, cctl or `python -m clusterctl`. Another program on
+# the PATH, that of Kubernetes' Cluster API, may have the first name.
 program = "clusterctl"
 
 

@@ -66,7 +66,8 @@ def ssh(ctx: click.Context, app: AppContext, name: str, index: int) -> Any:
     if not folder.ssh_config.exists():
         raise MissingTool(
             f"this machine has no way into a cluster {name}: there is no {folder.ssh_config}",
-            "run `clusterctl up` again, or copy the folder from the machine that ran it",
+            f"see whether there is one: clusterctl status {name}; then copy {folder.path} from the "
+            "machine that launched it",
         )
     host = f"{name}-{index}"
     if host not in folder.node_names():

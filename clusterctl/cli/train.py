@@ -179,6 +179,8 @@ class Gpus(click.ParamType):
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         if str(value).endswith(".py"):
             self.fail(f"{value} is no number of GPUs; did you mean GPUS --script {value}?")
+        if str(value).startswith("-"):
+            self.fail(f"GPUS is missing, which comes before the program's arguments: 2 -- {value}")
         return int(click.INT.convert(value, param, ctx))
 
 

@@ -371,11 +371,12 @@ def ranks_per_host(request: JobRequest, hosts: HostsFile) -> list[int]:
     """
     most = request.per_host
     filled = [ranks for ranks in hosts.fill(request.ranks, most) if ranks]
-    if most and (most > max(entry.slots for entry in hosts.entries) or sum(filled) < request.ranks):
-        there = f"{count(len(hosts.entries), 'node')} with {hosts.entries[0].slots} GPUs each"
+    check_per_host(request, hosts)
+    if sum(filled) < request.ranks:
         raise UsageError(
-            f"--processes-per-host {most} with {count(request.ranks, 'rank')}: there are {there}",
-            f"{most} on each of them are {sum(hosts.fill(request.ranks, most))} ranks",
+            f"--processes-per-host {most} with {count(request.ranks, 'rank')}: "
+            f"there are {count(len(hosts.entries), 'node')}",
+            f"with {most} on each node there are {sum(filled)} at most",
         )
     if request.torchrun and len(set(filled)) > 1:
         raise UsageError(
@@ -383,6 +384,17 @@ def ranks_per_host(request: JobRequest, hosts: HostsFile) -> list[int]:
             f"ask for a multiple of {filled[0]}, or say --processes-per-host",
         )
     return filled
+
+
+def check_per_host(request: JobRequest, hosts: HostsFile) -> None:
+    """Raise UsageError if --processes-per-host is more than a node has GPUs: a rank takes one."""
+    slots = max(entry.slots for entry in hosts.entries)
+    if (request.per_host or 0) > slots:
+        raise UsageError(
+            f"--processes-per-host {request.per_host}: a node has {count(slots, 'GPU')}, and each "
+            "rank takes one",
+            "leave it out, or launch a cluster of nodes with more GPUs",
+        )
 
 
 def _torch_python(facts: HeadFacts) -> str:

@@ -179,8 +179,12 @@ def no_cluster(clients: Clients, folder: ClusterFolder) -> NoSuchCluster:
     words = gone_words(clients, folder)
     if words:
         return NoSuchCluster(f"{missing.message}: {words}", missing.hint)
+    return NoSuchCluster(missing.message, f"{did_you_mean(folder)}{missing.hint}")
+
+
+def did_you_mean(folder: ClusterFolder) -> str:
+    """Return `did you mean demo? ` if this machine has a cluster of a name like the folder's."""
     home = folder.path.parent
     here = [one.parent.name for one in home.glob("*/account")] if home.is_dir() else []
     near = difflib.get_close_matches(folder.path.name, set(here) - {folder.path.name}, 1)
-    hint = f"did you mean {near[0]}? {missing.hint}" if near else missing.hint
-    return NoSuchCluster(missing.message, hint)
+    return f"did you mean {near[0]}? " if near else ""

@@ -149,10 +149,11 @@ def refuse_while_running(
     name = access.cluster.name
     for outcome in running.silent:
         if outcome.host == access.head_name and outcome.error:
+            before = f"{outcome.error.hint}; or, " if outcome.error.hint else ""
             raise HostError(
                 outcome.host,
                 f"cannot ask whether a job runs: {outcome.error.message}",
-                "if you are sure that none does: --force",
+                f"{before}if you are sure that none does: --force",
             ) from outcome.error
     jobs = [job for job in running.jobs if job.spec.preset != SERVE]
     if jobs:

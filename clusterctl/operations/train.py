@@ -40,6 +40,7 @@ from clusterctl.jobs.plan import (
     CODE_FOLDER,
     JobPlan,
     JobRequest,
+    check_per_host,
     check_request,
     new_job_id,
     plan_job,
@@ -133,6 +134,7 @@ def plan_training(
     hosts = live_hosts(access)
     more = _more_gpus(access.cluster, request.ranks)
     # Before any connection is made, so that an impossible request fails at once.
+    check_per_host(request, hosts)
     check_request(request, hosts.slots, more)
     code = program_to_ship(request.script, request.source_dir) if request.script else None
     job = plan_job(request, head_facts(access, request.environment), hosts, new_job_id())
@@ -432,7 +434,11 @@ def preflight_nodes(
     unsaid = () if force else running.silent
     failures = {one.host: one.error for one in (*unsaid, *looks.failures)}
     silent = [(host, error.message) for host, error in failures.items() if error]
-    hint = f"mpirun needs all nodes; see `clusterctl status {access.cluster.name}`"
+    name, index = access.cluster.name, ",".join(host.rpartition("-")[2] for host, _ in silent)
+    hint = (
+        f"mpirun needs all nodes in service: leave it out (clusterctl quarantine {name} {index}), "
+        f"or give it a new machine (clusterctl replace {name} {index})"
+    )
     unreachable = findings_by_message("node.unreachable", silent, hint)
     if not looks.values or looks.outcomes[0].error:
         return tuple(unreachable), {}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -27,6 +30,9 @@ def here(clusterctl, name):
     [
         ("up demo --nodes 1 --instance-type ml.p3.2xlarge", "leave out `ml.`"),
         ("attach demo", "Did you mean 'logs -f'?"),
+        ("stat demo", "Did you mean 'status'?"),
+        ("terminate demo", "Did you mean 'down'?"),
+        ("train demo --script x.py -- --lr 1", "GPUS is missing, which comes before"),
     ],
 )
 def test_a_slip_leads_to_what_was_meant(clusterctl, command, hint):
@@ -107,6 +113,33 @@ def test_a_misspelt_cluster_is_proposed(clusterctl):
     here(clusterctl, "demo")
     assert "did you mean demo?" in clusterctl("status", "dmeo").err
     assert "did you mean" not in clusterctl("status", "training").err
+
+
+def test_down_with_a_misspelt_name_does_not_look_done(clusterctl):
+    here(clusterctl, "demo")
+    ran = clusterctl("down", "dmeo", "--yes")
+    assert (ran.status, "nothing of a cluster dmeo; did you mean demo?\n" in ran.err) == (0, True)
+
+
+def test_ssh_without_the_clusters_folder_launches_nothing(clusterctl):
+    ran = clusterctl.anywhere()("ssh", "demo")
+    assert (ran.status, "see whether there is one: clusterctl status demo" in ran.err) == (1, True)
+    assert "clusterctl up" not in ran.err
+
+
+def test_hints_of_python_m_can_be_typed_as_they_are(tmp_path):
+    words = ("-m", "clusterctl", "status")
+    environ = {**os.environ, "CLUSTERCTL_HOME": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, *words], env=environ, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 2
+    assert "say its name: python -m clusterctl status NAME\n" in ran.stderr
+    words = ("-m", "clusterctl", "ssh", "demo")
+    ran = subprocess.run(
+        [sys.executable, *words], env=environ, capture_output=True, text=True, check=False
+    )
+    assert "there is one: python -m clusterctl status demo;" in ran.stderr
 
 
 def test_a_cluster_of_the_local_ec2_is_found_there(clusterctl, monkeypatch):

@@ -33,7 +33,13 @@ from clusterctl.jobs.mpirun import (
     parse_variable,
     sets_binding,
 )
-from clusterctl.jobs.plan import JobRequest, check_request, plan_job
+from clusterctl.jobs.plan import (
+    JobRequest,
+    check_per_host,
+    check_request,
+    plan_job,
+    ranks_per_host,
+)
 from clusterctl.jobs.smoke_test import allreduce_command
 from clusterctl.jobs.trainer import GPU
 from clusterctl.node.jobs.folder import JobFolder
@@ -597,6 +603,15 @@ def test_only_what_the_users_options_replace_is_left_out(option, kept):
     assert ("RANK_BINDING=none" in words) == ("--bind-to" not in kept)
 
 
+def test_more_ranks_on_a_node_than_gpus_are_no_matter_of_more_nodes():
+    most = max(entry.slots for entry in HOSTS.entries)
+    with pytest.raises(UsageError, match=f"a node has {most} GPU.*, and each rank takes one"):
+        check_per_host(JobRequest(1, per_host=most + 1), HOSTS)
+    with pytest.raises(UsageError, match="--processes-per-host 1 with .*: there are ") as raised:
+        ranks_per_host(JobRequest(len(HOSTS.entries) + 1, per_host=1), HOSTS)
+    assert raised.value.hint == f"with 1 on each node there are {len(HOSTS.entries)} at most"
+
+
 def test_a_binding_policy_of_open_mpi_4():
     mpirun = MpiRun("/usr/bin/mpirun", "4.1.4")
     for parameter in ("hwloc_base_binding_policy core", "rmaps_base_mapping_policy slot:PE=2"):
@@ -833,8 +848,8 @@ def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path, monkeypatch
     ("changes", "error", "says"),
     [
         ({"ranks": 12}, UsageError, "12 ranks are not as many on each node"),
-        ({"per_host": 9}, UsageError, "there are 4 nodes with 8 GPUs each"),
-        ({"ranks": 12, "per_host": 2}, UsageError, "there are 4 nodes with 8 GPUs each"),
+        ({"per_host": 9}, UsageError, "a node has 8 GPUs, and each rank takes one"),
+        ({"ranks": 12, "per_host": 2}, UsageError, "12 ranks: there are 4 nodes"),
         ({"script": None}, UsageError, "a program of PyTorch's"),
         (
             {"knobs": Knobs(autotune=True)},

@@ -133,7 +133,7 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        ((), 2, "which sizes?"),
+        ((), 2, "--gpus is missing"),
         (("--gpus", "1,3"), 2, "wanted 3 GPUs, there are 2"),
         (("--gpus", "1,none"), 2, "write them as 1,8,16,32"),
         (("--gpus", "1", "--data-dir", "~/none"), 1, "there is no training data"),
