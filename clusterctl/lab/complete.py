@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from ipaddress import IPv4Network
+from typing import Any
 
 from clusterctl.lab import sessions
 from clusterctl.lab.ec2 import (
     capacity,
     capacity_blocks,
     cloudformation,
+    descriptions,
     filters,
     instance_types,
     interfaces,
@@ -60,30 +62,20 @@ def installers(
     `inside` is the network of the default VPCs, `public` that of public addresses. `read_console`
     returns what an instance's host has printed, given the instance's id.
     """
+    plain: tuple[Any, ...] = (
+        *(capacity_blocks, descriptions, filters, images, instance_types, interfaces, local_zones),
+        *(metrics, network, objects, options, placement_groups, reservations, sessions, speed),
+        *(spot, volumes),
+    )
     return [
+        *(module.install for module in plain),
         lambda: capacity.install(FAULTS.capacity_left),
-        capacity_blocks.install,
         lambda: cloudformation.install(SERVED),
-        filters.install,
-        images.install,
-        instance_types.install,
         lambda: instances.install(read_console),
-        interfaces.install,
         lambda: late.install(FAULTS.lag_s, lambda: FAULTS.reordered),
-        local_zones.install,
-        metrics.install,
-        network.install,
-        objects.install,
-        options.install,
-        placement_groups.install,
         lambda: public_addresses.install(public, instances.LabInstance.changed.set),
         lambda: quotas.install(FAULTS.quota),
-        reservations.install,
         lambda: run_instances.install((vpcs.HostRule(inside), *RULES)),
-        sessions.install,
-        speed.install,
-        spot.install,
-        volumes.install,
         lambda: vpcs.install(inside),
     ]
 
@@ -94,6 +86,7 @@ def complete_moto(
     """Complete moto. Call this once per process, before the first request."""
     # moto reads these: the lab has its own images, and no account may use another one's buckets.
     os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
+    os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
     os.environ["MOTO_S3_ALLOW_CROSSACCOUNT_ACCESS"] = "false"
     for install in installers(inside, public, read_console):
         install()

@@ -29,6 +29,7 @@ from moto.iam.access_control import PermissionResult
 from moto.s3.models import s3_backends
 
 from clusterctl.lab.accounts import KEYS, LentKey
+from clusterctl.lab.data import table
 from clusterctl.lab.faults.answers import Call, error_answer, send
 from clusterctl.lab.record import AccessKey
 from clusterctl.lab.wsgi import BODY_LIMIT, SERVICE, Wsgi, is_form, read_body, send_json
@@ -55,7 +56,7 @@ PUBLIC_QUERY = {
 class Refusal(NamedTuple):
     """Why a request is refused: the error codes in the protocols of KINDS, and the message."""
 
-    codes: tuple[str, str, str, str]
+    codes: tuple[str, ...]
     message: str
 
 
@@ -67,45 +68,8 @@ class Refused(Exception):
         self.refusal = refusal
 
 
-NO_KEY = Refusal(
-    (
-        "AuthFailure",
-        "AccessDenied",
-        "MissingAuthenticationTokenException",
-        "MissingAuthenticationToken",
-    ),
-    "Request is missing Authentication Token",
-)
-UNKNOWN_KEY = Refusal(
-    (
-        "AuthFailure",
-        "InvalidAccessKeyId",
-        "UnrecognizedClientException",
-        "InvalidClientTokenId",
-    ),
-    "The lab has no such access key: `clusterctl lab env` tells those that it has",
-)
-WRONG_SIGNATURE = Refusal(
-    (
-        "AuthFailure",
-        "SignatureDoesNotMatch",
-        "InvalidSignatureException",
-        "SignatureDoesNotMatch",
-    ),
-    "The request signature we calculated does not match the signature you provided. Check your "
-    "AWS secret access key and signing method.",
-)
-EXPIRED = Refusal(
-    ("RequestExpired", "AccessDenied", "InvalidSignatureException", "RequestExpired"),
-    "Request has expired",
-)
-WRONG_TOKEN = Refusal(
-    ("AuthFailure", "InvalidToken", "UnrecognizedClientException", "InvalidClientTokenId"),
-    "The security token included in the request is invalid or has expired",
-)
-TOO_LARGE = Refusal(
-    ("RequestEntityTooLarge",) * 4,
-    f"The lab takes {BODY_LIMIT} bytes at most",
+NO_KEY, UNKNOWN_KEY, WRONG_SIGNATURE, EXPIRED, WRONG_TOKEN, WRONG_HOST, TOO_LARGE = (
+    Refusal(tuple(one["codes"]), one["message"]) for one in table("gate").values()
 )
 
 BODY_HASH = "X-Amz-Content-SHA256"
@@ -146,8 +110,7 @@ def with_gate(
         # Browsers send `Origin` with a page's requests to other sites. A `Host` that is not the
         # lab's own is a site's name that was made to resolve to this machine (DNS rebinding).
         if "HTTP_ORIGIN" in environ or environ.get("HTTP_HOST", "").lower() not in hosts:
-            start("403 Forbidden", [("Content-Type", "text/plain")])
-            return [b"The lab answers no web pages, and to its own address only.\n"]
+            return _refuse(environ, start, Refused(WRONG_HOST))
         if pages and environ["PATH_INFO"].startswith(PAGES):
             return _ask_page(environ, start, *pages)
         try:
@@ -350,7 +313,8 @@ def _refuse(
     unsigned = "" if is_json else "ec2" if is_form(environ) else "s3"
     service = scope[3] if len(scope) > 3 else unsigned
     kind = service if service in ("ec2", "s3") else "json" if is_json else "query"
-    status = {"ec2": 401, "json": 400}.get(kind, 403)
+    statuses = {} if refused.refusal is WRONG_HOST else {"ec2": 401, "json": 400}
+    status = statuses.get(kind, 403)
     # Read the rest of the request: the kernel resets a connection that is closed with unread data,
     # and the client may then lose the answer.
     environ["werkzeug.socket"].settimeout(DRAIN_S)

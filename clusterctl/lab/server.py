@@ -40,6 +40,8 @@ from clusterctl.lab.hosts.supervisor import Supervisor
 
 # Files in the lab's folder that remain when a lab is killed.
 LEFT_BY_A_DEAD_LAB = ("lab.json", "lab.json.new", "dial.sock")
+# The hard limit of open files on Ubuntu's images.
+MOST_FILES = 2**20
 # The program that ssh runs as its ProxyCommand.
 DIAL = Path(__file__).parent / "hosts" / "dial.py"
 
@@ -73,6 +75,9 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
     for name in LEFT_BY_A_DEAD_LAB:
         (folder / name).unlink(missing_ok=True)
     listening = _listen(options.port)
+    with contextlib.suppress(OSError, ValueError):  # as high as on EC2's images, where root may
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, max(hard, MOST_FILES)))
     mode = modes.choose_mode(os.geteuid())
     dial = None if mode.name == "root" else _dial_socket(folder)
     wanted = IPv4Network(options.network) if options.network else None

@@ -65,6 +65,16 @@ def install() -> None:
         policy = response._get_param("Policy") or ""
         return ActionResult({**known, "Credentials": _credentials(response, policy, ROLE_LASTS_S)})
 
+    def get_caller_identity(response: Any) -> ActionResult:
+        """Name the key's holder: the user `lab`, or a session of the role `lab`."""
+        account = response.current_account
+        if isinstance(KEYS.find(response.headers.get(KEY_HEADER, "")), LentKey):
+            arn, id = f"arn:aws:sts::{account}:assumed-role/lab/session", "AROALAB:session"
+        else:
+            arn, id = f"arn:aws:iam::{account}:user/lab", f"AIDALAB{account}"
+        return ActionResult({"UserId": id, "Account": account, "Arn": arn})
+
+    override(TokenResponse, get_caller_identity)
     override(TokenResponse, assume_role)
     override(ActionAuthenticatorMixin, _authenticate_and_authorize_action)
     override(TokenResponse, get_session_token)

@@ -182,7 +182,8 @@ def test_its_file_systems_are_bounded(host):
 
 def test_nothing_of_the_machines_var_is_there(host):
     everything = host.run(host.host, "find /var -xdev -not -path '/var/lib/cloud*' | sort")
-    own = {"/var/log/auth.log", "/var/log/cloud-init-output.log", "/var/run", "/var/lock"}
+    logs = {f"/var/log/{name}" for name in ("auth.log", "cloud-init-output.log", "wtmp")}
+    own = logs | {"/var/run", "/var/lock"}
     folders = {f"/var/{name}" for name in template.VAR} | {"/var", "/var/lib/dpkg"}
     assert set(everything.splitlines()) - {"/var/lib/sudo"} == own | folders
     if Path("/var/lib/dpkg/status").exists():

@@ -43,6 +43,7 @@ def test_the_mounts_of_a_host():
         *(("overlay", name) for name in ("usr", "etc", "var", "opt", "var/lib/dpkg")),
         ("proc", "proc"),
         ("sysfs", "sys"),
+        *(("tmpfs", name) for name in ("sys/block", "sys/class/block")),
         ("/h/boot_id", "proc/sys/kernel/random/boot_id"),
         ("tmpfs", "dev"),
         *((f"/dev/{name}", f"dev/{name}") for name in mounts.DEVICES),

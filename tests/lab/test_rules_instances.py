@@ -73,24 +73,25 @@ def test_volumes_as_asked_for_and_what_is_left_of_them(instances):
         {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 200, "Iops": 6000, "Throughput": 500}},
         {"DeviceName": "/dev/sdb", "Ebs": {"VolumeSize": 20, "VolumeType": "gp2"}},
         {"DeviceName": "/dev/sdc", "VirtualName": "ephemeral0"},
+        {"DeviceName": "/dev/sdd", "Ebs": {"VolumeSize": 10, "DeleteOnTermination": False}},
     ]
     tags = [{"ResourceType": "volume", "Tags": [{"Key": "cluster", "Value": "disks"}]}]
     one = instances.up(BlockDeviceMappings=wanted, TagSpecifications=tags)[0]
     found = volumes_of(instances.ec2, one["InstanceId"])
-    assert set(found) == {"/dev/sda1", "/dev/sdb"}
+    assert set(found) == {"/dev/sda1", "/dev/sdb", "/dev/sdd"}
     root = found["/dev/sda1"]
     assert (root["Size"], root["Iops"], root["Throughput"]) == (200, 6000, 500)
     assert (root["VolumeType"], root["State"]) == ("gp3", "in-use")
     assert all(disk["Tags"] == tags[0]["Tags"] for disk in found.values())
     shown = {disk["DeviceName"]: disk["Ebs"] for disk in one["BlockDeviceMappings"]}
-    assert shown["/dev/sda1"]["DeleteOnTermination"] is True
-    assert shown["/dev/sdb"]["DeleteOnTermination"] is False
+    kept = {device for device, disk in shown.items() if not disk["DeleteOnTermination"]}
+    assert kept == {"/dev/sdd"}
     instances.ec2.terminate_instances(InstanceIds=[one["InstanceId"]])
     instances.in_state(one["InstanceId"], "terminated")
     left = instances.ec2.describe_volumes(Filters=[{"Name": "tag:cluster", "Values": ["disks"]}])[
         "Volumes"
     ]
-    assert [(disk["Size"], disk["State"]) for disk in left] == [(20, "available")]
+    assert [(disk["Size"], disk["State"]) for disk in left] == [(10, "available")]
     instances.ec2.delete_volume(VolumeId=left[0]["VolumeId"])
 
 

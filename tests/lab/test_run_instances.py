@@ -102,7 +102,7 @@ REFUSED = [
         "network interfaces",
     ),
     (
-        {"NetworkInterfaces": [nic()], "SecurityGroupIds": ["sg-1"]},
+        {"NetworkInterfaces": [nic()], "SecurityGroupIds": ["sg-00000001"]},
         "InvalidParameterCombination",
         "Network interfaces and an instance-level security groups may not be specified",
     ),

@@ -88,15 +88,44 @@ def test_nested_parts_are_found():
 
 
 def test_a_part_that_the_lab_cannot_run_keeps_no_other_from_running():
-    decoded = decode(mime(("cloud-config", "", "packages: []"), ("x-shellscript", "", "a")))
+    decoded = decode(mime(("x-odd", "", "packages: []"), ("x-shellscript", "", "a")))
     assert decoded.files == (("instance/scripts/part-002", b"a"),)
-    assert "'text/cloud-config'" in decoded.problem
+    assert "'text/x-odd'" in decoded.problem
+
+
+def test_what_the_lab_does_of_a_cloud_config_becomes_scripts():
+    decoded = decode(
+        b"#cloud-config\n"
+        b"users: [default, {name: a b, groups: 'x, y', ssh_authorized_keys: [ssh-rsa k]}]\n"
+        b"ssh_authorized_keys: [ssh-rsa o]\n"
+        b"write_files: [{path: /e/f, content: aGk=, encoding: b64, permissions: '0600'}]\n"
+        b"runcmd: [echo $HOME, [echo, $HOME]]\n"
+    )
+    hook, script = (dict(decoded.files)[f"instance/{name}"].decode() for name in SCRIPTS)
+    assert hook.splitlines()[2:] == [
+        "add_file /e/f aGk= 0600 root:root ''",
+        "add_user 'a b' /bin/sh",
+        "add_group 'a b' x",
+        "add_group 'a b' y",
+        "add_key 'a b' 'ssh-rsa k'",
+        "add_key ubuntu 'ssh-rsa o'",
+    ]
+    assert script == "#!/bin/sh\necho $HOME\necho '$HOME'\n"
+    assert decoded.problem == ""
+
+
+def test_what_it_does_not_do_is_named():
+    decoded = decode(b"#cloud-config\npackages: [jq]\nruncmd: [id]\n")
+    assert len(decoded.files) == 2
+    assert decoded.problem.endswith("of #cloud-config, not packages")
 
 
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        (b"#cloud-config\npackages: []\n", "'#cloud-config'"),
+        (b"#cloud-config\n: [", "the #cloud-config is not valid"),
+        (b"#cloud-config\nwrite_files: [{content: a}]", "the #cloud-config is not valid: 'path'"),
+        (b"#cloud-config\n- a", "no mapping"),
         # Like cloud-init: without MIME-Version it is no message.
         (b"Content-Type: multipart/mixed", "'Content-Type: multipart/mixed'"),
         (gzip.compress(SCRIPT, mtime=0)[:-9], "not valid gzip"),
@@ -129,6 +158,9 @@ def test_what_a_launch_may_not_take_is_refused(raw):
     assert len(raw) < 20_000
     with pytest.raises(LabError, match="nested too deeply|inflates to more than 16 MiB"):
         decode(raw)
+
+
+SCRIPTS = ("boothooks/cloud-config", "scripts/runcmd")
 
 
 @pytest.mark.lab

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from moto.cloudformation import parsing
-from moto.cloudformation.exceptions import ValidationError
+import yaml
+from moto.cloudformation import models, parsing, utils
+from moto.cloudformation.exceptions import CloudFormationError, ValidationError
 from moto.cloudformation.models import CloudFormationBackend
+from moto.cloudformation.responses import CloudFormationResponse
 from moto.core.common_models import CloudFormationModel
+from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.internet_gateways import InternetGateway
@@ -24,6 +28,9 @@ from clusterctl.lab.ec2.completion import override
 # moto first checks that a name is free, and adds the stack later: two requests at the same time
 # would make two stacks with one name.
 CREATING = threading.Lock()
+NO_UPDATES = "The lab cannot update a stack: delete it, and create it again"
+# moto's function that reads a template's tags.
+_construct = utils.yaml_tag_constructor
 
 
 class SecurityGroupEgress(CloudFormationModel):
@@ -93,6 +100,165 @@ def install(served: tuple[str, ...]) -> None:
 
     override(parsing, parse_resource)
     _keep_failures()
+    _complete_change_sets()
+    _complete_templates()
+
+
+def _complete_templates() -> None:
+    """Check templates without cfn-lint, which wants a home; take them from the lab's own S3, too.
+
+    Also have Fn::GetAZs take the stack's own region by name, and name its real zones.
+    """
+    fetch, clean = CloudFormationResponse._get_stack_from_s3_url, parsing.clean_json
+
+    def validate_template(response: Any) -> ActionResult:
+        body = response._get_param("TemplateBody")
+        body = body or response._get_stack_from_s3_url(response._get_param("TemplateURL"))
+        template = _parsed(body)
+        shown = [
+            {
+                "ParameterKey": key,
+                "DefaultValue": one.get("Default"),
+                "Description": one.get("Description"),
+                "NoEcho": bool(one.get("NoEcho")),
+            }
+            for key, one in template.get("Parameters", {}).items()
+        ]
+        return ActionResult({"Description": template.get("Description"), "Parameters": shown})
+
+    def _get_stack_from_s3_url(response: Any, template_url: str) -> str:
+        # moto knows the address of an S3 with buckets as paths by this name only.
+        return fetch(response, template_url.replace("//127.0.0.1:", "//localhost:"))
+
+    def clean_json(resource_json: Any, resources_map: Any) -> Any:
+        if not isinstance(resource_json, dict) or "Fn::GetAZs" not in resource_json:
+            return clean(resource_json, resources_map)
+        own = resources_map["AWS::Region"]
+        region = clean(resource_json["Fn::GetAZs"], resources_map) or own
+        if region != own:
+            raise ValidationError(message=f"Fn::GetAZs of another region than {own}")
+        account = resources_map["AWS::AccountId"]
+        return sorted(ec2_backends[account][region].get_default_subnets())
+
+    override(CloudFormationResponse, validate_template)
+    override(CloudFormationResponse, _get_stack_from_s3_url)
+    override(parsing, clean_json)
+    override(models, yaml_tag_constructor)
+
+
+def yaml_tag_constructor(loader: Any, tag: str, node: Any) -> Any:
+    """Read a tag such as `!GetAZs` with a mapping below it, unlike moto."""
+    if isinstance(node, yaml.MappingNode) and tag.startswith("!"):
+        return {f"Fn::{tag[1:]}": loader.construct_mapping(node, deep=True)}
+    return _construct(loader, tag, node)
+
+
+def _parsed(body: str | None) -> dict[str, Any]:
+    if not body:
+        text = "Either Template URL or Template Body must be specified."
+        raise ValidationError(message=text)
+    try:
+        template = models.Stack.parse_template(body)
+    except (ValueError, yaml.YAMLError) as wrong:
+        raise ValidationError(message=f"Template format error: {wrong}") from None
+    if not isinstance(template, dict) or not isinstance(template.get("Resources"), dict):
+        text = "Template format error: At least one Resources member must be defined."
+        raise ValidationError(message=text)
+    return template
+
+
+def _check_parameters(template: dict[str, Any], given: dict[str, Any]) -> None:
+    """Refuse parameters that the template's constraints do not allow, and missing ones."""
+    declared = template.get("Parameters") or {}
+    if unknown := [name for name in given if name not in declared]:
+        text = f"Parameters: [{', '.join(unknown)}] do not exist in the template"
+        raise ValidationError(message=text)
+    for name, one in declared.items():
+        value = str(given.get(name, one.get("Default", "")))
+        if name not in given and "Default" not in one:
+            raise ValidationError(message=f"Parameters: [{name}] must have values")
+        allowed = [str(each) for each in one.get("AllowedValues", [value])]
+        if value not in allowed or not re.fullmatch(one.get("AllowedPattern", "(?s:.*)"), value):
+            text = one.get("ConstraintDescription", "it is not one of the values that are allowed")
+            raise ValidationError(
+                message=f"Parameter '{name}' failed to satisfy constraint: {text}"
+            )
+
+
+def _complete_change_sets() -> None:
+    """Have a change set create a stack as CreateStack does, and refuse updates.
+
+    moto makes the resources of a change set without outputs, exports and tags, and an update of its
+    changes nothing but the stack's status.
+    """
+    backend: Any = CloudFormationBackend
+    make, name_stack = backend.create_change_set, vars(models)["generate_stack_id"]
+    different = CloudFormationResponse._validate_different_update
+    chosen = threading.local()
+
+    def create_change_set(ec2: Any, *args: Any, **named: Any) -> Any:
+        if named["change_set_type"] != "UPDATE":
+            _check_parameters(_parsed(named["template"]), named["parameters"])
+        made = make(ec2, *args, **named)
+        change_set = ec2.change_sets[made[0]]
+        if named["change_set_type"] == "UPDATE" and change_set.status != "FAILED":
+            change_set.status, change_set.execution_status = "FAILED", "UNAVAILABLE"
+            change_set.status_reason = NO_UPDATES
+        return made
+
+    def _validate_different_update(response: Any, *args: Any) -> None:
+        # A change set without changes is made, and fails.
+        if response._get_action() == "UpdateStack":
+            different(response, *args)
+
+    def execute_change_set(
+        backend: Any, change_set_name: str, stack_name: str | None = None
+    ) -> None:
+        found = _find_change_set(backend, change_set_name, stack_name)
+        if found.execution_status != "AVAILABLE":
+            text = f"ChangeSet [{found.change_set_id}] cannot be executed in its current status"
+            raise CloudFormationError("InvalidChangeSetStatus", f"{text} of [{found.status}]")
+        review = backend.stacks.pop(found.stack.stack_id)
+        chosen.id = review.stack_id
+        try:
+            more = {"notification_arns": found.notification_arns, "tags": found.tags}
+            named = {**more, "role_arn": found.role_arn}
+            backend.create_stack(review.name, found.template, found.parameters, **named)
+        except Exception:
+            backend.stacks[review.stack_id] = review
+            raise
+        finally:
+            chosen.id = None
+        found.execution_status = "EXECUTE_COMPLETE"
+
+    def delete_change_set(backend: Any, change_set_name: str) -> None:
+        found = _find_change_set(backend, change_set_name)
+        del backend.change_sets[found.change_set_id]
+
+    def generate_stack_id(*args: Any) -> str:
+        return str(getattr(chosen, "id", None) or name_stack(*args))
+
+    def update_stack(backend: Any, name: str, template: str, parameters: Any, **_: Any) -> None:
+        stack = backend.get_stack(name)
+        given = {one["ParameterKey"]: one.get("ParameterValue") for one in parameters}
+        changed = {key for key, value in given.items() if value is not None}
+        same = all(stack.stack_parameters.get(key) == given[key] for key in changed)
+        if stack.has_template(template) and same:
+            raise ValidationError(message="No updates are to be performed.")
+        raise ValidationError(message=NO_UPDATES)
+
+    for method in (create_change_set, execute_change_set, delete_change_set, update_stack):
+        override(CloudFormationBackend, method)
+    override(CloudFormationResponse, _validate_different_update)
+    override(models, generate_stack_id)
+
+
+def _find_change_set(backend: Any, name: str, stack: str | None = None) -> Any:
+    for one in backend.change_sets.values():
+        of_stack = stack in (None, one.stack.name, one.stack.stack_id)
+        if name in (one.change_set_id, one.change_set_name) and of_stack:
+            return one
+    raise CloudFormationError("ChangeSetNotFound", f"ChangeSet [{name}] does not exist")
 
 
 def _keep_failures() -> None:
@@ -103,15 +269,21 @@ def _keep_failures() -> None:
     make = CloudFormationBackend.create_stack
     remove = CloudFormationBackend.delete_stack
 
-    def create_stack(backend: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    def create_stack(
+        backend: Any, name: str, template: str, parameters: dict[str, Any], **kwargs: Any
+    ) -> Any:
+        _check_parameters(_parsed(template), parameters)
         with CREATING:
             before = set(backend.stacks)
             try:
-                return make(backend, name, *args, **kwargs)
+                return make(backend, name, template, parameters, **kwargs)
             except Exception as failed:
                 new = [stack for id, stack in backend.stacks.items() if id not in before]
-                for stack in new:
-                    _roll_back(backend, stack)
+                try:
+                    for stack in new:
+                        _roll_back(backend, stack)
+                except EC2ClientError as kept:
+                    return _fail(new[0], "ROLLBACK_FAILED", kept)
                 # An error in the template is the request's error, and leaves no stack.
                 if not new or isinstance(failed, ValidationError):
                     for stack in new:
@@ -138,7 +310,13 @@ def _keep_failures() -> None:
 
 def _roll_back(backend: Any, stack: Any) -> None:
     """Delete the resources of a stack, and what it exports."""
-    stack.resource_map.delete()
+    try:
+        stack.resource_map.delete()
+    finally:
+        _forget(backend, stack)
+
+
+def _forget(backend: Any, stack: Any) -> None:
     # Else moto would make the resources again for whoever reads them, or an output.
     stack.resource_map._resource_json_map, stack.output_map._output_json_map = {}, {}
     for name, export in list(backend.exports.items()):
@@ -200,7 +378,7 @@ def _tidy_rules(wanted: dict[str, Any]) -> None:
         rule.setdefault("ToPort", None)
 
 
-def _unless_gone(delete: Callable[..., None]) -> Callable[..., None]:
+def _unless_gone(delete: Callable[..., Any]) -> Callable[..., None]:
     """Wrap a deletion so that it succeeds for a resource that is gone already.
 
     It may have been deleted by a user, or together with another resource.
@@ -216,27 +394,6 @@ def _unless_gone(delete: Callable[..., None]) -> Callable[..., None]:
     return act
 
 
-def _delete_rule(egress: Any, account_id: str, region: str) -> None:
-    ec2_backends[account_id][region].revoke_security_group_egress(**egress.rule)
-
-
-def _delete_association(association: Any, account_id: str, region: str) -> None:
-    ec2_backends[account_id][region].disassociate_route_table(association.id)
-
-
-def _delete_route_table(table: Any, *_: str) -> None:
-    table.ec2_backend.delete_route_table(table.id)
-
-
-def _delete_gateway(gateway: Any, *_: str) -> None:
-    gateway.ec2_backend.delete_internet_gateway(gateway.id)
-
-
-def _delete_attachment(attachment: Any, account_id: str, region: str) -> None:
-    backend = ec2_backends[account_id][region]
-    backend.detach_internet_gateway(attachment.gateway_id, attachment.vpc_id)
-
-
 def _delete_endpoint(endpoint: Any, *_: str) -> None:
     try:
         # This fails if the stack's route table was deleted before: the order is not fixed.
@@ -246,12 +403,18 @@ def _delete_endpoint(endpoint: Any, *_: str) -> None:
 
 
 # How a stack deletes the resources of a class.
-DELETES: dict[Any, Callable[..., None]] = {
-    SecurityGroupEgress: _delete_rule,
-    SubnetRouteTableAssociation: _delete_association,
-    RouteTable: _delete_route_table,
-    InternetGateway: _delete_gateway,
-    VPCGatewayAttachment: _delete_attachment,
+DELETES: dict[Any, Callable[..., Any]] = {
+    SecurityGroupEgress: lambda egress, account, region: ec2_backends[account][
+        region
+    ].revoke_security_group_egress(**egress.rule),
+    SubnetRouteTableAssociation: lambda one, account, region: ec2_backends[account][
+        region
+    ].disassociate_route_table(one.id),
+    RouteTable: lambda table, *_: table.ec2_backend.delete_route_table(table.id),
+    InternetGateway: lambda one, *_: one.ec2_backend.delete_internet_gateway(one.id),
+    VPCGatewayAttachment: lambda one, account, region: ec2_backends[account][
+        region
+    ].detach_internet_gateway(one.gateway_id, one.vpc_id),
     VPCEndPoint: _delete_endpoint,
 }
 

@@ -12,21 +12,11 @@ from moto.ec2.models.instance_types import (
     InstanceTypeBackend,
 )
 
+from clusterctl.lab.data import table
+
 # The type of the family that moto has. The others are made from its description.
 BASE = "p3dn.24xlarge"
-# Type -> vCPUs, memory in MiB, GPUs, network performance, baseline bandwidth in Gbit/s. AWS retired
-# these types, but the tutorial uses them.
-P3 = {
-    "p3.2xlarge": (8, 62464, 1, "Up to 10 Gigabit", 2.5),
-    "p3.8xlarge": (32, 249856, 4, "10 Gigabit", 10.0),
-    "p3.16xlarge": (64, 499712, 8, "25 Gigabit", 25.0),
-}
-P3_ZONES = {
-    "us-east-1": ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d"),
-    "us-west-2": ("us-west-2a", "us-west-2b", "us-west-2c"),
-    "us-east-2": ("us-east-2a", "us-east-2b"),
-    "eu-west-1": ("eu-west-1a", "eu-west-1b", "eu-west-1c"),
-}
+P3, P3_ZONES = (table("types")[name] for name in ("p3", "p3_zones"))
 
 
 def install() -> None:

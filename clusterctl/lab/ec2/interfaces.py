@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from moto.ec2.models import EC2Backend
 from moto.ec2.models.elastic_network_interfaces import Attachment, NetworkInterface
 from moto.ec2.models.instances import Instance
 
@@ -139,12 +140,32 @@ def install() -> None:
 
 
 def _show_own_groups() -> None:
-    """Show an instance's security groups on its primary interface only, unlike moto."""
-    shown = vars(NetworkInterface)["group_set"].fget
-    own = property(
-        lambda nic: list(nic._group_set) if getattr(nic, "secondary", False) else shown(nic)
-    )
-    NetworkInterface.group_set = own  # type: ignore[method-assign,assignment]
+    """Have an instance's security groups be those of its primary interface, unlike moto."""
+
+    def own(nic: Any) -> list[Any]:
+        return list(_groups_of_instance(nic) or nic._group_set)
+
+    change = EC2Backend.modify_network_interface_attribute
+
+    def modify_network_interface_attribute(
+        backend: Any, eni_id: str, group_ids: list[str], *more: Any, **named: Any
+    ) -> None:
+        groups = [backend.get_security_group_from_id(id) for id in group_ids]
+        if None in groups:
+            id = group_ids[groups.index(None)]
+            raise refuse("InvalidGroup.NotFound", f"The security group '{id}' does not exist")
+        change(backend, eni_id, group_ids, *more, **named)
+        nic = backend.enis[eni_id]
+        if groups and _groups_of_instance(nic):
+            nic.instance.security_groups = groups
+
+    NetworkInterface.group_set = property(own)  # type: ignore[method-assign,assignment]
+    override(EC2Backend, modify_network_interface_attribute)
+
+
+def _groups_of_instance(nic: Any) -> list[Any]:
+    attached = nic.instance and not getattr(nic, "secondary", False)
+    return list(nic.instance.security_groups) if attached else []
 
 
 def _attach(instance: Any, wish: RequestedInterface) -> None:

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from moto.s3.exceptions import S3ClientError
-from moto.s3.models import FakeKey
+from moto.s3.exceptions import InvalidBucketName, S3ClientError
+from moto.s3.models import FakeKey, S3Backend
+
+from clusterctl.lab.ec2.completion import override
 
 App = Callable[..., Iterable[bytes]]
+
+
+# S3's rules for the names of buckets (S3 user guide, "General purpose bucket naming rules").
+BUCKET = re.compile(r"[a-z0-9](?!.*\.\.)[a-z0-9.-]{1,61}[a-z0-9]")
 
 
 class Room:
@@ -60,6 +67,19 @@ class NoTracking(list[Any]):
 
 
 def install() -> None:
+    """Have objects keep their content in ROOM, and buckets have names that S3 takes."""
+    keep_in_room()
+    make = S3Backend.create_bucket
+
+    def create_bucket(backend: Any, bucket_name: str, *given: Any, **named: Any) -> Any:
+        if not BUCKET.fullmatch(bucket_name) or re.fullmatch(r"[\d.]+", bucket_name):
+            raise InvalidBucketName
+        return make(backend, bucket_name, *given, **named)
+
+    override(S3Backend, create_bucket)
+
+
+def keep_in_room() -> None:
     """Have moto's objects keep their content in ROOM, and be read without a copy."""
     key: Any = FakeKey
     key.instances_tracked = NoTracking()
@@ -112,6 +132,8 @@ def _read(key: Any) -> bytes:
 
 
 def _write(key: Any, content: bytes) -> None:
+    # moto gives an object that was uploaded in parts an empty text when it copies it for a list.
+    content = content or b""
     if not ROOM.take(id(key), KEY_BYTES + len(content)):
         raise S3ClientError("EntityTooLarge", _no_room())
     key._value_buffer.close()

@@ -7,11 +7,13 @@ instance with the profile that it had before another took its place.
 
 from __future__ import annotations
 
+import base64
 from datetime import timedelta
 from typing import Any
 
 from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, EmptyResult
+from moto.core.types import Base64EncodedString
 from moto.core.utils import utcnow
 from moto.ec2.responses import EC2Response
 from moto.ec2.utils import (
@@ -20,17 +22,12 @@ from moto.ec2.utils import (
 )
 from werkzeug.exceptions import HTTPException
 
+from clusterctl.lab.data import table
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
 
 # Option -> the values that EC2 takes.
-VALUES = {
-    "InstanceInitiatedShutdownBehavior": ("stop", "terminate"),
-    "MetadataOptions.HttpTokens": ("optional", "required"),
-    "MetadataOptions.HttpEndpoint": ("enabled", "disabled"),
-    "MetadataOptions.HttpProtocolIpv6": ("enabled", "disabled"),
-    "MetadataOptions.InstanceMetadataTags": ("enabled", "disabled"),
-}
+VALUES: dict[str, list[str]] = table("forms")["options"]
 HOP_LIMIT = "MetadataOptions.HttpPutResponseHopLimit"
 HOPS = (1, 64)
 # EC2 knows a new instance profile only so long after IAM has made it; on AWS it is about ten times
@@ -89,7 +86,14 @@ def install() -> None:
     modify = EC2Response.modify_instance_attribute
 
     def modify_instance_attribute(response: Any) -> ActionResult:
-        """Change what a power-off does. moto removes the instance's security groups instead."""
+        """Change user data, and what a power-off does. moto removes the security groups instead."""
+        data = response._get_param("UserData.Value")
+        if data is not None:
+            response.error_on_dryrun()
+            instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
+            # The clients encode a value of bytes, and moto has decoded it.
+            instance.user_data = Base64EncodedString(base64.b64encode(data).decode())
+            return EmptyResult()
         name = "InstanceInitiatedShutdownBehavior"
         value = response._get_param(f"{name}.Value")
         if value is None:

@@ -14,6 +14,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.servicequotas.models import ServiceQuotasBackend
 from moto.servicequotas.responses import ServiceQuotasResponse
 
+from clusterctl.lab.data import table
 from clusterctl.lab.ec2.completion import add, override
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
 from clusterctl.lab.ec2.reservations import reserved_beside, reserved_places
@@ -45,33 +46,8 @@ ELASTIC = Quota("L-0263D0A3", "EC2-VPC Elastic IPs", default=5.0)
 INTERFACES = Quota("L-DF5E4CA3", "Network interfaces per Region", default=5000.0, service="vpc")
 # The function that `install` has set.
 _applied: list[Callable[[str], float | None]] = [lambda code: None]
-# Families of the Standard quotas.
-STANDARD = ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z")
 QUOTAS = (
-    Quota("L-417A185B", "Running On-Demand P instances", ("p",)),
-    Quota("L-DB2E81BA", "Running On-Demand G and VT instances", ("g", "gr")),
-    Quota(
-        "L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances", STANDARD
-    ),
-    Quota("L-6E869C2A", "Running On-Demand DL instances", ("dl",)),
-    Quota("L-2C3B7624", "Running On-Demand Trn instances", ("trn",)),
-    Quota("L-1945791B", "Running On-Demand Inf instances", ("inf",)),
-    Quota("L-7295265B", "Running On-Demand X instances", ("x",)),
-    Quota("L-F7808C92", "Running On-Demand HPC instances", ("hpc",)),
-    Quota("L-43DA4232", "Running On-Demand High Memory instances", ("u",)),
-    Quota("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests", ("p3", "p4"), spot=True),
-    Quota("L-C4BD4855", "All P5 Spot Instance Requests", ("p5",), spot=True),
-    Quota("L-3819A6DF", "All G and VT Spot Instance Requests", ("g", "gr"), spot=True),
-    Quota(
-        "L-34B43A08",
-        "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests",
-        STANDARD,
-        spot=True,
-    ),
-    Quota("L-85EED4F7", "All DL Spot Instance Requests", ("dl",), spot=True),
-    Quota("L-6B0D517C", "All Trn Spot Instance Requests", ("trn",), spot=True),
-    Quota("L-B5D1601B", "All Inf Spot Instance Requests", ("inf",), spot=True),
-    Quota("L-E3A00192", "All X Spot Instance Requests", ("x",), spot=True),
+    *(Quota(**{**one, "families": tuple(one["families"])}) for one in table("quotas")["quotas"]),
     ELASTIC,
     INTERFACES,
 )

@@ -14,6 +14,7 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Instance
 from moto.ec2.responses import EC2Response
+from moto.ssm.models import ssm_backends
 
 from clusterctl.lab.ec2 import capacity
 from clusterctl.lab.ec2.completion import override
@@ -31,6 +32,7 @@ from clusterctl.lab.ec2.launch import (
 # Bytes, before base64.
 USER_DATA_LIMIT = 16384
 LONGEST_TOKEN = 64
+BY_PARAMETER = "resolve:ssm:"
 
 
 def install(rules: Sequence[Rule]) -> None:
@@ -43,13 +45,19 @@ def install(rules: Sequence[Rule]) -> None:
         return tokens.once(response, lambda: _respond(response, respond, rules))
 
     def run_on_backend(
-        backend: Any, image_id: str, count: int, user_data: Any, groups: list[str], **kwargs: Any
+        backend: Any,
+        image_id: str,
+        count: int,
+        user_data: Any,
+        security_group_names: list[str],
+        **kwargs: Any,
     ) -> Any:
         request = current_request()  # None for a launch by a fleet or by CloudFormation
         with LAUNCHING:
             for rule in rules:
                 rule.check_room(backend, count)
             _check_known(backend, image_id, user_data, kwargs)
+            _check_groups(backend, security_group_names)
             least = min(request.least, count) if request else count
             subnet = _settle_network(backend, kwargs, rules, (least, count))
             wanted = (kwargs["instance_type"], str(subnet.availability_zone))
@@ -59,7 +67,9 @@ def install(rules: Sequence[Rule]) -> None:
                 if launch:
                     rule.check_launch(launch)
             with _all_or_nothing(backend):
-                made: Any = make(backend, image_id, count, user_data, groups, **kwargs)
+                made: Any = make(
+                    backend, image_id, count, user_data, security_group_names, **kwargs
+                )
                 for instance, rule in itertools.product(made.instances, rules):
                     if launch:
                         rule.mark(launch, instance)
@@ -98,11 +108,24 @@ def _respond(
             f"Value {wrong} is invalid: 1 <= minCount <= maxCount must hold.",
         )
     response.params["MinCount"] = most
+    named = response._get_param("ImageId") or ""
+    if named.startswith(BY_PARAMETER):
+        response.params["ImageId"] = _image_of(response, named[len(BY_PARAMETER) :])
     request = Request(response)
     for rule in rules:
         rule.check_request(request)
     with answering(request):
         return respond(response)
+
+
+def _image_of(response: Any, name: str) -> str:
+    """Return the image that a parameter of Systems Manager names (botocore: RunInstances)."""
+    parameters = ssm_backends[response.current_account][response.region]
+    found = parameters.get_parameter(name.partition(":")[0])
+    if found is None:
+        # The code is from memory.
+        raise refuse("InvalidAMIID.NotFound", f"The parameter '{name}' does not exist")
+    return str(found.value)
 
 
 @contextlib.contextmanager
@@ -188,6 +211,13 @@ def _check_known(backend: Any, image_id: str, user_data: Any, kwargs: dict[str, 
         raise refuse("InvalidParameterValue", f"User data is limited to {USER_DATA_LIMIT} bytes")
 
 
+def _check_groups(backend: Any, names: Sequence[str]) -> None:
+    for name in names or ():
+        if backend.get_security_group_by_name_or_id(name) is None:
+            text = f"The security group '{name}' does not exist in the default VPC"
+            raise refuse("InvalidGroup.NotFound", text)
+
+
 def _settle_network(
     backend: Any, kwargs: dict[str, Any], rules: Sequence[Rule], counts: tuple[int, int]
 ) -> Any:
@@ -223,6 +253,9 @@ def _default_subnet(backend: Any, kwargs: dict[str, Any], counts: tuple[int, int
     offered = [zone] if zone else offered_zones(backend.region_name, wanted)
     candidates = [one for one in sorted(subnets) if one in offered]
     candidates = candidates or ([] if zone else sorted(subnets))
+    if zone and zone not in [one.name for one in backend.describe_availability_zones()]:
+        # From memory.
+        raise refuse("InvalidParameterValue", f"Invalid availability zone: [{zone}]")
     if not candidates:
         raise refuse("MissingInput", "No subnets found for the default VPC.")
     if zone:
@@ -238,6 +271,10 @@ def _default_subnet(backend: Any, kwargs: dict[str, Any], counts: tuple[int, int
 def _check_zone(region: str, zone: str, kwargs: dict[str, Any]) -> None:
     """Refuse a zone that does not offer the type. A request without a type passes."""
     wanted = kwargs["instance_type"]
+    if kwargs.get("placement") not in (None, zone):
+        # From memory.
+        text = "The specified subnet and availability zone do not match"
+        raise refuse("InvalidParameterValue", f"{text}: {zone}, {kwargs['placement']}")
     offered = offered_zones(region, wanted)
     if kwargs["is_instance_type_default"] or zone in offered:
         return

@@ -196,7 +196,7 @@ def _disk(backend: Any, device: str, ebs: Mapping[str, Any]) -> VolumeRequest:
         snapshot_gib=int(snapshot.volume.size) if snapshot else 0,
         encrypted=bool(ebs.get("Encrypted")),
         kms_key_id=ebs.get("KmsKeyId"),
-        delete=bool(ebs.get("DeleteOnTermination")),
+        delete=bool(ebs.get("DeleteOnTermination", True)),
         load_mib_s=None if load is None else int(load),
     )
 

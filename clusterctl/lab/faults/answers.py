@@ -10,41 +10,12 @@ from http import HTTPStatus
 from typing import Any
 from xml.sax.saxutils import escape
 
+from clusterctl.lab.data import table
+
 XML, JSON = "text/xml;charset=UTF-8", "application/x-amz-json-1.1"
 SPECIAL = {"'": "&apos;", '"': "&quot;"}
 
-# Error code -> AWS's HTTP status and message, used where a fault leaves them out.
-USUAL = {
-    "AuthFailure": (401, "AWS was not able to validate the provided access credentials"),
-    "InsufficientFreeAddressesInSubnet": (
-        400,
-        "There are not enough free addresses in the subnet to satisfy the requested number of "
-        "instances.",
-    ),
-    "InsufficientInstanceCapacity": (500, "Insufficient capacity."),
-    "InternalError": (500, "An internal error has occurred"),
-    "InternalFailure": (500, "The request processing has failed because of an unknown error."),
-    "OptInRequired": (401, "You are not subscribed to this service."),
-    "PendingVerification": (
-        400,
-        "Your request for accessing resources in this region is being validated, and you will not "
-        "be able to launch additional resources in this region until the validation is complete.",
-    ),
-    "RequestExpired": (400, "Request has expired."),
-    "RequestLimitExceeded": (503, "Request limit exceeded."),
-    "ServiceUnavailable": (503, "The request has failed due to a temporary failure of the server."),
-    "Throttling": (400, "Rate exceeded"),
-    "ThrottlingException": (400, "Rate exceeded"),
-    "TooManyRequestsException": (400, "Due to throttling, the request was denied."),
-    "UnauthorizedOperation": (403, "You are not authorized to perform this operation."),
-    "Unavailable": (503, "The server is overloaded and can't handle the request."),
-    "VcpuLimitExceeded": (
-        400,
-        "You have requested more vCPU capacity than your current vCPU limit of 0 allows for the "
-        "instance bucket that the specified instance type belongs to. Please visit "
-        "http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit.",
-    ),
-}
+USUAL: dict[str, tuple[int, str]] = table("answers")["usual"]
 
 
 @dataclass(frozen=True)

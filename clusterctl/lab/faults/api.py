@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import parse_qs
 
+from clusterctl.lab import forms
 from clusterctl.lab.faults.answers import Call, error_answer, send, throttled_answer
 from clusterctl.lab.faults.kinds import ApiError
 from clusterctl.lab.faults.store import Faults
@@ -22,8 +23,11 @@ def with_api_faults(api: Wsgi, faults: Faults) -> Wsgi:
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         call = read_call(environ)
+        if call is None and environ[SERVICE] != "s3":
+            text = "The request is missing an action"
+            return send(error_answer(Call(environ[SERVICE], ""), "MissingAction", text), start)
         if call is None:
-            return api(environ, start)
+            return _answered(api, environ, start, Call("s3", environ["REQUEST_METHOD"]))
         if not faults.take_token(call.action):
             return send(throttled_answer(call), start)
         time.sleep(faults.delay_s(call.action))
@@ -45,15 +49,17 @@ def with_api_faults(api: Wsgi, faults: Faults) -> Wsgi:
 def _answered(
     api: Wsgi, environ: dict[str, Any], start: Callable[..., Any], call: Call
 ) -> Iterable[bytes]:
-    """Call the API. Turn its exceptions into AWS's errors: werkzeug would send a page of HTML."""
+    """Call the API if the request is well formed. Turn what moto raises into an error of AWS's."""
     try:
-        return api(environ, start)
-    except NotImplementedError as missing:
-        text = f"{call.action} is more than the lab can do: {missing!s:.200}"
-        return send(error_answer(call, "InvalidAction", text), start)
-    except Exception:
-        log.exception("%s %s", call.service, call.action)
-        return send(error_answer(call, "InternalError"), start)
+        wrong = forms.problem_of(call, environ) if call.service != "s3" else None
+        return send(error_answer(call, *wrong), start) if wrong else api(environ, start)
+    except Exception as failure:
+        if call.service != "s3":
+            environ["wsgi.input"].seek(0)
+        problem, unexpected = forms.beyond(call, failure, environ)
+        if unexpected:
+            log.exception("%s %s", call.service, call.action)
+        return send(error_answer(call, *problem), start)
 
 
 def read_call(environ: dict[str, Any]) -> Call | None:

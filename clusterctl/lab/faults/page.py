@@ -34,16 +34,9 @@ from clusterctl.lab.wsgi import read_json
 
 PATH = "/_lab/faults"
 # The fields of a Lag, in words.
-LAGGING = {
-    "visible_s": "instances",
-    "console_s": "consoles",
-    "tags_s": "tags",
-    "states_s": "states",
-    "addresses_s": "addresses",
-    "groups_s": "groups",
-    "volumes_s": "volumes",
-    "spot_s": "spot requests",
-}
+_SAME = ("tags", "states", "addresses", "groups", "volumes")
+LAGGING = {"visible_s": "instances", "console_s": "consoles"}
+LAGGING |= {f"{name}_s": name for name in _SAME} | {"spot_s": "spot requests"}
 
 
 def shown(one: ActiveFault) -> dict[str, Any]:

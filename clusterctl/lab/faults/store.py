@@ -105,6 +105,11 @@ class Faults:
         return next((one.value for one in self._of(QuotaFault) if one.code == code), None)
 
     @property
+    def hides(self) -> bool:
+        """Whether a fault hides new instances for longer than usual."""
+        return bool(self._lag().visible_s)
+
+    @property
     def visibility_s(self) -> float:
         """How long a new instance is hidden from descriptions."""
         shown = self._lag().visible_s

@@ -6,6 +6,7 @@ AWS's public SSM parameters name the newest image of each kind.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -14,6 +15,7 @@ from moto.ec2.models.amis import Ami, AmiBackend
 from moto.ssm.models import Parameter, ParameterDict
 
 from clusterctl.lab.addresses import REGIONS
+from clusterctl.lab.data import table
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.launch import Request, Rule, refuse
 
@@ -22,10 +24,6 @@ DLAMI_OWNER = "898082745236"
 NEWEST = "20261101"
 ROOT_GIB = 75
 PARAMETERS = "/aws/service/deeplearning/ami"
-
-# Families of types in the images' descriptions. The open-source driver needs Turing GPUs or newer.
-OSS_DRIVER_FAMILIES = "G4dn, G5, G6, Gr6, G6e, G7e, P4d, P4de, P5, P5e, P5en, P6-B200, P6-B300"
-PYTORCH_ON = "G4dn, G5, G6, Gr6, G6e, P4d, P4de, P5, P5e, P5en, P6-B200"
 
 
 @dataclass(frozen=True)
@@ -45,46 +43,8 @@ class Family:
     root_gib: int = ROOT_GIB
 
 
-FAMILIES = (
-    Family(
-        "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)",
-        "base-oss-nvidia-driver-gpu-ubuntu-22.04",
-        ("20260703", NEWEST),
-        OSS_DRIVER_FAMILIES,
-    ),
-    Family(
-        "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04)",
-        "base-oss-nvidia-driver-gpu-ubuntu-24.04",
-        ("20260710", "20261030"),
-        OSS_DRIVER_FAMILIES,
-    ),
-    Family(
-        "Deep Learning Base OSS Nvidia Driver GPU AMI (Amazon Linux 2023)",
-        "base-oss-nvidia-driver-gpu-amazon-linux-2023",
-        ("20261028",),
-        OSS_DRIVER_FAMILIES,
-        root_device="/dev/xvda",
-    ),
-    Family(
-        "Deep Learning Base Proprietary Nvidia Driver GPU AMI (Ubuntu 22.04)",
-        "base-proprietary-nvidia-driver-gpu-ubuntu-22.04",
-        ("20251016",),
-        "G3, P3, P3dn",
-    ),
-    Family(
-        "Deep Learning OSS Nvidia Driver AMI GPU PyTorch 2.10 (Ubuntu 24.04)",
-        "oss-nvidia-driver-gpu-pytorch-2.10-ubuntu-24.04",
-        ("20261026",),
-        PYTORCH_ON,
-        root_gib=105,
-    ),
-    Family(
-        "Deep Learning ARM64 Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)",
-        "base-oss-nvidia-driver-gpu-ubuntu-22.04",
-        ("20261029",),
-        "G5g, P6e-GB200",
-        architecture="arm64",
-    ),
+FAMILIES = tuple(
+    Family(**{**one, "dates": tuple(one["dates"])}) for one in table("images")["families"]
 )
 
 
@@ -92,9 +52,13 @@ class LabImage(Ami):
     """An image whose root volume has a Deep Learning AMI's size."""
 
     root_gib = ROOT_GIB
+    # The mappings of an image that was made of an instance.
+    copied: Sequence[dict[str, Any]] = ()
 
     @property
     def block_device_mappings(self) -> list[dict[str, Any]]:
+        if self.copied:
+            return list(self.copied)
         ebs = {
             "SnapshotId": self.ebs_snapshot.id,
             "VolumeSize": self.root_gib,
@@ -142,16 +106,44 @@ def image_id(region: str, date: str, family: Family = FAMILIES[0]) -> str:
 def install() -> None:
     """Replace moto's images, and publish the parameters that name the newest ones."""
     override(AmiBackend, _load_amis)
+    override(AmiBackend, create_image)
     load = ParameterDict._check_loading_status
 
     def _check_loading_status(parameters: Any, key: str) -> None:
         """Publish the parameters. moto calls this before it looks up a parameter or a path."""
-        load(parameters, key)
+        # moto's images of other kinds are not the lab's.
+        if not str(key or "").startswith("/aws/service/ami-"):
+            load(parameters, key)
         if str(key or "").startswith(PARAMETERS) and parameters.region_name in REGIONS:
             for family in FAMILIES:
                 _publish(parameters, family)
 
     override(ParameterDict, _check_loading_status)
+
+
+_create = AmiBackend.create_image
+
+
+def create_image(backend: Any, instance_id: str, *given: Any, **named: Any) -> Any:
+    """Make an image with the instance's volumes (botocore: CreateImage), unlike moto."""
+    made: Any = _create(backend, instance_id, *given, **named)
+    made.__class__, made.root_device_type = LabImage, "ebs"
+    instance, text = backend.get_instance(instance_id), f"Created by CreateImage for {made.id}"
+    made.root_device_name = instance.root_device_name
+    made.copied = [
+        {
+            "DeviceName": device,
+            "Ebs": {
+                "SnapshotId": backend.create_snapshot(disk.volume_id, text, from_ami=made.id).id,
+                "VolumeSize": disk.size,
+                "DeleteOnTermination": disk.delete_on_termination,
+                "VolumeType": backend.volumes[disk.volume_id].volume_type,
+                "Encrypted": backend.volumes[disk.volume_id].encrypted,
+            },
+        }
+        for device, disk in instance.get_block_device_mapping
+    ]
+    return made
 
 
 def _load_amis(backend: Any) -> None:

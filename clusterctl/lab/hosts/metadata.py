@@ -34,6 +34,8 @@ def lookup(tree: Tree, path: str) -> bytes | None:
     found: Tree | str | bytes | None = tree
     for name in filter(None, path.split("/")):
         found = found.get(name) if isinstance(found, dict) else None
+    if isinstance(found, dict) and isinstance(found.get(""), str):
+        return str(found[""]).encode()
     if isinstance(found, dict):
         names = (f"{name}/" if isinstance(below, dict) else name for name, below in found.items())
         found = "\n".join(sorted(names))
@@ -59,6 +61,7 @@ def _meta_data(instance: LabInstance) -> Tree:
         "ami-id": instance.image_id,
         "ami-launch-index": str(instance.ami_launch_index),
         "ami-manifest-path": "(unknown)",
+        "block-device-mapping": _disks(instance),
         "events": {"maintenance": {"scheduled": _scheduled(instance)}, "recommendations": {}},
         "hostname": instance.private_dns_name,
         "instance-action": "none",
@@ -74,15 +77,24 @@ def _meta_data(instance: LabInstance) -> Tree:
             "availability-zone-id": str(nic.subnet.availability_zone_id),
             "region": instance.region_name,
         },
-        "reservation-id": _reservation_of(instance),
+        "reservation-id": instance.reservation_id,
         "security-groups": groups,
         "services": {"domain": "amazonaws.com", "partition": "aws"},
     }
     if public:
         found |= {"public-hostname": instance.public_dns_name or "", "public-ipv4": public}
     if instance.public_key:
-        found["public-keys"] = {"0": {"openssh-key": instance.public_key}}
+        # The empty name is what the folder itself shows.
+        key: Tree = {"openssh-key": instance.public_key}
+        found["public-keys"] = {"": f"0={instance.key_name}", "0": key}
     return found | _notices(instance) | _tags(instance) | _profile(instance)
+
+
+def _disks(instance: LabInstance) -> Tree:
+    root = str(instance.root_device_name)
+    data = [name for name in instance.block_device_mapping_names if name != root]
+    others = {f"ebs{n}": name.rpartition("/")[2] for n, name in enumerate(sorted(data), 1)}
+    return {"ami": root, "root": root, **others}
 
 
 def _interface(instance: LabInstance, nic: Any) -> Tree:
@@ -191,24 +203,12 @@ def _document(instance: LabInstance) -> str:
     return json.dumps(about, indent=2)
 
 
-def _reservation_of(instance: LabInstance) -> str:
-    reservations = list(instance.ec2_backend.reservations.values())
-    found = [one.id for one in reservations if instance in one.instances]
-    return str(found[0]) if found else ""
-
-
 TOKEN_PATH = "/latest/api/token"  # noqa: S105 - a path
 # Six hours, as on EC2.
 LONGEST_TTL_S = 21_600
 VERSION = re.compile(r"latest|1\.0|20\d\d-\d\d-\d\d")
-OK, BAD, DENIED, FORBIDDEN, MISSING, NOT_SO = (
-    "200 OK",
-    "400 Bad Request",
-    "401 Unauthorized",
-    "403 Forbidden",
-    "404 Not Found",
-    "405 Method Not Allowed",
-)
+OK, BAD, DENIED = "200 OK", "400 Bad Request", "401 Unauthorized"
+FORBIDDEN, MISSING, NOT_SO = "403 Forbidden", "404 Not Found", "405 Method Not Allowed"
 
 
 class Tokens:

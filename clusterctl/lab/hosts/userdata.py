@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from email.message import Message
 
 from clusterctl.domain.errors import LabError
+from clusterctl.lab.hosts import cloud_config
 
 # Type of a part -> the folder below /var/lib/cloud where cloud-init puts it to run it.
 FOLDERS = {
@@ -28,6 +29,7 @@ VAGUE = ("text/plain", "text/x-not-multipart", "application/octet-stream", "appl
 # once more.
 MOST_INFLATED = 16 * 2**20
 BOOTHOOK = b"#cloud-boothook"
+CLOUD_CONFIG = "text/cloud-config"
 # The characters that cloud-init keeps in a file's name.
 IN_NAMES = string.ascii_letters + string.digits + "_-.()"
 
@@ -84,6 +86,9 @@ def _place(name: str, kind: str, content: bytes) -> UserData:
     """Return a part as the file that cloud-init makes of it, or as a problem."""
     if not content.strip():
         return UserData()
+    if kind == CLOUD_CONFIG:
+        files, problem = cloud_config.read(content)
+        return UserData(tuple(files), problem)
     if kind not in FOLDERS:
         shown = (content.splitlines() or [b""])[0][:60].decode(errors="replace")
         what = shown if kind in VAGUE else kind
@@ -99,6 +104,8 @@ def _type_of(content: bytes) -> str:
     """Return the type that the first line names; a generic one if the lab does not know it."""
     if content.startswith(b"#!"):
         return "text/x-shellscript"
+    if content.startswith(b"#cloud-config"):
+        return CLOUD_CONFIG
     return "text/cloud-boothook" if content.startswith(BOOTHOOK) else VAGUE[0]
 
 

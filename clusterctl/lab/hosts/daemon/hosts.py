@@ -70,6 +70,7 @@ class Hosts:
         self._hosts: dict[str, Host] = {}
         self._own_gateway, self._gateways = gateway, {gateway}
         self._links = 0
+        self._silent_init = files["silent-init"]
         layer = template.layer_files(files, base.single_uid, base.environment)
         template.build(base.template, layer, base.single_uid, base.alone)
 
@@ -212,7 +213,7 @@ class Hosts:
             (folder / name).mkdir()
         (folder / "root-home").chmod(0o700)
         volumes.make_data(folder / "data", spec.volume_bytes)
-        for path, content, mode in own_files(spec):
+        for path, content, mode in own_files(spec, self._silent_init):
             template.write(folder / "upper" / path, content, mode)
         if spec.gpus:
             smi = (self._base.template / template.TOOLS / "nvidia-smi").read_bytes()
@@ -296,19 +297,7 @@ def _plug(host: Host, pid: int) -> None:
         host_faults.shape(HostState(pid, host.link), host.faults["shape"])
 
 
-# Replaces hosts/files/init on a silent host, which boots and then starts nothing.
-SILENT_INIT = b"""#!/bin/sh
-trap 'exit 81' USR1 # reboot
-trap 'exit 82' USR2 # poweroff
-echo "$(hostname): lab host booting"
-while :; do
-  sleep 3600 &
-  wait $!
-done
-"""
-
-
-def own_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
+def own_files(spec: HostSpec, silent_init: bytes) -> list[tuple[str, bytes, int]]:
     """Return a host's own files: path below its root, content and mode."""
     names = f"{spec.hostname}.{spec.domain} {spec.hostname}"
     files = [
@@ -317,7 +306,7 @@ def own_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
         ("etc/hosts", f"127.0.0.1 localhost\n{spec.address} {names}\n".encode(), 0o644),
     ]
     if spec.silent:
-        files.append((f"{template.TOOLS}/init", SILENT_INIT, 0o755))
+        files.append((f"{template.TOOLS}/init", silent_init, 0o755))
     for path, content in spec.user_files:
         files.append((f"var/lib/cloud/{path}", base64.b64decode(content), 0o700))
     if spec.user_data_problem:

@@ -19,18 +19,14 @@ SHARED_FOLDERS = ("usr", "etc", "opt", PACKAGES)
 # Where Deep Learning AMIs mount the instance store.
 INSTANCE_STORE = "opt/dlami/nvme"
 SHM_SIZE, RUN_SIZE = "2g", "64m"
+DISKS = ("block", "class/block")
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 FOLDERS = (
     *("proc", "sys", "dev", "run", "tmp", "root", "home", "data", "mnt", "media", "srv", "old"),
     *COPY_ON_WRITE,
 )
-DEVICE_LINKS = {
-    "ptmx": "pts/ptmx",
-    "fd": "/proc/self/fd",
-    "stdin": "fd/0",
-    "stdout": "fd/1",
-    "stderr": "fd/2",
-}
+DEVICE_LINKS = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd"}
+DEVICE_LINKS |= {name: f"fd/{n}" for n, name in enumerate(("stdin", "stdout", "stderr"))}
 
 
 @dataclass(frozen=True)
@@ -106,6 +102,8 @@ def host_mounts(view: View, bound: Iterable[str] = (), alone: Collection[str] = 
         *(overlay(name, folder, view.template, name in alone) for name in views),
         Mount("proc", "proc", "proc", plain | MS_NOEXEC),
         Mount("sysfs", "sys", "sysfs", plain | MS_NOEXEC | MS_RDONLY),
+        # The machine's disks are not the instance's.
+        *(Mount("tmpfs", f"sys/{name}", "tmpfs", plain | MS_RDONLY, "mode=755") for name in DISKS),
         Mount(f"{folder}/boot_id", "proc/sys/kernel/random/boot_id", flags=MS_BIND),
         Mount("tmpfs", "dev", "tmpfs", MS_NOSUID, "mode=755,size=1m"),
         *(Mount(f"/dev/{name}", f"dev/{name}", flags=MS_BIND) for name in DEVICES),

@@ -30,22 +30,12 @@ SUDO = ("usr/bin/sudo", "usr/bin/su", "usr/libexec/sudo", "usr/lib/sudo", "etc/s
 
 # Files of the machine that hosts must not see or cannot use: for its GPUs and its accounts.
 HIDDEN = (
-    "/usr/bin/nvidia-smi",
-    *("/etc/.pwd.lock", "/etc/gshadow", "/etc/subuid", "/etc/subgid"),
-    *(
-        "/etc/passwd-",
-        "/etc/group-",
-        "/etc/shadow-",
-        "/etc/gshadow-",
-        "/etc/subuid-",
-        "/etc/subgid-",
-    ),
+    *("/usr/bin/nvidia-smi", "/etc/.pwd.lock", "/etc/gshadow", "/etc/subuid", "/etc/subgid"),
+    *(f"/etc/{name}-" for name in ("passwd", "group", "shadow", "gshadow", "subuid", "subgid")),
 )
 
-SSH_CONFIG = """Host *
-    SendEnv LANG LC_*
-    HashKnownHosts yes
-"""
+LIBRARIES = ("cloud-config", "cloud-init.py", "nvidia-smi.py")
+PAM_MODULE = "*/security/pam_loginuid.so"
 
 
 @dataclass(frozen=True)
@@ -71,15 +61,13 @@ def layer_files(
     tty = "" if single_uid else "tty:x:5:\n"
     groups = f"root:x:0:\n{tty}sudo:x:27:ubuntu\nubuntu:x:1000:\nnogroup:x:65534:\n"
     texts = {
-        "etc/passwd": "root:x:0:0:root:/root:/bin/bash\n"
-        "sshd:x:101:65534::/run/sshd:/usr/sbin/nologin\n"
-        "ubuntu:x:1000:1000:Ubuntu:/home/ubuntu:/bin/bash\n"
-        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
         "etc/group": groups,
         "etc/nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n",
         "etc/environment": "".join(f'{name}="{text}"\n' for name, text in everywhere.items()),
-        "etc/ssh/ssh_config": SSH_CONFIG,
     }
+    # Without root, sessions cannot be opened for PAM.
+    pam = "no" if single_uid or not list(Path("/usr/lib").glob(PAM_MODULE)) else "yes"
+    sshd_config = f"{host['sshd_config'].decode()}UsePAM {pam}\n{set_env}\n"
     locked = "".join(f"{user}:*:19000:0:99999:7:::\n" for user in ("root", "sshd", "ubuntu"))
     sudoers = (
         f'Defaults env_reset\nDefaults secure_path="{PATH}"\n'
@@ -90,12 +78,14 @@ def layer_files(
         *(File(path, text.encode()) for path, text in texts.items()),
         File("etc/shadow", locked.encode(), 0o640),
         File("etc/sudoers", sudoers.encode(), 0o440),
-        File("etc/ssh/sshd_config", host["sshd_config"] + f"{set_env}\n".encode()),
+        File("etc/ssh/sshd_config", sshd_config.encode()),
+        File("etc/pam.d/sshd", host["pam-sshd"]),
+        *(File(f"etc/{path}", host[Path(path).name]) for path in ("passwd", "ssh/ssh_config")),
         *(File(f"usr/bin/{name}", host[name], 0o755) for name in ("cloud-init", "dmesg")),
         File(f"{TOOLS}/init", host["init"], 0o755),
         File(f"{TOOLS}/final-stage", host["final-stage"], 0o755),
         File(f"{TOOLS}/nvidia-smi", host["nvidia-smi"], 0o755),
-        *(File(f"{TOOLS}/{name}", host[name]) for name in ("cloud-init.py", "nvidia-smi.py")),
+        *(File(f"{TOOLS}/{name}", host[name]) for name in LIBRARIES),
         *(File(f"usr/sbin/{name}", host["power"], 0o755) for name in POWER_COMMANDS),
         *([File("usr/bin/sudo", host["sudo-single"], 0o755)] if single_uid else []),
     ]

@@ -1,0 +1,205 @@
+"""Checks requests against the services' descriptions (botocore's) before moto reads them.
+
+moto fails with an exception of Python's for a parameter that is missing or malformed. AWS answers
+with an error code, and an error of AWS's own (500) is never the answer to a client's mistake.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qsl
+
+from botocore.validate import ParamValidator
+from moto.backends import get_backend
+from moto.core.parse import PROTOCOL_PARSERS
+from moto.core.utils import camelcase_to_underscores, get_service_model
+
+from clusterctl.lab.data import table
+from clusterctl.lab.faults.answers import Call
+from clusterctl.lab.record import ACCOUNTS
+from clusterctl.lab.wsgi import read_body
+
+# What requests are signed for -> the service's name in botocore.
+NAMES = {"monitoring": "cloudwatch", "servicequotas": "service-quotas"}
+# The services that have no regions.
+GLOBAL = ("iam", "sts")
+# Of these kinds are: an unknown action, a parameter that is missing, one that is wrong, one that no
+# action has, a request that cannot be read, and one that the lab cannot carry out.
+ACTION, MISSING, WRONG, UNKNOWN, UNREAD, BEYOND = range(6)
+RULES = table("forms")
+# Protocol -> the codes of these kinds. Only EC2 refuses a parameter that it does not know.
+CODES: dict[str, list[str]] = RULES["codes"]
+# Shape of an id -> its prefix, and the code for an id of another form. A shape with a suffix may
+# name its resource in another way, too.
+IDS: dict[str, list[str]] = {
+    f"{name}{suffix}": found
+    for name, found in RULES["ids"].items()
+    for suffix in ("", "WithResolver", "ForResolver")
+}
+# What every form of the query protocols has.
+COMMON = {"Action", "Version", "AWSAccessKeyId", "SecurityToken", "DryRun"}
+TOKENS = ("NextToken", "Marker")
+
+Problem = tuple[str, str]
+
+
+def problem_of(call: Call, environ: dict[str, Any]) -> Problem | None:
+    """Return the code and the message of the first mistake in a request's form, or None."""
+    model = get_service_model(NAMES.get(call.service, call.service))
+    codes = CODES[_protocol(call)]
+    if call.action not in model.operation_names or not _is_served(call):
+        return _no_action(call)
+    shape: Any = model.operation_model(call.action).input_shape
+    if shape is None:
+        return None
+    try:
+        values = values_of(call, environ)
+        given = values if call.json else _parsed(model, call, values)
+    except (ValueError, TypeError, AttributeError, OverflowError) as unread:
+        return codes[UNREAD], f"A parameter is not of the type that {call.action} takes: {unread}"
+    return next(_mistakes(call, shape, values, given), None)
+
+
+def beyond(call: Call, failure: Exception, environ: dict[str, Any]) -> tuple[Problem, bool]:
+    """Return the answer to a request at which moto failed, and whether moto itself is to blame."""
+    codes = CODES[_protocol(call)]
+    if isinstance(failure, NotImplementedError):
+        return _no_action(call), False
+    if isinstance(failure, (KeyError, ValueError)):
+        # Python names the value that it did not find or could not convert.
+        for name, value in _texts(values_of(call, environ)):
+            if repr(value) in str(failure):
+                return _unknown_value(call, name, value), False
+    text = f"{type(failure).__name__}: {failure}"
+    return (codes[BEYOND], f"The lab cannot carry out this {call.action}: {text:.200}"), True
+
+
+def _no_action(call: Call) -> Problem:
+    code = CODES[_protocol(call)][ACTION]
+    return (
+        code,
+        f"The action {call.action:.80} is not valid for this web service, as the lab has it.",
+    )
+
+
+def _unknown_value(call: Call, name: str, value: str) -> Problem:
+    last = name.rstrip(".0123456789").rpartition(".")[2].removesuffix("s")
+    if last in TOKENS and call.service in ("ec2", "ssm"):
+        return "InvalidNextToken", "The specified nextToken is invalid"
+    if call.service == "ec2" and last in RULES["not_found"]:
+        return RULES["not_found"][last], f"The {last} '{value:.80}' does not exist"
+    return CODES[_protocol(call)][WRONG], f"Value ({value:.80}) for parameter {name} is invalid."
+
+
+def _protocol(call: Call) -> str:
+    if call.service in ("ec2", "s3"):
+        return call.service
+    return "json" if call.json else "query"
+
+
+def _is_served(call: Call) -> bool:
+    if re.fullmatch(RULES["not_here"].get(call.service, "(?!)"), call.action):
+        return False
+    service = "cloudwatch" if call.service == "monitoring" else call.service
+    return service == "pricing" or camelcase_to_underscores(call.action) in _served(service)
+
+
+@functools.cache
+def _served(service: str) -> frozenset[str]:
+    """Return moto's names of the actions of a service."""
+    find: Any = get_backend
+    regions = find(service)[ACCOUNTS[0]]
+    backend = regions["aws" if service in GLOBAL else "us-east-1"]
+    owners = {getattr(handler, "__self__", None) for handler in backend.flask_paths.values()}
+    return frozenset(
+        name for one in owners if one for name, _ in inspect.getmembers(one, inspect.isfunction)
+    )
+
+
+def values_of(call: Call, environ: dict[str, Any]) -> dict[str, Any]:
+    """Return a request's parameters, as they came. Raise ValueError or TypeError."""
+    body = read_body(environ) or b""
+    if call.json:
+        given = json.loads(body or b"{}")
+        if not isinstance(given, dict):
+            raise TypeError("the request is no JSON object")
+        return given
+    query, form = environ.get("QUERY_STRING", ""), body.decode(errors="replace")
+    pairs = [one for text in (query, form) for one in parse_qsl(text, keep_blank_values=True)]
+    return {name: value for name, value in pairs if not name.startswith("X-Amz-")}
+
+
+def _texts(values: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the texts among a request's values, with their paths."""
+    if isinstance(values, str) and values:
+        yield path, values
+    named = dict(enumerate(values)) if isinstance(values, list) else values
+    for name, value in named.items() if isinstance(named, dict) else ():
+        yield from _texts(value, f"{path}.{name}".lstrip("."))
+
+
+def _parsed(model: Any, call: Call, values: dict[str, Any]) -> Any:
+    parser = PROTOCOL_PARSERS[_protocol(call)](model.operation_model(call.action))
+    return parser.parse({"values": values})  # type: ignore[typeddict-item]
+
+
+def _mistakes(call: Call, shape: Any, values: dict[str, Any], given: Any) -> Iterator[Problem]:
+    codes = CODES[_protocol(call)]
+    if call.service == "ec2":
+        known = {_name_in_form(name, one) for name, one in shape.members.items()} | COMMON
+        for name in values:
+            if name.partition(".")[0] not in known:
+                yield codes[UNKNOWN], f"The parameter {name:.80} is not recognized"
+    for reason, name, more in ParamValidator().validate(given, shape)._errors:
+        if reason == "missing required field":
+            path = f"{name}.{more['required_name']}".lstrip(".")
+            yield codes[MISSING], f"The request must contain the parameter {path}"
+        elif reason != "unknown field":
+            value = more.get("param", "")
+            yield codes[WRONG], f"Value ({value!s:.80}) for parameter {name} is invalid."
+    choices = RULES["one_of"].get(call.action, ())
+    if choices and not any(name in given for name in choices):
+        yield codes[MISSING], f"The request must contain the parameter {' or '.join(choices)}"
+    if call.service == "ec2":
+        yield from _page_sizes(call, shape, given)
+        yield from _malformed(shape, given)
+
+
+def _name_in_form(name: str, shape: Any) -> str:
+    told = shape.serialization
+    located = str(told.get("queryName") or told.get("name") or name)
+    return located[0].upper() + located[1:]
+
+
+def _page_sizes(call: Call, shape: Any, given: Any) -> Iterator[Problem]:
+    if "MaxResults" in given:
+        limits = shape.members["MaxResults"].metadata
+        least, most = RULES["results"].get(
+            call.action, (limits.get("min", 1), limits.get("max", 2**31))
+        )
+        if not least <= given["MaxResults"] <= most:
+            yield (
+                "InvalidParameterValue",
+                f"Value ( {given['MaxResults']} ) for parameter maxResults is invalid. Expecting a "
+                f"value between {least} and {most}.",
+            )
+
+
+def _malformed(shape: Any, given: Any) -> Iterator[Problem]:
+    """Yield the ids in a request to EC2 that have another form than their resource's ids."""
+    if shape.type_name == "structure" and isinstance(given, dict):
+        for name, member in shape.members.items():
+            if name in given:
+                yield from _malformed(member, given[name])
+    elif shape.type_name == "list":
+        for one in given:
+            yield from _malformed(shape.member, one)
+    elif shape.name in IDS and isinstance(given, str):
+        prefix, code = IDS[shape.name]
+        if not re.fullmatch(f"{prefix}-[0-9a-f]{{8,17}}|resolve:ssm:.*", given):
+            yield code, f'Invalid id: "{given:.80}" (expecting "{prefix}-...")'

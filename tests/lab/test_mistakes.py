@@ -1,0 +1,214 @@
+"""A client's mistake is answered with one of AWS's error codes, and never with an error of AWS's.
+
+Every action that the lab answers is sent, in one process and without hosts: with its required
+parameters, without each of them, and with each documented one: of a plain value, of a wrong form,
+and of a resource that is gone.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import sys
+import zlib
+from pathlib import Path
+from urllib.parse import urlencode
+
+import botocore.session
+import pytest
+from botocore.serialize import create_serializer
+
+from clusterctl.lab.faults.answers import Call
+from tests import hostless
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+CODES = {
+    service: {code for codes in sources.values() for code in codes}
+    for service, sources in tomllib.loads(
+        (Path(__file__).parent / "error_codes.toml").read_text()
+    ).items()
+}
+NAMES = {"monitoring": "cloudwatch", "servicequotas": "service-quotas"}
+# Where moto fails, and the lab says that it cannot, and logs why.
+BEYOND = {
+    *("AssociateRouteTable", "ModifySecurityGroupRules", "ReplaceNetworkAclAssociation"),
+    *("CreateServiceLinkedRole", "GetTemplateSummary"),
+}
+WRONG = {
+    **dict.fromkeys(("integer", "long", "float", "double"), "x1"),
+    "boolean": "maybe",
+    "timestamp": "not-a-time",
+    "string": "\u00fc none",
+    "blob": b"x",
+}
+# How many of the cases are sent by default: one of so many.
+SAMPLE = 4
+
+
+@pytest.fixture
+def api():
+    """Return the lab's API, and what it logs. moto is as new before and after."""
+    from moto import mock_aws
+
+    from clusterctl.lab import app
+    from clusterctl.lab.faults.api import with_api_faults
+    from clusterctl.lab.faults.store import FAULTS
+
+    hostless.complete_moto()
+    with mock_aws():
+        yield with_api_faults(app._dispatch, FAULTS)
+
+
+@pytest.fixture
+def gone(api):
+    """Return ids, by their parameters' names, of resources that were made and are gone."""
+    import boto3
+
+    ec2 = boto3.client("ec2", region_name="us-east-1")
+    image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    made = ec2.run_instances(ImageId=image, InstanceType="t3.micro", MinCount=1, MaxCount=1)
+    [instance] = made["Instances"]
+    ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
+    volume = ec2.create_volume(AvailabilityZone="us-east-1a", Size=1)["VolumeId"]
+    ec2.delete_volume(VolumeId=volume)
+    group = ec2.create_security_group(GroupName="gone", Description="d")["GroupId"]
+    ec2.delete_security_group(GroupId=group)
+    return {
+        "InstanceId": instance["InstanceId"],
+        "NetworkInterfaceId": instance["NetworkInterfaces"][0]["NetworkInterfaceId"],
+        "VolumeId": volume,
+        "SecurityGroupId": group,
+    }
+
+
+def send(api, service, model, action, request):
+    """Return status and body of a request that a client could send."""
+    from clusterctl.lab.wsgi import SERVICE
+
+    serializer = create_serializer(model.resolved_protocol, include_validation=False)
+    made = serializer.serialize_to_request(request, model.operation_model(action))
+    body = made["body"]
+    body = urlencode(body) if isinstance(body, dict) else body
+    body = body.encode() if isinstance(body, str) else body
+    scope = f"AKIAIOSFODNN7EXAMPLE/20260101/us-east-1/{service}/aws4_request"
+    environ = {
+        "REQUEST_METHOD": "POST",
+        "PATH_INFO": "/",
+        "QUERY_STRING": "",
+        "HTTP_HOST": "lab",
+        "SERVER_NAME": "lab",
+        "SERVER_PORT": "80",
+        "wsgi.url_scheme": "http",
+        "HTTP_AUTHORIZATION": f"AWS4-HMAC-SHA256 Credential={scope}, Signature=x",
+        "HTTP_X_MOTO_ACCOUNT_ID": "123456789012",
+        "CONTENT_TYPE": "application/x-www-form-urlencoded; charset=utf-8",
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.input": io.BytesIO(body),
+        SERVICE: service,
+    }
+    for name, value in made["headers"].items():
+        key = name.upper().replace("-", "_")
+        environ[key if key == "CONTENT_TYPE" else f"HTTP_{key}"] = value
+    status = []
+    content = b"".join(api(environ, lambda said, *_: status.append(int(said.split()[0]))))
+    return status[0], content.decode()
+
+
+def example(shape, depth=0):
+    """Return a value of a botocore shape: of a structure what is required."""
+    kind = shape.type_name
+    if kind == "structure":
+        return {name: example(shape.members[name], depth + 1) for name in shape.required_members}
+    if kind == "list":
+        return [example(shape.member, depth + 1)] if depth < 6 else []
+    if kind == "map":
+        return {"k": example(shape.value, depth + 1)}
+    plain = {"boolean": True, "timestamp": "2026-01-01T00:00:00Z", "blob": b"x"}
+    numbers = {**dict.fromkeys(("integer", "long"), 5), **dict.fromkeys(("float", "double"), 1.0)}
+    found = {**plain, **numbers}.get(kind)
+    return found if found is not None else _text(shape)
+
+
+def _text(shape):
+    from clusterctl.lab.forms import IDS
+
+    if shape.name in IDS:
+        return f"{IDS[shape.name][0]}-0123456789abcdef0"
+    return shape.enum[0] if shape.enum else "none"
+
+
+def requests_of(shape, gone):
+    """Yield the name and the parameters of every request of an action to send."""
+    base = example(shape) if shape else {}
+    yield "required", base
+    for name, member in shape.members.items() if shape else ():
+        if name != "DryRun":
+            if name in base:
+                yield f"-{name}", {key: base[key] for key in base if key != name}
+            yield f"+{name}", {**base, name: example(member)}
+            inner = member.member if member.type_name == "list" else member
+            if inner.name in gone:
+                id = gone[inner.name]
+                yield f"~{name}", {**base, name: [id] if inner is not member else id}
+            if member.type_name in WRONG:
+                yield f"!{name}", {**base, name: WRONG[member.type_name]}
+
+
+def code_of(body):
+    found = re.search(r'<Code>([^<]*)|"(?:__type|code)": ?"(?:[^"#]*#)?([^"]*)', body)
+    return (found[1] or found[2]) if found else ""
+
+
+@pytest.mark.parametrize("sample", [SAMPLE, pytest.param(1, marks=pytest.mark.all)])
+def test_every_action_answers_every_request_as_aws_would(api, gone, caplog, sample):
+    from clusterctl.lab import forms
+
+    wrong, sent = [], 0
+    for service, codes in CODES.items():
+        model = botocore.session.get_session().get_service_model(NAMES.get(service, service))
+        served = [one for one in model.operation_names if forms._is_served(Call(service, one))]
+        for action in served:
+            shape = model.operation_model(action).input_shape
+            for name, request in requests_of(shape, gone):
+                if zlib.crc32(f"{action} {name}".encode()) % sample:
+                    continue
+                try:
+                    status, body = send(api, service, model, action, request)
+                except (TypeError, AttributeError, ValueError):
+                    continue  # botocore cannot even send it
+                sent += 1
+                right = status == 200 or (400 <= status < 500 and code_of(body) in codes)
+                if not right or "moto" in body.lower().replace("/moto", ""):
+                    wrong.append((service, action, name, status, body[:300]))
+    assert not wrong
+    assert sent > 3000 / sample
+    failed = {line.getMessage().split()[1] for line in caplog.records if line.exc_info}
+    assert failed <= BEYOND
+
+
+@pytest.mark.parametrize(
+    ("service", "action", "request_", "code"),
+    [
+        ("ec2", "GetConsoleScreenshot", {"InstanceId": "i-0123456789abcdef0"}, "InvalidAction"),
+        ("ec2", "DescribeTransitGateways", {}, "InvalidAction"),
+        ("ec2", "DescribeInstances", {"Filters": [{"Name": "a"}]}, "InvalidParameterValue"),
+        ("ec2", "DescribeInstances", {"NextToken": "none"}, "InvalidNextToken"),
+        ("ec2", "DescribeInstances", {"MaxResults": 4}, "InvalidParameterValue"),
+        ("ec2", "DescribeInstances", {"InstanceIds": ["i-zz"]}, "InvalidInstanceID.Malformed"),
+        ("ec2", "RunInstances", {"MinCount": 1}, "MissingParameter"),
+        ("cloudformation", "CreateStackSet", {"StackSetName": "s"}, "InvalidAction"),
+        ("ssm", "CreateDocument", {"Name": "n", "Content": "c"}, "UnknownOperationException"),
+        ("ssm", "GetParameter", {}, "ValidationException"),
+        ("iam", "GetRole", {}, "ValidationError"),
+    ],
+)
+def test_what_is_wrong_or_missing_has_its_code(api, caplog, service, action, request_, code):
+    model = botocore.session.get_session().get_service_model(service)
+    status, body = send(api, service, model, action, request_)
+    assert (status, code_of(body)) == (400, code)
+    assert not [line for line in caplog.records if line.levelno >= logging.ERROR]
