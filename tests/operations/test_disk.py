@@ -192,7 +192,8 @@ def test_force_leaves_a_queued_job_what_was_shipped_for_it_to_nodes_where_nothin
         assert pair.ctl("clean-logs", "--jobs", "--force", "--yes")[0] == 0
         assert pair.on(1, "ls .clusterctl/code") == f"{queued}\n"
     finally:
-        assert pair.ctl("cancel")[0] == 0
+        status, _, err = pair.ctl("cancel")
+        assert status == 0, err
         pair.on(0, f"rm -rf {folder}")
         pair.on(1, "rm -rf .clusterctl/code")
 

@@ -213,8 +213,8 @@ class JobFolder:
     def holder(self) -> tuple[int, str]:
         """Return the process ID that the lock's last holder had, and the ID of the boot; 0 if there
         was none."""
-        pid, _, boot = text_in(self.path / "lock").partition(" ")
-        return (int(pid), boot.strip()) if pid.isdigit() else (0, "")
+        pid, boot, *_ = [*text_in(self.path / "lock").split(), "", ""]
+        return (int(pid), boot) if pid.isdigit() else (0, "")
 
     def signal_runner(self, number: int) -> None:
         """Send a signal to the holder of the lock, if there is one.

@@ -42,6 +42,7 @@ KEPT = (SPEC_FILE, EVENTS, "command", "diagnosis.gz")
 MANIFEST = "manifest.json"
 COLLECTED = ("model", "output", "conflicts")
 CANCEL_TIMEOUT_S = 45.0  # for mpirun, supervisors and the clean-up of the other nodes
+KILL_TIMEOUT_S = 10.0  # for a runner that the kernel cannot end at once
 ROUNDS = 3  # of ending processes and looking again: one may be started meanwhile
 SUPERVISOR_S = 3.0  # how long a supervisor without a runner may take, besides its grace
 
@@ -193,7 +194,7 @@ def cancel(request: JobQuery) -> Cancelled:
     if job.path.is_dir() and not job.status().has_ended:
         cancel_requested(job, "user")
     until = time.monotonic() + CANCEL_TIMEOUT_S
-    while job.is_run():
+    while job.is_run() and time.monotonic() < until + KILL_TIMEOUT_S:
         if time.monotonic() > until:
             job.signal_runner(signal.SIGKILL)
         time.sleep(0.05)

@@ -90,7 +90,10 @@ class Runner:
         except Exception as error:
             state, code, reason = JobState.FAILED, FAILED_RUNNER, f"the runner failed: {error!r}"
             self.say(f"clusterctl: {reason}")
-        cleanup = self.clean_up(everywhere=has_begun and state is not JobState.SUCCEEDED)
+        try:
+            cleanup = self.clean_up(everywhere=has_begun and state is not JobState.SUCCEEDED)
+        except Exception as error:  # the end is recorded all the same
+            cleanup = {"problem": repr(error)}
         if has_begun:
             self.folder.keep_metrics(self.spec, self.folder.status())
         self.folder.append(

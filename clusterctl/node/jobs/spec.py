@@ -160,8 +160,9 @@ class Event:
     cancel     {"by", "why"}: somebody has requested the job's end
     message    {"text"}: from the watchdog
     ended      {"state", "exit_status", "reason", "cleanup"}. `cleanup` is the proof of the end:
-               {"ended": N, "left": [PID], "silent": [NAME]}. Of a job without a runner also
-               {"heard_at", "rebooted"}: its last heartbeat, and whether the head node was rebooted
+               {"ended": N, "left": [PID], "silent": [NAME]}, or {"problem"}: why there is none.
+               Of a job without a runner also {"heard_at", "rebooted"}: its last heartbeat, and
+               whether the head node was rebooted
     """
 
     kind: str
