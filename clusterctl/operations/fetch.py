@@ -15,7 +15,7 @@ from clusterctl.domain.files import read_file
 from clusterctl.jobs.detached import JobRecord
 from clusterctl.node.jobs import written
 from clusterctl.node.jobs.jobs import COLLECTED, KEPT, MANIFEST, METRICS
-from clusterctl.node.jobs.written import Found, OfJob, Trees, list_trees, look, note_fetched
+from clusterctl.node.jobs.written import OfJob, OutputFiles, Trees, list_trees, look, note_fetched
 from clusterctl.node.record import from_json
 from clusterctl.node.scripts.collect import digest_of
 from clusterctl.operations.access import Access
@@ -87,7 +87,7 @@ def fetch_all(
     if verify:
         _check_model(place)
     note = _noted(access, job, parts)
-    _call(access, access.head, note_fetched, written.Fetched(job.job_id, note))
+    _call(access, access.head, note_fetched, written.FetchedOutput(job.job_id, note))
     return Fetched(sum(len(one.names) for one in parts), sum(one.size_bytes for one in parts))
 
 
@@ -160,7 +160,7 @@ def _call(access: Access, target: Target, function: Callable[..., R], request: o
 
 
 def _parts_of(
-    target: Target, is_head: bool, found: Found, is_folder: bool, place: Path
+    target: Target, is_head: bool, found: OutputFiles, is_folder: bool, place: Path
 ) -> Sequence[Part]:
     """Return where the files of a folder go: those of a folder of their own keep its name."""
     top = place if is_head else place / target.host
