@@ -9,9 +9,10 @@ from enum import Enum
 from typing import Any
 
 from clusterctl.copy.failures import with_unquoted_home
+from clusterctl.domain.errors import CommandNotRun
 from clusterctl.domain.results import CommandResult, json_lines
 from clusterctl.node.packer import Program, program_of
-from clusterctl.node.record import from_data
+from clusterctl.node.record import RecordError, from_data
 from clusterctl.node.relay.messages import Done, Gap, Listed
 
 # For an action on a node that neither lists nor fetches.
@@ -132,8 +133,13 @@ def program(action: str) -> Program:
 
 
 def parse_records(result: CommandResult) -> list[SyncRecord]:
-    """Parse the output of `list` or `cancel`. Raises CommandFailed."""
-    return [_record(result.host, told) for told in json_lines(result, "looking at the syncs")]
+    """Parse the output of `list` or `cancel`. Raises CommandFailed, CommandNotRun."""
+    doing = "looking at the syncs"
+    try:
+        return [_record(result.host, told) for told in json_lines(result, doing)]
+    except RecordError as problem:
+        what = f"{doing} failed: unexpected response: {problem}"
+        raise CommandNotRun(result.host, what) from None
 
 
 def parse_log(result: CommandResult) -> LogPart | None:

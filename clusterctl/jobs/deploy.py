@@ -33,7 +33,7 @@ from clusterctl.jobs.plan import (
     is_on_nodes,
 )
 from clusterctl.node.jobs.folder import SHIPPED
-from clusterctl.node.jobs.unpack import DeployedFiles, File
+from clusterctl.node.jobs.unpack import DeployedFiles, ShippedFile
 from clusterctl.node.packer import program_of
 from clusterctl.node.record import to_json
 from clusterctl.node.scripts.contract import CONTRACT, FOLDERS
@@ -167,7 +167,8 @@ def _below(place: str, folder: Path, pattern: str) -> dict[str, bytes]:
 def archive(files: Mapping[str, bytes]) -> bytes:
     """Return the files as compressed JSON, which `unpack` reads. Shell scripts are executable."""
     described = {
-        name: File(_mode(name), base64.b64encode(data).decode()) for name, data in files.items()
+        name: ShippedFile(_mode(name), base64.b64encode(data).decode())
+        for name, data in files.items()
     }
     return zlib.compress(to_json(described).encode())
 

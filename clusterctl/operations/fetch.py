@@ -15,7 +15,7 @@ from clusterctl.node.jobs import written
 from clusterctl.node.jobs.folder import METRICS
 from clusterctl.node.jobs.jobs import COLLECTED, KEPT, MANIFEST
 from clusterctl.node.jobs.spec import JobRecord
-from clusterctl.node.jobs.written import Found, OfJob, Trees, list_trees, look, note_fetched
+from clusterctl.node.jobs.written import OfJob, OutputFiles, Trees, list_trees, look, note_fetched
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import Watch, copy_here
 from clusterctl.operations.logs import RECORD, check_free, check_place, collect, fetch
@@ -96,7 +96,7 @@ def fetch_all(
     noted: dict[str, dict[str, str]] = {}
     for part in parts:
         noted.setdefault(part.target.host, {})[part.source] = part.digest
-    _call(access, access.head, note_fetched, written.Fetched(job.job_id, noted))
+    _call(access, access.head, note_fetched, written.FetchedOutput(job.job_id, noted))
     return Fetched(sum(len(one.names) for one in parts), sum(one.size_bytes for one in parts), gone)
 
 
@@ -157,7 +157,7 @@ def _call(access: Access, target: Target, function: Callable[..., R], request: o
 
 
 def _parts_of(
-    target: Target, is_head: bool, found: Found, is_folder: bool, place: Path
+    target: Target, is_head: bool, found: OutputFiles, is_folder: bool, place: Path
 ) -> Sequence[Part]:
     """Return where the files of a folder go: those of a folder of their own keep its name."""
     top = place if is_head else place / target.host

@@ -14,7 +14,7 @@ from clusterctl.domain.findings import Finding
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.processes import all_of, list_processes
 from clusterctl.node.jobs.processes import ProcessQuery
-from clusterctl.node.jobs.written import Found, OfJob, Overview, Trees, look, overview
+from clusterctl.node.jobs.written import OfJob, OutputFiles, Overview, Trees, look, overview
 from clusterctl.operations.access import Access
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.known_hosts import LearntHostKeys
@@ -157,11 +157,11 @@ def find_losses(access: Access, within_s: float) -> Losses:
     named = {host for tree in trees for host in tree.hosts}
     others = [target for target in access.all_targets if target.host in named]
 
-    def ask_other(target: Target) -> tuple[Found, ...]:
+    def ask_other(target: Target) -> tuple[OutputFiles, ...]:
         left = max(0.1, until - time.monotonic())
         here = Trees(tuple(tree for tree in trees if target.host in tree.hosts))
 
-        def look_there() -> tuple[Found, ...]:
+        def look_there() -> tuple[OutputFiles, ...]:
             asked = (access.connections, target, look, here)
             return call(*asked, doing=LOOKING, timeout_s=left).found
 

@@ -1,5 +1,5 @@
-"""Runs on a node: writes files into the home folder. stdin is JSON, compressed by zlib: each File
-by its path. Prints DeployedFiles.
+"""Runs on a node: writes files into the home folder. stdin is JSON, compressed by zlib: a
+ShippedFile by each path. Prints DeployedFiles.
 
 A file that the user has made, or changed since it was written, is left as it is, unless the
 arguments name it: those are generated files.
@@ -25,7 +25,7 @@ SHIPPED = ".clusterctl/shipped.json"
 
 
 @dataclass(frozen=True)
-class File:
+class ShippedFile:
     """A file to write: its permissions, and its content in base64."""
 
     mode: int
@@ -71,7 +71,7 @@ def put(path: str, content: bytes, mode: int) -> None:
         raise
 
 
-def unpack(files: dict[str, File], generated: set[str]) -> DeployedFiles:
+def unpack(files: dict[str, ShippedFile], generated: set[str]) -> DeployedFiles:
     """Write the files, and record their checksums. Raises OSError."""
     record, is_damaged = read(SHIPPED), False
     try:
@@ -103,7 +103,7 @@ def unpack(files: dict[str, File], generated: set[str]) -> DeployedFiles:
 
 def main() -> None:
     os.chdir(os.path.expanduser("~"))
-    files = from_json(Dict[str, File], zlib.decompress(sys.stdin.buffer.read()))
+    files = from_json(Dict[str, ShippedFile], zlib.decompress(sys.stdin.buffer.read()))
     try:
         print(to_json(unpack(files, set(sys.argv[1:]))))
     except OSError as error:

@@ -37,7 +37,7 @@ NO_RESULTS = {"__pycache__", SHIPPED}
 
 
 @dataclass(frozen=True)
-class Tree:
+class OutputFolder:
     """A folder that a job writes into. `job` is its ID, empty for a folder that no job of this
     cluster has written. `kind` is checkpoints, model or files.
 
@@ -57,16 +57,16 @@ class Tree:
 
 @dataclass(frozen=True)
 class Trees:
-    """Folders to look into. With `named`, each Found names its files."""
+    """Folders to look into. With `named`, each OutputFiles names its files."""
 
-    trees: tuple[Tree, ...]
+    trees: tuple[OutputFolder, ...]
     named: bool = False
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is in the folder of a Tree: at least one file. `digest` is that of all names, sizes,
-    times of change and inodes. `names` are paths below `path`."""
+class OutputFiles:
+    """What is in an OutputFolder: at least one file. `digest` is that of all names, sizes, times of
+    change and inodes. `names` are paths below `path`."""
 
     job: str
     path: str
@@ -81,7 +81,7 @@ class Found:
 class FoundFiles:
     """What is in some folders."""
 
-    found: tuple[Found, ...] = ()
+    found: tuple[OutputFiles, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,28 +106,28 @@ class Overview:
     those of the head node, and the digests of what was fetched, by job, host and path."""
 
     jobs: tuple[Going, ...]
-    trees: tuple[Tree, ...]
-    found: tuple[Found, ...]
+    trees: tuple[OutputFolder, ...]
+    found: tuple[OutputFiles, ...]
     fetched: dict[str, dict[str, dict[str, str]]]
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedOutput:
     """The digests of what was fetched of a job, by host and path."""
 
     job: str
     digests: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-def trees_of(folder: Path, in_s3: bool = False) -> list[Tree]:
+def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
     """Return the folders of a job: none for a copy or a served model, nor, unless `in_s3`, for a
     model that is in S3."""
     spec, _ = JobFolder(folder).known_spec()
     code = CODE / folder.name
     others = spec.hosts[1:]
 
-    def tree(path: Path, kind: str, hosts: tuple[str, ...] = (), after: str = "") -> Tree:
-        return Tree(folder.name, str(path), kind, hosts=hosts, after=after)
+    def tree(path: Path, kind: str, hosts: tuple[str, ...] = (), after: str = "") -> OutputFolder:
+        return OutputFolder(folder.name, str(path), kind, hosts=hosts, after=after)
 
     if not (spec.is_training and spec.argv):
         return []
@@ -153,7 +153,7 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[Tree]:
     return [replace(tree(Path(spec.workdir), FILES), since=since, until=until)]
 
 
-def all_trees() -> list[Tree]:
+def all_trees() -> list[OutputFolder]:
     """Return the folders of all jobs, each once: the latest job's. Also those of no job."""
     found = {}
     for job in all_jobs():
@@ -163,11 +163,11 @@ def all_trees() -> list[Tree]:
     for name in BY_HAND:
         path = str(Path.home() / name)
         if os.path.realpath(path) not in known:  # noqa: PTH114
-            found[path, None] = Tree("", path, CHECKPOINTS)
+            found[path, None] = OutputFolder("", path, CHECKPOINTS)
     return list(found.values())
 
 
-def files_in(tree: Tree) -> Iterator[tuple[str, os.stat_result]]:
+def files_in(tree: OutputFolder) -> Iterator[tuple[str, os.stat_result]]:
     """Yield the regular files of a folder that count, as paths below it. Links are not followed.
 
     Raises OSError for a folder that cannot be read: what is in it is not known.
@@ -191,7 +191,7 @@ def files_in(tree: Tree) -> Iterator[tuple[str, os.stat_result]]:
                     yield os.path.relpath(path, tree.path), seen
 
 
-def found_in(tree: Tree, named: bool = False) -> Found | None:
+def found_in(tree: OutputFolder, named: bool = False) -> OutputFiles | None:
     """Return what is in a folder, with names if `named`; None if nothing counts.
 
     Of the trainer's folder nothing counts without a checkpoint: its logs and records are made again
@@ -206,7 +206,7 @@ def found_in(tree: Tree, named: bool = False) -> Found | None:
     for name, seen in files:
         about = (seen.st_size, seen.st_ctime_ns, seen.st_ino)
         content.update(os.fsencode(name) + b"\0%d %d %d\n" % about)
-    return Found(
+    return OutputFiles(
         *(tree.job, tree.path, tree.kind, len(files)),
         bytes=sum(seen.st_size for _, seen in files),
         digest=content.hexdigest(),
@@ -225,7 +225,7 @@ def list_trees(request: OfJob) -> Trees:
     return Trees(tuple(trees_of(JOBS / request.job, in_s3=True)))
 
 
-def note_fetched(request: Fetched) -> OfJob:
+def note_fetched(request: FetchedOutput) -> OfJob:
     """Add to what was fetched of a job. Raises OSError."""
     folder = JOBS / request.job
     known = fetched_of(folder)

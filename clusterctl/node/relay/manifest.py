@@ -2,6 +2,8 @@
 
 It is encoded in parts, so that no side ever holds more than one part as text. The head has the
 SHA-256 of each part, and its own SHA-256 identifies the manifest: each part is judged as it comes.
+The encoding is its own, not that of node/record.py: its bytes identify the data, and there are
+millions of entries.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterctl.node.jobs.written import FETCHED, FILES, Tree, fetched_of, found_in
+from clusterctl.node.jobs.written import FETCHED, FILES, OutputFolder, fetched_of, found_in
 
 NAMES = st.sampled_from(["weights", "a/b"])
 CONTENT = {"weights": b"old content", "a/b": b"other"}
@@ -61,7 +61,7 @@ def test_files_count_as_fetched_until_one_is_changed(changes):
         for name, content in CONTENT.items():
             (top / name).parent.mkdir(parents=True, exist_ok=True)
             (top / name).write_bytes(content)
-        tree = Tree("x", str(top), FILES)
+        tree = OutputFolder("x", str(top), FILES)
         fetched = found_in(tree)
         let_time_pass(Path(made))
         for change, name in changes:
