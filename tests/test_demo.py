@@ -82,3 +82,17 @@ def test_ctrl_c_ends_the_installation_that_runs_meanwhile(tmp_path):
         os.killpg(group, 0)
         pytest.fail("a process of the installation is left")
     assert not folder.exists()
+
+
+def test_what_follows_the_end_of_the_installation_is_done_after_a_failure():
+    script = """
+set -euo pipefail
+. scripts/lib/all.sh
+INSTALLING=
+trap 'training_stop; echo the lab is stopped' EXIT
+false
+"""
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "the lab is stopped\n")

@@ -73,7 +73,9 @@ training_await() {
 # End the installation. The next one goes on from what is there.
 training_stop() {
     local _
-    if [[ -z $INSTALLING ]]; then return; fi
+    # In a trap a bare `return` has the status of what failed before it, and `set -e` would end the
+    # trap here.
+    if [[ -z $INSTALLING ]]; then return 0; fi
     kill -TERM -- "-$INSTALLING" 2>/dev/null || true
     wait "$INSTALLING" 2>/dev/null || true
     # Its first process has ended; others of its group may need a moment.
