@@ -126,6 +126,8 @@ def hints_of(described: Callable[..., Any]) -> dict[str, Any]:
 
 # Types that are in JSON as they are.
 _PLAIN = frozenset((str, int, bool))
+# `dict` without types is an object of any content.
+_WHOLE = _PLAIN | {dict}
 
 
 def _is_record(kind: Any) -> bool:
@@ -150,7 +152,7 @@ def _is_exact(kind: Any, data: Any) -> bool:
     # Not isinstance(): True is an int to Python, and not to JSON. JSON has neither infinity nor
     # NaN, but Python's parser accepts both.
     is_exact = type(data) is kind
-    return is_exact and (kind in _PLAIN or (kind is float and abs(data) <= sys.float_info.max))
+    return is_exact and (kind in _WHOLE or (kind is float and abs(data) <= sys.float_info.max))
 
 
 def _read(kind: Any, data: Any) -> Any:

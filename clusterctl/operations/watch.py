@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 from clusterctl.diagnosis.evidence import JobEvidence
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.node.packer import program_of
+from clusterctl.node.record import from_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import job_of
 from clusterctl.operations.logs import find
@@ -104,9 +104,7 @@ class _Lines:
         for line in lines:
             # A login shell may print a greeting first, which is no JSON.
             with contextlib.suppress(ValueError):
-                said = json.loads(line)
-                if isinstance(said, dict):
-                    self._take(said)
+                self._take(from_json(dict, line))
 
 
 @contextlib.contextmanager

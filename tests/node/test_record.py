@@ -146,3 +146,9 @@ def test_rows_are_read_whole_and_damaged_ones_are_told():
     assert [one.partition(": ")[0] for one in found.damaged] == ["line 3", "line 4"]
     assert found.damaged[0] == "line 3: host: expected a string, got 7"
     assert read_rows(Node, '{"host": "c"}').rows == (Node("c"),)
+
+
+def test_an_object_of_any_content():
+    assert from_json(dict, '{"a": [1, null]}') == {"a": [1, None]}
+    with pytest.raises(RecordError, match=r"expected an object, got \[1\]"):
+        from_json(dict, "[1]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Optional
 
 from clusterctl.node.facts.report import deadline
 from clusterctl.node.programs import output
+from clusterctl.node.record import from_json
 
 DRIVER = "/proc/driver/nvidia/version"
 
@@ -183,7 +183,7 @@ def dcgm() -> Optional[tuple[str, ...]]:
     # dcgmi exits with an error also if a test fails, which is a result.
     text = output(["dcgmi", "diag", "-r", "1", "-j"], check=False) or ""
     try:
-        return tuple(failed_tests(json.loads(text)))
+        return tuple(failed_tests(from_json(Any, text)))
     except ValueError:
         return (f"unexpected output of dcgmi diag -r 1 -j: {text.strip()[:200]!r}",)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import select
 import signal
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Optional, Sequence, TypeVar, cast
 
 from clusterctl.node.agent import name_of
-from clusterctl.node.record import RecordError, from_data, hints_of, to_data
+from clusterctl.node.record import RecordError, from_data, from_json, hints_of, to_data, to_json
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -174,6 +173,14 @@ class Question:
     within_s: float
 
 
+@dataclass(frozen=True)
+class _Result:
+    """What a fact's process writes."""
+
+    value: Any = None
+    error: str = ""
+
+
 @dataclass
 class _Reader:
     """A process that reads a fact, and what it has written to `pipe` so far."""
@@ -259,9 +266,9 @@ def _start(question: Question) -> _Reader:
                 with contextlib.suppress(OSError):
                     os.close(int(name))
         try:
-            text = json.dumps({"value": to_data(question.read())})
+            text = to_json({"value": question.read()})
         except Exception as error:  # noqa: BLE001 - whatever it is, the report names it
-            text = json.dumps({"error": _described(error)})
+            text = to_json({"error": _described(error)})
         with os.fdopen(write_end, "wb") as pipe:
             pipe.write(text.encode())
     finally:
@@ -303,8 +310,9 @@ def _reading(reader: _Reader, is_late: bool) -> Reading:
     if is_late:
         return replace(named, error=f"no answer within {question.within_s:g} s", timed_out=True)
     try:
-        return replace(named, **json.loads(reader.output))
-    except ValueError:
+        found = from_json(_Result, reader.output)
+        return replace(named, value=found.value, error=found.error)
+    except RecordError:
         return replace(named, error="its process died")
 
 

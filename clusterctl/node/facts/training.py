@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import stat
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Optional
 
 from clusterctl.node.facts.report import deadline
+from clusterctl.node.record import from_json
 
 SHARD = re.compile(r"(train|validation)-\d+-of-\d+")
 CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\..*")
@@ -142,7 +142,7 @@ def images_per_step(metrics: Path) -> int | None:
         return None
     for line in lines:
         with contextlib.suppress(LookupError, TypeError, ValueError, ArithmeticError):
-            row = json.loads(line)
+            row = from_json(dict, line)
             if row["kind"] == "begin":
                 samples[row["run"]] = row["training_samples"]
             elif row["kind"] == "train":

@@ -26,7 +26,6 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -91,8 +90,8 @@ def json_in(path: Path, empty: Any) -> Any:
     """Return the content of a JSON file; `empty` if the file is missing, was cut short by a crash,
     or has a value of another type."""
     try:
-        found = json.loads(text_in(path))
-    except ValueError:
+        found = from_json(Any, text_in(path))
+    except RecordError:
         return empty
     return found if isinstance(found, type(empty)) else empty
 
@@ -297,9 +296,9 @@ def last_row(path: Path | None) -> Row:
         return Row()
     for line in reversed(lines):
         with contextlib.suppress(ValueError):  # another program's row, or one cut short
-            row = json.loads(line)
-            if isinstance(row, dict) and row.get("kind") == "train":
-                return from_json(Row, line)
+            row = from_json(Row, line)
+            if row.kind == "train":
+                return row
     return Row()
 
 

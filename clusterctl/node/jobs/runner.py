@@ -12,7 +12,6 @@ killed.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -35,6 +34,7 @@ from clusterctl.node.jobs.supervisor import (
     reap,
     start_supervised,
 )
+from clusterctl.node.record import from_json, to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -201,12 +201,12 @@ class Runner:
         result = os.memfd_create("result")
 
         def act() -> None:
-            os.write(result, json.dumps(function()).encode())
+            os.write(result, to_json(function()).encode())
 
         code = self.supervised(act, CommandOutput(self.logs), timeout_s=timeout_s)
         content = os.pread(result, os.fstat(result).st_size, 0)
         os.close(result)
-        return json.loads(content) if content and not code else None
+        return from_json(Any, content) if content and not code else None
 
     def supervised(
         self,
@@ -350,4 +350,4 @@ def main() -> None:
         remove_draft(draft)
         return
     folder.path = named
-    Runner(folder, json.loads(content)).run()
+    Runner(folder, from_json(dict, content)).run()

@@ -276,8 +276,9 @@ def _after(status: JobStatus, event: Event) -> JobStatus:
 
 @dataclass(frozen=True)
 class Row:
-    """The last row about a training step in the trainer's metrics."""
+    """A row of the trainer's metrics. A step of a training has the kind `train`."""
 
+    kind: str = ""
     step: Optional[int] = None
     images_per_s: Optional[float] = None
 
