@@ -24,7 +24,8 @@ KEY = {"access_key": "test", "secret_key": "test"}
 # Credentials of another account.
 OTHER_KEY = {"access_key": "other", "secret_key": "other"}
 DLAMI = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) {}"
-OLD_IMAGE, NEW_IMAGE, ARM_IMAGE = "ami-0aaaaaaaaaaaaaaa1", "ami-0aaaaaaaaaaaaaaa2", "ami-0arm"
+OLD_IMAGE, NEW_IMAGE = "ami-0aaaaaaaaaaaaaaa1", "ami-0aaaaaaaaaaaaaaa2"
+ARM_IMAGE = "ami-0aaaaaaaaaaaaaaa3"
 NEW_DATE = "20261101"
 
 

@@ -7,6 +7,7 @@ with an error code, and an error of AWS's own (500) is never the answer to a cli
 from __future__ import annotations
 
 import functools
+import gzip
 import inspect
 import json
 import re
@@ -124,6 +125,8 @@ def _served(service: str) -> frozenset[str]:
 def values_of(call: Call, environ: dict[str, Any]) -> dict[str, Any]:
     """Return a request's parameters, as they came. Raise ValueError or TypeError."""
     body = read_body(environ) or b""
+    if environ.get("HTTP_CONTENT_ENCODING") == "gzip":  # as clients send many metrics
+        body = gzip.decompress(body)
     if call.json:
         given = json.loads(body or b"{}")
         if not isinstance(given, dict):
@@ -161,7 +164,8 @@ def _mistakes(call: Call, shape: Any, values: dict[str, Any], given: Any) -> Ite
             yield codes[MISSING], f"The request must contain the parameter {path}"
         elif reason != "unknown field":
             value = more.get("param", "")
-            yield codes[WRONG], f"Value ({value!s:.80}) for parameter {name} is invalid."
+            code = RULES["wrong"].get(call.service, codes[WRONG])
+            yield code, f"Value ({value!s:.80}) for parameter {name} is invalid."
     choices = RULES["one_of"].get(call.action, ())
     if choices and not any(name in given for name in choices):
         yield codes[MISSING], f"The request must contain the parameter {' or '.join(choices)}"

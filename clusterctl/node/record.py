@@ -184,11 +184,12 @@ def _read(kind: Any, data: Any) -> Any:
             raise RecordError(f"expected {known}, got {_shown(data)}") from None
     if kind is float and type(data) is int and abs(data) <= sys.float_info.max:
         return float(data)
-    if kind is datetime.datetime and type(data) is str:
-        with contextlib.suppress(ValueError):
-            time = datetime.datetime.fromisoformat(data)
+    if isinstance(kind, type) and issubclass(kind, datetime.datetime):
+        with contextlib.suppress(ValueError, TypeError):
+            time = kind.fromisoformat(data)
             if time.tzinfo:
                 return time
+        kind = datetime.datetime
     raise _wrong(kind, data)
 
 

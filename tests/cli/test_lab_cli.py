@@ -16,13 +16,14 @@ import pytest
 from clusterctl.lab.record import LabOptions, read_record
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.site import Site, keep_site
+from tests.lab.running import CLUSTERCTL
 
 pytestmark = pytest.mark.lab
 
 
 def run(home, *arguments, stdin=None):
     environ = {**os.environ, "CLUSTERCTL_HOME": str(home)}
-    argv = [sys.executable, "-m", "clusterctl", "lab", *arguments]
+    argv = [CLUSTERCTL, "lab", *arguments]
     return subprocess.run(
         argv, stdin=stdin, capture_output=True, text=True, env=environ, check=False
     )

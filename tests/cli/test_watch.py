@@ -22,6 +22,7 @@ from rich.console import Console
 from clusterctl.cli.watch import LiveView, job_line
 from clusterctl.diagnosis.evidence import JobEvidence
 from clusterctl.operations.watch import WatchedNode
+from tests.lab.running import CLUSTERCTL
 from tests.pair import eventually
 
 pytestmark = pytest.mark.lab
@@ -72,7 +73,7 @@ class Terminal:
         self.fd, inner = pty.openpty()
         termios.tcsetwinsize(inner, (24, 140))
         self.before = termios.tcgetattr(inner)
-        argv = [sys.executable, "-m", "clusterctl", "watch", pair.name, "--interval", "1s"]
+        argv = [CLUSTERCTL, "watch", pair.name, "--interval", "1s"]
         environ = {**pair.environ, "TERM": "xterm-256color"}
         # Settings of the terminal in which the tests run.
         environ.pop("COLUMNS", None)
@@ -225,6 +226,7 @@ def test_a_narrow_terminal_shows_who_is_in_trouble(width):
 INTERRUPTED = """\
 import os, sys, time
 from clusterctl.cli import output
+from tests.lab.running import CLUSTERCTL
 class View:
     def __rich_console__(self, console, options):
         os.kill(os.getpid(), int(sys.argv[1]))

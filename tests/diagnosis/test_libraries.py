@@ -55,7 +55,6 @@ def test_who_is_missing_in_every_format(name):
     [stall] = stalls(["step 7", *lines, "step 8"])
     assert stall.absent(4) == absent
     assert stall.ends == (name == "shuts down")
-    assert stall.is_cut == (name == "0.20.1 and later")
 
 
 def test_the_last_report_counts_and_a_tensor_has_a_place():

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from clusterctl.cli.main import cli, run_command
 from clusterctl.lab.record import ACCOUNTS, LabRecord, read_record
 
 DLAMI_OWNER = "898082745236"
+# The program as users type it: the hints of `python -m clusterctl` begin with these words.
+CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 
 
 def why_no_lab() -> str:

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.lab
 
 
 def reason(instance):
-    return instance["StateReason"]["Code"], instance["StateReason"]["Message"]
+    told = instance.get("StateReason", {})  # a running instance has none
+    return told.get("Code"), told.get("Message")
 
 
 def first_of(index):

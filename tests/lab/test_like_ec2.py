@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
 from tests import hostless
@@ -14,9 +16,13 @@ def clients():
     """Yield a function that makes clients of the lab's API, without hosts."""
     import boto3
     from moto import mock_aws
+    from moto.ec2.models.amis import AmiBackend
+
+    from clusterctl.lab.hosts import images
 
     hostless.complete_moto()
-    with mock_aws():
+    # Other tests of this process may have images of their own.
+    with mock.patch.object(AmiBackend, "_load_amis", images._load_amis), mock_aws():
         yield lambda name: boto3.client(name, region_name="us-east-1")
 
 

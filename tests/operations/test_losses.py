@@ -145,7 +145,7 @@ def test_a_fetch_of_a_model_goes_on_where_it_was_interrupted(quiet, tmp_path):
     folder = f".clusterctl/jobs/{job}"
     as_model = "import json, sys; d = json.load(open(sys.argv[1])); d['model_dir'] = ''; "
     as_model += "json.dump(d, open(sys.argv[1], 'w'))"
-    quiet.on(0, f"""python3 -c "{as_model}" {folder}/job.json""")
+    quiet.on(0, f"""python3 -c "{as_model}" {folder}/spec.json""")
     quiet.on(0, f"cd {folder} && mkdir -p model/1 && head -c 24M /dev/urandom > model/1/weights")
     quiet.on(0, f"cd {folder} && echo small > model/a && echo '{{}}' > manifest.json")
     place, needed = tmp_path / "run", []

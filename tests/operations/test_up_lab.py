@@ -8,7 +8,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from clusterctl.ec2.network.vpcs import find_groups
 from clusterctl.ec2.session import Clients
 from clusterctl.lab.record import ACCOUNTS
 from tests.cli.running import CommandLine
-from tests.lab.running import account_of, keys_of
+from tests.lab.running import CLUSTERCTL, account_of, keys_of
 
 pytestmark = pytest.mark.lab
 
@@ -257,7 +256,7 @@ def test_the_deadline_names_where_it_hung(clusterctl, name, tmp_path):
 )
 def test_ctrl_c_at_any_moment_then_up_then_down(clusterctl, name, tmp_path, moment):
     """The interrupt comes during the moment or after it. `up` and `down` work in either case."""
-    argv = [sys.executable, "-m", "clusterctl", "up", name, "--nodes", "2", *TYPE, "--lab"]
+    argv = [CLUSTERCTL, "up", name, "--nodes", "2", *TYPE, "--lab"]
     script = user_data(tmp_path, "sleep 0.5")
     with subprocess.Popen(
         [*argv, *script],
@@ -272,7 +271,7 @@ def test_ctrl_c_at_any_moment_then_up_then_down(clusterctl, name, tmp_path, mome
     assert "Traceback" not in "".join(said)
     if process.returncode:
         assert process.returncode == 130
-        assert "to go on: " + shlex.join(["clusterctl", *argv[3:], *script]) in "".join(said)
+        assert "to go on: " + shlex.join(["clusterctl", *argv[1:], *script]) in "".join(said)
     up(clusterctl, name, 2, *script)
 
 
