@@ -92,7 +92,8 @@ class Examined:
 @dataclass(frozen=True)
 class Column:
     """A column of the table. A difference in it is a finding of this severity; INFO: it is only
-    shown. A node without the fact is left out, since another finding reports that.
+    shown. A node whose fact could not be read has an empty cell, which is compared with none, since
+    another finding reports that.
 
     `hint` may contain {interface} and {norm}.
     """
@@ -102,8 +103,11 @@ class Column:
     severity: Severity = WARNING
     hint: str = ""
 
+    def is_known(self, one: Examined) -> bool:
+        return self.fact is None or one.report.has(self.fact)
+
     def text(self, one: Examined) -> str:
-        value = self.cell(one)
+        value = self.cell(one) if self.is_known(one) else None
         return "" if value is None else str(value)
 
 
@@ -161,7 +165,7 @@ COLUMNS: Mapping[str, Column] = {
     "KERNEL": _column(system, lambda found: found.kernel, hint=KERNEL_HINT),
     "CPUS": _column(system, lambda found: found.cpus),
     # gpu.count compares it with the type's.
-    "GPUS": Column(None, lambda one: len(one.cards) if one.report.has(gpus) else None, INFO),
+    "GPUS": Column(gpus, lambda one: len(one.cards), INFO),
     "DRIVER": _column(gpus, lambda found: found.driver),
     "CUDA": _column(gpus, lambda found: found.cuda),
     "NCCL": _version("nccl"),
@@ -185,14 +189,16 @@ COLUMNS: Mapping[str, Column] = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """The values of all nodes by heading, in the nodes' order, and the norm of each heading."""
+    """The values of all nodes by heading, in the nodes' order, and the norm of each heading, to
+    which only nodes count whose fact could be read."""
 
     nodes: tuple[Examined, ...]
     cells: Mapping[str, tuple[str, ...]]
     norms: Mapping[str, str]
 
     def is_odd(self, heading: str, row: int) -> bool:
-        return self.cells[heading][row] != self.norms[heading]
+        is_known = COLUMNS[heading].is_known(self.nodes[row])
+        return is_known and self.cells[heading][row] != self.norms[heading]
 
     @property
     def differing(self) -> tuple[str, ...]:
@@ -203,8 +209,11 @@ class Comparison:
 def compare(nodes: Sequence[Examined]) -> Comparison:
     """Compare the nodes."""
     cells = {name: tuple(map(column.text, nodes)) for name, column in COLUMNS.items()}
-    # Counter returns equally frequent values in the order in which it first met them.
-    norms = {name: Counter(row).most_common(1)[0][0] if row else "" for name, row in cells.items()}
+    norms = {}
+    for name, column in COLUMNS.items():
+        known = Counter(cell for one, cell in zip(nodes, cells[name]) if column.is_known(one))
+        # Counter returns equally frequent values in the order in which it first met them.
+        norms[name] = known.most_common(1)[0][0] if known else ""
     return Comparison(tuple(nodes), cells, norms)
 
 
@@ -242,7 +251,7 @@ def _differences(nodes: Sequence[Examined]) -> Findings:
         if column.severity is INFO:
             continue
         for row, one in enumerate(nodes):
-            if not table.is_odd(heading, row) or (column.fact and not one.report.has(column.fact)):
+            if not table.is_odd(heading, row):
                 continue
             cell, norm = table.cells[heading][row], table.norms[heading]
             what = heading if heading in ("NCCL", "MTU", "CUDA") else heading.lower()
@@ -260,7 +269,7 @@ def _changed_scripts(one: Examined, table: Comparison) -> str:
     usual = next(
         other.report.get(scripts) or {}
         for row, other in enumerate(table.nodes)
-        if not table.is_odd("SCRIPTS", row)
+        if table.cells["SCRIPTS"][row] == table.norms["SCRIPTS"]
     )
     own = one.report.get(scripts) or {}
     names = sorted(name for name in {*own, *usual} if own.get(name) != usual.get(name))

@@ -58,6 +58,7 @@ FACTS = {
     kernel_log: (),
     gpus: Gpus("580.95.05", "13.0", (CARD, CARD)),
     nvlink: {},
+    fabric_manager: None,
     mount: DISK,
     versions: {"mpirun": "mpirun (Open MPI) 5.0.11", "horovod": "0.28.1", "tensorflow": "2.15.1"},
     scripts: {"train.sh": "aa", "train.py": "bb"},
@@ -107,6 +108,7 @@ def changed(fact, **fields):
 
 HANGS = Reading("", "mount /data", error="no answer within 5 s", timed_out=True)
 GPUS_HANG = Reading("", "gpus", error="no answer within 5 s", timed_out=True)
+VERSIONS_HANG = Reading("", "versions", error="no answer within 60 s", timed_out=True)
 FAILS = Reading("", "kernel_log", error="PermissionError: not permitted")
 DRAM = {"volatile_dram_uncorrectable": 2, "aggregate_dram_uncorrectable": 9}
 NO_SYMBOL = {"horovod_error": "/x/mpi_lib.so: undefined symbol: _ZN"}
@@ -160,6 +162,15 @@ def test_one_node_of_four(changes, checks, words):
 
 def test_gpus_that_could_not_be_read_are_not_counted_as_none():
     assert compare(nodes(2, n1={gpus: GPUS_HANG})).cells["GPUS"] == ("2", "")
+
+
+def test_a_node_whose_versions_are_not_known_is_no_norm_for_the_other():
+    two = nodes(2, n0={versions: VERSIONS_HANG, scripts: replace(VERSIONS_HANG, label="scripts")})
+    assert {(one.check_id, one.host) for one in check(two)} == {("fact.hangs", "demo-0")}
+    table = compare(two)
+    assert table.norms["HOROVOD"] == "0.28.1"
+    assert not any(table.is_odd(name, row) for name in table.cells for row in (0, 1))
+    assert "HOROVOD" in table.differing, "it is not the same on all nodes"
 
 
 def test_of_two_that_differ_the_head_nodes_value_is_the_norm():
