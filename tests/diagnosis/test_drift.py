@@ -220,13 +220,28 @@ def test_what_fails_in_dcgm_of_version_3_and_4():
     test = {"name": "PCIe", "results": [{"gpu_id": "0", "status": "Fail", "warnings": "slow link"}]}
     fine = {"name": "Denylist", "results": [{"status": "Pass"}]}
     old = {"DCGM GPU Diagnostic": {"test_categories": [{"category": "HW", "tests": [fine, test]}]}}
-    assert failed_tests(old) == ["PCIe: slow link"]
+    assert failed_tests(old) == ("PCIe: slow link",)
     result = {"entity_id": 0, "status": "Fail", "warnings": [{"error_id": 7, "warning": "slow"}]}
     new = {
         "DCGM Diagnostic": {"test_categories": [{"tests": [{"name": "pcie", "results": [result]}]}]}
     }
-    assert failed_tests(new) == ["pcie: slow"]
-    assert failed_tests({"tests": [fine]}) == []
+    assert failed_tests(new) == ("pcie: slow",)
+    assert failed_tests({"tests": [fine]}) == ()
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ({"DCGM Diagnostic": {"runtime_error": "no GPU to test"}}, "no GPU to test"),
+        ({"tests": [{"name": "pcie", "status": "Pass"}, {"name": "nccl", "status": "Error"}]},
+         "nccl"),
+        ({"tests": [{"name": "pcie", "results": [{"status": "Skip"}]}]}, "no test has run"),
+        ({}, "no test has run"),
+    ],
+)  # fmt: skip
+def test_what_dcgm_has_not_tested_is_not_called_well(found, why):
+    with pytest.raises(OSError, match=f"dcgmi diag -r 1: {why}"):
+        failed_tests(found)
 
 
 def test_what_could_not_be_checked_is_not_called_well():
