@@ -22,7 +22,7 @@ from clusterctl.jobs.head_facts import VIRTUAL_INTERFACES
 from clusterctl.jobs.preflight import INSTALL, UNSET, misled_python, version_mismatches
 from clusterctl.node.facts.disks import FileSystem, mount
 from clusterctl.node.facts.gpus import Gpu, dcgm, fabric_manager, gpus, nvlink
-from clusterctl.node.facts.network import Interface, efa, interfaces, unreached
+from clusterctl.node.facts.network import NO_VERDICT, Interface, efa, interfaces, unreached
 from clusterctl.node.facts.report import NodeReport
 from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versions
 from clusterctl.node.facts.system import kernel_log, limits, system
@@ -531,7 +531,10 @@ def _software(one: Examined) -> Findings:
 
 def _mesh(one: Examined, names: Mapping[str, str]) -> Iterator[Finding]:
     for address, reason in (one.report.get(unreached) or {}).items():
-        if address in names:
+        if address in names and reason == NO_VERDICT:
+            message = f"cannot tell whether it gets to {names[address]} ({address}): {reason}"
+            yield Finding(NOT_CHECKED, WARNING, message, one.host)
+        elif address in names:
             message = f"cannot get through to {names[address]} ({address}): {reason}"
             hint = "keys, host keys and names are put right by: clusterctl up NAME"
             if re.search(r"time|no answer|no route|unreachable|refused", reason, re.IGNORECASE):

@@ -22,7 +22,7 @@ from clusterctl.node.facts.gpus import (
     gpus,
     nvlink,
 )
-from clusterctl.node.facts.network import Interface, efa, interfaces, unreached
+from clusterctl.node.facts.network import NO_VERDICT, Interface, efa, interfaces, unreached
 from clusterctl.node.facts.report import NodeReport, Reading
 from clusterctl.node.facts.software import scripts, versions
 from clusterctl.node.facts.system import KernelMessage, System, kernel_log, limits, system
@@ -150,6 +150,7 @@ def test_nodes_that_are_alike_have_no_findings():
          "cannot be loaded: mpi_lib.so: undefined symbol: _ZN"),
         (changed(versions, python_variables="PYTHONHOME=/x"), ["env.variables"], "PYTHONHOME"),
         ({unreached: {"10.0.0.4": "Permission denied"}}, ["ssh.mesh"], "to demo-0 (10.0.0.4)"),
+        ({unreached: {"10.0.0.4": NO_VERDICT}}, [NOT_CHECKED], "to demo-0 (10.0.0.4): its sshd"),
         ({unreached: {"10.0.9.9": "a node that is silent itself"}}, [], ""),
     ],
 )  # fmt: skip

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -29,12 +31,41 @@ from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
 
 
-@pytest.mark.parametrize(("test", "over_ssh"), [("_port_22", False), ("_ssh", True)])
-def test_peers_are_tested_at_once(test, over_ssh, monkeypatch):
-    together = threading.Barrier(8, timeout=60)
+@pytest.mark.parametrize(
+    ("test", "over_ssh", "number"),
+    [("_port_22", False, network.PORTS_AT_ONCE), ("_ssh", True, 8)],
+)
+def test_peers_are_tested_at_once(test, over_ssh, number, monkeypatch):
+    together = threading.Barrier(number, timeout=60)
     monkeypatch.setattr(network, test, lambda peer: "dead" if together.wait() else "")
-    peers = [f"10.0.0.{n}" for n in range(8)]
-    assert list(network.unreached(peers, over_ssh).values()) == ["dead"] * 7
+    peers = [f"10.0.0.{n}" for n in range(number)]
+    assert list(network.unreached(peers, over_ssh).values()) == ["dead"] * (number - 1)
+
+
+@pytest.mark.parametrize(
+    ("greetings", "reason"),
+    [
+        ([b"", b"Exceeded MaxStartups\r\n", b"SSH-2.0-OpenSSH_9.6\r\n"], ""),
+        ([b""] * network.TRIES, network.NO_VERDICT),
+        ([b"HTTP/1.1 400\r\n"], "port 22 is not SSH's"),
+    ],
+)
+def test_an_sshd_with_too_many_connections_is_asked_again(greetings, reason, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(5)
+        monkeypatch.setattr(network, "SSH_PORT", server.getsockname()[1])
+        monkeypatch.setattr(network, "PAUSE_S", 0.0)
+
+        def serve():
+            for greeting in greetings:
+                connection, _ = server.accept()
+                connection.sendall(greeting)
+                connection.close()
+
+        with ThreadPoolExecutor(1) as pool:
+            served = pool.submit(serve)
+            assert network._port_22("127.0.0.1") == reason
+            served.result()
 
 
 @pytest.mark.parametrize(
