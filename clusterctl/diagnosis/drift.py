@@ -35,8 +35,8 @@ LEAST_NOFILE, LEAST_MEMLOCK = 1024, 1 << 30
 LEAST_SHM = 64 << 20  # free bytes in /dev/shm
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 Findings = Iterator[Finding]
-# The check of a fact that could not be read.
-NOT_CHECKED = "fact.unknown"
+# The checks of a fact that could not be read, at all or in time.
+NOT_CHECKED, HANGS = "fact.unknown", "fact.hangs"
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,7 @@ def _unread(one: Examined) -> Findings:
             if reading.timed_out:
                 message = f"{path}: the file system gives no answer"
         is_broken = reading.timed_out and fact in (mount.__name__, gpus.__name__)
-        check_id = "fact.hangs" if reading.timed_out else NOT_CHECKED
+        check_id = HANGS if reading.timed_out else NOT_CHECKED
         yield Finding(check_id, ERROR if is_broken else WARNING, message, one.host, hint)
 
 

@@ -247,10 +247,11 @@ def test_what_dcgm_has_not_tested_is_not_called_well(found, why):
 
 def test_what_could_not_be_checked_is_not_called_well():
     unknown = Finding(NOT_CHECKED, Severity.WARNING, "kernel_log: not permitted", "demo-0")
+    late = Finding("fact.hangs", Severity.WARNING, "versions: no answer within 60 s", "demo-0")
     warning = Finding("clock.skew", Severity.WARNING, "late", "demo-1")
     broken = Finding("gpu.count", Severity.ERROR, "gone", "demo-2")
-    told = [(), (warning,), (warning, unknown), (unknown, broken)]
-    assert [DoctorReport((), (), found).exit_status for found in told] == [0, 1, 3, 2]
+    told = [(), (warning,), (warning, unknown), (late, warning), (unknown, broken)]
+    assert [DoctorReport((), (), found).exit_status for found in told] == [0, 1, 3, 3, 2]
 
 
 @pytest.mark.parametrize(("why", "word"), [("Permission denied", "up NAME"), ("timed out", "ping")])
