@@ -118,7 +118,15 @@ def kill(
 
 
 def show_held(held: Sequence[HeldMemory]) -> None:
-    """Print an error for each GPU whose memory is not free, and a hint."""
+    """Print an error for each GPU whose memory is not free, with a hint, and a warning for each of
+    which that is not known."""
+    for one in held:
+        if one.mib is None:
+            output.note(
+                f"warning: {one.host}: whether the memory of GPU {one.gpu} is free is not known: "
+                "nvidia-smi says N/A"
+            )
+    held = [one for one in held if one.mib is not None]
     for one in held:
         who = f"process {', '.join(map(str, one.pids))}" if one.pids else "no process that is there"
         output.note(f"error: {one.host}: GPU {one.gpu} still holds {one.mib} MiB, of {who}")

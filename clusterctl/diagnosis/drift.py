@@ -22,7 +22,7 @@ from clusterctl.jobs.head_facts import VIRTUAL_INTERFACES
 from clusterctl.jobs.preflight import INSTALL, UNSET, misled_python, version_mismatches
 from clusterctl.node.facts.disks import FileSystem, mount
 from clusterctl.node.facts.gpus import Gpu, dcgm, fabric_manager, gpus, nvlink
-from clusterctl.node.facts.network import Interface, efa, interfaces, unreached
+from clusterctl.node.facts.network import NO_VERDICT, Interface, efa, interfaces, unreached
 from clusterctl.node.facts.report import NodeReport
 from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versions
 from clusterctl.node.facts.system import kernel_log, limits, system
@@ -35,8 +35,8 @@ LEAST_NOFILE, LEAST_MEMLOCK = 1024, 1 << 30
 LEAST_SHM = 64 << 20  # free bytes in /dev/shm
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 Findings = Iterator[Finding]
-# The check of a fact that could not be read.
-NOT_CHECKED = "fact.unknown"
+# The checks of a fact that could not be read, at all or in time.
+NOT_CHECKED, HANGS = "fact.unknown", "fact.hangs"
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ class Examined:
 @dataclass(frozen=True)
 class Column:
     """A column of the table. A difference in it is a finding of this severity; INFO: it is only
-    shown. A node without the fact is left out, since another finding reports that.
+    shown. A node whose fact could not be read has an empty cell, which is compared with none, since
+    another finding reports that.
 
     `hint` may contain {interface} and {norm}.
     """
@@ -102,8 +103,11 @@ class Column:
     severity: Severity = WARNING
     hint: str = ""
 
+    def is_known(self, one: Examined) -> bool:
+        return self.fact is None or one.report.has(self.fact)
+
     def text(self, one: Examined) -> str:
-        value = self.cell(one)
+        value = self.cell(one) if self.is_known(one) else None
         return "" if value is None else str(value)
 
 
@@ -161,7 +165,7 @@ COLUMNS: Mapping[str, Column] = {
     "KERNEL": _column(system, lambda found: found.kernel, hint=KERNEL_HINT),
     "CPUS": _column(system, lambda found: found.cpus),
     # gpu.count compares it with the type's.
-    "GPUS": Column(None, lambda one: len(one.cards) if one.report.has(gpus) else None, INFO),
+    "GPUS": Column(gpus, lambda one: len(one.cards), INFO),
     "DRIVER": _column(gpus, lambda found: found.driver),
     "CUDA": _column(gpus, lambda found: found.cuda),
     "NCCL": _version("nccl"),
@@ -185,14 +189,16 @@ COLUMNS: Mapping[str, Column] = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """The values of all nodes by heading, in the nodes' order, and the norm of each heading."""
+    """The values of all nodes by heading, in the nodes' order, and the norm of each heading, to
+    which only nodes count whose fact could be read."""
 
     nodes: tuple[Examined, ...]
     cells: Mapping[str, tuple[str, ...]]
     norms: Mapping[str, str]
 
     def is_odd(self, heading: str, row: int) -> bool:
-        return self.cells[heading][row] != self.norms[heading]
+        is_known = COLUMNS[heading].is_known(self.nodes[row])
+        return is_known and self.cells[heading][row] != self.norms[heading]
 
     @property
     def differing(self) -> tuple[str, ...]:
@@ -203,8 +209,11 @@ class Comparison:
 def compare(nodes: Sequence[Examined]) -> Comparison:
     """Compare the nodes."""
     cells = {name: tuple(map(column.text, nodes)) for name, column in COLUMNS.items()}
-    # Counter returns equally frequent values in the order in which it first met them.
-    norms = {name: Counter(row).most_common(1)[0][0] if row else "" for name, row in cells.items()}
+    norms = {}
+    for name, column in COLUMNS.items():
+        known = Counter(cell for one, cell in zip(nodes, cells[name]) if column.is_known(one))
+        # Counter returns equally frequent values in the order in which it first met them.
+        norms[name] = known.most_common(1)[0][0] if known else ""
     return Comparison(tuple(nodes), cells, norms)
 
 
@@ -242,7 +251,7 @@ def _differences(nodes: Sequence[Examined]) -> Findings:
         if column.severity is INFO:
             continue
         for row, one in enumerate(nodes):
-            if not table.is_odd(heading, row) or (column.fact and not one.report.has(column.fact)):
+            if not table.is_odd(heading, row):
                 continue
             cell, norm = table.cells[heading][row], table.norms[heading]
             what = heading if heading in ("NCCL", "MTU", "CUDA") else heading.lower()
@@ -260,7 +269,7 @@ def _changed_scripts(one: Examined, table: Comparison) -> str:
     usual = next(
         other.report.get(scripts) or {}
         for row, other in enumerate(table.nodes)
-        if not table.is_odd("SCRIPTS", row)
+        if table.cells["SCRIPTS"][row] == table.norms["SCRIPTS"]
     )
     own = one.report.get(scripts) or {}
     names = sorted(name for name in {*own, *usual} if own.get(name) != usual.get(name))
@@ -313,7 +322,7 @@ def _unread(one: Examined) -> Findings:
             if reading.timed_out:
                 message = f"{path}: the file system gives no answer"
         is_broken = reading.timed_out and fact in (mount.__name__, gpus.__name__)
-        check_id = "fact.hangs" if reading.timed_out else NOT_CHECKED
+        check_id = HANGS if reading.timed_out else NOT_CHECKED
         yield Finding(check_id, ERROR if is_broken else WARNING, message, one.host, hint)
 
 
@@ -522,7 +531,10 @@ def _software(one: Examined) -> Findings:
 
 def _mesh(one: Examined, names: Mapping[str, str]) -> Iterator[Finding]:
     for address, reason in (one.report.get(unreached) or {}).items():
-        if address in names:
+        if address in names and reason == NO_VERDICT:
+            message = f"cannot tell whether it gets to {names[address]} ({address}): {reason}"
+            yield Finding(NOT_CHECKED, WARNING, message, one.host)
+        elif address in names:
             message = f"cannot get through to {names[address]} ({address}): {reason}"
             hint = "keys, host keys and names are put right by: clusterctl up NAME"
             if re.search(r"time|no answer|no route|unreachable|refused", reason, re.IGNORECASE):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from clusterctl.bootstrap.training import FOLDER
-from clusterctl.diagnosis.drift import NOT_CHECKED, Comparison, Examined, check, compare
+from clusterctl.diagnosis.drift import HANGS, NOT_CHECKED, Comparison, Examined, check, compare
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.results import HostOutcome, last_line
@@ -62,7 +62,7 @@ class DoctorReport:
         severities = {finding.severity for finding in self.findings}
         if Severity.ERROR in severities:
             return 2
-        if any(finding.check_id == NOT_CHECKED for finding in self.findings):
+        if any(finding.check_id in (NOT_CHECKED, HANGS) for finding in self.findings):
             return 3
         return int(Severity.WARNING in severities)
 

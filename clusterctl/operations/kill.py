@@ -34,26 +34,27 @@ FREE_BELOW_MIB = 1024
 
 @dataclass(frozen=True)
 class HeldMemory:
-    """Memory of a GPU that is still in use, in MiB. `pids` are the processes that use it; there may
-    be none, if the driver has not freed the memory of ended ones."""
+    """Memory of a GPU that is still in use, in MiB; None if that is not known. `pids` are the
+    processes that use it; there may be none, if the driver has not freed the memory of ended
+    ones."""
 
     host: str
     gpu: int
-    mib: int
+    mib: int | None
     pids: tuple[int, ...]
 
 
 def held_memory(host: str, found: Gpus | None) -> list[HeldMemory]:
-    """Return the GPUs of a host whose memory is not free."""
+    """Return the GPUs of a host whose memory is not known to be free."""
     return [
         HeldMemory(
             host,
             index,
-            int(gpu.memory_used_mib),
+            None if gpu.memory_used_mib is None else int(gpu.memory_used_mib),
             tuple(int(one.pid) for one in gpu.processes if one.pid is not None),
         )
         for index, gpu in enumerate(found.gpus if found else ())
-        if gpu.memory_used_mib is not None and gpu.memory_used_mib >= FREE_BELOW_MIB
+        if gpu.memory_used_mib is None or gpu.memory_used_mib >= FREE_BELOW_MIB
     ]
 
 
@@ -62,8 +63,8 @@ class KillReport:
     """The processes that were found, those that were ended, and those still there at the end.
 
     `answered` are the nodes that answered each time; the others are in `failures`. `held` is the
-    GPU memory still in use on nodes where processes were ended. It is None if nothing was ended, or
-    none of these nodes has a GPU.
+    GPU memory not known to be free on nodes where processes were ended. It is None if nothing was
+    ended, or none of these nodes has a GPU.
     """
 
     found: tuple[NodeProcess, ...]
@@ -78,7 +79,7 @@ class KillReport:
         """255 if a host did not answer, 1 if a process or GPU memory is left, else 0."""
         if self.failures:
             return 255
-        return 1 if self.left or self.held else 0
+        return 1 if self.left or any(one.mib is not None for one in self.held or ()) else 0
 
     def merged_with(self, other: KillReport) -> KillReport:
         """Return this report joined with the part of `other` about nodes where it found processes.
@@ -169,8 +170,8 @@ def kill(
 def _held(
     access: Access, targets: Sequence[Target], failures: dict[str, HostOutcome[Any]]
 ) -> tuple[HeldMemory, ...] | None:
-    """Return the GPU memory still in use on these nodes after up to FREED_WITHIN_S seconds, or None
-    if none of them has a GPU. Add nodes that fail to `failures`.
+    """Return the GPU memory not known to be free on these nodes after up to FREED_WITHIN_S seconds,
+    or None if none of them has a GPU. Add nodes that fail to `failures`.
 
     A driver frees the memory of a process a moment after its end.
     """
@@ -179,7 +180,7 @@ def _held(
         looked = read_fact(access.connections, targets, gpus, "reading the GPUs' memory")
         found = looked.by_host
         held = tuple(one for host, value in found.items() for one in held_memory(host, value))
-        if not held or time.monotonic() > deadline:
+        if all(one.mib is None for one in held) or time.monotonic() > deadline:
             break
         time.sleep(0.5)
     for outcome in looked.failures:

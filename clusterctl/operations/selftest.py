@@ -553,7 +553,11 @@ def resume(test: Selftest) -> Passed:
     if report.others.exit_status:
         left = [f"{one.host}: process {one.pid}" for one in report.others.left]
         left += [one.host for one in report.others.failures]
-        left += [f"{one.host}: {one.mib} MiB of GPU {one.gpu}" for one in report.others.held or ()]
+        left += [
+            f"{one.host}: {one.mib} MiB of GPU {one.gpu}"
+            for one in report.others.held or ()
+            if one.mib is not None
+        ]
         raise ClusterctlError("after cancel there is still: " + "; ".join(left))
     return Passed(f"steps went on to {step}; cancelled, and no process of the job is left")
 

@@ -22,7 +22,7 @@ from clusterctl.node.facts.gpus import (
     gpus,
     nvlink,
 )
-from clusterctl.node.facts.network import Interface, efa, interfaces, unreached
+from clusterctl.node.facts.network import NO_VERDICT, Interface, efa, interfaces, unreached
 from clusterctl.node.facts.report import NodeReport, Reading
 from clusterctl.node.facts.software import scripts, versions
 from clusterctl.node.facts.system import KernelMessage, System, kernel_log, limits, system
@@ -58,6 +58,7 @@ FACTS = {
     kernel_log: (),
     gpus: Gpus("580.95.05", "13.0", (CARD, CARD)),
     nvlink: {},
+    fabric_manager: None,
     mount: DISK,
     versions: {"mpirun": "mpirun (Open MPI) 5.0.11", "horovod": "0.28.1", "tensorflow": "2.15.1"},
     scripts: {"train.sh": "aa", "train.py": "bb"},
@@ -107,6 +108,7 @@ def changed(fact, **fields):
 
 HANGS = Reading("", "mount /data", error="no answer within 5 s", timed_out=True)
 GPUS_HANG = Reading("", "gpus", error="no answer within 5 s", timed_out=True)
+VERSIONS_HANG = Reading("", "versions", error="no answer within 60 s", timed_out=True)
 FAILS = Reading("", "kernel_log", error="PermissionError: not permitted")
 DRAM = {"volatile_dram_uncorrectable": 2, "aggregate_dram_uncorrectable": 9}
 NO_SYMBOL = {"horovod_error": "/x/mpi_lib.so: undefined symbol: _ZN"}
@@ -148,6 +150,7 @@ def test_nodes_that_are_alike_have_no_findings():
          "cannot be loaded: mpi_lib.so: undefined symbol: _ZN"),
         (changed(versions, python_variables="PYTHONHOME=/x"), ["env.variables"], "PYTHONHOME"),
         ({unreached: {"10.0.0.4": "Permission denied"}}, ["ssh.mesh"], "to demo-0 (10.0.0.4)"),
+        ({unreached: {"10.0.0.4": NO_VERDICT}}, [NOT_CHECKED], "to demo-0 (10.0.0.4): its sshd"),
         ({unreached: {"10.0.9.9": "a node that is silent itself"}}, [], ""),
     ],
 )  # fmt: skip
@@ -160,6 +163,15 @@ def test_one_node_of_four(changes, checks, words):
 
 def test_gpus_that_could_not_be_read_are_not_counted_as_none():
     assert compare(nodes(2, n1={gpus: GPUS_HANG})).cells["GPUS"] == ("2", "")
+
+
+def test_a_node_whose_versions_are_not_known_is_no_norm_for_the_other():
+    two = nodes(2, n0={versions: VERSIONS_HANG, scripts: replace(VERSIONS_HANG, label="scripts")})
+    assert {(one.check_id, one.host) for one in check(two)} == {("fact.hangs", "demo-0")}
+    table = compare(two)
+    assert table.norms["HOROVOD"] == "0.28.1"
+    assert not any(table.is_odd(name, row) for name in table.cells for row in (0, 1))
+    assert "HOROVOD" in table.differing, "it is not the same on all nodes"
 
 
 def test_of_two_that_differ_the_head_nodes_value_is_the_norm():
@@ -209,21 +221,37 @@ def test_what_fails_in_dcgm_of_version_3_and_4():
     test = {"name": "PCIe", "results": [{"gpu_id": "0", "status": "Fail", "warnings": "slow link"}]}
     fine = {"name": "Denylist", "results": [{"status": "Pass"}]}
     old = {"DCGM GPU Diagnostic": {"test_categories": [{"category": "HW", "tests": [fine, test]}]}}
-    assert failed_tests(old) == ["PCIe: slow link"]
+    assert failed_tests(old) == ("PCIe: slow link",)
     result = {"entity_id": 0, "status": "Fail", "warnings": [{"error_id": 7, "warning": "slow"}]}
     new = {
         "DCGM Diagnostic": {"test_categories": [{"tests": [{"name": "pcie", "results": [result]}]}]}
     }
-    assert failed_tests(new) == ["pcie: slow"]
-    assert failed_tests({"tests": [fine]}) == []
+    assert failed_tests(new) == ("pcie: slow",)
+    assert failed_tests({"tests": [fine]}) == ()
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ({"DCGM Diagnostic": {"runtime_error": "no GPU to test"}}, "no GPU to test"),
+        ({"tests": [{"name": "pcie", "status": "Pass"}, {"name": "nccl", "status": "Error"}]},
+         "nccl"),
+        ({"tests": [{"name": "pcie", "results": [{"status": "Skip"}]}]}, "no test has run"),
+        ({}, "no test has run"),
+    ],
+)  # fmt: skip
+def test_what_dcgm_has_not_tested_is_not_called_well(found, why):
+    with pytest.raises(OSError, match=f"dcgmi diag -r 1: {why}"):
+        failed_tests(found)
 
 
 def test_what_could_not_be_checked_is_not_called_well():
     unknown = Finding(NOT_CHECKED, Severity.WARNING, "kernel_log: not permitted", "demo-0")
+    late = Finding("fact.hangs", Severity.WARNING, "versions: no answer within 60 s", "demo-0")
     warning = Finding("clock.skew", Severity.WARNING, "late", "demo-1")
     broken = Finding("gpu.count", Severity.ERROR, "gone", "demo-2")
-    told = [(), (warning,), (warning, unknown), (unknown, broken)]
-    assert [DoctorReport((), (), found).exit_status for found in told] == [0, 1, 3, 2]
+    told = [(), (warning,), (warning, unknown), (late, warning), (unknown, broken)]
+    assert [DoctorReport((), (), found).exit_status for found in told] == [0, 1, 3, 3, 2]
 
 
 @pytest.mark.parametrize(("why", "word"), [("Permission denied", "up NAME"), ("timed out", "ping")])

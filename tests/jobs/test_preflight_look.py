@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import pytest
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.jobs.preflight import facts_of_node, facts_to_read
 from clusterctl.node.facts import gpus
-from clusterctl.node.facts.report import NodeReport, Reading
+from clusterctl.node.facts.report import NodeReport, Reading, collect, request_of
 from clusterctl.node.facts.software import versions
 from clusterctl.node.facts.training import images_per_step
 from clusterctl.transport.reports import read_reports
@@ -220,9 +221,13 @@ def test_capabilities_of_the_gpus(tmp_path, monkeypatch):
         assert gpus.capabilities() == known
 
 
-def test_what_hangs_or_babbles_has_no_version(tmp_path):
+def test_what_babbles_has_no_version_and_what_hangs_is_not_known(tmp_path):
     for name, text in (("hangs", "exec sleep 60"), ("babbles", "echo hello")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    seen = versions(str(tmp_path / "babbles"), str(tmp_path / "hangs"), timeout_s=0.5)
-    assert list(seen) == ["kernel"]
+    babbles, hangs = (str(tmp_path / name) for name in ("babbles", "hangs"))
+    assert versions(babbles, "/none").keys() == {"kernel"}
+    for python, mpirun in ((babbles, hangs), (hangs, babbles)):
+        fact = partial(versions, python=python, mpirun=mpirun)
+        [reading] = collect(request_of([fact], within_s=0.5)).readings
+        assert (reading.value, reading.timed_out) == (None, True)

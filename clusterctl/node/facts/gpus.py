@@ -151,9 +151,14 @@ def capabilities() -> tuple[int, ...]:
 
 
 def nvlink() -> Optional[dict[str, tuple[int, ...]]]:
-    """Return for each GPU the numbers of its inactive NVLinks; None without NVLink."""
-    text = output(["nvidia-smi", "nvlink", "-s"]) if shutil.which("nvidia-smi") else None
-    if not text or "Link" not in text:
+    """Return for each GPU the numbers of its inactive NVLinks; None without NVLink or without
+    NVIDIA's driver. Raises OSError if nvidia-smi fails."""
+    if not has_driver():
+        return None
+    text = output(["nvidia-smi", "nvlink", "-s"])
+    if text is None:
+        raise OSError("nvidia-smi nvlink -s failed")
+    if "Link" not in text:
         return None
     down: dict[str, tuple[int, ...]] = {}
     gpu = ""
@@ -177,30 +182,44 @@ def fabric_manager() -> Optional[str]:
 
 @deadline(30.0)
 def dcgm() -> Optional[tuple[str, ...]]:
-    """Return what fails in NVIDIA's level 1 diagnosis, which takes seconds; None without dcgmi."""
+    """Return what fails in NVIDIA's level 1 diagnosis, which takes seconds; None without dcgmi.
+    Raises OSError if nothing failed, but not everything was tested."""
     if not shutil.which("dcgmi"):
         return None
     # dcgmi exits with an error also if a test fails, which is a result.
     text = output(["dcgmi", "diag", "-r", "1", "-j"], check=False) or ""
     try:
-        return tuple(failed_tests(from_json(Any, text)))
+        return failed_tests(from_json(Any, text))
     except ValueError:
-        return (f"unexpected output of dcgmi diag -r 1 -j: {text.strip()[:200]!r}",)
+        raise OSError(f"dcgmi diag -r 1 -j: {text.strip()[:200] or 'no output'}") from None
 
 
-def failed_tests(found: Any, name: str = "") -> list[str]:
-    """Return the failed tests with their warnings. DCGM 2, 3 and 4 have different layouts, so the
-    whole output is searched."""
+def failed_tests(found: Any) -> tuple[str, ...]:
+    """Return the failed tests with their warnings. Raises OSError if there is none, but an error,
+    or no test that passed."""
+    tests = _tests(found)
+    failed = tuple(text for status, text in tests if status == "fail")
+    unknown = [text for status, text in tests if status == "error"]
+    if not failed and (unknown or "pass" not in dict(tests)):
+        raise OSError(f"dcgmi diag -r 1: {'; '.join(unknown) or 'no test has run'}")
+    return failed
+
+
+def _tests(found: Any, name: str = "") -> list[tuple[str, str]]:
+    """Return the status of each test, and its name with its warnings. DCGM 2, 3 and 4 have
+    different layouts, so the whole output is searched."""
     if isinstance(found, list):
-        return [text for one in found for text in failed_tests(one, name)]
+        return [test for one in found for test in _tests(one, name)]
     if not isinstance(found, dict):
         return []
+    if "runtime_error" in found:
+        return [("error", str(found["runtime_error"]))]
     name = str(found.get("name") or found.get("entity_id") or name)
-    if str(found.get("status", "")).lower() == "fail":
+    if "status" in found:
         warnings = found.get("warnings") or found.get("warning") or found.get("info") or ""
         text = warnings if isinstance(warnings, str) else _warnings(warnings)
-        return [f"{name}: {text}".rstrip(": ")]
-    return [text for one in found.values() for text in failed_tests(one, name)]
+        return [(str(found["status"]).lower(), f"{name}: {text}".rstrip(": "))]
+    return [test for one in found.values() for test in _tests(one, name)]
 
 
 def _warnings(found: Any) -> str:

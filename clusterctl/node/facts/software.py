@@ -20,7 +20,6 @@ from clusterctl.node.programs import output
 
 # A busy node loads TensorFlow's libraries slowly.
 SLOW_S = 30.0
-PROGRAM_S = 25.0  # of mpirun and of Python, one after the other
 
 
 # Where mpirun is, in the order of preference, with the variables of an active environment: that
@@ -174,22 +173,22 @@ print(json.dumps(found))
 
 
 @deadline(60.0)
-def versions(python: str, mpirun: str, timeout_s: float = PROGRAM_S) -> dict[str, str]:
+def versions(python: str, mpirun: str) -> dict[str, str]:
     """Return the versions of what a job uses.
 
-    A program that does not start, or does not end within `timeout_s` seconds, is left out. Has
-    Python not started because of variables in the environment, they are `python_variables`.
+    A program that does not start is left out. Has Python not started because of variables in the
+    environment, they are `python_variables`.
     """
     found = {"kernel": os.uname().release}
     with contextlib.suppress(OSError):
         driver = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", Path(gpus.DRIVER).read_text())
         found.update({"driver": driver[1]} if driver else {})
-    said = (output([mpirun, "--version"], timeout_s, check=False) or "").strip()
+    said = (output([mpirun, "--version"], check=False) or "").strip()
     if said:
         found["mpirun"] = said.splitlines()[0]
     for options in ("-W", "-EW"):
         # A wrapper may print something before: only the last line counts.
-        told = output([python, options, "ignore", "-c", VERSIONS], timeout_s, check=False)
+        told = output([python, options, "ignore", "-c", VERSIONS], check=False)
         if told is None:
             break
         for line in told.strip().splitlines()[-1:]:

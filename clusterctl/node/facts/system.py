@@ -114,11 +114,13 @@ class KernelMessage:
 
 def kernel_log() -> tuple[KernelMessage, ...]:
     """Return the last messages that match RELEVANT."""
-    journal = ["journalctl", "-kb", "--no-pager", "-o", "short-monotonic"]
-    commands = (["dmesg"], ["sudo", "-n", "dmesg"], journal)
+    commands = (["dmesg"], ["sudo", "-n", "dmesg"])
     text = next((text for text in map(output, commands) if text is not None), None)
     if text is None:
-        raise PermissionError("neither dmesg nor journalctl shows the kernel's log")
+        text = output(["journalctl", "-kb", "--no-pager", "-o", "short-monotonic"]) or ""
+        # It shows `-- No entries --` to whom it shows nothing.
+        if not re.search(r"(?m)^\[", text):
+            raise PermissionError("neither dmesg nor journalctl shows the kernel's log")
     uptime_s = _uptime_s()
     lines = [line for line in text.splitlines() if RELEVANT.search(line)]
     return tuple(kernel_message(line, uptime_s) for line in lines[-MOST_LINES:])

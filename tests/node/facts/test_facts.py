@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from clusterctl.cli.kill import how_they_ended, show_held
 from clusterctl.domain.results import FanoutResult
 from clusterctl.jobs.head_facts import facts_to_read
 from clusterctl.node.agent import name_of
@@ -21,18 +24,48 @@ from clusterctl.node.facts.gpus import gpus
 from clusterctl.node.facts.parts import copy_parts
 from clusterctl.node.facts.report import NodeReport, function_of
 from clusterctl.node.facts.system import kernel_message, login, system
-from clusterctl.node.jobs.processes import ProcessQuery
+from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
+from clusterctl.operations.kill import KillReport, held_memory
 from clusterctl.transport.reports import read_fact, read_report, read_reports, with_clock
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
 
 
-@pytest.mark.parametrize(("test", "over_ssh"), [("_port_22", False), ("_ssh", True)])
-def test_peers_are_tested_at_once(test, over_ssh, monkeypatch):
-    together = threading.Barrier(8, timeout=60)
+@pytest.mark.parametrize(
+    ("test", "over_ssh", "number"),
+    [("_port_22", False, network.PORTS_AT_ONCE), ("_ssh", True, 8)],
+)
+def test_peers_are_tested_at_once(test, over_ssh, number, monkeypatch):
+    together = threading.Barrier(number, timeout=60)
     monkeypatch.setattr(network, test, lambda peer: "dead" if together.wait() else "")
-    peers = [f"10.0.0.{n}" for n in range(8)]
-    assert list(network.unreached(peers, over_ssh).values()) == ["dead"] * 7
+    peers = [f"10.0.0.{n}" for n in range(number)]
+    assert list(network.unreached(peers, over_ssh).values()) == ["dead"] * (number - 1)
+
+
+@pytest.mark.parametrize(
+    ("greetings", "reason"),
+    [
+        ([b"", b"Exceeded MaxStartups\r\n", b"SSH-2.0-OpenSSH_9.6\r\n"], ""),
+        ([b""] * network.TRIES, network.NO_VERDICT),
+        ([b"HTTP/1.1 400\r\n"], "port 22 is not SSH's"),
+    ],
+)
+def test_an_sshd_with_too_many_connections_is_asked_again(greetings, reason, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(5)
+        monkeypatch.setattr(network, "SSH_PORT", server.getsockname()[1])
+        monkeypatch.setattr(network, "PAUSE_S", 0.0)
+
+        def serve():
+            for greeting in greetings:
+                connection, _ = server.accept()
+                connection.sendall(greeting)
+                connection.close()
+
+        with ThreadPoolExecutor(1) as pool:
+            served = pool.submit(serve)
+            assert network._port_22("127.0.0.1") == reason
+            served.result()
 
 
 @pytest.mark.parametrize(
@@ -143,3 +176,51 @@ def test_what_nvidia_smi_reports(tmp_path, script, outcome):
         [gpu] = one.value.gpus
         shown = [(process.pid, process.memory_mib) for process in gpu.processes]
         assert (gpu.memory_used_mib, shown) == outcome
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Return a function that puts a shell script in the place of a program."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    def put(name, script):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+
+    return put
+
+
+def test_nvlinks_of_which_nvidia_smi_says_nothing_are_not_known(programs, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_facts, "DRIVER", str(tmp_path))
+    programs("nvidia-smi", "printf 'GPU 0: V100\\n Link 0: 25 GB/s\\n Link 1: <inactive>\\n'")
+    assert gpu_facts.nvlink() == {"0": (1,)}
+    programs("nvidia-smi", "")
+    assert gpu_facts.nvlink() is None
+    programs("nvidia-smi", "echo Unable to determine the device handle; exit 15")
+    with pytest.raises(OSError, match="nvidia-smi nvlink -s failed"):
+        gpu_facts.nvlink()
+
+
+def test_a_kernel_log_that_is_not_shown_is_not_called_empty(programs):
+    for refused in ("dmesg", "sudo"):
+        programs(refused, "exit 1")
+    programs(
+        "journalctl", "echo '[    1.500000] host kernel: NVRM: Xid (PCI:0000:17:00): 79, gone'"
+    )
+    assert [one.text[:9] for one in system_facts.kernel_log()] == ["NVRM: Xid"]
+    programs("journalctl", "echo '-- No entries --'")
+    with pytest.raises(PermissionError):
+        system_facts.kernel_log()
+    programs("dmesg", "")
+    assert system_facts.kernel_log() == ()
+
+
+def test_memory_of_a_gpu_that_is_not_known_is_not_called_free(programs, capsys):
+    programs("nvidia-smi", f"cat <<'END'\n{REPORT.replace('14 MiB', 'N/A')}\nEND")
+    held = tuple(held_memory("demo-0", gpus()))
+    ended = (NodeProcess("demo-0", 7, 0, "rank", "x", 1.0, ("python",), "killed"),)
+    report = KillReport(ended, ended, (), ("demo-0",), (), held)
+    assert "free" not in how_they_ended(report)
+    assert report.exit_status == 0
+    show_held(held)
+    assert "the memory of GPU 0 is free is not known" in capsys.readouterr().err
