@@ -22,7 +22,7 @@ from clusterctl.domain.errors import (
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, last_line
 from clusterctl.domain.units import count, format_duration
-from clusterctl.node.facts.disks import Mounted, mounted
+from clusterctl.node.facts.disks import PSEUDO, Mounted, mounted
 from clusterctl.node.facts.gpus import gpus
 from clusterctl.node.facts.report import NodeReport
 from clusterctl.node.facts.system import cloud_init, system
@@ -36,16 +36,6 @@ if TYPE_CHECKING:
     from clusterctl.transport.connections import Connections
     from clusterctl.transport.target import Target
 
-# Types of file systems that hold no user's data: made by the kernel, the init system or programs
-# for their own use.
-_PSEUDO = frozenset(
-    (
-        *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts"),
-        *("devtmpfs", "efivarfs", "fusectl", "fuse.gvfsd-fuse", "fuse.lxcfs", "fuse.portal"),
-        *("hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "rpc_pipefs", "securityfs"),
-        *("squashfs", "sysfs", "tracefs"),
-    )
-)
 # Mounts below these come and go with sessions, packages and containers.
 _PASSING = ("/proc", "/sys", "/dev", "/run", "/snap", "/var/lib/docker", "/var/lib/containers")
 
@@ -83,7 +73,7 @@ def state_of(report: NodeReport) -> BootState:
 
 def _is_kept(one: Mounted) -> bool:
     passing = any(one.path == path or one.path.startswith(f"{path}/") for path in _PASSING)
-    return one.kind not in _PSEUDO and not passing
+    return one.kind not in PSEUDO and not passing
 
 
 def differences(before: BootState, after: BootState, gpus: int) -> list[str]:
