@@ -348,7 +348,10 @@ def works_alone(rank: Rank) -> bool:
 
 
 def is_full(system: FileSystemFacts) -> bool:
-    """Return whether a file system has no space, or no inode, for another file."""
+    """Return whether a file system has no space, or no inode, for another file. One that nobody
+    can write to (a mounted image) is not."""
+    if system.readonly:
+        return False
     no_space = system.free_bytes is not None and system.free_bytes < FULL_BYTES
     # A pseudo file system has a size of 0, and some file systems make inodes as they need them.
     return bool((system.size_bytes and no_space) or (system.inodes and system.inodes_free == 0))

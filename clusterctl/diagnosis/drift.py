@@ -317,10 +317,9 @@ def _unread(one: Examined) -> Findings:
     for reading in one.report.failed():
         fact, _, path = reading.label.partition(" ")
         message, hint = f"{reading.label}: {reading.error}", ""
-        if fact == mount.__name__ and path:
+        if fact == mount.__name__ and path and reading.timed_out:
             hint = "what touches it hangs, too: see `mount` and `dmesg` there"
-            if reading.timed_out:
-                message = f"{path}: the file system gives no answer"
+            message = f"{path}: the file system gives no answer"
         is_broken = reading.timed_out and fact in (mount.__name__, gpus.__name__)
         check_id = HANGS if reading.timed_out else NOT_CHECKED
         yield Finding(check_id, ERROR if is_broken else WARNING, message, one.host, hint)
@@ -458,7 +457,7 @@ def disk_findings(host: str, system: FileSystem, knows_fills: bool = False) -> I
     """Yield the findings about one file system: its space, its inodes, and whether it is read-only.
 
     Above CROWDED it is a warning, from FULL on an error. For /dev/shm only the free space counts.
-    `knows_fills`: see room_hint.
+    Where nobody can write, neither counts. `knows_fills`: see room_hint.
     """
     path, free = system.path, format_bytes(system.free_bytes)
     if path == "/dev/shm":  # noqa: S108
@@ -478,7 +477,7 @@ def disk_findings(host: str, system: FileSystem, knows_fills: bool = False) -> I
         ("", system.used_share, f"{path} is", f"% full, {free} free"),
         ("inodes.", system.inodes_share, f"{path}:", inodes),
     ):
-        if share > CROWDED:
+        if share > CROWDED and not system.readonly:
             full = share >= FULL
             yield Finding(
                 f"disk.{kind}{'full' if full else 'crowded'}",
@@ -487,7 +486,7 @@ def disk_findings(host: str, system: FileSystem, knows_fills: bool = False) -> I
                 host,
                 room_hint(path, knows_fills),
             )
-    if system.readonly and path != "/":
+    if system.lost_writes and path != "/":
         message = f"{path} is read-only: a volume that fails becomes so"
         yield Finding("disk.readonly", ERROR, message, host, "see `dmesg` there")
 

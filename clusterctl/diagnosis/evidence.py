@@ -166,6 +166,7 @@ class FileSystemFacts:
     free_bytes: Optional[int] = None
     inodes: int = 0
     inodes_free: Optional[int] = None
+    readonly: bool = False
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,10 @@ def usages(report: NodeReport) -> Iterator[DiskUsage]:
         )
 
 
+# What each fact about a file system measures, in words.
+MEASURED = {"mount": "space", "growth": "growth", "largest_folders": "largest folders"}
+
+
 def findings_of(report: NodeReport) -> Iterator[Finding]:
     """Yield the findings about the file systems of a node."""
     measured = {one.path for one in report.all(largest_folders)}
@@ -89,9 +93,13 @@ def findings_of(report: NodeReport) -> Iterator[Finding]:
     read = {one.path for one in report.all(mount)}
     for reading in report.failed(mount, growth, largest_folders):
         kind, _, path = reading.label.partition(" ")
-        if kind == mount.__name__ or path in read:
+        if kind == mount.__name__ and reading.timed_out:
             message = f"{path}: the file system: {reading.error}"
             yield Finding("disk.hangs", Severity.ERROR, message, report.host, hint)
+        elif kind == mount.__name__ or path in read:
+            what = f"{path}: its {MEASURED[kind]}" if path else "the file systems"
+            message = f"{what} could not be measured: {reading.error}"
+            yield Finding("disk.unknown", Severity.WARNING, message, report.host)
     for reading in report.failed(copy_parts):
         message = f"looking for parts of copies failed: {reading.error}"
         yield Finding("disk.copies", Severity.WARNING, message, report.host)

@@ -22,9 +22,9 @@ from clusterctl.domain.errors import (
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, last_line
 from clusterctl.domain.units import count, format_duration
-from clusterctl.node.facts.disks import Mounted, mounted
+from clusterctl.node.facts.disks import PSEUDO, Mounted, mounted
 from clusterctl.node.facts.gpus import gpus
-from clusterctl.node.facts.report import NodeReport
+from clusterctl.node.facts.report import NodeReport, Reading
 from clusterctl.node.facts.system import cloud_init, system
 from clusterctl.operations.logs import refuse_while_training
 from clusterctl.transport.fanout import fan_out
@@ -36,16 +36,6 @@ if TYPE_CHECKING:
     from clusterctl.transport.connections import Connections
     from clusterctl.transport.target import Target
 
-# Types of file systems that hold no user's data: made by the kernel, the init system or programs
-# for their own use.
-_PSEUDO = frozenset(
-    (
-        *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts"),
-        *("devtmpfs", "efivarfs", "fusectl", "fuse.gvfsd-fuse", "fuse.lxcfs", "fuse.portal"),
-        *("hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "rpc_pipefs", "securityfs"),
-        *("squashfs", "sysfs", "tracefs"),
-    )
-)
 # Mounts below these come and go with sessions, packages and containers.
 _PASSING = ("/proc", "/sys", "/dev", "/run", "/snap", "/var/lib/docker", "/var/lib/containers")
 
@@ -54,14 +44,15 @@ _PASSING = ("/proc", "/sys", "/dev", "/run", "/snap", "/var/lib/docker", "/var/l
 class BootState:
     """The state of a node in one boot.
 
-    `mounts` are by mount point. `gpus` is the number that nvidia-smi reports. `cloud_init` is the
+    `mounts` are by mount point. `gpus` is the number that nvidia-smi reports, or the reading that
+    failed: then it is not known. `cloud_init` is the
     exit status of `cloud-init status`: 0 done, 1 failed, 2 done with recoverable errors; None
     without cloud-init.
     """
 
     boot_id: str
     mounts: Mapping[str, Mounted] = field(default_factory=dict)
-    gpus: int = 0
+    gpus: int | Reading = 0
     cloud_init: int | None = None
 
 
@@ -73,24 +64,26 @@ def state_of(report: NodeReport) -> BootState:
     if not found or not found.boot_id or mounts is None:
         raise CommandFailed(report.host, "cannot read its boot id and mounts")
     cards = report.get(gpus)
+    unread = next(iter(report.failed(gpus)), None)
     return BootState(
         found.boot_id,
         {one.path: one for one in mounts if _is_kept(one)},
-        len(cards.gpus) if cards else 0,
+        unread or (len(cards.gpus) if cards else 0),
         report.get(cloud_init),
     )
 
 
 def _is_kept(one: Mounted) -> bool:
     passing = any(one.path == path or one.path.startswith(f"{path}/") for path in _PASSING)
-    return one.kind not in _PSEUDO and not passing
+    return one.kind not in PSEUDO and not passing
 
 
 def differences(before: BootState, after: BootState, gpus: int) -> list[str]:
     """Return what is not as it was before the reboot, in words; empty if all is.
 
     `gpus` is the number of GPUs of the node's type. If it is 0, for an unknown type, the GPUs from
-    before the reboot are expected.
+    before the reboot are expected. Without any, nvidia-smi may fail now if it failed then: it does
+    so on a machine that has it, but no GPU.
     """
     said = [
         f"{where} ({was.source}) is not mounted again"
@@ -102,8 +95,11 @@ def differences(before: BootState, after: BootState, gpus: int) -> list[str]:
         for where, was in before.mounts.items()
         if where in after.mounts and not _same(was, after.mounts[where])
     ]
-    wanted = gpus or before.gpus
-    if after.gpus < wanted:
+    wanted = gpus or (0 if isinstance(before.gpus, Reading) else before.gpus)
+    if isinstance(after.gpus, Reading):
+        if wanted or after.gpus.timed_out or not isinstance(before.gpus, Reading):
+            said.append(f"how many GPUs it has is not known: {after.gpus.error}")
+    elif after.gpus < wanted:
         said.append(f"nvidia-smi sees {after.gpus} of {count(wanted, 'GPU')}")
     if after.cloud_init not in (None, 0, 2) and before.cloud_init in (None, 0, 2):
         said.append(f"cloud-init failed (exit status {after.cloud_init})")
@@ -285,7 +281,7 @@ def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
                 lacks = differences(sent.before, after, promised)
                 if not lacks:
                     return Rebooted(sent.host, clock.monotonic() - sent.at)
-                seen = f"it lacks what it had: {'; '.join(lacks)}"
+                seen = f"not as it was: {'; '.join(lacks)}"
                 if clock.monotonic() > settled_by:
                     break
         except NOT_YET as error:

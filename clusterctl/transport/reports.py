@@ -36,8 +36,9 @@ def read_reports(
 
     `facts` may be a function of the target. A fact that cannot be read is an error in its node's
     report; a node that gives no report is an error of the outcome. `doing` names the operation in
-    messages: "reading the disks". `timeout_s` is for the whole report of a node; None: START_S
-    more than the longest deadline.
+    messages: "reading the disks". `timeout_s` is for the whole report of a node, and shortens the
+    deadlines of facts that would lose all others with it; None: START_S more than the longest
+    deadline.
     """
 
     def one(target: Target) -> NodeReport:
@@ -56,14 +57,18 @@ def read_report(
 ) -> NodeReport:
     """Read these facts on one node, as read_reports does. Raise HostError."""
     functions = list(dict.fromkeys(map(function_of, facts)))
-    within_s = max((getattr(each, "within_s", WITHIN_S) for each in functions), default=0.0)
+    if timeout_s is None:
+        within_s = max((getattr(each, "within_s", WITHIN_S) for each in functions), default=0.0)
+        timeout_s = within_s + START_S
+    else:
+        within_s = max(timeout_s - START_S, timeout_s / 2)
     response = timed_call(
         connections,
         target,
         collect,
-        request_of(facts),
+        request_of(facts, within_s),
         doing=doing,
-        timeout_s=within_s + START_S if timeout_s is None else timeout_s,
+        timeout_s=timeout_s,
         # Only the modules of these facts are sent: nodes compile them at every call.
         modules=sorted({each.__module__ for each in functions}),
     )

@@ -109,6 +109,7 @@ def changed(fact, **fields):
 HANGS = Reading("", "mount /data", error="no answer within 5 s", timed_out=True)
 GPUS_HANG = Reading("", "gpus", error="no answer within 5 s", timed_out=True)
 VERSIONS_HANG = Reading("", "versions", error="no answer within 60 s", timed_out=True)
+REFUSED = Reading("", "mount /data", error="PermissionError: not permitted")
 FAILS = Reading("", "kernel_log", error="PermissionError: not permitted")
 DRAM = {"volatile_dram_uncorrectable": 2, "aggregate_dram_uncorrectable": 9}
 NO_SYMBOL = {"horovod_error": "/x/mpi_lib.so: undefined symbol: _ZN"}
@@ -159,6 +160,12 @@ def test_one_node_of_four(changes, checks, words):
     assert sorted({one.check_id for one in found}) == checks
     assert all(one.host == "demo-2" for one in found)
     assert not checks or any(words in one.message for one in found), found
+
+
+@pytest.mark.parametrize(("reading", "hangs"), [(HANGS, True), (REFUSED, False)])
+def test_only_a_mount_without_an_answer_is_said_to_hang(reading, hangs):
+    [found] = check(nodes(2, n1={mount: reading}))
+    assert ("hangs" in found.hint, found.severity is Severity.ERROR) == (hangs, hangs)
 
 
 def test_gpus_that_could_not_be_read_are_not_counted_as_none():

@@ -60,6 +60,12 @@ def test_a_fact_that_cannot_be_read_is_no_state(fact):
         state_of(NodeReport(0.0, 0.0, (late,), "demo-0"))
 
 
+def test_gpus_that_cannot_be_read_are_not_known():
+    facts = {mounted: (), system: system(), cloud_init: 0}
+    read = (Reading(name_of(fact), fact.__name__, value) for fact, value in facts.items())
+    assert state_of(NodeReport(0.0, 0.0, (*read, LATE), "demo-0")).gpus == LATE
+
+
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_real_node(wait, tmp_path):
     report = "<nvidia_smi_log><gpu/></nvidia_smi_log>"
@@ -85,6 +91,9 @@ def with_data(*data: str) -> BootState:
     return replace(BEFORE, mounts={**BEFORE.mounts, "/data": Mounted("/data", *data)})
 
 
+LATE = Reading(name_of(gpus), "gpus", error="no answer within 20 s", timed_out=True)
+NO_DRIVER = Reading(name_of(gpus), "gpus", error="OSError: nvidia-smi -q -x: no driver")
+NOT_KNOWN = "how many GPUs it has is not known"
 WITHOUT_DATA = replace(BEFORE, mounts={"/": BEFORE.mounts["/"]})
 
 
@@ -113,6 +122,22 @@ WITHOUT_DATA = replace(BEFORE, mounts={"/": BEFORE.mounts["/"]})
         (replace(BEFORE, gpus=7), replace(BEFORE, gpus=7), 8, ["nvidia-smi sees 7 of 8 GPUs"]),
         (replace(BEFORE, gpus=0), BEFORE, 8, []),
         (replace(BEFORE, gpus=1), replace(BEFORE, gpus=0), 0, ["nvidia-smi sees 0 of 1 GPU"]),
+        (replace(BEFORE, gpus=LATE), BEFORE, 8, []),
+        (BEFORE, replace(BEFORE, gpus=LATE), 8, [f"{NOT_KNOWN}: no answer within 20 s"]),
+        (
+            replace(BEFORE, gpus=LATE),
+            replace(BEFORE, gpus=LATE),
+            0,
+            [f"{NOT_KNOWN}: no answer within 20 s"],
+        ),
+        (
+            replace(BEFORE, gpus=0),
+            replace(BEFORE, gpus=NO_DRIVER),
+            0,
+            [f"{NOT_KNOWN}: OSError: nvidia-smi -q -x: no driver"],
+        ),
+        # A machine without a GPU whose image has nvidia-smi.
+        (replace(BEFORE, gpus=NO_DRIVER), replace(BEFORE, gpus=NO_DRIVER), 0, []),
         (BEFORE, replace(BEFORE, cloud_init=1), 8, ["cloud-init failed (exit status 1)"]),
         (BEFORE, replace(BEFORE, cloud_init=2), 8, []),
         (replace(BEFORE, cloud_init=1), replace(BEFORE, cloud_init=1), 8, []),

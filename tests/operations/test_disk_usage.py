@@ -9,11 +9,16 @@ import pytest
 
 from clusterctl.cli.app_context import AppContext
 from clusterctl.cli.main import cli, run_command
+from clusterctl.diagnosis.case import is_full
 from clusterctl.diagnosis.drift import disk_findings
+from clusterctl.diagnosis.evidence import FileSystemFacts
 from clusterctl.domain.errors import HostUnreachable
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import FanoutResult, HostOutcome
-from clusterctl.node.facts.disks import FileSystem
+from clusterctl.node.agent import name_of
+from clusterctl.node.facts.disks import FileSystem, growth, mount
+from clusterctl.node.facts.report import NodeReport, Reading
+from clusterctl.operations.disk import findings_of
 
 
 @pytest.mark.parametrize(
@@ -33,6 +38,74 @@ def test_findings(percent, found):
     for finding in findings:
         assert finding.message.startswith(f"/data is {percent} % full, ")
         assert "clusterctl clean-logs NAME" in finding.hint
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "found"),
+    [
+        ("/dev/nvme1n1", "xfs", ["disk.readonly"]),
+        ("/dev/loop3", "squashfs", []),
+        ("/dev/sr0", "iso9660", []),
+        ("fs-1.fsx.us-east-1.amazonaws.com@tcp:/x", "lustre", []),
+        ("mountpoint-s3", "fuse", []),
+    ],
+)
+def test_a_file_system_that_is_read_only(source, kind, found):
+    system = FileSystem("/data", 100 << 20, 0, 100 << 20, 100, 0, True, source, kind)
+    assert [one.check_id for one in disk_findings("demo-0", system)] == found
+    assert not is_full(FileSystemFacts("/data", 100 << 20, 0, readonly=True))
+
+
+SPACE = FileSystem("/data", 100 << 20, 50 << 20, 50 << 20, 100, 50, False)
+LATE, REFUSED = "no answer within 5 s", "PermissionError: [Errno 13] /data"
+
+
+@pytest.mark.parametrize(
+    ("readings", "found"),
+    [
+        (
+            [(mount, "mount /data", None, LATE), (growth, "growth /data", None, LATE)],
+            [("disk.hangs", Severity.ERROR, f"/data: the file system: {LATE}")],
+        ),
+        (
+            [(mount, "mount /data", None, REFUSED), (growth, "growth /data", None, REFUSED)],
+            [
+                (
+                    "disk.unknown",
+                    Severity.WARNING,
+                    f"/data: its space could not be measured: {REFUSED}",
+                )
+            ],
+        ),
+        (
+            [(mount, "mount /data", SPACE, ""), (growth, "growth /data", None, LATE)],
+            [
+                (
+                    "disk.unknown",
+                    Severity.WARNING,
+                    f"/data: its growth could not be measured: {LATE}",
+                )
+            ],
+        ),
+        (
+            [(mount, "mount", None, "OSError: x"), (growth, "growth", None, "OSError: x")],
+            [
+                (
+                    "disk.unknown",
+                    Severity.WARNING,
+                    "the file systems could not be measured: OSError: x",
+                )
+            ],
+        ),
+    ],
+)
+def test_only_a_file_system_that_does_not_answer_hangs(readings, found):
+    read = tuple(
+        Reading(name_of(fact), label, value, error, timed_out=error == LATE)
+        for fact, label, value, error in readings
+    )
+    findings = findings_of(NodeReport(0.0, 0.0, read, "demo-0"))
+    assert [(one.check_id, one.severity, one.message) for one in findings] == found
 
 
 @pytest.mark.parametrize("options", [(), ("--copies",)])

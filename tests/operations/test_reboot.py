@@ -148,7 +148,7 @@ def test_at_the_first_that_is_not_as_it_was_the_rest_is_left_alone(pair, impatie
     before = boot_ids(pair)
     ran = impatient()
     assert (ran.status, ran.out) == (1, "")
-    lacks = "pair-1: back, but it lacks what it had: /mnt/more (more) is not mounted again"
+    lacks = "pair-1: back, but not as it was: /mnt/more (more) is not mounted again"
     assert lacks in ran.err
     assert "clusterctl ssh pair 1" in ran.err
     assert "pair-0: not rebooted, since pair-1 is not back as it was" in ran.err

@@ -15,8 +15,21 @@ from clusterctl.node.facts.report import deadline, for_each
 # on the Deep Learning AMI.
 PATHS = ("/", "/data", "/opt/dlami/nvme", "~", "/tmp", "/dev/shm")  # noqa: S108
 MOUNTS = "/proc/self/mounts"
+MOUNTINFO = "/proc/self/mountinfo"
 # Types of remote file systems.
 REMOTE = re.compile(r"nfs|cifs|smb|lustre|ceph|glusterfs|fuse|beegfs|9p|virtiofs")
+# Types of file systems that hold no user's data: made by the kernel, the init system or programs
+# for their own use.
+PSEUDO = frozenset(
+    (
+        *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts"),
+        *("devtmpfs", "efivarfs", "fusectl", "fuse.gvfsd-fuse", "fuse.lxcfs", "fuse.portal"),
+        *("fuse.snapfuse", "hugetlbfs", "mqueue", "nfsd", "nsfs", "proc", "pstore", "ramfs"),
+        *("rpc_pipefs", "securityfs", "squashfs", "sysfs", "tracefs"),
+    )
+)
+# Types of file systems that nobody can write to.
+IMAGES = ("cramfs", "erofs", "iso9660", "squashfs", "udf")
 MOST_FOLDERS = 5
 # A subfolder with at least this share of its folder is named in place of the folder.
 MOST_OF_IT = 0.8
@@ -33,11 +46,14 @@ class Mounted:
 
 def mounted() -> tuple[Mounted, ...]:
     """Return all mounts. Of several at one path, the last one hides the others."""
-    found = {}
-    for line in Path(MOUNTS).read_text().splitlines():
-        source, path, kind = map(unescaped, line.split(" ")[:3])
-        found[path] = Mounted(path, source, kind)
+    found = {path: Mounted(path, source, kind) for source, path, kind, *_ in _rows(MOUNTS)}
     return tuple(found.values())
+
+
+def _rows(table: str) -> list[list[str]]:
+    """Return the words of each line of a table of the kernel. A name may have any bytes."""
+    lines = os.fsdecode(Path(table).read_bytes()).split("\n")
+    return [[unescaped(word) for word in line.split(" ")] for line in lines if line]
 
 
 def unescaped(word: str) -> str:
@@ -46,8 +62,8 @@ def unescaped(word: str) -> str:
 
 
 def is_remote(kind: str) -> bool:
-    """Return whether a type of file system is a remote one, or may become one (autofs)."""
-    return bool(REMOTE.search(kind)) or kind == "autofs"
+    """Return whether a type of file system is a remote one."""
+    return bool(REMOTE.search(kind)) and kind not in PSEUDO
 
 
 def mount_points() -> list[str]:
@@ -55,7 +71,7 @@ def mount_points() -> list[str]:
     that is no mount point counts as the one above it."""
     table = _mounts()
     paths = [os.path.expanduser(path) for path in PATHS]  # noqa: PTH111
-    paths += [path for path, (_, kind) in table.items() if REMOTE.search(kind)]
+    paths += [path for path, (_, kind) in table.items() if is_remote(kind)]
     found: dict[str, str] = {}
     for path in paths:
         point = _mount_point(path, table)
@@ -68,9 +84,8 @@ def _mounts() -> dict[str, tuple[str, str]]:
     """Return the device and the type of each mounted file system, by mount point. /proc is read
     without waiting for a server."""
     table = {}
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        words = line.split()
-        table[unescaped(words[4])] = (words[2], words[words.index("-") + 1])
+    for words in _rows(MOUNTINFO):
+        table[words[4]] = (words[2], words[words.index("-") + 1])
     return table
 
 
@@ -82,7 +97,8 @@ def _mount_point(path: str, table: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True)
 class FileSystem:
-    """Sizes in bytes. What is reserved for root is neither free nor used, as in df."""
+    """Sizes in bytes. What is reserved for root is neither free nor used, as in df. `source` and
+    `kind` as in Mounted; empty if nothing is mounted there."""
 
     path: str
     size_bytes: int
@@ -91,6 +107,14 @@ class FileSystem:
     inodes: int
     inodes_free: int
     readonly: bool
+    source: str = ""
+    kind: str = ""
+
+    @property
+    def lost_writes(self) -> bool:
+        """Whether it is a local disk that cannot be written to, as one that fails becomes. Remote
+        file systems and images may be read-only on purpose."""
+        return self.readonly and self.source.startswith("/dev/") and self.kind not in IMAGES
 
     @property
     def used_share(self) -> float:
@@ -118,6 +142,7 @@ class FileSystem:
 def mount(path: str) -> FileSystem:
     """Return the state of one file system."""
     state = os.statvfs(path)
+    there = {one.path: one for one in mounted()}.get(path, Mounted(path, "", ""))
     return FileSystem(
         path,
         size_bytes=state.f_blocks * state.f_frsize,
@@ -126,6 +151,8 @@ def mount(path: str) -> FileSystem:
         inodes=state.f_files,
         inodes_free=state.f_favail,
         readonly=bool(state.f_flag & os.ST_RDONLY),
+        source=there.source,
+        kind=there.kind,
     )
 
 
@@ -180,6 +207,9 @@ def largest_folders(path: str, used_share: float, walk_s: float) -> LargestFolde
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
+                    if time.monotonic() >= until:
+                        todo.append(folder)
+                        break
                     state = entry.stat(follow_symlinks=False)
                     if entry.is_dir(follow_symlinks=False):
                         if state.st_dev == device:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterctl.node.facts.disks import is_remote, mounted
+from clusterctl.node.facts.disks import PSEUDO, is_remote, mounted
 from clusterctl.node.facts.report import deadline
 
 # The same name as in relay/scan.py.
@@ -49,7 +49,8 @@ class Removal:
 
 def stagings(top: str = "/") -> Iterator[str]:
     """Yield the paths of staging folders below `top`."""
-    skipped = SYSTEM | {one.path for one in mounted() if is_remote(one.kind)}
+    # What is remote may hang, and so may an automount, which is a pseudo file system.
+    skipped = {one.path for one in mounted() if is_remote(one.kind) or one.kind in PSEUDO} | SYSTEM
     todo = [(top, 0)]
     while todo:
         folder, depth = todo.pop()

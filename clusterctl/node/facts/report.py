@@ -214,7 +214,7 @@ def questions_of(request: ReportRequest) -> list[Question]:
             within_s = min(within_s, request.within_s)
         try:
             parts = _parts(fact, one.arguments)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the report names it
             parts, failure = [], functools.partial(_fail, error)
             questions.append(Question(one.function, name, failure, within_s))
         questions += [
@@ -237,7 +237,7 @@ def _value(fact: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     return fact(**{name: from_data(hints[name], one) for name, one in arguments.items()})
 
 
-def _fail(error: OSError) -> None:
+def _fail(error: Exception) -> None:
     raise error
 
 

@@ -22,9 +22,10 @@ from clusterctl.node.facts import system as system_facts
 from clusterctl.node.facts.disks import mount, mount_of, mount_points
 from clusterctl.node.facts.gpus import gpus
 from clusterctl.node.facts.parts import copy_parts
-from clusterctl.node.facts.report import NodeReport, function_of
+from clusterctl.node.facts.report import NodeReport, ReportRequest, function_of
 from clusterctl.node.facts.system import kernel_message, login, system
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
+from clusterctl.node.record import from_json
 from clusterctl.operations.kill import KillReport, held_memory
 from clusterctl.transport.reports import read_fact, read_report, read_reports, with_clock
 from tests.local_node import HEAD, LocalNode
@@ -95,6 +96,18 @@ def test_a_report_has_typed_facts_and_the_clock_of_its_node(tmp_path):
     assert {one.path for one in report.all(mount)} == set(mount_points())
     # Both clocks are this machine's: they differ by no more than the measurement may be wrong.
     assert abs(report.clock_offset_s) <= report.clock_error_s + 0.05
+
+
+@pytest.mark.parametrize("timeout_s", [1.0, 60.0, 600.0, None])
+def test_no_fact_may_take_as_long_as_the_whole_report(timeout_s, tmp_path):
+    class Node(LocalNode):
+        def run(self, target, command, *, timeout_s, stdin):
+            request = stdin[stdin.rindex(b'{"facts"') :]  # behind the program
+            assert from_json(ReportRequest, request).within_s < timeout_s
+            return super().run(target, command, timeout_s=240.0, stdin=stdin)
+
+    report = read_report(Node(tmp_path), HEAD, [system], "reading", timeout_s)
+    assert report.host == HEAD.host
 
 
 def test_a_clock_is_off_by_what_the_way_does_not_explain():

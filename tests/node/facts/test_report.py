@@ -53,6 +53,11 @@ def folder(path: str) -> str:
     return path
 
 
+@for_each("path", lambda: [b"\xff".decode()])
+def place(path: str) -> str:
+    return path
+
+
 def report_of(*facts, within_s=None, **arguments):
     """Return the report of these facts, after its way through JSON."""
     requests = [FactRequest(agent.name_of(one), arguments.get(one.__name__, {})) for one in facts]
@@ -75,6 +80,13 @@ def test_each_fact_is_read_on_its_own():
         "folder /b": ("OSError: gone", False),
     }
     assert [one.label for one in report.failed(dies, folder)] == ["dies", "folder /b"]
+
+
+def test_values_that_cannot_be_read_are_an_error_of_their_fact_alone():
+    report = report_of(place, nothing)
+    assert report.has(nothing)
+    [failed] = report.failed()
+    assert (failed.label, failed.error.split(":")[0]) == ("place", "UnicodeDecodeError")
 
 
 def test_an_argument_of_another_type_is_an_error_of_its_fact_alone():
