@@ -358,7 +358,11 @@ def _by_limit(
     found = dict(shown)
     for file in sorted(home.glob(f"{name or '*'}/end.json")):
         folder = ClusterFolder(file.parent)
-        site = kept_site(folder)
+        try:
+            site = kept_site(folder)
+        except ClusterctlError as error:
+            found.setdefault(folder.path.name, f"it is not known where it was: {error.message}")
+            continue
         if any(site == site_of(one) for one in places.values()):
             found.setdefault(folder.path.name, kept_end(folder, _now()))
     return tuple((one, words) for one, words in found.items() if words and one not in there)
