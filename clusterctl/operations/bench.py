@@ -28,7 +28,7 @@ from clusterctl.domain.errors import (
     HostError,
     UsageError,
 )
-from clusterctl.domain.files import read_file, write_file
+from clusterctl.domain.files import append_line, read_file, write_file
 from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.costs import price_key
 from clusterctl.ec2.network.vpcs import is_local
@@ -372,14 +372,7 @@ def _end(access: Access, folder: Path) -> None:
 
 def _keep(folder: Path, run: MeasuredRun) -> None:
     """Append the result to `runs.jsonl`, sync it to disk, and delete `under-way.json`."""
-    with (folder / RUNS).open("ab+") as file:
-        # If an earlier write was interrupted, its line has no newline: start a new line, or this
-        # result would be appended to the broken one and both would be lost.
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-        broken = file.read(1) not in (b"", b"\n")
-        file.write(b"\n" * broken + f"{to_json(run)}\n".encode())
-        file.flush()
-        os.fsync(file.fileno())
+    append_line(folder / RUNS, to_json(run))
     (folder / UNDER_WAY).unlink()
 
 
