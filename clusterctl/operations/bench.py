@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,7 +22,14 @@ from clusterctl.bench.chart import Chart, svg
 from clusterctl.bench.network import AllreduceTimes, NetworkFigures
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey
 from clusterctl.bench.report import as_csv, as_data, blocks, html, markdown, published
-from clusterctl.bench.results import Benchmark, MeasuredRun, by_size, measured, value_in_words
+from clusterctl.bench.results import (
+    Benchmark,
+    MachineFacts,
+    MeasuredRun,
+    by_size,
+    measured,
+    value_in_words,
+)
 from clusterctl.domain.errors import (
     AwsError,
     ClusterctlError,
@@ -37,7 +45,15 @@ from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, JobRequest
 from clusterctl.jobs.trainer import IMAGENET_IMAGES
 from clusterctl.node.jobs.spec import JobRecord, JobState
-from clusterctl.node.record import Rows, from_json, read_rows, to_data, to_json
+from clusterctl.node.record import (
+    RecordError,
+    Rows,
+    from_data,
+    from_json,
+    read_rows,
+    to_data,
+    to_json,
+)
 from clusterctl.operations.access import Access
 from clusterctl.operations.kill import cancel
 from clusterctl.operations.logs import follow
@@ -64,6 +80,13 @@ class _About:
     settings: BenchSettings
     seed: int
     about: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        """Raise RecordError for facts that reports cannot read."""
+        try:
+            from_data(MachineFacts, self.about)
+        except RecordError as error:
+            raise RecordError(error.problem, f".about{error.path}") from None
 
 
 def read_benchmark(folder: Path) -> Benchmark:
@@ -488,9 +511,10 @@ def _result(
             f"the run of {going.key} has no row behind its warm-up",
             "were --num_batches or --display_every given to the trainer?",
         )
+    finite = [row for row in rows if 0 <= row.images_per_s < math.inf]
     return MeasuredRun(
         **vars(going.key),
-        rows=tuple((row.step, row.images_per_s) for row in rows),
+        rows=tuple((row.step, row.images_per_s) for row in finite),
         images_per_s=speed,
         batch=going.batch,
         images=run.facts.training_samples or IMAGENET_IMAGES,
@@ -502,4 +526,5 @@ def _result(
         image_size=run.facts.image_size,
         precision=run.facts.precision,
         gpu=run.facts.gpu,
+        odd_rows=len(rows) - len(finite),
     )
