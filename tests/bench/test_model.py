@@ -205,8 +205,8 @@ def test_a_thousand_gpus_are_a_guess(seed):
 # are none: that of 4 GPUs was synthetic, by an older script, those of 32 and 256 on real data.
 def test_no_published_series_joins_synthetic_and_real_data():
     assert all(run.data in ("synthetic", "real") for run in published())
-    of_tutorial = [run for run in published() if run["title"].startswith("tutorial")]
-    assert {run["data"]: list(run["images_per_s"]) for run in of_tutorial} == {
+    of_tutorial = [run for run in published() if run.title.startswith("tutorial")]
+    assert {run.data: list(run.images_per_s) for run in of_tutorial} == {
         "real": ["32", "256"],
         "synthetic": ["4"],
     }
