@@ -415,6 +415,12 @@ class _Going:
     nodes: int
     hourly_usd: Optional[float]
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for what no run can have."""
+        for name in ("gpus", "batch", "nodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+
     @property
     def key(self) -> RunKey:
         return RunKey(self.gpus, self.data, self.repeat)

@@ -736,9 +736,15 @@ def test_facts_about_machines_that_reports_cannot_read(tmp_path, wrong, told):
     assert caught.value.message == f"cannot read {file}: {told}"
 
 
-def test_a_damaged_record_of_a_run_under_way_starts_no_other(tmp_path):
+UNDER_WAY = {"job_id": "a", "gpus": 1, "data": "synthetic", "repeat": 1, "batch": 32, "nodes": 1}
+
+
+@pytest.mark.parametrize(
+    "content", ['{"job_id": "a"', json.dumps({**UNDER_WAY, "gpus": 0, "hourly_usd": None})]
+)
+def test_a_damaged_record_of_a_run_under_way_starts_no_other(tmp_path, content):
     write_benchmark(tmp_path, benchmark())
-    (tmp_path / "under-way.json").write_text('{"job_id": "a"')
+    (tmp_path / "under-way.json").write_text(content)
     keys = [RunKey(1, SYNTHETIC, 1)]
     with pytest.raises(ClusterctlError, match=r"cannot read .*/under-way.json") as refused:
         run_benchmark(None, benchmark(), tmp_path, keys, None, {})
