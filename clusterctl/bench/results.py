@@ -14,11 +14,47 @@ from clusterctl.bench.model import MeasuredNetwork, Model, fit
 from clusterctl.bench.network import AllreduceTimes, step_allreduce
 from clusterctl.bench.plan import REAL, START_UP_S, SYNTHETIC, BenchSettings, RunKey
 from clusterctl.bench.statistics import LEVEL, Estimate, independent, mean, ratio, welch
+from clusterctl.domain.units import count
 from clusterctl.jobs.metrics.flops import utilization
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.metrics.runs import Run, throughput
 from clusterctl.jobs.trainer import EPOCHS, PARAMETERS
-from clusterctl.node.record import to_data
+from clusterctl.node.record import RecordError, from_data, to_data
+
+
+@dataclass(frozen=True)
+class _NodeFacts:
+    """What reports read of a node in a job's record."""
+
+    versions: Optional[Mapping[str, Any]] = None
+
+
+@dataclass(frozen=True)
+class _JobFacts:
+    """What reports read of a job's record."""
+
+    nodes: tuple[_NodeFacts, ...] = ()
+    line: str = ""
+    list_usd_per_hour: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """What reports read of the facts about cluster and machines."""
+
+    types: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    market: tuple[str, ...] = ()
+    price: tuple[str, ...] = ()
+    per_node: int = 1
+    network_gbps: float = 0.0
+    efa_interfaces: int = 0
+    hourly_usd: tuple[Optional[float], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a node of no GPU or rank."""
+        if self.per_node < 1:
+            raise ValueError(f"per_node: expected at least 1, got {self.per_node}")
 
 
 @dataclass(frozen=True)
@@ -28,8 +64,9 @@ class MeasuredRun:
     `rows` are pairs of step and images/s, of the measured part. `batch` is the number of images per
     step of all GPUs, `images` that of an epoch. `nodes` is the number of nodes with ranks, and
     `hourly_usd` what they cost together; None if the price is unknown. `wall_s` is the time of the
-    whole run. `job` is the job's record, with its command line and versions. The last four are what
-    was trained, and on what (jobs/metrics/flops.py); None where the log lacks it.
+    whole run. `job` is the job's record, with its command line and versions. The next four are what
+    was trained, and on what (jobs/metrics/flops.py); None where the log lacks it. `odd_rows` is the
+    number of rows that were left out, since their speed was no number.
     """
 
     gpus: int
@@ -47,6 +84,21 @@ class MeasuredRun:
     image_size: Optional[int] = None
     precision: Optional[str] = None
     gpu: Optional[str] = None
+    odd_rows: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what no run can have measured, or a job's record that is none."""
+        for name in ("gpus", "batch", "images", "nodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if not 0 < self.images_per_s < math.inf:
+            raise ValueError(f"images_per_s: not a speed: {self.images_per_s}")
+        if not self.rows or not all(0 <= speed < math.inf for _, speed in self.rows):
+            raise ValueError("rows: expected rows with speeds")
+        try:
+            from_data(_JobFacts, self.job)
+        except RecordError as error:
+            raise RecordError(error.problem, f".job{error.path}") from None
 
     @property
     def key(self) -> RunKey:
@@ -88,7 +140,7 @@ class Benchmark:
 def measured(rows: Iterable[TrainingRow], warmup: int) -> tuple[tuple[TrainingRow, ...], float]:
     """Return the rows after the warm-up and their images/s: all images by all seconds.
 
-    Without such rows the speed is 0.
+    Rows whose speed is no number do not count in it. Without other rows the speed is 0.
     """
     kept = tuple(row for row in rows if row.step > warmup and not row.startup)
     return kept, throughput(kept) or 0.0
@@ -466,4 +518,6 @@ def value_in_words(value: object) -> str:
 
 def in_words(run: MeasuredRun) -> str:
     """Return a run's speed in words, such as `19702.0 images/s, 615.7 of each GPU`."""
-    return f"{run.images_per_s:.1f} images/s, {run.images_per_s / run.gpus:.1f} of each GPU"
+    words = f"{run.images_per_s:.1f} images/s, {run.images_per_s / run.gpus:.1f} of each GPU"
+    odd = f", without {count(run.odd_rows, 'row')} whose speed is no number"
+    return words + odd if run.odd_rows else words

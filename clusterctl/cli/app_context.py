@@ -226,10 +226,16 @@ def _elsewhere(given: Mapping[str, Any]) -> str:
 
 
 def in_lab(folder: ClusterFolder) -> bool:
-    """Return whether a cluster was launched in the local EC2, by its folder."""
+    """Return whether a cluster was launched in the local EC2, by its folder.
+
+    One whose file cannot be read is not known to be: commands on it say so.
+    """
     from clusterctl.operations.site import kept_site
 
-    site = kept_site(folder)
+    try:
+        site = kept_site(folder)
+    except ClusterctlError:
+        return False
     return site is not None and site.endpoint.endswith(" at a local EC2")
 
 

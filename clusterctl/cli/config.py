@@ -62,11 +62,13 @@ def show(name: str | None, config: Path | None, as_json: bool) -> None:
         environment_values(os.environ, ACCOUNT),
         environment_values(os.environ),
     )
+    variables = [one.variable for one in OPTIONS.values() if os.environ.get(one.variable)]
     _notes(file, name)
     if as_json:
         output.data(
             {
                 "file": str(file.path) if file else None,
+                "environment": variables,
                 "cluster": name,
                 "clusters": list(file.clusters) if file else [],
                 "settings": _settings(said),
@@ -80,7 +82,9 @@ def show(name: str | None, config: Path | None, as_json: bool) -> None:
     output.table(("SETTING", "VALUE"), rows)
     if file:
         clusters = f"; its clusters: {', '.join(file.clusters)}" if file.clusters else ""
-        output.note(f"from {file.path}{clusters}")
+        output.note(f"read: {file.path}{clusters}")
+    if variables:
+        output.note(f"from the environment: {', '.join(variables)}")
 
 
 def _notes(file: SpecFile | None, name: str | None) -> None:

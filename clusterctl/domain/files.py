@@ -29,6 +29,22 @@ def read_file(path: Path, parse: Callable[[bytes], T], hint: str) -> T:
         raise ClusterctlError(f"cannot read {path}: {reason}", hint) from None
 
 
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file that only its owner can read, on disk when this returns.
+
+    It is one write, so that the lines of two commands do not get mixed. A last line that a crash
+    has cut short stays a line of its own. Raises OSError.
+    """
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        size = os.lseek(file, 0, os.SEEK_END)
+        is_cut = size and os.pread(file, 1, size - 1) != b"\n"
+        os.write(file, b"\n" * bool(is_cut) + f"{line}\n".encode())
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
 def write_file(path: Path, content: str | bytes) -> None:
     """Replace a file atomically. Only its owner can read it. Raises OSError with its path."""
     data = content.encode() if isinstance(content, str) else content

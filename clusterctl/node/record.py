@@ -74,14 +74,18 @@ def from_json(kind: type[T], text: str | bytes) -> T:
 @dataclasses.dataclass(frozen=True)
 class Rows(Generic[T]):
     """The rows of a file of JSON lines. `damaged` describes each line that is none: its number and
-    what is wrong. A last line without an end is not damaged: it is being written, or was cut."""
+    what is wrong."""
 
     rows: tuple[T, ...] = ()
     damaged: tuple[str, ...] = ()
 
 
-def read_rows(kind: type[T], text: str | bytes) -> Rows[T]:
-    """Return the rows of type `kind` in a text of JSON lines. Empty lines are left out."""
+def read_rows(kind: type[T], text: str | bytes, is_whole: bool = False) -> Rows[T]:
+    """Return the rows of type `kind` in a text of JSON lines. Empty lines are left out.
+
+    So is a last line that was cut short, since it may be being written. Where nobody writes it any
+    more, the text is whole, and that line is damaged like any other.
+    """
     content = text.encode() if isinstance(text, str) else text
     rows, damaged = [], []
     lines = content.split(b"\n")
@@ -90,7 +94,7 @@ def read_rows(kind: type[T], text: str | bytes) -> Rows[T]:
             try:
                 rows.append(from_json(kind, line))
             except RecordError as error:
-                if number < len(lines):
+                if is_whole or number < len(lines):
                     damaged.append(f"line {number}: {error}")
     return Rows(tuple(rows), tuple(damaged))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,14 +22,21 @@ from clusterctl.bench.chart import Chart, svg
 from clusterctl.bench.network import AllreduceTimes, NetworkFigures
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey
 from clusterctl.bench.report import as_csv, as_data, blocks, html, markdown, published
-from clusterctl.bench.results import Benchmark, MeasuredRun, by_size, measured, value_in_words
+from clusterctl.bench.results import (
+    Benchmark,
+    MachineFacts,
+    MeasuredRun,
+    by_size,
+    measured,
+    value_in_words,
+)
 from clusterctl.domain.errors import (
     AwsError,
     ClusterctlError,
     HostError,
     UsageError,
 )
-from clusterctl.domain.files import read_file, write_file
+from clusterctl.domain.files import append_line, read_file, write_file
 from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.costs import price_key
 from clusterctl.ec2.network.vpcs import is_local
@@ -37,7 +45,15 @@ from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, JobRequest
 from clusterctl.jobs.trainer import IMAGENET_IMAGES
 from clusterctl.node.jobs.spec import JobRecord, JobState
-from clusterctl.node.record import Rows, from_json, read_rows, to_data, to_json
+from clusterctl.node.record import (
+    RecordError,
+    Rows,
+    from_data,
+    from_json,
+    read_rows,
+    to_data,
+    to_json,
+)
 from clusterctl.operations.access import Access
 from clusterctl.operations.kill import cancel
 from clusterctl.operations.logs import follow
@@ -64,6 +80,13 @@ class _About:
     settings: BenchSettings
     seed: int
     about: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        """Raise RecordError for facts that reports cannot read."""
+        try:
+            from_data(MachineFacts, self.about)
+        except RecordError as error:
+            raise RecordError(error.problem, f".about{error.path}") from None
 
 
 def read_benchmark(folder: Path) -> Benchmark:
@@ -372,14 +395,7 @@ def _end(access: Access, folder: Path) -> None:
 
 def _keep(folder: Path, run: MeasuredRun) -> None:
     """Append the result to `runs.jsonl`, sync it to disk, and delete `under-way.json`."""
-    with (folder / RUNS).open("ab+") as file:
-        # If an earlier write was interrupted, its line has no newline: start a new line, or this
-        # result would be appended to the broken one and both would be lost.
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-        broken = file.read(1) not in (b"", b"\n")
-        file.write(b"\n" * broken + f"{to_json(run)}\n".encode())
-        file.flush()
-        os.fsync(file.fileno())
+    append_line(folder / RUNS, to_json(run))
     (folder / UNDER_WAY).unlink()
 
 
@@ -398,6 +414,12 @@ class _Going:
     batch: int
     nodes: int
     hourly_usd: Optional[float]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what no run can have."""
+        for name in ("gpus", "batch", "nodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
 
     @property
     def key(self) -> RunKey:
@@ -495,9 +517,10 @@ def _result(
             f"the run of {going.key} has no row behind its warm-up",
             "were --num_batches or --display_every given to the trainer?",
         )
+    finite = [row for row in rows if 0 <= row.images_per_s < math.inf]
     return MeasuredRun(
         **vars(going.key),
-        rows=tuple((row.step, row.images_per_s) for row in rows),
+        rows=tuple((row.step, row.images_per_s) for row in finite),
         images_per_s=speed,
         batch=going.batch,
         images=run.facts.training_samples or IMAGENET_IMAGES,
@@ -509,4 +532,5 @@ def _result(
         image_size=run.facts.image_size,
         precision=run.facts.precision,
         gpu=run.facts.gpu,
+        odd_rows=len(rows) - len(finite),
     )

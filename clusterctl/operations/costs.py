@@ -6,7 +6,6 @@ CLUSTERCTL_HOME/costs.jsonl, one JSON line for each removal.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.domain.files import read_file
+from clusterctl.domain.files import append_line, read_file
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2.gone import find_gone, why_gone
@@ -91,12 +90,7 @@ class PastCost:
 def append_ended(home: Path, ended: PastCost) -> None:
     """Append one line to the file in `home`. Raises OSError."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # With O_APPEND and a single write, the lines of two concurrent commands do not get mixed.
-    file = os.open(home / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(file, f"{to_json(ended)}\n".encode())
-    finally:
-        os.close(file)
+    append_line(home / FILE, to_json(ended))
 
 
 def read_ended(home: Path, there: Collection[str] = ()) -> Rows[PastCost]:
@@ -109,7 +103,7 @@ def read_ended(home: Path, there: Collection[str] = ()) -> Rows[PastCost]:
     try:
         found = read_file(
             home / FILE,
-            lambda text: read_rows(PastCost, text),
+            lambda text: read_rows(PastCost, text, is_whole=True),
             "make it readable, or move it away: the costs of removed nodes are in no other place",
         )
     except FileNotFoundError:
@@ -358,7 +352,11 @@ def _by_limit(
     found = dict(shown)
     for file in sorted(home.glob(f"{name or '*'}/end.json")):
         folder = ClusterFolder(file.parent)
-        site = kept_site(folder)
+        try:
+            site = kept_site(folder)
+        except ClusterctlError as error:
+            found.setdefault(folder.path.name, f"it is not known where it was: {error.message}")
+            continue
         if any(site == site_of(one) for one in places.values()):
             found.setdefault(folder.path.name, kept_end(folder, _now()))
     return tuple((one, words) for one, words in found.items() if words and one not in there)

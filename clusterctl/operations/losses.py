@@ -138,7 +138,7 @@ def find_losses(access: Access, within_s: float) -> Losses:
     access.connections.ask_again = False
     head = access.head
 
-    def ask_head() -> tuple[Overview, tuple[str, ...]]:
+    def ask_head() -> tuple[Overview, tuple[str, ...], dict[str, str]]:
         said = call(
             *(access.connections, head, overview, OfJob()), doing=LOOKING, timeout_s=within_s
         )
@@ -146,10 +146,11 @@ def find_losses(access: Access, within_s: float) -> Losses:
         by_job = {one.id for one in said.jobs}
         of_none = [one for one in all_of(running) if one.job_id not in by_job]
         lines = [one.short_command for one in of_none if one.role == "launcher"]
-        return said, tuple(lines)
+        silent = {one.host: one.error.message for one in running.failures if one.error}
+        return said, tuple(lines), silent
 
     try:
-        said, launchers = _within(head.host, within_s, ask_head)
+        said, launchers, unknown = _within(head.host, within_s, ask_head)
     except ClusterctlError as error:
         return Losses(unknown={head.host: error.message})
     found = {head.host: said.found}
@@ -167,7 +168,6 @@ def find_losses(access: Access, within_s: float) -> Losses:
 
         return _within(target.host, left, look_there)
 
-    unknown = {}
     for outcome in fan_out(ask_other, others).outcomes:
         if outcome.error:
             unknown[outcome.host] = outcome.error.message

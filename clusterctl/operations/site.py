@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.files import write_file
+from clusterctl.domain.files import read_file, write_file
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.network.vpcs import is_local
 from clusterctl.ec2.own_tags import own_tags_count
@@ -59,12 +59,25 @@ def _endpoint(clients: Clients) -> str:
 
 
 def kept_site(folder: ClusterFolder) -> Site | None:
-    """Return where the folder's cluster is; None if the folder does not record it."""
+    """Return where the folder's cluster is; None if the folder does not record it.
+
+    Raises ClusterctlError for an empty or unreadable file: the cluster may be anywhere.
+    """
+    hint = (
+        "it says where the cluster is; write one line, as in the folder of another cluster there: "
+        "REGION at ENDPOINT, account NUMBER"
+    )
     try:
-        text = folder.site.read_text().strip()
-    except (OSError, UnicodeDecodeError):
+        return read_file(folder.site, _parse_file, hint)
+    except FileNotFoundError:
         return None
-    return parse_site(text) if text else None
+
+
+def _parse_file(content: bytes) -> Site:
+    text = content.decode().strip()
+    if not text:
+        raise ValueError("it is empty")
+    return parse_site(text)
 
 
 def keep_site(folder: ClusterFolder, site: Site) -> None:
@@ -90,7 +103,8 @@ def changing(folder: ClusterFolder, clients: Clients) -> Iterator[None]:
 def check_site(
     folder: ClusterFolder, clients: Clients, instances: Sequence[Instance] | None = None
 ) -> None:
-    """Raise UsageError if the folder's cluster is in another region or account.
+    """Raise UsageError if the folder's cluster is in another region or account, and ClusterctlError
+    if its file cannot be read.
 
     Without this check `down` with the wrong --profile would find nothing and report success, and
     `up` would launch a second cluster. `instances` are the cluster's instances if the caller has
@@ -109,7 +123,8 @@ def check_site(
 def check_account(folder: ClusterFolder, clients: Clients) -> None:
     """Raise UsageError if the folder says that its cluster is in another account.
 
-    For commands that look in several regions: the region is not checked. Raises AwsError.
+    For commands that look in several regions: the region is not checked. Raises AwsError, and
+    ClusterctlError if the folder's file cannot be read.
     """
     kept = kept_site(folder)
     if kept and kept.account != clients.account_id:

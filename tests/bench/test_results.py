@@ -41,7 +41,7 @@ from clusterctl.cli.bench import _compare, _report_if_it_ends_early
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.trainer import TrainerRun
-from clusterctl.node.record import from_data, from_json, to_json
+from clusterctl.node.record import from_data, from_json, to_data, to_json
 from clusterctl.operations.bench import (
     guess_step_s,
     locked_folder,
@@ -698,9 +698,53 @@ def test_a_damaged_run_is_told_and_the_others_count(tmp_path, capsys):
         read_benchmark(tmp_path)
 
 
-def test_a_damaged_record_of_a_run_under_way_starts_no_other(tmp_path):
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"gpus": 0}, "gpus: expected at least 1, got 0"),
+        ({"images_per_s": 0}, "images_per_s: not a speed: 0.0"),
+        ({"images_per_s": -1.5}, "images_per_s: not a speed: -1.5"),
+        ({"rows": []}, "rows: expected rows with speeds"),
+        ({"job": {"nodes": None}}, "job.nodes: expected an array, got None"),
+        ({"job": {"nodes": [{"versions": 7}]}}, "job.nodes[0].versions: expected an object, got 7"),
+    ],
+)
+def test_a_run_that_nobody_can_have_measured_is_told(tmp_path, wrong, told):
     write_benchmark(tmp_path, benchmark())
-    (tmp_path / "under-way.json").write_text('{"job_id": "a"')
+    (tmp_path / "runs.jsonl").write_text(
+        json.dumps({**to_data(benchmark().runs[0]), **wrong}) + "\n"
+    )
+    assert read_benchmark(tmp_path).damaged == (f"{tmp_path / 'runs.jsonl'}, line 1: {told}",)
+    assert "report.html" in write_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"per_node": "x"}, "about.per_node: expected an integer, got 'x'"),
+        ({"per_node": -8}, "about: per_node: expected at least 1, got -8"),
+        ({"types": 5}, "about.types: expected an array, got 5"),
+    ],
+)
+def test_facts_about_machines_that_reports_cannot_read(tmp_path, wrong, told):
+    write_benchmark(tmp_path, benchmark())
+    file = tmp_path / "benchmark.json"
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps({**kept, "about": {**kept["about"], **wrong}}))
+    with pytest.raises(ClusterctlError) as caught:
+        read_benchmark(tmp_path)
+    assert caught.value.message == f"cannot read {file}: {told}"
+
+
+UNDER_WAY = {"job_id": "a", "gpus": 1, "data": "synthetic", "repeat": 1, "batch": 32, "nodes": 1}
+
+
+@pytest.mark.parametrize(
+    "content", ['{"job_id": "a"', json.dumps({**UNDER_WAY, "gpus": 0, "hourly_usd": None})]
+)
+def test_a_damaged_record_of_a_run_under_way_starts_no_other(tmp_path, content):
+    write_benchmark(tmp_path, benchmark())
+    (tmp_path / "under-way.json").write_text(content)
     keys = [RunKey(1, SYNTHETIC, 1)]
     with pytest.raises(ClusterctlError, match=r"cannot read .*/under-way.json") as refused:
         run_benchmark(None, benchmark(), tmp_path, keys, None, {})

@@ -96,7 +96,16 @@ def test_the_page_lists_every_key(folder):
 def test_show_has_the_value_that_counts(folder, clusterctl, monkeypatch):
     (folder / FILE_NAME).write_text(ENTRY + "defaults:\n  region: us-west-2\n")
     monkeypatch.setenv("CLUSTERCTL_NODES", "8")
+    monkeypatch.setenv("CLUSTERCTL_TAG", "owner=me")
+    monkeypatch.setenv("CLUSTERCTL_ZONE", "")
+    lines = clusterctl("config", "show", "demo").err.splitlines()
+    assert "read: clusterctl.yaml; its clusters: demo" in lines
+    assert [one for one in lines if "environment" in one] == [
+        "from the environment: CLUSTERCTL_NODES, CLUSTERCTL_TAG"
+    ]
     data = clusterctl("config", "show", "demo", "--json").data
+    assert data["environment"] == ["CLUSTERCTL_NODES", "CLUSTERCTL_TAG"]
+    assert data["settings"]["tag.owner"] == "me"
     assert (data["file"], data["cluster"], data["clusters"]) == (FILE_NAME, "demo", ["demo"])
     settings = data["settings"]
     assert settings["nodes"] == 8

@@ -145,6 +145,7 @@ def test_rows_are_read_whole_and_damaged_ones_are_told():
     assert [one.host for one in found.rows] == ["a", "b"]
     assert [one.partition(": ")[0] for one in found.damaged] == ["line 3", "line 4"]
     assert found.damaged[0] == "line 3: host: expected a string, got 7"
+    assert len(read_rows(Node, text, is_whole=True).damaged) == 3
     assert read_rows(Node, '{"host": "c"}').rows == (Node("c"),)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 import subprocess
@@ -12,7 +13,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from clusterctl.bench.plan import BenchSettings
+from clusterctl.bench.results import Benchmark, in_words
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.jobs.metrics.logs import TrainingRow
+from clusterctl.jobs.metrics.runs import Run
 from clusterctl.node.jobs.spec import JobState
 from clusterctl.operations import bench
 from tests.pair import eventually
@@ -145,6 +150,26 @@ def test_refused(pair, tmp_path, arguments, status, says):
     ended, _, err = pair.ctl("bench", "--out", str(tmp_path / "kept"), *arguments)
     assert (ended, says in err) == (status, True), err
     assert not (tmp_path / "kept").exists()
+
+
+def test_a_row_whose_speed_is_no_number_loses_no_run(tmp_path, monkeypatch):
+    said = {"job_id": "a", "gpus": 1, "data": "synthetic", "repeat": 1}
+    said.update(batch=32, nodes=1, hourly_usd=None)
+    (tmp_path / "under-way.json").write_text(json.dumps(said))
+    (tmp_path / "logs").mkdir()
+    job = SimpleNamespace(job_id="a", state=JobState.SUCCEEDED, duration_s=9.0, as_data=dict)
+    monkeypatch.setattr(bench, "list_jobs", lambda *_: [job])
+    monkeypatch.setattr(bench, "follow", lambda *_: job)
+    speeds = (100.0, math.inf, 100.0)
+    rows = tuple(TrainingRow(10 + i, 0.0, speed, 0, 0, 0) for i, speed in enumerate(speeds))
+    found = SimpleNamespace(job=job, runs=(Run(rows=rows),))
+    monkeypatch.setattr(bench, "results_of_cluster", lambda *_: found)
+    settings = BenchSettings("demo", warmup=2)
+    made = Benchmark("b", settings, 1, {})
+    bench.write_benchmark(tmp_path, made)
+    [run] = bench.run_benchmark(Mock(), made, tmp_path, [], Mock(), {}).runs
+    assert bench.read_benchmark(tmp_path).runs == (run,)
+    assert in_words(run).endswith("100.0 of each GPU, without 1 row whose speed is no number")
 
 
 def test_a_run_without_rows_is_not_resumed_again(tmp_path, monkeypatch):

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from clusterctl.domain.errors import CommandFailed
+from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.jobs.spec import JobSpec, Step
+from clusterctl.node.jobs.written import Overview
 from clusterctl.node.record import to_json
 from clusterctl.operations import logs
+from clusterctl.operations import losses as module
 from clusterctl.operations.fetch import fetch_all
 from clusterctl.operations.losses import Losses, find_losses
+from clusterctl.transport.target import Target
 from tests.pair import eventually
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -103,6 +110,16 @@ def test_checkpoints_count_whoever_started_the_training(quiet):
 def test_a_head_node_that_does_not_answer_is_asked_for_no_longer_than_the_limit(quiet):
     with quiet.fault(0, "freeze", "thaw"):
         assert losses(quiet, 1.0) == Losses(unknown={"pair-0": "no answer within 1.0 s"})
+
+
+def test_a_head_node_whose_processes_cannot_be_listed_may_run_a_training(monkeypatch):
+    head = Target("demo-0", "198.51.100.7", "ubuntu")
+    refused = CommandFailed("demo-0", "looking at the processes failed")
+    answers = FanoutResult((HostOutcome("demo-0", error=refused),))
+    monkeypatch.setattr(module, "call", lambda *_, **__: Overview((), (), {}, ()))
+    monkeypatch.setattr(module, "list_processes", lambda *_: answers)
+    access = SimpleNamespace(connections=SimpleNamespace(), head=head, all_targets=(head,))
+    assert find_losses(access, 10.0) == Losses(unknown={"demo-0": refused.message})
 
 
 def test_fetch_brings_the_folder_that_output_names_and_the_checkpoints(quiet, tmp_path):

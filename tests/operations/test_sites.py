@@ -226,6 +226,24 @@ def test_nothing_found_is_not_removed(clusterctl, places):
     assert folder.key.exists()
 
 
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe"])
+def test_a_folder_that_cannot_say_where_its_cluster_is_stops_every_command(
+    clusterctl, places, monkeypatch, content
+):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", OTHER_KEY["access_key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", OTHER_KEY["secret_key"])
+    folder = ClusterFolder(clusterctl.home / NAME)
+    kept = folder.site.read_bytes()
+    folder.site.write_bytes(content)
+    for command in COMMANDS:
+        ran = clusterctl(*command.split())
+        assert (ran.status, ran.out) == (1, ""), (command, ran)
+        assert f"cannot read {folder.site}: " in ran.err, ran
+        assert "REGION at ENDPOINT, account NUMBER" in ran.err, ran
+    assert folder.key.exists()
+    folder.site.write_bytes(kept)
+
+
 def test_sts_is_asked_only_where_instances_do_not_say_whose_they_are(clusterctl, monkeypatch):
     def refuse(client):
         raise AwsError("AccessDenied", "no")

@@ -383,7 +383,7 @@ class Tool:
             if aws:
                 return self._list_by_aws(aws, bucket, key)
             return self._list_signed(bucket, key)
-        objects = read_rows(_S5cmdObject, told.stdout)
+        objects = read_rows(_S5cmdObject, told.stdout, is_whole=True)
         if objects.damaged:
             raise Failure("source", f"{self.path} printed no list: {objects.damaged[0]}")
         skip = len(f"s3://{bucket}/")
