@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from clusterctl.node.jobs import recovery
 from clusterctl.node.jobs.folder import METRICS, JobFolder, tell
@@ -38,7 +39,7 @@ from clusterctl.node.record import from_json, to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Sequence
+    from typing import Callable, Sequence
 
 
 # mpirun reports the end of its daemon on a node. Then the job has lost that node, whatever mpirun
