@@ -128,7 +128,7 @@ def clean(request: Cleaning) -> NodeLogs:
 
 def _clean(request: Cleaning) -> NodeLogs:
     jobs = [job for job in sorted(JOBS.glob(JOB_IDS), key=submitted) if job.is_dir()]
-    running = [job.name for job in jobs if JobFolder(job).is_run()]
+    running = [job.name for job in jobs if JobFolder(job).is_held()]
     if running and not (request.dry_run or request.force):
         return NodeLogs(busy=running[0])  # the oldest: the others may be queued behind it
     found: list[LogFolder] = []

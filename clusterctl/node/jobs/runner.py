@@ -126,7 +126,7 @@ class Runner:
         processes."""
         for name in self.folder.status().waits_for:
             before = JobFolder(self.folder.path.parent / name)
-            while before.is_run():
+            while before.is_held():
                 self.check_stop()
                 self.poll(0.2)
             end_without_runner(before)
