@@ -44,6 +44,7 @@ RUNNER = program_of("clusterctl.node.jobs.runner")
 COLLECT = program_of("clusterctl.node.scripts.collect")
 COLLECT_FILE = "collect.py"  # in the job's folder
 TIMEOUT_S = 60.0
+START_WITHIN_S = 120.0  # what a lost job has left on any node is ended first
 CANCEL_WITHIN_S = 150.0  # see CANCEL_TIMEOUT_S of node/jobs/jobs.py
 
 
@@ -119,7 +120,7 @@ def start_job(
         started = call(
             *(connections, head, submit, request),
             doing="starting the job",
-            timeout_s=TIMEOUT_S,
+            timeout_s=START_WITHIN_S,
             attachment=RUNNER.text.encode(),
         )
     except (CommandTimeout, ConnectionLost) as lost:

@@ -53,6 +53,7 @@ CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --scri
 SHIPPED = ".clusterctl-shipped"
 JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
 SPEC_FILE, EVENTS, METRICS = "spec.json", "events.jsonl", "metrics.jsonl"
+RUNNER_FILE = "runner.py"
 RESERVED_BYTES = 64 << 10  # of events.jsonl
 END_BYTES = 4 << 10  # of these, only `ended` may use the last ones
 HEARTBEAT_BYTES, LOCK_BYTES = 64, 64

@@ -22,11 +22,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.node.jobs import processes
+from clusterctl.node.jobs import processes, recovery
 from clusterctl.node.jobs.folder import (
     EVENTS,
     JOBS,
     METRICS,
+    RUNNER_FILE,
     SPEC_FILE,
     JobFolder,
     all_jobs,
@@ -35,7 +36,6 @@ from clusterctl.node.jobs.folder import (
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState
 from clusterctl.node.jobs.supervisor import SIGNALS
 
-RUNNER_FILE = "runner.py"
 # What `pack` takes first, in this order.
 KEPT = (SPEC_FILE, EVENTS, "command", "diagnosis.gz")
 # Files and folders of a script-mode program (node/scripts/collect.py).
@@ -220,6 +220,8 @@ def end_without_runner(job: JobFolder) -> None:
             if status.started_at:
                 job.keep_metrics(spec, replace(status, state=JobState.RUNNING))
             cleanup = clean_up(job.job_id, spec.grace_s + SUPERVISOR_S)
+            if status.started_at and spec.is_training and len(spec.nodes) > 1:
+                cleanup["silent"] = recovery.end_elsewhere(spec)
             how = {"state": lost.state.value, "reason": lost.reason, "rebooted": lost.rebooted}
             job.append("ended", **how, heard_at=lost.ended_at, cleanup=cleanup)
         finally:

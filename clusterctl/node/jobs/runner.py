@@ -260,11 +260,9 @@ class Runner:
         here = clean_up(self.spec.job_id)
         proof = {"ended": ended + here["ended"], "left": sorted({*left, *here["left"]})}
         if everywhere and self.spec.is_training and len(self.spec.nodes) > 1:
-            nodes = [*self.spec.nodes]
-            swept = self.aside(
-                lambda: recovery.sweep(self.spec.job_id, nodes, time.time()), CLEANUP_TIMEOUT_S
-            )
-            proof["silent"] = swept[0] if swept else [str(one["name"]) for one in nodes[1:]]
+            others = [str(one["name"]) for one in self.spec.nodes[1:]]
+            silent = self.aside(lambda: recovery.end_elsewhere(self.spec), CLEANUP_TIMEOUT_S)
+            proof["silent"] = others if silent is None else silent
         return proof
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
 
@@ -67,7 +66,7 @@ def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_be
     (there / "ssh").chmod(0o700)
     monkeypatch.setenv("PATH", f"{there}:{os.environ['PATH']}")
     (tmp_path / "runner.py").write_text(RUNNER.text)
-    monkeypatch.setattr(sys, "argv", [str(tmp_path / "runner.py")])
+    monkeypatch.setattr(recovery, "JOBS", tmp_path.parent)
     monkeypatch.setattr(recovery, "CODE", tmp_path / "code")
     (tmp_path / "code" / tmp_path.name / "lib").mkdir(parents=True)
     (tmp_path / "code" / tmp_path.name / "lib" / "it's.py").write_text("print()")

@@ -266,6 +266,25 @@ def test_a_lost_job_stays_lost_while_what_it_left_is_ended_and_the_cleaner_is_no
     ended(second, JobState.CANCELLED)
 
 
+def test_what_a_lost_job_has_left_is_ended_on_its_other_nodes_and_silent_ones_are_said(
+    head, tmp_path, monkeypatch
+):
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    answers = f'*" 10.0.0.5 "*) touch {tmp_path}/asked; for last; do :; done; exec sh -c "$last"'
+    ssh.write_text(f'#!/bin/sh\ncase "$*" in {answers};; esac\nexit 255\n')
+    ssh.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    nodes = tuple({"name": f"demo-{last}", "address": f"10.0.0.{4 + last}"} for last in range(3))
+    job = head.start("echo ready; exec sleep 1976", nodes=nodes)
+    is_ready(job)
+    job.signal_runner(signal.SIGKILL)
+    until(lambda: not job.is_run())
+    ended(head.start("true"), JobState.SUCCEEDED)
+    assert ended(job, JobState.LOST).cleanup["silent"] == ["demo-2"]
+    assert (tmp_path / "asked").exists()
+
+
 def test_a_signal_goes_to_the_process_of_this_job_and_this_boot_alone(head):
     job = head.start("echo ready; exec sleep 1975")
     is_ready(job)
