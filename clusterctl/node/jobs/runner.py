@@ -70,6 +70,7 @@ class Runner:
         self.private = private
         self.codes: dict[int, int] = {}  # of ended children
         self.stop = self.last_code = 0
+        self.told: set[int] = set()  # processes that the log says cannot be ended
         self.heartbeat_at = 0.0
         # What the output of the command that runs has said of lost nodes.
         self.daemon_lost = self.ssh_lost = False
@@ -239,9 +240,14 @@ class Runner:
                     kill_at = now + self.spec.grace_s + KILL_AFTER_S
                 self.poll(0 if content else POLL_S)
             # If the supervisor was killed, what it held is still there, and may write for ever.
-            end_descendants()
-            while content := output.poll():
+            _, left = end_descendants()
+            unread = output.unread()
+            while unread > 0 and (content := output.poll()):
+                unread -= len(content)
                 rest = self.look_for_lost_nodes(rest, content)
+        for pid in sorted(left - self.told):
+            self.say(f"clusterctl: process {pid} of the job could not be ended")
+        self.told |= left
         self.last_code = self.codes.pop(child)
         return self.last_code
 

@@ -285,6 +285,22 @@ def test_what_a_lost_job_has_left_is_ended_on_its_other_nodes_and_silent_ones_ar
     assert (tmp_path / "asked").exists()
 
 
+def test_a_process_that_nobody_can_end_is_said_and_does_not_hold_up_the_job(head):
+    """As one of another user's: here no signal of the runner's and its supervisors' has an effect
+    until the file `go` is there."""
+    kill = f"os.kill = lambda *to, kill=os.kill: os.path.exists('{head.home}/go') and kill(*to)"
+    stays = "echo $$ >pid; while echo x; do sleep 0.01; done"
+    spec = head.spec(f"env -i setsid sh -c '{stays}' & exit 3")
+    program = f"import os\n{kill}\n{RUNNER.text}"
+    answer(head.call(submit, Submission(spec), program.encode()))
+    job = JobFolder(head.jobs / spec.job_id)
+    until(lambda: any("could not be ended" in line for line in lines(job)), "the message")
+    (head.home / "go").touch()
+    ended(job, JobState.FAILED, 3)
+    pid = (head.home / "pid").read_text().strip()
+    assert f"clusterctl: process {pid} of the job could not be ended" in lines(job)
+
+
 def test_a_signal_goes_to_the_process_of_this_job_and_this_boot_alone(head):
     job = head.start("echo ready; exec sleep 1975")
     is_ready(job)
