@@ -57,8 +57,8 @@ AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt that has failed. `began_at` is in seconds since 1970, `earlier` the number of
-    attempts before it, `has_lost`: mpirun reported a lost node."""
+    """An attempt that has failed. `began_at` is in seconds since the head node's boot, `earlier`
+    the number of attempts before it, `has_lost`: mpirun reported a lost node."""
 
     exit_status: int
     ranks: int
@@ -136,7 +136,7 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
     here, *others = nodes or [{"name": "the head node"}]
     killed = {here["name"]: len(processes.stop_processes(processes.ProcessQuery(job)))}
     silent, rebooted = [], []
-    age_s = time.time() - began
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - began  # the clock may be set meanwhile
     for node, said in zip(others, end_on(others, job)):
         if said is None:
             silent.append(node["name"])

@@ -153,7 +153,7 @@ class Runner:
         reason."""
         spec = self.spec
         argv, ranks, hosts = [*spec.argv], spec.ranks, [*spec.hosts]
-        began_at = time.time()
+        began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
         failures = 0
         while True:
             self.folder.append("attempt", argv=argv, ranks=ranks, hosts=hosts)
@@ -169,7 +169,7 @@ class Runner:
                 break
             argv, ranks, hosts = (again[name] for name in ("argv", "ranks", "hosts"))
             failures += 1
-            began_at = time.time()
+            began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
         return code, f"exit status {code}" if code else ""
 
     def recover(self, failed: recovery.Attempt) -> dict[str, Any] | None:
