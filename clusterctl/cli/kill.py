@@ -42,9 +42,8 @@ def show_processes(processes: Sequence[NodeProcess]) -> None:
 def show_left(processes: Sequence[NodeProcess]) -> None:
     """Print an error for each process that could not be ended, and a hint."""
     for process in processes:
-        output.note(
-            f"error: {process.host}: process {process.pid} is still there: {process.short_command}"
-        )
+        what = f": {process.short_command}" if process.argv else ", which the job has left"
+        output.note(f"error: {process.host}: process {process.pid} is still there{what}")
     if processes:
         name = processes[0].host.rpartition("-")[0]
         hosts = dict.fromkeys(process.host.rpartition("-")[2] for process in processes)
@@ -187,10 +186,14 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
         if others.found:
             show_processes(others.found)
             output.line(how_they_ended(others))
-        elif others.answered:
+        elif others.answered and not others.left:
             # A node that did not answer may have some: name those that did.
-            where = f" on {fold_hosts(others.answered)}" if others.failures else ""
+            is_known = not (others.failures or cancelled.silent)
+            where = "" if is_known else f" on {fold_hosts(others.answered)}"
             output.line(f"nothing {'of it is left' if cancelled.jobs else 'is running'}{where}")
+    if cancelled.silent:
+        hosts = fold_hosts(cancelled.silent)
+        output.note(f"warning: {hosts} did not answer: what the job left there is not known")
     show_left(others.left)
     show_held(others.held or ())
     hostlines.show_failures(others.failures)

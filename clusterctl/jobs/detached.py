@@ -44,6 +44,7 @@ RUNNER = program_of("clusterctl.node.jobs.runner")
 COLLECT = program_of("clusterctl.node.scripts.collect")
 COLLECT_FILE = "collect.py"  # in the job's folder
 TIMEOUT_S = 60.0
+START_WITHIN_S = 120.0  # what a lost job has left on any node is ended first
 CANCEL_WITHIN_S = 150.0  # see CANCEL_TIMEOUT_S of node/jobs/jobs.py
 
 
@@ -119,7 +120,7 @@ def start_job(
         started = call(
             *(connections, head, submit, request),
             doing="starting the job",
-            timeout_s=TIMEOUT_S,
+            timeout_s=START_WITHIN_S,
             attachment=RUNNER.text.encode(),
         )
     except (CommandTimeout, ConnectionLost) as lost:
@@ -198,11 +199,17 @@ def tail_command(
     With `until_end` it follows the log until the job has ended. `silent`: print nothing, only wait.
     """
     folder = f'"$HOME"/.clusterctl/jobs/{job_id}'
-    # The lock's file begins with the ID of the process that holds it.
-    find = f"read -r pid _ <{folder}/lock; " if until_end else ""
-    wait = '-f -s 0.2 --pid="$pid" ' if until_end else ""
-    return f"{find}exec tail -c +{offset + 1} {wait}" + (
-        "/dev/null" if silent else f"{folder}/log" if rank is None else f"{folder}/log-{rank}"
+    log = "log" if rank is None else f"log-{rank}"
+    path = "/dev/null" if silent else f"{folder}/{log}"
+    tail = f"exec tail -c +{offset + 1}"
+    if not until_end:
+        return f"{tail} {path}"
+    # The lock's file has the runner's process ID and the boot's ID. If there is no such process
+    # here, what is there is printed, and the caller looks again.
+    return (
+        f"read -r pid boot _ <{folder}/lock; read -r now </proc/sys/kernel/random/boot_id; "
+        f'[ "$boot" = "$now" ] && grep -qzxF CLUSTERCTL_JOB={job_id} "/proc/$pid/environ" '
+        f'2>/dev/null && {tail} -f -s 0.2 --pid="$pid" {path}; {tail} {path}'
     )
 
 

@@ -4,7 +4,7 @@ that no process and no GPU memory of it is left."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -190,10 +190,22 @@ def _held(
 
 @dataclass(frozen=True)
 class CancelReport:
-    """Each job's record before and after it was ended, and the report of `kill` on all else."""
+    """Each job's record before and after it was ended, and the report of `kill` on all else, with
+    what the jobs' records say is left. `silent` are nodes that answered neither the jobs' clean-up
+    nor `kill`: of those out of service that is no failure."""
 
     jobs: tuple[tuple[JobRecord, JobRecord], ...]
     others: KillReport
+    silent: tuple[str, ...] = ()
+
+
+def _left_by(host: str, job: JobRecord) -> list[NodeProcess]:
+    """Return the processes on the head node that a job's runner could not end. Nothing else may
+    tell that they are the job's: they may be another user's by now."""
+    pids = job.status.cleanup.get("left", ())
+    return [
+        NodeProcess(host, int(pid), None, "job", job.job_id, job.duration_s, ()) for pid in pids
+    ]
 
 
 def _not_listed(outcome: HostOutcome[Any]) -> HostOutcome[Any]:
@@ -214,7 +226,7 @@ def cancel(access: Access, job_id: str | None = None) -> CancelReport:
     node is lost meanwhile. If the head node does not answer from the start, and no `job_id` is
     given, it is a failure in the report.
     """
-    silent: HostError | None = None
+    lost: HostError | None = None
     jobs: list[JobRecord] = []
     if job_id:
         jobs = [find_job(access.connections, access.head, job_id)]
@@ -223,7 +235,7 @@ def cancel(access: Access, job_id: str | None = None) -> CancelReport:
             jobs = running_jobs(access)
         except HostError as error:
             # Processes on the other nodes can be ended without the head node.
-            silent = error
+            lost = error
     query = ProcessQuery(job_id=job_id)
     away = [node.index for node in access.cluster.nodes if node not in access.cluster.in_service]
     aside = access.select(away) if away else ()
@@ -240,12 +252,31 @@ def cancel(access: Access, job_id: str | None = None) -> CancelReport:
     hosts = {target.host for target in access.targets}
     unseen = [_not_listed(one) for one in before.failures if one.host in hosts]
     others = kill(access, query.after(found)).with_failures(unseen)
+    checked = {*others.answered}
     # End these jobs' processes on nodes in quarantine, too. A quarantined node that does not answer
     # is no failure.
     for job in jobs if away else ():
         own = ProcessQuery(job.job_id).after(one for one in found if one.job_id == job.job_id)
-        others = others.merged_with(kill(access, own, away))
-    if silent:
-        others = others.with_failures([HostOutcome(silent.host, error=silent)])
+        there = kill(access, own, away)
+        others, checked = others.merged_with(there), checked | {*there.answered}
+    if lost:
+        others = others.with_failures([HostOutcome(lost.host, error=lost)])
     now = [find_job(access.connections, access.head, job.job_id) for job in jobs]
-    return CancelReport(tuple(zip(jobs, now)), others)
+    return report_of(access.head.host, tuple(zip(jobs, now)), others, checked)
+
+
+def report_of(
+    head: str,
+    jobs: tuple[tuple[JobRecord, JobRecord], ...],
+    others: KillReport,
+    checked: Collection[str],
+) -> CancelReport:
+    """Return the report on jobs by their records before and after, and on all else. `checked` are
+    the nodes that answered after the jobs' end. Pure."""
+    ended = [after for before, after in jobs if before.unended]
+    known = {(one.host, one.pid) for one in others.left}
+    left = [one for job in ended for one in _left_by(head, job) if (head, one.pid) not in known]
+    others = replace(others, left=(*others.left, *left))
+    silent = dict.fromkeys(host for job in ended for host in job.status.cleanup.get("silent", ()))
+    heard = {*checked, *(one.host for one in others.failures)}
+    return CancelReport(jobs, others, tuple(host for host in silent if host not in heard))

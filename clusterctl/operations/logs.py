@@ -109,8 +109,7 @@ def running_work(
     silent: dict[str, HostOutcome[Any]] = {}
     jobs: list[JobRecord] = []
     try:
-        # On the head node this waits while a job is being started, so that a job without a process
-        # yet is not missed.
+        # A job is seen from when its runner has started. One that is just being submitted is not.
         jobs = running_jobs(access)
     except HostError as error:
         silent[error.host] = HostOutcome(error.host, error=error)

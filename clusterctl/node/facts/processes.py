@@ -22,5 +22,5 @@ def job_processes(query: processes.ProcessQuery) -> tuple[processes.NodeProcess,
 
 def job_ports() -> tuple[int, ...]:
     """Return the ports of jobs that have not ended. A queued one does not listen yet."""
-    text = "".join(text_in(one.path / "command") for one in all_jobs() if one.is_run())
+    text = "".join(text_in(one.path / "command") for one in all_jobs() if one.is_held())
     return tuple(sorted(set(map(int, PORT.findall(text)))))

@@ -12,6 +12,7 @@ import fcntl
 import os
 import re
 import shutil
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from clusterctl.node.jobs.folder import (
     SPEC_FILE,
     JobFolder,
     is_of_job,
+    mtime_of,
 )
 
 CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
@@ -32,6 +34,7 @@ OURS = re.compile(r"\.?model\.ckpt-\d+\..*|events\.out\.tfevents\..*")
 UNFINISHED = re.compile(r"\.?model\.ckpt-\d+_temp.*")  # folders
 # Too general names to remove, unless there are checkpoints beside them.
 BESIDE_CHECKPOINTS = {"checkpoint", "graph.pbtxt"}
+SHIPPED_WITHIN_S = 86400.0  # a younger program without a record may be of a job that is to start
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,13 @@ def has_processes(job: str) -> bool:
     return any(is_of_job(folder, job) for folder in Path("/proc").glob("[0-9]*"))
 
 
+def may_begin(job: str) -> bool:
+    """Return whether a job may be about to start: its program is here, but not its record. A
+    program is shipped some time before its job is submitted."""
+    shipped = None if (JOBS / job).exists() else mtime_of(CODE / job)
+    return shipped is not None and time.time() - shipped < SHIPPED_WITHIN_S
+
+
 def clean(request: Cleaning) -> NodeLogs:
     """Remove the files. If a job runs here, nothing is removed without `force`."""
     with contextlib.ExitStack() as stack:
@@ -128,7 +138,7 @@ def clean(request: Cleaning) -> NodeLogs:
 
 def _clean(request: Cleaning) -> NodeLogs:
     jobs = [job for job in sorted(JOBS.glob(JOB_IDS), key=submitted) if job.is_dir()]
-    running = [job.name for job in jobs if JobFolder(job).is_run()]
+    running = [job.name for job in jobs if JobFolder(job).is_held()]
     if running and not (request.dry_run or request.force):
         return NodeLogs(busy=running[0])  # the oldest: the others may be queued behind it
     found: list[LogFolder] = []
@@ -175,7 +185,7 @@ def _clean(request: Cleaning) -> NodeLogs:
         # A job that is queued, waits for a restart or has its model collected may have no process
         # on this node. The head node's list names it.
         is_running = name in request.running or has_processes(name)
-        if not is_running and not any(map(is_link, own)):
+        if not (is_running or may_begin(name)) and not any(map(is_link, own)):
             take(LogFolder(own[0]), own)
     return NodeLogs(tuple(found), tuple(failed), tuple(sorted(set(links))))
 

@@ -2,7 +2,8 @@
 
     spec.json       what was requested (JobSpec): written before the folder has its name
     events.jsonl    a line for each change, appended (spec.Event); `fold` makes the status of them
-    lock            held by the job's runner; has its process ID and the boot's ID
+    lock            held by the job's runner; has its process ID and the boot's ID. Later, who ends
+                    what a lost runner has left holds a part of it
     heartbeat       the time, written over in place every second
     log             all output; log-RANK: what that rank wrote (output.py)
     metrics.jsonl   after the job's end, the trainer's rows
@@ -12,9 +13,9 @@
     diagnosis.gz    evidence of `train --watchdog`
     trace-steps-START-STOP.json.gz, .xplane.pb   rank 0's trace of these steps
 
-A job runs if its lock is held. The kernel frees it when the runner ends, also after kill -9 and a
-power cut. Only the holder appends events that change the state. Anyone may append `cancel` and
-`message`: a request and a report.
+A job runs if all of its lock is held. The kernel frees it when the runner ends, also after kill -9
+and a power cut. Only who holds it appends events that change the state. Anyone may append `cancel`
+and `message`: a request and a report.
 
 Jobs may fill the disk. So the blocks of events.jsonl and heartbeat are allocated before the job
 starts, and its end can always be recorded.
@@ -52,6 +53,7 @@ CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --scri
 SHIPPED = ".clusterctl-shipped"
 JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
 SPEC_FILE, EVENTS, METRICS = "spec.json", "events.jsonl", "metrics.jsonl"
+RUNNER_FILE = "runner.py"
 RESERVED_BYTES = 64 << 10  # of events.jsonl
 END_BYTES = 4 << 10  # of these, only `ended` may use the last ones
 HEARTBEAT_BYTES, LOCK_BYTES = 64, 64
@@ -60,7 +62,9 @@ ROW_BYTES = 1 << 14
 # Open file description locks (fcntl(2)), of 64-bit Linux; Python names them from 3.9 on. A POSIX
 # lock would end as soon as its process closes any descriptor of the file.
 FLOCK, F_OFD_GETLK, F_OFD_SETLK = "hhqqi4x", 36, 37
+# A lock of no length is the runner's, and goes to the file's end; one of a length is a cleaner's.
 WRITE_LOCK = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+CLEANER_LOCK = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, LOCK_BYTES, 0)
 KEEP_SIZE = 1  # of fallocate(2): `tail -f` and `wc` see the real end of the file
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -202,42 +206,52 @@ class JobFolder:
             file.write(text.encode())
 
     def is_run(self) -> bool:
-        """Return whether a process holds the lock: the job's runner, or who ends a job without
-        one."""
+        """Return whether the job's runner holds the lock."""
+        return self.held_bytes() == 0
+
+    def is_held(self) -> bool:
+        """Return whether a process holds the lock: the job's runner, or who ends what a job without
+        one has left."""
+        return self.held_bytes() is not None
+
+    def held_bytes(self) -> int | None:
+        """Return the length of the lock that is held; None if none is."""
         with contextlib.suppress(OSError), (self.path / "lock").open("rb") as file:
-            kind, *_ = struct.unpack(FLOCK, fcntl.fcntl(file, F_OFD_GETLK, WRITE_LOCK))
-            return bool(kind != fcntl.F_UNLCK)
-        return False
+            kind, _, _, size, _ = struct.unpack(FLOCK, fcntl.fcntl(file, F_OFD_GETLK, WRITE_LOCK))
+            return None if kind == fcntl.F_UNLCK else int(size)
+        return None
 
     def holder(self) -> tuple[int, str]:
-        """Return the process ID that the lock's last holder had, and the ID of the boot; 0 if there
-        was none."""
+        """Return the process ID that the job's runner has or had, and the ID of the boot; 0 if
+        there was none."""
         pid, boot, *_ = [*text_in(self.path / "lock").split(), "", ""]
         return (int(pid), boot) if pid.isdigit() else (0, "")
 
     def signal_runner(self, number: int) -> None:
-        """Send a signal to the holder of the lock, if there is one.
+        """Send a signal to the job's runner, if there is one.
 
         Process IDs are checked here alone: os.kill of 0 or -1 would be sent to a whole group, or to
-        every process.
+        every process; and the ID of a process in a container is another's out here.
         """
-        pid, _ = self.holder()
-        if pid > 1 and self.is_run():
+        pid, boot = self.holder()
+        own = pid > 1 and boot == boot_id() and is_of_job(f"/proc/{pid}", self.job_id)
+        if own and self.is_run():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def take(self) -> bool:
-        """Lock the record, until this process ends or `release`. Return False if another process
-        holds it. Raises OSError."""
+    def take(self, to_clean: bool = False) -> bool:
+        """Lock the record, as its runner or to end what that has left, until this process ends or
+        `release`. Return False if another process holds it. Raises OSError."""
         lock = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         try:
-            fcntl.fcntl(lock, F_OFD_SETLK, WRITE_LOCK)
+            fcntl.fcntl(lock, F_OFD_SETLK, CLEANER_LOCK if to_clean else WRITE_LOCK)
         except OSError as error:
             os.close(lock)
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise
             return False
-        os.pwrite(lock, f"{os.getpid()} {boot_id()}\n".ljust(LOCK_BYTES).encode(), 0)
+        if not to_clean:
+            os.pwrite(lock, f"{os.getpid()} {boot_id()}\n".ljust(LOCK_BYTES).encode(), 0)
         self.lock = lock
         return True
 
@@ -270,8 +284,8 @@ class JobFolder:
         status = self.status()
         spec, problem = self.known_spec()
         if status.state is JobState.QUEUED:
-            before = [one for one in status.waits_for if JobFolder(self.path.parent / one).is_run()]
-            status = status.waiting_for(before)
+            before = {name: JobFolder(self.path.parent / name) for name in status.waits_for}
+            status = status.waiting_for([name for name, one in before.items() if one.is_held()])
         log = self.path / "log"
         return JobRecord(
             spec,

@@ -22,11 +22,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.node.jobs import processes
+from clusterctl.node.jobs import processes, recovery
 from clusterctl.node.jobs.folder import (
     EVENTS,
     JOBS,
     METRICS,
+    RUNNER_FILE,
     SPEC_FILE,
     JobFolder,
     all_jobs,
@@ -35,7 +36,6 @@ from clusterctl.node.jobs.folder import (
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState
 from clusterctl.node.jobs.supervisor import SIGNALS
 
-RUNNER_FILE = "runner.py"
 # What `pack` takes first, in this order.
 KEPT = (SPEC_FILE, EVENTS, "command", "diagnosis.gz")
 # Files and folders of a script-mode program (node/scripts/collect.py).
@@ -111,7 +111,7 @@ def submit(request: Submission, attachment: bytes) -> Submitted:
             return Submitted(busy=busy[0])  # the oldest: the others may be queued behind it
         after = busy if request.how == "queue" else []
         for stale in JOBS.glob(".new-*"):  # of submissions that were killed
-            if not JobFolder(stale).is_run():
+            if not JobFolder(stale).is_held():
                 remove_draft(stale)
         draft = JobFolder(JOBS / f".new-{spec.job_id}-{os.getpid()}")
         try:
@@ -132,7 +132,7 @@ def is_in_the_way(job: JobFolder, spec: JobSpec) -> bool:
     if not (problem or {*other.claims} & {*spec.claims}):
         return False
     end_without_runner(job)
-    return job.is_run()
+    return job.is_held()
 
 
 def write_files(draft: Path, request: Submission, program: bytes) -> None:
@@ -190,17 +190,19 @@ def summary(job: JobRecord) -> JobRecord:
 def cancel(request: JobQuery) -> Cancelled:
     """Request a job's end and wait for it. A runner that does not end in time is killed, and its
     job ended from here."""
+    # A lost connection must not end this in the middle of a clean-up.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     job = JobFolder(JOBS / request.job_id)
     if job.path.is_dir() and not job.status().has_ended:
         cancel_requested(job, "user")
     until = time.monotonic() + CANCEL_TIMEOUT_S
-    while job.is_run() and time.monotonic() < until + KILL_TIMEOUT_S:
+    while job.is_held() and time.monotonic() < until + KILL_TIMEOUT_S:
         if time.monotonic() > until:
             job.signal_runner(signal.SIGKILL)
         time.sleep(0.05)
     if job.path.is_dir():
         end_without_runner(job)
-    return Cancelled(not job.is_run())
+    return Cancelled(not job.is_held())
 
 
 def end_without_runner(job: JobFolder) -> None:
@@ -208,7 +210,7 @@ def end_without_runner(job: JobFolder) -> None:
     lost = job.status()
     # Of the record only the name may be left, or the disk may be read-only.
     with contextlib.suppress(OSError):
-        if lost.has_ended or not job.take():
+        if lost.has_ended or not job.take(to_clean=True):
             return
         try:
             status = job.status()
@@ -218,6 +220,8 @@ def end_without_runner(job: JobFolder) -> None:
             if status.started_at:
                 job.keep_metrics(spec, replace(status, state=JobState.RUNNING))
             cleanup = clean_up(job.job_id, spec.grace_s + SUPERVISOR_S)
+            if status.started_at and spec.is_training and len(spec.nodes) > 1:
+                cleanup["silent"] = recovery.end_elsewhere(spec)
             how = {"state": lost.state.value, "reason": lost.reason, "rebooted": lost.rebooted}
             job.append("ended", **how, heard_at=lost.ended_at, cleanup=cleanup)
         finally:

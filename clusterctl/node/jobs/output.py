@@ -279,6 +279,10 @@ class CommandOutput:
                 self._logs.add(output.flush())
         return new
 
+    def unread(self) -> int:
+        """Return how many bytes were added since the last call of `poll`."""
+        return sum(os.fstat(file.fd).st_size - file.position for file in self._outputs)
+
     def _log(self, file: GrowingFile, lost: int, content: bytes) -> None:
         if lost:
             self._logs.add(self._outputs[file].skip(lost))

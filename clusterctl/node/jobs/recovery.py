@@ -17,7 +17,6 @@ import io
 import re
 import shlex
 import subprocess
-import sys
 import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,16 @@ from pathlib import Path
 from clusterctl.node.framed import FramedCommand
 from clusterctl.node.guard.clock import GuardFiles
 from clusterctl.node.jobs import processes
-from clusterctl.node.jobs.folder import CODE, SHIPPED, JobFolder, json_in, mtime_of, text_in
+from clusterctl.node.jobs.folder import (
+    CODE,
+    JOBS,
+    RUNNER_FILE,
+    SHIPPED,
+    JobFolder,
+    json_in,
+    mtime_of,
+    text_in,
+)
 from clusterctl.node.jobs.spec import JobSpec
 
 TYPE_CHECKING = False
@@ -49,8 +57,8 @@ AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt that has failed. `began_at` is in seconds since 1970, `earlier` the number of
-    attempts before it, `has_lost`: mpirun reported a lost node."""
+    """An attempt that has failed. `began_at` is in seconds since the head node's boot, `earlier`
+    the number of attempts before it, `has_lost`: mpirun reported a lost node."""
 
     exit_status: int
     ranks: int
@@ -128,7 +136,7 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
     here, *others = nodes or [{"name": "the head node"}]
     killed = {here["name"]: len(processes.stop_processes(processes.ProcessQuery(job)))}
     silent, rebooted = [], []
-    age_s = time.time() - began
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - began  # the clock may be set meanwhile
     for node, said in zip(others, end_on(others, job)):
         if said is None:
             silent.append(node["name"])
@@ -140,10 +148,22 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
     return silent, rebooted, {name: count for name, count in killed.items() if count}
 
 
+def end_elsewhere(spec: JobSpec) -> list[str]:
+    """Stop the job's processes on its other nodes. Return the names of those that did not
+    answer."""
+    others = [*spec.nodes[1:]]
+    said = end_on(others, spec.job_id)
+    return [str(node["name"]) for node, text in zip(others, said) if text is None]
+
+
 def end_on(nodes: list[dict[str, Any]], job: str) -> list[str | None]:
     """Stop the job's processes on these nodes. Return each node's output; None if that failed."""
     argv = ["python3", "-ISu", "-", "end", job]
-    return ask(nodes, argv, Path(sys.argv[0]).read_bytes()) if nodes else []
+    try:
+        program = (JOBS / job / RUNNER_FILE).read_bytes()
+    except OSError:  # of the record only a part is left
+        return [None for _ in nodes]
+    return ask(nodes, argv, program) if nodes else []
 
 
 def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes) -> list[str | None]:

@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from clusterctl.node.jobs import recovery
 from clusterctl.node.jobs.folder import METRICS, JobFolder, tell
@@ -38,7 +39,7 @@ from clusterctl.node.record import from_json, to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Sequence
+    from typing import Callable, Sequence
 
 
 # mpirun reports the end of its daemon on a node. Then the job has lost that node, whatever mpirun
@@ -69,6 +70,7 @@ class Runner:
         self.private = private
         self.codes: dict[int, int] = {}  # of ended children
         self.stop = self.last_code = 0
+        self.told: set[int] = set()  # processes that the log says cannot be ended
         self.heartbeat_at = 0.0
         # What the output of the command that runs has said of lost nodes.
         self.daemon_lost = self.ssh_lost = False
@@ -125,7 +127,7 @@ class Runner:
         processes."""
         for name in self.folder.status().waits_for:
             before = JobFolder(self.folder.path.parent / name)
-            while before.is_run():
+            while before.is_held():
                 self.check_stop()
                 self.poll(0.2)
             end_without_runner(before)
@@ -151,7 +153,7 @@ class Runner:
         reason."""
         spec = self.spec
         argv, ranks, hosts = [*spec.argv], spec.ranks, [*spec.hosts]
-        began_at = time.time()
+        began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
         failures = 0
         while True:
             self.folder.append("attempt", argv=argv, ranks=ranks, hosts=hosts)
@@ -167,7 +169,7 @@ class Runner:
                 break
             argv, ranks, hosts = (again[name] for name in ("argv", "ranks", "hosts"))
             failures += 1
-            began_at = time.time()
+            began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
         return code, f"exit status {code}" if code else ""
 
     def recover(self, failed: recovery.Attempt) -> dict[str, Any] | None:
@@ -238,9 +240,14 @@ class Runner:
                     kill_at = now + self.spec.grace_s + KILL_AFTER_S
                 self.poll(0 if content else POLL_S)
             # If the supervisor was killed, what it held is still there, and may write for ever.
-            end_descendants()
-            while content := output.poll():
+            _, left = end_descendants()
+            unread = output.unread()
+            while unread > 0 and (content := output.poll()):
+                unread -= len(content)
                 rest = self.look_for_lost_nodes(rest, content)
+        for pid in sorted(left - self.told):
+            self.say(f"clusterctl: process {pid} of the job could not be ended")
+        self.told |= left
         self.last_code = self.codes.pop(child)
         return self.last_code
 
@@ -259,11 +266,9 @@ class Runner:
         here = clean_up(self.spec.job_id)
         proof = {"ended": ended + here["ended"], "left": sorted({*left, *here["left"]})}
         if everywhere and self.spec.is_training and len(self.spec.nodes) > 1:
-            nodes = [*self.spec.nodes]
-            swept = self.aside(
-                lambda: recovery.sweep(self.spec.job_id, nodes, time.time()), CLEANUP_TIMEOUT_S
-            )
-            proof["silent"] = swept[0] if swept else [str(one["name"]) for one in nodes[1:]]
+            others = [str(one["name"]) for one in self.spec.nodes[1:]]
+            silent = self.aside(lambda: recovery.end_elsewhere(self.spec), CLEANUP_TIMEOUT_S)
+            proof["silent"] = others if silent is None else silent
         return proof
 
 

@@ -145,3 +145,12 @@ def test_of_the_jobs_folder_only_jobs_go(node):
     assert (node.home / "elsewhere" / "log").exists()
     left = {path.name for path in jobs.iterdir()}
     assert left == {".lock", *names[1:], "20261120-154502-c1ea"}
+
+
+def test_a_program_that_was_shipped_for_a_job_that_is_not_submitted_yet_stays(node):
+    code = node.home / ".clusterctl" / "code"
+    young, old = "20261120-154501-c1eb", "20261120-154501-c1ec"
+    fill(code, [f"{name}/train.py" for name in (young, old)])
+    os.utime(code / old, (1e9, 1e9))
+    clean(node, jobs=True)
+    assert [path.name for path in code.iterdir()] == [young]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
+import time
 
 import pytest
 
@@ -57,6 +57,18 @@ def test_the_line_for_fewer_hosts(tmp_path, has_begun):
     assert (job.path / "hosts").read_text() == "10.0.0.4 slots=4\n10.0.0.6 slots=2\n"
 
 
+@pytest.mark.parametrize("shift", [-3600, 0, 3600])
+def test_a_node_that_was_up_all_the_time_was_not_rebooted_whatever_the_clock_says(
+    monkeypatch, shift
+):
+    now, up = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
+    monkeypatch.setattr(recovery.processes, "stop_processes", lambda query: [])
+    monkeypatch.setattr(recovery, "end_on", lambda nodes, job: ["1800.0\n", "5.0\n"])
+    monkeypatch.setattr(time, "time", lambda: now + shift)
+    nodes = [{"name": f"demo-{last}"} for last in range(3)]
+    assert recovery.sweep("x", nodes, up - 60.0)[:2] == ([], ["demo-2"])
+
+
 def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_begins_anew(
     tmp_path, monkeypatch, capsys
 ):
@@ -67,7 +79,7 @@ def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_be
     (there / "ssh").chmod(0o700)
     monkeypatch.setenv("PATH", f"{there}:{os.environ['PATH']}")
     (tmp_path / "runner.py").write_text(RUNNER.text)
-    monkeypatch.setattr(sys, "argv", [str(tmp_path / "runner.py")])
+    monkeypatch.setattr(recovery, "JOBS", tmp_path.parent)
     monkeypatch.setattr(recovery, "CODE", tmp_path / "code")
     (tmp_path / "code" / tmp_path.name / "lib").mkdir(parents=True)
     (tmp_path / "code" / tmp_path.name / "lib" / "it's.py").write_text("print()")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.jobs.detached import RUNNER
+from clusterctl.jobs.detached import RUNNER, tail_command
 from clusterctl.node.agent import name_of
 from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import EVENTS, JobFolder
@@ -243,6 +243,78 @@ def test_the_next_in_the_queue_first_ends_what_a_killed_job_has_left(head):
     assert before.cleanup["ended"] >= 0
     assert before.ended_at <= after.started_at
     assert lines(second) == ["none"]
+
+
+def test_a_lost_job_stays_lost_while_what_it_left_is_ended_and_the_cleaner_is_not_its_runner(head):
+    first = head.start("trap '' TERM; echo ready; while :; do sleep 1; done", grace_s=4.0)
+    second = head.start("echo ready; exec sleep 1974", how="queue")
+    is_ready(first)
+    first.signal_runner(signal.SIGKILL)
+    until(lambda: first.is_held() and not first.is_run(), "the clean-up by the second job's runner")
+    status = first.status()
+    assert (status.state, status.has_ended) == (JobState.LOST, False)
+    assert second.record().state is JobState.QUEUED
+    # Whoever follows it waits for no other process, and whoever cancels it ends none.
+    environ = {**os.environ, "HOME": str(head.home)}
+    follow = ["sh", "-c", tail_command(first.job_id, 0, until_end=True, silent=True)]
+    subprocess.run(follow, env=environ, timeout=60, check=True)
+    assert first.is_held(), "it did not wait"
+    assert head.cancel(first)
+    ended(first, JobState.LOST)
+    is_ready(second)
+    assert head.cancel(second)
+    ended(second, JobState.CANCELLED)
+
+
+def test_what_a_lost_job_has_left_is_ended_on_its_other_nodes_and_silent_ones_are_said(
+    head, tmp_path, monkeypatch
+):
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    answers = f'*" 10.0.0.5 "*) touch {tmp_path}/asked; for last; do :; done; exec sh -c "$last"'
+    ssh.write_text(f'#!/bin/sh\ncase "$*" in {answers};; esac\nexit 255\n')
+    ssh.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    nodes = tuple({"name": f"demo-{last}", "address": f"10.0.0.{4 + last}"} for last in range(3))
+    job = head.start("echo ready; exec sleep 1976", nodes=nodes)
+    is_ready(job)
+    job.signal_runner(signal.SIGKILL)
+    until(lambda: not job.is_run())
+    ended(head.start("true"), JobState.SUCCEEDED)
+    assert ended(job, JobState.LOST).cleanup["silent"] == ["demo-2"]
+    assert (tmp_path / "asked").exists()
+
+
+def test_a_process_that_nobody_can_end_is_said_and_does_not_hold_up_the_job(head):
+    """As one of another user's: here no signal of the runner's and its supervisors' has an effect
+    until the file `go` is there."""
+    kill = f"os.kill = lambda *to, kill=os.kill: os.path.exists('{head.home}/go') and kill(*to)"
+    stays = "echo $$ >pid; while echo x; do sleep 0.01; done"
+    spec = head.spec(f"env -i setsid sh -c '{stays}' & exit 3")
+    program = f"import os\n{kill}\n{RUNNER.text}"
+    answer(head.call(submit, Submission(spec), program.encode()))
+    job = JobFolder(head.jobs / spec.job_id)
+    until(lambda: any("could not be ended" in line for line in lines(job)), "the message")
+    (head.home / "go").touch()
+    ended(job, JobState.FAILED, 3)
+    pid = (head.home / "pid").read_text().strip()
+    assert f"clusterctl: process {pid} of the job could not be ended" in lines(job)
+
+
+def test_a_signal_goes_to_the_process_of_this_job_and_this_boot_alone(head):
+    job = head.start("echo ready; exec sleep 1975")
+    is_ready(job)
+    lock = job.path / "lock"
+    own = lock.read_text()
+    with subprocess.Popen(["sleep", "1975"]) as other:
+        for text in (f"{other.pid} {boot_id()}", own.replace(boot_id(), "another")):
+            lock.write_text(text.ljust(64))
+            job.signal_runner(signal.SIGKILL)
+        lock.write_text(own)
+        assert (other.poll(), job.is_run()) == (None, True)
+        other.kill()
+    assert head.cancel(job)
+    ended(job, JobState.CANCELLED)
 
 
 def test_a_lost_node_is_255_whatever_the_launcher_ends_with(head):
