@@ -6,7 +6,7 @@ import time
 from datetime import datetime
 from typing import Any
 
-from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState, JobStatus, Step
+from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState, JobStatus, JobStep
 
 JOB = "20261120-154501-3f2a"
 
@@ -30,5 +30,5 @@ def job_record(
         ended_at=None if state in (JobState.RUNNING, JobState.QUEUED) else ended,
         exit_status=exit_status,
     )
-    fields = {"job_id": JOB, "ranks": 2, "steps": (Step(argv),), **spec}
+    fields = {"job_id": JOB, "ranks": 2, "steps": (JobStep(argv),), **spec}
     return JobRecord(JobSpec(**fields), status, now=ended)

@@ -38,7 +38,7 @@ Point = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
-class Curve:
+class ChartCurve:
     """A curve of points by rising x. A point whose y is NaN or infinite interrupts it.
 
     `kind` is measured, model, ideal or published of a benchmark; training, or the reference beside
@@ -59,7 +59,7 @@ class Chart:
     """
 
     title: str
-    curves: Sequence[Curve] = ()
+    curves: Sequence[ChartCurve] = ()
     x_label: str = "GPUs"
     logarithmic: bool = False
 
@@ -167,7 +167,7 @@ def _body(chart: Chart) -> str:
     return "".join([*parts, label, *itertools.chain.from_iterable(curves)])
 
 
-def _curve(curve: Curve, number: int, x_axis: _Axis, y_axis: _Axis) -> Iterator[str]:
+def _curve(curve: ChartCurve, number: int, x_axis: _Axis, y_axis: _Axis) -> Iterator[str]:
     """Yield the line of a curve, its points with their intervals, and its row of the legend."""
     grey = curve.kind in ("ideal", "reference")
     colour = "currentColor" if grey else _COLOURS[number % len(_COLOURS)]

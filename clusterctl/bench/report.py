@@ -17,7 +17,7 @@ from html import escape
 from importlib import resources
 from typing import Any, Optional, Union
 
-from clusterctl.bench.chart import Chart, Curve, flat, svg
+from clusterctl.bench.chart import Chart, ChartCurve, flat, svg
 from clusterctl.bench.model import FARTHEST, FEWEST_SIZES, Model
 from clusterctl.bench.plan import REAL
 from clusterctl.bench.results import Benchmark, SizeResult, by_size, model_of, versions
@@ -463,28 +463,28 @@ def charts(
     if not results:
         return []
     batch, largest = _batch_per_gpu(benchmark), max(each.gpus for each in results)
-    curves: list[Curve] = []
+    curves: list[ChartCurve] = []
     for kind in benchmark.settings.kinds:
         ours = [each for each in results if each.data == kind]
         if ours:
             points = [(float(e.gpus), *_with_bounds(e.images_per_s)) for e in ours]
-            curves.append(Curve(f"{kind} data", "measured", points))
+            curves.append(ChartCurve(f"{kind} data", "measured", points))
         model = models.get(kind)
         if model:
             farthest = FARTHEST * max(model.residuals)
             sizes = [n for n in predicted_sizes(model) if n <= farthest and model.predict(n)]
             line = [flat(n, n * batch / model.step_s(n)) for n in sizes]
             if line:
-                curves.append(Curve(f"model, {kind} data", "model", line))
+                curves.append(ChartCurve(f"model, {kind} data", "model", line))
     for each in published_for(benchmark):
         speeds = each.images_per_s.items()
         line = [flat(int(n), v) for n, v in speeds if int(n) <= 4 * largest]
         if line:
-            curves.append(Curve(each.title, "published", line))
+            curves.append(ChartCurve(each.title, "published", line))
     first = results[0]
     top = max(point[0] for curve in curves for point in curve.points)
     line = [flat(n, n * first.per_gpu) for n in (first.gpus, top)]
-    ideal = Curve(f"as fast as on {count(first.gpus, 'GPU')}", "ideal", line)
+    ideal = ChartCurve(f"as fast as on {count(first.gpus, 'GPU')}", "ideal", line)
     return [Chart(f"images/s{_simulated(benchmark)}", [ideal, *curves], logarithmic=True)]
 
 

@@ -13,7 +13,7 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
-    from clusterctl.diagnosis.drift import Comparison
+    from clusterctl.diagnosis.drift import NodeComparison
     from clusterctl.operations.doctor import DoctorReport
 
 
@@ -83,7 +83,7 @@ def doctor(
     return report.exit_status
 
 
-def _show(table: Comparison, all_columns: bool) -> None:
+def _show(table: NodeComparison, all_columns: bool) -> None:
     headings = tuple(table.cells) if all_columns else table.differing
     hosts = [one.host for one in table.nodes]
     rows = []

@@ -20,10 +20,10 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.head_facts import VIRTUAL_INTERFACES
 from clusterctl.jobs.preflight import INSTALL, UNSET, misled_python, version_mismatches
-from clusterctl.node.facts.disks import FileSystem, mount
-from clusterctl.node.facts.gpus import Gpu, dcgm, fabric_manager, gpus, nvlink
+from clusterctl.node.facts.disks import MountedFileSystem, mount
+from clusterctl.node.facts.gpus import GpuState, dcgm, fabric_manager, gpus, nvlink
 from clusterctl.node.facts.network import NO_VERDICT, Interface, efa, interfaces, unreached
-from clusterctl.node.facts.report import NodeReport
+from clusterctl.node.facts.report import FactReport
 from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versions
 from clusterctl.node.facts.system import kernel_log, limits, system
 
@@ -44,7 +44,7 @@ class Examined:
     """A node as EC2 describes it, and its report. `efa` is the number of EFA devices requested."""
 
     node: Node
-    report: NodeReport
+    report: FactReport
     efa: int = 0
 
     @property
@@ -65,7 +65,7 @@ class Examined:
         return self.report.get(versions) or {}
 
     @property
-    def cards(self) -> Sequence[Gpu]:
+    def cards(self) -> Sequence[GpuState]:
         found = self.report.get(gpus)
         return found.gpus if found else ()
 
@@ -188,7 +188,7 @@ COLUMNS: Mapping[str, Column] = {
 
 
 @dataclass(frozen=True)
-class Comparison:
+class NodeComparison:
     """The values of all nodes by heading, in the nodes' order, and the norm of each heading, to
     which only nodes count whose fact could be read."""
 
@@ -206,7 +206,7 @@ class Comparison:
         return tuple(name for name, cells in self.cells.items() if len(set(cells)) > 1)
 
 
-def compare(nodes: Sequence[Examined]) -> Comparison:
+def compare(nodes: Sequence[Examined]) -> NodeComparison:
     """Compare the nodes."""
     cells = {name: tuple(map(column.text, nodes)) for name, column in COLUMNS.items()}
     norms = {}
@@ -214,7 +214,7 @@ def compare(nodes: Sequence[Examined]) -> Comparison:
         known = Counter(cell for one, cell in zip(nodes, cells[name]) if column.is_known(one))
         # Counter returns equally frequent values in the order in which it first met them.
         norms[name] = known.most_common(1)[0][0] if known else ""
-    return Comparison(tuple(nodes), cells, norms)
+    return NodeComparison(tuple(nodes), cells, norms)
 
 
 def check(nodes: Sequence[Examined]) -> list[Finding]:
@@ -265,7 +265,7 @@ def _differences(nodes: Sequence[Examined]) -> Findings:
             yield Finding(check_id, column.severity, message, one.host, hint)
 
 
-def _changed_scripts(one: Examined, table: Comparison) -> str:
+def _changed_scripts(one: Examined, table: NodeComparison) -> str:
     usual = next(
         other.report.get(scripts) or {}
         for row, other in enumerate(table.nodes)
@@ -453,7 +453,9 @@ def _limits(one: Examined) -> Findings:
             )
 
 
-def disk_findings(host: str, system: FileSystem, knows_fills: bool = False) -> Iterator[Finding]:
+def disk_findings(
+    host: str, system: MountedFileSystem, knows_fills: bool = False
+) -> Iterator[Finding]:
     """Yield the findings about one file system: its space, its inodes, and whether it is read-only.
 
     Above CROWDED it is a warning, from FULL on an error. For /dev/shm only the free space counts.

@@ -31,7 +31,7 @@ from clusterctl.node.jobs.jobs import (
     find_jobs,
     submit,
 )
-from clusterctl.node.jobs.spec import GPUS, LOG_NAME, JobRecord, JobSpec, Step, When
+from clusterctl.node.jobs.spec import GPUS, LOG_NAME, JobRecord, JobSpec, JobStep, When
 from clusterctl.node.packer import program_of
 from clusterctl.transport.call import call
 from clusterctl.transport.connections import Connections
@@ -58,14 +58,14 @@ def spec_of(plan: JobPlan, **more: Any) -> JobSpec:
     With `retries`, the job is started again so often after a lost node, on `min_ranks` ranks or
     more.
     """
-    steps = [Step(plan.argv)]
+    steps = [JobStep(plan.argv)]
     if plan.evaluation:
-        steps.append(Step(plan.evaluation, When.SUCCESS))
+        steps.append(JobStep(plan.evaluation, When.SUCCESS))
     if plan.contract:
         # Of a program that failed, too: what it left may tell why.
         folder = f"{plan.home}/{JOBS_FOLDER}/{plan.job_id}"
         collect = ("python3", "-ISu", f"{folder}/{COLLECT_FILE}", folder)
-        steps.append(Step(collect, When.ALWAYS))
+        steps.append(JobStep(collect, When.ALWAYS))
     fields: dict[str, Any] = {
         "job_id": plan.job_id,
         "preset": plan.preset,

@@ -23,7 +23,7 @@ from clusterctl.node.facts.network import (
     listening_ports,
 )
 from clusterctl.node.facts.processes import job_ports
-from clusterctl.node.facts.report import Fact, NodeReport
+from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.facts.software import (
     MPIRUN_2_15,
     NEWEST_MPIRUN,
@@ -92,7 +92,7 @@ class HeadFacts:
     busy_ports: frozenset[int] = frozenset()
 
 
-def facts_of_head(report: NodeReport) -> HeadFacts:
+def facts_of_head(report: FactReport) -> HeadFacts:
     """Return the facts in a node's report. Raises CommandFailed if one could not be read, except
     those about GPUs: a broken GPU is a finding of the checks."""
     machine, user, found = report.get(system), report.get(login), report.get(gpus)

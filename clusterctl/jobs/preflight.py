@@ -20,7 +20,7 @@ from clusterctl.jobs.mpirun import parse_mpirun_version
 from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.trainer import PARAMETERS, TRAINER, TrainerRun
 from clusterctl.node.facts.gpus import capabilities
-from clusterctl.node.facts.report import Fact, NodeReport
+from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.facts.software import versions
 from clusterctl.node.facts.system import in_lab, system
 from clusterctl.node.facts.training import (
@@ -112,7 +112,7 @@ def facts_to_read(plan: JobPlan, ships_script: bool = False) -> tuple[Fact, ...]
     )
 
 
-def facts_of_node(host: str, report: NodeReport) -> PreflightFacts:
+def facts_of_node(host: str, report: FactReport) -> PreflightFacts:
     """Return the facts in a node's report. Raises CommandFailed if one could not be read."""
     for reading in report.failed():
         raise CommandFailed(host, f"looking at it failed: {reading.label}: {reading.error}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.facts.processes import job_processes
-from clusterctl.node.facts.report import NodeReport
+from clusterctl.node.facts.report import FactReport
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery, stop_processes
 from clusterctl.transport.call import call_all
 from clusterctl.transport.connections import Connections
@@ -35,7 +35,7 @@ def list_processes(
     return processes_in(read_reports(connections, targets, facts, DOING, timeout_s))
 
 
-def processes_in(reports: FanoutResult[NodeReport]) -> Processes:
+def processes_in(reports: FanoutResult[FactReport]) -> Processes:
     """Return the processes in these reports of nodes."""
     return _with_hosts(facts_of(reports, job_processes, DOING))
 

@@ -42,7 +42,7 @@ from clusterctl.jobs.preflight import (
     preflight,
 )
 from clusterctl.jobs.recipe import RECIPES
-from clusterctl.node.facts.report import Fact, NodeReport, collect, function_of, request_of
+from clusterctl.node.facts.report import Fact, FactReport, collect, function_of, request_of
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 
 # The tutorial's scripts exit with 1 on a usage error. Only contradicting options, which those do
@@ -124,7 +124,7 @@ def plan_here(mode: str, gpus: str, options: OwnOptions) -> tuple[JobPlan, tuple
     return plan, preflight(plan, [here], ranks, options.force, besides=crowded)
 
 
-def _report_of(facts: tuple[Fact, ...]) -> NodeReport:
+def _report_of(facts: tuple[Fact, ...]) -> FactReport:
     return collect(request_of(facts)).converted([function_of(one) for one in facts])
 
 

@@ -25,7 +25,7 @@ from clusterctl.node.facts.disks import (
     mount_of,
 )
 from clusterctl.node.facts.parts import CopyParts, Removal, copy_parts, remove_parts
-from clusterctl.node.facts.report import NodeReport
+from clusterctl.node.facts.report import FactReport
 from clusterctl.operations.access import Access
 from clusterctl.transport.call import call_all
 from clusterctl.transport.fanout import fan_out
@@ -60,7 +60,7 @@ class DiskUsage:
         return self.free_bytes / self.grows if self.grows > 0 else None
 
 
-def usages(report: NodeReport) -> Iterator[DiskUsage]:
+def usages(report: FactReport) -> Iterator[DiskUsage]:
     """Yield the use of each file system of a node."""
     rates = {one.path: one.bytes_per_s for one in report.all(growth)}
     largest = {one.path: one for one in report.all(largest_folders)}
@@ -83,7 +83,7 @@ def usages(report: NodeReport) -> Iterator[DiskUsage]:
 MEASURED = {"mount": "space", "growth": "growth", "largest_folders": "largest folders"}
 
 
-def findings_of(report: NodeReport) -> Iterator[Finding]:
+def findings_of(report: FactReport) -> Iterator[Finding]:
     """Yield the findings about the file systems of a node."""
     measured = {one.path for one in report.all(largest_folders)}
     for one in report.all(mount):

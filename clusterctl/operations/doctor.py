@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from clusterctl.bootstrap.training import FOLDER
-from clusterctl.diagnosis.drift import HANGS, NOT_CHECKED, Comparison, Examined, check, compare
+from clusterctl.diagnosis.drift import HANGS, NOT_CHECKED, Examined, NodeComparison, check, compare
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.results import HostOutcome, last_line
@@ -51,7 +51,7 @@ class DoctorReport:
     findings: tuple[Finding, ...]
 
     @property
-    def table(self) -> Comparison:
+    def table(self) -> NodeComparison:
         """The properties of the nodes that answered, and the usual value of each property."""
         return compare(self.nodes)
 

@@ -12,7 +12,7 @@ from clusterctl.domain.errors import HostError
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.jobs.detached import end_job, find_job
 from clusterctl.jobs.processes import Processes, all_of, end_processes, list_processes
-from clusterctl.node.facts.gpus import Gpus, gpus
+from clusterctl.node.facts.gpus import GpusOfNode, gpus
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.node.record import to_data
@@ -44,7 +44,7 @@ class HeldMemory:
     pids: tuple[int, ...]
 
 
-def held_memory(host: str, found: Gpus | None) -> list[HeldMemory]:
+def held_memory(host: str, found: GpusOfNode | None) -> list[HeldMemory]:
     """Return the GPUs of a host whose memory is not known to be free."""
     return [
         HeldMemory(

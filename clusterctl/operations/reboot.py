@@ -24,7 +24,7 @@ from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, 
 from clusterctl.domain.units import count, format_duration
 from clusterctl.node.facts.disks import PSEUDO, Mounted, mounted
 from clusterctl.node.facts.gpus import gpus
-from clusterctl.node.facts.report import NodeReport, Reading
+from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.system import cloud_init, system
 from clusterctl.operations.logs import refuse_while_training
 from clusterctl.transport.fanout import fan_out
@@ -32,7 +32,7 @@ from clusterctl.transport.reports import read_report
 
 if TYPE_CHECKING:
     from clusterctl.operations.access import Access
-    from clusterctl.transport.call import Runner
+    from clusterctl.transport.call import RunsCommands
     from clusterctl.transport.connections import Connections
     from clusterctl.transport.target import Target
 
@@ -52,11 +52,11 @@ class BootState:
 
     boot_id: str
     mounts: Mapping[str, Mounted] = field(default_factory=dict)
-    gpus: int | Reading = 0
+    gpus: int | FactReading = 0
     cloud_init: int | None = None
 
 
-def state_of(report: NodeReport) -> BootState:
+def state_of(report: FactReport) -> BootState:
     """Return the state in a report. Raises CommandFailed if it lacks anything but the GPUs."""
     found, mounts = report.get(system), report.get(mounted)
     for reading in report.failed(system, mounted, cloud_init):
@@ -95,9 +95,9 @@ def differences(before: BootState, after: BootState, gpus: int) -> list[str]:
         for where, was in before.mounts.items()
         if where in after.mounts and not _same(was, after.mounts[where])
     ]
-    wanted = gpus or (0 if isinstance(before.gpus, Reading) else before.gpus)
-    if isinstance(after.gpus, Reading):
-        if wanted or after.gpus.timed_out or not isinstance(before.gpus, Reading):
+    wanted = gpus or (0 if isinstance(before.gpus, FactReading) else before.gpus)
+    if isinstance(after.gpus, FactReading):
+        if wanted or after.gpus.timed_out or not isinstance(before.gpus, FactReading):
             said.append(f"how many GPUs it has is not known: {after.gpus.error}")
     elif after.gpus < wanted:
         said.append(f"nvidia-smi sees {after.gpus} of {count(wanted, 'GPU')}")
@@ -301,7 +301,7 @@ def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
     )
 
 
-def _state(connections: Runner, target: Target, wait: bool, timeout_s: float) -> BootState:
+def _state(connections: RunsCommands, target: Target, wait: bool, timeout_s: float) -> BootState:
     """Read a node's state. With `wait`, cloud-init has ended. Raise HostError."""
     facts = (system, mounted, gpus, partial(cloud_init, wait=wait))
     return state_of(read_report(connections, target, facts, "looking at it", timeout_s))

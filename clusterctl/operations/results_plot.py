@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.bench.chart import Chart, Curve, flat
+from clusterctl.bench.chart import Chart, ChartCurve, flat
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count
 from clusterctl.jobs.metrics.logs import MetricSeries, TrainingRow
@@ -60,9 +60,9 @@ class _Shown:
     run: Run
     reference: bool = False
 
-    def curve(self, points: Sequence[tuple[float, float]]) -> Curve:
+    def curve(self, points: Sequence[tuple[float, float]]) -> ChartCurve:
         kind = "reference" if self.reference else "training"
-        return Curve(self.label, kind, [flat(x, y) for x, y in points])
+        return ChartCurve(self.label, kind, [flat(x, y) for x, y in points])
 
 
 def _speed(run: Run, row: TrainingRow) -> float:
@@ -75,7 +75,7 @@ def _speed_per_gpu(run: Run, row: TrainingRow) -> float:
 
 def _curves(
     shown: Sequence[_Shown], axis: str, value: Callable[[Run, TrainingRow], float]
-) -> list[Curve]:
+) -> list[ChartCurve]:
     made = []
     for each in shown:
         per_step = (each.run.epochs_per_step or 0.0) if axis == "epoch" else 1.0
@@ -96,7 +96,7 @@ def _with_holes(points: Sequence[tuple[float, float]]) -> list[tuple[float, floa
     return broken
 
 
-def _accuracies(shown: Sequence[_Shown], axis: str) -> list[Curve]:
+def _accuracies(shown: Sequence[_Shown], axis: str) -> list[ChartCurve]:
     made = [
         each.curve([(float(getattr(row, axis)), row.top1) for row in each.run.evaluations])
         for each in shown
@@ -111,7 +111,7 @@ def metric_charts(metrics: Sequence[MetricSeries]) -> list[Chart]:
     for series in metrics[:MOST_METRICS]:
         points = [flat(number, point.value) for number, point in enumerate(series.points, 1)]
         charts.append(
-            Chart(series.name, [Curve(series.name, "training", points)], "number of the value")
+            Chart(series.name, [ChartCurve(series.name, "training", points)], "number of the value")
         )
     return charts
 

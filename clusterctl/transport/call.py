@@ -23,7 +23,7 @@ from clusterctl.transport.target import Target
 R = TypeVar("R")
 
 
-class Runner(Protocol):
+class RunsCommands(Protocol):
     """What runs commands on nodes: Connections, or what makes a new connection for each."""
 
     def run(
@@ -42,7 +42,7 @@ class TimedResponse(Generic[R]):
 
 
 def call(
-    connections: Runner,
+    connections: RunsCommands,
     target: Target,
     function: Callable[..., R],
     request: Any,
@@ -71,7 +71,7 @@ def call(
 
 
 def timed_call(
-    connections: Runner,
+    connections: RunsCommands,
     target: Target,
     function: Callable[..., R],
     request: Any,

@@ -11,12 +11,12 @@ from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.facts.report import (
     WITHIN_S,
     Fact,
-    NodeReport,
+    FactReport,
     collect,
     function_of,
     request_of,
 )
-from clusterctl.transport.call import Runner, timed_call
+from clusterctl.transport.call import RunsCommands, timed_call
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
@@ -31,7 +31,7 @@ def read_reports(
     facts: Callable[[Target], Sequence[Fact]] | Sequence[Fact],
     doing: str,
     timeout_s: float | None = None,
-) -> FanoutResult[NodeReport]:
+) -> FanoutResult[FactReport]:
     """Read these facts on every node; return one outcome for each, in the order of `targets`.
 
     `facts` may be a function of the target. A fact that cannot be read is an error in its node's
@@ -41,7 +41,7 @@ def read_reports(
     deadline.
     """
 
-    def one(target: Target) -> NodeReport:
+    def one(target: Target) -> FactReport:
         requested = facts(target) if callable(facts) else facts
         return read_report(connections, target, requested, doing, timeout_s)
 
@@ -49,12 +49,12 @@ def read_reports(
 
 
 def read_report(
-    connections: Runner,
+    connections: RunsCommands,
     target: Target,
     facts: Sequence[Fact],
     doing: str,
     timeout_s: float | None = None,
-) -> NodeReport:
+) -> FactReport:
     """Read these facts on one node, as read_reports does. Raise HostError."""
     functions = list(dict.fromkeys(map(function_of, facts)))
     if timeout_s is None:
@@ -85,12 +85,12 @@ def read_fact(
 
 
 def facts_of(
-    reports: FanoutResult[NodeReport], fact: Callable[..., T], doing: str
+    reports: FanoutResult[FactReport], fact: Callable[..., T], doing: str
 ) -> FanoutResult[T]:
     """Return one fact of every report, as read_fact does."""
     function = function_of(fact)
 
-    def of(outcome: HostOutcome[NodeReport]) -> HostOutcome[T]:
+    def of(outcome: HostOutcome[FactReport]) -> HostOutcome[T]:
         report, error = outcome.value, outcome.error
         for reading in report.failed(function) if report else ():
             error = CommandFailed(outcome.host, f"{doing} failed: {reading.error}")
@@ -99,7 +99,7 @@ def facts_of(
     return FanoutResult(tuple(map(of, reports.outcomes)))
 
 
-def with_clock(report: NodeReport, sent_s: float, received_s: float) -> NodeReport:
+def with_clock(report: FactReport, sent_s: float, received_s: float) -> FactReport:
     """Return the report with the node's clock minus ours, by our times of request and response.
 
     The error is at most half of the time on the way (RFC 5905).

@@ -12,10 +12,10 @@ from clusterctl.diagnosis.drift import NOT_CHECKED, Examined, check, compare, di
 from clusterctl.domain.cluster import Node, NodeState
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.node.agent import name_of
-from clusterctl.node.facts.disks import FileSystem, mount
+from clusterctl.node.facts.disks import MountedFileSystem, mount
 from clusterctl.node.facts.gpus import (
-    Gpu,
-    Gpus,
+    GpusOfNode,
+    GpuState,
     dcgm,
     fabric_manager,
     failed_tests,
@@ -23,9 +23,9 @@ from clusterctl.node.facts.gpus import (
     nvlink,
 )
 from clusterctl.node.facts.network import NO_VERDICT, Interface, efa, interfaces, unreached
-from clusterctl.node.facts.report import NodeReport, Reading
+from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.software import scripts, versions
-from clusterctl.node.facts.system import KernelMessage, System, kernel_log, limits, system
+from clusterctl.node.facts.system import KernelLine, System, kernel_log, limits, system
 from clusterctl.operations.doctor import DoctorReport
 
 
@@ -39,16 +39,16 @@ from clusterctl.operations.doctor import DoctorReport
     ],
 )
 def test_what_makes_room_on_a_full_file_system(path, fills, advised, not_advised):
-    [found] = disk_findings("demo-1", FileSystem(path, 100, 0, 40, 100, 90, False), fills)
+    [found] = disk_findings("demo-1", MountedFileSystem(path, 100, 0, 40, 100, 90, False), fills)
     assert [text for text in advised if text not in found.hint] == []
     assert [text for text in not_advised if text in found.hint] == []
 
 
-CARD = Gpu(
+CARD = GpuState(
     *("00000000:17:00.0", "A100", "GPU-1", 40960.0, 0.0, 0.0, 42.0, 35.0, 1290.0),
     *((), {}, False, False, "None", "", ()),
 )
-DISK = FileSystem("/", 100, 60, 40, 100, 90, readonly=False)
+DISK = MountedFileSystem("/", 100, 60, 40, 100, 90, readonly=False)
 CARD_NAME = Interface("ens32", 9001, "up", "", "ena", 0, 0)
 FACTS = {
     system: System("", "6.8.0-1024-aws", "boot", 60.0, 96, 0.1),
@@ -56,7 +56,7 @@ FACTS = {
     interfaces: (CARD_NAME,),
     efa: (),
     kernel_log: (),
-    gpus: Gpus("580.95.05", "13.0", (CARD, CARD)),
+    gpus: GpusOfNode("580.95.05", "13.0", (CARD, CARD)),
     nvlink: {},
     fabric_manager: None,
     mount: DISK,
@@ -80,13 +80,13 @@ def nodes(number, clocks_s=(), **changes):
             replace(one, address=f"{address}/20") for one in facts[interfaces]
         )
         read = [
-            Reading(name_of(fact), fact.__name__, value)
-            if not isinstance(value, Reading)
+            FactReading(name_of(fact), fact.__name__, value)
+            if not isinstance(value, FactReading)
             else replace(value, function=name_of(fact))
             for fact, value in facts.items()
         ]
         clock_s = clocks_s[index] if clocks_s else 0.0
-        report = NodeReport(0.0, 1.0, tuple(read), f"demo-{index}", clock_s, 0.1)
+        report = FactReport(0.0, 1.0, tuple(read), f"demo-{index}", clock_s, 0.1)
         about = (f"demo-{index}", f"i-{index}", NodeState.RUNNING, "p4d.24xlarge", 2, address)
         made.append(Examined(Node(index, *about, None, "us-east-1a", LAUNCHED), report))
     return made
@@ -98,7 +98,7 @@ def with_cards(*cards):
 
 def xid(number, text="pid='<unknown>'"):
     line = f"NVRM: Xid (PCI:0000:17:00): {number}, {text}"
-    return {kernel_log: (KernelMessage(60.0, line),)}
+    return {kernel_log: (KernelLine(60.0, line),)}
 
 
 def changed(fact, **fields):
@@ -106,11 +106,11 @@ def changed(fact, **fields):
     return {fact: {**value, **fields} if isinstance(value, dict) else replace(value, **fields)}
 
 
-HANGS = Reading("", "mount /data", error="no answer within 5 s", timed_out=True)
-GPUS_HANG = Reading("", "gpus", error="no answer within 5 s", timed_out=True)
-VERSIONS_HANG = Reading("", "versions", error="no answer within 60 s", timed_out=True)
-REFUSED = Reading("", "mount /data", error="PermissionError: not permitted")
-FAILS = Reading("", "kernel_log", error="PermissionError: not permitted")
+HANGS = FactReading("", "mount /data", error="no answer within 5 s", timed_out=True)
+GPUS_HANG = FactReading("", "gpus", error="no answer within 5 s", timed_out=True)
+VERSIONS_HANG = FactReading("", "versions", error="no answer within 60 s", timed_out=True)
+REFUSED = FactReading("", "mount /data", error="PermissionError: not permitted")
+FAILS = FactReading("", "kernel_log", error="PermissionError: not permitted")
 DRAM = {"volatile_dram_uncorrectable": 2, "aggregate_dram_uncorrectable": 9}
 NO_SYMBOL = {"horovod_error": "/x/mpi_lib.so: undefined symbol: _ZN"}
 

@@ -17,8 +17,8 @@ from clusterctl.jobs.head_facts import (
 from clusterctl.jobs.mpirun import MpiRun
 from clusterctl.node.agent import name_of
 from clusterctl.node.facts import network
-from clusterctl.node.facts.gpus import Gpu, Gpus, capabilities, gpus, has_driver
-from clusterctl.node.facts.report import NodeReport, Reading
+from clusterctl.node.facts.gpus import GpusOfNode, GpuState, capabilities, gpus, has_driver
+from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.software import Mpi, environments
 from clusterctl.node.facts.system import Login, System, login, system
 from clusterctl.operations import train
@@ -27,7 +27,7 @@ from clusterctl.transport.reports import read_report
 from clusterctl.transport.target import Target
 from tests.local_node import HEAD, LocalNode
 
-CARD = Gpu(
+CARD = GpuState(
     "0000:17:00.0", "V100", "GPU-1", 16160.0, *([None] * 5), (), {}, False, False, "", "", ()
 )
 
@@ -39,8 +39,8 @@ def report_of(facts):
         login: Login("/bin/bash", "/home/ubuntu", "/usr/bin", "/usr/local/cuda/lib64"),
         **facts,
     }
-    read = (Reading(name_of(fact), fact.__name__, value) for fact, value in values.items())
-    return NodeReport(0.0, 0.0, tuple(read), "demo-0")
+    read = (FactReading(name_of(fact), fact.__name__, value) for fact, value in values.items())
+    return FactReport(0.0, 0.0, tuple(read), "demo-0")
 
 
 def mpi(folder, version="mpirun (Open MPI) 5.0.11"):
@@ -53,7 +53,7 @@ def test_a_gpu_instance():
         report_of(
             {
                 has_driver: True,
-                gpus: Gpus("580", "13.0", (CARD,) * 8),
+                gpus: GpusOfNode("580", "13.0", (CARD,) * 8),
                 environments: (amazons, mpi("/usr", "HYDRA build details:")),
             }
         )
@@ -67,9 +67,11 @@ def test_a_gpu_instance():
 
 def test_a_broken_gpu_is_no_obstacle_here_and_other_facts_are():
     def failing(fact):
-        late = Reading(name_of(fact), fact.__name__, error="no answer within 20 s", timed_out=True)
+        late = FactReading(
+            name_of(fact), fact.__name__, error="no answer within 20 s", timed_out=True
+        )
         report = report_of({})
-        return NodeReport(0.0, 0.0, (*report.readings, late), "demo-0")
+        return FactReport(0.0, 0.0, (*report.readings, late), "demo-0")
 
     assert facts_of_head(failing(gpus)).gpus == 0
     with pytest.raises(CommandFailed, match="cannot look at it: environments: no answer"):

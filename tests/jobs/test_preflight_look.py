@@ -14,7 +14,7 @@ import pytest
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.jobs.preflight import facts_of_node, facts_to_read
 from clusterctl.node.facts import gpus
-from clusterctl.node.facts.report import NodeReport, Reading, collect, request_of
+from clusterctl.node.facts.report import FactReading, FactReport, collect, request_of
 from clusterctl.node.facts.software import versions
 from clusterctl.node.facts.training import images_per_step
 from clusterctl.transport.reports import read_reports
@@ -96,9 +96,9 @@ def test_nothing_there(asked, weird_home):
 
 
 def test_a_fact_that_could_not_be_read_is_no_empty_one():
-    late = Reading("x:training_files", "training_files", error="no answer within 60 s")
+    late = FactReading("x:training_files", "training_files", error="no answer within 60 s")
     with pytest.raises(CommandFailed, match="training_files: no answer within 60 s"):
-        facts_of_node("demo-0", NodeReport(0.0, 0.0, (late,)))
+        facts_of_node("demo-0", FactReport(0.0, 0.0, (late,)))
 
 
 def test_a_file_where_the_folder_should_be(asked, weird_home):

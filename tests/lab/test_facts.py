@@ -6,7 +6,7 @@ import base64
 
 from clusterctl.node.agent import name_of
 from clusterctl.node.facts import disks, gpus, network, software, system
-from clusterctl.node.facts.report import FactRequest, NodeReport, ReportRequest, collect
+from clusterctl.node.facts.report import FactReport, FactRequest, ReportRequest, collect
 from clusterctl.node.packer import program_of
 from clusterctl.node.record import from_json, to_json
 
@@ -31,7 +31,7 @@ def test_all_facts_of_a_host_that_has_broken_hardware(instances, faults):
 
     def facts():
         said = instances.run(one, f"echo {packed} | base64 -d | {command}")
-        report = from_json(NodeReport, said).converted(FACTS)
+        report = from_json(FactReport, said).converted(FACTS)
         assert report.failed() == []
         return report
 

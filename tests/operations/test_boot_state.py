@@ -13,7 +13,7 @@ from clusterctl.node.agent import name_of
 from clusterctl.node.facts import disks
 from clusterctl.node.facts.disks import Mounted, mounted
 from clusterctl.node.facts.gpus import gpus
-from clusterctl.node.facts.report import NodeReport, Reading
+from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.system import cloud_init, system
 from clusterctl.operations.reboot import BootState, _state, differences, state_of
 from tests.local_node import HEAD, LocalNode
@@ -40,8 +40,8 @@ def test_real_file_systems_only(tmp_path, monkeypatch):
     (tmp_path / "mounts").write_text(MOUNTS)
     monkeypatch.setattr(disks, "MOUNTS", str(tmp_path / "mounts"))
     facts = {mounted: mounted(), system: system(), cloud_init: 0, gpus: None}
-    read = (Reading(name_of(fact), fact.__name__, value) for fact, value in facts.items())
-    found = state_of(NodeReport(0.0, 0.0, tuple(read), "demo-0"))
+    read = (FactReading(name_of(fact), fact.__name__, value) for fact, value in facts.items())
+    found = state_of(FactReport(0.0, 0.0, tuple(read), "demo-0"))
     assert (found.gpus, found.cloud_init) == (0, 0)
     assert {path: (one.source, one.kind) for path, one in found.mounts.items()} == {
         "/": ("/dev/root", "ext4"),
@@ -55,15 +55,15 @@ def test_real_file_systems_only(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("fact", [system, mounted, cloud_init])
 def test_a_fact_that_cannot_be_read_is_no_state(fact):
-    late = Reading(name_of(fact), fact.__name__, error="no answer within 5 s", timed_out=True)
+    late = FactReading(name_of(fact), fact.__name__, error="no answer within 5 s", timed_out=True)
     with pytest.raises(CommandFailed, match="no answer within 5 s"):
-        state_of(NodeReport(0.0, 0.0, (late,), "demo-0"))
+        state_of(FactReport(0.0, 0.0, (late,), "demo-0"))
 
 
 def test_gpus_that_cannot_be_read_are_not_known():
     facts = {mounted: (), system: system(), cloud_init: 0}
-    read = (Reading(name_of(fact), fact.__name__, value) for fact, value in facts.items())
-    assert state_of(NodeReport(0.0, 0.0, (*read, LATE), "demo-0")).gpus == LATE
+    read = (FactReading(name_of(fact), fact.__name__, value) for fact, value in facts.items())
+    assert state_of(FactReport(0.0, 0.0, (*read, LATE), "demo-0")).gpus == LATE
 
 
 @pytest.mark.parametrize("wait", [True, False])
@@ -91,8 +91,8 @@ def with_data(*data: str) -> BootState:
     return replace(BEFORE, mounts={**BEFORE.mounts, "/data": Mounted("/data", *data)})
 
 
-LATE = Reading(name_of(gpus), "gpus", error="no answer within 20 s", timed_out=True)
-NO_DRIVER = Reading(name_of(gpus), "gpus", error="OSError: nvidia-smi -q -x: no driver")
+LATE = FactReading(name_of(gpus), "gpus", error="no answer within 20 s", timed_out=True)
+NO_DRIVER = FactReading(name_of(gpus), "gpus", error="OSError: nvidia-smi -q -x: no driver")
 NOT_KNOWN = "how many GPUs it has is not known"
 WITHOUT_DATA = replace(BEFORE, mounts={"/": BEFORE.mounts["/"]})
 

@@ -15,7 +15,7 @@ import pytest
 from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
 from clusterctl.ec2.volumes import root_rate
-from clusterctl.node.jobs.spec import Event, JobSpec
+from clusterctl.node.jobs.spec import JobEvent, JobSpec
 from clusterctl.node.record import to_json
 from clusterctl.operations.disk import GROW, SlowDisk, find_slow_disk
 from tests.pair import LabCluster
@@ -178,7 +178,7 @@ def test_force_leaves_a_queued_job_what_was_shipped_for_it_to_nodes_where_nothin
     for job in (queued, ended):
         pair.on(1, f"mkdir -p .clusterctl/code/{job} && touch .clusterctl/code/{job}/mine.py")
     folder, spec = f".clusterctl/jobs/{queued}", to_json(JobSpec(queued))
-    event = to_json(Event("submitted", 1.0, {"after": ["x"], "boot_id": ""}))
+    event = to_json(JobEvent("submitted", 1.0, {"after": ["x"], "boot_id": ""}))
     pair.on(0, f"mkdir -p {folder} && cat >{folder}/spec.json", spec.encode())
     pair.on(0, f"cat >{folder}/events.jsonl", event.encode() + b"\n")
     # Holds the lock, as a runner does: an open file description's, F_OFD_SETLK.

@@ -16,8 +16,8 @@ from clusterctl.domain.errors import HostUnreachable
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.agent import name_of
-from clusterctl.node.facts.disks import FileSystem, growth, mount
-from clusterctl.node.facts.report import NodeReport, Reading
+from clusterctl.node.facts.disks import MountedFileSystem, growth, mount
+from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.operations.disk import findings_of
 
 
@@ -32,7 +32,9 @@ from clusterctl.operations.disk import findings_of
     ],
 )
 def test_findings(percent, found):
-    system = FileSystem("/data", 100 << 20, (100 - percent) << 20, percent << 20, 100, 50, False)
+    system = MountedFileSystem(
+        "/data", 100 << 20, (100 - percent) << 20, percent << 20, 100, 50, False
+    )
     findings = list(disk_findings("demo-0", system))
     assert [(finding.check_id, finding.severity) for finding in findings] == found
     for finding in findings:
@@ -51,12 +53,12 @@ def test_findings(percent, found):
     ],
 )
 def test_a_file_system_that_is_read_only(source, kind, found):
-    system = FileSystem("/data", 100 << 20, 0, 100 << 20, 100, 0, True, source, kind)
+    system = MountedFileSystem("/data", 100 << 20, 0, 100 << 20, 100, 0, True, source, kind)
     assert [one.check_id for one in disk_findings("demo-0", system)] == found
     assert not is_full(FileSystemFacts("/data", 100 << 20, 0, readonly=True))
 
 
-SPACE = FileSystem("/data", 100 << 20, 50 << 20, 50 << 20, 100, 50, False)
+SPACE = MountedFileSystem("/data", 100 << 20, 50 << 20, 50 << 20, 100, 50, False)
 LATE, REFUSED = "no answer within 5 s", "PermissionError: [Errno 13] /data"
 
 
@@ -101,10 +103,10 @@ LATE, REFUSED = "no answer within 5 s", "PermissionError: [Errno 13] /data"
 )
 def test_only_a_file_system_that_does_not_answer_hangs(readings, found):
     read = tuple(
-        Reading(name_of(fact), label, value, error, timed_out=error == LATE)
+        FactReading(name_of(fact), label, value, error, timed_out=error == LATE)
         for fact, label, value, error in readings
     )
-    findings = findings_of(NodeReport(0.0, 0.0, read, "demo-0"))
+    findings = findings_of(FactReport(0.0, 0.0, read, "demo-0"))
     assert [(one.check_id, one.severity, one.message) for one in findings] == found
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.results import FanoutResult, HostOutcome
-from clusterctl.node.jobs.spec import JobSpec, Step
+from clusterctl.node.jobs.spec import JobSpec, JobStep
 from clusterctl.node.jobs.written import Overview
 from clusterctl.node.record import to_json
 from clusterctl.operations import logs
@@ -99,7 +99,7 @@ def test_checkpoints_count_whoever_started_the_training(quiet):
     quiet.on(0, f"rm -r {folder}")
     # A folder that cannot be read may hold anything.
     job = ".clusterctl/jobs/20261120-154501-3f2a"
-    steps = (Step(("mpirun",)),)
+    steps = (JobStep(("mpirun",)),)
     spec = JobSpec("20261120-154501-3f2a", steps=steps, workdir="/home/ubuntu", log_dir="closed")
     quiet.on(0, f"mkdir -p {job} closed && cat > {job}/spec.json", to_json(spec).encode())
     quiet.on(0, "chmod 0 closed")
@@ -139,7 +139,7 @@ def test_fetch_brings_the_folder_that_output_names_and_the_checkpoints(quiet, tm
     folder = "examples/horovod/tensorflow/imagenet_resnet"
     spec = JobSpec(
         job,
-        steps=(Step(("mpirun",)),),
+        steps=(JobStep(("mpirun",)),),
         workdir="/home/ubuntu/examples/horovod/tensorflow",
         log_dir="imagenet_resnet",
     )

@@ -15,7 +15,7 @@ from clusterctl.domain.timeouts import Timeouts
 from clusterctl.node.agent import name_of
 from clusterctl.node.facts.disks import mounted
 from clusterctl.node.facts.gpus import gpus
-from clusterctl.node.facts.report import NodeReport, Reading
+from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.system import System, cloud_init, system
 from clusterctl.node.record import to_json
 from clusterctl.operations import reboot as module
@@ -82,8 +82,8 @@ def report_of(boot_id):
         gpus: None,
         cloud_init: None,
     }
-    read = (Reading(name_of(fact), fact.__name__, value) for fact, value in facts.items())
-    return to_json(NodeReport(0.0, 0.0, tuple(read))) + "\n"
+    read = (FactReading(name_of(fact), fact.__name__, value) for fact, value in facts.items())
+    return to_json(FactReport(0.0, 0.0, tuple(read))) + "\n"
 
 
 @pytest.mark.parametrize(

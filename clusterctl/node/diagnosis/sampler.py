@@ -23,7 +23,7 @@ from typing import Any, Callable, Optional
 
 from clusterctl.node.diagnosis import job, partners, ras, stacks
 from clusterctl.node.facts import disks, gpus, network, system
-from clusterctl.node.facts.report import NodeReport, Question, questions_of, read, request_of
+from clusterctl.node.facts.report import FactReport, Question, questions_of, read, request_of
 from clusterctl.node.jobs import processes
 from clusterctl.node.procfs import TICKS, read_stat
 
@@ -157,7 +157,7 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
     host = {
         "processes": seen.get("processes", []),
         "others": seen.get("others", []),
-        "facts": NodeReport(began_s, time.time(), tuple(readings[len(own) :])).as_data(),
+        "facts": FactReport(began_s, time.time(), tuple(readings[len(own) :])).as_data(),
         "ras": said.get("NCCL's RAS", ""),
         "problems": [*errors, *seen.get("problems", ())],
     }

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from clusterctl.node.diagnosis import job, sampler
 from clusterctl.node.facts import disks, gpus, system
-from clusterctl.node.facts.report import NodeReport, Question, questions_of, read, request_of
+from clusterctl.node.facts.report import FactReport, Question, questions_of, read, request_of
 from clusterctl.node.jobs import processes
 from clusterctl.node.procfs import TICKS, read_stat
 
@@ -107,7 +107,7 @@ def slow_facts(is_head: bool, job_id: str, interval_s: float) -> dict[str, Any]:
     if is_head:
         look = partial(job.look, job_id or None, LOG_LINES)
         questions.append(Question(":job", "job", look, within_s))
-    facts = NodeReport(0.0, 0.0, tuple(read(questions))).as_data()
+    facts = FactReport(0.0, 0.0, tuple(read(questions))).as_data()
     del facts["clock"]
     return facts
 

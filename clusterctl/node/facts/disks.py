@@ -96,7 +96,7 @@ def _mount_point(path: str, table: Mapping[str, object]) -> str:
 
 
 @dataclass(frozen=True)
-class FileSystem:
+class MountedFileSystem:
     """Sizes in bytes. What is reserved for root is neither free nor used, as in df. `source` and
     `kind` as in Mounted; empty if nothing is mounted there."""
 
@@ -139,11 +139,11 @@ class FileSystem:
 
 
 @for_each("path", mount_points)
-def mount(path: str) -> FileSystem:
+def mount(path: str) -> MountedFileSystem:
     """Return the state of one file system."""
     state = os.statvfs(path)
     there = {one.path: one for one in mounted()}.get(path, Mounted(path, "", ""))
-    return FileSystem(
+    return MountedFileSystem(
         path,
         size_bytes=state.f_blocks * state.f_frsize,
         free_bytes=state.f_bavail * state.f_frsize,
@@ -156,7 +156,7 @@ def mount(path: str) -> FileSystem:
     )
 
 
-def mount_of(path: str) -> FileSystem:
+def mount_of(path: str) -> MountedFileSystem:
     """Return the state of the file system on which `path` is, or would be. It may begin with ~."""
     there = os.path.realpath(os.path.expanduser(path))  # noqa: PTH111, PTH114
     return mount(_mount_point(there, _mounts()))

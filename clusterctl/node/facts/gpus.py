@@ -16,7 +16,7 @@ DRIVER = "/proc/driver/nvidia/version"
 
 
 @dataclass(frozen=True)
-class GpuProcess:
+class ProcessOnGpu:
     """A process that uses a GPU, and its memory on that GPU. None: nvidia-smi has N/A."""
 
     pid: Optional[float]
@@ -24,7 +24,7 @@ class GpuProcess:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuState:
     """A GPU. `bus` is its PCI address. What nvidia-smi has as N/A is None, or an empty text.
 
     `throttled` are the active reasons for a lower clock, `ecc` the counters of memory errors that
@@ -46,21 +46,21 @@ class Gpu:
     remap_failed: bool
     recovery_action: str
     fabric: str
-    processes: tuple[GpuProcess, ...]
+    processes: tuple[ProcessOnGpu, ...]
 
 
 @dataclass(frozen=True)
-class Gpus:
+class GpusOfNode:
     """The GPUs, in nvidia-smi's order, and the versions of the driver and of its CUDA."""
 
     driver: str
     cuda: str
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[GpuState, ...]
 
 
 # Without persistence mode the driver initializes each GPU anew.
 @deadline(20.0)
-def gpus() -> Optional[Gpus]:
+def gpus() -> Optional[GpusOfNode]:
     """Return what nvidia-smi reports; None without that program. Raises OSError if it fails."""
     if not shutil.which("nvidia-smi"):
         return None
@@ -71,14 +71,14 @@ def gpus() -> Optional[Gpus]:
     from xml.etree.ElementTree import fromstring  # slow to import: a fifth of the program's start
 
     log = fromstring(text[: text.index("</nvidia_smi_log>") + len("</nvidia_smi_log>")])
-    return Gpus(
+    return GpusOfNode(
         _text(log, "driver_version"),
         _text(log, "cuda_version"),
         tuple(_gpu(element) for element in log.iter("gpu")),
     )
 
 
-def _gpu(gpu: Any) -> Gpu:
+def _gpu(gpu: Any) -> GpuState:
     ecc = {
         f"{period}_{element.tag}": _count(element)
         for period in ("volatile", "aggregate")
@@ -88,7 +88,7 @@ def _gpu(gpu: Any) -> Gpu:
     # nvidia-smi renamed the throttle reasons to event reasons.
     events = gpu.find("clocks_event_reasons")
     events = gpu.find("clocks_throttle_reasons") if events is None else events
-    return Gpu(
+    return GpuState(
         bus=(gpu.get("id") or "").lower(),
         name=_text(gpu, "product_name"),
         uuid=_text(gpu, "uuid"),
@@ -113,7 +113,7 @@ def _gpu(gpu: Any) -> Gpu:
         recovery_action=_text(gpu, "gpu_recovery_action"),
         fabric=_text(gpu, "fabric/state"),
         processes=tuple(
-            GpuProcess(_number(one, "pid"), _number(one, "used_memory"))
+            ProcessOnGpu(_number(one, "pid"), _number(one, "used_memory"))
             for one in gpu.iterfind("processes/process_info")
         ),
     )

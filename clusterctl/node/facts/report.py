@@ -63,7 +63,7 @@ class ReportRequest:
 
 
 @dataclass(frozen=True)
-class Reading:
+class FactReading:
     """The value of a fact, or the error because of which there is none.
 
     `label` names it in messages: `gpus`, `mount /data`. On the wire `value` is data; the caller
@@ -78,14 +78,14 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class NodeReport:
+class FactReport:
     """The facts of one node. Its own clock was `began_s` before the first and `ended_s` after the
     last, in seconds since the epoch. The caller adds `host`, and by how many seconds that clock is
     ahead of ours, with the largest error."""
 
     began_s: float
     ended_s: float
-    readings: tuple[Reading, ...]
+    readings: tuple[FactReading, ...]
     host: str = ""
     clock_offset_s: float = 0.0
     clock_error_s: float = 0.0
@@ -103,7 +103,7 @@ class NodeReport:
         """Return whether a fact was read. Its value may be None."""
         return bool(self.all(fact))
 
-    def failed(self, *facts: Callable[..., Any]) -> Sequence[Reading]:
+    def failed(self, *facts: Callable[..., Any]) -> Sequence[FactReading]:
         """Return the readings of these facts, or of all, that have an error."""
         names = [name_of(fact) for fact in facts]
         bad = [one for one in self.readings if one.error]
@@ -123,7 +123,7 @@ class NodeReport:
             "errors": {one.label: one.error for one in self.failed()},
         }
 
-    def converted(self, facts: Sequence[Callable[..., Any]]) -> NodeReport:
+    def converted(self, facts: Sequence[Callable[..., Any]]) -> FactReport:
         """Return the report with each value as the type that its function returns. A value of
         another type becomes an error of that fact alone."""
         kinds = {name_of(fact): hints_of(fact)["return"] for fact in facts}
@@ -151,7 +151,7 @@ def request_of(facts: Sequence[Fact], within_s: Optional[float] = None) -> Repor
     )
 
 
-def _converted(reading: Reading, kinds: dict[str, Any]) -> Reading:
+def _converted(reading: FactReading, kinds: dict[str, Any]) -> FactReading:
     if reading.error:
         return reading
     try:
@@ -165,7 +165,7 @@ def _converted(reading: Reading, kinds: dict[str, Any]) -> Reading:
 
 @dataclass(frozen=True)
 class Question:
-    """What a process of its own reads, within `within_s` seconds. The rest is as in Reading."""
+    """What a process of its own reads, within `within_s` seconds. The rest is as in FactReading."""
 
     function: str
     label: str
@@ -196,11 +196,11 @@ class _Reader:
         return max(0.0, self.began + self.question.within_s - time.monotonic())
 
 
-def collect(request: ReportRequest) -> NodeReport:
+def collect(request: ReportRequest) -> FactReport:
     """Read all facts at the same time."""
     began_s = time.time()
     readings = read(questions_of(request))
-    return NodeReport(began_s, time.time(), tuple(readings))
+    return FactReport(began_s, time.time(), tuple(readings))
 
 
 def questions_of(request: ReportRequest) -> list[Question]:
@@ -241,7 +241,7 @@ def _fail(error: Exception) -> None:
     raise error
 
 
-def read(questions: Sequence[Question]) -> list[Reading]:
+def read(questions: Sequence[Question]) -> list[FactReading]:
     """Read all at the same time. The values are data."""
     return _gather([_start(question) for question in questions])
 
@@ -275,7 +275,7 @@ def _start(question: Question) -> _Reader:
         os._exit(0)
 
 
-def _gather(readers: Sequence[_Reader]) -> list[Reading]:
+def _gather(readers: Sequence[_Reader]) -> list[FactReading]:
     """Return what the processes write, in their order. Kill those that miss their deadlines."""
     waiting = {one.pipe: one for one in readers}
     late = []
@@ -304,9 +304,9 @@ def _gather(readers: Sequence[_Reader]) -> list[Reading]:
     return [_reading(one, one in late) for one in readers]
 
 
-def _reading(reader: _Reader, is_late: bool) -> Reading:
+def _reading(reader: _Reader, is_late: bool) -> FactReading:
     question = reader.question
-    named = Reading(question.function, question.label)
+    named = FactReading(question.function, question.label)
     if is_late:
         return replace(named, error=f"no answer within {question.within_s:g} s", timed_out=True)
     try:

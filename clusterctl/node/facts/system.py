@@ -105,14 +105,14 @@ def login() -> Login:
 
 
 @dataclass(frozen=True)
-class KernelMessage:
+class KernelLine:
     """A line of the kernel's log, `age_s` old; None if that is unknown."""
 
     age_s: Optional[float]
     text: str
 
 
-def kernel_log() -> tuple[KernelMessage, ...]:
+def kernel_log() -> tuple[KernelLine, ...]:
     """Return the last messages that match RELEVANT."""
     commands = (["dmesg"], ["sudo", "-n", "dmesg"])
     text = next((text for text in map(output, commands) if text is not None), None)
@@ -126,9 +126,9 @@ def kernel_log() -> tuple[KernelMessage, ...]:
     return tuple(kernel_message(line, uptime_s) for line in lines[-MOST_LINES:])
 
 
-def kernel_message(line: str, uptime_s: float) -> KernelMessage:
+def kernel_message(line: str, uptime_s: float) -> KernelLine:
     """Parse a line of dmesg or of journalctl."""
     found = re.match(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]\s?(?:\S+ kernel: )?(.*)", line)
     at, text = (float(found[1]), found[2]) if found else (None, line)
     age_s = None if at is None else round(max(0.0, uptime_s - at), 1)
-    return KernelMessage(age_s, text[:LONGEST_LINE])
+    return KernelLine(age_s, text[:LONGEST_LINE])

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.node.jobs.spec import (
-    Event,
+    JobEvent,
     JobRecord,
     JobSpec,
     JobState,
@@ -155,7 +155,7 @@ class JobFolder:
         """Append an event and sync it: one write of one line, so that a reader sees all of it or
         nothing. On a full disk, events other than `ended` that do not fit are dropped. Raises
         OSError for `ended`."""
-        line = to_json(Event(kind, round(time.time(), 3), data)).encode() + b"\n"
+        line = to_json(JobEvent(kind, round(time.time(), 3), data)).encode() + b"\n"
         try:
             with (self.path / EVENTS).open("a+b", buffering=0) as file:
                 size = file.seek(0, os.SEEK_END)
@@ -169,13 +169,13 @@ class JobFolder:
             if kind == "ended":
                 raise
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[JobEvent]:
         """Return the events. Lines that a crash has cut short are skipped."""
         found = []
         with contextlib.suppress(OSError):
             for line in (self.path / EVENTS).read_bytes().split(b"\n"):
                 with contextlib.suppress(RecordError):
-                    found.append(from_json(Event, line))
+                    found.append(from_json(JobEvent, line))
         return found
 
     def submitted_at(self) -> float:

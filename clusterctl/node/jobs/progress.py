@@ -18,7 +18,7 @@ NO_STEP = re.compile(
 START_UP = 3
 
 
-class Progress:
+class TrainingProgress:
     """What an attempt of a job has done. Times are seconds of a monotonic clock.
 
     `last` is the time of the last sign of progress.

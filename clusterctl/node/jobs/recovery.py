@@ -56,7 +56,7 @@ AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class Attempt:
+class FailedAttempt:
     """An attempt that has failed. `began_at` is in seconds since the head node's boot, `earlier`
     the number of attempts before it, `has_lost`: mpirun reported a lost node."""
 
@@ -83,7 +83,7 @@ def end_here(job_id: str) -> None:
         print(one.pid)
 
 
-def recover(folder: Path, spec: JobSpec, attempt: Attempt) -> dict[str, Any]:
+def recover(folder: Path, spec: JobSpec, attempt: FailedAttempt) -> dict[str, Any]:
     """Stop what is left of the job. Return {"attempt": the description of the failure, "again":
     {"argv", "ranks", "hosts"} of the next attempt, or None}."""
     nodes = list(spec.nodes)

@@ -26,7 +26,7 @@ from clusterctl.node.jobs.folder import METRICS, JobFolder, tell
 from clusterctl.node.jobs.jobs import clean_up, end_without_runner, remove_draft
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 from clusterctl.node.jobs.output import CommandOutput, Logs
-from clusterctl.node.jobs.progress import Progress
+from clusterctl.node.jobs.progress import TrainingProgress
 from clusterctl.node.jobs.spec import JobState, When
 from clusterctl.node.jobs.supervisor import (
     SIGNALS,
@@ -56,7 +56,7 @@ CLEANUP_TIMEOUT_S = 60.0
 WATCHDOG = Path.home() / ".local/share/clusterctl/bin/clusterctl-watchdog"  # head_programs.py
 
 
-class Stopped(Exception):
+class RunnerStopped(Exception):
     """A signal has requested the runner's end."""
 
 
@@ -86,7 +86,7 @@ class Runner:
             has_begun = True
             code, reason = self.work()
             state = JobState.FAILED if code else JobState.SUCCEEDED
-        except Stopped:
+        except RunnerStopped:
             state, reason = self.folder.status().end_after(self.stop)
             code = (self.last_code or 128 + self.stop) if has_begun else None
         except Exception as error:
@@ -117,10 +117,10 @@ class Runner:
             self.folder.write_heartbeat()
 
     def check_stop(self) -> None:
-        """Raise Stopped if a signal has requested the end."""
+        """Raise RunnerStopped if a signal has requested the end."""
         self.poll(0)
         if self.stop:
-            raise Stopped
+            raise RunnerStopped
 
     def wait_for_turn(self) -> None:
         """Wait for the jobs before this one. One without a runner is ended here, with its
@@ -164,7 +164,7 @@ class Runner:
             if not code or not spec.is_training:
                 break
             has_lost = self.daemon_lost or self.ssh_lost
-            again = self.recover(recovery.Attempt(code, ranks, began_at, has_lost, failures))
+            again = self.recover(recovery.FailedAttempt(code, ranks, began_at, has_lost, failures))
             if not again:
                 break
             argv, ranks, hosts = (again[name] for name in ("argv", "ranks", "hosts"))
@@ -172,7 +172,7 @@ class Runner:
             began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
         return code, f"exit status {code}" if code else ""
 
-    def recover(self, failed: recovery.Attempt) -> dict[str, Any] | None:
+    def recover(self, failed: recovery.FailedAttempt) -> dict[str, Any] | None:
         """End what a failed attempt has left, and wait for its nodes if it is made again. Record
         the failure, and return the next attempt."""
         self.folder.append("phase", phase="recovery")
@@ -224,7 +224,7 @@ class Runner:
         self.codes.clear()  # of orphans: the new process may get the number of one
         stopped_before = self.stop
         child = start_supervised(act, self.spec.grace_s, output.fds, (self.folder.lock,))
-        watch = Watch(self, output) if is_watched and self.spec.watchdog else None
+        watch = StepWatch(self, output) if is_watched and self.spec.watchdog else None
         until, kill_at = time.monotonic() + timeout_s, 0.0
         rest, self.daemon_lost, self.ssh_lost = b"", False, False
         with output:
@@ -272,7 +272,7 @@ class Runner:
         return proof
 
 
-class Watch:
+class StepWatch:
     """Diagnoses the job when it makes no step for too long (`train --watchdog`), once for each
     stop. The diagnosis is a process beside the job's command, and ends with it at the latest."""
 
@@ -282,7 +282,7 @@ class Watch:
         self.runner, self.watchdog = runner, watchdog
         log_dir = runner.spec.log_dir
         self.metrics = Path(runner.spec.workdir, log_dir, METRICS) if log_dir else None
-        self.progress = Progress(time.monotonic(), self.size())
+        self.progress = TrainingProgress(time.monotonic(), self.size())
         self.acted_on = 0.0
         self.child = 0
 

@@ -44,7 +44,7 @@ class When(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Step:
+class JobStep:
     """A command line that the head node runs for a job."""
 
     argv: tuple[str, ...]
@@ -101,7 +101,7 @@ class JobSpec:
 
     job_id: str
     preset: str = ""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[JobStep, ...] = ()
     workdir: str = ""
     ranks: int = 0
     claims: tuple[str, ...] = (GPUS,)
@@ -149,7 +149,7 @@ class JobSpec:
 
 
 @dataclass(frozen=True)
-class Event:
+class JobEvent:
     """A line of events.jsonl: what happened to a job, at `at` by the head node's clock.
 
     submitted  {"after": [JOB_ID], "boot_id"}
@@ -227,7 +227,7 @@ class JobStatus:
         return JobState.CANCELLED, f"by {self.cancel.get('by')}" + (f": {why}" if why else "")
 
 
-def fold(events: Iterable[Event]) -> JobStatus:
+def fold(events: Iterable[JobEvent]) -> JobStatus:
     """Return the status after these events. Pure. Nothing after `ended` changes the state."""
     status = JobStatus()
     for event in events:
@@ -238,7 +238,7 @@ def fold(events: Iterable[Event]) -> JobStatus:
     return status
 
 
-def _after(status: JobStatus, event: Event) -> JobStatus:
+def _after(status: JobStatus, event: JobEvent) -> JobStatus:
     kind, at, data = event.kind, event.at, event.data
     if kind == "message":
         return replace(status, messages=(*status.messages, str(data["text"])))

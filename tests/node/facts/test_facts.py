@@ -22,7 +22,7 @@ from clusterctl.node.facts import system as system_facts
 from clusterctl.node.facts.disks import mount, mount_of, mount_points
 from clusterctl.node.facts.gpus import gpus
 from clusterctl.node.facts.parts import copy_parts
-from clusterctl.node.facts.report import NodeReport, ReportRequest, function_of
+from clusterctl.node.facts.report import FactReport, ReportRequest, function_of
 from clusterctl.node.facts.system import kernel_message, login, system
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.record import from_json
@@ -112,7 +112,7 @@ def test_no_fact_may_take_as_long_as_the_whole_report(timeout_s, tmp_path):
 
 def test_a_clock_is_off_by_what_the_way_does_not_explain():
     # Sent at 100, received at 102. The node's clock was at 200.4 to 200.8: 1.6 s were on the way.
-    report = with_clock(NodeReport(200.4, 200.8, ()), 100.0, 102.0)
+    report = with_clock(FactReport(200.4, 200.8, ()), 100.0, 102.0)
     assert (round(report.clock_offset_s, 6), round(report.clock_error_s, 6)) == (99.6, 0.8)
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from clusterctl.node import agent
 from clusterctl.node.facts.report import (
+    FactReading,
+    FactReport,
     FactRequest,
-    NodeReport,
-    Reading,
     ReportRequest,
     collect,
     deadline,
@@ -62,7 +62,7 @@ def report_of(*facts, within_s=None, **arguments):
     """Return the report of these facts, after its way through JSON."""
     requests = [FactRequest(agent.name_of(one), arguments.get(one.__name__, {})) for one in facts]
     sent = json.dumps(to_data(collect(ReportRequest(tuple(requests), within_s))))
-    return from_data(NodeReport, json.loads(sent)).converted(facts)
+    return from_data(FactReport, json.loads(sent)).converted(facts)
 
 
 def test_each_fact_is_read_on_its_own():
@@ -98,11 +98,11 @@ def test_an_argument_of_another_type_is_an_error_of_its_fact_alone():
 
 def test_a_value_of_another_type_is_an_error_of_its_fact_alone():
     readings = (
-        Reading(agent.name_of(large), "large", 7),
-        Reading(agent.name_of(nothing), "nothing", 8),
-        Reading("elsewhere:unknown", "unknown", 9),
+        FactReading(agent.name_of(large), "large", 7),
+        FactReading(agent.name_of(nothing), "nothing", 8),
+        FactReading("elsewhere:unknown", "unknown", 9),
     )
-    report = NodeReport(0.0, 0.0, readings).converted([large, nothing])
+    report = FactReport(0.0, 0.0, readings).converted([large, nothing])
     assert report.get(nothing) == 8
     assert [one.error for one in report.failed()] == ["unexpected value: expected a string, got 7"]
 

@@ -9,7 +9,7 @@ import pytest
 from clusterctl.cli.jobs import job_remarks
 from clusterctl.domain.errors import UsageError
 from clusterctl.node.jobs import folder, jobs
-from clusterctl.node.jobs.spec import Event, JobRecord, JobSpec, JobState, fold
+from clusterctl.node.jobs.spec import JobEvent, JobRecord, JobSpec, JobState, fold
 from clusterctl.operations import logs
 
 JOB_ID = "20261120-154501-3f2a"
@@ -29,12 +29,12 @@ def test_a_record_that_a_crash_has_cut_short_is_said_and_hides_no_job(cut, tmp_p
         assert remark.startswith(": what was requested is not known: spec.json: ")
 
 
-SUBMITTED = Event("submitted", 100.0, {"after": ["a", "b"], "boot_id": "boot"})
-RUNNING = Event("running", 160.0)
-ATTEMPT = Event("attempt", 161.0, {"argv": ["mpirun"], "ranks": 8, "hosts": ["a"]})
-FAILED = Event("failed", 170.0, {"exit_status": 255, "lost": True})
-CANCEL = Event("cancel", 180.0, {"by": "user", "why": ""})
-ENDED = Event("ended", 200.0, {"state": "failed", "exit_status": 3, "reason": "exit status 3"})
+SUBMITTED = JobEvent("submitted", 100.0, {"after": ["a", "b"], "boot_id": "boot"})
+RUNNING = JobEvent("running", 160.0)
+ATTEMPT = JobEvent("attempt", 161.0, {"argv": ["mpirun"], "ranks": 8, "hosts": ["a"]})
+FAILED = JobEvent("failed", 170.0, {"exit_status": 255, "lost": True})
+CANCEL = JobEvent("cancel", 180.0, {"by": "user", "why": ""})
+ENDED = JobEvent("ended", 200.0, {"state": "failed", "exit_status": 3, "reason": "exit status 3"})
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ ENDED = Event("ended", 200.0, {"state": "failed", "exit_status": 3, "reason": "e
         # Nothing changes the state after the end, but a message may still come.
         ([SUBMITTED, RUNNING, ENDED, RUNNING, CANCEL], JobState.FAILED, {"cancel": None}),
         (
-            [SUBMITTED, ENDED, Event("message", 300.0, {"text": "late"})],
+            [SUBMITTED, ENDED, JobEvent("message", 300.0, {"text": "late"})],
             JobState.FAILED,
             {"messages": ("late",)},
         ),
         # Events of another version, or of no version.
-        ([SUBMITTED, Event("healed", 1.0), Event("ended", 1.0, {})], JobState.QUEUED, {}),
-        ([SUBMITTED, Event("ended", 1.0, {"state": "fine"})], JobState.QUEUED, {}),
-        ([SUBMITTED, RUNNING, Event("attempt", 1.0, {"ranks": "many"})], JobState.RUNNING, {}),
+        ([SUBMITTED, JobEvent("healed", 1.0), JobEvent("ended", 1.0, {})], JobState.QUEUED, {}),
+        ([SUBMITTED, JobEvent("ended", 1.0, {"state": "fine"})], JobState.QUEUED, {}),
+        ([SUBMITTED, RUNNING, JobEvent("attempt", 1.0, {"ranks": "many"})], JobState.RUNNING, {}),
     ],
 )
 def test_what_became_of_a_job(events, state, facts):

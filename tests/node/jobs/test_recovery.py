@@ -13,7 +13,7 @@ from clusterctl.jobs.detached import RUNNER
 from clusterctl.node.jobs import recovery
 from clusterctl.node.jobs.folder import JobFolder
 from clusterctl.node.jobs.recovery import ranks_that_fit, retry_command
-from clusterctl.node.jobs.spec import JobSpec, Step
+from clusterctl.node.jobs.spec import JobSpec, JobStep
 
 ARGV = ["mpirun", "-np", "8", "--hostfile", "hosts", "t.py", "-b", "96", "--clear_log"]
 
@@ -21,7 +21,7 @@ ARGV = ["mpirun", "-np", "8", "--hostfile", "hosts", "t.py", "-b", "96", "--clea
 def spec(tmp_path, argv=ARGV, **more):
     plain = {"ranks": 8, "min_ranks": 2, "workdir": str(tmp_path), "log_name": "l"}
     return JobSpec(
-        tmp_path.name, steps=(Step(tuple(argv)),), **{**plain, "log_dir": "logs", **more}
+        tmp_path.name, steps=(JobStep(tuple(argv)),), **{**plain, "log_dir": "logs", **more}
     )
 
 

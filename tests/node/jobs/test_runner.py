@@ -21,7 +21,7 @@ from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import EVENTS, JobFolder
 from clusterctl.node.jobs.jobs import JobQuery, Submission, cancel, submit
 from clusterctl.node.jobs.processes import ProcessQuery
-from clusterctl.node.jobs.spec import JobSpec, JobState, Step, When, fold
+from clusterctl.node.jobs.spec import JobSpec, JobState, JobStep, When, fold
 from clusterctl.node.packer import program_of
 from clusterctl.node.procfs import boot_id
 from clusterctl.node.record import to_json
@@ -41,7 +41,7 @@ class Head:
 
     def spec(self, shell, *more, **fields):
         job_id = f"20261125-{next(NUMBERS):06d}-{os.getpid() % 65536:04x}"
-        steps = (Step(("sh", "-c", shell)), *more)
+        steps = (JobStep(("sh", "-c", shell)), *more)
         return JobSpec(job_id, steps=steps, workdir=str(self.home), **{"grace_s": 1.0, **fields})
 
     def call(self, function, request, attachment=b"", **options):
@@ -117,11 +117,11 @@ def alive(seconds):
 
 
 def test_the_steps_of_a_job(head):
-    evaluate = Step(("sh", "-c", "echo top-1"), When.SUCCESS)
-    collect = Step(("sh", "-c", "echo collected"), When.ALWAYS)
+    evaluate = JobStep(("sh", "-c", "echo top-1"), When.SUCCESS)
+    collect = JobStep(("sh", "-c", "echo collected"), When.ALWAYS)
     fine = head.start("echo trained", evaluate, collect)
     failed = head.start("exit 3", evaluate, collect, claims=())
-    late = head.start("true", Step(("sh", "-c", "exit 5"), When.SUCCESS), claims=())
+    late = head.start("true", JobStep(("sh", "-c", "exit 5"), When.SUCCESS), claims=())
     ended(fine, JobState.SUCCEEDED, 0)
     assert lines(fine) == ["trained", "+ sh -c 'echo top-1'", "top-1", "collected"]
     ended(failed, JobState.FAILED, 3)
@@ -133,7 +133,7 @@ def test_the_steps_of_a_job(head):
 
 def test_a_command_that_does_not_exist_is_said(head):
     spec = head.spec("")
-    spec = JobSpec(spec.job_id, steps=(Step(("/no/such", "x")),), workdir=str(head.home))
+    spec = JobSpec(spec.job_id, steps=(JobStep(("/no/such", "x")),), workdir=str(head.home))
     answer(head.submit(spec))
     job = JobFolder(head.jobs / spec.job_id)
     ended(job, JobState.FAILED, 127)
@@ -191,7 +191,7 @@ def test_term_to_the_runner_that_nobody_has_requested_is_a_failure(head):
 def test_a_job_can_be_cancelled_at_any_moment(head):
     rng = random.Random(7)
     for number in range(6):
-        spec = head.spec("exec sleep 1968", Step(("sleep", "1968"), When.SUCCESS))
+        spec = head.spec("exec sleep 1968", JobStep(("sleep", "1968"), When.SUCCESS))
         process, job = head.submit(spec), JobFolder(head.jobs / spec.job_id)
         until(job.path.exists, "its folder")
         time.sleep(rng.random() * 0.2 * (number % 3))
@@ -376,7 +376,7 @@ def test_a_submission_that_is_killed_and_sent_again_is_one_job(head):
 def test_a_runner_that_is_killed_at_a_random_moment_leaves_a_true_record(head, times):
     rng = random.Random(times)
     for _ in range(times):
-        job = head.start("sleep 0.1; exit 6", Step(("sleep", "0.05"), When.ALWAYS), claims=())
+        job = head.start("sleep 0.1; exit 6", JobStep(("sleep", "0.05"), When.ALWAYS), claims=())
         time.sleep(rng.random() * 1.5)
         job.signal_runner(signal.SIGKILL)
         until(lambda job=job: not job.is_run(), "the lock")
@@ -386,7 +386,7 @@ def test_a_runner_that_is_killed_at_a_random_moment_leaves_a_true_record(head, t
 
 
 def test_a_record_that_a_crash_has_cut_short(head):
-    job = head.start("true", Step(("true",), When.ALWAYS))
+    job = head.start("true", JobStep(("true",), When.ALWAYS))
     ended(job, JobState.SUCCEEDED)
     raw = (job.path / EVENTS).read_bytes()
     for size in range(0, len(raw) + 1, 7):
