@@ -187,7 +187,9 @@ class JobFolder:
         """Return what became of the job. LOST is derived here: no runner, and no recorded end."""
         runs = self.is_run()  # first: in the other order a job that ends now would look lost
         folded = fold(self.events())
-        if folded.ended_at is not None or runs:
+        if folded.ended_at is not None:
+            return folded.read_in(boot_id())
+        if runs:
             return folded
         return folded.lost(self.heard_at(), boot_id())
 

@@ -16,6 +16,7 @@ With torchrun, mpirun's ranks are nodes; a second mark, written by torch_rank.py
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import re
 import threading
@@ -188,6 +189,7 @@ class GrowingFile:
 
     def __init__(self, name: str) -> None:
         self.fd = os.memfd_create(name)
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)
         self.position = self._freed = self._lost = 0
         self._lock = threading.Lock()
 
@@ -198,6 +200,8 @@ class GrowingFile:
         """
         with self._lock:
             lost, self._lost = self._lost, 0
+            if os.fstat(self.fd).st_size < self.position:
+                self.position = self._freed = 0  # opened as /dev/stdout it was cut to nothing
             content = os.pread(self.fd, READ_BYTES, self.position)
             self.position += len(content)
             if self.position - self._freed > FREE_BYTES:

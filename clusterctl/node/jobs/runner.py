@@ -88,7 +88,8 @@ class Runner:
             state = JobState.FAILED if code else JobState.SUCCEEDED
         except RunnerStopped:
             state, reason = self.folder.status().end_after(self.stop)
-            code = (self.last_code or 128 + self.stop) if has_begun else None
+            is_cancelled = has_begun and state is JobState.CANCELLED
+            code = (self.last_code or 128 + self.stop) if is_cancelled else None
         except Exception as error:
             state, code, reason = JobState.FAILED, FAILED_RUNNER, f"the runner failed: {error!r}"
             self.say(f"clusterctl: {reason}")

@@ -170,6 +170,10 @@ class JobEvent:
     data: dict[str, Any] = field(default_factory=dict)
 
 
+NOT_RECORDED = "its end was not recorded (runner killed or crashed, or the disk is read-only)"
+AT_SHUTDOWN = ", as at a shutdown"
+
+
 @dataclass(frozen=True)
 class JobStatus:
     """What became of a job: what `fold` makes of its events. Times are seconds since 1970 by the
@@ -200,11 +204,22 @@ class JobStatus:
     cancel: Optional[dict[str, Any]] = None
     cleanup: dict[str, Any] = field(default_factory=dict)
 
+    def is_before(self, boot_id: str) -> bool:
+        """Return whether the job was submitted in an earlier boot of the head node."""
+        return bool(self.boot_id) and self.boot_id != boot_id
+
+    def read_in(self, boot_id: str) -> JobStatus:
+        """Return the status of a job with a recorded end. One that a signal has ended cannot tell
+        that a reboot follows."""
+        if self.state is JobState.LOST and self.reason.endswith(AT_SHUTDOWN):
+            return replace(self, rebooted=self.is_before(boot_id))
+        return self
+
     def lost(self, heard_at: float | None, boot_id: str) -> JobStatus:
         """Return the status of a job without a runner and without a recorded end."""
-        rebooted = bool(self.boot_id) and self.boot_id != boot_id
+        rebooted = self.is_before(boot_id)
         state = JobState.CANCELLED if self.cancel else JobState.LOST
-        reason = "the head node was rebooted" if rebooted else "its runner was killed"
+        reason = "the head node was rebooted" if rebooted else NOT_RECORDED
         return replace(
             self,
             state=state,
@@ -222,7 +237,7 @@ class JobStatus:
     def end_after(self, number: int) -> tuple[JobState, str]:
         """Return state and reason of the end after a signal to the runner."""
         if self.cancel is None:
-            return JobState.FAILED, f"signal {number} to its runner"
+            return JobState.LOST, f"ended by signal {number}{AT_SHUTDOWN}"
         why = self.cancel.get("why")
         return JobState.CANCELLED, f"by {self.cancel.get('by')}" + (f": {why}" if why else "")
 

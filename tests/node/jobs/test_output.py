@@ -205,6 +205,17 @@ def test_what_is_not_dropped_is_read_in_order(seed):
     os.close(file.fd)
 
 
+def test_output_goes_on_after_a_command_has_opened_dev_stdout_anew():
+    file = GrowingFile("x")
+    os.write(file.fd, b"one, two\n")
+    assert file.read() == (0, b"one, two\n")
+    with open(f"/proc/self/fd/{file.fd}", "w") as again:  # noqa: PTH123
+        again.write("3\n")
+    os.write(file.fd, b"4\n")
+    assert file.read() == (0, b"3\n4\n")
+    file.close()
+
+
 @pytest.mark.parametrize(
     ("table", "most"),
     [

@@ -9,7 +9,7 @@ import pytest
 from clusterctl.cli.jobs import job_remarks
 from clusterctl.domain.errors import UsageError
 from clusterctl.node.jobs import folder, jobs
-from clusterctl.node.jobs.spec import JobEvent, JobRecord, JobSpec, JobState, fold
+from clusterctl.node.jobs.spec import NOT_RECORDED, JobEvent, JobRecord, JobSpec, JobState, fold
 from clusterctl.operations import logs
 
 JOB_ID = "20261120-154501-3f2a"
@@ -72,11 +72,11 @@ def test_what_became_of_a_job(events, state, facts):
 @pytest.mark.parametrize(
     ("events", "boot", "state", "lasted_s", "reason"),
     [
-        ([RUNNING], "boot", JobState.LOST, 40.0, "its runner was killed"),
+        ([RUNNING], "boot", JobState.LOST, 40.0, NOT_RECORDED),
         ([RUNNING], "other", JobState.LOST, 40.0, "the head node was rebooted"),
-        ([RUNNING, CANCEL], "boot", JobState.CANCELLED, 40.0, "its runner was killed"),
+        ([RUNNING, CANCEL], "boot", JobState.CANCELLED, 40.0, NOT_RECORDED),
         # It has never begun, and has cost nothing.
-        ([], "boot", JobState.LOST, 0.0, "its runner was killed"),
+        ([], "boot", JobState.LOST, 0.0, NOT_RECORDED),
     ],
 )
 def test_a_job_without_a_runner_lasted_until_its_last_heartbeat(
