@@ -138,7 +138,7 @@ def clean(request: Cleaning) -> NodeLogs:
 
 def _clean(request: Cleaning) -> NodeLogs:
     jobs = [job for job in sorted(JOBS.glob(JOB_IDS), key=submitted) if job.is_dir()]
-    running = [job.name for job in jobs if JobFolder(job).is_held()]
+    running = [job.name for job in jobs if JobFolder(job).is_unended()]
     if running and not (request.dry_run or request.force):
         return NodeLogs(busy=running[0])  # the oldest: the others may be queued behind it
     found: list[LogFolder] = []

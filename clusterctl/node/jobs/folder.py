@@ -178,6 +178,11 @@ class JobFolder:
                     found.append(from_json(JobEvent, line))
         return found
 
+    def is_unended(self) -> bool:
+        """Return whether the job's end is not recorded and somebody works on it. A runner that has
+        recorded the end of its job may hold the lock for a moment longer."""
+        return self.is_held() and fold(self.events()).ended_at is None
+
     def submitted_at(self) -> float:
         """Return when the job was submitted. Its specification was written then, and never
         again."""
@@ -287,7 +292,7 @@ class JobFolder:
         spec, problem = self.known_spec()
         if status.state is JobState.QUEUED:
             before = {name: JobFolder(self.path.parent / name) for name in status.waits_for}
-            status = status.waiting_for([name for name, one in before.items() if one.is_held()])
+            status = status.waiting_for([name for name, one in before.items() if one.is_unended()])
         log = self.path / "log"
         return JobRecord(
             spec,

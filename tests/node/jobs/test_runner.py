@@ -465,3 +465,14 @@ def test_a_job_that_a_reboot_has_ended_stays_one_when_what_it_left_was_ended(hea
     status = ended(job, JobState.LOST)
     assert (status.rebooted, status.reason) == (True, "the head node was rebooted")
     assert status.ended_at < time.time() - 0.01, "the time of its last heartbeat"
+
+
+def test_a_job_whose_end_is_recorded_is_in_nobodys_way_while_its_runner_ends(head):
+    before = head.start("true")
+    ended(before, JobState.SUCCEEDED)
+    # As a runner that is slow to end: this process holds the lock.
+    assert before.take()
+    try:
+        assert answer(head.submit(head.spec("true"))) == {"after": [], "busy": ""}
+    finally:
+        before.release()
