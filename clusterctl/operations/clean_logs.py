@@ -64,6 +64,7 @@ def find_logs(
         keep_last,
         force=force,
         running=tuple(job.job_id for job in running.jobs),
+        recorded=tuple(job.job_id for job in records),
     )
     return cleaning, _on(access, access.targets, replace(cleaning, dry_run=True))
 

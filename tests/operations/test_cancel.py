@@ -9,6 +9,7 @@ import pytest
 from clusterctl.domain.errors import HostUnreachable
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.jobs.processes import NodeProcess
+from clusterctl.node.jobs.spec import JobStatus
 from clusterctl.operations import kill
 
 JOB = "20260101-000000-abcd"
@@ -35,7 +36,7 @@ class World:
         )
 
     def record(self, *_):
-        return SimpleNamespace(job_id=JOB, unended=not self.has_ended)
+        return SimpleNamespace(job_id=JOB, unended=not self.has_ended, status=JobStatus())
 
     def end(self, *_):
         self.has_ended = True

@@ -43,10 +43,11 @@ class Cleaning:
 
     `folders` are pairs of a log folder, which may begin with ~, and the name of the log in it; the
     trainer's files are removed there, except in the folders of `keep`. With `jobs`, the folders of
-    ended jobs are removed too, except those of the jobs in `running`. With `keep_last` above 0,
-    only checkpoints older than the last `keep_last` are removed from a log folder, and the last
-    `keep_last` jobs stay. `dry_run` removes nothing. `force` removes files even while a job runs,
-    but for the folder of that job.
+    ended jobs are removed too, except those of the jobs in `running`. `recorded` are the jobs that
+    the head node has a record of: the program of another one may be that of a job about to start.
+    With `keep_last` above 0, only checkpoints older than the last `keep_last` are removed from a
+    log folder, and the last `keep_last` jobs stay. `dry_run` removes nothing. `force` removes files
+    even while a job runs, but for the folder of that job.
     """
 
     folders: tuple[tuple[str, str], ...] = ()
@@ -56,6 +57,7 @@ class Cleaning:
     dry_run: bool = False
     force: bool = False
     running: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,8 @@ def _clean(request: Cleaning) -> NodeLogs:
         # A job that is queued, waits for a restart or has its model collected may have no process
         # on this node. The head node's list names it.
         is_running = name in request.running or has_processes(name)
-        if not (is_running or may_begin(name)) and not any(map(is_link, own)):
+        begins = name not in request.recorded and may_begin(name)
+        if not (is_running or begins) and not any(map(is_link, own)):
             take(LogFolder(own[0]), own)
     return NodeLogs(tuple(found), tuple(failed), tuple(sorted(set(links))))
 

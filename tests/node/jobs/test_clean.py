@@ -154,3 +154,6 @@ def test_a_program_that_was_shipped_for_a_job_that_is_not_submitted_yet_stays(no
     os.utime(code / old, (1e9, 1e9))
     clean(node, jobs=True)
     assert [path.name for path in code.iterdir()] == [young]
+    # Of a job that the head node has recorded it goes, on the nodes that have no records.
+    clean(node, jobs=True, recorded=(young,))
+    assert [*code.iterdir()] == []
