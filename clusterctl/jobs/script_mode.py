@@ -135,7 +135,7 @@ class ScriptMode:
             parse_source(self.model_url)
 
     def contract(self, plan: JobPlan, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the contract that node/scripts/contract.py reads. `nodes` are as in nodes.json.
+        """Return the contract that node/scripts/contract.py reads. `nodes` are as in a JobSpec.
 
         Paths of SageMaker, /opt/ml, in hyperparameters are replaced with the job's own folder.
         """

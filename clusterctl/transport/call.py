@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from clusterctl.domain.errors import CommandNotRun, CommandTimeout
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, program_failure
+from clusterctl.domain.results import CommandResult, FanoutResult, program_failure
 from clusterctl.node import agent
 from clusterctl.node.packer import program_of
 from clusterctl.node.record import RecordError, from_json, hints_of, to_json
@@ -50,24 +50,14 @@ def call(
     doing: str,
     timeout_s: float,
     attachment: bytes = b"",
-    modules: Sequence[str] = (),
 ) -> R:
     """Return `function(request)`, run on a node. Raise HostError.
 
     `doing` names the operation in messages: "reading the disks". `attachment` is for a function
-    that has a parameter of this name. `modules` are sent, too, for a function that finds others by
-    name.
+    that has a parameter of this name.
     """
-    return timed_call(
-        connections,
-        target,
-        function,
-        request,
-        doing=doing,
-        timeout_s=timeout_s,
-        attachment=attachment,
-        modules=modules,
-    ).value
+    where = (connections, target, function, request)
+    return timed_call(*where, doing=doing, timeout_s=timeout_s, attachment=attachment).value
 
 
 def timed_call(
@@ -81,7 +71,10 @@ def timed_call(
     attachment: bytes = b"",
     modules: Sequence[str] = (),
 ) -> TimedResponse[R]:
-    """Do the same as `call`, and return the times as well: they tell how far two clocks differ."""
+    """Do the same as `call`, and return the times as well: they tell how far two clocks differ.
+
+    `modules` are sent, too, for a function that finds others by name.
+    """
     program = program_of(*modules, function.__module__, "clusterctl.node.agent")
     command = program.command(agent.name_of(function))
     stdin = program.stdin(f"{to_json(request)}\n".encode() + attachment)
@@ -117,9 +110,6 @@ def call_all(
     *,
     doing: str,
     timeout_s: float,
-    attachment: bytes = b"",
-    modules: Sequence[str] = (),
-    on_outcome: Callable[[HostOutcome[R]], None] | None = None,
 ) -> FanoutResult[R]:
     """Call the function on every node; return one outcome for each, in the order of `targets`.
 
@@ -127,15 +117,7 @@ def call_all(
     """
 
     def one(target: Target) -> R:
-        return call(
-            connections,
-            target,
-            function,
-            request(target) if callable(request) else request,
-            doing=doing,
-            timeout_s=timeout_s,
-            attachment=attachment,
-            modules=modules,
-        )
+        asked = request(target) if callable(request) else request
+        return call(connections, target, function, asked, doing=doing, timeout_s=timeout_s)
 
-    return connections.each(targets, one, on_outcome=on_outcome)
+    return connections.each(targets, one)

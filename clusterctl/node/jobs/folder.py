@@ -181,7 +181,7 @@ class JobFolder:
     def is_unended(self) -> bool:
         """Return whether the job's end is not recorded and somebody works on it. A runner that has
         recorded the end of its job may hold the lock for a moment longer."""
-        return self.is_held() and fold(self.events()).ended_at is None
+        return self.is_held() and not fold(self.events()).has_ended
 
     def submitted_at(self) -> float:
         """Return when the job was submitted. Its specification was written then, and never

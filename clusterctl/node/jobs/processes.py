@@ -297,7 +297,7 @@ def find(query: ProcessQuery = EVERY_JOB, agent: int | None = None) -> list[Proc
 
 def recorded_sessions(processes: dict[int, Process], job: str | None, boot: str) -> set[int]:
     """Return the sessions whose leader has ended and was a job's runner, by the job's record on
-    this node (jobs.py). A process of that job is still in each."""
+    this node (folder.py). A process of that job is still in each."""
     found = set()
     for process in processes.values():
         name = text(process.environ.get(JOB, b""))
@@ -315,7 +315,7 @@ def of_sessions(
     """Return the processes in the sessions of jobs, and their descendants, and mark those sessions.
 
     A process with a job's variable, and what it starts, are in sessions that were made for the job:
-    by `start` of jobs.py, by sshd for mpirun's daemon, or by themselves. A run that was typed by
+    by `submit` of jobs.py, by sshd for mpirun's daemon, or by themselves. A run that was typed by
     hand is in the session of the user's shell, which is no job's. A user may set the variable in a
     shell, too: a session is the job's only if its leader is. Once the leader has ended, nothing in
     the session tells whose it was: then it has to be among the `known` ones.

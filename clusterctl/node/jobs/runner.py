@@ -2,7 +2,7 @@
 
     JOB_ID READY GO PRIVATE   started by `submit` (jobs.py) in the job's folder. READY and GO are
                               pipes to and from it, PRIVATE a file with the private variables
-    end --job ID              on the other nodes, over the head node's own SSH (recovery.py)
+    end ID                    on the other nodes, over the head node's own SSH (recovery.py)
 
 One thread and one loop: all signals are blocked, and received where the runner waits. So there is
 one way to handle a cancellation, whatever the runner does at that moment. Every command runs under
