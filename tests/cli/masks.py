@@ -63,7 +63,8 @@ LAB = (
     (r"(?<= N s)( +)\$[\d.]+", r"\1$N"),
     # doctor's facts, a job's log and cost, pids
     (
-        r'(?<!")\b(KERNEL|CPUS|MPIRUN ON PATH|MPIRUN|PYTHON|TENSORFLOW|HOROVOD|SCRIPTS) [^,\n]+',
+        r'(?<!")\b(KERNEL|CPUS|MPIRUN ON PATH|MPIRUN|PYTHON|TENSORFLOW|HOROVOD|SCRIPTS|NOFILE'
+        r"|MEMLOCK) [^,\n]+",
         r"\1 V",
     ),
     (r"fullest disk .*", "fullest disk N %"),
