@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import json
 import os
+import shutil
 import signal
 import subprocess
 
@@ -117,6 +118,9 @@ def test_ctrl_c_leaves_what_can_go_on(home, one_host, tmp_path):
     # A quick machine may have copied the first of these before the signal comes.
     for size in (256, 512, 1024):
         os.truncate(source, size << 20)
+        # What a run before this one left says nothing about this one.
+        target.unlink(missing_ok=True)
+        shutil.rmtree(parts, ignore_errors=True)
         process = subprocess.Popen(
             [BIN / "copyclust", "--json", one_host, source, target],
             stdin=subprocess.DEVNULL,
@@ -129,7 +133,6 @@ def test_ctrl_c_leaves_what_can_go_on(home, one_host, tmp_path):
         _, stderr = process.communicate(timeout=240)
         if process.returncode == 130 and not target.exists():
             break
-        target.unlink(missing_ok=True)
     assert process.returncode == 130
     *_, last, continues = stderr.splitlines()
     assert (last, continues.startswith("to go on: copyclust --json ")) == ("interrupted", True)
