@@ -155,6 +155,7 @@ def bench(
         variables=tuple(v.name if v.private else f"{v.name}={v.value}" for v in parsed),
         mpi_arguments=mpirun_arguments(mpi_args),
     )
+    settings.check_arguments()
     asked = _BenchRequest(
         settings=settings,
         sizes=parse_sizes(gpus),

@@ -514,8 +514,8 @@ def _result(
         # Otherwise each later benchmark in this folder would resume this run, and fail again.
         (folder / UNDER_WAY).unlink()
         raise ClusterctlError(
-            f"the run of {going.key} has no row behind its warm-up",
-            "were --num_batches or --display_every given to the trainer?",
+            f"the run of {going.key} has no row after its warm-up",
+            f"its log: clusterctl logs {settings.cluster} {job.job_id}",
         )
     finite = [row for row in rows if 0 <= row.images_per_s < math.inf]
     return MeasuredRun(

@@ -115,9 +115,9 @@ class ServerAnswer:
 
     @property
     def error(self) -> str:
-        """The server's error message; empty if the status is 200."""
+        """The server's error message; empty if the status is 200 and there is a body."""
         if self.status == http.client.OK:
-            return ""
+            return "" if self.body.strip() else "the reply is empty"
         try:
             return str(json.loads(self.body)["error"])
         except (ValueError, KeyError, TypeError):

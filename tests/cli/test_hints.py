@@ -68,6 +68,8 @@ def test_an_option_is_misspelt_or_the_programs(clusterctl):
     assert "did you mean --epochs?" in ran.err
     ran = clusterctl("bench", "demo", "--gpus", "1,2", "--batch_size", "4")
     assert ran.err.endswith("bench demo --gpus 1,2 -- --batch_size 4\n")
+    ran = clusterctl("bench", "demo", "--gpus", "1,2", "--", "--num_batches", "4")
+    assert (ran.status, ran.err.endswith("--steps and --warmup\n")) == (2, True), ran.err
     ran = clusterctl("train", "demo", "train.py")
     assert "did you mean GPUS --script train.py?" in ran.err
 

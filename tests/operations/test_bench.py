@@ -182,8 +182,8 @@ def test_a_run_without_rows_is_not_resumed_again(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "follow", lambda *_: job)
     found = SimpleNamespace(job=job, runs=())
     monkeypatch.setattr(bench, "results_of_cluster", lambda *_: found)
-    benchmark = SimpleNamespace(runs=(), settings=SimpleNamespace(warmup=2))
+    benchmark = SimpleNamespace(runs=(), settings=BenchSettings("demo", warmup=2))
     work = Mock(), benchmark, tmp_path, [], Mock(), {}
-    with pytest.raises(ClusterctlError, match="no row behind its warm-up"):
+    with pytest.raises(ClusterctlError, match="no row after its warm-up"):
         bench.run_benchmark(*work)
     assert bench.run_benchmark(*work) is benchmark

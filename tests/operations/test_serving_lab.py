@@ -68,6 +68,11 @@ def test_what_is_no_array(content, why):
         list_of_npy(content)
 
 
+def test_an_empty_reply_is_an_error():
+    assert serving.ServerAnswer(200, b"\n").error == "the reply is empty"
+    assert not serving.ServerAnswer(200, b"{}").error
+
+
 def test_a_models_name_is_its_folders():
     assert model_name(None, "~/models/cifar10/") == "cifar10"
     assert model_name("mine", "~/m/x y") == "mine"

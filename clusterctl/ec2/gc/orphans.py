@@ -10,7 +10,7 @@ from typing import Optional
 
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2.gc.resources import Resource, ResourceKind, limits_of, stopped_at
-from clusterctl.ec2.money.costs import OVERRUN_AFTER_H, node_cost, passed_end
+from clusterctl.ec2.money.costs import node_cost, overrun_s, passed_end
 
 # Anything younger is kept: a launch creates its key pair and security group minutes before its
 # instances. Limits get OVERRUN_AFTER_H, because a node that was started after its end may boot for
@@ -222,9 +222,8 @@ class _ClusterResources:
             return None
         if one.state == "stopped":
             return Verdict.KEPT, f"stopped, and its end by {end.option} has passed"
-        # A node that was started after its end has the same grace from its start.
-        late_s = min(end.hours_ago * 3600, self._age_s(one))
-        if one.state not in ("pending", "running") or late_s < OVERRUN_AFTER_H * 3600:
+        late_s = overrun_s(one.instance, end, self._rules.now)
+        if late_s is None:
             return None
         return Verdict.ORPHAN, f"its end by {end.option} was {format_duration(late_s)} ago"
 

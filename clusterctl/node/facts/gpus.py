@@ -152,7 +152,10 @@ def capabilities() -> tuple[int, ...]:
 
 def nvlink() -> Optional[dict[str, tuple[int, ...]]]:
     """Return for each GPU the numbers of its inactive NVLinks; None without NVLink or without
-    NVIDIA's driver. Raises OSError if nvidia-smi fails."""
+    NVIDIA's driver. Raises OSError if nvidia-smi fails.
+
+    nvidia-smi prints no links of a GPU whose links are all inactive, and none of a card without
+    NVLink. Where another GPU has links, these are its own numbers too."""
     if not has_driver():
         return None
     text = output(["nvidia-smi", "nvlink", "-s"])
@@ -160,15 +163,18 @@ def nvlink() -> Optional[dict[str, tuple[int, ...]]]:
         raise OSError("nvidia-smi nvlink -s failed")
     if "Link" not in text:
         return None
-    down: dict[str, tuple[int, ...]] = {}
-    gpu = ""
+    active: dict[str, dict[int, bool]] = {}
     for line in text.splitlines():
-        head = re.match(r"GPU (\d+):", line)
-        link = re.search(r"Link (\d+): <inactive>", line)
-        gpu = head[1] if head else gpu
-        if link:
-            down[gpu] = (*down.get(gpu, ()), int(link[1]))
-    return down
+        if head := re.match(r"GPU (\d+):", line):
+            links = active.setdefault(head[1], {})
+        elif link := re.search(r"Link (\d+): (<inactive>)?", line):
+            links[int(link[1])] = not link[2]
+    numbers = sorted({number for links in active.values() for number in links})
+    down = {
+        gpu: tuple(number for number in numbers if not links.get(number, bool(links)))
+        for gpu, links in active.items()
+    }
+    return {gpu: links for gpu, links in down.items() if links}
 
 
 def fabric_manager() -> Optional[str]:

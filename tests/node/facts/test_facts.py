@@ -69,6 +69,30 @@ def test_an_sshd_with_too_many_connections_is_asked_again(greetings, reason, mon
             served.result()
 
 
+CLOSED = "kex_exchange_identification: Connection closed by remote host"
+
+
+@pytest.mark.parametrize(
+    ("refusals", "line", "reason"),
+    [
+        (2, CLOSED, ""),
+        (network.TRIES, CLOSED, network.NO_VERDICT),
+        (1, "ubuntu@n1: Permission denied (publickey).", "Connection closed by n1 port 22"),
+    ],
+)
+def test_a_login_that_sshd_has_no_place_for_is_tried_again(
+    programs, tmp_path, refusals, line, reason, monkeypatch
+):
+    monkeypatch.setattr(network, "PAUSE_S", 0.0)
+    tries = tmp_path / "tries"
+    programs(
+        "ssh",
+        f"echo >>{tries}; [ $(wc -l <{tries}) -gt {refusals} ] && exit 0; "
+        f"echo '{line}' >&2; echo Connection closed by n1 port 22 >&2; exit 255",
+    )
+    assert network._ssh("n1") == reason
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -207,6 +231,12 @@ def test_nvlinks_of_which_nvidia_smi_says_nothing_are_not_known(programs, tmp_pa
     monkeypatch.setattr(gpu_facts, "DRIVER", str(tmp_path))
     programs("nvidia-smi", "printf 'GPU 0: V100\\n Link 0: 25 GB/s\\n Link 1: <inactive>\\n'")
     assert gpu_facts.nvlink() == {"0": (1,)}
+    links = "Link 0: 25 GB/s\\n Link 1: 25 GB/s\\n"
+    none = "NVML: Unable to retrieve NVLink information as all links are inActive"
+    programs("nvidia-smi", f"printf 'GPU 0: V100\\n {links}GPU 1: V100\\n{none}\\n'")
+    assert gpu_facts.nvlink() == {"1": (0, 1)}
+    programs("nvidia-smi", f"printf 'GPU 0: A10G\\n{none}\\nGPU 1: A10G\\n{none}\\n'")
+    assert not gpu_facts.nvlink()
     programs("nvidia-smi", "")
     assert gpu_facts.nvlink() is None
     programs("nvidia-smi", "echo Unable to determine the device handle; exit 15")
