@@ -127,10 +127,17 @@ class AppContext:
         return self.access(status.cluster)
 
     def status(self, name: str) -> ClusterStatus:
-        """Return a snapshot of cluster NAME. Raises NoSuchCluster, UsageError, AwsError."""
+        """Return a snapshot of cluster NAME. Raises NoSuchCluster, UsageError, AwsError.
+
+        The cluster's files follow nodes whose addresses have changed.
+        """
+        from clusterctl.operations.new_addresses import follow_addresses
         from clusterctl.operations.status import cluster_status
 
-        return cluster_status(self.clients, self.folder(name))
+        found = cluster_status(self.clients, self.folder(name))
+        if follow_addresses(found.cluster, self.folder(name), self.proxy_command):
+            output.note(f"nodes of {name} have new addresses: ssh_config was written again")
+        return found
 
     def access(self, cluster: Cluster) -> Access:
         """Return access to a cluster that EC2 has just described. Raises as open_access does."""

@@ -17,6 +17,7 @@ from clusterctl.domain.errors import (
     HostError,
     HostKeyChanged,
     HostKeyUnknown,
+    HostUnreachable,
     MissingTool,
     UsageError,
 )
@@ -75,11 +76,24 @@ def ssh(ctx: click.Context, app: AppContext, name: str, index: int) -> Any:
     command = ctx.meta.get("command")
     if command:
         return _reach(app, name, index, " ".join(command))
-    status = run_in_foreground(["ssh", "-F", str(folder.ssh_config), host])
+    shell = ["ssh", "-F", str(folder.ssh_config), host]
+    status = run_in_foreground(shell)
+    if status == UNREACHABLE and _has_moved(app, name):
+        status = run_in_foreground(shell)
     if status == UNREACHABLE:
         # Log in again to raise an error that explains it. If that works, the shell ended with 255.
         _reach(app, name, index, connect_timeout_s=ONCE_MORE_S)
     return status
+
+
+def _has_moved(app: AppContext, name: str) -> bool:
+    """Return whether EC2 shows nodes at other addresses than the files had, which now have them."""
+    before = app.folder(name).node_addresses()
+    try:
+        app.status(name)
+    except ClusterctlError:
+        return False
+    return app.folder(name).node_addresses() != before
 
 
 def _reach(
@@ -104,10 +118,13 @@ def _reach(
         [target] = access.targets
         try:
             access.connections.session(target)
-        except (HostKeyChanged, HostKeyUnknown):
-            # With EC2's instance ids the error can tell whose key it is (ClusterHostKeys).
-            with app.open(name) as asked:
-                asked.connections.session(asked.select((index,))[0])
+        except (HostKeyChanged, HostKeyUnknown, HostUnreachable) as failure:
+            if _has_moved(app, name):
+                return _reach(app, name, index, command, connect_timeout_s)
+            if not isinstance(failure, HostUnreachable):
+                # With EC2's instance ids the error can tell whose key it is (ClusterHostKeys).
+                with app.open(name) as asked:
+                    asked.connections.session(asked.select((index,))[0])
             raise
         if not command:
             return 0

@@ -229,22 +229,36 @@ def list_(app: AppContext, as_json: bool) -> None:
 
 @click.command(cls=ClusterCommand)
 @click.argument("name")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["openmpi", "mpich", "addresses", "names"]),
+    default="openmpi",
+    help="`ADDRESS slots=N`, MPICH's `ADDRESS:N`, or nothing but addresses (pdsh, pssh) or names.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @account_options
-def hosts(app: AppContext, name: str, as_json: bool) -> None:
+def hosts(app: AppContext, name: str, style: str, as_json: bool) -> None:
     """Print the hosts file of cluster NAME, for mpirun, runclust and copyclust.
 
     Private addresses, the head node first; slots are GPUs, and 1 on a node without.
 
     \b
     clusterctl hosts demo > hosts
+    clusterctl hosts demo --format mpich > hosts
     """
     from clusterctl.domain.hostsfile import parse_hosts_file
     from clusterctl.operations.local_state import hosts_text
 
-    text = hosts_text(app.status(name).cluster)
-    if as_json:
-        entries = parse_hosts_file(text).entries
-        output.data([{"host": entry.host, "slots": entry.slots} for entry in entries])
-    else:
+    cluster = app.status(name).cluster
+    text = hosts_text(cluster)
+    if style == "openmpi" and not as_json:
         output.line(text.rstrip("\n"))
+        return
+    entries = parse_hosts_file(text).entries
+    if as_json:
+        output.data([{"host": entry.host, "slots": entry.slots} for entry in entries])
+        return
+    for entry, node in zip(entries, cluster.in_service):
+        mpich = f"{entry.host}:{entry.slots}"
+        output.line({"mpich": mpich, "addresses": entry.host, "names": node.name}[style])

@@ -14,10 +14,11 @@ from moto.moto_server import werkzeug_app
 from werkzeug.serving import BaseWSGIServer, make_server
 
 from clusterctl.lab import gate, wsgi
-from clusterctl.lab.ec2 import objects, pricing
+from clusterctl.lab.ec2 import network, objects, pricing
 from clusterctl.lab.faults import api, checks, interruptions, page
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import instances
+from clusterctl.lab.hosts.metadata import instance_at
 from clusterctl.lab.hosts.tracker import TRACKER
 from clusterctl.lab.sessions import permits
 
@@ -56,10 +57,26 @@ def make_api(listening: socket.socket, secret: str) -> BaseWSGIServer:
 
 
 def make_storage(listening: socket.socket) -> BaseWSGIServer:
-    """Return the hosts' S3 server. Its socket listens inside the lab, its objects are the API's."""
+    """Return the hosts' server of the same services. Its socket listens inside the lab."""
     host, port = listening.getsockname()
-    store = objects.within_room(_dispatch)
-    return _serve(listening, gate.with_gate(store, ["s3"], [host, f"{host}:{port}"]))
+    services = _along_routes(api.with_api_faults(objects.within_room(_dispatch), FAULTS))
+    return _serve(listening, gate.with_gate(services, SERVICES, [host, f"{host}:{port}"]))
+
+
+def _along_routes(services: wsgi.Wsgi) -> wsgi.Wsgi:
+    """Return the services, with no answer to a host that no route leads to the Internet.
+
+    Of S3, which an endpoint may lead to, the packets are dropped before (`network.storage_lines`).
+    """
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        host = instance_at(environ["REMOTE_ADDR"])
+        if host and environ[wsgi.SERVICE] != "s3" and not network.reaches_internet(host):
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            raise ConnectionAbortedError  # as in faults.api: werkzeug logs nothing
+        return services(environ, start)
+
+    return answer
 
 
 class Handler(werkzeug_app.MotoRequestHandler):

@@ -32,7 +32,7 @@ from clusterctl.domain.errors import ClusterctlError, LabError
 from clusterctl.lab import accounts, addresses, record, requirements
 from clusterctl.lab.app import make_api, make_storage
 from clusterctl.lab.complete import complete_moto
-from clusterctl.lab.hosts import modes
+from clusterctl.lab.hosts import modes, names
 from clusterctl.lab.hosts.daemon.network import storage_url
 from clusterctl.lab.hosts.metadata import make_metadata_server
 from clusterctl.lab.hosts.namespaces import HOSTS_MEMORY, Daemon, DaemonPlan, NetworkTaken
@@ -97,6 +97,7 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
         _drop_privileges(plan)
     for server in (make_metadata_server(daemon.metadata), make_storage(daemon.storage)):
         threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=names.serve, args=[daemon.resolver], daemon=True).start()
     supervisor = Supervisor(daemon, network, options.volume_bytes, sys.stderr.fileno())
     threading.Thread(target=supervisor.run, daemon=True).start()
 

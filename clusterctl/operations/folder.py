@@ -61,6 +61,16 @@ class ClusterFolder:
         """Whether a launch was sent from here and `down` has not yet removed all of the cluster."""
         return self.launch.exists() or self.ssh_config.exists()
 
+    def node_addresses(self) -> dict[str, str]:
+        """Return the address in ssh_config of each node, by its name. Raises OSError."""
+        lines = self.ssh_config.read_text(errors="replace").splitlines()
+        words = [line.split() for line in lines]
+        return {
+            host[1]: address[1]
+            for host, address in zip(words, words[1:])
+            if len(host) > 1 and host[0] == "Host" and address[:1] == ["HostName"]
+        }
+
     def node_names(self) -> dict[str, str]:
         """Return the node's name for each name and address in ssh_config. Raises OSError."""
         names: dict[str, str] = {}

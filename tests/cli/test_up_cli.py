@@ -159,6 +159,16 @@ def test_hosts(clusterctl, client):
     assert clusterctl("hosts", "demo", "--json").data == [
         {"host": address, "slots": 8} for address in addresses
     ]
+    shown = {
+        style: clusterctl("hosts", "demo", "--format", style).out.splitlines()
+        for style in ("openmpi", "mpich", "addresses", "names")
+    }
+    assert shown == {
+        "openmpi": expected.splitlines(),
+        "mpich": [f"{address}:8" for address in addresses],
+        "addresses": addresses,
+        "names": ["demo-0", "demo-1"],
+    }
 
 
 def test_down(clusterctl, client):

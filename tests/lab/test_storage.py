@@ -7,9 +7,11 @@ import hashlib
 import io
 import json
 import random
+import re
 import shlex
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlencode
 
 import pytest
 from boto3.s3.transfer import TransferConfig
@@ -17,6 +19,7 @@ from botocore.config import Config
 from moto.s3.exceptions import S3ClientError
 from moto.s3.models import FakeKey
 
+from clusterctl.lab import app
 from clusterctl.lab.ec2 import objects
 from clusterctl.lab.record import read_record
 from tests.lab.running import LabHome, client, signed_headers
@@ -25,7 +28,7 @@ pytestmark = pytest.mark.lab
 
 MIB = 2**20
 NAMES = ("plain", "a folder/with spaces/ü and '\"", "deep/" * 20 + "end", "%2F+&?=#")
-VARIABLES = ("AWS_ENDPOINT_URL_S3", "S3_ENDPOINT_URL")
+VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "S3_ENDPOINT_URL")
 
 
 def content(size, seed=0):
@@ -91,7 +94,7 @@ def test_a_copy_stays_when_its_origin_changes(s3, bucket):
 
 
 def test_what_a_host_is_told_of_it(lab, host):
-    told = f"{lab.storage_url}\n{lab.storage_url}"
+    told = "\n".join([lab.storage_url] * len(VARIABLES))
     shown = " ".join(f"${{{name}-}}" for name in VARIABLES).replace(" ", "; echo ")
     for command in ("", "sudo ", "sudo -u ubuntu "):
         assert host.run(host.host, f"{command}sh -c {shlex.quote('echo ' + shown)}") == told
@@ -134,12 +137,64 @@ def test_hosts_pull_an_object_at_once(lab, s3, bucket, instances):
     assert s3.get_object(**put)["Body"].read() == b"hello"
 
 
-def test_the_other_apis_are_out_of_a_hosts_reach(lab, host):
+def test_a_host_launches_another_and_finds_its_name(lab, host, ec2):
+    """As a head node does that launches its own workers."""
+    theirs = dataclasses.replace(lab, endpoint_url=lab.storage_url)
+    like = host.host
+    asked = {
+        "Action": "RunInstances",
+        "Version": "2016-11-15",
+        "ImageId": like["ImageId"],
+        "InstanceType": like["InstanceType"],
+        "KeyName": like["KeyName"],
+        "MinCount": "1",
+        "MaxCount": "1",
+    }
+    body = urlencode(asked)
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    headers = signed_headers(theirs, body.encode(), "ec2", "/", "POST", form)
+    words = [word for pair in headers.items() for word in ("-H", ": ".join(pair))]
+    said = host.run(host.host, shlex.join(["curl", "-s", "-d", body, *words, lab.storage_url]))
+    tags = ("instanceId", "privateDnsName")
+    id, name = (re.search(f"<{tag}>(.+?)</{tag}>", said)[1] for tag in tags)
+    try:
+        address = host.run(host.host, f"getent hosts {name}; getent hosts {name.split('.')[0]}")
+        [found] = {tuple(line.split()) for line in address.splitlines()}
+        assert found == (address.split()[0], name)
+        reverse = host.run(host.host, f"getent hosts {found[0]}")
+        assert reverse.split() == [found[0], name]
+        public = ec2.describe_instances(InstanceIds=[id])["Reservations"][0]["Instances"][0]
+        shown = host.run(host.host, f"getent hosts {public['PublicDnsName']}")
+        assert shown.split()[0] == found[0] == public["PrivateIpAddress"]
+        assert host.run(host.host, "getent hosts no-such-host || echo $?") == "2"
+    finally:
+        ec2.terminate_instances(InstanceIds=[id])
+
+
+def test_no_route_leads_to_an_api(monkeypatch):
+    """As on AWS, a host without a way to the Internet gets no answer, but from S3."""
+    monkeypatch.setattr(app, "instance_at", lambda address: address)
+    monkeypatch.setattr(app.network, "reaches_internet", lambda host: host == "10.0.0.4")
+    ours, theirs = socket.socketpair()
+    services = app._along_routes(lambda environ, start: [environ["clusterctl.service"].encode()])
+
+    def ask(address, service):
+        environ = {"REMOTE_ADDR": address, "clusterctl.service": service}
+        return services({**environ, "werkzeug.socket": theirs}, lambda *_: None)
+
+    with ours, theirs:
+        assert [ask("10.0.0.4", "ec2"), ask("10.0.0.5", "s3")] == [[b"ec2"], [b"s3"]]
+        with pytest.raises(ConnectionAbortedError):
+            ask("10.0.0.5", "ec2")
+        assert ours.recv(1) == b""
+
+
+def test_the_labs_own_pages_are_out_of_a_hosts_reach(lab, host):
     for path in ("/_lab/faults", "/_lab/status", "/moto-api/data.json"):
         status = f"curl -s -o /dev/null -w '%{{http_code}}' {lab.storage_url}{path}"
         assert host.run(host.host, status) in ("403", "404"), path
     action = f"curl -s '{lab.storage_url}/?Action=DescribeInstances&Version=2016-11-15'"
-    assert "<Reservation" not in host.run(host.host, action)
+    assert "<reservation" not in host.run(host.host, action)
 
 
 def test_this_machines_environment(lab, capsys):

@@ -200,6 +200,7 @@ def test_one_node_without_gpus_other_credentials_a_stop_and_the_folder_lost(
     assert kept.read_text().endswith(f", account {ACCOUNTS[0]}\n")
     assert len(find_instances(ec2, name)) == 1
 
+    known_hosts = clusterctl.home / name / "known_hosts"
     [before] = find_instances(ec2, name)
     ec2.stop_instances(InstanceIds=[before.node.instance_id])
     assert clusterctl("status", name, "--json").data["state"] in ("1 stopping", "1 stopped")
@@ -209,15 +210,38 @@ def test_one_node_without_gpus_other_credentials_a_stop_and_the_folder_lost(
     assert after.node.public_ip != before.node.public_ip
     assert on(clusterctl, f"{name}-0", "hostname").startswith("ip-")
 
+    # A stop and start by other means: the next command writes the files again, with the same keys.
+    keys = {line.split()[2] for line in known_hosts.read_text().splitlines()}
+    id = [after.node.instance_id]
+    ec2.stop_instances(InstanceIds=id)
+    ec2.get_waiter("instance_stopped").wait(InstanceIds=id, WaiterConfig={"Delay": 0.1})
+    ec2.start_instances(InstanceIds=id)
+    ec2.get_waiter("instance_status_ok").wait(InstanceIds=id, WaiterConfig={"Delay": 0.1})
+    argv = [CLUSTERCTL, "ssh", name, "--lab", "--", "hostname"]
+    login = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert login.stdout.startswith("ip-")
+    assert f"nodes of {name} have new addresses" in login.stderr
+    [moved] = find_instances(ec2, name)
+    assert moved.node.public_ip in known_hosts.read_text()
+    assert {line.split()[2] for line in known_hosts.read_text().splitlines()} == keys
+    assert on(clusterctl, f"{name}-0", "hostname").startswith("ip-")
+    ran = clusterctl("run", name, "true")
+    assert (ran.status, ran.err) == (0, "")
+
     # Without the folder, logins are impossible, but `down` still finds everything.
     subprocess.run(["rm", "-r", str(clusterctl.home / name)], check=True)
     ran = clusterctl(*wanted)
     assert (ran.status, "is not on this machine" in ran.err) == (1, True), ran.err
     assert not (clusterctl.home / name).exists()
     ran = clusterctl("down", name, "--yes")
+    assert (ran.status, "3 resources not made from here" in ran.err) == (1, True), ran.err
+    anyway = ("down", name, "--yes", "--launched-elsewhere")
+    ran = clusterctl(*anyway)
     told = "not known what is left there: the key"
-    assert (ran.status, told in ran.err, len(find_instances(ec2, name))) == (1, True, 1)
-    ran = clusterctl("down", name, "--yes", "--discard-results")
+    assert (ran.status, told in ran.err, len(find_instances(ec2, name))) == (1, True, 1), ran.err
+    ran = clusterctl(*anyway, "--discard-results")
     assert ran.out == f"removed {name}: 1 node, and all that was made for it\n"
 
 

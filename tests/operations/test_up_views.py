@@ -17,7 +17,8 @@ from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.known_hosts import LearntHostKeys
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.local_state import hosts_text, ssh_config_text
+from clusterctl.operations.local_state import hosts_text, locked, ssh_config_text
+from clusterctl.operations.new_addresses import follow_addresses
 from clusterctl.transport.keys import PinnedHostKeys
 from clusterctl.transport.target import Target
 from tests.moto_ec2 import clients_with
@@ -190,6 +191,31 @@ def test_pins_of_nodes_that_are_gone_go(tmp_path):
         pins.learn(node(index), [ED25519])
     text = pins.text([node(2, state=NodeState.RUNNING), node(0)])
     assert [line.split()[-1] for line in text.splitlines()] == ["i-2", "i-0"]
+
+
+@pytest.mark.parametrize(
+    ("state", "instance", "pins"),
+    [(NodeState.RUNNING, "i-0", 2), (NodeState.RUNNING, "i-9", 1), (NodeState.STOPPED, "i-0", 2)],
+)
+def test_the_files_follow_an_instance_to_its_new_address(tmp_path, state, instance, pins):
+    """Its host keys are those of before; another instance has to be learnt by `up`."""
+    folder = ClusterFolder(tmp_path / "demo")
+    assert not follow_addresses(cluster(node(0)), folder), "there are no files"
+    were = cluster(node(0, "203.0.113.7"), node(1))
+    keys = LearntHostKeys(folder.known_hosts)
+    keys.learn(were.nodes[0], [ED25519])
+    keys.learn(were.nodes[1], [OTHER])
+    write_file(folder.known_hosts, keys.text(were.nodes))
+    write_file(folder.ssh_config, ssh_config_text(were, folder))
+    assert not follow_addresses(were, folder)
+    now = cluster(node(0, "203.0.113.9", state=state, instance_id=instance), node(1))
+    with locked(folder):
+        assert not follow_addresses(now, folder), "another command is about to write them"
+    assert follow_addresses(now, folder) is (state is NodeState.RUNNING)
+    host = asked(folder.ssh_config, "demo-0")["hostname"]
+    assert host == ("203.0.113.9" if state is NodeState.RUNNING else "203.0.113.7")
+    assert len(folder.known_hosts.read_text().splitlines()) == pins
+    assert not follow_addresses(now, folder)
 
 
 @pytest.mark.parametrize("line", ["", "#", "x y z", "10.0.0.4 ssh-ed25519 !!! i-0", "\x00"])

@@ -69,7 +69,6 @@ class RefusalAction(Enum):
 MOVES = {
     "InsufficientInstanceCapacity": RefusalAction.NEXT_PLACE,
     "InsufficientHostCapacity": RefusalAction.NEXT_PLACE,
-    "InsufficientCapacityOnHost": RefusalAction.NEXT_PLACE,
     "InsufficientReservedInstanceCapacity": RefusalAction.NEXT_PLACE,
     "InsufficientVolumeCapacity": RefusalAction.NEXT_PLACE,
     "VolumeTypeNotAvailableInZone": RefusalAction.NEXT_PLACE,
@@ -96,6 +95,8 @@ MOVES = {
     "InvalidParameterValue": RefusalAction.FIX,
     "InvalidParameterCombination": RefusalAction.FIX,
     "InvalidBlockDeviceMapping": RefusalAction.FIX,
+    # Of a Dedicated Host that the account's settings name: it is in one zone only.
+    "InsufficientCapacityOnHost": RefusalAction.FIX,
     "Client.InternalError": RefusalAction.FIX,
     "Client.InvalidSnapshot.NotFound": RefusalAction.FIX,
 }

@@ -11,7 +11,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -97,6 +97,7 @@ SPOT_FOR_S = 600.0
 # How long a failed query is not repeated, so that not every command waits for it again.
 FAILED_FOR_S = 120.0
 
+NOT_BILLED = "the local EC2 bills nothing"
 # The regions that serve the price list, which covers all regions (botocore's endpoints.json), by
 # the beginning of the region's name.
 _PRICE_LISTS = {"ap": "ap-south-1", "eu": "eu-central-1", "me": "eu-central-1"}
@@ -117,8 +118,17 @@ def find_price(
     A missing price must not stop a launch: where the price list cannot be queried, the shipped
     table is used. Spot without a spot price gets the on-demand price, the most it can cost. A
     machine in a Capacity Block costs 0: the block was paid in advance. `zone` counts for spot only;
-    without it the price is that of the dearest zone.
+    without it the price is that of the dearest zone. The source says so where nothing is billed.
     """
+    price = _find_price(clients, instance_type, market, zone, cache)
+    if price and is_local(clients.ec2.meta.endpoint_url):
+        return replace(price, source=f"{NOT_BILLED}: {price.source}")
+    return price
+
+
+def _find_price(
+    clients: Clients, instance_type: str, market: Market, zone: str | None, cache: Path | None
+) -> Price | None:
     if market is Market.CAPACITY_BLOCK:
         return Price(0.0, "paid in advance", _today())
     known = PriceCache(cache)

@@ -128,6 +128,13 @@ def reaches_s3(instance: Any) -> bool:
     for endpoint in list(backend.vpc_end_points.values()):
         if endpoint.service_name == service and table.id in (endpoint.route_table_ids or ()):
             return True
+    return reaches_internet(instance)
+
+
+def reaches_internet(instance: Any) -> bool:
+    """Return whether the default route leads from the instance to the Internet."""
+    nic = instance.nics[0]
+    table = _table_of(instance.ec2_backend, nic.subnet)
     return any(bool(nic.public_ip) or not to_internet for to_internet in _defaults(table))
 
 

@@ -157,10 +157,7 @@ def _tags(instance: LabInstance) -> Tree:
 
 
 def _profile(instance: LabInstance) -> Tree:
-    """Return the entries of the instance profile, with temporary keys for its roles.
-
-    The keys are good for S3 only, because hosts reach no other API.
-    """
+    """Return the entries of the instance profile, with temporary keys for its roles."""
     associations = instance.ec2_backend.iam_instance_profile_associations
     association = associations.get(instance.id)
     if association is None:

@@ -53,7 +53,7 @@ class DaemonPlan:
 class Daemon:
     """The running daemon. It takes one request at a time, from any thread.
 
-    `metadata` and `storage` are sockets that listen inside the lab. `tcp` is the hosts' congestion
+    `metadata`, `storage` and `resolver` are sockets inside the lab. `tcp` is the hosts' congestion
     control. `cgroups` are the folders of the control groups that limit the hosts, empty without.
     """
 
@@ -119,12 +119,14 @@ class Daemon:
         if plan.mode == "root":
             _link(self.process.pid, plan.network, plan.public)
         self._control.sendall(b"x")
-        # The last message of the start carries the sockets of the metadata service and of S3.
-        said, descriptors, _, _ = socket.recv_fds(self._control, 65536, 2)
+        # The last message of the start carries the sockets of the hosts' services.
+        said, descriptors, _, _ = socket.recv_fds(self._control, 65536, 3)
         ready = json.loads(said or b"{}")
         self._check("ready", ready)
         self.tcp: str = ready["tcp"]
-        self.metadata, self.storage = (socket.socket(fileno=one) for one in descriptors)
+        self.metadata, self.storage, self.resolver = (
+            socket.socket(fileno=one) for one in descriptors
+        )
 
     def _await(self, key: str) -> None:
         try:

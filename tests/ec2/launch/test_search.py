@@ -58,9 +58,15 @@ def test_the_zone_that_ec2_names_is_next(launches, faults):
     )
 
 
-@pytest.mark.parametrize("code", ["InsufficientVolumeCapacity", "InsufficientCapacityOnHost"])
-def test_a_zone_without_room_for_volumes_is_left_at_once(launches, code):
-    launches.refuse(code, 500)
+def test_a_dedicated_host_without_room_is_in_no_other_zone(launches):
+    launches.refuse("InsufficientCapacityOnHost", 500)
+    with pytest.raises(AwsError) as refused:
+        launches.up(SPEC)
+    assert (refused.value.code, zones_of(launches)) == ("InsufficientCapacityOnHost", ["a"])
+
+
+def test_a_zone_without_room_for_volumes_is_left_at_once(launches):
+    launches.refuse("InsufficientVolumeCapacity", 500)
     launches.up(SPEC)
     assert zones_of(launches) == ["a", "b"], "EC2 has answered: nothing is asked twice"
     assert launches.alive() == [(0, "b"), (1, "b")]

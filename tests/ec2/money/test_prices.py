@@ -3,6 +3,7 @@
 import datetime
 import json
 import socket
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -129,7 +130,8 @@ def test_a_price_list_that_is_not_there(tmp_path):
         taken.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
         nowhere = Clients(Account(region="us-east-1", endpoint_url=endpoint, **KEYS))
-        assert find_price(nowhere, "p4d.24xlarge", Market.ON_DEMAND) == TABLE
+        local = replace(TABLE, source=f"the local EC2 bills nothing: {TABLE.source}")
+        assert find_price(nowhere, "p4d.24xlarge", Market.ON_DEMAND) == local
 
 
 def test_an_unknown_type_has_no_price_and_a_capacity_block_none_that_is_asked_for(aws):
@@ -317,5 +319,5 @@ def test_types_are_compared_by_the_price_list_and_hosts_of_the_lab_have_no_such_
 def test_a_price_list_answers(moto_url, instance_type, region, market, source):
     clients = Clients(Account(region=region, endpoint_url=moto_url, **KEYS))
     found = find_price(clients, instance_type, market)
-    assert found.source == source
+    assert found.source == f"the local EC2 bills nothing: {source}"
     assert 1 < found.usd_per_hour < 100

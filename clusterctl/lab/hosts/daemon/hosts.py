@@ -305,6 +305,8 @@ def own_files(spec: HostSpec, silent_init: bytes) -> list[tuple[str, bytes, int]
         ("var/lib/cloud/data/instance-id", f"{spec.id}\n".encode(), 0o644),
         ("etc/hosts", f"127.0.0.1 localhost\n{spec.address} {names}\n".encode(), 0o644),
     ]
+    search = f"nameserver {network.RESOLVER[0]}\nsearch {spec.domain}\n"
+    files.append(("etc/resolv.conf", search.encode(), 0o644))
     if spec.silent:
         files.append((f"{template.TOOLS}/init", silent_init, 0o755))
     for path, content in spec.user_files:

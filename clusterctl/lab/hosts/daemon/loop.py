@@ -5,6 +5,7 @@ Requests and answers are lines of JSON.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import os
@@ -80,8 +81,10 @@ def _make_private() -> None:
 
 def _hand_over(setup: Setup) -> None:
     """Report to the launcher that all is ready, and pass it the sockets that listen in here."""
-    with network.metadata_socket() as metadata, network.storage_socket(setup.network) as storage:
-        descriptors = [metadata.fileno(), storage.fileno()]
+    with contextlib.ExitStack() as stack:
+        storage = network.storage_socket(setup.network)
+        sockets = (network.metadata_socket(), storage, network.resolver_socket())
+        descriptors = [stack.enter_context(one).fileno() for one in sockets]
         told = json.dumps({"ready": True, "tcp": network.tcp_of_hosts()})
         socket.send_fds(setup.control, [f"{told}\n".encode()], descriptors)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 BRIDGE, UPLINK = "br0", "up0"
 TCP_SETTINGS = "/proc/sys/net/ipv4"
-METADATA = ("169.254.169.254", 80)
+METADATA, RESOLVER = ("169.254.169.254", 80), ("169.254.169.253", 53)
 STORAGE_PORT = 80
 # Preferences of routing rules: those that keep hosts from S3, and the one for local addresses,
 # which Linux has at 0.
@@ -30,12 +30,12 @@ def build(network: IPv4Network, public: IPv4Network) -> None:
     Raise OSError, or CalledProcessError if `ip` fails.
     """
     # Without a fixed hardware address the bridge takes that of a port, which may go.
-    own = hardware_address(str(network[1]))
+    hardware = hardware_address(str(network[1]))
     lines = [
         "link set lo up",
-        f"link add {BRIDGE} address {own} type bridge forward_delay 0",
+        f"link add {BRIDGE} address {hardware} type bridge forward_delay 0",
         f"address add {network[1]}/{network.prefixlen} dev {BRIDGE}",
-        f"address add {METADATA[0]}/32 dev {BRIDGE}",
+        *(f"address add {own[0]}/32 dev {BRIDGE}" for own in (METADATA, RESOLVER)),
         f"link set {BRIDGE} up",
         # Nothing answers for a public address that no host has, as on EC2.
         f"route add blackhole {public}",
@@ -76,19 +76,26 @@ def metadata_socket() -> socket.socket:
     return socket.create_server(METADATA, backlog=128)
 
 
+def resolver_socket() -> socket.socket:
+    """Return the socket of the hosts' DNS."""
+    resolver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    resolver.bind(RESOLVER)
+    return resolver
+
+
 def storage_url(network: IPv4Network) -> str:
-    """Return the URL of S3 for the hosts of all subnets."""
+    """Return the URL of S3 and the other services for the hosts of all subnets."""
     return f"http://{network[1]}"
 
 
 def storage_environment(network: IPv4Network) -> dict[str, str]:
-    """Return the variables through which programs on hosts find S3: AWS's own, and s5cmd."""
-    url = storage_url(network)
-    return {"AWS_ENDPOINT_URL_S3": url, "S3_ENDPOINT_URL": url}
+    """Return the variables through which programs on hosts find AWS: its own, and s5cmd's."""
+    names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "S3_ENDPOINT_URL")
+    return dict.fromkeys(names, storage_url(network))
 
 
 def storage_socket(network: IPv4Network) -> socket.socket:
-    """Return the listening socket of the hosts' S3."""
+    """Return the listening socket of S3 and the other services for hosts."""
     return socket.create_server((str(network[1]), STORAGE_PORT), backlog=128)
 
 

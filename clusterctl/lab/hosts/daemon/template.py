@@ -62,7 +62,7 @@ def layer_files(
     groups = f"root:x:0:\n{tty}sudo:x:27:ubuntu\nubuntu:x:1000:\nnogroup:x:65534:\n"
     texts = {
         "etc/group": groups,
-        "etc/nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n",
+        "etc/nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n",
         "etc/environment": "".join(f'{name}="{text}"\n' for name, text in everywhere.items()),
     }
     # Without root, sessions cannot be opened for PAM.
