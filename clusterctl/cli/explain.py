@@ -34,12 +34,6 @@ _GZIP = b"\x1f\x8b"
 _PACKED = (b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", _GZIP)
 
 
-class _Unreadable(ClusterctlError):
-    """There is no log to explain."""
-
-    exit_status = 3
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option("--json", "as_json", is_flag=True, help="All findings as JSON.")
@@ -64,7 +58,7 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
     found = merge([explained(_pieces(name), "" if len(names) == 1 else name) for name in names])
     if not found.lines:
         what = "the log is empty" if len(names) == 1 else "the logs are empty"
-        raise _Unreadable(what, "name the log of the job that failed")
+        raise ClusterctlError(what, "name the log of the job that failed")
     if as_json:
         output.data(_as_data(found))
     else:
@@ -73,7 +67,7 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
 
 
 def _pieces(name: str) -> Iterator[bytes | str]:
-    """Yield a log in pieces; gzip is unpacked, UTF-16 decoded. Raises _Unreadable."""
+    """Yield a log in pieces; gzip is unpacked, UTF-16 decoded. Raises ClusterctlError."""
     try:
         file = sys.stdin.fileno() if name == "-" else name
         # The first write to a pipe may be shorter than the head. A buffer reads once for `peek`,
@@ -86,13 +80,13 @@ def _pieces(name: str) -> Iterator[bytes | str]:
             log = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
             first = log.read(PIECE)
             if first.startswith(_PACKED):
-                raise _Unreadable(f"{name} is compressed", "unpack it, or name a .gz file")
+                raise ClusterctlError(f"{name} is compressed", "unpack it, or name a .gz file")
             pieces = itertools.chain((first,), iter(lambda: log.read(PIECE), b""))
             wide = _utf16(first[:1024], name)
             yield from codecs.iterdecode(pieces, wide, "replace") if wide else pieces
     except (OSError, EOFError) as error:
         of_job = f"clusterctl logs {name} | clusterctl explain"
-        raise _Unreadable(
+        raise ClusterctlError(
             f"cannot read {name}: {getattr(error, 'strerror', None) or error}",
             f"the log of a job of that cluster: {of_job}"
             if launched_here(name)
@@ -103,11 +97,11 @@ def _pieces(name: str) -> Iterator[bytes | str]:
 def _utf16(head: bytes, name: str) -> str:
     """Return the UTF-16 codec of a log by its first bytes, or "" for another encoding.
 
-    Raises _Unreadable for UTF-32.
+    Raises ClusterctlError for UTF-32.
     """
     # The mark of UTF-32 begins with that of UTF-16.
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        raise _Unreadable(f"{name} is UTF-32", "convert it: iconv -f UTF-32 -t UTF-8")
+        raise ClusterctlError(f"{name} is UTF-32", "convert it: iconv -f UTF-32 -t UTF-8")
     # PowerShell's `>` writes UTF-16 with a byte order mark.
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"

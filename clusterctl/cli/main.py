@@ -7,6 +7,7 @@ import gc
 import importlib
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -122,6 +123,10 @@ COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in sect
 # which command continues, or change nothing.
 CONTINUED = {"copy", "copyclust", "data", "env", "fetch", "s3sync", "serve", "train", "wait"}
 
+# Commands for monitoring: 1 and 2 are findings, a warning and an error. A failure of the command
+# itself is 3.
+MONITORING, NOT_KNOWN = {"diagnose", "doctor", "explain"}, 3
+
 # Python collects garbage whenever 700 more objects exist. A short command keeps what it creates,
 # modules and EC2's descriptions: 140,000 objects. The collections took a tenth of its time.
 GC_THRESHOLD = 200_000
@@ -197,7 +202,8 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
     words = sys.argv[1:] if argv is None else argv
     options = words[: words.index("--")] if "--" in words else words
     program = "clusterctl" if isinstance(command, click.Group) else str(command.name)
-    output.begin(program, words, as_json="--json" in options)
+    is_monitoring = program == "clusterctl" and not MONITORING.isdisjoint(words[:1])
+    output.begin(program, words, "--json" in options, NOT_KNOWN if is_monitoring else None)
     stdout = sys.stdout
     try:
         status = command.main(args=words, standalone_mode=False, **extra)
@@ -220,6 +226,11 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
         cause = ended.__cause__ if isinstance(ended, click.Abort) else ended
         told = "nothing was done" if cause is None else str(cause)
         status = _interrupted([program, *words], told)
+    except Exception as bug:
+        if not is_monitoring:
+            raise
+        output.note("".join(traceback.format_exception(bug)).rstrip())
+        status = _failed(ClusterctlError(f"{type(bug).__name__}: {bug}"))
     except SystemExit:
         # On a broken pipe Click replaces sys.stdout, and exits with status 1.
         if sys.stdout is stdout:
@@ -232,16 +243,14 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
 
 def _failed(failure: ClusterctlError) -> int:
     output.error(failure)
-    output.error_object(output.error_data(failure))
-    return failure.exit_status
+    return output.error_object(output.error_data(failure))
 
 
 def _refused(refused: click.ClickException) -> int:
     with output.writing_to("stderr"):
         refused.show()
     kind = UsageError if refused.exit_code == UsageError.exit_status else ClusterctlError
-    output.error_object(output.error_data(kind(refused.format_message())))
-    return refused.exit_code
+    return output.error_object(output.error_data(kind(refused.format_message())))
 
 
 def _interrupted(words: Sequence[str], told: str = "") -> int:

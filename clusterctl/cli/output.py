@@ -61,23 +61,26 @@ class _Outputs:
     """The state of this command's outputs.
 
     `typed` is the command line after `program`. `as_json`: JSON is wanted; `has_json`: some was
-    printed. `lost` has the first error of each stream that could not be written.
+    printed. `failed` is the exit status of every failure of the command; None: that of the error.
+    `lost` has the first error of each stream that could not be written.
     """
 
     program: str = ""
     typed: Sequence[str] = ()
     as_json: bool = False
     has_json: bool = False
+    failed: int | None = None
     lost: dict[str, OSError] = field(default_factory=dict)
 
 
 _outputs = _Outputs()
 
 
-def begin(program: str, typed: Sequence[str], as_json: bool) -> None:
-    """Reset the state for a new command. `as_json`: its result and its errors are read as JSON."""
+def begin(program: str, typed: Sequence[str], as_json: bool, failed: int | None = None) -> None:
+    """Reset the state for a new command. `as_json`: its result and its errors are read as JSON.
+    `failed`: the exit status of every failure; None: that of the error."""
     global _outputs, suggested
-    _outputs, suggested = _Outputs(program, typed, as_json), named
+    _outputs, suggested = _Outputs(program, typed, as_json, failed=failed), named
 
 
 def open_closed_streams() -> None:
@@ -114,12 +117,15 @@ def close_streams(status: int) -> int:
 def lost_output_status() -> int:
     """Return the exit status for output that was lost.
 
-    It is 141 if the reader went away, 1 for any other reason, 0 if nothing was lost.
+    It is 141 if the reader went away, that of a failure for any other reason, 0 if nothing was
+    lost.
     """
     causes = _outputs.lost.values()
     if not causes:
         return 0
-    return BROKEN_PIPE_STATUS if all(isinstance(cause, BrokenPipeError) for cause in causes) else 1
+    if all(isinstance(cause, BrokenPipeError) for cause in causes):
+        return BROKEN_PIPE_STATUS
+    return _outputs.failed or ClusterctlError.exit_status
 
 
 def is_stdout_failure(failure: OSError) -> bool:
@@ -278,19 +284,21 @@ def error_data(failure: ClusterctlError) -> dict[str, Any]:
     return {
         **({"host": failure.host} if isinstance(failure, HostError) else {}),
         **told,
-        "exit_status": failure.exit_status,
+        "exit_status": _outputs.failed or failure.exit_status,
         **({"findings": found} if found else {}),
     }
 
 
-def error_object(told: dict[str, Any]) -> None:
-    """Print an error as the result if JSON is wanted and none was printed yet.
+def error_object(told: dict[str, Any]) -> int:
+    """Print an error as the result if JSON is wanted and none was printed yet. Return its exit
+    status.
 
     A reader could not parse two objects.
     """
     if _outputs.as_json and not _outputs.has_json and "stdout" not in _outputs.lost:
         with suppress(OSError):  # the message is on stderr all the same
             data(told)
+    return int(told["exit_status"])
 
 
 def is_live() -> bool:

@@ -42,7 +42,7 @@ WORDS = {
 }
 # The system's ssh ignores errors of its output.
 FOREIGN = {"ssh"}
-DOCUMENTED = {0, 1, 2, 130, 141, 255}
+DOCUMENTED = {0, 1, 2, 3, 130, 141, 255}
 
 
 def commands(group=cli, path=()):

@@ -80,7 +80,7 @@ def test_a_mistake_is_told_with_file_and_key(signatures, tmp_path, capsys, chang
     path.write_text(OWN.replace(*change))
     log = tmp_path / "log"
     log.write_text("nothing\n")
-    assert run_command(cli, ["explain", str(log)]) == 2
+    assert run_command(cli, ["explain", str(log)]) == 3
     shown = capsys.readouterr().err
     assert str(path) in shown and key in shown and "Traceback" not in shown
 
@@ -95,5 +95,5 @@ def test_a_file_that_is_no_text_is_told(signatures, tmp_path, capsys):
     (signatures / "b.toml").mkdir()
     log = tmp_path / "log"
     log.write_text("nothing\n")
-    assert run_command(cli, ["explain", str(log)]) == 2
+    assert run_command(cli, ["explain", str(log)]) == 3
     assert str(signatures / "a.toml") in capsys.readouterr().err

@@ -58,7 +58,9 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
             and (not root or may_follow_lost_host(failure(scene, root)))
         ):
             matters = True
-        severity = ERROR if matters and not (scene.advances and check == "host.silent") else WARNING
+        # A job that advances does so without the host.
+        is_minor = scene.advances and not (matters and check != "host.silent")
+        severity = WARNING if is_minor else ERROR
         again = "the job has to be started again"
         if scene.is_running and scene.job.retries_left:
             again = "the job is started again by itself when its nodes answer"

@@ -65,6 +65,9 @@ FLOCK, F_OFD_GETLK, F_OFD_SETLK = "hhqqi4x", 36, 37
 # A lock of no length is the runner's, and goes to the file's end; one of a length is a cleaner's.
 WRITE_LOCK = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 CLEANER_LOCK = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, LOCK_BYTES, 0)
+# On a read-only disk the lock cannot be opened for writing, as those above need it: cleaners share
+# this one.
+SHARED_LOCK = struct.pack(FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, LOCK_BYTES, 0)
 KEEP_SIZE = 1  # of fallocate(2): `tail -f` and `wc` see the real end of the file
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -80,6 +83,19 @@ def mtime_of(path: Path) -> float | None:
         return path.stat().st_mtime
     except OSError:
         return None
+
+
+def stamp_of(path: Path) -> str:
+    """Return what differs once a file was written or replaced; empty if there is none.
+
+    Whether it was written since another event is not seen from its time: the clock may have been
+    set meanwhile.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
 
 
 def text_in(path: Path) -> str:
@@ -249,9 +265,16 @@ class JobFolder:
     def take(self, to_clean: bool = False) -> bool:
         """Lock the record, as its runner or to end what that has left, until this process ends or
         `release`. Return False if another process holds it. Raises OSError."""
-        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        kind = CLEANER_LOCK if to_clean else WRITE_LOCK
         try:
-            fcntl.fcntl(lock, F_OFD_SETLK, CLEANER_LOCK if to_clean else WRITE_LOCK)
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            if not to_clean or error.errno != errno.EROFS:
+                raise
+            kind = SHARED_LOCK
+            lock = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.fcntl(lock, F_OFD_SETLK, kind)
         except OSError as error:
             os.close(lock)
             if error.errno not in (errno.EACCES, errno.EAGAIN):
@@ -273,9 +296,21 @@ class JobFolder:
             return self.path / METRICS
         if not spec.log_dir or status.state is not JobState.RUNNING:
             return None
-        path = Path(spec.workdir, spec.log_dir, METRICS)
-        # An older file belongs to an earlier job.
-        return path if (mtime_of(path) or 0.0) >= (status.started_at or 0.0) else None
+        if METRICS not in self.written(spec, status):
+            return None
+        return Path(spec.workdir, spec.log_dir, METRICS)
+
+    @staticmethod
+    def stamps(spec: JobSpec) -> dict[str, str]:
+        """Return the stamps of the trainer's log and rows, for the event `running`."""
+        folder = Path(spec.workdir, spec.log_dir or "-")
+        return {name: stamp_of(folder / name) for name in (spec.log_name, METRICS)}
+
+    def written(self, spec: JobSpec, status: JobStatus) -> list[str]:
+        """Return which of the trainer's log and rows the job has written. A file that is as it was
+        when the job began is an earlier job's."""
+        found = self.stamps(spec).items()
+        return [name for name, stamp in found if stamp and stamp != status.before.get(name, "")]
 
     def keep_metrics(self, spec: JobSpec, status: JobStatus) -> None:
         """Copy the trainer's rows at the end of the job, since a later job may delete them."""
@@ -284,7 +319,8 @@ class JobFolder:
             try:
                 shutil.copyfile(path, self.path / METRICS)
             except OSError:
-                (self.path / METRICS).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # the disk may be read-only
+                    (self.path / METRICS).unlink()
 
     def record(self) -> JobRecord:
         """Return the job as it is described to others."""

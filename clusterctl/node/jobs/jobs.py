@@ -208,7 +208,7 @@ def cancel(request: JobQuery) -> Cancelled:
 def end_without_runner(job: JobFolder) -> None:
     """End what is left of a job whose runner is gone, and record its end."""
     lost = job.status()
-    # Of the record only the name may be left, or the disk may be read-only.
+    # Of the record only the name may be left. On a read-only disk only the last step fails.
     with contextlib.suppress(OSError):
         if lost.has_ended or not job.take(to_clean=True):
             return

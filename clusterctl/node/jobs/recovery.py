@@ -33,7 +33,6 @@ from clusterctl.node.jobs.folder import (
     SHIPPED,
     JobFolder,
     json_in,
-    mtime_of,
     text_in,
 )
 from clusterctl.node.jobs.spec import JobSpec
@@ -300,8 +299,7 @@ def retry_command(spec: JobSpec, ranks: int, folder: Path, slots: dict[str, int]
         argv[argv.index("--hostfile") + 1] = str(folder / "hosts")
     # Once the job has written its log, the log folder has its own checkpoints, which --clear_log
     # would delete. Before that the folder has those of an earlier run and is still to be cleared.
-    log = Path(spec.workdir, spec.log_dir or "-", spec.log_name)
-    began = JobFolder(folder).status().started_at or 0.0
-    if (mtime_of(log) or 0.0) >= began:
+    job = JobFolder(folder)
+    if spec.log_name in job.written(spec, job.status()):
         argv = [word for word in argv if word != "--clear_log"]
     return argv

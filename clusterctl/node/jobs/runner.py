@@ -82,7 +82,7 @@ class Runner:
         code: int | None
         try:
             self.wait_for_turn()
-            self.folder.append("running")
+            self.folder.append("running", before=self.folder.stamps(self.spec))
             has_begun = True
             code, reason = self.work()
             state = JobState.FAILED if code else JobState.SUCCEEDED

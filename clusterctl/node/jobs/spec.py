@@ -153,7 +153,8 @@ class JobEvent:
     """A line of events.jsonl: what happened to a job, at `at` by the head node's clock.
 
     submitted  {"after": [JOB_ID], "boot_id"}
-    running    {}: its turn has come
+    running    {"before": {NAME: STAMP}}: its turn has come, and the log folder has these files of
+               an earlier job
     attempt    {"argv", "ranks", "hosts": [NAME]}: the work is started
     failed     an attempt has failed: see recovery.py
     phase      {"phase"}: what the runner does besides the work
@@ -183,7 +184,8 @@ class JobStatus:
     is what the runner does besides the work. `waits_for` are the jobs before this one in the queue.
     `ranks` and `hosts` are those of the latest attempt. `attempts` describes the failed ones.
     `messages` are the watchdog's. `cancel` is the first request to end the job. `rebooted`: the
-    head node was, since the job was submitted.
+    head node was, since the job was submitted. `before` are the files of an earlier job that the
+    log folder had at the start, with what shows that they were written since.
     """
 
     state: JobState = JobState.LOST
@@ -203,6 +205,7 @@ class JobStatus:
     messages: tuple[str, ...] = ()
     cancel: Optional[dict[str, Any]] = None
     cleanup: dict[str, Any] = field(default_factory=dict)
+    before: dict[str, str] = field(default_factory=dict)
 
     def is_before(self, boot_id: str) -> bool:
         """Return whether the job was submitted in an earlier boot of the head node."""
@@ -248,7 +251,7 @@ def fold(events: Iterable[JobEvent]) -> JobStatus:
     for event in events:
         try:
             status = _after(status, event)
-        except (KeyError, TypeError, ValueError):  # no event of a runner's
+        except (AttributeError, KeyError, TypeError, ValueError):  # no event of a runner's
             continue
     return status
 
@@ -263,7 +266,10 @@ def _after(status: JobStatus, event: JobEvent) -> JobStatus:
         after, boot = tuple(map(str, data["after"])), str(data["boot_id"])
         return JobStatus(JobState.QUEUED, submitted_at=at, waits_for=after, boot_id=boot)
     if kind == "running":
-        return replace(status, state=JobState.RUNNING, started_at=at, waits_for=())
+        before = {str(name): str(stamp) for name, stamp in data.get("before", {}).items()}
+        return replace(
+            status, state=JobState.RUNNING, started_at=at, waits_for=(), before=before
+        )
     if kind == "attempt":
         ranks, hosts = int(data["ranks"]), tuple(map(str, data["hosts"]))
         return replace(status, phase="", ranks=ranks, hosts=hosts)

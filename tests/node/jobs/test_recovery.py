@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from clusterctl.jobs.detached import RUNNER
 from clusterctl.node.jobs import recovery
 from clusterctl.node.jobs.folder import JobFolder
 from clusterctl.node.jobs.recovery import ranks_that_fit, retry_command
-from clusterctl.node.jobs.spec import JobSpec, JobStep
+from clusterctl.node.jobs.spec import JobSpec, JobState, JobStep
 
 ARGV = ["mpirun", "-np", "8", "--hostfile", "hosts", "t.py", "-b", "96", "--clear_log"]
 
@@ -42,14 +43,22 @@ def test_how_many_ranks_fit(tmp_path, slots, more, ranks):
     assert ranks_that_fit(spec(tmp_path, **more), slots) == ranks
 
 
+@pytest.mark.parametrize("had_log", [True, False])
 @pytest.mark.parametrize("has_begun", [True, False])
-def test_the_line_for_fewer_hosts(tmp_path, has_begun):
+def test_the_line_for_fewer_hosts(tmp_path, has_begun, had_log):
+    """The node's clock was set back by years after the job had begun."""
     (tmp_path / "logs").mkdir()
+    log, rows = tmp_path / "logs" / "l", tmp_path / "logs" / "metrics.jsonl"
+    for path in (log, rows) if had_log else ():
+        path.write_text("of an earlier job")
     job = JobFolder(tmp_path / "j")
     job.create(spec(tmp_path), [])
-    job.append("running")
-    (tmp_path / "logs" / "l").touch()
-    os.utime(tmp_path / "logs" / "l", (9e9, 9e9) if has_begun else (1, 1))
+    job.append("running", before=job.stamps(spec(tmp_path)))
+    for path in (log, rows) if has_begun else ():
+        path.write_text("{}")
+        os.utime(path, (1, 1))
+    job.keep_metrics(spec(tmp_path), replace(job.status(), state=JobState.RUNNING))
+    assert (job.path / "metrics.jsonl").exists() is has_begun
     line = retry_command(spec(tmp_path), 6, job.path, {"10.0.0.4": 4, "10.0.0.6": 2})
     clear = [] if has_begun else ["--clear_log"]
     hosts = str(job.path / "hosts")

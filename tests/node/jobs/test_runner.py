@@ -161,6 +161,41 @@ def test_nothing_survives_a_killed_runner_and_the_job_is_lost(head):
     assert not alive(1962) + alive(1963)
 
 
+# In a namespace where a disk can be read-only, even for root.
+READ_ONLY = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from clusterctl.node.jobs import processes
+from clusterctl.node.jobs.processes import ProcessQuery
+from tests.node.jobs.test_runner import Head, is_ready, until
+
+home = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "none", home], check=True)
+head = Head(home)
+head.jobs.mkdir(parents=True)
+job = head.start("echo ready; exec sleep 1961", log_dir="logs")
+is_ready(job)
+runner, _ = job.holder()
+[supervisor] = [one for one in processes.find(ProcessQuery(job.job_id)) if one.ppid == runner]
+os.kill(supervisor.pid, signal.SIGSTOP)
+for pid in (runner, supervisor.pid):
+    os.kill(pid, signal.SIGKILL)
+until(lambda: not job.is_run())
+(home / "logs").mkdir()
+(home / "logs" / "metrics.jsonl").write_text("{}")
+subprocess.run(["mount", "-o", "remount,ro", home], check=True)
+before = len(processes.find(ProcessQuery(job.job_id)))
+print(before, head.cancel(job), len(processes.find(ProcessQuery(job.job_id))), job.is_held())
+"""
+
+
+@pytest.mark.lab  # needs user namespaces, too
+def test_what_a_lost_job_has_left_is_ended_though_the_disk_is_read_only(tmp_path):
+    argv = ["unshare", "--user", "--map-root-user", "--mount", sys.executable, "-c", READ_ONLY]
+    done = subprocess.run([*argv, tmp_path], capture_output=True, text=True, check=False)
+    assert done.stdout == "1 True 0 False\n", done.stderr
+
+
 @pytest.mark.parametrize("victim", ["supervisor", "command"])
 def test_a_killed_supervisor_or_command_fails_the_job_and_leaves_nothing(head, victim):
     writer = "(env -i setsid sh -c 'while :; do echo x; sleep 0.02; done' &)"  # writes for ever
