@@ -57,6 +57,8 @@ _FRAME = "-" * 74
 # What follows an exception and is no more of its message: another traceback, a help message of Open
 # MPI, a line of torchrun's log.
 _OTHERS = re.compile(rf".*{re.escape(_TRACEBACK)}|\s*{_FRAME}\s*$|[EWIF]\d{{4}} \d\d:")
+# How a message begins that is no failure by itself.
+_MILD_FRAME = re.compile(r"(?:WARNING|Warning|NOTE|Note|By default)\b|[^.]*[Dd]eprecated\b")
 # Lines of such a message.
 _FRAME_LINES = 60
 # Lines at the end of a log in which a doubtful line is taken for the failure.
@@ -668,7 +670,9 @@ class _Reader:
         said = _following(lines, number, _FRAME_LINES)
         ends = next((at for at, one in enumerate(said) if at and one[1].strip() == _FRAME), 0)
         body = [part for _, part in said[1:ends]]
-        if not any(part.strip() for part in body):
+        message = " ".join(" ".join(body).split())
+        # Without a word of MPI's it is one only if it says that something failed.
+        if not (_OF_MPI.search(message) or any(_failing(part) for part in body)):
             return
         self._cover(text, said[ends][0])
         known = (
@@ -676,11 +680,9 @@ class _Reader:
             for at, part in enumerate(body)
             for one in table().named(hit[0] for hit in table().hits(part.encode(), _Search.ALL))
         )
-        message = " ".join(" ".join(body).split())
-        if not any(known) and _OF_MPI.search(message):
+        if not any(known):
             at = next(at for at, part in enumerate(body) if part.strip())
-            mild = re.match(r"(?:WARNING|NOTE|Note|By default)\b", message)
-            kind = LineKind.COMPLAINT if mild else LineKind.FAILING
+            kind = LineKind.COMPLAINT if _MILD_FRAME.match(message) else LineKind.FAILING
             begins = said[1 + at][0]
             self._note_unknown(self._line + 1 + begins, message, text, kind, lines, number)
 
@@ -818,6 +820,11 @@ def _texts_by_line(
         else:
             hit = None
         yield number, texts
+
+
+def _failing(line: str) -> bool:
+    """Return whether a line without tags says that something failed."""
+    return kind_of(line) in (LineKind.EXCEPTION, LineKind.FAILING, LineKind.DOUBTFUL)
 
 
 def _named(match: re.Match[str]) -> dict[str, str]:
