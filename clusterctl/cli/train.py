@@ -633,7 +633,10 @@ def train(
         )
         _show_started(started)
         if not detach:
-            ended = follow_to_end(access, started.job.job_id, started.job.preset, as_json)
+            seen = started.started.job
+            ended = follow_to_end(
+                access, started.job.job_id, started.job.preset, as_json, seen=seen
+            )
             if ended == output.INTERRUPTED:
                 return ended
             if model_place:

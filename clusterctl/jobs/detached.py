@@ -209,7 +209,7 @@ def tail_command(
     return (
         f"read -r pid boot _ <{folder}/lock; read -r now </proc/sys/kernel/random/boot_id; "
         f'[ "$boot" = "$now" ] && grep -qzxF CLUSTERCTL_JOB={job_id} "/proc/$pid/environ" '
-        f'2>/dev/null && {tail} -f -s 0.2 --pid="$pid" {path}; {tail} {path}'
+        f'2>/dev/null && {tail} -f -s 0.05 --pid="$pid" {path}; {tail} {path}'
     )
 
 
@@ -233,6 +233,7 @@ def follow_job(
     head node is off or if all attempts in a row fail. Raises UsageError if there is no such job.
     """
     failures, offset, known = 0, 0, f"of job {job_id} nothing was heard"
+    looked_again = False
     while True:
         received = _Counter(sink or (lambda chunk: None))
         try:
@@ -242,7 +243,10 @@ def follow_job(
             read_data(connections, head, command, received)
             if not job.unended:
                 return job
-            timeouts.clock.sleep(BETWEEN_LOOKS_S)
+            # The job has ended, unless its runner was not there yet, or its end is not recorded.
+            if looked_again:
+                timeouts.clock.sleep(BETWEEN_LOOKS_S)
+            looked_again = True
         except (ConnectionLost, HostUnreachable) as lost:
             failures = 1 if received.count else failures + 1
             if received.count:

@@ -23,7 +23,7 @@ from clusterctl.node.facts.network import (
     listening_ports,
 )
 from clusterctl.node.facts.processes import job_ports
-from clusterctl.node.facts.report import Fact, FactReport
+from clusterctl.node.facts.report import Fact, FactReport, function_of
 from clusterctl.node.facts.software import (
     MPIRUN_2_15,
     NEWEST_MPIRUN,
@@ -97,7 +97,7 @@ def facts_of_head(report: FactReport) -> HeadFacts:
     those about GPUs: a broken GPU is a finding of the checks."""
     machine, user, found = report.get(system), report.get(login), report.get(gpus)
     host = report.host or "this node"
-    for reading in report.failed():
+    for reading in report.failed(*map(function_of, facts_to_read())):
         if reading not in report.failed(gpus, capabilities):
             raise CommandFailed(host, f"cannot look at it: {reading.label}: {reading.error}")
     if not machine or not user:

@@ -19,6 +19,7 @@ import ast
 import functools
 import io
 import json
+import re
 import shlex
 import tokenize
 import zipfile
@@ -36,6 +37,8 @@ _NO_CODE = (
 # The folder that holds the package `clusterctl`.
 HERE = Path(__file__).parents[2]
 OLDEST_PYTHON = (3, 8)
+# An import of this package's modules. A whole parser would take 1 ms for each module of a program.
+_IMPORT = re.compile(r"^from (clusterctl[\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
 # The program's text is this loader, then a call of `load` for each module, then `main()`. Each
 # module is registered under the name by which the others import it. Whatever follows the program on
 # stdin is its input.
@@ -66,7 +69,7 @@ class Program:
                 return
             if "." in name:
                 add(name.rpartition(".")[0])
-            for imported in _imports(_path_of(name).read_text()):
+            for imported in _imports(name):
                 add(imported)
             ordered[name] = None
 
@@ -78,7 +81,7 @@ class Program:
     def text(self) -> str:
         """The program as the text of one Python script."""
         loads = "".join(
-            f"load({name!r}, {_path_of(name).read_text()!r}, {_is_package(name)})\n"
+            f"load({name!r}, {_source(name)!r}, {_is_package(name)})\n"
             for name in self.modules
         )
         return f"{_LOADER}{loads}sys.modules[{self.names[-1]!r}].main()\n"
@@ -135,27 +138,35 @@ def program_of(*names: str) -> Program:
     return Program(names)
 
 
-def _imports(source: str) -> Iterator[str]:
-    """Yield the modules of this package that top-level statements of `source` import. Imports
-    inside functions and `if TYPE_CHECKING` do not count."""
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names if _is_module(one.name))
-        elif isinstance(node, ast.ImportFrom) and _is_module(node.module or ""):
-            for one in node.names:
-                inner = f"{node.module}.{one.name}"
-                yield inner if _is_module(inner) else str(node.module)
+@functools.cache
+def _imports(name: str) -> tuple[str, ...]:
+    """Return the modules of this package that the top level of a module imports. Imports inside
+    functions and `if TYPE_CHECKING` are indented, and do not count."""
+    found: dict[str, None] = {}
+    for module, names in _IMPORT.findall(_source(name)):
+        for one in names.strip("()").split(","):
+            inner = f"{module}.{one.split()[0]}" if one.split() else module
+            found[inner if _is_module(inner) else module] = None
+    return tuple(found)
 
 
+@functools.cache
+def _source(name: str) -> str:
+    return _path_of(name).read_text()
+
+
+@functools.cache
 def _path_of(name: str) -> Path:
     path = HERE.joinpath(*name.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
+@functools.cache
 def _is_package(name: str) -> bool:
     return _path_of(name).name == "__init__.py"
 
 
+@functools.cache
 def _is_module(name: str) -> bool:
     return name.split(".")[0] == __name__.split(".")[0] and _path_of(name).exists()
 

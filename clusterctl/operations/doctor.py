@@ -17,19 +17,17 @@ from clusterctl.domain.units import count
 from clusterctl.ec2.instances import Instance
 from clusterctl.jobs.head_facts import choose_environment
 from clusterctl.jobs.preflight import in_order
-from clusterctl.jobs.processes import processes_in
 from clusterctl.jobs.trainer import DATA_FOLDER
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.gpus import dcgm, fabric_manager, gpus, nvlink
 from clusterctl.node.facts.network import efa, interfaces, unreached
-from clusterctl.node.facts.processes import job_processes
 from clusterctl.node.facts.report import Fact
 from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versions
 from clusterctl.node.facts.system import kernel_log, limits, memory, system
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.operations.access import Access
 from clusterctl.operations.kill import kill
-from clusterctl.operations.logs import running_work
+from clusterctl.operations.logs import running_work, work_facts
 from clusterctl.operations.train import head_facts, leftovers
 from clusterctl.transport.reports import read_reports
 from clusterctl.transport.target import Target
@@ -37,7 +35,7 @@ from clusterctl.transport.target import Target
 LOGIN_WITHIN_S = 6.0
 FACTS: Sequence[Fact] = (
     *(system, memory, limits, interfaces, efa, kernel_log, gpus, nvlink, fabric_manager, mount),
-    *(mpirun_on_path, scripts, dcgm, partial(job_processes, query=ProcessQuery(syncs=True))),
+    *(mpirun_on_path, scripts, dcgm),
 )
 FIX_TIMEOUT_S = 30.0
 
@@ -95,6 +93,7 @@ def doctor(
         tested = peers if is_head or all_to_all else ()
         return (
             *FACTS,
+            *work_facts(access, target),
             partial(versions, python=python, mpirun=mpirun),
             partial(data, folder=data_dir or f"~/{DATA_FOLDER}"),
             partial(unreached, peers=tested, over_ssh=is_head),
@@ -111,8 +110,7 @@ def doctor(
     # Of a part of the nodes they would be older than those of the others: a run that has ended or
     # started meanwhile would look like leftovers.
     are_all = set(access.targets) <= set(targets)
-    known = processes_in(result) if are_all else None
-    running = running_work(access, known=known).trainings
+    running = running_work(access, known=result if are_all else None).trainings
     found += leftovers(access.cluster.name, running)
     return DoctorReport(examined, tuple(result.failures), in_order(folded(found)))
 

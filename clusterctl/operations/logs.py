@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     UsageError,
 )
-from clusterctl.domain.results import HostOutcome, last_line
+from clusterctl.domain.results import FanoutResult, HostOutcome, last_line
 from clusterctl.jobs.detached import (
     JOBS,
     JobRunning,
@@ -32,11 +33,14 @@ from clusterctl.jobs.detached import (
     list_jobs,
     tail_command,
 )
-from clusterctl.jobs.processes import Processes, all_of, list_processes
+from clusterctl.jobs.processes import TIMEOUT_S, all_of, processes_in
+from clusterctl.node.facts.processes import job_processes, unended_jobs
+from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.jobs.processes import SYNC, NodeProcess, ProcessQuery
 from clusterctl.node.jobs.spec import SERVE, JobRecord, JobState
 from clusterctl.operations.access import Access
 from clusterctl.transport.data import read_data
+from clusterctl.transport.reports import facts_of, read_reports
 from clusterctl.transport.target import Target
 
 RECORD = "record.json"
@@ -100,22 +104,39 @@ class RunningWork:
         return tuple(process for process in self.processes if process.role != "daemon")
 
 
+def work_facts(access: Access, target: Target) -> list[Fact]:
+    """Return the facts about a node that running_work needs."""
+    # A job is seen from when its runner has started. One that is just being submitted is not.
+    jobs = [unended_jobs] if target.host == access.head_name else []
+    return [*jobs, partial(job_processes, query=ProcessQuery(syncs=True))]
+
+
 def running_work(
-    access: Access, more: Sequence[Target] = (), known: Processes | None = None
+    access: Access, more: Sequence[Target] = (), known: FanoutResult[FactReport] | None = None
 ) -> RunningWork:
     """List the jobs, and the processes of all nodes in service and of `more`. A node that does not
-    answer is in `silent`. `known` are the processes, detached downloads among them, if they were
-    listed on all nodes a moment ago."""
+    answer is in `silent`. `known` are the nodes' reports, if these facts of all were read a moment
+    ago."""
     silent: dict[str, HostOutcome[Any]] = {}
-    jobs: list[JobRecord] = []
-    try:
-        # A job is seen from when its runner has started. One that is just being submitted is not.
-        jobs = running_jobs(access)
-    except HostError as error:
-        silent[error.host] = HostOutcome(error.host, error=error)
+    jobs: tuple[JobRecord, ...] = ()
     targets = {target.host: target for target in (*access.targets, *more)}
-    query = ProcessQuery(syncs=True)
-    found = known or list_processes(access.connections, tuple(targets.values()), query)
+    try:
+        targets.setdefault(access.head_name, access.head)
+    except HostError as error:  # it is gone
+        silent[error.host] = HostOutcome(error.host, error=error)
+    reports = known or read_reports(
+        access.connections,
+        tuple(targets.values()),
+        partial(work_facts, access),
+        "reading the jobs",
+        TIMEOUT_S,
+    )
+    heads = tuple(one for one in reports.outcomes if one.host == access.head_name)
+    for outcome in facts_of(FanoutResult(heads), unended_jobs, "reading the jobs").outcomes:
+        jobs = outcome.value or ()
+        if outcome.error:
+            silent[outcome.host] = outcome
+    found = processes_in(reports)
     silent.update({outcome.host: outcome for outcome in found.failures})
     syncs = tuple(process for process in all_of(found) if process.role == "sync")
     processes = tuple(process for process in all_of(found) if process.role != "sync")
@@ -123,7 +144,7 @@ def running_work(
     serving = [access.head_name for job in jobs if job.spec.preset == SERVE]
     serving += [process.host for process in processes if process.serves]
     served_on = tuple(dict.fromkeys(serving))
-    return RunningWork(tuple(jobs), processes, tuple(silent.values()), served_on, syncs)
+    return RunningWork(jobs, processes, tuple(silent.values()), served_on, syncs)
 
 
 def refuse_while_training(

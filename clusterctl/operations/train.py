@@ -58,6 +58,7 @@ from clusterctl.jobs.preflight import (
 )
 from clusterctl.jobs.script_mode import STREAMED, ScriptMode
 from clusterctl.node.facts.gpus import capabilities
+from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.jobs.jobs import Submitted
 from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.node.jobs.spec import JobSpec, Watchdog
@@ -67,15 +68,17 @@ from clusterctl.node.scripts.pipe import files_of
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import sender
 from clusterctl.operations.local_state import hosts_text
-from clusterctl.operations.logs import RunningWork, refuse_while_running, running_work
+from clusterctl.operations.logs import RunningWork, refuse_while_running, running_work, work_facts
 from clusterctl.operations.s3sync import SyncRequest, ready_tools
 from clusterctl.transport.reports import read_reports
+from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:
     from clusterctl.ec2.instances import Instance
     from clusterctl.ec2.money.prices import Prices
 
 LIST_STREAMS = program_of("clusterctl.node.scripts.pipe")
+DOING = "looking at it"
 LIST_TIMEOUT_S = 600.0  # for listing millions of objects in S3
 
 
@@ -137,10 +140,12 @@ def plan_training(
     check_per_host(request, hosts)
     check_request(request, hosts.slots, more)
     code = program_to_ship(request.script, request.source_dir) if request.script else None
-    job = plan_job(request, head_facts(access, request.environment), hosts, new_job_id())
+    reports = _first_reports(access, request.environment)
+    facts = head_facts(access, request.environment, reports)
+    job = plan_job(request, facts, hosts, new_job_id())
     job = with_trainer_run(job, EXAMPLES / "tensorflow")
     brings = channel_copies(script_mode, job.job_id) if script_mode else {}
-    running = running_work(access).trainings
+    running = running_work(access, known=reports).trainings
     findings, versions = preflight_nodes(access, job, hosts, running, force)
     if code:
         there = versions.get(access.head_name, {})
@@ -429,7 +434,7 @@ def preflight_nodes(
     """
     path = posixpath.relpath(job.script_path or "/", job.home or "/")
     facts = facts_to_read(job, ships_script=bool(job.code) or path in example_files())
-    reports = read_reports(access.connections, access.targets, facts, "looking at it")
+    reports = read_reports(access.connections, access.targets, facts, DOING)
     looks = parse_outputs(reports, lambda report: facts_of_node(report.host, report))
     unsaid = () if force else running.silent
     failures = {one.host: one.error for one in (*unsaid, *looks.failures)}
@@ -480,15 +485,30 @@ def leftovers(cluster: str, running: RunningWork) -> list[Finding]:
     return folded(found)
 
 
-def head_facts(access: Access, environment: str | None = None) -> HeadFacts:
-    """Query the head node's facts. `environment` is a virtual environment to look in first. Raise
-    HostError, ClusterctlError.
+def _first_reports(access: Access, environment: str | None) -> FanoutResult[FactReport]:
+    """Query, with one command on each node, what a plan depends on and what runs already."""
+
+    def facts(target: Target) -> list[Fact]:
+        of_head = facts_to_read_of_head(environment) if target.host == access.head_name else ()
+        return [*of_head, *work_facts(access, target)]
+
+    return read_reports(access.connections, (access.head, *access.targets[1:]), facts, DOING)
+
+
+def head_facts(
+    access: Access,
+    environment: str | None = None,
+    known: FanoutResult[FactReport] | None = None,
+) -> HeadFacts:
+    """Query the head node's facts. `environment` is a virtual environment to look in first. `known`
+    are reports that begin with the head node's, if it was asked a moment ago. Raise HostError,
+    ClusterctlError.
 
     If the GPUs decide which environment is used, those of the other nodes count, too; a node that
     does not answer is left out.
     """
-    read = partial(read_reports, access.connections, doing="looking at it")
-    [outcome] = read([access.head], facts_to_read_of_head(environment)).outcomes
+    read = partial(read_reports, access.connections, doing=DOING)
+    [outcome, *_] = (known or read([access.head], facts_to_read_of_head(environment))).outcomes
     if outcome.error or not outcome.value:
         raise outcome.error or ClusterctlError("the head node gave no report")
     facts = facts_of_head(outcome.value)

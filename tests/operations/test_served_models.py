@@ -10,6 +10,9 @@ from clusterctl.cli.serve import _status
 from clusterctl.domain.errors import HostError, HostUnreachable
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.jobs.detached import JobRunning
+from clusterctl.node.agent import name_of
+from clusterctl.node.facts.processes import job_processes, unended_jobs
+from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobStatus
 from clusterctl.operations import logs
@@ -51,19 +54,22 @@ def cluster(monkeypatch):
     quarantine, and is not asked unless it is named."""
 
     def make(jobs=(), processes=(), head_error=None):
-        def list_processes(connections, targets, query):
+        def read_reports(connections, targets, *_):
             hosts = [target.host for target in targets]
             assert len(set(hosts)) == len(hosts)
-            found = [tuple(one for one in processes if one.host == host) for host in hosts]
-            return FanoutResult([HostOutcome(h, value=v) for h, v in zip(hosts, found)])
+            return FanoutResult(tuple(map(outcome_of, hosts)))
 
-        def running_jobs(access):
-            if head_error:
-                raise head_error
-            return list(jobs)
+        def outcome_of(host):
+            is_head = host == NODES[0].host
+            if is_head and head_error:
+                return HostOutcome(host, error=head_error)
+            facts = {job_processes: tuple(one for one in processes if one.host == host)}
+            if is_head:
+                facts[unended_jobs] = tuple(jobs)
+            readings = (FactReading(name_of(fact), fact.__name__, v) for fact, v in facts.items())
+            return HostOutcome(host, FactReport(0, 0, tuple(readings), host))
 
-        monkeypatch.setattr(logs, "list_processes", list_processes)
-        monkeypatch.setattr(logs, "running_jobs", running_jobs)
+        monkeypatch.setattr(logs, "read_reports", read_reports)
         return SimpleNamespace(
             cluster=SimpleNamespace(name="d"),
             connections=None,

@@ -20,7 +20,7 @@ import tarfile
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from clusterctl.node.jobs import processes, recovery
 from clusterctl.node.jobs.folder import (
@@ -64,11 +64,16 @@ class Submission:
 
 @dataclass(frozen=True)
 class Submitted:
-    """The jobs that a started job waits for. If it was refused, only `busy` is set: the oldest job
+    """The record of a job that was accepted. If it was refused, only `busy` is set: the oldest job
     that is in its way."""
 
-    after: tuple[str, ...] = ()
+    job: Optional[JobRecord] = None
     busy: str = ""
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """The jobs that it waits for."""
+        return self.job.status.waits_for if self.job else ()
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def submit(request: Submission, attachment: bytes) -> Submitted:
         fcntl.flock(lock, fcntl.LOCK_EX)
         job = JobFolder(JOBS / spec.job_id)
         if job.path.exists():
-            return Submitted(job.status().waits_for)
+            return Submitted(job.record())
         busy = [one.job_id for one in all_jobs() if is_in_the_way(one, spec)]
         if busy and request.how == "refuse":
             return Submitted(busy=busy[0])  # the oldest: the others may be queued behind it
@@ -121,7 +126,7 @@ def submit(request: Submission, attachment: bytes) -> Submitted:
         except OSError as error:
             remove_draft(draft.path)
             sys.exit(f"{draft.path}: {error.strerror}")
-    return Submitted(tuple(after))
+        return Submitted(job.record())
 
 
 def is_in_the_way(job: JobFolder, spec: JobSpec) -> bool:

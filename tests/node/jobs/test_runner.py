@@ -74,6 +74,13 @@ class Head:
         return answer(self.call(cancel, JobQuery(job.job_id)))["ended"]
 
 
+def accepted(process):
+    """Return the record of the accepted job."""
+    found = answer(process)
+    assert found["busy"] == ""
+    return found["job"]
+
+
 def answer(process):
     out, err = process.stdout.read(), process.stderr.read()
     assert process.wait() == 0, err
@@ -385,7 +392,7 @@ def test_two_runners_and_the_same_request_again(head):
     argv = [sys.executable, "-IS", "runner.py", job.job_id, "1", "0", "0"]
     second = subprocess.run(argv, cwd=job.path, capture_output=True, text=True, check=False)
     assert (second.returncode, "it is run by another process" in second.stderr) == (1, True)
-    assert answer(head.submit(job.spec())) == {"after": [], "busy": ""}
+    assert accepted(head.submit(job.spec()))["status"]["waits_for"] == []
     waits = f"while [ ! -e {head.home}/go ]; do sleep 0.05; done"
     race = [head.submit(head.spec(waits, claims=("one",))) for _ in range(4)]
     assert [answer(one)["busy"] for one in race].count("") == 1
@@ -402,7 +409,7 @@ def test_a_submission_that_is_killed_and_sent_again_is_one_job(head):
         time.sleep(rng.random() * 1.0)
         process.kill()
         process.wait()
-        assert answer(head.submit(spec)) == {"after": [], "busy": ""}
+        assert accepted(head.submit(spec))["status"]["waits_for"] == []
         ended(JobFolder(head.jobs / spec.job_id), JobState.SUCCEEDED)
     runs = (head.home / "runs").read_text().split()
     assert len(runs) == len(set(runs)) == 8
@@ -507,6 +514,6 @@ def test_a_job_whose_end_is_recorded_is_in_nobodys_way_while_its_runner_ends(hea
     # As a runner that is slow to end: this process holds the lock.
     assert before.take()
     try:
-        assert answer(head.submit(head.spec("true"))) == {"after": [], "busy": ""}
+        assert accepted(head.submit(head.spec("true")))["status"]["waits_for"] == []
     finally:
         before.release()
