@@ -12,10 +12,13 @@ from botocore.awsrequest import AWSPreparedRequest, AWSRequest
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from botocore.httpsession import URLLib3Session
+from moto import mock_aws
+from moto.iam.models import iam_backends
 
 from clusterctl.ec2.tags import CLUSTER
 from clusterctl.lab.accounts import LENT_FOR, Keyring
 from clusterctl.lab.record import ACCOUNTS
+from tests import hostless
 from tests.cli.running import CommandLine
 from tests.lab.conftest import with_key
 from tests.lab.running import client, keys_of, shown
@@ -31,6 +34,21 @@ def test_a_holder_keeps_its_key_until_it_is_half_over(monkeypatch):
     monkeypatch.setattr("clusterctl.lab.accounts.LENT_FOR", LENT_FOR * 3)
     again = keys.lend(FIRST, "i-1")
     assert (again.id != lent.id, keys.find(lent.id)) == (True, lent)
+
+
+def test_each_account_has_its_own_copy_of_the_policies_of_aws():
+    hostless.complete_moto()
+    arn = "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"
+    with mock_aws():
+        own, other = (iam_backends[account]["aws"] for account in ACCOUNTS[:2])
+        own.create_role("node", "{}", "/", None, "", [], 3600)
+        own.attach_role_policy(arn, "node")
+        counts = [backend.managed_policies[arn].attachment_count for backend in (own, other)]
+        assert (counts, own.managed_policies.keys() == other.managed_policies.keys()) == (
+            [1, 0],
+            True,
+        )
+        assert len(own.managed_policies) > 1000
 
 
 @pytest.mark.lab

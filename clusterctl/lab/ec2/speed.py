@@ -18,6 +18,7 @@ from moto.core.serialize import (
     XFormedAttributePicker,
 )
 from moto.core.utils import get_value, method_names_from_class
+from moto.iam.models import IAMBackend, ManagedPolicy
 from moto.kms import models as kms
 from moto.kms.utils import KeySpec
 
@@ -35,6 +36,7 @@ def install() -> None:
     _pick_attributes()
     _write_xml()
     _share_key_pair()
+    _read_managed_policies_once()
 
 
 def _pick_attributes() -> None:
@@ -138,3 +140,26 @@ def _share_key_pair() -> None:
         return shared(key_spec) if symmetric else generate(key_spec)
 
     kms.generate_private_key = generate_private_key  # type: ignore[attr-defined]
+
+
+def _read_managed_policies_once() -> None:
+    """Read AWS's own policies once, and give each account its own copies.
+
+    moto reads all 1,500 for each account in each of AWS's seven partitions, of which the lab has
+    one, to find the account of a request's key.
+    """
+    read = IAMBackend._init_aws_policies
+    shared: list[ManagedPolicy] = []
+
+    def own(policy: ManagedPolicy, account_id: str) -> ManagedPolicy:
+        mine: ManagedPolicy = object.__new__(type(policy))  # not kept by moto as well
+        vars(mine).update(vars(policy), account_id=account_id, versions=[*policy.versions], tags={})
+        return mine
+
+    def _init_aws_policies(self: IAMBackend) -> list[ManagedPolicy]:
+        if self.partition != "aws":
+            return []
+        shared[:] = shared or read(self)
+        return [own(policy, self.account_id) for policy in shared]
+
+    override(IAMBackend, _init_aws_policies)
