@@ -28,6 +28,8 @@ from clusterctl.node.record import to_json
 from tests.lab.running import wait_until
 from tests.transport.sleepers import NUMBERS, sleepers
 
+pytestmark = pytest.mark.slow
+
 IDS = itertools.count(1)
 CALL = program_of("clusterctl.node.jobs.jobs", "clusterctl.node.agent")
 # A process in a session of its own, without the job's mark, that ignores TERM.
