@@ -53,8 +53,15 @@ sys.stderr.buffer.write(b"\\xff log\\n")
         _run(python(code + "sys.exit(3)"), os.environ, logs=False)
 
 
-def test_an_interrupt_is_passed_on_and_its_last_words_are_shown(tmp_path, capfd):
-    there = tmp_path / "there"
+def test_an_interrupt_is_passed_on_and_its_last_words_are_shown(tmp_path, capfd, monkeypatch):
+    there, reads = tmp_path / "there", threading.Event()
+    show = sagemaker._show
+
+    def show_and_tell(*arguments):
+        reads.set()
+        show(*arguments)
+
+    monkeypatch.setattr(sagemaker, "_show", show_and_tell)
     code = f"""
 import pathlib, signal, sys, time
 def told(*_):
@@ -66,7 +73,7 @@ time.sleep(60)
 """
 
     def interrupt():
-        wait_until(there.exists, "the program to run")
+        wait_until(lambda: there.exists() and reads.is_set(), "the program to run and be read")
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)

@@ -198,7 +198,7 @@ def test_lines_where_there_is_no_terminal(ranks, as_json):
     finally:
         ranks.on(1, "kill -CONT $(pgrep -f '[r]ank.py')")
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
     assert (process.returncode, err.strip()) == (130, "interrupted")
 
 

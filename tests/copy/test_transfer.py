@@ -413,7 +413,7 @@ def test_no_relay_outlives_the_program_and_the_same_copy_goes_on(hosts, tmp_path
     assert process.returncode == status, (out, err)
     # The source's relay runs on this machine.
     for mark in (str(hosts.folder), f"HOME={home}\0"):
-        wait_until(lambda mark=mark: not relays_of(mark), "all relays ended", 10)
+        wait_until(lambda mark=mark: not relays_of(mark), "all relays ended")
     report = copy(hosts, large, f"~/{name}/", 2)
     assert report.ok
     assert tree(hosts.home(2) / name)[b"large"] == large.read_bytes()

@@ -13,6 +13,8 @@ from clusterctl.copy.topology import SOURCE, CopyTimeouts
 from tests.copy.whole import Copy
 from tests.node.relay.relays import make, tree
 
+pytestmark = pytest.mark.slow
+
 SLOW = """
 import time
 opened = sys.modules["clusterctl.node.relay.source"].Source._open

@@ -69,7 +69,7 @@ def test_where_ranks_of_torch_wait(python, tmp_path):
     try:
         for name, expected in WAITS.items():
             at = tmp_path / f"at-{name}"
-            wait_until(at.exists, f"rank 0 at {name}", 120)
+            wait_until(at.exists, f"rank 0 at {name}")
 
             def is_there(name=name, expected=expected):
                 seen[name] = place(ranks[0].pid)
@@ -77,7 +77,7 @@ def test_where_ranks_of_torch_wait(python, tmp_path):
                 return told and told[0] is expected[0] and expected[1] in (None, told[1])
 
             try:
-                wait_until(is_there, name, 60)
+                wait_until(is_there, name)
             except AssertionError:
                 raise AssertionError(f"{name}: {seen[name]}, not {expected}") from None
             (tmp_path / f"go-{name}").touch()

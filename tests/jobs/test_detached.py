@@ -46,6 +46,8 @@ from tests.job_records import job_record
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
 
+pytestmark = pytest.mark.slow
+
 # Jobs run on this machine here, beside those of other workers and test runs: an ID is a mark by
 # which a job's processes are found and ended.
 JOB, OTHER, QUEUED = (f"20261120-15450{number}-{os.getpid() % 65536:04x}" for number in (1, 2, 3))

@@ -161,7 +161,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing(quad):
     process = quad.start("bench", "--network", "--seconds", "5")
     eventually(lambda: left_on(quad, 1), "the measurement to begin")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert (process.returncode, "Traceback" in err) == (130, False)
     eventually(lambda: not any(left_on(quad, node) for node in range(4)), "relays to be gone")
 

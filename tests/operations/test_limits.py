@@ -408,7 +408,7 @@ def test_real_nodes_keep_their_disks_and_their_hours_over_a_stop_and_start(clust
             ssh(lab, ClusterFolder(lab.home / name).key, address, "sudo poweroff")
             return node()["State"]["Name"] != "running"
 
-        wait_until(switched_off, "a power-off", 60)
+        wait_until(switched_off, "a power-off")
         assert is_in("stopped", "terminated") == "stopped"
         assert clusterctl("start", name).status == 0
         assert at_power_off() == "terminate"

@@ -100,7 +100,7 @@ def test_two_buckets_by_s3sync_and_again(pair, profile):
         assert [one["host"] for one in states] == ["pair-0", "pair-1"]
         return all(one["state"] == "succeeded" for one in states)
 
-    wait_until(ended, "the sync to end", 120)
+    wait_until(ended, "the sync to end")
     assert same(pair, "data/both") == 5
     status, out, _ = pair.ctl("s3sync", *places, "--follow")
     assert status == 0

@@ -234,7 +234,7 @@ def stuck(node):
     """Return a sync that has half of a file, and waits for the other half until `over` is set."""
     over = threading.Event()
     with one_bucket({"small": b"s", "big": os.urandom(4 * MIB)}) as bucket:
-        bucket.before = lambda key, at: at >= 2 * MIB and over.wait(60)
+        bucket.before = lambda key, at: at >= 2 * MIB and over.wait(600)
         wish = request(bucket, "bucket")
         sync_id = started(node, wish)
         staging = node.home / "data" / ".clusterctl-copy"

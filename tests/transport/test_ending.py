@@ -158,7 +158,8 @@ def test_a_server_that_allows_no_second_session(tmp_path):
         with pytest.raises(CommandTimeout) as ended:
             connections.run(server.target(), f"exec sleep {number}", timeout_s=1.0)
         assert "; it may still run there: no second SSH session" in ended.value.message
-        os.kill(*sleepers(number), signal.SIGKILL)
+        # A busy machine may start it only now.
+        os.kill(*wait_until(lambda: sleepers(number), "the command runs"), signal.SIGKILL)
 
 
 @pytest.mark.all
@@ -174,7 +175,7 @@ def test_a_lost_connection_is_no_proof(ssh_server):
         with pytest.raises(CommandTimeout) as ended:
             connections.run(target, f"echo begun; exec sleep {number}", timeout_s=1.0, sink=cut)
         assert "; it may still run there: " in ended.value.message
-        os.kill(*sleepers(number), signal.SIGKILL)
+        os.kill(*wait_until(lambda: sleepers(number), "the command runs"), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("as_user", [False, True])

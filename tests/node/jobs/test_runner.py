@@ -26,11 +26,14 @@ from clusterctl.node.packer import program_of
 from clusterctl.node.procfs import boot_id
 from clusterctl.node.record import to_json
 from tests.lab.running import wait_until
+from tests.transport.sleepers import NUMBERS, sleepers
 
-NUMBERS = itertools.count(1)
+pytestmark = pytest.mark.slow
+
+IDS = itertools.count(1)
 CALL = program_of("clusterctl.node.jobs.jobs", "clusterctl.node.agent")
 # A process in a session of its own, without the job's mark, that ignores TERM.
-HIDDEN = "env -i setsid sh -c 'trap \"\" TERM; echo ready; sleep {0}; sleep {0}'"
+HIDDEN = "env -i setsid sh -c 'trap \"\" TERM; echo ready; {0}; {0}'"
 
 
 class Head:
@@ -38,9 +41,11 @@ class Head:
 
     def __init__(self, home: Path) -> None:
         self.home, self.jobs = home, home / ".clusterctl" / "jobs"
+        self.number = next(NUMBERS)
+        self.sleep = f"sleep {self.number}"  # as no other process of this machine
 
     def spec(self, shell, *more, **fields):
-        job_id = f"20261125-{next(NUMBERS):06d}-{os.getpid() % 65536:04x}"
+        job_id = f"20261125-{next(IDS):06d}-{os.getpid() % 65536:04x}"
         steps = (JobStep(("sh", "-c", shell)), *more)
         return JobSpec(job_id, steps=steps, workdir=str(self.home), **{"grace_s": 1.0, **fields})
 
@@ -69,6 +74,9 @@ class Head:
         process = self.submit(spec, how)
         assert answer(process)["busy"] == ""
         return JobFolder(self.jobs / spec.job_id)
+
+    def sleepers(self):
+        return sleepers(self.number)
 
     def cancel(self, job):
         return answer(self.call(cancel, JobQuery(job.job_id)))["ended"]
@@ -118,11 +126,6 @@ def ended(job, state, code="any"):
     return status
 
 
-def alive(seconds):
-    found = subprocess.run(["pgrep", "-xf", f"sleep {seconds}"], capture_output=True, check=False)
-    return found.stdout.split()
-
-
 def test_the_steps_of_a_job(head):
     evaluate = JobStep(("sh", "-c", "echo top-1"), When.SUCCESS)
     collect = JobStep(("sh", "-c", "echo collected"), When.ALWAYS)
@@ -148,9 +151,10 @@ def test_a_command_that_does_not_exist_is_said(head):
 
 
 def test_nothing_survives_a_killed_runner_and_the_job_is_lost(head):
-    plain = head.start("echo ready; exec sleep 1962")
+    plain = head.start(f"echo ready; exec {head.sleep}")
     stubborn = head.start(
-        f"trap '' TERM; {HIDDEN.format(1963)} & echo ready; sleep 1962; sleep 1962", claims=()
+        f"trap '' TERM; {HIDDEN.format(head.sleep)} & echo ready; {head.sleep}; {head.sleep}",
+        claims=(),
     )
     is_ready(plain)
     is_ready(stubborn, 2)
@@ -165,7 +169,7 @@ def test_nothing_survives_a_killed_runner_and_the_job_is_lost(head):
     assert head.cancel(stubborn)
     for job in (plain, stubborn):
         ended(job, JobState.CANCELLED)
-    assert not alive(1962) + alive(1963)
+    assert not head.sleepers()
 
 
 # In a namespace where a disk can be read-only, even for root.
@@ -206,7 +210,7 @@ def test_what_a_lost_job_has_left_is_ended_though_the_disk_is_read_only(tmp_path
 @pytest.mark.parametrize("victim", ["supervisor", "command"])
 def test_a_killed_supervisor_or_command_fails_the_job_and_leaves_nothing(head, victim):
     writer = "(env -i setsid sh -c 'while :; do echo x; sleep 0.02; done' &)"  # writes for ever
-    job = head.start(f"{writer}; {HIDDEN.format(1964)} & echo ready; sleep 1965")
+    job = head.start(f"{writer}; {HIDDEN.format(head.sleep)} & echo ready; {head.sleep}")
     is_ready(job, 2)
     runner, _ = job.holder()
     [supervisor] = [one for one in processes.find(ProcessQuery(job.job_id)) if one.ppid == runner]
@@ -214,17 +218,17 @@ def test_a_killed_supervisor_or_command_fails_the_job_and_leaves_nothing(head, v
     command = next(one for one in found if one.argv[:2] == ["sh", "-c"])
     os.kill(supervisor.pid if victim == "supervisor" else command.pid, signal.SIGKILL)
     ended(job, JobState.FAILED, 137)
-    assert not alive(1964) + alive(1965)
+    assert not head.sleepers()
 
 
 def test_processes_in_sessions_of_their_own_without_the_mark_end_with_the_job(head):
-    job = head.start("env -i setsid sleep 1966 & env -i setsid sleep 1966 & exit 4")
+    job = head.start(f"env -i setsid {head.sleep} & env -i setsid {head.sleep} & exit 4")
     ended(job, JobState.FAILED, 4)
-    assert not alive(1966)
+    assert not head.sleepers()
 
 
 def test_term_to_the_runner_that_nobody_has_requested_is_as_at_a_shutdown(head):
-    job = head.start("echo ready; exec sleep 1967")
+    job = head.start(f"echo ready; exec {head.sleep}")
     is_ready(job)
     job.signal_runner(signal.SIGTERM)
     status = ended(job, JobState.LOST, None)
@@ -237,7 +241,7 @@ def test_term_to_the_runner_that_nobody_has_requested_is_as_at_a_shutdown(head):
 def test_a_job_can_be_cancelled_at_any_moment(head):
     rng = random.Random(7)
     for number in range(6):
-        spec = head.spec("exec sleep 1968", JobStep(("sleep", "1968"), When.SUCCESS))
+        spec = head.spec(f"exec {head.sleep}", JobStep((*head.sleep.split(),), When.SUCCESS))
         process, job = head.submit(spec), JobFolder(head.jobs / spec.job_id)
         until(job.path.exists, "its folder")
         time.sleep(rng.random() * 0.2 * (number % 3))
@@ -247,21 +251,21 @@ def test_a_job_can_be_cancelled_at_any_moment(head):
 
 
 def test_ranks_that_ignore_term_are_ended(head):
-    job = head.start("trap '' TERM; echo ready; sleep 1969; sleep 1969")
+    job = head.start(f"trap '' TERM; echo ready; {head.sleep}; {head.sleep}")
     is_ready(job)
     assert head.cancel(job)
     ended(job, JobState.CANCELLED, 137)
-    assert not alive(1969)
+    assert not head.sleepers()
 
 
 @pytest.mark.all
 def test_a_frozen_runner_is_killed_by_who_cancels(head):
-    job = head.start("echo ready; exec sleep 1970")
+    job = head.start(f"echo ready; exec {head.sleep}")
     is_ready(job)
     job.signal_runner(signal.SIGSTOP)
     assert head.cancel(job)
     ended(job, JobState.CANCELLED)
-    assert not alive(1970)
+    assert not head.sleepers()
 
 
 def test_a_queue_runs_one_after_the_other_without_the_cancelled_ones(head):
@@ -280,8 +284,8 @@ def test_a_queue_runs_one_after_the_other_without_the_cancelled_ones(head):
 
 
 def test_the_next_in_the_queue_first_ends_what_a_killed_job_has_left(head):
-    first = head.start("trap '' TERM; echo ready; sleep 1971; sleep 1971")
-    second = head.start("pgrep -xf 'sleep 1971' || echo none", how="queue")
+    first = head.start(f"trap '' TERM; echo ready; {head.sleep}; {head.sleep}")
+    second = head.start(f"pgrep -xf '{head.sleep}' || echo none", how="queue")
     is_ready(first)
     first.signal_runner(signal.SIGKILL)
     after = ended(second, JobState.SUCCEEDED, 0)
@@ -293,7 +297,7 @@ def test_the_next_in_the_queue_first_ends_what_a_killed_job_has_left(head):
 
 def test_a_lost_job_stays_lost_while_what_it_left_is_ended_and_the_cleaner_is_not_its_runner(head):
     first = head.start("trap '' TERM; echo ready; while :; do sleep 1; done", grace_s=4.0)
-    second = head.start("echo ready; exec sleep 1974", how="queue")
+    second = head.start(f"echo ready; exec {head.sleep}", how="queue")
     is_ready(first)
     first.signal_runner(signal.SIGKILL)
     until(lambda: first.is_held() and not first.is_run(), "the clean-up by the second job's runner")
@@ -321,7 +325,7 @@ def test_what_a_lost_job_has_left_is_ended_on_its_other_nodes_and_silent_ones_ar
     ssh.chmod(0o700)
     monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
     nodes = tuple({"name": f"demo-{last}", "address": f"10.0.0.{4 + last}"} for last in range(3))
-    job = head.start("echo ready; exec sleep 1976", nodes=nodes)
+    job = head.start(f"echo ready; exec {head.sleep}", nodes=nodes)
     is_ready(job)
     job.signal_runner(signal.SIGKILL)
     until(lambda: not job.is_run())
@@ -347,11 +351,11 @@ def test_a_process_that_nobody_can_end_is_said_and_does_not_hold_up_the_job(head
 
 
 def test_a_signal_goes_to_the_process_of_this_job_and_this_boot_alone(head):
-    job = head.start("echo ready; exec sleep 1975")
+    job = head.start(f"echo ready; exec {head.sleep}")
     is_ready(job)
     lock = job.path / "lock"
     own = lock.read_text()
-    with subprocess.Popen(["sleep", "1975"]) as other:
+    with subprocess.Popen(head.sleep.split()) as other:
         for text in (f"{other.pid} {boot_id()}", own.replace(boot_id(), "another")):
             lock.write_text(text.ljust(64))
             job.signal_runner(signal.SIGKILL)
@@ -482,7 +486,7 @@ def test_a_full_disk_hides_neither_the_end_nor_a_lost_node_nor_a_cancellation(sm
     assert len(ended(full, JobState.FAILED, 255).messages) == 100
     assert not list(small.jobs.glob(".new*"))
     (small.home / "fill").unlink()
-    cancelled = small.start(f"{FILL}; touch {tmp_path}/again; exec sleep 1972")
+    cancelled = small.start(f"{FILL}; touch {tmp_path}/again; exec {small.sleep}")
     until((tmp_path / "again").exists, "the disk to be full")
     assert small.cancel(cancelled)
     ended(cancelled, JobState.CANCELLED, 143)
@@ -495,7 +499,7 @@ def test_a_full_disk_hides_neither_the_end_nor_a_lost_node_nor_a_cancellation(sm
 
 
 def test_a_job_that_a_reboot_has_ended_stays_one_when_what_it_left_was_ended(head):
-    job = head.start("echo ready; exec sleep 1973")
+    job = head.start(f"echo ready; exec {head.sleep}")
     is_ready(job)
     job.signal_runner(signal.SIGKILL)
     until(lambda: not processes.find(ProcessQuery(job.job_id)), "the end of its processes")

@@ -39,6 +39,8 @@ from tests.lab.running import wait_until
 from tests.node.relay.relays import SECRET, make, tree
 from tests.variants import usual
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 GOOD = bytes.fromhex(SECRET)
 

@@ -24,6 +24,8 @@ from clusterctl.node.relay.wire import Waits
 from tests.node.relay.relays import make, tree
 from tests.node.relay.test_relay_again import HOW, interrupted, nobodys  # noqa: F401
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 NOBODY = 65534
 

@@ -288,10 +288,10 @@ print(hashlib.md5(open("train_5", "rb").read()).hexdigest())
 """
     whole = hashlib.md5(data).hexdigest()
     with running(channel, tmp_path, code) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
         assert (out.decode().split(), err) == ([whole, whole, "1", whole], b"")
     with running(channel, tmp_path, "print('no reader')") as process:
-        assert (process.communicate(timeout=60), process.returncode) == ((b"no reader\n", b""), 0)
+        assert (process.communicate(timeout=240), process.returncode) == ((b"no reader\n", b""), 0)
 
 
 @pytest.mark.parametrize("who", ["writer", "feeder", "both"])
@@ -301,7 +301,7 @@ def test_a_writer_that_dies_is_no_end_of_an_epoch(tmp_path, who):
 with open("train_0", "rb") as file:
     file.read(100_000)
     print("reads", flush=True)
-    import time; time.sleep(1)
+    os.read(0, 1)  # until the signals are sent
     n = len(file.read())
     print("whole", n, flush=True)
 """
@@ -311,7 +311,7 @@ with open("train_0", "rb") as file:
         [writer] = children(feeder)
         for pid in {"writer": [writer], "feeder": [feeder], "both": [feeder, writer]}[who]:
             os.kill(pid, signal.SIGKILL)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert (out, process.returncode) == (b"", -signal.SIGKILL), err
     if who == "both":
         return  # no process is left that could report it
@@ -332,7 +332,7 @@ with open("train_0", "rb") as file:
     with running(channel, tmp_path, code) as process:
         process.stdout.readline()
         bucket.objects["x/9"] = b"other"  # the last by name, which is not fetched ahead yet
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert (out, process.returncode) == (b"", -signal.SIGKILL), err
     says = "channel train, epoch 0: s3://bucket/x/9 has changed since it was listed"
     assert says in err.decode()
