@@ -198,7 +198,8 @@ def _malformed(shape: Any, given: Any) -> Iterator[Problem]:
     """Yield the ids in a request to EC2 that have another form than their resource's ids."""
     if shape.type_name == "structure" and isinstance(given, dict):
         for name, member in shape.members.items():
-            if name in given:
+            # An optional id that is empty is not given: Flintrock launches with an empty SubnetId.
+            if name in given and (given[name] != "" or name in shape.required_members):
                 yield from _malformed(member, given[name])
     elif shape.type_name == "list":
         for one in given:

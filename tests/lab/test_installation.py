@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# What the other modules share.
+OWN = ("__init__", "completion")
 
 # One process for each order, because moto is completed once per process. Several rules refuse each
 # of these launches.
@@ -66,3 +72,13 @@ def test_any_order_of_installation():
     one, another = (process.communicate()[0] for process in asked)
     assert [process.returncode for process in asked] == [0, 0], orders
     assert one == another, orders
+
+
+def test_the_list_of_what_the_lab_adds_to_moto():
+    """docs/architecture.md gives a reason for each module that completes moto."""
+    page = (ROOT / "docs/architecture.md").read_text()
+    table = page.partition("### What the lab adds to moto")[2].partition("`lab/forms.py`")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    listed = sorted(name for row in rows for name in re.findall(r"`(\w+)`", row))
+    folder = ROOT / "clusterctl/lab/ec2"
+    assert listed == sorted(one.stem for one in folder.glob("*.py") if one.stem not in OWN)

@@ -212,3 +212,25 @@ def test_what_is_wrong_or_missing_has_its_code(api, caplog, service, action, req
     status, body = send(api, service, model, action, request_)
     assert (status, code_of(body)) == (400, code)
     assert not [line for line in caplog.records if line.levelno >= logging.ERROR]
+
+
+def test_an_optional_id_that_is_empty_is_not_given(api):
+    """Flintrock launches with an empty subnet and zone, and EC2 chooses both."""
+    import boto3
+
+    ec2 = boto3.client("ec2", region_name="us-east-1")
+    image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    model = ec2.meta.service_model
+    launch = {"ImageId": image, "InstanceType": "t3.micro", "MinCount": 1, "MaxCount": 1}
+    empty = {"SubnetId": "", "Placement": {"AvailabilityZone": ""}}
+    status, body = send(api, "ec2", model, "RunInstances", {**launch, **empty})
+    assert status == 200, body
+    [id] = re.findall("<instanceId>(.+?)<", body)
+    ec2.terminate_instances(InstanceIds=[id])
+    for action, request in (
+        ("DescribeInstances", {"InstanceIds": [""]}),
+        ("RebootInstances", {"InstanceIds": [""]}),
+        ("DescribeInstanceAttribute", {"InstanceId": "", "Attribute": "userData"}),
+    ):
+        status, body = send(api, "ec2", model, action, request)
+        assert (status, code_of(body)) == (400, "InvalidInstanceID.Malformed"), body

@@ -271,7 +271,7 @@ def _default_subnet(backend: Any, kwargs: dict[str, Any], counts: tuple[int, int
 def _check_zone(region: str, zone: str, kwargs: dict[str, Any]) -> None:
     """Refuse a zone that does not offer the type. A request without a type passes."""
     wanted = kwargs["instance_type"]
-    if kwargs.get("placement") not in (None, zone):
+    if kwargs.get("placement") not in (None, "", zone):
         # From memory.
         text = "The specified subnet and availability zone do not match"
         raise refuse("InvalidParameterValue", f"{text}: {zone}, {kwargs['placement']}")
