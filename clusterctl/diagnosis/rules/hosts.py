@@ -7,20 +7,26 @@ from dataclasses import replace
 
 from clusterctl.diagnosis.case import (
     ERROR,
-    FULL_BYTES,
     WARNING,
     Cause,
     RankFinding,
     Scene,
     called,
     combine,
-    is_full,
     run_command,
 )
-from clusterctl.diagnosis.evidence import FileSystemFacts, HostEvidence
-from clusterctl.diagnosis.hostchecks import namesakes, skews, slowdowns
+from clusterctl.diagnosis.evidence import HostEvidence
+from clusterctl.diagnosis.hostchecks import (
+    SHM,
+    fullness,
+    has_no_room,
+    namesakes,
+    skews,
+    slowdowns,
+)
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.units import count, format_bytes
+from clusterctl.domain.units import count
+from clusterctl.node.facts.disks import MountedFileSystem
 
 # Users of the system's own processes.
 SYSTEM = ("root", "daemon", "nobody", "messagebus", "syslog", "_apt", "_chrony")
@@ -32,8 +38,7 @@ def host_facts(scene: Scene) -> Iterator[Cause]:
     for host in scene.evidence.hosts:
         blocks = scene.is_running and not scene.advances
         for system in host.filesystems:
-            if is_full(system):
-                yield _full(scene, host, system, blocks)
+            yield from _full(scene, host, system, blocks)
         for name, why in host.errors.items():
             if name.startswith("mount "):
                 yield Cause(
@@ -47,25 +52,27 @@ def host_facts(scene: Scene) -> Iterator[Cause]:
         yield from _gpus(scene, host)
 
 
-def _full(scene: Scene, host: HostEvidence, system: FileSystemFacts, blocks: bool) -> Cause:
-    path, free = system.path, system.free_bytes or 0
-    what = "is full" if free < FULL_BYTES else "has no inode left"
-    shared = path == "/dev/shm"  # noqa: S108
+def _full(
+    scene: Scene, host: HostEvidence, system: MountedFileSystem, blocks: bool
+) -> Iterator[Cause]:
+    """Find a full file system. Only one without any room can be why a job is stuck."""
+    is_out = has_no_room(system)
     hint = (
         f"clusterctl disk {scene.cluster} says what fills it; "
         f"clusterctl clean-logs {scene.cluster} removes logs and checkpoints"
     )
-    if shared:
+    if system.path == SHM:
         hint = f"{run_command(scene, host, 'ls -lS /dev/shm')}: what dead jobs left there can go"
-    return Cause(
-        "shm.full" if shared else "disk.full",
-        ERROR if blocks else WARNING,
-        f"{path} on {called(host)} {what}",
-        host.host,
-        hint,
-        evidence=(f"{path}: {format_bytes(free)} free",),
-        blocks=blocks,
-    )
+    for short in fullness(system):
+        if short.severity is ERROR:
+            yield Cause(
+                short.check_id.replace("inodes.", ""),
+                ERROR if blocks and is_out else WARNING,
+                f"{system.path} on {called(host)} {short.words}",
+                host.host,
+                hint,
+                blocks=blocks and is_out,
+            )
 
 
 def _gpus(scene: Scene, host: HostEvidence) -> Iterator[Cause]:
