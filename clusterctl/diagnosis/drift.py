@@ -14,7 +14,15 @@ from zlib import crc32
 
 from clusterctl.bootstrap.inspection import RequestedEquipment, efa_findings
 from clusterctl.bootstrap.training import FOLDER
-from clusterctl.diagnosis.hostchecks import SHM, fullness, namesakes, skews, slowdowns, usual_clock
+from clusterctl.diagnosis.hostchecks import (
+    SHM,
+    TAKEN_FOR_ONE,
+    fullness,
+    namesakes,
+    skews,
+    slowdown,
+    usual_clock,
+)
 from clusterctl.domain.cluster import Node
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes, format_duration
@@ -303,8 +311,7 @@ def _hostnames(nodes: Sequence[Examined]) -> Findings:
             yield Finding(
                 "hostname.duplicate",
                 ERROR,
-                f"its hostname is {name}, as that of {others}: Horovod takes their ranks for those "
-                "of one machine",
+                f"its hostname is {name}, as that of {others}: {TAKEN_FOR_ONE}",
                 node.host,
                 "give each its own again: clusterctl doctor NAME --fix",
             )
@@ -351,11 +358,10 @@ def _gpus(one: Examined) -> Findings:
             message = f"{which}: a bad memory row is remapped at the next reset"
             hint = f"clusterctl reboot NAME {one.index}"
             yield Finding("gpu.remap", WARNING, message, one.host, hint)
-        slowed = slowdowns(card.throttled)
+        slowed = slowdown(card.throttled)
         if slowed:
-            message = f"{which} is slowed down: {', '.join(slowed).replace('_', ' ')}"
             hint = f"if it stays so: clusterctl replace NAME {one.index}"
-            yield Finding("gpu.throttled", WARNING, message, one.host, hint)
+            yield Finding("gpu.throttled", WARNING, f"{which} {slowed}", one.host, hint)
     for gpu, links in (one.report.get(nvlink) or {}).items():
         message = f"GPU {gpu}: NVLink {', '.join(map(str, links))} inactive"
         yield Finding("gpu.nvlink", ERROR, message, one.host, _again(one))

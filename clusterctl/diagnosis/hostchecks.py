@@ -98,6 +98,10 @@ def skews(clocks: Sequence[tuple[float, float]]) -> list[str]:
     return found
 
 
+# What follows from a hostname that several nodes share.
+TAKEN_FOR_ONE = "Horovod and NCCL take their ranks for those of one machine"
+
+
 def namesakes(hosts: Iterable[T], name: Callable[[T], str]) -> dict[str, list[T]]:
     """Return the hosts that share a hostname, by that name."""
     found: dict[str, list[T]] = {}
@@ -106,9 +110,11 @@ def namesakes(hosts: Iterable[T], name: Callable[[T], str]) -> dict[str, list[T]
     return {name: sharing for name, sharing in found.items() if name and len(sharing) > 1}
 
 
-def slowdowns(throttled: Iterable[str]) -> list[str]:
-    """Return those of a GPU's throttle reasons that show a fault: heat, power, hardware.
+def slowdown(throttled: Iterable[str]) -> str:
+    """Return what a GPU's throttle reasons show to be wrong, heat, power or hardware, as words that
+    follow its name: `is slowed down: hw thermal slowdown`; empty for nothing.
 
-    The others, such as an idle GPU or a clock that was set, are normal.
+    The other reasons, such as an idle GPU or a clock that was set, are normal.
     """
-    return [reason for reason in throttled if reason.startswith(("hw_", "sw_thermal"))]
+    faults = [reason for reason in throttled if reason.startswith(("hw_", "sw_thermal"))]
+    return f"is slowed down: {', '.join(faults).replace('_', ' ')}" if faults else ""

@@ -18,11 +18,12 @@ from clusterctl.diagnosis.case import (
 from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.diagnosis.hostchecks import (
     SHM,
+    TAKEN_FOR_ONE,
     fullness,
     has_no_room,
     namesakes,
     skews,
-    slowdowns,
+    slowdown,
 )
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
@@ -88,12 +89,12 @@ def _gpus(scene: Scene, host: HostEvidence) -> Iterator[Cause]:
                 f"clusterctl replace {scene.cluster} {host.index}",
                 blocks=scene.is_running and not scene.advances,
             )
-        slowed = slowdowns(gpu.throttled)
+        slowed = slowdown(gpu.throttled)
         if slowed:
             yield Cause(
                 "gpu.throttled",
                 WARNING,
-                f"GPU {index} on {called(host)} is slowed down by {', '.join(slowed)}"
+                f"GPU {index} on {called(host)} {slowed}"
                 + (f", to {gpu.clock_mhz:.0f} MHz" if gpu.clock_mhz else ""),
                 host.host,
                 f"if it stays so: clusterctl replace {scene.cluster} {host.index}",
@@ -154,14 +155,17 @@ def clocks(scene: Scene) -> Iterator[Cause]:
 
 def hostnames(scene: Scene) -> Iterator[Cause]:
     """Hosts of the same name: Horovod and NCCL take their ranks for those of one machine."""
+    fix = f"give each its own again: clusterctl doctor {scene.cluster} --fix"
     for name, hosts in namesakes(scene.evidence.hosts, lambda host: host.hostname).items():
         yield Cause(
             "host.name",
             ERROR if scene.is_running and not scene.advances else WARNING,
-            f"{fold_hosts([one.host for one in hosts])} all call themselves {name}: NCCL and "
-            "Horovod take their ranks for those of one machine",
+            f"{fold_hosts([one.host for one in hosts])} all call themselves {name}: "
+            f"{TAKEN_FOR_ONE}",
             hosts[-1].host,
-            run_command(scene, hosts[-1], f"sudo hostnamectl set-hostname {hosts[-1].host}"),
+            f"end the job (clusterctl cancel {scene.cluster}), then {fix}"
+            if scene.is_running
+            else fix,
             blocks=scene.is_running and not scene.advances,
         )
 
