@@ -98,7 +98,7 @@ class MeasuredRun:
         try:
             from_data(_JobFacts, self.job)
         except RecordError as error:
-            raise RecordError(error.problem, f".job{error.path}") from None
+            raise RecordError(error.problem, "job", *error.keys) from None
 
     @property
     def key(self) -> RunKey:

@@ -147,8 +147,8 @@ def screen(evidence: Evidence, found: Diagnosis) -> list[str]:
         lines += _wrapped(f"clean: {'; '.join(found.clean)}", "  ")
     if found.next_step:
         lines += [f"  to settle it: {output.suggested(found.next_step)}"]
-    problems = sorted({f"{host.host}: {text}" for host in evidence.hosts for text in host.problems})
-    problems = [*found.unseen, *problems]
+    of_hosts = sorted({f"{host.host}: {text}" for host in evidence.hosts for text in host.unseen})
+    problems = [*found.unseen, *evidence.problems, *of_hosts]
     for text in problems[:4]:
         lines += _wrapped(f"not seen: {text}", "  ")
     if len(problems) > 4:

@@ -249,13 +249,20 @@ _SCREENS = {"stdout": _Screen(), "stderr": _Screen()}
 def data(value: Any) -> None:
     """Print the result as JSON (`--json`)."""
     _outputs.has_json = True
-    line(json.dumps(_with_hints(value), indent=2, default=str))
+    line(json.dumps(_strict(value), indent=2, default=str))
 
 
 def event(value: Any) -> None:
     """Print one JSON object on its own line, for a program that reads while the command runs."""
     _outputs.has_json = True
-    line(json.dumps(_with_hints(value), default=str))
+    line(json.dumps(_strict(value), default=str))
+
+
+def _strict(value: Any) -> Any:
+    """Return the value with its hints completed, and null for NaN, which JSON does not have."""
+    from clusterctl.node.record import finite
+
+    return finite(_with_hints(value))
 
 
 def _with_hints(value: Any) -> Any:

@@ -18,7 +18,7 @@ from clusterctl.cli.foreground import run_in_foreground
 from clusterctl.cli.params import Index, NodePath, credentials_option
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import format_duration
-from clusterctl.node.record import RecordError, from_json
+from clusterctl.node.record import RecordError, from_json, to_data
 
 if TYPE_CHECKING:
     from clusterctl.copy.report import TransferReport
@@ -152,9 +152,9 @@ def _start(
     )
     name, host = access.cluster.name, one.target.host
     if as_json:
-        output.data({**one.as_data(), **ready})
+        output.data({**one.as_data(), **to_data(ready)})
     where = f"port {one.port}, /v1/models/{one.model}"
-    output.note(f"model {one.model}, version {ready['version']}, is served on {host} ({where})")
+    output.note(f"model {one.model}, version {ready.version}, is served on {host} ({where})")
     if public:
         output.note(
             f"it listens on all addresses of {host}, port {one.port}, without a password or TLS: "

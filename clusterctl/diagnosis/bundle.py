@@ -11,10 +11,10 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from clusterctl.diagnosis.evidence import Evidence, decode
+from clusterctl.diagnosis.evidence import Evidence, evidence_in
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import format_bytes
-from clusterctl.node.record import RecordError, from_json
+from clusterctl.node.record import RecordError, from_json, to_data
 
 KIND = "clusterctl diagnose"
 FORMAT = 1  # to be increased when an older version could not read new bundles correctly
@@ -58,7 +58,7 @@ def save(evidence: Evidence, path: Path) -> None:
         "show_it": "clusterctl diagnose --from THIS_FILE",
         "format": FORMAT,
         "version": evidence.version,
-        "evidence": redacted(evidence.as_data()),
+        "evidence": redacted(to_data(evidence)),
     }
     content = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 6)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -100,12 +100,12 @@ def load(path: Path) -> Evidence:
             "cannot read",
             "pip install --upgrade clusterctl",
         )
-    return decode(Evidence, data.get("evidence"))
+    return evidence_in(data.get("evidence"))
 
 
 def without_secrets(evidence: Evidence) -> Evidence:
     """Return the evidence without secrets, as a bundle has it."""
-    return decode(Evidence, redacted(evidence.as_data()))
+    return evidence_in(redacted(to_data(evidence)))
 
 
 def redacted(value: Any) -> Any:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from clusterctl.diagnosis.evidence import (
     Evidence,
-    FileSystemFacts,
     Frame,
     HostEvidence,
     JobEvidence,
@@ -31,6 +30,7 @@ from clusterctl.diagnosis.frames import (
     name_of,
     place_of,
 )
+from clusterctl.diagnosis.hostchecks import SHM, has_no_room
 from clusterctl.diagnosis.mapping import Placement, placed
 from clusterctl.diagnosis.tree import label, main_thread, sample_path
 from clusterctl.domain.findings import Finding, Severity
@@ -57,8 +57,6 @@ STARTED_AFTER_S = 5.0
 # So few ranks on several hosts are named with their hosts.
 MOST_NAMED = 3
 RUNNING, QUEUED = "running", "queued"
-# With less free space than this a file system is full: writes of any size fail.
-FULL_BYTES = 64 << 10
 _STEP = re.compile(
     r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)s?\b\W*\d|(?:images?|img|samples?|it|tokens?)/s(?:ec)?\b"
     r"|\bs/(?:it|step)\b|^\s*\d+(?:/\d+)?\s+[\[\d.=>-]"
@@ -347,24 +345,14 @@ def works_alone(rank: Rank) -> bool:
     return rank.works and (_was_in(rank, _EVALUATES) or (is_saving(rank) and rank.gets_on))
 
 
-def is_full(system: FileSystemFacts) -> bool:
-    """Return whether a file system has no space, or no inode, for another file. One that nobody
-    can write to (a mounted image) is not."""
-    if system.readonly:
-        return False
-    no_space = system.free_bytes is not None and system.free_bytes < FULL_BYTES
-    # A pseudo file system has a size of 0, and some file systems make inodes as they need them.
-    return bool((system.size_bytes and no_space) or (system.inodes and system.inodes_free == 0))
-
-
 def full_disk_of(rank: Rank) -> str:
     """Return the full file system on which a rank has files or its working folder; else empty."""
-    mounts = {one.path: is_full(one) for one in rank.host.filesystems}
+    mounts = {one.path: has_no_room(one) for one in rank.host.filesystems}
     used = {rank.process.cwd, *(file.path for one in rank.samples for file in one.files)}
     used |= {syscall_path(sample.syscall) for sample in rank.samples}
     for path in sorted(filter(None, used)):
         mount = max((one for one in mounts if _is_below(path, one)), key=len, default="")
-        if mounts.get(mount) and mount != "/dev/shm":  # noqa: S108
+        if mounts.get(mount) and mount != SHM:
             return mount
     return ""
 
@@ -764,7 +752,7 @@ def full_filesystems(scene: Scene) -> list[tuple[HostEvidence, str]]:
         (host, system.path)
         for host in scene.evidence.hosts
         for system in host.filesystems
-        if is_full(system)
+        if has_no_room(system)
     ]
 
 

@@ -14,7 +14,15 @@ from zlib import crc32
 
 from clusterctl.bootstrap.inspection import RequestedEquipment, efa_findings
 from clusterctl.bootstrap.training import FOLDER
-from clusterctl.diagnosis.hostchecks import namesakes, skews, slowdowns, usual_clock
+from clusterctl.diagnosis.hostchecks import (
+    SHM,
+    TAKEN_FOR_ONE,
+    fullness,
+    namesakes,
+    skews,
+    slowdown,
+    usual_clock,
+)
 from clusterctl.domain.cluster import Node
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes, format_duration
@@ -28,11 +36,9 @@ from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versio
 from clusterctl.node.facts.system import kernel_log, limits, system
 
 T = TypeVar("T")
-CROWDED, FULL = 0.90, 0.98  # shares of a file system
 # 1024 open files are every distribution's default. Open MPI and NCCL need a descriptor for each
 # peer, and more. EFA locks the memory that it sends from.
 LEAST_NOFILE, LEAST_MEMLOCK = 1024, 1 << 30
-LEAST_SHM = 64 << 20  # free bytes in /dev/shm
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 Findings = Iterator[Finding]
 # The checks of a fact that could not be read, at all or in time.
@@ -236,11 +242,11 @@ def measures(nodes: Sequence[Examined]) -> str:
     far_ms = max((abs(one.report.clock_offset_s) for one in nodes), default=0.0) * 1000
     error_ms = max((one.report.clock_error_s for one in nodes), default=0.0) * 1000
     shares = [
-        (disk.used_share, disk.path, one.host) for one in nodes for disk in one.report.all(mount)
+        (disk.used_percent, disk.path, one.host) for one in nodes for disk in one.report.all(mount)
     ]
-    share, path, host = max(shares, default=(0.0, "/", ""))
+    percent, path, host = max(shares, default=(0, "/", ""))
     clocks = f"clocks within {max(far_ms, error_ms):.0f} ms of this machine's"
-    return f"{clocks}, fullest disk {share * 100:.0f} % ({path} on {host})"
+    return f"{clocks}, fullest disk {percent} % ({path} on {host})"
 
 
 def _differences(nodes: Sequence[Examined]) -> Findings:
@@ -305,8 +311,7 @@ def _hostnames(nodes: Sequence[Examined]) -> Findings:
             yield Finding(
                 "hostname.duplicate",
                 ERROR,
-                f"its hostname is {name}, as that of {others}: Horovod takes their ranks for those "
-                "of one machine",
+                f"its hostname is {name}, as that of {others}: {TAKEN_FOR_ONE}",
                 node.host,
                 "give each its own again: clusterctl doctor NAME --fix",
             )
@@ -353,11 +358,10 @@ def _gpus(one: Examined) -> Findings:
             message = f"{which}: a bad memory row is remapped at the next reset"
             hint = f"clusterctl reboot NAME {one.index}"
             yield Finding("gpu.remap", WARNING, message, one.host, hint)
-        slowed = slowdowns(card.throttled)
+        slowed = slowdown(card.throttled)
         if slowed:
-            message = f"{which} is slowed down: {', '.join(slowed).replace('_', ' ')}"
             hint = f"if it stays so: clusterctl replace NAME {one.index}"
-            yield Finding("gpu.throttled", WARNING, message, one.host, hint)
+            yield Finding("gpu.throttled", WARNING, f"{which} {slowed}", one.host, hint)
     for gpu, links in (one.report.get(nvlink) or {}).items():
         message = f"GPU {gpu}: NVLink {', '.join(map(str, links))} inactive"
         yield Finding("gpu.nvlink", ERROR, message, one.host, _again(one))
@@ -458,36 +462,16 @@ def disk_findings(
 ) -> Iterator[Finding]:
     """Yield the findings about one file system: its space, its inodes, and whether it is read-only.
 
-    Above CROWDED it is a warning, from FULL on an error. For /dev/shm only the free space counts.
-    Where nobody can write, neither counts. `knows_fills`: see room_hint.
+    `knows_fills`: see room_hint.
     """
-    path, free = system.path, format_bytes(system.free_bytes)
-    if path == "/dev/shm":  # noqa: S108
-        if system.free_bytes < min(LEAST_SHM, (system.used_bytes + system.free_bytes) // 2):
-            yield Finding(
-                "shm.full",
-                ERROR,
-                f"{path} has {free} left: ranks of one node talk through it",
-                host,
-                "see what is there (ls -l /dev/shm); what killed ranks left is theirs: "
-                "clusterctl run NAME --nodes "
-                f"{host.rpartition('-')[2]} 'rm -f /dev/shm/nccl-* /dev/shm/*_segment*'",
-            )
-        return
-    inodes = f"% of its inodes are used, {system.inodes_free} are free"
-    for kind, share, before, after in (
-        ("", system.used_share, f"{path} is", f"% full, {free} free"),
-        ("inodes.", system.inodes_share, f"{path}:", inodes),
-    ):
-        if share > CROWDED and not system.readonly:
-            full = share >= FULL
-            yield Finding(
-                f"disk.{kind}{'full' if full else 'crowded'}",
-                ERROR if full else WARNING,
-                f"{before} {share * 100:.0f} {after}",
-                host,
-                room_hint(path, knows_fills),
-            )
+    path = system.path
+    shm_hint = (
+        "see what is there (ls -l /dev/shm); what killed ranks left is theirs: clusterctl run NAME "
+        f"--nodes {host.rpartition('-')[2]} 'rm -f /dev/shm/nccl-* /dev/shm/*_segment*'"
+    )
+    for short in fullness(system):
+        hint = shm_hint if path == SHM else room_hint(path, knows_fills)
+        yield Finding(short.check_id, short.severity, f"{path} {short.words}", host, hint)
     if system.lost_writes and path != "/":
         message = f"{path} is read-only: a volume that fails becomes so"
         yield Finding("disk.readonly", ERROR, message, host, "see `dmesg` there")

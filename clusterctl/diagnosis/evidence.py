@@ -1,23 +1,20 @@
 """The evidence about a job: its record and log, and the state of its hosts and of its ranks.
 
 It has only observations; `rules` and `verdict` draw the conclusions. A bundle stores it, so that
-another machine or a later version can draw them again: `decode` ignores unknown keys and gives
-missing ones their defaults. Durations are in seconds, sizes in bytes. Times of a host are by its
-own clock.
+another machine or a later version can draw them again: unknown keys are ignored, and missing ones
+are the defaults. What a node sends may be damaged: then that part is left out, and told.
+
+Durations are in seconds, sizes in bytes. Times of a host are by its own clock.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
-import typing
-from dataclasses import dataclass, field
-from typing import Any, Optional, TypeVar, Union, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, Optional
 
-T = TypeVar("T")
-# A cache of type hints by class: a bundle of 4,096 ranks has hundreds of thousands of values.
-_HINTS: dict[type[Any], dict[str, Any]] = {}
+from clusterctl.node.facts.disks import MountedFileSystem
+from clusterctl.node.record import salvage
 
 
 @dataclass(frozen=True)
@@ -158,23 +155,11 @@ class ProcessEvidence:
 
 
 @dataclass(frozen=True)
-class FileSystemFacts:
-    """A mounted file system of a host. None: unknown."""
-
-    path: str = ""
-    size_bytes: int = 0
-    free_bytes: Optional[int] = None
-    inodes: int = 0
-    inodes_free: Optional[int] = None
-    readonly: bool = False
-
-
-@dataclass(frozen=True)
 class GpuProcess:
-    """A process that uses a GPU, with its memory on it."""
+    """A process that uses a GPU, with its memory on it. None: nvidia-smi has N/A."""
 
-    pid: float = 0.0
-    memory_mib: float = 0.0
+    pid: Optional[float] = None
+    memory_mib: Optional[float] = None
 
 
 @dataclass(frozen=True)
@@ -202,14 +187,39 @@ class KernelMessage:
 
 
 @dataclass(frozen=True)
+class SystemFacts:
+    """The name by which a host calls itself, empty if unknown, and the seconds since its start."""
+
+    hostname: str = ""
+    uptime_s: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class GpusOfHost:
+    gpus: tuple[GpuFacts, ...] = ()
+
+
+@dataclass(frozen=True)
+class KnownFacts:
+    """The facts that rules use, of a host's report. `errors` is why facts are missing, by name."""
+
+    filesystems: tuple[MountedFileSystem, ...] = ()
+    gpus: Optional[GpusOfHost] = None
+    kernel_log: tuple[KernelMessage, ...] = ()
+    system: SystemFacts = SystemFacts()
+    limits: dict[str, Optional[int]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class HostEvidence:
     """The evidence of one host. If it did not answer, `error` is why and `ec2` its state in EC2.
 
     `quarantined` is the time and the reason, if the host is in quarantine. `facts` are those of
-    its report by name (node/facts): disks, memory, kernel messages, GPUs and more. The properties
-    have those of its values that are of the right type. `ras` is the answer of
-    NCCL's RAS as JSON or text; empty if it is not running. `clock_offset_s` is this host's clock
-    minus that of the machine that runs `diagnose`, with an error of up to `clock_error_s`.
+    its report by name (node/facts): disks, memory, kernel messages, GPUs and more. `ras` is the
+    answer of NCCL's RAS as JSON or text; empty if it is not running. `clock_offset_s` is this
+    host's clock minus that of the machine that runs `diagnose`, with an error of up to
+    `clock_error_s`.
     `problems` list what could not be observed.
     """
 
@@ -238,44 +248,48 @@ class HostEvidence:
         return tuple(process for process in self.processes if process.role == "rank")
 
     @functools.cached_property
-    def filesystems(self) -> tuple[FileSystemFacts, ...]:
-        return self._fact(tuple[FileSystemFacts, ...], "filesystems")
+    def _known(self) -> tuple[KnownFacts, tuple[str, ...]]:
+        known, problems = salvage(KnownFacts, self.facts)
+        return known or KnownFacts(), problems
 
-    @functools.cached_property
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """What could not be observed, damaged facts included."""
+        damaged = (f"unexpected value: {problem}" for problem in self._known[1])
+        return (*self.problems, *damaged)
+
+    @property
+    def filesystems(self) -> tuple[MountedFileSystem, ...]:
+        return self._known[0].filesystems
+
+    @property
     def gpus(self) -> tuple[GpuFacts, ...]:
-        return self._fact(tuple[GpuFacts, ...], "gpus", "gpus")
+        found = self._known[0].gpus
+        return found.gpus if found else ()
 
-    @functools.cached_property
+    @property
     def kernel_log(self) -> tuple[KernelMessage, ...]:
-        return self._fact(tuple[KernelMessage, ...], "kernel_log")
+        return self._known[0].kernel_log
 
     @property
     def errors(self) -> dict[str, str]:
         """Why facts are missing, by the name of the fact."""
-        return self._fact(dict[str, str], "errors") or {}
+        return self._known[0].errors
 
     @property
     def hostname(self) -> str:
         """The name by which the host calls itself; empty if unknown."""
-        return self._fact(str, "system", "hostname") or ""
+        return self._known[0].system.hostname
 
     @property
     def uptime_s(self) -> Optional[float]:
         """Seconds since the host was started; None if unknown."""
-        return self._fact(float, "system", "uptime_s")
+        return self._known[0].system.uptime_s
 
     @property
     def most_files(self) -> Optional[int]:
         """The limit of open files of a process; None without a limit."""
-        return self._fact(int, "limits", "nofile")
-
-    def _fact(self, wanted: Any, *path: str) -> Any:
-        """Return a fact as a value of type `wanted`; None if it is missing or of another type."""
-        found: Any = self.facts
-        for name in path:
-            found = found.get(name) if isinstance(found, dict) else None
-        value = _decoded(wanted, found)
-        return None if value is _WRONG else value
+        return self._known[0].limits.get("nofile")
 
 
 @dataclass(frozen=True)
@@ -317,7 +331,7 @@ class JobEvidence:
 class Evidence:
     """All evidence of one `diagnose`, taken at `taken_at` (UTC), during `took_s` seconds.
 
-    `job` is None if the head node has no job.
+    `job` is None if the head node has no job. `problems` are the damaged parts of a bundle.
     """
 
     cluster: str = ""
@@ -326,56 +340,11 @@ class Evidence:
     version: str = ""
     job: Optional[JobEvidence] = None
     hosts: tuple[HostEvidence, ...] = ()
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the evidence for a bundle and for `--json`."""
-        return dataclasses.asdict(self)
+    problems: tuple[str, ...] = ()
 
 
-def decode(kind: type[T], data: Any) -> T:
-    """Return a value of dataclass `kind` from JSON data.
-
-    A value of the wrong type is ignored, and the field has its default: nodes are not trusted to
-    send correct data.
-    """
-    if kind not in _HINTS:
-        _HINTS[kind] = typing.get_type_hints(kind)
-    values = {}
-    for name, wanted in _HINTS[kind].items():
-        if isinstance(data, dict) and name in data:
-            value = _decoded(wanted, data[name])
-            if value is not _WRONG:
-                values[name] = value
-    return kind(**values)
-
-
-_WRONG = object()  # result of _decoded for a value of the wrong type
-
-
-def _decoded(wanted: Any, value: Any) -> Any:
-    """Return a value converted to a type; _WRONG if it is of another type."""
-    if wanted is Any:
-        return value
-    if dataclasses.is_dataclass(wanted):
-        return decode(cast("type[Any]", wanted), value) if isinstance(value, dict) else _WRONG
-    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
-    if origin is tuple:
-        items = value if isinstance(value, (list, tuple)) else ()
-        return tuple(
-            item for item in (_decoded(arguments[0], one) for one in items) if item is not _WRONG
-        )
-    if origin is dict:
-        if not isinstance(value, dict):
-            return _WRONG
-        pairs = ((str(key), _decoded(arguments[1], one)) for key, one in value.items())
-        return {key: one for key, one in pairs if one is not _WRONG}
-    # Fields are declared as Optional, since Python 3.9 cannot evaluate `X | None`.
-    if origin is Union:
-        if value is None:
-            return None
-        return _decoded(next(one for one in arguments if one is not type(None)), value)
-    if wanted is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value) if math.isfinite(value) else _WRONG
-    if isinstance(value, bool) is not (wanted is bool):
-        return _WRONG
-    return value if isinstance(value, wanted) else _WRONG
+def evidence_in(data: Any) -> Evidence:
+    """Return the evidence in the data of a bundle."""
+    found, problems = salvage(Evidence, data)
+    found = found or Evidence()
+    return replace(found, problems=(*found.problems, *problems))

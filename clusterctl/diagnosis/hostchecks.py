@@ -1,11 +1,15 @@
-"""Checks of hosts that `diagnose` and `doctor` share: clocks, hostnames, throttled GPUs."""
+"""Checks of hosts that `diagnose`, `doctor` and `disk` share: clocks, hostnames, throttled GPUs,
+full disks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from clusterctl.domain.units import format_duration
+from clusterctl.domain.findings import Severity
+from clusterctl.domain.units import format_bytes, format_duration
+from clusterctl.node.facts.disks import MountedFileSystem
 
 T = TypeVar("T")
 
@@ -13,6 +17,57 @@ T = TypeVar("T")
 # From this difference on the logs of two hosts cannot be put in order. (Signatures and certificates
 # bear minutes.)
 SKEW_S = 1.0
+
+
+# Shares of a file system: above the first it is crowded, from the second on full.
+CROWDED, FULL = 0.90, 0.98
+# With less free space than this no file of any size can be written.
+NO_ROOM_BYTES = 64 << 10
+LEAST_SHM = 64 << 20  # free bytes in /dev/shm
+SHM = "/dev/shm"  # noqa: S108
+
+
+@dataclass(frozen=True)
+class Fullness:
+    """A shortage of space or inodes. `words` follow the file system's name: `is 99 % full, 1.0 GiB
+    free`."""
+
+    check_id: str
+    severity: Severity
+    words: str
+
+
+def fullness(system: MountedFileSystem) -> Iterator[Fullness]:
+    """Yield what a file system is short of: space, inodes.
+
+    Where nobody can write, neither counts. For /dev/shm only the free space counts.
+    """
+    free = format_bytes(system.free_bytes)
+    if system.readonly:
+        return
+    if system.path == SHM:
+        if system.free_bytes < min(LEAST_SHM, (system.used_bytes + system.free_bytes) // 2):
+            words = f"has {free} left: ranks of one node talk through it"
+            yield Fullness("shm.full", Severity.ERROR, words)
+        return
+    inodes = f"has {system.inodes_percent} % of its inodes used, {system.inodes_free} are free"
+    for kind, share, words in (
+        ("disk.", system.used_share, f"is {system.used_percent} % full, {free} free"),
+        ("disk.inodes.", system.inodes_share, inodes),
+    ):
+        if share >= FULL:
+            yield Fullness(f"{kind}full", Severity.ERROR, words)
+        elif share > CROWDED:
+            yield Fullness(f"{kind}crowded", Severity.WARNING, words)
+
+
+def has_no_room(system: MountedFileSystem) -> bool:
+    """Return whether a file system has no space, or no inode, for another file. One that nobody
+    can write to (a mounted image) is not meant."""
+    # A pseudo file system has a size of 0, and some file systems make inodes as they need them.
+    no_space = system.size_bytes and system.free_bytes < NO_ROOM_BYTES
+    no_inode = system.inodes and not system.inodes_free
+    return bool((no_space or no_inode) and not system.readonly)
 
 
 def usual_clock(clocks: Sequence[tuple[float, float]]) -> float:
@@ -43,6 +98,10 @@ def skews(clocks: Sequence[tuple[float, float]]) -> list[str]:
     return found
 
 
+# What follows from a hostname that several nodes share.
+TAKEN_FOR_ONE = "Horovod and NCCL take their ranks for those of one machine"
+
+
 def namesakes(hosts: Iterable[T], name: Callable[[T], str]) -> dict[str, list[T]]:
     """Return the hosts that share a hostname, by that name."""
     found: dict[str, list[T]] = {}
@@ -51,9 +110,11 @@ def namesakes(hosts: Iterable[T], name: Callable[[T], str]) -> dict[str, list[T]
     return {name: sharing for name, sharing in found.items() if name and len(sharing) > 1}
 
 
-def slowdowns(throttled: Iterable[str]) -> list[str]:
-    """Return those of a GPU's throttle reasons that show a fault: heat, power, hardware.
+def slowdown(throttled: Iterable[str]) -> str:
+    """Return what a GPU's throttle reasons show to be wrong, heat, power or hardware, as words that
+    follow its name: `is slowed down: hw thermal slowdown`; empty for nothing.
 
-    The others, such as an idle GPU or a clock that was set, are normal.
+    The other reasons, such as an idle GPU or a clock that was set, are normal.
     """
-    return [reason for reason in throttled if reason.startswith(("hw_", "sw_thermal"))]
+    faults = [reason for reason in throttled if reason.startswith(("hw_", "sw_thermal"))]
+    return f"is slowed down: {', '.join(faults).replace('_', ' ')}" if faults else ""

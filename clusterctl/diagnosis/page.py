@@ -175,8 +175,8 @@ def _details(scene: Scene, bad: set[int]) -> Iterable[str]:
         yield f"<details><summary>rank {rank.number} on {_text(called(rank.host))}{more}</summary>"
         yield f"<pre>{_text(lines)}</pre></details>"
     for host in scene.evidence.hosts:
-        if host.problems:
-            lines = "\n".join(host.problems)
+        if host.unseen:
+            lines = "\n".join(host.unseen)
             yield f"<details><summary>not seen on {_text(host.host)}</summary><pre>"
             yield f"{_text(lines)}</pre></details>"
 

@@ -14,18 +14,20 @@ import calendar
 import hashlib
 import hmac
 import http.client
-import json
 import os
 import random
 import re
 import threading
 import time
 import urllib.error
+from dataclasses import dataclass
 from functools import partial
+from typing import Optional
 from urllib.parse import quote, unquote_plus, urlsplit
 from xml.etree import ElementTree
 
 from clusterctl.node.metadata import ROLES, metadata
+from clusterctl.node.record import from_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -249,6 +251,16 @@ def signed(
     return {**sent, "authorization": f"AWS4-HMAC-SHA256 {told}"}
 
 
+@dataclass(frozen=True)
+class _RoleKeys:
+    """The credentials of an instance profile, under EC2's names."""
+
+    AccessKeyId: str
+    SecretAccessKey: str
+    Expiration: str
+    Token: Optional[str] = None
+
+
 class Keys:
     """Credentials of the environment, or of the instance profile, which change every few hours."""
 
@@ -274,15 +286,15 @@ class Keys:
     def _renew(self) -> None:
         try:
             role = metadata(ROLES).split()[0]
-            told = json.loads(metadata(ROLES + role))
+            keys = from_json(_RoleKeys, metadata(ROLES + role))
         except (urllib.error.HTTPError, IndexError):
             raise NotStreamed(
                 "there are no credentials for S3: no instance profile; for a public bucket: "
                 "--credentials none; else give the nodes a role: clusterctl up NAME "
                 "--instance-profile new"
             ) from None
-        self._keys = (told["AccessKeyId"], told["SecretAccessKey"], told.get("Token") or "")
-        ends = time.strptime(told["Expiration"][:19], "%Y-%m-%dT%H:%M:%S")
+        self._keys = (keys.AccessKeyId, keys.SecretAccessKey, keys.Token or "")
+        ends = time.strptime(keys.Expiration[:19], "%Y-%m-%dT%H:%M:%S")
         self._until = float(calendar.timegm(ends))
 
 

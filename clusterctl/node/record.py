@@ -9,7 +9,7 @@ with a time zone, which is written in ISO 8601.
 
 * A value of the wrong type is an error that names the field: `gpus[1].name: expected a string, got
   7`. It is never replaced by a default, since a wrong number is worse than none. Where one part may
-  be wrong and the others are still of use, they are read separately.
+  be wrong and the others are still of use, `salvage` leaves it out, and tells it.
 * Unknown keys are ignored, and a missing key is the field's default: a file may have been written
   by a version with more fields, or with fewer. A field without a default has to be there.
 * A ValueError of `__post_init__` refuses the record, with its path.
@@ -48,17 +48,24 @@ _EXPECTED: dict[Any, str] = {
 
 
 class RecordError(ValueError):
-    """The data are not those of the record. `path` is the field, such as `gpus[1].name`."""
+    """The data are not those of the record. `keys` lead to the part, such as gpus, 1, name: in the
+    message it is `gpus[1].name`."""
 
-    def __init__(self, problem: str, path: str = "") -> None:
+    def __init__(self, problem: str, *keys: str | int) -> None:
         self.problem = problem
-        self.path = path
-        super().__init__(f"{path.lstrip('.')}: {problem}" if path else problem)
+        self.keys = keys
+        path = "".join(map(_step, keys)).lstrip(".")
+        super().__init__(f"{path}: {problem}" if keys else problem)
 
 
 def to_json(value: Any) -> str:
-    """Return a record as one line of JSON, in ASCII, without a newline."""
-    return json.dumps(to_data(value))
+    """Return a record as one line of JSON, in ASCII, without a newline. Raises RecordError for a
+    number that JSON does not have: NaN, infinity."""
+    data = to_data(value)
+    try:
+        return json.dumps(data, allow_nan=False)
+    except ValueError:
+        raise RecordError(f"expected {_EXPECTED[float]}", *_not_finite(data)) from None
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
@@ -117,9 +124,29 @@ def to_data(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime.datetime) else value
 
 
+def finite(data: Any) -> Any:
+    """Return data with None for each number that JSON does not have: a loss may be NaN."""
+    if isinstance(data, float):
+        return data if abs(data) <= sys.float_info.max else None
+    if isinstance(data, (list, tuple)):
+        return [finite(one) for one in data]
+    return {key: finite(one) for key, one in data.items()} if isinstance(data, dict) else data
+
+
 def from_data(kind: type[T], data: Any) -> T:
     """Return the value of type `kind` that data of JSON describe. Raises RecordError."""
     return typing.cast("T", _read(kind, data))
+
+
+def salvage(kind: type[T], data: Any) -> tuple[T | None, tuple[str, ...]]:
+    """Return the value without the parts that are wrong, and what is wrong with each of them.
+
+    A wrong field has its default; a wrong item of an array or an object is left out. The value is
+    None if a part without a default is wrong.
+    """
+    problems: list[RecordError] = []
+    value = _salvage(kind, data, (), problems)
+    return (None if value is _WRONG else value), tuple(dict.fromkeys(map(str, problems)))
 
 
 @functools.lru_cache(maxsize=None)
@@ -177,7 +204,7 @@ def _read(kind: Any, data: Any) -> Any:
             raise _wrong(dict, data)
         kind = inner[1]
         return {
-            key: one if _is_exact(kind, one) else _below(_key(key), kind, one)
+            key: one if _is_exact(kind, one) else _below(key, kind, one)
             for key, one in data.items()
         }
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
@@ -205,7 +232,7 @@ def _items(origin: Any, inner: tuple[Any, ...], data: Any) -> list[Any]:
         kinds = [inner[0]] * len(data)
     if len(kinds) != len(data):
         raise RecordError(f"expected an array of {len(kinds)}, got {len(data)}")
-    return [_below(f"[{at}]", *pair) for at, pair in enumerate(zip(kinds, data))]
+    return [_below(at, *pair) for at, pair in enumerate(zip(kinds, data))]
 
 
 def _read_record(kind: Any, data: Any) -> Any:
@@ -215,9 +242,9 @@ def _read_record(kind: Any, data: Any) -> Any:
     for name, inner, is_needed in _fields_of(kind):
         if name in data:
             one = data[name]
-            values[name] = one if _is_exact(inner, one) else _below(f".{name}", inner, one)
+            values[name] = one if _is_exact(inner, one) else _below(name, inner, one)
         elif is_needed:
-            raise RecordError("missing", f".{name}")
+            raise RecordError("missing", name)
     try:
         return kind(**values)
     except RecordError:
@@ -226,16 +253,59 @@ def _read_record(kind: Any, data: Any) -> Any:
         raise RecordError(str(error)) from None
 
 
-def _key(key: str) -> str:
+def _step(key: str | int) -> str:
     # As in `_shown`: the key may come from a node, too.
-    return f".{ascii(key)[1:-1][:60]}"
+    return f"[{key}]" if isinstance(key, int) else f".{ascii(key)[1:-1][:60]}"
 
 
-def _below(name: str, kind: Any, data: Any) -> Any:
+def _below(key: str | int, kind: Any, data: Any) -> Any:
     try:
         return _read(kind, data)
     except RecordError as error:
-        raise RecordError(error.problem, name + error.path) from None
+        raise RecordError(error.problem, key, *error.keys) from None
+
+
+def _not_finite(data: Any) -> tuple[str | int, ...]:
+    """Return the keys of the first number in the data that is not finite."""
+    pairs: Any = data.items() if isinstance(data, dict) else ()
+    for key, one in enumerate(data) if isinstance(data, list) else pairs:
+        if isinstance(one, float) and not abs(one) <= sys.float_info.max:
+            return (key,)
+        keys = _not_finite(one)
+        if keys:
+            return (key, *keys)
+    return ()
+
+
+_WRONG = object()  # result of _salvage
+
+
+def _salvage(kind: Any, data: Any, keys: tuple[str | int, ...], problems: list[RecordError]) -> Any:
+    try:
+        return _read(kind, data)
+    except RecordError as error:
+        problem = RecordError(error.problem, *keys, *error.keys)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Union:
+        [kind] = [one for one in inner if one is not type(None)]
+        return _salvage(kind, data, keys, problems)
+    if isinstance(data, (list, tuple)) and (origin is frozenset or inner[1:] == (...,)):
+        items = [_salvage(inner[0], one, (*keys, at), problems) for at, one in enumerate(data)]
+        return origin(one for one in items if one is not _WRONG)
+    is_record = _is_record(kind)
+    if isinstance(data, dict) and (is_record or origin in (dict, collections.abc.Mapping)):
+        kinds = {name: one for name, one, _ in _fields_of(kind)} if is_record else {}
+        found = {
+            name: _salvage(kinds[name] if is_record else inner[1], one, (*keys, name), problems)
+            for name, one in data.items()
+            if name in kinds or not is_record
+        }
+        kept = {name: one for name, one in found.items() if one is not _WRONG}
+        # TypeError: a part without a default is missing. ValueError: `__post_init__` refuses it.
+        with contextlib.suppress(TypeError, ValueError):
+            return kind(**kept) if is_record else kept
+    problems.append(problem)
+    return _WRONG
 
 
 def _wrong(kind: Any, data: Any) -> RecordError:

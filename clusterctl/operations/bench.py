@@ -86,7 +86,7 @@ class _About:
         try:
             from_data(MachineFacts, self.about)
         except RecordError as error:
-            raise RecordError(error.problem, f".about{error.path}") from None
+            raise RecordError(error.problem, "about", *error.keys) from None
 
 
 def read_benchmark(folder: Path) -> Benchmark:

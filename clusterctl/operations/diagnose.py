@@ -27,13 +27,13 @@ from typing import Any
 
 import clusterctl
 from clusterctl.bootstrap.wheels import program_in_wheel
-from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, decode
-from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
+from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence
+from clusterctl.domain.errors import ClusterctlError, CommandNotRun, HostError, UsageError
 from clusterctl.domain.hostsfile import HostSlots, parse_hosts_file
+from clusterctl.node.diagnosis.job import JobOnHead
 from clusterctl.node.diagnosis.sampler import SamplerRequest, sample
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
-from clusterctl.node.jobs.spec import JobRecord
-from clusterctl.node.record import from_data
+from clusterctl.node.record import salvage
 from clusterctl.operations.access import Access
 from clusterctl.transport.call import call
 from clusterctl.transport.fanout import fan_out
@@ -190,7 +190,7 @@ def collect(
     access.connections.doubt_after_s = DOUBT_AFTER_S
     spies = PySpies(access.folder.path.parent)
 
-    def one(target: Target) -> tuple[HostEvidence, dict[str, Any] | None]:
+    def one(target: Target) -> tuple[HostEvidence, JobOnHead | None]:
         return ask(access, target, job_id, looking, spies)
 
     outcomes = fan_out(one, access.all_targets).outcomes
@@ -220,23 +220,22 @@ def collect(
     )
 
 
-def gone_hosts(access: Access, told: dict[str, Any] | None, at: datetime) -> list[HostEvidence]:
+def gone_hosts(access: Access, told: JobOnHead | None, at: datetime) -> list[HostEvidence]:
     """Return the evidence on the cluster's missing nodes that the job used, or may have used.
 
-    `told` is the head node's record of the job; None if it did not answer.
+    `told` is what the head node has of the job; None if it did not answer.
     """
-    told = told or {}
-    record = from_data(JobRecord, told["found"]) if told.get("found") else None
-    attempts = record.status.attempts if record else ()
+    told = told or JobOnHead()
+    attempts = told.found.status.attempts if told.found else ()
     notices = [attempt.get("notices") or {} for attempt in attempts]
     hosts = []
     for index in access.cluster.missing:
         name = f"{access.cluster.name}-{index}"
-        if told.get("found") and name not in told["addresses"]:
+        if told.found and name not in told.addresses:
             continue
         notice: dict[str, Any] = next((one[name] for one in reversed(notices) if name in one), {})
         why = access.why_lost(name, at, notice)
-        address = (told.get("addresses") or {}).get(name) or ""
+        address = told.addresses.get(name) or ""
         said = "its instance is gone" + (f": {why}" if why else "")
         hosts.append(HostEvidence(index=index, host=name, address=address, error=said, ec2=said))
     return hosts
@@ -264,8 +263,8 @@ def ask(
     job_id: str | None,
     looking: SamplingPlan,
     spies: PySpies,
-) -> tuple[HostEvidence, dict[str, Any] | None]:
-    """Run the sampler on one node. Return the node's evidence and, from the head node, its record
+) -> tuple[HostEvidence, JobOnHead | None]:
+    """Run the sampler on one node. Return the node's evidence and, from the head node, what it has
     of the job (else None). Raise HostError."""
     # Log in first: the greeting's time bounds the error of the clock's offset and must not include
     # the login.
@@ -294,15 +293,29 @@ def ask(
         timeout_s=looking.within_s + ENDING_S + (SEND_WITHIN_S if send else 0),
         attachment=send,
     )
-    host = decode(HostEvidence, response.host)
+    host, problems = salvage(HostEvidence, response.host)
+    told, wrong = salvage(JobOnHead, response.job) if response.job is not None else (None, ())
+    if host is None or (response.job or {}).get("found") and not (told and told.found):
+        why = (*problems, *wrong)[0]
+        raise CommandNotRun(target.host, f"looking at it failed: unexpected response: {why}")
+    host = replace(host, problems=(*host.problems, *_damaged(*problems, *wrong)))
+    try:
+        now_s = float(words[0])
+    except ValueError:
+        host = replace(host, problems=(*host.problems, *_damaged(f"clock: {words[0][:60]!r}")))
+        return host, told
     # The node read its clock during the round trip: compare it with the middle of that. The error
     # is at most half the round trip.
     host = replace(
         host,
-        clock_offset_s=round(float(words[0] or 0) - (asked_at + answered_at) / 2, 4),
+        clock_offset_s=round(now_s - (asked_at + answered_at) / 2, 4),
         clock_error_s=round((answered_at - asked_at) / 2, 4),
     )
-    return host, response.job
+    return host, told
+
+
+def _damaged(*problems: str) -> list[str]:
+    return [f"unexpected value: {problem}" for problem in problems]
 
 
 def _logged_in(access: Access, target: Target) -> Session:
@@ -339,54 +352,56 @@ def _entries(text: str) -> tuple[HostSlots, ...]:
 
 
 def job_of(
-    told: dict[str, Any] | None, hosts: list[HostEvidence], job_id: str | None
+    told: JobOnHead | None, hosts: list[HostEvidence], job_id: str | None
 ) -> JobEvidence | None:
-    """Return the job's evidence from the head node's record `told` and the ranks' environment
+    """Return the job's evidence from what the head node has of it and the ranks' environment
     variables. Return None if no job has run.
 
     Raise UsageError for a job that the head node does not know.
     """
-    if told and job_id and not told.get("found"):
+    if told and job_id and not told.found:
         raise UsageError(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
-    told = told or {}
-    record = from_data(JobRecord, told["found"]) if told.get("found") else None
+    is_silent, told = told is None, told or JobOnHead()
+    record = told.found
     ranks = [rank for host in hosts for rank in host.ranks]
     wanted = record.job_id if record else job_id
-    if not told and ranks:
+    if is_silent and ranks:
         # The head node does not answer: take the job to which most ranks belong.
         wanted = Counter(rank.job_id for rank in ranks).most_common(1)[0][0]
     sizes = [rank.size for rank in ranks if rank.size and rank.job_id == wanted]
-    if not (record or told.get("line") or sizes):
+    if not (record or told.line or sizes):
         return None
-    entries = _entries(told.get("hosts") or "")
-    common: dict[str, Any] = {
-        key: told[key]
-        for key in (
-            *("log_bytes", "log_silent_s", "log_first", "log", "log_added"),
-            *("metrics", "metrics_silent_s", "others", "rank_logs"),
-        )
-        if told.get(key)
-    }
-    common["hosts"] = {entry.host: entry.slots for entry in entries}
-    common["log_dir"] = told.get("log_dir", "")
+    evidence = JobEvidence(
+        job_id=wanted or "",
+        log_dir=told.log_dir,
+        log_bytes=told.log_bytes,
+        log_silent_s=told.log_silent_s,
+        log_first=told.log_first,
+        log=told.log,
+        log_added=told.log_added,
+        rank_logs=told.rank_logs,
+        metrics=told.metrics,
+        metrics_silent_s=told.metrics_silent_s,
+        hosts={entry.host: entry.slots for entry in _entries(told.hosts)},
+        others=told.others,
+    )
     if record:
-        common |= {
-            "job_id": record.job_id,
-            "state": record.state.value,
-            "exit_status": record.exit_status,
-            "started_at": record.started_at.isoformat(timespec="seconds"),
-            "age_s": round(record.duration_s, 1),
-            "size": record.status.ranks or record.spec.ranks,
-            "line": record.spec.line,
-            "log_dir": record.spec.log_dir,
-            "retries_left": max(0, record.spec.retries - len(record.status.attempts)),
-        }
-    else:
-        common |= {
-            "job_id": wanted or "",
-            "state": "running",
-            "age_s": told.get("age_s", max((rank.age_s for rank in ranks), default=0.0)),
-            "size": max(sizes, default=0),
-            "line": shlex.join(told.get("line", ())),
-        }
-    return decode(JobEvidence, common)
+        return replace(
+            evidence,
+            state=record.state.value,
+            exit_status=record.exit_status,
+            started_at=record.started_at.isoformat(timespec="seconds"),
+            age_s=round(record.duration_s, 1),
+            size=record.status.ranks or record.spec.ranks,
+            line=record.spec.line,
+            log_dir=record.spec.log_dir,
+            retries_left=max(0, record.spec.retries - len(record.status.attempts)),
+        )
+    oldest_s = max((rank.age_s for rank in ranks), default=0.0)
+    return replace(
+        evidence,
+        state="running",
+        age_s=oldest_s if told.age_s is None else told.age_s,
+        size=max(sizes, default=0),
+        line=shlex.join(told.line),
+    )

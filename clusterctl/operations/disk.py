@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.bootstrap.inspection import STORE
-from clusterctl.diagnosis.drift import CROWDED, disk_findings
+from clusterctl.diagnosis.drift import disk_findings
+from clusterctl.diagnosis.hostchecks import CROWDED
 from clusterctl.domain.errors import AwsError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts

@@ -38,6 +38,7 @@ from clusterctl.node.facts.processes import job_processes, unended_jobs
 from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.jobs.processes import SYNC, NodeProcess, ProcessQuery
 from clusterctl.node.jobs.spec import SERVE, JobRecord, JobState
+from clusterctl.node.record import RecordError, from_json
 from clusterctl.operations.access import Access
 from clusterctl.transport.data import read_data
 from clusterctl.transport.reports import facts_of, read_reports
@@ -285,12 +286,27 @@ def wait_for(access: Access, seen: JobRecord) -> JobRecord:
     )
 
 
+@dataclass(frozen=True)
+class _Fetched:
+    """What a fetch checks in a folder's record of a job."""
+
+    id: str | None = None
+
+
+def _job_in(record: Path) -> str | None:
+    """Return the ID of the job whose record this is; None if it is none. Raise OSError."""
+    try:
+        return from_json(_Fetched, record.read_bytes()).id
+    except RecordError:
+        return None
+
+
 def check_place(place: Path, job_id: str = "") -> None:
     """Raise UsageError if job `job_id`, or a new one, cannot be fetched into `place`: it holds
     another job's files, or is none of the user's folders."""
     record = place / RECORD
     try:
-        other = (_object_in(record) or {}).get("id") if record.exists() else job_id
+        other = _job_in(record) if record.exists() else job_id
         if other != job_id:
             holds = f"job {other}" if other else f"a {RECORD} that is no job's"
             raise UsageError(f"{place} holds {holds}", "name another folder")
@@ -372,15 +388,6 @@ def locked_staging_folder(place: Path, job_id: str) -> Iterator[tuple[Path, bool
                 shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(opened)
-
-
-def _object_in(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object. Return None if the file holds anything else. Raise OSError."""
-    try:
-        found = json.loads(path.read_bytes())
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _unpack(access: Access, job_id: str, folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import os
 import posixpath
 import shlex
@@ -35,7 +34,7 @@ from clusterctl.jobs.plan import EXAMPLES_FOLDER, JOBS_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER, TRAINER
 from clusterctl.node.jobs.folder import METRICS
 from clusterctl.node.jobs.spec import LOG_NAME, JobRecord, JobState
-from clusterctl.node.record import to_data
+from clusterctl.node.record import finite, to_data
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log
 from clusterctl.transport.data import read_data
@@ -376,7 +375,7 @@ def as_data(results: Results, comparisons: Sequence[Comparison | None]) -> dict[
         {**_run_data(run, results.job), "comparison": _comparison_data(comparison)}
         for run, comparison in zip(results.runs, comparisons)
     ]
-    value: dict[str, Any] = _plain(
+    value: dict[str, Any] = finite(
         {
             "sources": results.sources,
             "job": results.job.as_data() if results.job else None,
@@ -426,15 +425,6 @@ def _comparison_data(comparison: Comparison | None) -> dict[str, Any] | None:
     }
 
 
-def _plain(value: Any) -> Any:
-    """Replace numbers that are not finite by None, since JSON has no NaN and no infinity."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def csv_header(metrics: bool) -> str:
     """Return the first line of the CSV table of all runs, or of the metrics if `metrics`."""
     return _csv_line(METRIC_COLUMNS if metrics else TABLE_COLUMNS)
@@ -460,7 +450,7 @@ def said_data(said: LogItem) -> dict[str, Any]:
         fields = {"kind": "metric", "metric": said[0], **to_data(said[1])}
     else:
         fields = {"kind": "train" if isinstance(said, TrainingRow) else "eval", **to_data(said)}
-    return {name: _plain(value) for name, value in fields.items()}
+    return finite(fields)
 
 
 def _csv_line(cells: Sequence[Any]) -> str:

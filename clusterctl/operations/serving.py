@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,6 @@ from clusterctl.domain.errors import (
 from clusterctl.domain.results import (
     FanoutResult,
     HostOutcome,
-    json_line,
     last_line,
 )
 from clusterctl.jobs.detached import JobRunning, end_job, start_job
@@ -48,9 +47,10 @@ from clusterctl.jobs.head_facts import facts_of_head, facts_to_read
 from clusterctl.jobs.plan import JobPlan, is_on_nodes, new_job_id
 from clusterctl.node.jobs.jobs import JobList, JobQuery, find_jobs
 from clusterctl.node.jobs.spec import SERVE, JobRecord
+from clusterctl.node.record import RecordError, from_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import DOWNLOAD_WITHIN_S
-from clusterctl.transport.call import call_all
+from clusterctl.transport.call import call_all, record_in
 from clusterctl.transport.reports import read_report
 from clusterctl.transport.target import Target
 from clusterctl.transport.wire import TunnelTransport
@@ -107,6 +107,19 @@ class Served:
 
 
 @dataclass(frozen=True)
+class _ServerError:
+    error: str
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a server reports once it has loaded the model."""
+
+    server: str
+    version: int
+
+
+@dataclass(frozen=True)
 class ServerAnswer:
     """An answer of the server: HTTP status and body."""
 
@@ -119,8 +132,8 @@ class ServerAnswer:
         if self.status == http.client.OK:
             return "" if self.body.strip() else "the reply is empty"
         try:
-            return str(json.loads(self.body)["error"])
-        except (ValueError, KeyError, TypeError):
+            return from_json(_ServerError, self.body).error
+        except RecordError:
             return f"HTTP status {self.status}"
 
 
@@ -144,7 +157,7 @@ def start_serving(
     port: int | None = None,
     public: bool = False,
     bring: Callable[[CopyRequest, Target], TransferReport] | None = None,
-) -> tuple[Served, Mapping[str, Any]]:
+) -> tuple[Served, Ready]:
     """Serve the model in a folder of the node (`~/models/cifar10`), of this machine or in S3, and
     wait until the server answers. Return the model, and which server and version answers.
 
@@ -277,8 +290,8 @@ def _source(model_dir: str) -> str:
     return f"{path.resolve()}/"
 
 
-def _wait_until_ready(access: Access, target: Target, job_id: str) -> Mapping[str, Any]:
-    """Wait until the server has loaded the model; return its `ready` file: server and version.
+def _wait_until_ready(access: Access, target: Target, job_id: str) -> Ready:
+    """Wait until the server has loaded the model; return what its file `ready` reports.
 
     Raise CommandFailed with the server's reason if it ended instead.
     """
@@ -292,7 +305,7 @@ def _wait_until_ready(access: Access, target: Target, job_id: str) -> Mapping[st
     )
     result = access.connections.run(target, look, timeout_s=LOAD_WITHIN_S)
     if result.ok:
-        return json_line(result, "loading the model")
+        return record_in(Ready, result, "loading the model")
     lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
     said = [line for line in lines if line.startswith("error: ")] or lines or ["no message"]
     message, _, hint = said[-1].removeprefix("error: ").partition("; ")

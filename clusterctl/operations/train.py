@@ -22,7 +22,7 @@ from clusterctl.domain.files import write_file
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts, format_indices
-from clusterctl.domain.results import CommandResult, FanoutResult, json_line, parse_outputs
+from clusterctl.domain.results import CommandResult, FanoutResult, parse_outputs
 from clusterctl.domain.units import count
 from clusterctl.jobs.deploy import (
     EXAMPLES,
@@ -62,14 +62,14 @@ from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.jobs.jobs import Submitted
 from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.node.jobs.spec import JobSpec, Watchdog
-from clusterctl.node.packer import program_of
 from clusterctl.node.scripts.parameter_servers import are_in, tf_config
-from clusterctl.node.scripts.pipe import files_of
+from clusterctl.node.scripts.pipe import Channels, files_of, list_channels
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import sender
 from clusterctl.operations.local_state import hosts_text
 from clusterctl.operations.logs import RunningWork, refuse_while_running, running_work, work_facts
 from clusterctl.operations.s3sync import SyncRequest, ready_tools
+from clusterctl.transport.call import call
 from clusterctl.transport.reports import read_reports
 from clusterctl.transport.target import Target
 
@@ -77,7 +77,6 @@ if TYPE_CHECKING:
     from clusterctl.ec2.instances import Instance
     from clusterctl.ec2.money.prices import Prices
 
-LIST_STREAMS = program_of("clusterctl.node.scripts.pipe")
 DOING = "looking at it"
 LIST_TIMEOUT_S = 600.0  # for listing millions of objects in S3
 
@@ -321,19 +320,22 @@ def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, di
             asked[channel.name] = {"source": channel.source, **channel.options}
     if asked:
         environ = {one.name: one.value for one in job.variables if one.name.startswith("AWS_")}
-        told = LIST_STREAMS.stdin({"channels": asked, "environ": environ})
-        result = access.connections.run(
-            access.head, LIST_STREAMS.command(), stdin=told, timeout_s=LIST_TIMEOUT_S
+        there = call(
+            access.connections,
+            access.head,
+            list_channels,
+            Channels(asked, environ),
+            doing="listing the channels",
+            timeout_s=LIST_TIMEOUT_S,
         )
-        answer = json_line(result, "listing the channels")
-        if "error" in answer:
-            raise ClusterctlError(f"{access.head.host}: {answer['error']}", "nothing was started")
-        listed.update(answer)
+        if there.error:
+            raise ClusterctlError(f"{access.head.host}: {there.error}", "nothing was started")
+        listed.update(there.listed)
     for channel in mode.channels:
-        there = len(listed[channel.name]["objects"]) if channel.is_stream else job.ranks
+        objects = len(listed[channel.name]["objects"]) if channel.is_stream else job.ranks
         shares = channel.options.get("distribution") == "ShardedByS3Key"
-        if there < (job.ranks if shares else 1):
-            if not there:
+        if objects < (job.ranks if shares else 1):
+            if not objects:
                 raise UsageError(
                     f"channel {channel.name}: there is nothing at {channel.source}",
                     "check the bucket and the prefix: aws s3 ls lists what is below one"
@@ -341,7 +343,7 @@ def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, di
                     else "put files into that folder",
                 )
             raise UsageError(
-                f"channel {channel.name}: {count(there, 'object')} in {channel.source} for "
+                f"channel {channel.name}: {count(objects, 'object')} in {channel.source} for "
                 f"{count(job.ranks, 'rank')}",
                 "give every rank at least one, or distribution: FullyReplicated",
             )

@@ -11,8 +11,9 @@ from typing import Any
 
 from clusterctl.diagnosis.evidence import JobEvidence
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.node.diagnosis.job import JobOnHead
 from clusterctl.node.packer import program_of
-from clusterctl.node.record import from_json
+from clusterctl.node.record import from_json, salvage
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import job_of
 from clusterctl.operations.logs import find
@@ -57,7 +58,7 @@ class Watch:
         report; None without."""
         head = self._nodes.get(self._access.head_name)
         told = head.said.get("job") if head else None
-        return job_of(told, [], None) if told else None
+        return job_of(salvage(JobOnHead, told)[0], [], None) if told else None
 
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
         """Give each node its program as standard input (see transport.stdin.Stdin), and end the

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
+from clusterctl.cli import output
 from clusterctl.cli.main import cli, run_command
 from tests.cli.programs import BIN
 
@@ -265,3 +266,8 @@ def test_an_interrupt_is_an_object_too(callback, capsys):
     assert run_command(command, ["--json"]) == 130
     told = {"error": "Interrupted", "message": "interrupted", "hint": "", "exit_status": 130}
     assert json.loads(capsys.readouterr().out) == told
+
+
+def test_json_has_null_for_a_number_that_json_does_not_have(capsys):
+    output.data({"loss": [float("nan"), 0.5], "speed": float("inf")})
+    assert json.loads(capsys.readouterr().out) == {"loss": [None, 0.5], "speed": None}

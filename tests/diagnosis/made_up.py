@@ -64,23 +64,20 @@ def samples(*frames: tuple[Frame, ...], state: str = "S", **more: object) -> tup
     )
 
 
+def file_system(path: str, free_bytes: int = 50 * GIB) -> dict[str, object]:
+    """Return the facts of a file system of 100 GiB."""
+    size = 100 * GIB
+    sizes = {"size_bytes": size, "free_bytes": free_bytes, "used_bytes": size - free_bytes}
+    return {"path": path, **sizes, "inodes": 9, "inodes_free": 5, "readonly": False}
+
+
 def facts(host: str, **more: object) -> dict[str, object]:
     """Return the facts of a healthy host."""
     places = ("/", "/data", "/dev/shm")
-    systems = [
-        {
-            "path": path,
-            "size_bytes": 100 * GIB,
-            "free_bytes": 50 * GIB,
-            "inodes": 9,
-            "inodes_free": 5,
-        }
-        for path in places
-    ]
     found = {
         "system": {"hostname": host, "cpus": 64},
         "limits": {"nofile": 1024},
-        "filesystems": systems,
+        "filesystems": [file_system(path) for path in places],
         "kernel_log": [],
         "errors": {},
     }

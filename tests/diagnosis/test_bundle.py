@@ -10,10 +10,13 @@ import sys
 
 import pytest
 
+from clusterctl.cli.diagnose import screen
 from clusterctl.cli.main import cli, run_command
 from clusterctl.diagnosis import bundle
-from clusterctl.diagnosis.evidence import Evidence, JobEvidence, decode
+from clusterctl.diagnosis.evidence import Evidence, JobEvidence, evidence_in
+from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.node.record import to_data, to_json
 from tests.diagnosis.made_up import job_of, with_job, with_rank
 
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -75,10 +78,10 @@ def test_there_and_back(tmp_path):
         bundle.save(evidence, tmp_path / "none" / "b")
 
 
-def test_what_a_later_version_or_a_strange_node_says_is_left_out():
+def test_what_a_later_version_or_a_strange_node_says_is_left_out_and_told():
     seen = with_rank(job_of(hosts=2, per_host=1), 1, gpus=(0, 1))
-    data = json.loads(json.dumps(seen.as_data()))
-    assert decode(Evidence, data) == seen
+    data = json.loads(to_json(seen))
+    assert evidence_in(data) == seen
     data["weather"] = "rain"
     data["took_s"] = "long"
     process = data["hosts"][1]["processes"][1]
@@ -86,18 +89,32 @@ def test_what_a_later_version_or_a_strange_node_says_is_left_out():
     process["gpus"] = [0, "one", 2]
     data["hosts"][0]["clock_offset_s"] = float("nan")
     data["hosts"].append(17)
-    seen = decode(Evidence, data)
+    data["hosts"][0]["facts"]["filesystems"][1]["free_bytes"] = "many"
+    seen = evidence_in(data)
     [process] = seen.hosts[1].ranks
     assert (seen.took_s, process.pid, process.gpus) == (0.0, 0, (0, 2))
     assert (seen.hosts[0].clock_offset_s, len(seen.hosts)) == (None, 2)
-    assert decode(Evidence, []) == Evidence()
+    assert seen.problems == (
+        "took_s: expected a finite number, got 'long'",
+        "hosts[0].clock_offset_s: expected a finite number, got nan",
+        "hosts[1].processes[1].pid: expected an integer, got True",
+        "hosts[1].processes[1].gpus[1]: expected an integer, got 'one'",
+        "hosts[2]: expected an object, got 17",
+    )
+    [unseen] = seen.hosts[0].unseen
+    expected = "filesystems[1].free_bytes: expected an integer, got 'many'"
+    assert unseen == f"unexpected value: {expected}"
+    assert [one.path for one in seen.hosts[0].filesystems] == ["/", "/dev/shm"]
+    shown = screen(seen, diagnose(seen))
+    assert f"not seen: {seen.problems[0]}" in shown
+    assert evidence_in([]).problems == ("expected an object, got []",)
 
 
 def test_a_page_has_no_secrets_either(tmp_path):
     log = (f"AWS_SECRET_ACCESS_KEY={SECRET}", "Step 2")
     evidence = Evidence(cluster="demo", job=JobEvidence(log=log, state="running"))
     seen, page = tmp_path / "seen", tmp_path / "page.html"
-    seen.write_text(json.dumps({"kind": bundle.KIND, "format": 1, "evidence": evidence.as_data()}))
+    seen.write_text(json.dumps({"kind": bundle.KIND, "format": 1, "evidence": to_data(evidence)}))
     command = [sys.executable, "-m", "clusterctl", "diagnose", "--from", seen, "--html", page]
     subprocess.run(command, check=False)
     text = page.read_text()
@@ -140,7 +157,7 @@ def test_a_bundle_that_cannot_be_written_keeps_nobody_from_the_verdict(tmp_path,
     there = tmp_path / "b.json.gz"
     bundle.save(Evidence(cluster="demo"), there)
     words = ["diagnose", "--from", str(there), "--save", str(tmp_path / "none" / "c.json.gz")]
-    assert run_command(cli, words) == 1
+    assert run_command(cli, words) == 3
     said = capsys.readouterr()
     assert said.out.startswith("no job runs on demo")
     assert "cannot write the bundle" in said.err

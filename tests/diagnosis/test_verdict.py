@@ -19,7 +19,6 @@ from clusterctl.diagnosis.evidence import (
 from clusterctl.diagnosis.verdict import diagnose
 from tests.diagnosis.made_up import (
     ALLREDUCE,
-    GIB,
     IMPORTS,
     INIT,
     INNER,
@@ -31,6 +30,7 @@ from tests.diagnosis.made_up import (
     SHUTDOWN,
     STEP,
     facts,
+    file_system,
     job_of,
     own,
     samples,
@@ -84,8 +84,7 @@ def on_host_2(evidence=STUCK, **more):
 
 
 def full(path):
-    room = {"size_bytes": 100 * GIB, "free_bytes": 0, "inodes": 9, "inodes_free": 5}
-    return on_host_2(filesystems=[{"path": path, **room}])
+    return on_host_2(filesystems=[file_system(path, 0)])
 
 
 def failed(*log):
@@ -99,7 +98,7 @@ KILLED = [
 ]
 EXITED = "  Process name: [prterun-demo-0-77@1,5] Exit code: 1"
 NO_ROOM = "OSError: [Errno 28] No space left on device: '/dev/shm/x'"
-FULL_SHM = {"path": "/dev/shm", "size_bytes": GIB, "free_bytes": 0}
+FULL_SHM = file_system("/dev/shm", 0)
 XID = [{"age_s": 9.0, "text": "NVRM: Xid (PCI:0000:00:1e): 79, GPU has fallen off the bus."}]
 GPUS = {"gpus": [{"bus": "00000000:00:1d.0"}, {"bus": "00000000:00:1e.0"}]}
 RAS = """\
@@ -832,7 +831,7 @@ ODD = [5, "x", None, [1], {"gpus": {"gpus": [3]}}]
 def test_facts_of_a_wrong_type_are_ignored(odd):
     names = ("filesystems", "kernel_log", "gpus", "limits", "system", "errors")
     inner = {
-        "filesystems": [{"path": odd, "size_bytes": odd, "free_bytes": odd, "inodes": odd}],
+        "filesystems": [{**file_system("/"), name: odd} for name in file_system("/")],
         "kernel_log": [{"text": odd, "age_s": odd}],
         "gpus": {"gpus": [{"throttled": odd, "processes": odd, "bus": odd, "clock_mhz": odd}]},
         "limits": {"nofile": odd},

@@ -9,7 +9,8 @@ import re
 
 import pytest
 
-from clusterctl.diagnosis.evidence import Evidence, decode
+from clusterctl.diagnosis.evidence import Evidence
+from clusterctl.node.record import from_json, to_json
 from clusterctl.operations import diagnose
 from clusterctl.operations.diagnose import collect
 from tests.pair import eventually
@@ -107,7 +108,7 @@ def test_a_training_and_its_end(pair, trained):
     assert "launcher" in roles[0]
     assert "daemon" in roles[1]
     assert {one.job_id for host in evidence.hosts for one in host.processes} == {trained}
-    assert decode(Evidence, json.loads(json.dumps(evidence.as_data()))) == evidence
+    assert from_json(Evidence, to_json(evidence)) == evidence
 
     # If a busy machine finishes no step between two samples, a new job counts as starting.
     eventually(

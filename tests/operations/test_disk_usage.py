@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from unittest import mock
 
 import pytest
 
 from clusterctl.cli.app_context import AppContext
 from clusterctl.cli.main import cli, run_command
-from clusterctl.diagnosis.case import is_full
 from clusterctl.diagnosis.drift import disk_findings
-from clusterctl.diagnosis.evidence import FileSystemFacts
+from clusterctl.diagnosis.hostchecks import has_no_room
+from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.domain.errors import HostUnreachable
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.agent import name_of
 from clusterctl.node.facts.disks import MountedFileSystem, growth, mount
 from clusterctl.node.facts.report import FactReading, FactReport
+from clusterctl.node.record import from_data
 from clusterctl.operations.disk import findings_of
+from tests.diagnosis.made_up import facts, file_system, job_of, with_host
 
 
 @pytest.mark.parametrize(
@@ -39,6 +42,7 @@ def test_findings(percent, found):
     assert [(finding.check_id, finding.severity) for finding in findings] == found
     for finding in findings:
         assert finding.message.startswith(f"/data is {percent} % full, ")
+        assert system.used_percent == percent  # as `disk` shows it
         assert "clusterctl clean-logs NAME" in finding.hint
 
 
@@ -55,7 +59,20 @@ def test_findings(percent, found):
 def test_a_file_system_that_is_read_only(source, kind, found):
     system = MountedFileSystem("/data", 100 << 20, 0, 100 << 20, 100, 0, True, source, kind)
     assert [one.check_id for one in disk_findings("demo-0", system)] == found
-    assert not is_full(FileSystemFacts("/data", 100 << 20, 0, readonly=True))
+    assert not has_no_room(system)
+
+
+@pytest.mark.parametrize("path", ["/data", "/dev/shm"])
+@pytest.mark.parametrize("free", [0, 60 << 10, 60 << 20, 1 << 30, 3 << 30])
+def test_doctor_and_diagnose_have_one_rule(path, free):
+    there = file_system(path, free)
+    healthy = job_of(quiet_s=1.0)
+    seen = with_host(healthy, 2, facts=facts("demo-2", filesystems=[there]))
+    causes = [one for one in diagnose(seen).findings if one.check_id.endswith(".full")]
+    told = disk_findings("demo-2", from_data(MountedFileSystem, there))
+    errors = [one.message for one in told if one.severity is Severity.ERROR]
+    assert [re.sub(r" on demo-2 \(.*?\)", "", one.message) for one in causes] == errors
+    assert not any(one.blocks for one in causes)  # the job makes steps
 
 
 SPACE = MountedFileSystem("/data", 100 << 20, 50 << 20, 50 << 20, 100, 50, False)

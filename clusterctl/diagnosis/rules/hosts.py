@@ -7,20 +7,27 @@ from dataclasses import replace
 
 from clusterctl.diagnosis.case import (
     ERROR,
-    FULL_BYTES,
     WARNING,
     Cause,
     RankFinding,
     Scene,
     called,
     combine,
-    is_full,
     run_command,
 )
-from clusterctl.diagnosis.evidence import FileSystemFacts, HostEvidence
-from clusterctl.diagnosis.hostchecks import namesakes, skews, slowdowns
+from clusterctl.diagnosis.evidence import HostEvidence
+from clusterctl.diagnosis.hostchecks import (
+    SHM,
+    TAKEN_FOR_ONE,
+    fullness,
+    has_no_room,
+    namesakes,
+    skews,
+    slowdown,
+)
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.units import count, format_bytes
+from clusterctl.domain.units import count
+from clusterctl.node.facts.disks import MountedFileSystem
 
 # Users of the system's own processes.
 SYSTEM = ("root", "daemon", "nobody", "messagebus", "syslog", "_apt", "_chrony")
@@ -32,8 +39,7 @@ def host_facts(scene: Scene) -> Iterator[Cause]:
     for host in scene.evidence.hosts:
         blocks = scene.is_running and not scene.advances
         for system in host.filesystems:
-            if is_full(system):
-                yield _full(scene, host, system, blocks)
+            yield from _full(scene, host, system, blocks)
         for name, why in host.errors.items():
             if name.startswith("mount "):
                 yield Cause(
@@ -47,25 +53,27 @@ def host_facts(scene: Scene) -> Iterator[Cause]:
         yield from _gpus(scene, host)
 
 
-def _full(scene: Scene, host: HostEvidence, system: FileSystemFacts, blocks: bool) -> Cause:
-    path, free = system.path, system.free_bytes or 0
-    what = "is full" if free < FULL_BYTES else "has no inode left"
-    shared = path == "/dev/shm"  # noqa: S108
+def _full(
+    scene: Scene, host: HostEvidence, system: MountedFileSystem, blocks: bool
+) -> Iterator[Cause]:
+    """Find a full file system. Only one without any room can be why a job is stuck."""
+    is_out = has_no_room(system)
     hint = (
         f"clusterctl disk {scene.cluster} says what fills it; "
         f"clusterctl clean-logs {scene.cluster} removes logs and checkpoints"
     )
-    if shared:
+    if system.path == SHM:
         hint = f"{run_command(scene, host, 'ls -lS /dev/shm')}: what dead jobs left there can go"
-    return Cause(
-        "shm.full" if shared else "disk.full",
-        ERROR if blocks else WARNING,
-        f"{path} on {called(host)} {what}",
-        host.host,
-        hint,
-        evidence=(f"{path}: {format_bytes(free)} free",),
-        blocks=blocks,
-    )
+    for short in fullness(system):
+        if short.severity is ERROR:
+            yield Cause(
+                short.check_id.replace("inodes.", ""),
+                ERROR if blocks and is_out else WARNING,
+                f"{system.path} on {called(host)} {short.words}",
+                host.host,
+                hint,
+                blocks=blocks and is_out,
+            )
 
 
 def _gpus(scene: Scene, host: HostEvidence) -> Iterator[Cause]:
@@ -81,12 +89,12 @@ def _gpus(scene: Scene, host: HostEvidence) -> Iterator[Cause]:
                 f"clusterctl replace {scene.cluster} {host.index}",
                 blocks=scene.is_running and not scene.advances,
             )
-        slowed = slowdowns(gpu.throttled)
+        slowed = slowdown(gpu.throttled)
         if slowed:
             yield Cause(
                 "gpu.throttled",
                 WARNING,
-                f"GPU {index} on {called(host)} is slowed down by {', '.join(slowed)}"
+                f"GPU {index} on {called(host)} {slowed}"
                 + (f", to {gpu.clock_mhz:.0f} MHz" if gpu.clock_mhz else ""),
                 host.host,
                 f"if it stays so: clusterctl replace {scene.cluster} {host.index}",
@@ -147,14 +155,17 @@ def clocks(scene: Scene) -> Iterator[Cause]:
 
 def hostnames(scene: Scene) -> Iterator[Cause]:
     """Hosts of the same name: Horovod and NCCL take their ranks for those of one machine."""
+    fix = f"give each its own again: clusterctl doctor {scene.cluster} --fix"
     for name, hosts in namesakes(scene.evidence.hosts, lambda host: host.hostname).items():
         yield Cause(
             "host.name",
             ERROR if scene.is_running and not scene.advances else WARNING,
-            f"{fold_hosts([one.host for one in hosts])} all call themselves {name}: NCCL and "
-            "Horovod take their ranks for those of one machine",
+            f"{fold_hosts([one.host for one in hosts])} all call themselves {name}: "
+            f"{TAKEN_FOR_ONE}",
             hosts[-1].host,
-            run_command(scene, hosts[-1], f"sudo hostnamectl set-hostname {hosts[-1].host}"),
+            f"end the job (clusterctl cancel {scene.cluster}), then {fix}"
+            if scene.is_running
+            else fix,
             blocks=scene.is_running and not scene.advances,
         )
 

@@ -375,5 +375,5 @@ def left_over(scene: Scene) -> Iterator[Cause]:
 
 
 def _gpu_memory(host: HostEvidence, pids: set[int]) -> int:
-    held = sum(one.memory_mib for gpu in host.gpus for one in gpu.processes if one.pid in pids)
+    held = sum(one.memory_mib or 0 for gpu in host.gpus for one in gpu.processes if one.pid in pids)
     return int(held) << 20

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Optional
 
 from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import JOBS, METRICS, all_jobs, text_in
 from clusterctl.node.jobs.jobs import summary
 from clusterctl.node.jobs.spec import JobRecord, JobState
-from clusterctl.node.record import to_data
+from clusterctl.node.record import finite, read_rows, to_data
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+
+@dataclass(frozen=True)
+class JobOnHead:
+    """What `look` finds. `addresses` are those of the job's nodes by name, `hosts` is the text of
+    its hosts file, `line` that of an mpirun started by hand. The rest is as in JobEvidence."""
+
+    found: Optional[JobRecord] = None
+    others: tuple[str, ...] = ()
+    addresses: dict[str, Optional[str]] = field(default_factory=dict)
+    hosts: str = ""
+    line: tuple[str, ...] = ()
+    age_s: Optional[float] = None
+    log_dir: str = ""
+    log_bytes: int = 0
+    log_silent_s: Optional[float] = None
+    log_first: tuple[str, ...] = ()
+    log: tuple[str, ...] = ()
+    log_added: tuple[str, ...] = ()
+    rank_logs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    metrics: tuple[dict[str, Any], ...] = ()
+    metrics_silent_s: Optional[float] = None
+
 
 FIRST_LINES = 40  # of the log
 MOST_RANKS, RANK_LINES, RANK_COLUMNS = 256, 40, 400  # of the ranks' own logs
@@ -28,12 +48,10 @@ LOGS = (".log", ".out", ".txt", "log")
 
 
 def look(job_id: str | None, log_lines: int, watched_s: float = 0.0) -> dict[str, Any]:
-    """Return the evidence about job `job_id`. Without an ID: about the running job, else about an
-    mpirun started by hand, else about the latest job.
+    """Return the evidence about job `job_id`, as the data of a JobOnHead. Without an ID: about the
+    running job, else about an mpirun started by hand, else about the latest job.
 
-    {"found": the JobRecord, or null, "others": other running jobs, ...the
-    fields of JobEvidence about its files}. It takes `watched_s`, and `log_added` is what was
-    written meanwhile.
+    It takes `watched_s`, and `log_added` is what was written meanwhile.
     """
     before = _look(job_id, 0) if watched_s else {}
     time.sleep(watched_s)
@@ -158,9 +176,5 @@ def _line(raw: bytes) -> str:
 
 def _metrics(path: Path | None) -> dict[str, Any]:
     found = _log(path, METRICS_LINES)
-    rows = []
-    for line in found.get("log", []):
-        with contextlib.suppress(ValueError):
-            row = json.loads(line)
-            rows += [row] if isinstance(row, dict) else []
-    return {"metrics": rows, "metrics_silent_s": found.get("log_silent_s")}
+    rows = read_rows(dict, "\n".join(found.get("log", []))).rows
+    return {"metrics": finite(rows), "metrics_silent_s": found.get("log_silent_s")}

@@ -123,19 +123,18 @@ class MountedFileSystem:
         return self.used_bytes / room if room else 0.0
 
     @property
+    def inodes_share(self) -> float:
+        return (self.inodes - self.inodes_free) / self.inodes if self.inodes else 0.0
+
+    @property
     def used_percent(self) -> int:
-        """Rounded up, as df does."""
-        room = self.used_bytes + self.free_bytes
-        return -(-100 * self.used_bytes // room) if room else 0
+        """Rounded down: 100 only if nothing is free. (df rounds up.)"""
+        return int(self.used_share * 100)
 
     @property
     def inodes_percent(self) -> int:
-        """Rounded down."""
-        return 100 * (self.inodes - self.inodes_free) // self.inodes if self.inodes else 0
-
-    @property
-    def inodes_share(self) -> float:
-        return (self.inodes - self.inodes_free) / self.inodes if self.inodes else 0.0
+        """Rounded down, too."""
+        return int(self.inodes_share * 100)
 
 
 @for_each("path", mount_points)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import glob
 import hashlib
-import json
 import os
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import Dict, Optional, Sequence
 
 from clusterctl.node.facts import gpus, training
 from clusterctl.node.facts.report import deadline
 from clusterctl.node.jobs import unpack
 from clusterctl.node.programs import output
+from clusterctl.node.record import RecordError, from_json, to_json
 
 # A busy node loads TensorFlow's libraries slowly.
 SLOW_S = 30.0
@@ -192,8 +192,8 @@ def versions(python: str, mpirun: str) -> dict[str, str]:
         if told is None:
             break
         for line in told.strip().splitlines()[-1:]:
-            with contextlib.suppress(ValueError):
-                found.update(json.loads(line))
+            with contextlib.suppress(RecordError):
+                found.update(from_json(Dict[str, str], line))
                 if options == "-EW":
                     found["python_variables"] = " ".join(
                         f"{name}={value}"
@@ -219,7 +219,7 @@ def scripts() -> dict[str, str]:
     differs between clusters."""
     home = Path.home()
     record = home / unpack.SHIPPED
-    names = json.loads(record.read_text()) if record.exists() else {}
+    names = from_json(Dict[str, str], record.read_bytes()) if record.exists() else {}
     found = {}
     for name in sorted(names):
         if not name.endswith("/hosts"):
@@ -238,4 +238,4 @@ def data(folder: str) -> Optional[tuple[str, int]]:
     sizes = sorted({**found["train"], **found["validation"]}.items())
     if not sizes:
         return None
-    return hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:12], len(sizes)
+    return hashlib.sha256(to_json(sizes).encode()).hexdigest()[:12], len(sizes)

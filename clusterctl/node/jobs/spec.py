@@ -267,9 +267,7 @@ def _after(status: JobStatus, event: JobEvent) -> JobStatus:
         return JobStatus(JobState.QUEUED, submitted_at=at, waits_for=after, boot_id=boot)
     if kind == "running":
         before = {str(name): str(stamp) for name, stamp in data.get("before", {}).items()}
-        return replace(
-            status, state=JobState.RUNNING, started_at=at, waits_for=(), before=before
-        )
+        return replace(status, state=JobState.RUNNING, started_at=at, waits_for=(), before=before)
     if kind == "attempt":
         ranks, hosts = int(data["ranks"]), tuple(map(str, data["hosts"]))
         return replace(status, phase="", ranks=ranks, hosts=hosts)

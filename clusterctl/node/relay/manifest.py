@@ -14,6 +14,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from clusterctl.node.record import from_json
+
 FILE, FOLDER, LINK = "f", "d", "l"
 # The bits of a mode that are copied.
 MODES = 0o7777
@@ -185,7 +187,7 @@ def read(pieces: Iterable[bytes]) -> Iterator[Entry]:
         for text in _inflated(pieces):
             if is_whole:
                 raise BadManifest("something follows its end")
-            rows = json.loads(text)
+            rows = from_json(Any, text)
             if not isinstance(rows, list):
                 raise BadManifest("a part is no list")
             is_whole = not rows

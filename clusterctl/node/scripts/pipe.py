@@ -22,7 +22,6 @@ node lists them once for all ranks (`list_channel`).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -30,13 +29,14 @@ import signal
 import socket
 import stat
 import struct
-import sys
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from fcntl import F_DUPFD, F_SETFL, F_SETOWN, F_SETSIG, fcntl
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from clusterctl.node.death_signal import die_with, set_death_signal
 from clusterctl.node.objects import NotStreamed, ObjectReader
@@ -45,7 +45,7 @@ from clusterctl.node.procfs import read_stat
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any, NoReturn, Union
+    from typing import NoReturn, Union
 
     Bytes = Union[bytes, bytearray]
     Part = tuple[Bytes, int, str]
@@ -61,20 +61,35 @@ DONE, CLOSED_EARLY = 0, 3  # exit statuses of a writer
 LAST_FD = 500
 
 
-def main() -> None:
-    """List channels, on the head node. stdin: {"channels": {NAME: CHANNEL}, "environ": {...}}."""
-    told = json.load(sys.stdin)
-    os.environ.update(told["environ"])
-    listed: dict[str, Any] = {}
-    try:
-        for name, channel in told["channels"].items():
-            listed[name] = list_channel(channel)
-        print(json.dumps(listed))
-    except (NotStreamed, OSError) as error:
-        print(json.dumps({"error": f"channel {name}: {error}"}))
-
-
 # The objects of a channel
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Channels by name, and variables for S3."""
+
+    channels: dict[str, dict[str, Any]]
+    environ: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ListedChannels:
+    """What `list_channel` returns, by the channel's name; with an error nothing."""
+
+    listed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    error: str = ""
+
+
+def list_channels(request: Channels) -> ListedChannels:
+    """List channels, on the head node. `call` runs it."""
+    os.environ.update(request.environ)
+    listed = {}
+    for name, channel in request.channels.items():
+        try:
+            listed[name] = list_channel(channel)
+        except (NotStreamed, OSError) as error:
+            return ListedChannels(error=f"channel {name}: {error}")
+    return ListedChannels(listed)
 
 
 def list_channel(channel: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,56 @@
+"""What `diagnose` makes of a node's response that is damaged."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+
+from clusterctl.domain.errors import CommandNotRun
+from clusterctl.domain.results import CommandResult
+from clusterctl.node.diagnosis.sampler import SamplerResponse
+from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobStatus
+from clusterctl.node.record import to_data
+from clusterctl.operations import diagnose
+from clusterctl.operations.diagnose import PySpies, SamplingPlan, ask
+
+RECORD = to_data(JobRecord(JobSpec("20261123-004105-3f2a"), JobStatus()))
+
+
+def asked(tmp_path, host, job, greeting="1764000000.5 x86_64 py-spy-1"):
+    connections = mock.Mock()
+    connections.run.return_value = CommandResult("demo-0", "", 0, greeting, "", 0.1)
+    access = SimpleNamespace(connections=connections, head_name="demo-0")
+    response = SamplerResponse(host, job)
+    with (
+        mock.patch.object(diagnose, "_logged_in", return_value=SimpleNamespace(round_trip_s=0.1)),
+        mock.patch.object(diagnose, "call", return_value=response),
+        mock.patch.object(PySpies, "of", return_value=(None, "none")),
+    ):
+        target = SimpleNamespace(host="demo-0")
+        return ask(access, target, None, SamplingPlan(), PySpies(tmp_path))
+
+
+def test_a_damaged_part_is_told_and_the_others_count(tmp_path):
+    host, job = asked(tmp_path, {"ras": 7, "problems": ["x"]}, {"found": RECORD, "log": [1, "y"]})
+    assert (host.ras, job.log, job.found.job_id) == ("", ("y",), "20261123-004105-3f2a")
+    assert host.problems == (
+        "x",
+        "unexpected value: ras: expected a string, got 7",
+        "unexpected value: log[0]: expected a string, got 1",
+    )
+
+
+@pytest.mark.parametrize("found", [{"spec": {}}, {"spec": {"job_id": 7}}, 7])
+def test_a_head_node_whose_record_is_damaged_has_not_answered(tmp_path, found):
+    """That there is no job would not be true."""
+    with pytest.raises(CommandNotRun, match=r"unexpected response: found"):
+        asked(tmp_path, {}, {"found": found})
+
+
+@pytest.mark.parametrize("greeting", ["", "date: not found x86_64"])
+def test_a_node_that_does_not_tell_the_time(tmp_path, greeting):
+    host, _ = asked(tmp_path, {}, None, greeting)
+    assert (host.clock_offset_s, host.clock_error_s) == (None, None)
+    assert host.problems[0].startswith("unexpected value: clock: ")
