@@ -786,17 +786,19 @@ class _Reader:
         if not is_first:
             return
         self._exceptions.add(tag)
-        message = [line for _, line in said[after : after + 12]]
+        # A pattern of several lines may begin in the line above the exception.
+        message = [line for _, line in said[after - 1 : after + 12]]
         for at, line in enumerate(message):
-            if _OTHERS.match(line):
+            if at and _OTHERS.match(line):
                 break
             for one in table().named(hit[0] for hit in table().hits(line.encode(), _Search.ALL)):
                 found = _compiled(one.pattern).search("\n".join(message[at:]))
-                if found and one.role is not Role.HARMLESS:
+                is_its = found and (at or found.end() > len(line))
+                if is_its and one.role is not Role.HARMLESS:
                     return
         number += said[after][0]
         line_number = self._line + 1 + said[after][0]
-        self._note_unknown(line_number, message[0], text, LineKind.EXCEPTION, lines, number)
+        self._note_unknown(line_number, message[1], text, LineKind.EXCEPTION, lines, number)
 
 
 def _texts_by_line(

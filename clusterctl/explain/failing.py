@@ -40,6 +40,7 @@ STRONG_MARKS = (
         "OOMKilled",
         "NVRM: Xid ",
         "xit Code",
+        "Status Code: ",
     ),
 )
 WEAK_MARKS = (
@@ -95,7 +96,7 @@ _FAILING = re.compile(
     r"|(?:[\w./+<>-]+:\s?(?:\d+:\s?)*){0,3}(?:[Ff]atal(?: [Ee]rror)?|FATAL(?: ERROR)?|[Pp]anic"
     r"|PANIC|CRITICAL|SEVERE|[Ee]rror|ERROR|ERR|E)(?: ?\(\w+\)| ?\[\w+\]| \d+)?(?::|!|\s-)\s*\S"
     r"|(?:FATAL|CRITICAL|SEVERE|ERROR)\b"
-    r"|.*\b(?:what\(\):  |Check failed: )"
+    r"|.*\b(?:what\(\):  |Check failed: |Status Code: [45]\d\d\b)"
     r"|.*(?:\bAssertion\b.*\bfailed\b|\b[Aa]n error occurred\b|\[error\]|\berror=\S)"
     # A shell's words for a signal.
     r"|(?:.*: line \d+: +\d+ )?(?:Bus error|Segmentation fault|Killed|Aborted|Illegal instruction"
