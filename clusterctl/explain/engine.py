@@ -26,6 +26,7 @@ from clusterctl.explain.failing import (
     LineKind,
     goes_on,
     is_frame,
+    is_python_frame,
     kind_of,
 )
 from clusterctl.explain.signature import Role, Signature, literals
@@ -646,6 +647,8 @@ class _Reader:
             self._frame(lines, number, text)
         elif is_frame(clean):
             self._stack(lines, number)
+        elif at_end and is_python_frame(clean):  # of a traceback that is cut on both sides
+            self._note_unknown(self._line + 1, clean, text, LineKind.END, lines, number)
         else:
             kind = kind_of(clean)
             if kind and (at_end or kind is not LineKind.REMARK):

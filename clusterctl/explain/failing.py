@@ -142,6 +142,7 @@ _DOUBTFUL = re.compile(
 # `E` of glog and TensorFlow, which the library prints for things that it does without, too.
 _ERROR_LEVEL = re.compile(r": E \S+\.cc:\d+\]|^E\d{4} [\d:.]+ |^\[E[\d ][^\]]*\.cpp:\d+\]")
 _STACK_FRAME = re.compile(r"^\s+at \S.*[.](?:js|java|ts|mjs|cjs):\d+(?::\d+)?\)?$")
+_PYTHON_FRAME = re.compile(r'\s*File "[^"]+", line \d+, in \S')
 # Words of a program that got somewhere.
 _PROGRESS = re.compile(
     r"\b(?:[Ss]uccess(?:ful(?:ly)?)?|[Cc]ompleted?|[Dd]one|[Ff]inished|passed|PASSED|[Rr]eady"
@@ -194,6 +195,11 @@ def _form(text: str, message: str) -> LineKind | None:
 def is_frame(line: str) -> bool:
     """Return whether a line is a frame of a stack of JavaScript or Java."""
     return bool(_STACK_FRAME.match(line))
+
+
+def is_python_frame(line: str) -> bool:
+    """Return whether a line is a frame of a Python traceback."""
+    return bool(_PYTHON_FRAME.match(line))
 
 
 def goes_on(lines: list[str]) -> bool:
