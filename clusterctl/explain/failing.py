@@ -41,6 +41,7 @@ STRONG_MARKS = (
         "NVRM: Xid ",
         "xit Code",
         "Status Code: ",
+        "link time reference",
     ),
 )
 WEAK_MARKS = (
@@ -96,7 +97,7 @@ _FAILING = re.compile(
     r"|(?:[\w./+<>-]+:\s?(?:\d+:\s?)*){0,3}(?:[Ff]atal(?: [Ee]rror)?|FATAL(?: ERROR)?|[Pp]anic"
     r"|PANIC|CRITICAL|SEVERE|[Ee]rror|ERROR|ERR|E)(?: ?\(\w+\)| ?\[\w+\]| \d+)?(?::|!|\s-)\s*\S"
     r"|(?:FATAL|CRITICAL|SEVERE|ERROR)\b"
-    r"|.*\b(?:what\(\):  |Check failed: |Status Code: [45]\d\d\b)"
+    r"|.*\b(?:what\(\):  |Check failed: |Status Code: [45]\d\d\b|with link time reference$)"
     r"|.*(?:\bAssertion\b.*\bfailed\b|\b[Aa]n error occurred\b|\[error\]|\berror=\S)"
     # A shell's words for a signal.
     r"|(?:.*: line \d+: +\d+ )?(?:Bus error|Segmentation fault|Killed|Aborted|Illegal instruction"

@@ -96,10 +96,9 @@ def test_a_traceback_that_is_cut_is_no_healthy_end():
 
 
 def test_a_framed_message_without_a_word_of_mpi_is_shown_if_something_failed():
-    failed = f"{DASHES}\nThe handle of quux: no such widget, aborting.\n{DASHES}\n" + "0.5 0.7\n" * 30
-    assert [one.text for one in explain([failed]).failing] == [
-        "The handle of quux: no such widget, aborting."
-    ]
+    message = "The handle of quux: no such widget, aborting."
+    found = explain([f"{DASHES}\n{message}\n{DASHES}\n", "0.5 0.7\n" * 30])
+    assert [one.text for one in found.failing] == [message]
     table = f"{DASHES}\nname   size\n{DASHES}\n"
     assert not explain([table]).failing
 
