@@ -26,6 +26,7 @@ from clusterctl.explain.failing import (
     LineKind,
     goes_on,
     is_frame,
+    is_python_frame,
     kind_of,
 )
 from clusterctl.explain.signature import Role, Signature, literals
@@ -646,6 +647,8 @@ class _Reader:
             self._frame(lines, number, text)
         elif is_frame(clean):
             self._stack(lines, number)
+        elif at_end and is_python_frame(clean):  # of a traceback that is cut on both sides
+            self._note_unknown(self._line + 1, clean, text, LineKind.END, lines, number)
         else:
             kind = kind_of(clean)
             if kind and (at_end or kind is not LineKind.REMARK):
@@ -786,17 +789,19 @@ class _Reader:
         if not is_first:
             return
         self._exceptions.add(tag)
-        message = [line for _, line in said[after : after + 12]]
+        # A pattern of several lines may begin in the line above the exception.
+        message = [line for _, line in said[after - 1 : after + 12]]
         for at, line in enumerate(message):
-            if _OTHERS.match(line):
+            if at and _OTHERS.match(line):
                 break
             for one in table().named(hit[0] for hit in table().hits(line.encode(), _Search.ALL)):
                 found = _compiled(one.pattern).search("\n".join(message[at:]))
-                if found and one.role is not Role.HARMLESS:
+                is_its = found and (at or found.end() > len(line))
+                if is_its and one.role is not Role.HARMLESS:
                     return
         number += said[after][0]
         line_number = self._line + 1 + said[after][0]
-        self._note_unknown(line_number, message[0], text, LineKind.EXCEPTION, lines, number)
+        self._note_unknown(line_number, message[1], text, LineKind.EXCEPTION, lines, number)
 
 
 def _texts_by_line(

@@ -40,6 +40,8 @@ STRONG_MARKS = (
         "OOMKilled",
         "NVRM: Xid ",
         "xit Code",
+        "Status Code: ",
+        "link time reference",
     ),
 )
 WEAK_MARKS = (
@@ -95,7 +97,7 @@ _FAILING = re.compile(
     r"|(?:[\w./+<>-]+:\s?(?:\d+:\s?)*){0,3}(?:[Ff]atal(?: [Ee]rror)?|FATAL(?: ERROR)?|[Pp]anic"
     r"|PANIC|CRITICAL|SEVERE|[Ee]rror|ERROR|ERR|E)(?: ?\(\w+\)| ?\[\w+\]| \d+)?(?::|!|\s-)\s*\S"
     r"|(?:FATAL|CRITICAL|SEVERE|ERROR)\b"
-    r"|.*\b(?:what\(\):  |Check failed: )"
+    r"|.*\b(?:what\(\):  |Check failed: |Status Code: [45]\d\d\b|with link time reference$)"
     r"|.*(?:\bAssertion\b.*\bfailed\b|\b[Aa]n error occurred\b|\[error\]|\berror=\S)"
     # A shell's words for a signal.
     r"|(?:.*: line \d+: +\d+ )?(?:Bus error|Segmentation fault|Killed|Aborted|Illegal instruction"
@@ -141,6 +143,7 @@ _DOUBTFUL = re.compile(
 # `E` of glog and TensorFlow, which the library prints for things that it does without, too.
 _ERROR_LEVEL = re.compile(r": E \S+\.cc:\d+\]|^E\d{4} [\d:.]+ |^\[E[\d ][^\]]*\.cpp:\d+\]")
 _STACK_FRAME = re.compile(r"^\s+at \S.*[.](?:js|java|ts|mjs|cjs):\d+(?::\d+)?\)?$")
+_PYTHON_FRAME = re.compile(r'\s*File "[^"]+", line \d+, in \S')
 # Words of a program that got somewhere.
 _PROGRESS = re.compile(
     r"\b(?:[Ss]uccess(?:ful(?:ly)?)?|[Cc]ompleted?|[Dd]one|[Ff]inished|passed|PASSED|[Rr]eady"
@@ -193,6 +196,11 @@ def _form(text: str, message: str) -> LineKind | None:
 def is_frame(line: str) -> bool:
     """Return whether a line is a frame of a stack of JavaScript or Java."""
     return bool(_STACK_FRAME.match(line))
+
+
+def is_python_frame(line: str) -> bool:
+    """Return whether a line is a frame of a Python traceback."""
+    return bool(_PYTHON_FRAME.match(line))
 
 
 def goes_on(lines: list[str]) -> bool:

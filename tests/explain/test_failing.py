@@ -90,6 +90,27 @@ def test_a_doubtful_line_is_no_error_where_the_program_went_on():
 def test_a_traceback_that_is_cut_is_no_healthy_end():
     cut = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n'
     assert explain(["step 1\n" * 30 + cut]).severity is Severity.ERROR
+    inside = '  File "/quux/load.py", line 7, in load\n    with opened(f):\n'
+    assert explain([inside]).severity is Severity.ERROR
+    assert explain([inside + "step 1\n" * 30]).severity is Severity.INFO
+
+
+def test_a_framed_message_without_a_word_of_mpi_is_shown_if_something_failed():
+    message = "The handle of quux: no such widget, aborting."
+    found = explain([f"{DASHES}\n{message}\n{DASHES}\n", "0.5 0.7\n" * 30])
+    assert [one.text for one in found.failing] == [message]
+    table = f"{DASHES}\nname   size\n{DASHES}\n"
+    assert not explain([table]).failing
+
+
+def test_a_signature_that_begins_above_an_exception_explains_it():
+    log = (
+        'Traceback (most recent call last):\n  File "rendezvous.py", line 113, in _call_store\n'
+        "    return getattr(self._store, store_op)(*args, **kwargs)\nRuntimeError: Broken pipe\n"
+    )
+    found = explain([log])
+    assert found.lead and found.lead.signature.id == "torch.store-closed"
+    assert not found.failing
 
 
 @pytest.mark.parametrize("data", [b"", b"\x1f\x8b\x08"])
