@@ -32,7 +32,7 @@ from clusterctl.jobs.plan import (
     TORCH_RANK_PATH,
     is_on_nodes,
 )
-from clusterctl.node.jobs.folder import SHIPPED
+from clusterctl.node.jobs.folder import SHIPPED, START_DAEMON_PATH
 from clusterctl.node.jobs.unpack import DeployedFiles, ShippedFile
 from clusterctl.node.packer import program_of
 from clusterctl.node.record import to_json
@@ -103,7 +103,9 @@ def deployed_files(result: CommandResult) -> DeployedFiles:
 def _update(connections: Connections, target: Target, payload: bytes) -> CommandResult:
     return connections.run(
         target,
-        UNPACK.command(HOSTS_PATH, LAUNCHER_PATH, TORCH_RANK_PATH, START_RANK_PATH),
+        UNPACK.command(
+            *(HOSTS_PATH, LAUNCHER_PATH, TORCH_RANK_PATH, START_RANK_PATH, START_DAEMON_PATH)
+        ),
         stdin=UNPACK.stdin(payload),
         timeout_s=UNPACK_TIMEOUT_S,
     )
@@ -151,6 +153,7 @@ def example_files() -> Mapping[str, bytes]:
         LAUNCHER_PATH: program_of("clusterctl.jobs.train_sh").zipapp(compress=True),
         TORCH_RANK_PATH: program_of("clusterctl.node.jobs.torch_rank").text.encode(),
         START_RANK_PATH: program_of("clusterctl.node.jobs.start_rank").text.encode(),
+        START_DAEMON_PATH: program_of("clusterctl.node.jobs.start_daemon").text.encode(),
     }
 
 

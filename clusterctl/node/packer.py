@@ -81,8 +81,7 @@ class Program:
     def text(self) -> str:
         """The program as the text of one Python script."""
         loads = "".join(
-            f"load({name!r}, {_source(name)!r}, {_is_package(name)})\n"
-            for name in self.modules
+            f"load({name!r}, {_source(name)!r}, {_is_package(name)})\n" for name in self.modules
         )
         return f"{_LOADER}{loads}sys.modules[{self.names[-1]!r}].main()\n"
 

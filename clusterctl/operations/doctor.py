@@ -21,6 +21,7 @@ from clusterctl.jobs.trainer import DATA_FOLDER
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.gpus import dcgm, fabric_manager, gpus, nvlink
 from clusterctl.node.facts.network import efa, interfaces, unreached
+from clusterctl.node.facts.processes import unended_jobs
 from clusterctl.node.facts.report import Fact
 from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versions
 from clusterctl.node.facts.system import kernel_log, limits, memory, system
@@ -103,8 +104,8 @@ def doctor(
     requested_efa = {one.node.name: one.efa_interfaces for one in instances}
     nodes = {node.name: node for node in access.cluster.nodes}
     examined = tuple(
-        Examined(nodes[report.host], report, requested_efa.get(report.host, 0))
-        for report in result.values
+        Examined(nodes[one.host], one.without(unended_jobs), requested_efa.get(one.host, 0))
+        for one in result.values
     )
     found = [*health, *_unreachable(result.failures), *check(examined)]
     # Of a part of the nodes they would be older than those of the others: a run that has ended or

@@ -114,6 +114,40 @@ def test_a_cut_link_ends_the_job_in_seconds_and_kill_finds_what_is_left(quiet, s
     assert "none left" in out or out == "nothing to end\n"
 
 
+STRAY = """\
+import subprocess, time
+subprocess.Popen(["/usr/bin/setsid", "env", "-i", "/usr/bin/sleep", "7177"])
+print("rank is here", flush=True)
+time.sleep(600)
+"""
+# On which node, and what is killed there with `kill -9`.
+KILLED = {
+    "daemon": (1, "pkill -9 -n -x prted"),
+    "supervisor of the daemon": (1, "pkill -9 -n -f '^python3.*[s]tart_daemon.py'"),
+    "outer supervisor": (1, "pkill -9 -o -f '^python3.*[s]tart_daemon.py'"),
+    "mpirun": (0, "pkill -9 -x prterun"),
+    "ssh": (0, "pkill -9 -f '^/usr/bin/[s]sh -x.*PRTE_PREFIX'"),
+    "runner": (0, "pkill -9 -o -f '[r]unner.py'"),
+    "supervisor": (0, "pkill -9 -n -f '[r]unner.py'"),
+}
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("victim", KILLED)
+def test_whatever_is_killed_no_process_of_the_job_stays_on_any_node(quiet, victim):
+    quiet.on_all("cat >stray.py", STRAY.encode())
+    status, _, err = quiet.ctl("train", "2", "--detach", "--script", "~/stray.py")
+    assert status == 0, err
+    eventually(lambda: quiet.ctl("logs")[1].count("rank is here\n") == 2, "both ranks")
+    quiet.on(*KILLED[victim])
+    eventually(lambda: quiet.jobs()[0]["state"] != "running", "its end")
+    status = {"mpirun": 137, "supervisor": 137, "runner": None}.get(victim, 255)
+    state = "lost" if victim == "runner" else "failed"
+    assert (quiet.jobs()[0]["state"], quiet.jobs()[0]["exit_status"]) == (state, status)
+    left = "pgrep -fa '^/usr/bin/[s]leep 7177|[s]tray.py|[p]rted' || :"
+    eventually(lambda: not any(quiet.on_all(left)), "nothing to be left")
+
+
 @pytest.mark.all
 def test_a_job_whose_way_to_a_node_was_lost_has_failed(quiet, stay):
     stay(2)

@@ -99,6 +99,11 @@ class FactReport:
         found = [one for one in self.readings if one.function == name_of(fact)]
         return [cast(T, one.value) for one in found if not one.error]
 
+    def without(self, fact: Callable[..., Any]) -> FactReport:
+        """Return the report without a fact that was read; its error stays."""
+        kept = (one for one in self.readings if one.error or one.function != name_of(fact))
+        return replace(self, readings=tuple(kept))
+
     def has(self, fact: Callable[..., Any]) -> bool:
         """Return whether a fact was read. Its value may be None."""
         return bool(self.all(fact))

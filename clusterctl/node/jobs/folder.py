@@ -49,6 +49,8 @@ from clusterctl.node.record import RecordError, from_json, to_json
 
 JOBS = Path.home() / ".clusterctl" / "jobs"
 CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --script`, on every node
+# mpirun's launch agent on every node (start_daemon.py), below the home folder.
+START_DAEMON_PATH = ".clusterctl/start_daemon.py"
 # Put into the folder of a shipped program once all of it is there: what is newer is the job's.
 SHIPPED = ".clusterctl-shipped"
 JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.node.jobs import recovery
-from clusterctl.node.jobs.folder import METRICS, JobFolder, tell
+from clusterctl.node.jobs.folder import METRICS, START_DAEMON_PATH, JobFolder, tell
 from clusterctl.node.jobs.jobs import clean_up, end_without_runner, remove_draft
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 from clusterctl.node.jobs.output import CommandOutput, Logs
@@ -189,7 +189,8 @@ class Runner:
         output with tags, unless the user has requested other output."""
         tag_end = self.spec.tag_end if is_tagged else ""
         line = [argv[0], "--tag-output", *argv[1:]] if tag_end else [*argv]
-        environ = {os.fsencode(name): os.fsencode(value) for name, value in self.private.items()}
+        more = {**(daemons_environ() if self.spec.is_training else {}), **self.private}
+        environ = {os.fsencode(name): os.fsencode(value) for name, value in more.items()}
 
         def become_it() -> None:
             os.chdir(os.path.expanduser(self.spec.workdir or "~"))  # noqa: PTH111
@@ -271,6 +272,20 @@ class Runner:
             silent = self.aside(lambda: recovery.end_elsewhere(self.spec), CLEANUP_TIMEOUT_S)
             proof["silent"] = others if silent is None else silent
         return proof
+
+
+def daemons_environ() -> dict[str, str]:
+    """Return the variables with which mpirun of Open MPI 4 and 5 starts its daemons on the other
+    nodes under a supervisor (start_daemon.py). In a session of its own a daemon would leave that.
+    """
+    agent = Path.home() / START_DAEMON_PATH
+    if not agent.exists() or len(str(agent).split()) > 1:  # mpirun splits the words
+        return {}
+    return {
+        "OMPI_MCA_orte_launch_agent": f"python3 -IS {agent} orted",
+        "OMPI_MCA_orte_leave_session_attached": "1",
+        "PRTE_MCA_prte_launch_agent": f"python3 -IS {agent} prted",
+    }
 
 
 class StepWatch:

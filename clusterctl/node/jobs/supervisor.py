@@ -143,7 +143,8 @@ def supervise(act: Callable[[], object], grace_s: float, parent: int) -> int:
         found = signal.sigtimedwait(SIGNALS, LOOK_EVERY_S if phase else 60.0)
         stop = stop or bool(found and found.si_signo != signal.SIGCHLD)
         code = reap().get(child, code)
-    return code or 0
+    # A command that has ended since then is a zombie, and not among the descendants.
+    return reap().get(child, code) or 0
 
 
 def become(act: Callable[[], object]) -> None:
