@@ -349,8 +349,10 @@ def look_again(row: dict[str, object], folder: Path) -> dict[str, object]:
     """Judge the saved evidence of a result by the rules of today."""
     fault = next(one for one in FAULTS if one.name == row["fault"])
     for number, one in enumerate(row["looks"], 1):  # type: ignore[arg-type]
-        evidence = bundle.load(saved(folder, row["kind"], fault, number))  # type: ignore[arg-type]
-        seen = diagnose(evidence).as_data()
+        path = saved(folder, row["kind"], fault, number)  # type: ignore[arg-type]
+        if not path.exists():
+            continue
+        seen = diagnose(bundle.load(path)).as_data()
         one |= {
             "is": judge(fault, seen),
             "check": seen["check"],
@@ -375,8 +377,10 @@ def judge(fault: Fault, seen: dict[str, object]) -> str:
         return "wrong"
     lead = seen["findings"][0]  # type: ignore[index]
     text = json.dumps([lead["message"], lead["evidence"], lead["hint"]])
-    named = {lead["host"]} - {None} or {at for at in hosts if at in lead["message"]}
-    named |= {at for at in ("bench-0", "bench-1", "bench-2") if at in lead["message"]}
+    # The host of the finding, and for a pair of hosts those that its message names.
+    named = {lead["host"]} if lead["host"] else set()
+    if ranks is None or not named:
+        named |= {at for at in ("bench-0", "bench-1", "bench-2") if at in lead["message"]}
     if ranks is None:
         rank_right = True
     else:

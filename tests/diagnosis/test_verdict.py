@@ -610,6 +610,19 @@ def test_an_entry_of_a_thread_that_could_not_be_started_does_not_hide_the_main_t
     assert "rank 5 on demo-2 (10.0.0.7) is busy in load train.py:30" in found.verdict
 
 
+def test_steps_that_became_four_times_slower_are_a_warning_in_any_language():
+    """2,000 steps in 200 s, and then 3 in the 2 s of the samples: in C the others only poll."""
+    log = tuple(f"step {n} loss 0.5" for n in (*range(0, 2001, 40), 2001, 2002, 2003))
+
+    def look(count):
+        added = {"log_added": log[-count:], "log": log, "age_s": 200.0, "quiet_s": 0.1}
+        return diagnose(with_rank(job_of(**added), *range(8), samples=SPIN))
+
+    found = look(3)
+    assert (found.exit_status, found.findings[0].check_id) == (1, "job.slower")
+    assert look(20).exit_status == 0
+
+
 def test_who_complains_of_another_host_is_its_victim():
     said = """An MPI communication peer process has unexpectedly disconnected.  This
 usually indicates a failure in the peer process (e.g., a crash or
