@@ -107,7 +107,7 @@ class Rank:
 
     @functools.cached_property
     def places(self) -> tuple[Activity, ...]:
-        return tuple(map(_place, self.samples))
+        return tuple(_place(sample, self.is_python) for sample in self.samples)
 
     @functools.cached_property
     def place(self) -> Activity:
@@ -222,12 +222,15 @@ def _between_hosts(one: Socket) -> bool:
     return len(ends) == 2 and not any(end.startswith(("127.", "[::1]")) for end in ends)
 
 
-def _place(sample: Sample) -> Activity:
+def _place(sample: Sample, is_python: bool) -> Activity:
     """Return what the main thread did in a sample, from its stack.
 
-    Without a stack, a thread that sleeps in futex, epoll or poll is assumed to wait for others.
+    Without a stack, a Python whose main thread sleeps in futex, epoll or poll is assumed to wait
+    for others. In other programs those may be locks of their own, and who waits in MPI polls.
     """
     place = place_of(main_thread(sample))
+    if not is_python:
+        return place
     sleeps = sample.state == "S" and sample.syscall.startswith(("futex", "epoll", "poll", "ppoll"))
     return Activity.GRAPH if place is Activity.UNKNOWN and sleeps else place
 
@@ -770,13 +773,14 @@ def full_disk_finding(
 
 def combine(found: Iterable[RankFinding]) -> list[Cause]:
     """Make one cause of the same findings about several ranks."""
-    groups: dict[tuple[str, Severity, str, str], tuple[list[Rank], list[str]]] = {}
+    groups: dict[tuple[str, Severity, str], tuple[list[Rank], list[str], list[str]]] = {}
     for check, severity, rank, what, shown, hint in found:
-        ranks, lines = groups.setdefault((check, severity, what, hint), ([], []))
+        ranks, lines, hints = groups.setdefault((check, severity, what), ([], [], []))
         ranks.append(rank)
         lines += shown
+        hints.append(hint)
     causes = []
-    for (check, severity, what, hint), (ranks, lines) in groups.items():
+    for (check, severity, what), (ranks, lines, hints) in groups.items():
         verb = what.replace("{s}", "" if len(ranks) > 1 else "s")
         for one, many in (("{is}", "are"), ("{has}", "have")):
             verb = verb.replace(one, many if len(ranks) > 1 else one[1:-1])
@@ -788,7 +792,7 @@ def combine(found: Iterable[RankFinding]) -> list[Cause]:
                 severity,
                 f"{ranks_in_words(ranks)} {verb}",
                 hosts.pop() if len(hosts) == 1 else None,
-                hint,
+                "; ".join([*dict.fromkeys(hints)][:MOST_NAMED]),
                 ranks=numbers,
                 evidence=tuple(dict.fromkeys(lines))[:8],
             )

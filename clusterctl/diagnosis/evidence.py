@@ -89,6 +89,7 @@ class Sample:
     main_cpu_s: Optional[float] = None
     throttled_s: Optional[float] = None
     run_wait_s: float = 0.0
+    virtual_bytes: int = 0
     rss_bytes: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
@@ -132,6 +133,9 @@ class ProcessEvidence:
     modules beside it that the script imports. Files newer than the process are left out: it runs
     the older version.
 
+    `limits` are its soft limits of open files, threads (of its user) and memory in bytes, as far as
+    it has one.
+
     `glances` are states of the main thread, taken ten times a second between the samples, a letter
     each: w if it waits for other threads, z if it sleeps, else the kernel's letter.
     """
@@ -149,6 +153,7 @@ class ProcessEvidence:
     age_s: float = 0.0
     variables: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)
     glances: str = ""
     samples: tuple[Sample, ...] = ()
     partners: tuple[Partner, ...] = ()

@@ -23,10 +23,14 @@ _NATIVE_SYMBOL = re.compile(r"(?:\+0x[0-9a-f]+|@+[\w.]+|\(.*\)|0x[0-9a-f]+)")
 
 
 def main_thread(sample: Sample) -> tuple[Frame, ...]:
-    """Return the calls of the main thread, the outermost first; empty without stacks."""
-    for stack in sample.stacks:
-        if stack.thread == "MainThread":
-            return stack.frames
+    """Return the calls of the main thread, the outermost first; empty without stacks.
+
+    A thread that Python could not start leaves an entry in its list that has the main thread's
+    name, and no calls.
+    """
+    mains = [stack.frames for stack in sample.stacks if stack.thread == "MainThread"]
+    if mains:
+        return next(filter(None, mains), ())
     return sample.stacks[0].frames if sample.stacks else ()
 
 

@@ -30,9 +30,9 @@ from clusterctl.diagnosis.frames import Activity
 from clusterctl.diagnosis.rules.activity import apart, differing, ended_ranks, odd_ranks, scripts
 from clusterctl.diagnosis.rules.hosts import (
     clocks,
-    descriptors,
     host_facts,
     hostnames,
+    limits,
     other_users,
     quarantined,
 )
@@ -62,6 +62,8 @@ STATUSES = {INFO: 0, WARNING: 1, ERROR: 2}
 NOT_KNOWN = 3
 # Findings whose message says who waits for whom.
 WAIT_IS_SAID = ("rank.skipped", "rank.missed", "rank.apart")
+# Limits that a rank has reached, which is why it does not go on.
+REACHED = ("rank.descriptors", "rank.threads", "rank.memory")
 # A job that is younger and printed no step may still be at its start.
 YOUNG_S = 60.0
 HEALTHY, UNKNOWN, IDLE = "healthy", "unknown", "idle"
@@ -185,8 +187,14 @@ def _whole(scene: Scene, lead: Cause, rest: list[Cause]) -> Cause:
         what = scene.waited_for(lead.ranks)
         message += f"; {_ranks_wait(waiting)} in {what}{scene.since}"
     for one in rest:
+        if one.check_id in REACHED and one.ranks == lead.ranks:
+            message += f"; {one.message}"
         same = one.host and one.host == lead.host and not one.ranks
-        if same and one.check_id in ("disk.full", "mount.dead") and lead.check_id != one.check_id:
+        if (
+            same
+            and one.check_id in ("disk.full", "shm.full", "mount.dead")
+            and lead.check_id != one.check_id
+        ):
             message += f"; {one.message}"
     absent = scene.stall.absent(scene.size) if scene.stall else {}
     for rank in lead.ranks:
@@ -326,7 +334,7 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     stragglers,
     slow_links,
     slowed_down,
-    descriptors,
+    limits,
     other_users,
     clocks,
     quarantined,

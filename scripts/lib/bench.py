@@ -23,6 +23,7 @@ from typing import Any
 
 from bench_copy import bench_copy
 from bench_explain import bench_explain
+from bench_faults import bench_faults
 from bench_input import bench_input
 from bench_lab import (
     cluster,
@@ -79,6 +80,7 @@ def main() -> None:
     alone = {
         "copy": bench_copy,
         "explain": bench_explain,
+        "faults": bench_faults,
         "input": bench_input,
         "launch": bench_launch,
         "logs": bench_logs,
@@ -100,8 +102,9 @@ def main() -> None:
         for name in words or subjects:
             subjects[name](Path(folder))
     if not words:
-        for bench_alone in alone.values():
-            bench_alone([])
+        for name, bench_alone in alone.items():
+            if name != "faults":  # it takes hours
+                bench_alone([])
 
 
 def bench_runclust(home: Path) -> None:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from clusterctl.diagnosis.mapping import displayed, placed
@@ -93,6 +93,7 @@ def check_case(mpirun, seed, folder):
 
 
 @given(st.lists(st.sampled_from(["-np", "4", "--wat", "-H", "a:2,b", "--map-by", "x", ":", "'"])))
+@example(["-H", "'", "'"])
 @settings(max_examples=50)
 def test_what_is_not_understood_is_not_known(words):
     found = placed(" ".join(["mpirun", *words]), {}, (), {})

@@ -557,6 +557,87 @@ def test_a_rank_in_c_that_is_alone_is_named():
     assert "alone in pause" in found.verdict
 
 
+def in_c(evidence, *ranks, call, **more):
+    return with_rank(evidence, *ranks, samples=samples((), syscall=call, **more))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "call", "words"),
+    [
+        ((5,), "futex", "alone in futex"),
+        ((1, 2, 3, 4, 5), "clock_nanosleep", "alone in clock_nanosleep"),
+        ((5,), "wait4", "alone waiting for a process that it has started"),
+    ],
+)
+def test_who_polls_in_c_waits_for_those_that_do_not(ranks, call, words):
+    """A lock is the program's own, and a sleep is nobody's wait, be it of most ranks."""
+    found = diagnose(in_c(with_rank(STUCK, *range(8), samples=SPIN), *ranks, call=call))
+    assert (found.check_id, found.findings[0].ranks) == ("rank.apart", ranks)
+    assert words in found.verdict
+    assert "gdb -p" in found.findings[0].hint
+
+
+def test_of_many_in_a_lock_and_one_that_polls_it_is_not_known_who_waits():
+    """MPI of several threads may wait for messages in a lock."""
+    found = diagnose(in_c(with_rank(STUCK, *range(8), samples=SPIN), *range(5), call="futex"))
+    assert "rank.apart" not in {one.check_id for one in found.findings if set(one.ranks) & {0, 1}}
+
+
+@pytest.mark.parametrize(
+    ("limits", "held", "words"),
+    [
+        ({"files": 8}, {"descriptors": 22}, "has 22 files open of the 8"),
+        ({"threads": 25}, {"threads": 30}, "has 30 threads, and its limit allows its user 25"),
+        ({"memory": 4 << 30}, {"virtual_bytes": 4 << 30}, "4.0 GiB of address space"),
+    ],
+)
+def test_a_limit_that_a_rank_has_reached_is_in_the_verdict(limits, held, words):
+    busy = samples(own("load"), state="R")
+    looks = tuple(replace(one, **held) for one in busy)
+    found = diagnose(with_rank(STUCK, 5, samples=looks, limits=limits))
+    assert (found.check_id, found.findings[0].ranks) == ("rank.busy", (5,))
+    assert words in found.verdict
+    assert words not in diagnose(with_rank(STUCK, 5, samples=busy, limits=limits)).verdict
+
+
+def test_an_entry_of_a_thread_that_could_not_be_started_does_not_hide_the_main_thread():
+    looks = tuple(
+        replace(one, stacks=(ThreadStack("MainThread", 1, ()), *one.stacks))
+        for one in samples(own("load"), state="R")
+    )
+    found = diagnose(with_rank(STUCK, 5, samples=looks))
+    assert "rank 5 on demo-2 (10.0.0.7) is busy in load train.py:30" in found.verdict
+
+
+def test_steps_that_became_four_times_slower_are_a_warning_in_any_language():
+    """2,000 steps in 200 s, and then 3 in the 2 s of the samples: in C the others only poll."""
+    log = tuple(f"step {n} loss 0.5" for n in (*range(0, 2001, 40), 2001, 2002, 2003))
+
+    def look(count):
+        added = {"log_added": log[-count:], "log": log, "age_s": 200.0, "quiet_s": 0.1}
+        return diagnose(with_rank(job_of(**added), *range(8), samples=SPIN))
+
+    found = look(3)
+    assert (found.exit_status, found.findings[0].check_id) == (1, "job.slower")
+    assert look(20).exit_status == 0
+
+
+def test_who_complains_of_another_host_is_its_victim():
+    said = """An MPI communication peer process has unexpectedly disconnected.  This
+usually indicates a failure in the peer process (e.g., a crash or
+  Local host: demo-0
+  Peer host:  demo-2
+[demo-0:00000] *** An error occurred in Socket closed
+[demo-0:00000] *** Unknown error
+prterun has exited due to process rank 0 with PID 0 on node demo-0 calling
+"abort". This may have caused other processes in the application to be"""
+    failed = {"state": "failed", "exit_status": 14, "log": tuple(said.splitlines())}
+    found = diagnose(with_processes(job_of(4, 1, **failed), lambda one: None))
+    assert (found.check_id, found.findings[0].ranks) == ("mpi.tcp-peer-hung-up", (2,))
+    assert found.findings[0].host == "demo-2"
+    assert "rank 0 end first" not in found.verdict
+
+
 def test_a_verdict_says_who_waits_and_since_when():
     evidence = with_rank(STUCK, 5, samples=samples((), state="T"))
     assert diagnose(evidence).verdict == (
@@ -646,7 +727,7 @@ def test_beside_a_job_that_runs_one_in_the_queue_and_one_that_ended_leave_nothin
 
 
 def test_without_stacks_what_the_kernel_says_is_enough():
-    waits = with_rank(STUCK, *range(8), samples=samples(()))
+    waits = with_rank(STUCK, *range(8), argv=("python", "train.py"), samples=samples(()))
     opens = samples((), syscall="openat /data/fifo", wait_channel="wait_for_partner")
     found = diagnose(with_rank(waits, 5, samples=opens))
     assert (found.check_id, found.findings[0].ranks) == ("rank.io", (5,))

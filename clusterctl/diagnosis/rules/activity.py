@@ -66,7 +66,10 @@ def suspects(scene: Scene) -> list[Rank]:
     out = [
         one
         for one in scene.ranks
-        if one.samples and not one.waits and one.place not in (Activity.IMPORT, Activity.ENDED)
+        if one.samples
+        and one.is_python
+        and not one.waits
+        and one.place not in (Activity.IMPORT, Activity.ENDED)
     ]
     few = len(out) * 2 < len(scene.ranks) or (len(out) == 1 and len(scene.ranks) == 2)
     if not out or not (few or scene.is_quiet):
@@ -271,6 +274,7 @@ def differing(scene: Scene) -> Iterator[Cause]:
 
 
 # System calls and states of a program that waits for messages by asking again and again.
+POLLING = "running or polling"
 _POLLS = {"", "running", "sched_yield", "poll", "ppoll", "epoll_wait", "epoll_pwait", "select"}
 
 
@@ -286,20 +290,24 @@ def apart(scene: Scene) -> Iterator[Cause]:
     for rank in ranks:
         groups.setdefault(_signature(rank), []).append(rank)
     most = max(groups, key=lambda name: len(groups[name]))
+    if POLLING in groups and not any(name.startswith("in futex") for name in groups):
+        # Who polls may wait for a message. Who is in another call does not, be they most.
+        most = POLLING
     few = [rank for name, several in groups.items() if name != most for rank in several]
-    if not few or len(few) * 2 >= len(ranks) or any(one.place is Activity.IMPORT for one in ranks):
+    minority = len(few) * 2 < len(ranks) or most == POLLING
+    if not few or not minority or any(one.place is Activity.IMPORT for one in ranks):
         return
     if not scene.is_quiet and any(map(is_saving, few)):
         return
     found = []
     for rank in few:
         what = f"{{is}} alone {_signature(rank)}{scene.since}: the others are {most}"
-        hint = (
-            f"clusterctl diagnose {scene.cluster} --tree shows its calls, where it is Python; "
-            f"of another program: {gdb_command(scene, rank)}"
-        )
+        hint = f"clusterctl diagnose {scene.cluster} --tree shows its calls"
+        if not rank.is_python:
+            hint = f"its calls, for which it is held a moment: {gdb_command(scene, rank)}"
         severity = ERROR if scene.is_quiet and scene.quiet_s is not None else WARNING
-        found.append(RankFinding("rank.apart", severity, rank, what, rank_lines(rank), hint))
+        shown = (*rank_lines(rank), *inner_lines(rank))
+        found.append(RankFinding("rank.apart", severity, rank, what, shown, hint))
     yield from combine(found)
 
 
@@ -311,8 +319,10 @@ def _signature(rank: Rank) -> str:
         return f"in {label(rank.user_call)}"
     calls = {sample.syscall.partition(" ")[0] for sample in rank.samples}
     if calls <= _POLLS and set(rank.states) <= {"R", "S"}:
-        return "running or polling"
-    state = "" if set(rank.states) == {"S"} else f" (state {rank.states[-1]})"
+        return POLLING
+    state = "" if set(rank.states) <= {"R", "S"} else f" (state {rank.states[-1]})"
+    if rank.last.syscall.startswith("wait4"):
+        return f"waiting for a process that it has started{state}"
     return f"in {rank.last.syscall}{state}"
 
 

@@ -31,6 +31,8 @@ from clusterctl.node.facts.disks import MountedFileSystem
 
 # Users of the system's own processes.
 SYSTEM = ("root", "daemon", "nobody", "messagebus", "syslog", "_apt", "_chrony")
+# With so little address space left, a program cannot go on.
+NO_MEMORY = 64 << 20
 FEW_DESCRIPTORS = 64  # that a rank has left
 
 
@@ -102,15 +104,28 @@ def _gpus(scene: Scene, host: HostEvidence) -> Iterator[Cause]:
             )
 
 
-def descriptors(scene: Scene) -> Iterator[Cause]:
-    """Ranks that have nearly as many open descriptors as their limit allows."""
+def limits(scene: Scene) -> Iterator[Cause]:
+    """Ranks that have reached a limit: of open descriptors, of threads, of address space."""
     found = []
     for rank in scene.ranks:
-        most, held = rank.host.most_files, rank.last.descriptors
+        last, own = rank.last, rank.process.limits
+        most, held = own.get("files", rank.host.most_files), last.descriptors
+        hint = "raise the limit: nofile in limits.conf"
         if most is not None and most - held <= FEW_DESCRIPTORS and held > most // 2:
             what = f"{{has}} {held} files open of the {most} that the limit allows"
-            hint = "raise the limit: nofile in limits.conf"
             found.append(RankFinding("rank.descriptors", WARNING, rank, what, (), hint))
+        threads, memory = own.get("threads"), own.get("memory")
+        if threads is not None and last.threads >= threads:
+            what = f"{{has}} {last.threads} threads, and its limit allows its user {threads}"
+            hint = "raise the limit: nproc in limits.conf, or what lowers it in the program"
+            found.append(RankFinding("rank.threads", WARNING, rank, what, (), hint))
+        if memory is not None and last.virtual_bytes > memory - NO_MEMORY:
+            what = (
+                f"{{has}} {format_bytes(last.virtual_bytes)} of address space, and the limit is "
+                f"{format_bytes(memory)}"
+            )
+            hint = "raise the limit: `as` in limits.conf (ulimit -v), or what lowers it"
+            found.append(RankFinding("rank.memory", WARNING, rank, what, (), hint))
     yield from (replace(one, blocks=False) for one in combine(found))
 
 

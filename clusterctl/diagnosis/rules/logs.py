@@ -159,7 +159,13 @@ def failure(scene: Scene, one: LogFinding | None) -> Cause:
     if one.ranks:
         ranks, by = tuple(sorted(one.ranks)), ""
         at = scene.host_of.get(ranks[0])
+    # Who complains of another host is the victim of a rank there.
+    peer = [host for host in scene.evidence.hosts if one.values.get("peer") in host.names]
     named = [host for host in scene.evidence.hosts if one.values.get("host") in host.names]
+    if peer:
+        named, by = peer, ""
+        there = tuple(rank for rank, host in scene.host_of.items() if host is peer[0])
+        ranks = there if len(there) == 1 else ()
     at = named[0] if named else at
     full = full_filesystems(scene) if one.signature.id in NO_ROOM else []
     if full:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -197,9 +198,41 @@ def slow_links(scene: Scene) -> Iterator[Cause]:
         )
 
 
+# Numbered steps, as in `step 120 loss 0.5` or `iteration 7`.
+_NUMBERED = re.compile(r"(?i)\b(?:step|iter(?:ation)?|batch)s?\b\W{0,3}(\d+)")
+
+
+def _steps_fell(scene: Scene) -> Cause | None:
+    """Return the finding about a job whose numbered steps have become four times slower.
+
+    The usual speed is that since the job's start, so that it is rather too low. That of now is
+    from the lines that came during the samples.
+    """
+    numbers = [int(one[1]) for one in map(_NUMBERED.search, scene.job.log) if one]
+    added = [int(one[1]) for one in map(_NUMBERED.search, scene.job.log_added) if one]
+    span_s = max((one.span_s for one in scene.ranks), default=0.0)
+    if len(added) < 2 or len(numbers) <= len(added) or numbers != sorted(numbers) or not span_s:
+        return None
+    now = (numbers[-1] - numbers[-len(added) - 1]) / span_s
+    before = numbers[-len(added) - 1] / max(scene.job.age_s - span_s, span_s)
+    if now * SLOWED_ROWS > before:
+        return None
+    return Cause(
+        "job.slower",
+        WARNING,
+        f"the job makes {now:.2g} steps/s now, and made {before:.2g} on average before",
+        hint=f"clusterctl watch {scene.cluster} shows processors, disks and links as they are",
+        evidence=(f"steps {numbers[-len(added) - 1]} to {numbers[-1]} in {span_s:.1f} s",),
+    )
+
+
 def slowed_down(scene: Scene) -> Iterator[Cause]:
     """A training whose last steps make far fewer images/s than those before, or take longer."""
     if not scene.advances:
+        return
+    fell = _steps_fell(scene)
+    if fell and not scene.rows:
+        yield fell
         return
     speeds = [
         float(row["images_per_s"])

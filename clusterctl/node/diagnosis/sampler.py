@@ -377,6 +377,7 @@ def describe(one: processes.Process) -> dict[str, Any]:
         "cwd": cwd,
         "age_s": told.age_s,
         "variables": {name: value for name, value in environ.items() if name.startswith(VARIABLES)},
+        "limits": limits(one.pid),
         "sources": {},
         "glances": "",
         "samples": [],
@@ -402,6 +403,7 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
         "main_cpu_s": main_cpu_s(one.pid),
         "throttled_s": throttled_s(one.pid),
         "run_wait_s": round(sum(count[1] for count in counts if len(count) > 2) / 1e9, 4),
+        "virtual_bytes": int(fields[20]),
         "rss_bytes": int(fields[21]) * PAGE,
         # rchar counts reads from the page cache, too: progress, wherever the bytes come from.
         "read_bytes": int(moved.get("rchar", 0)),
@@ -418,6 +420,19 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
         "stack_source": "",
         "stack_error": "",
     }
+
+
+LIMITS = {"Max open files": "files", "Max processes": "threads", "Max address space": "memory"}
+
+
+def limits(pid: int) -> dict[str, int]:
+    """Return the soft limits of a process that it has; one may have lowered its own."""
+    found = {}
+    for line in text_of(f"/proc/{pid}/limits").splitlines():
+        words = line[26:].split()
+        if line[:26].rstrip() in LIMITS and words and words[0].isdigit():
+            found[LIMITS[line[:26].rstrip()]] = int(words[0])
+    return found
 
 
 def main_cpu_s(pid: int) -> float | None:

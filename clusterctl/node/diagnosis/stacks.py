@@ -150,11 +150,17 @@ def _fill_one(pid: int, sample: dict[str, Any], spy: PySpy) -> None:
 
 def is_whole(stacks: list[dict[str, Any]]) -> bool:
     """Return whether the main thread's stack, if any, begins with its outermost call. If a function
-    returns while it is read, the stack is cut short there."""
+    returns while it is read, the stack is cut short there. A thread that could not be started
+    counts as another main thread, without calls."""
     mains = [one["frames"] for one in stacks if one["thread"] == "MainThread"]
-    return bool(stacks) and all(
-        frames and (frames[0]["function"] in OUTERMOST or len(frames) == MOST_FRAMES)
-        for frames in mains
+    return (
+        bool(stacks)
+        and (not mains or any(mains))
+        and all(
+            frames[0]["function"] in OUTERMOST or len(frames) == MOST_FRAMES
+            for frames in mains
+            if frames
+        )
     )
 
 

@@ -30,6 +30,20 @@ PSEUDO = frozenset(
 )
 # Types of file systems that nobody can write to.
 IMAGES = ("cramfs", "erofs", "iso9660", "squashfs", "udf")
+# Folders of the system, in which mounts hold nothing of jobs.
+SYSTEM = (
+    "/boot",
+    "/dev",
+    "/etc",
+    "/opt",
+    "/proc",
+    "/root",
+    "/run",
+    "/snap",
+    "/sys",
+    "/usr",
+    "/var",
+)
 MOST_FOLDERS = 5
 # A subfolder with at least this share of its folder is named in place of the folder.
 MOST_OF_IT = 0.8
@@ -71,13 +85,19 @@ def mount_points() -> list[str]:
     that is no mount point counts as the one above it."""
     table = _mounts()
     paths = [os.path.expanduser(path) for path in PATHS]  # noqa: PTH111
-    paths += [path for path, (_, kind) in table.items() if is_remote(kind)]
+    paths += [path for path, (_, kind) in table.items() if is_remote(kind) or _holds(path, kind)]
     found: dict[str, str] = {}
     for path in paths:
         point = _mount_point(path, table)
         if point in table:
             found.setdefault(table[point][0], point)
     return list(found.values())
+
+
+def _holds(path: str, kind: str) -> bool:
+    """Return whether a mounted file system may hold files of jobs, wherever it is mounted."""
+    system = any(f"{path}/".startswith(f"{top}/") for top in SYSTEM)
+    return not (system or kind in PSEUDO or kind in IMAGES)
 
 
 def _mounts() -> dict[str, tuple[str, str]]:

@@ -1,0 +1,161 @@
+/* The job of `scripts/bench faults` in C: as faults_job.py, with the faults that C can have. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <mpi.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static char path[64], word[64], block[1 << 20];
+static sigjmp_buf back;
+static volatile int may_jump;
+static struct rlimit before;
+static pthread_mutex_t first = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t second = PTHREAD_MUTEX_INITIALIZER;
+
+static void withdraw(int number) {
+    if (may_jump) siglongjmp(back, number);
+}
+
+static int ordered(void) {
+    FILE *file = fopen(path, "r");
+    word[0] = 0;
+    if (file) {
+        if (fscanf(file, "%63s", word) != 1) word[0] = 0;
+        fclose(file);
+    }
+    return word[0] != 0;
+}
+
+static int is(const char *name) { return !strcmp(word, name); }
+
+static double now(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return at.tv_sec + at.tv_nsec / 1e9;
+}
+
+static void *other(void *both) {
+    pthread_mutex_lock(&second);
+    usleep(300000);
+    if (both) pthread_mutex_lock(&first);
+    sleep(3600);
+    return NULL;
+}
+
+static void locks(int both) {
+    pthread_t thread;
+    pthread_mutex_lock(&first);
+    pthread_create(&thread, NULL, other, both ? &second : NULL);
+    usleep(200000);
+    pthread_mutex_lock(&second);
+}
+
+static void fill(const char *name) {
+    while (ordered()) {
+        int file = open(name, O_WRONLY | O_CREAT | O_APPEND, 0600);
+        if (write(file, block, sizeof block) < 0) usleep(100000);
+        close(file);
+    }
+}
+
+static void connect_to(int port, int again) {
+    char text[64] = "";
+    FILE *file = fopen("/data/nowhere", "r");
+    if (fscanf(file, "%63s", text) != 1) exit(3);
+    fclose(file);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
+    inet_pton(AF_INET, text, &to.sin_addr);
+    do {
+        int one = socket(AF_INET, SOCK_STREAM, 0);
+        connect(one, (struct sockaddr *)&to, sizeof to);
+        close(one);
+        if (again) usleep(200000);
+    } while (again && ordered());
+}
+
+static void fault(void) {
+    int ends[2], child;
+    struct rlimit few;
+    if (is("two_locks")) locks(1);
+    if (is("kept_lock")) locks(0);
+    if (is("sleep_long")) sleep(3600);
+    if (is("ignore_signals")) while (ordered()) pause();
+    if (is("write_fifo")) (void)!open("/data/fifo", O_WRONLY);
+    if (is("own_pipe") && !pipe(ends)) (void)!write(ends[1], block, sizeof block);
+    if (is("wait_for_file")) while (access("/data/never", F_OK)) usleep(500000);
+    if (is("full_shm")) fill("/dev/shm/part");
+    if (is("full_scratch")) fill("/data/scratch/part");
+    if (is("connect_nowhere")) connect_to(9999, 0);
+    if (is("no_ports")) connect_to(22, 1);
+    if (is("leave")) _exit(0);
+    if (is("flood")) while (ordered()) printf("debug %400d\n", 1);
+    if (is("no_descriptors")) {
+        few = before;
+        few.rlim_cur = 8;
+        setrlimit(RLIMIT_NOFILE, &few);
+        while (open("/data/next", O_RDONLY) < 0) usleep(100000);
+    }
+    if (is("child_stopped")) {
+        child = fork();
+        if (!child) for (;;) pause();
+        kill(child, SIGSTOP);
+        waitpid(child, NULL, 0);
+    }
+    if (is("remote_debugger") || is("no_name_server")) {
+        int one = socket(AF_INET, is("remote_debugger") ? SOCK_STREAM : SOCK_DGRAM, 0);
+        struct sockaddr_in any = {.sin_family = AF_INET};
+        bind(one, (struct sockaddr *)&any, sizeof any);
+        if (is("remote_debugger") && !listen(one, 1)) accept(one, NULL, NULL);
+        else (void)!recv(one, block, 512, 0);
+    }
+    if (is("spin")) for (volatile int n = 0;; n = 1) continue;
+    if (is("slow")) for (double until = now() + 1; now() < until;) continue;
+}
+
+int main(int count, char **words) {
+    int rank, size, quiet = count > 1 && !strcmp(words[1], "quiet");
+    static float values[64 * 1024], sums[64 * 1024];
+    double last = 0;
+    MPI_Init(&count, &words);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    snprintf(path, sizeof path, "/data/pid.%d", rank);
+    FILE *file = fopen(path, "w");
+    fprintf(file, "%d", getpid());
+    fclose(file);
+    snprintf(path, sizeof path, "/data/order.%d", rank);
+    struct sigaction caught = {.sa_handler = withdraw, .sa_flags = SA_NODEFER};
+    sigaction(SIGUSR1, &caught, NULL);
+    getrlimit(RLIMIT_NOFILE, &before);
+    for (long step = 0;; step++) {
+        /* Ranks with an order each follow it in the same step. */
+        if (step % 100 == 0 ? !ordered() : !is("slow")) word[0] = 0;
+        if (word[0] && !sigsetjmp(back, 1)) {
+            may_jump = 1;
+            fault();
+        }
+        may_jump = 0;
+        setrlimit(RLIMIT_NOFILE, &before);
+        if (is("other_call")) MPI_Gather(values, 9, MPI_FLOAT, sums, 9, MPI_FLOAT, 1, MPI_COMM_WORLD);
+        else MPI_Allreduce(values, sums, 64 * 1024, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        MPI_Sendrecv(values, 9, MPI_FLOAT, (rank + 1) % size, 0, sums, 9, MPI_FLOAT,
+                     (rank + size - 1) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        if (rank == 0 && !quiet && now() > last + 0.2) {
+            last = now();
+            printf("step %ld loss 0.5\n", step);
+            fflush(stdout);
+        }
+        usleep(20000);
+    }
+}

@@ -1,0 +1,330 @@
+"""The job of `scripts/bench faults`: `faults_job.py horovod|torch|c`. It sums an array per step.
+
+A file /data/order.RANK on a rank's host orders a fault, by its name. SIGUSR1 ends most of them.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import itertools
+import multiprocessing
+import os
+import re
+import resource
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+RANK = int(os.environ.get("RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
+ORDER = Path(f"/data/order.{RANK}")
+QUIET = "quiet" in sys.argv
+VALUES = 64 * 1024
+
+
+class WithdrawnError(Exception):
+    """The order was withdrawn."""
+
+
+def withdraw(*_: object) -> None:
+    raise WithdrawnError
+
+
+def ordered():
+    try:
+        return ORDER.read_text().strip()
+    except OSError:
+        return ""
+
+
+def retry(function, *errors, each_s=0.1):
+    while ordered():
+        try:
+            function()
+        except errors:
+            time.sleep(each_s)
+
+
+def pool():
+    one = ThreadPoolExecutor(1)
+    one.submit(lambda: one.submit(int).result()).result()
+
+
+def fork_with_lock():
+    lock, held = threading.Lock(), threading.Event()
+
+    def keep():
+        with lock:
+            held.set()
+            time.sleep(3600)
+
+    threading.Thread(target=keep, daemon=True).start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        lock.acquire()
+    os.waitpid(child, 0)
+
+
+def two_locks():
+    first, second = threading.Lock(), threading.Lock()
+
+    def other():
+        with second:
+            time.sleep(0.3)
+            first.acquire()
+
+    with first:
+        threading.Thread(target=other, daemon=True, name="other").start()
+        time.sleep(0.2)
+        second.acquire()
+
+
+def kept_lock():
+    lock, held = threading.Lock(), threading.Event()
+
+    def keeper():
+        with lock:
+            held.set()
+            time.sleep(3600)
+
+    threading.Thread(target=keeper, daemon=True, name="keeper").start()
+    held.wait()
+    lock.acquire()
+
+
+def ignore_signals():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while ordered():
+        signal.pause()
+
+
+def no_descriptors():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8, before[1]))
+    try:
+        while True:
+            with contextlib.suppress(OSError), Path("/data/next").open():
+                break
+            time.sleep(0.1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def no_threads():
+    before = resource.getrlimit(resource.RLIMIT_NPROC)
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, before[1]))
+    try:
+        retry(threading.Thread(target=time.sleep, args=(1,)).start, RuntimeError)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NPROC, before)
+
+
+def no_memory():
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, before[1]))
+    try:
+        retry(lambda: bytearray(4 << 30), MemoryError)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def write_fifo():
+    Path("/data/fifo").write_text("x")
+
+
+def own_pipe():
+    os.write(os.pipe()[1], bytes(1 << 20))
+
+
+def child_stopped():
+    child = subprocess.Popen(["sleep", "3600"])
+    child.send_signal(signal.SIGSTOP)
+    child.wait()
+
+
+def database_locked():
+    sqlite3.connect("/data/cache.db", timeout=3600).execute("begin exclusive")
+
+
+def backtrack():
+    re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+def remote_debugger():
+    socket.create_server(("127.0.0.1", 0)).accept()
+
+
+def no_name_server():
+    asks = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    asks.connect(("10.255.255.1", 53))
+    asks.send(b"?")
+    asks.recv(512)
+
+
+def connect_nowhere():
+    socket.create_connection((Path("/data/nowhere").read_text().strip(), 9999), timeout=None)
+
+
+def wait_for_file():
+    while not Path("/data/never").exists():
+        time.sleep(0.5)
+
+
+def fill(path):
+    def more():
+        with Path(path).open("ab") as file:
+            file.write(bytes(1 << 20))
+
+    retry(more, OSError)
+
+
+def full_shm():
+    fill("/dev/shm/part")
+
+
+def full_scratch():
+    fill("/data/scratch/part")
+
+
+def flood():
+    while ordered():
+        print(f"rank {RANK}: debug " + "x" * 400)
+
+
+def hold_gil():
+    ctypes.PyDLL(None).sleep(3600)
+
+
+def event_loop():
+    async def never():
+        await asyncio.Event().wait()
+
+    asyncio.run(never())
+
+
+def full_queue():
+    queue = multiprocessing.Queue(1)
+    queue.put(1)
+    queue.put(2)
+
+
+def leave():
+    os._exit(0)
+
+
+def fetch_again():
+    retry(lambda: urllib.request.urlopen("http://127.0.0.1:1/x"), OSError, each_s=1)
+
+
+def no_ports():
+    def again():
+        with socket.socket() as one:
+            one.connect((Path("/data/nowhere").read_text().strip(), 22))
+
+    while ordered():
+        with contextlib.suppress(OSError):
+            again()
+        time.sleep(0.2)
+
+
+def sleep_long():
+    time.sleep(3600)
+
+
+def slow():
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until:
+        pass
+
+
+def validate():
+    until = time.monotonic() + 25
+    while time.monotonic() < until and ordered():
+        sum(range(10000))
+        sorted(range(1000))
+
+
+def save_checkpoint():
+    until = time.monotonic() + 25
+    with Path("/data/model.ckpt").open("wb") as file:
+        while time.monotonic() < until and ordered():
+            file.write(bytes(1 << 16))
+            file.flush()
+            time.sleep(0.01)
+    Path("/data/model.ckpt").unlink()
+
+
+def close_output():
+    os.close(1)
+    os.open("/dev/null", os.O_WRONLY)
+
+
+def loader():
+    import torch
+
+    class Stuck(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            time.sleep(3600)
+
+    next(iter(torch.utils.data.DataLoader(Stuck(), num_workers=1)))
+
+
+FAULTS = {
+    name: one for name, one in globals().items() if callable(one) and not isinstance(one, type)
+}
+
+
+def of_horovod():
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    hvd.init()
+    array = tf.zeros([VALUES])
+    add = tf.function(lambda value: hvd.allreduce(value, name="grads", op=hvd.Sum))
+    gather = tf.function(lambda value: hvd.allgather(value, name="rows"))
+    return lambda other: gather(array) if other else add(array)
+
+
+def of_torch():
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    array = torch.zeros(VALUES)
+    return lambda other: dist.broadcast(array, 0) if other else dist.all_reduce(array)
+
+
+def main():
+    if sys.argv[1] == "c":
+        program = str(Path("~/faults_c").expanduser())
+        os.execv(program, [program, *sys.argv[2:]])
+    Path(f"/data/pid.{RANK}").write_text(str(os.getpid()))
+    step = {"horovod": of_horovod, "torch": of_torch}[sys.argv[1]]()
+    signal.signal(signal.SIGUSR1, withdraw)
+    last, word = 0.0, ""
+    for number in itertools.count():
+        # Ranks with an order each follow it in the same step.
+        word = ordered() if number % 100 == 0 else word if word == "slow" else ""
+        with contextlib.suppress(WithdrawnError):
+            if word in FAULTS:
+                FAULTS[word]()
+        step(word == "other_call")
+        if RANK == 0 and not QUIET and time.monotonic() > last + 0.2:
+            last = time.monotonic()
+            print(f"step {number} loss 0.5", flush=True)
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main()
