@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -193,6 +194,8 @@ def main(chosen: list[str]) -> int:
     """Run the clients, print a table, and return the exit status."""
     if unknown := set(chosen) - set(CLIENTS):
         sys.exit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(CLIENTS)}")
+    # So that a lab is stopped, too, when this program is.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     failed = False
     for name in chosen or CLIENTS:
         client = CLIENTS[name]
