@@ -37,7 +37,7 @@ from clusterctl.transport.target import Target
 LOGIN_WITHIN_S = 6.0
 FACTS: Sequence[Fact] = (
     *(system, memory, limits, interfaces, efa, kernel_log, gpus, nvlink, fabric_manager, mount),
-    *(mpirun_on_path, scripts, dcgm, partial(job_processes, query=ProcessQuery(syncs=True))),
+    *(mpirun_on_path, scripts, dcgm, partial(job_processes, query=ProcessQuery())),
 )
 FIX_TIMEOUT_S = 30.0
 

@@ -33,7 +33,7 @@ from clusterctl.jobs.detached import (
     tail_command,
 )
 from clusterctl.jobs.processes import Processes, all_of, list_processes
-from clusterctl.node.jobs.processes import SYNC, NodeProcess, ProcessQuery
+from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.spec import SERVE, JobRecord, JobState
 from clusterctl.operations.access import Access
 from clusterctl.transport.data import read_data
@@ -59,8 +59,7 @@ def running_jobs(access: Access) -> list[JobRecord]:
 @dataclass(frozen=True)
 class RunningWork:
     """The head node's jobs that have not ended, and the processes of jobs on all nodes. `silent`
-    has the outcomes of nodes that did not answer, `served_on` the nodes that serve a model, `syncs`
-    the processes of detached downloads, from S3 or a web server.
+    has the outcomes of nodes that did not answer, `served_on` the nodes that serve a model.
 
     A run is a job, or an mpirun that somebody started by hand. Processes without a run are
     leftovers: for example ranks whose daemon or mpirun was killed while their node was cut off.
@@ -70,7 +69,6 @@ class RunningWork:
     processes: tuple[NodeProcess, ...]
     silent: tuple[HostOutcome[Any], ...] = ()
     served_on: tuple[str, ...] = ()
-    syncs: tuple[NodeProcess, ...] = ()
 
     @property
     def launchers(self) -> tuple[NodeProcess, ...]:
@@ -104,8 +102,8 @@ def running_work(
     access: Access, more: Sequence[Target] = (), known: Processes | None = None
 ) -> RunningWork:
     """List the jobs, and the processes of all nodes in service and of `more`. A node that does not
-    answer is in `silent`. `known` are the processes, detached downloads among them, if they were
-    listed on all nodes a moment ago."""
+    answer is in `silent`. `known` are the processes, if they were listed on all nodes a moment
+    ago."""
     silent: dict[str, HostOutcome[Any]] = {}
     jobs: list[JobRecord] = []
     try:
@@ -114,16 +112,14 @@ def running_work(
     except HostError as error:
         silent[error.host] = HostOutcome(error.host, error=error)
     targets = {target.host: target for target in (*access.targets, *more)}
-    query = ProcessQuery(syncs=True)
-    found = known or list_processes(access.connections, tuple(targets.values()), query)
+    found = known or list_processes(access.connections, tuple(targets.values()), ProcessQuery())
     silent.update({outcome.host: outcome for outcome in found.failures})
-    syncs = tuple(process for process in all_of(found) if process.role == "sync")
-    processes = tuple(process for process in all_of(found) if process.role != "sync")
+    processes = tuple(all_of(found))
     # A job that is being started on the head node may have no process yet.
     serving = [access.head_name for job in jobs if job.spec.preset == SERVE]
     serving += [process.host for process in processes if process.serves]
     served_on = tuple(dict.fromkeys(serving))
-    return RunningWork(tuple(jobs), processes, tuple(silent.values()), served_on, syncs)
+    return RunningWork(tuple(jobs), processes, tuple(silent.values()), served_on)
 
 
 def refuse_while_training(
@@ -132,8 +128,7 @@ def refuse_while_training(
     """Raise JobRunning while a run is in progress, or while one of `targets` (None: the nodes in
     service) serves a model. Raise HostError if the head node does not answer.
 
-    `because` completes the message. `targets` are the nodes that the operation disturbs: one that
-    names them also refuses while a download runs detached on one of them. Other
+    `because` completes the message. `targets` are the nodes that the operation disturbs. Other
     nodes that do not answer, and leftover processes, do not count: the commands that call this are
     among those that repair such nodes.
     """
@@ -170,14 +165,6 @@ def refuse_while_running(
             raise JobRunning(
                 f"a model is served on {host}, and {because}",
                 f"end it first (clusterctl serve {name} --stop), or go on all the same: --force",
-            )
-    for process in running.syncs:
-        if targets is not None and process.host in disturbed:
-            sync_id = (process.job_id or "")[len(SYNC) :]
-            raise JobRunning(
-                f"the download {sync_id} is running on {process.host}, and {because}",
-                f"wait for it (clusterctl s3sync {name} --follow), end it first (clusterctl s3sync "
-                f"{name} --cancel), or go on all the same: --force",
             )
 
 
