@@ -44,6 +44,12 @@ class CopyCommand(CopyWords):
 @click.option("-u", "--user", help="Log in as this user.")
 @click.option("-i", "--key", type=click.Path(path_type=Path), help="Log in with this key file.")
 @click.option("--from", "from_host", metavar="HOST", help="SRC is there; or its place, from 0.")
+@click.option(
+    "--state-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    hidden=True,
+    help="Keep there how far each host is, as `copy --detach` does.",
+)
 @copy_options
 def copyclust(
     hosts: Path,
@@ -52,6 +58,7 @@ def copyclust(
     user: str | None,
     key: Path | None,
     from_host: str | None,
+    state_file: Path | None,
     options: CopyOptions,
 ) -> int:
     """Copy SRC to DST on every host of the hosts file HOSTS, in the time of one copy.
@@ -68,10 +75,12 @@ def copyclust(
     """
     from clusterctl.cli.copy.view import showing
     from clusterctl.config import home_folder
+    from clusterctl.copy.state_file import StateFile
     from clusterctl.operations.copy import copy_to_hosts
     from clusterctl.operations.hosts_access import open_hosts, read_hosts_file
 
     with showing(options) as shown:
+        state = StateFile(state_file, shown.watch) if state_file else None
         names = read_hosts_file(hosts).hosts
         from_node = None if from_host is None else place_of(from_host, names)
         request = request_of(options, src, dst, from_node)
@@ -79,11 +88,13 @@ def copyclust(
             shown.report = copy_to_hosts(
                 access,
                 request,
-                watch=shown.watch,
+                watch=state.watch if state else shown.watch,
                 urls=url_access(options, src, _clients, home_folder()),
                 max_workers=options.fanout,
                 timeout_s=options.timeout_s,
             )
+        if state:
+            state.finish(shown.report)
     return shown.finish()
 
 

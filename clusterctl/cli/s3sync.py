@@ -1,20 +1,27 @@
-"""`clusterctl s3sync NAME SRC... DST`: a data set from S3 on every node, detached."""
+"""`clusterctl s3sync NAME SRC... DST`: a detached copy from S3, and how far it is on each node."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.copy.options import credentials_of
+from clusterctl.cli.copy.options import CopyOptions, url_access
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import credentials_option
-from clusterctl.domain.errors import UsageError, check_home
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from clusterctl.operations.s3sync import SyncRequest
+    from clusterctl.copy.request import CopyRequest
+    from clusterctl.node.jobs.spec import JobRecord
+    from clusterctl.operations.access import Access
+    from clusterctl.operations.s3sync import SyncNode
+    from clusterctl.transport.target import Target
 
 
 @click.command(cls=ClusterCommand)
@@ -59,82 +66,189 @@ def s3sync(
     clusterctl s3sync demo --follow
     clusterctl s3sync demo --cancel
 
-    It goes on when this machine is switched off. Only what is missing moves; several sources go
-    into the one folder. --status, --follow and --cancel are about the latest sync, or JOB. The exit
-    status of --status and --follow is 1 if a node failed.
+    The same as `copy --detach`: a job, which goes on when this machine is switched off. Only what
+    is missing moves; several sources go into the one folder. --status, --follow and --cancel are
+    about the latest sync, or JOB. The exit status of --status and --follow is 1 if a node failed.
     """
-    from clusterctl.cli import s3sync_report as report
     from clusterctl.copy.request import is_url
     from clusterctl.jobs.plan import check_job_id
-    from clusterctl.operations.copy import sender
-    from clusterctl.operations.s3sync import cancel_sync, list_syncs, start_sync
+    from clusterctl.operations.s3sync import find_sync
 
-    sync_id = None
+    job_id = None
     if len(places) == 1 and (show_status or follow or end) and not is_url(places[0]):
-        sync_id, places = check_job_id(places[0]), ()
-    if places:
-        if show_status or end:
-            raise UsageError("SRC and DST start a sync", "leave out --status and --cancel")
-        request = _request(places, tool, s3_endpoint, s3_region)
-    elif not (show_status or follow or end):
+        job_id, places = check_job_id(places[0]), ()
+    if places and (show_status or end):
+        raise UsageError("SRC and DST start a sync", "leave out --status and --cancel")
+    if not (places or show_status or follow or end):
         raise UsageError("there is nothing to do", "give SRC and DST, or --status")
+    request = _request(places) if places else None
+    options = CopyOptions(
+        credentials=credentials, tool=tool, s3_endpoint=s3_endpoint, s3_region=s3_region
+    )
     with app.open(name) as access:
-        connections, targets = access.connections, selected(access, head, indices)
+        targets = selected(access, head, indices)
+        hosts = {target.host for target in targets} if head or indices is not None else None
         status = 0
-        if places:
-            used = credentials_of(credentials, places[:-1], lambda: app.clients)
-            started = start_sync(
-                connections,
-                targets,
-                replace(request, credentials=used),
-                cache=app.settings.home / "cache",
-                send=sender(connections),
-                cluster=name,
-            )
-            status = report.show_started(started, name, as_json and not follow)
-            sync_id = started.sync_id
-            if not follow or not started.nodes.values:
+        if request:
+            status, job = _start(app, access, targets, request, options, as_json and not follow)
+            if not follow:
                 return status
-            there = {outcome.host for outcome in started.nodes.outcomes if outcome.value}
         else:
-            listed = list_syncs(connections, targets, sync_id)
-            sync_id = report.latest_or_raise(listed, name, sync_id)
-            there = report.hosts_of(listed, sync_id)
-        targets = tuple(target for target in targets if target.host in there)
+            job = find_sync(access, job_id)
         if end:
-            return report.show_cancelled(cancel_sync(connections, targets, sync_id), as_json)
+            return _cancel(access, job, hosts, as_json)
         if follow:
-            return max(status, report.follow(connections, targets, name, sync_id, as_json))
-        return report.show_records(list_syncs(connections, targets, sync_id), as_json)
+            return max(status, _follow(access, job, hosts, as_json))
+        return _show(_nodes(access, job, hosts), as_json)
 
 
-def _request(
-    places: tuple[str, ...], tool: str, endpoint: str | None, region: str | None
-) -> SyncRequest:
+def _request(places: tuple[str, ...]) -> CopyRequest:
     """Return the request of a sync. Raises UsageError."""
-    from clusterctl.copy.request import is_url
-    from clusterctl.copy.s3 import check_endpoint, parse_source
-    from clusterctl.operations.s3sync import SyncRequest
+    from clusterctl.copy.request import CopyRequest, is_s3, is_url
 
     *sources, destination = places
     if not sources or is_url(destination):
         raise UsageError(
             "SRC or DST is missing", "clusterctl s3sync NAME s3://BUCKET/PREFIX '~/data'"
         )
-    parsed = tuple(map(parse_source, sources))
-    web = [source.url for source in parsed if not source.is_s3]
-    if web:
-        raise UsageError(f"s3sync reads S3: {web[0]}", "a file of a web server: clusterctl copy")
-    return SyncRequest(
-        parsed,
-        check_destination(destination),
-        tool=tool,
-        endpoint=check_endpoint(endpoint),
-        region=region,
+    other = [source for source in sources if not is_s3(source)]
+    if other:
+        raise UsageError(f"s3sync reads S3: {other[0]}", "anything else: clusterctl copy --detach")
+    return CopyRequest(tuple(sources), destination)
+
+
+def _nodes(access: Access, job: JobRecord, hosts: set[str] | None) -> list[SyncNode]:
+    """Return the sync on each of its nodes that are selected: by default all."""
+    from clusterctl.operations.s3sync import nodes_of
+
+    nodes = nodes_of(job, access.cluster.name)
+    return [node for node in nodes if hosts is None or node.host in hosts]
+
+
+def _start(
+    app: AppContext,
+    access: Access,
+    targets: Sequence[Target],
+    request: CopyRequest,
+    options: CopyOptions,
+    as_json: bool,
+) -> tuple[int, JobRecord]:
+    """Start the job and wait for its first news; print where it runs and how to follow and end it.
+
+    Return the exit status so far, and the job.
+    """
+    from clusterctl.operations.detached_copy import plan_detached_copy, start_copy_job
+    from clusterctl.operations.s3sync import SyncState, wait_until_listed
+
+    urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
+    copy = plan_detached_copy(access, targets, request)
+    started = start_copy_job(
+        access, copy, urls=urls, cache=app.settings.home, offline=bool(app.settings.lab)
     )
+    name, job = access.cluster.name, wait_until_listed(access, started.plan.job_id)
+    failed = [node for node in _nodes(access, job, None) if node.state is SyncState.FAILED]
+    unheard = {node.host for node in failed}
+    silent = [one for one in started.failures if one.host not in unheard]
+    unheard |= {one.host for one in silent}
+    hosts = [target.host for target in targets if target.host not in unheard]
+    if hosts:
+        output.note(f"sync {job.job_id} runs on {fold_hosts(hosts)}, by {started.tools}")
+        output.note(f"  how far:   clusterctl s3sync {name} --status")
+        output.note(f"  follow it: clusterctl s3sync {name} --follow")
+        output.note(f"  end it:    clusterctl s3sync {name} --cancel")
+    if as_json:
+        output.data({"id": job.job_id, "how": started.tools, "hosts": hosts})
+    _show_reasons(failed)
+    hostlines.show_failures(silent)
+    statuses = [one.error.exit_status for one in silent if one.error]
+    return max([*statuses, *(node.exit_status or 1 for node in failed)], default=0), job
 
 
-def check_destination(text: str) -> str:
-    """Return the destination as a path on the nodes, absolute or below ~. Raises UsageError."""
-    check_home(text)
-    return text if text.startswith(("~", "/")) else f"~/{text}" if text else "~"
+def _show(nodes: list[SyncNode], as_json: bool) -> int:
+    """Print one line for each node; return 1 if one failed, 255 if one was not reached, else 0."""
+    from clusterctl.operations.s3sync import status_of
+
+    if as_json:
+        output.data([node.as_data() for node in nodes])
+    else:
+        columns = ("NODE", "STATE", "FILES", "BYTES", "RATE", "TIME", "BY", "DST")
+        output.table(columns, list(map(_row, nodes)))
+        _show_reasons(nodes)
+    return status_of(nodes)
+
+
+def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: bool) -> int:
+    """End the job, and print how the sync ended on each node; return 1 if it still runs."""
+    from clusterctl.jobs.detached import end_job, find_job
+    from clusterctl.operations.s3sync import SyncState
+
+    before = {node.host: node.state for node in _nodes(access, job, hosts)}
+    ended = not job.unended or end_job(access.connections, access.head, job.job_id)
+    nodes = _nodes(access, find_job(access.connections, access.head, job.job_id), hosts)
+
+    def end_of(node: SyncNode) -> str:
+        was_running = before.get(node.host) is SyncState.RUNNING
+        return node.shown_state if was_running else "nothing runs there"
+
+    if as_json:
+        output.data([node.as_data() for node in nodes])
+    else:
+        for text, same in _by_text(nodes, end_of):
+            output.line(f"{fold_hosts([node.host for node in same])}: {text}")
+    return int(not ended)
+
+
+def _follow(access: Access, job: JobRecord, hosts: set[str] | None, as_json: bool) -> int:
+    """Show the log until the job has ended, and how it ended on each node.
+
+    Return the exit status, 130 after Ctrl-C, which does not end the sync.
+    """
+    from clusterctl.cli.train import note_lost
+    from clusterctl.jobs.detached import find_job
+    from clusterctl.operations.logs import follow
+    from clusterctl.operations.s3sync import status_of
+
+    def show(chunk: bytes) -> None:
+        output.raw(chunk, "stderr" if as_json else "stdout")
+
+    try:
+        follow(access, job.job_id, show, note_lost)
+    except KeyboardInterrupt:
+        output.note(f"\nno longer following: sync {job.job_id} goes on")
+        output.note(f"  follow it: clusterctl s3sync {access.cluster.name} --follow")
+        return output.INTERRUPTED
+    nodes = _nodes(access, find_job(access.connections, access.head, job.job_id), hosts)
+    if as_json:
+        output.data([node.as_data() for node in nodes])
+    for text, same in _by_text(nodes, lambda node: node.shown_state):
+        took = format_duration(max(node.duration_s for node in same))
+        output.note(f"{fold_hosts([node.host for node in same])}: {text} after {took}")
+    _show_reasons(nodes)
+    return status_of(nodes)
+
+
+def _by_text(
+    nodes: Sequence[SyncNode], text_of: Callable[[SyncNode], str]
+) -> list[tuple[str, list[SyncNode]]]:
+    groups: dict[str, list[SyncNode]] = {}
+    for node in nodes:
+        groups.setdefault(text_of(node), []).append(node)
+    return list(groups.items())
+
+
+def _show_reasons(nodes: Sequence[SyncNode]) -> None:
+    hostlines.show_reasons((node.host, (node.message, node.hint)) for node in nodes if node.message)
+
+
+def _row(node: SyncNode) -> tuple[object, ...]:
+    copied = node.copied
+    files = "-" if copied.files is None else f"{copied.files}/{copied.needed_files}"
+    if copied.present_files:
+        files += f", {copied.present_files} were there"
+    size = "-"
+    if copied.bytes is not None and copied.needed_bytes is not None:
+        size = f"{format_bytes(copied.bytes)} of {format_bytes(copied.needed_bytes)}"
+    rate = "-" if node.rate is None else f"{format_bytes(node.rate)}/s"
+    took = format_duration(node.duration_s)
+    place = node.job.spec.destination
+    return (node.host, node.shown_state, files, size, rate, took, copied.tool, place)

@@ -175,7 +175,8 @@ class Coordinator:
         if peer.name == SOURCE and self.summary is None:
             self._listed = told
             peer.warn(told.warnings)
-            self.summary = SourceSummary(told.files, told.bytes, 0, tuple(peer.warnings))
+            warnings = tuple(peer.warnings)
+            self.summary = SourceSummary(told.files, told.bytes, 0, warnings, told.left_out)
 
     def _has_gap(self, peer: Peer, told: Gap) -> None:
         if peer.gap is None and peer in self.net.order:

@@ -53,7 +53,8 @@ NO_LINK = "The links' rate is not known, so neither is the time: --link-rate say
 
 @dataclass(frozen=True)
 class SourceSummary:
-    """The size of the source. `warnings` has one line for each thing that it left out.
+    """The size of the source. It left `left_out` things out; `warnings` has a line for each of the
+    first.
 
     `blocks` is 0 until the block size is chosen.
     """
@@ -62,6 +63,7 @@ class SourceSummary:
     bytes: int
     blocks: int
     warnings: tuple[str, ...] = ()
+    left_out: int = 0
 
 
 @dataclass(frozen=True)

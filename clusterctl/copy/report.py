@@ -30,8 +30,9 @@ class NodeStage(Enum):
 class NodeProgress:
     """The current state of one node.
 
-    `upstream` is the node that it pulls from, `rate` its recent bytes a second. The time left of
-    the whole copy excludes `silent` nodes, and `slow` nodes while others are under way.
+    `upstream` is the node that it pulls from, or its tool, `rate` its recent bytes a second. Of
+    `needed_files`, `files` have come, where that is known. The time left of the whole copy excludes
+    `silent` nodes, and `slow` nodes while others are under way.
     """
 
     host: str
@@ -43,6 +44,8 @@ class NodeProgress:
     note: str = ""
     silent: bool = False
     slow: bool = False
+    files: int | None = None
+    needed_files: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ class NodeReport:
 
     `left_out` counts files that changed or vanished at the source during the copy, or could not be
     put in place; `warnings` name the first of them. `limits` has the seconds that the relay's
-    threads waited, by kind, and its CPU seconds as `cpu`.
+    threads waited, by kind, and its CPU seconds as `cpu`. `path` is where the file of a web server
+    is, in terms of DST as given.
     """
 
     host: str
@@ -81,6 +85,7 @@ class NodeReport:
     warnings: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()
     limits: dict[str, float] = field(default_factory=dict)
+    path: str = ""
 
     @property
     def rate(self) -> float:

@@ -80,6 +80,10 @@ def is_url(source: str) -> bool:
     return bool(_URL.match(source))
 
 
+def is_s3(source: str) -> bool:
+    return source[:5].lower() == "s3://"
+
+
 def check_sources_here(request: CopyRequest) -> None:
     """Check the paths on this machine, before any connection is opened. Raises UsageError."""
     if request.from_node is not None or request.has_urls:

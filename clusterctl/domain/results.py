@@ -5,13 +5,12 @@ A command that exits with a non-zero status is a value. A host that gives no res
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from clusterctl.domain.errors import ClusterctlError, CommandFailed, CommandNotRun
+from clusterctl.domain.errors import ClusterctlError, CommandFailed
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -115,35 +114,6 @@ def program_failure(result: CommandResult, doing: str) -> CommandFailed:
         hint = "the nodes need python3"
     reason = last_line(result.stderr) if result.stderr.strip() else f"exit {result.exit_status}"
     return CommandFailed(result.host, f"{doing} failed: {reason}", hint)
-
-
-def json_lines(result: CommandResult, doing: str) -> list[dict[str, Any]]:
-    """Return the JSON objects that a node program printed, one per line.
-
-    Raises CommandFailed if it exited with an error, and CommandNotRun if its output has something
-    else, too. `doing` names the operation in the message.
-    """
-    if result.exit_status:
-        raise program_failure(result, doing)
-    found = []
-    for line in result.stdout.split("\n"):
-        try:
-            one = json.loads(line) if line.strip() else {}
-        except (ValueError, RecursionError):
-            one = None
-        if not isinstance(one, dict):
-            shown = ascii(line[:60])
-            raise CommandNotRun(result.host, f"{doing} failed: the output is disturbed by {shown}")
-        found += [one] if line.strip() else []
-    return found
-
-
-def json_line(result: CommandResult, doing: str) -> dict[str, Any]:
-    """Return the one JSON object that a node program printed. Raises as `json_lines` does."""
-    found = json_lines(result, doing)
-    if len(found) != 1:
-        raise CommandNotRun(result.host, f"{doing} failed: its output has {len(found)} lines")
-    return found[0]
 
 
 def parse_outputs(result: FanoutResult[K], parse: Callable[[K], T]) -> FanoutResult[T]:

@@ -6,10 +6,11 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterctl.copy.fetch import Fetching, Send, UrlAccess
 from clusterctl.copy.plan import (
     EC2_FLOW,
     CopyFacts,
@@ -26,12 +27,10 @@ from clusterctl.copy.report import (
     NodeStage,
     TransferReport,
 )
-from clusterctl.copy.request import CopyRequest
-from clusterctl.copy.s3 import Credentials
+from clusterctl.copy.request import CopyRequest, is_s3
 from clusterctl.copy.transfer import Transfer
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.operations.hosts_access import HostsAccess
-from clusterctl.operations.s3sync import Send, copy_by_job, sync_of
 from clusterctl.operations.verify import Depth, errors_of, verify
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.reverse_tunnels import HERE
@@ -47,19 +46,6 @@ if TYPE_CHECKING:
 JUMP_LOGINS = 8
 
 Watch = Callable[[CopyProgress], None]
-
-
-@dataclass(frozen=True)
-class UrlAccess:
-    """How nodes access sources that are URLs: their credentials, S3 endpoint and region.
-
-    `cache` is a folder of this machine for the S3 tool that is sent to nodes without one.
-    """
-
-    cache: Path
-    credentials: Credentials = None
-    endpoint: str | None = None
-    region: str | None = None
 
 
 def copy_to_cluster(
@@ -151,17 +137,17 @@ def _chosen(by_index: dict[int, Target], index: int | None) -> Target | None:
 
 
 def sender(connections: Connections, max_workers: int = 64) -> Send:
-    """Return a function that copies a file of this machine to some nodes. It raises the error of
-    the first node that failed."""
+    """Return a function that copies a file of this machine to some nodes, and returns the errors of
+    those that failed."""
 
-    def send(path: Path, destination: str, targets: Sequence[Target]) -> None:
+    def send(
+        path: Path, destination: str, targets: Sequence[Target]
+    ) -> Mapping[str, ClusterctlError]:
         facts = tuple(NodeFacts(target.host) for target in targets)
         request = CopyRequest((str(path),), destination)
         copy = _Copy(connections, targets, request, None, lambda: facts, "", None)
         report = copy.run(lambda progress: None, max_workers, None)
-        for node in report.failed:
-            assert node.error
-            raise node.error
+        return {node.host: node.error for node in report.nodes if node.error}
 
     return send
 
@@ -235,25 +221,17 @@ class _Copy:
         return self._verified(report, seen, timeout_s)
 
     def _from_urls(self, seen: _Seen, max_workers: int, timeout_s: float | None) -> TransferReport:
-        """Copy from URLs. From S3, a job on each node downloads. From a web server, only the first
-        node downloads, and its copy is then copied to the others."""
+        """Copy from URLs. From S3, each node downloads. From a web server, only the first node
+        downloads, and its copy is then copied to the others."""
         urls = self._urls
         assert urls, "sources that are URLs come with their UrlAccess"
-        asked = sync_of(self._request, urls.credentials, urls.endpoint, urls.region)
         pulling, rest = self._targets, self._targets[:0]
-        if not asked.sources[0].is_s3:
+        if not all(map(is_s3, self._request.sources)):
             pulling, rest = self._targets[:1], self._targets[1:]
         began = time.monotonic()
-        report, records = copy_by_job(
-            self._connections,
-            pulling,
-            asked,
-            cache=urls.cache,
-            send=sender(self._connections, max_workers),
-            watch=seen,
-            dry_run=self._request.dry_run,
-            timeout_s=timeout_s,
-        )
+        send = sender(self._connections, max_workers)
+        with Fetching(self._connections, pulling, self._request, urls, send) as fetching:
+            report = fetching.run(seen, timeout_s)
         [first] = report.nodes[:1]
         if not rest:
             return self._verified(report, seen, timeout_s)
@@ -262,7 +240,7 @@ class _Copy:
             return replace(report, nodes=(first, *others))
         # Use the file's full path on the first node as source and DST. The given DST may be a
         # folder on the first node and not on another, which would give the file another name.
-        path = records[first.host].path
+        path = first.path
         left = None if timeout_s is None else max(1.0, timeout_s - (time.monotonic() - began))
         passed = _Copy(
             self._connections,

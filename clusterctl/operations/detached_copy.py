@@ -1,6 +1,7 @@
 """A copy that continues without this machine: a job on the head node copies to the other nodes.
 
-If SRC is on this machine, it is copied to the head node first, and the job copies from there.
+If SRC is on this machine, it is copied to the head node first, and the job copies from there. From
+URLs, the nodes fetch it themselves.
 """
 
 from __future__ import annotations
@@ -11,14 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.bootstrap.head_programs import FOLDER, put_programs
-from clusterctl.copy.request import CopyRequest
+from clusterctl.copy.fetch import UrlAccess, send_tools, url_sources
+from clusterctl.copy.request import CopyRequest, is_s3
+from clusterctl.copy.s3 import LENT_KEYS, AccessKeys
+from clusterctl.copy.state_file import new_state
 from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.domain.results import HostOutcome
 from clusterctl.jobs.deploy import HOSTS_PATH
-from clusterctl.jobs.detached import job_running_error, start_job
+from clusterctl.jobs.detached import job_running_error, spec_of, start_job
+from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, new_job_id
+from clusterctl.node.jobs.folder import COPIED
+from clusterctl.node.record import to_json
 from clusterctl.node.relay.manifest import FOLDER as A_FOLDER
 from clusterctl.node.relay.scan import SourceError, scan
 from clusterctl.operations.access import Access
+from clusterctl.operations.copy import sender
 from clusterctl.operations.logs import running_jobs
 from clusterctl.transport.target import Target
 
@@ -43,7 +52,18 @@ class DetachedCopy:
 
     @property
     def needs_this_machine(self) -> bool:
-        return self.request.from_node is None
+        """Whether SRC is on this machine."""
+        return self.request.from_node is None and not self.request.has_urls
+
+
+@dataclass(frozen=True)
+class StartedCopy:
+    """A copy whose job has been started. `tools` names the tools for S3 in use, `failures` are the
+    errors of nodes that did not answer or could get no tool."""
+
+    plan: JobPlan
+    tools: str = ""
+    failures: tuple[HostOutcome[None], ...] = ()
 
 
 def plan_detached_copy(
@@ -53,12 +73,13 @@ def plan_detached_copy(
 
     Raise UsageError if the copy cannot be detached, JobRunning if a job copies to the same DST.
     """
-    if request.has_urls:
-        raise UsageError("--detach is for paths", "from S3, `clusterctl s3sync` is detached")
     if request.dry_run:
         raise UsageError("--detach and --dry-run exclude each other", "leave out --detach")
     head, origin = access.head, ""
-    if request.from_node is None:
+    if request.has_urls:
+        url_sources(request)
+        copy = DetachedCopy(request, tuple(targets), "", request.names or ())
+    elif request.from_node is None:
         rest = tuple(target for target in targets if target != head)
         if len(rest) == len(targets):
             raise UsageError(
@@ -107,27 +128,40 @@ def start_copy_job(
     access: Access,
     copy: DetachedCopy,
     *,
+    urls: UrlAccess,
     cache: Path,
     offline: bool,
     mirror: bool = False,
     options: Sequence[str] = (),
-) -> JobPlan:
-    """Start the job and return its plan. Raise JobRunning, HostError.
+) -> StartedCopy:
+    """Start the job. Raise JobRunning, HostError, and the error of the first node if no node can
+    fetch from S3.
 
-    `mirror` says that --delete has made DST on the head node identical to the source on this
-    machine, so the job can copy all of DST with --delete. `options` are further options for
-    copyclust. For `cache` and `offline` see put_programs.
+    Nodes without a tool for S3 get one first. `urls` is how they access it. `mirror` says that
+    --delete has made DST on the head node identical to the source on this machine, so the job can
+    copy all of DST with --delete. `options` are further options for copyclust. For `cache` and
+    `offline` see put_programs.
     """
+    tools = ""
+    failures: tuple[HostOutcome[None], ...] = ()
+    if any(map(is_s3, copy.request.sources)):
+        send = sender(access.connections)
+        ready = send_tools(access.connections, copy.targets, copy.request, urls, send)
+        tools = ready.plan["tool"]
+        failures = tuple(HostOutcome[None](node.host, error=node.error) for node in ready.failed)
+        if len(failures) == len(copy.targets) and failures[0].error:
+            raise failures[0].error
     # The head node may have an older copyclust, if an older clusterctl launched it.
     put_programs(access.connections, access.head, HOSTS_PATH, cache, offline)
     home, is_folder = _look(access, copy.request.place_word)
     job_id = new_job_id()
     folder = f"{home}/.clusterctl/jobs/{job_id}"
-    files = {"hosts": "".join(f"{target.host}\n" for target in copy.targets)}
+    hosts = [target.host for target in copy.targets]
+    files = {"hosts": "".join(f"{host}\n" for host in hosts), COPIED: new_state(hosts)}
     if copy.names and (is_folder or not copy.single) and not mirror:
         names = b"".join(name + b"\0" for name in copy.names)
         files["names"] = names.decode("utf-8", "surrogateescape")
-    words = [*options, *copyclust_options(copy, mirror)]
+    words = [*options, *copyclust_options(copy, urls, mirror), "--state-file", f"{folder}/{COPIED}"]
     if "names" in files:
         words += ["-0", "--files-from", f"{folder}/names"]
     sources, destination = copy.request.sources, copy.request.destination
@@ -145,12 +179,24 @@ def start_copy_job(
             *("--", f"{folder}/hosts", *sources, destination),
         ),
         destination=copy.request.place,
+        variables=lent_keys(urls),
     )
-    start_job(access.connections, access.head, plan, access.cluster.name, files=files)
-    return plan
+    start_job(
+        *(access.connections, access.head, plan, access.cluster.name),
+        files=files,
+        spec=spec_of(plan, sources=copy.request.sources),
+    )
+    return StartedCopy(plan, tools, failures)
 
 
-def copyclust_options(copy: DetachedCopy, mirror: bool) -> list[str]:
+def lent_keys(urls: UrlAccess) -> tuple[Variable, ...]:
+    """Return the private variable that has the lent keys: they are in no file."""
+    keys = urls.credentials
+    is_lent = isinstance(keys, AccessKeys)
+    return (Variable(LENT_KEYS, to_json(keys), private=True),) if is_lent else ()
+
+
+def copyclust_options(copy: DetachedCopy, urls: UrlAccess, mirror: bool) -> list[str]:
     """Return the request as options for the job's copyclust. Pure."""
     request = copy.request
     words = ["--from", copy.origin] if copy.origin else []
@@ -161,6 +207,12 @@ def copyclust_options(copy: DetachedCopy, mirror: bool) -> list[str]:
     words += [
         word for name, value in numbers.items() if value for word in (f"--{name}", str(value))
     ]
+    if request.has_urls:
+        keys = urls.credentials
+        words += ["--credentials", "mine" if isinstance(keys, AccessKeys) else keys or "profile"]
+        words += ["--tool", urls.tool]
+        words += ["--s3-endpoint", urls.endpoint] if urls.endpoint else []
+        words += ["--s3-region", urls.region] if urls.region else []
     if request.link_rate:
         words += ["--link-rate", f"{request.link_rate * 8 / 1e6:f}mbit"]
     return words

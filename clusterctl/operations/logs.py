@@ -36,7 +36,7 @@ from clusterctl.jobs.detached import (
 from clusterctl.jobs.processes import TIMEOUT_S, all_of, processes_in
 from clusterctl.node.facts.processes import job_processes, unended_jobs
 from clusterctl.node.facts.report import Fact, FactReport
-from clusterctl.node.jobs.processes import SYNC, NodeProcess, ProcessQuery
+from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.spec import SERVE, JobRecord, JobState
 from clusterctl.node.record import RecordError, from_json
 from clusterctl.operations.access import Access
@@ -64,8 +64,7 @@ def running_jobs(access: Access) -> list[JobRecord]:
 @dataclass(frozen=True)
 class RunningWork:
     """The head node's jobs that have not ended, and the processes of jobs on all nodes. `silent`
-    has the outcomes of nodes that did not answer, `served_on` the nodes that serve a model, `syncs`
-    the processes of detached downloads, from S3 or a web server.
+    has the outcomes of nodes that did not answer, `served_on` the nodes that serve a model.
 
     A run is a job, or an mpirun that somebody started by hand. Processes without a run are
     leftovers: for example ranks whose daemon or mpirun was killed while their node was cut off.
@@ -75,7 +74,6 @@ class RunningWork:
     processes: tuple[NodeProcess, ...]
     silent: tuple[HostOutcome[Any], ...] = ()
     served_on: tuple[str, ...] = ()
-    syncs: tuple[NodeProcess, ...] = ()
 
     @property
     def launchers(self) -> tuple[NodeProcess, ...]:
@@ -109,7 +107,7 @@ def work_facts(access: Access, target: Target) -> list[Fact]:
     """Return the facts about a node that running_work needs."""
     # A job is seen from when its runner has started. One that is just being submitted is not.
     jobs = [unended_jobs] if target.host == access.head_name else []
-    return [*jobs, partial(job_processes, query=ProcessQuery(syncs=True))]
+    return [*jobs, partial(job_processes, query=ProcessQuery())]
 
 
 def running_work(
@@ -139,13 +137,12 @@ def running_work(
             silent[outcome.host] = outcome
     found = processes_in(reports)
     silent.update({outcome.host: outcome for outcome in found.failures})
-    syncs = tuple(process for process in all_of(found) if process.role == "sync")
-    processes = tuple(process for process in all_of(found) if process.role != "sync")
+    processes = tuple(all_of(found))
     # A job that is being started on the head node may have no process yet.
     serving = [access.head_name for job in jobs if job.spec.preset == SERVE]
     serving += [process.host for process in processes if process.serves]
     served_on = tuple(dict.fromkeys(serving))
-    return RunningWork(jobs, processes, tuple(silent.values()), served_on, syncs)
+    return RunningWork(jobs, processes, tuple(silent.values()), served_on)
 
 
 def refuse_while_training(
@@ -154,8 +151,7 @@ def refuse_while_training(
     """Raise JobRunning while a run is in progress, or while one of `targets` (None: the nodes in
     service) serves a model. Raise HostError if the head node does not answer.
 
-    `because` completes the message. `targets` are the nodes that the operation disturbs: one that
-    names them also refuses while a download runs detached on one of them. Other
+    `because` completes the message. `targets` are the nodes that the operation disturbs. Other
     nodes that do not answer, and leftover processes, do not count: the commands that call this are
     among those that repair such nodes.
     """
@@ -192,14 +188,6 @@ def refuse_while_running(
             raise JobRunning(
                 f"a model is served on {host}, and {because}",
                 f"end it first (clusterctl serve {name} --stop), or go on all the same: --force",
-            )
-    for process in running.syncs:
-        if targets is not None and process.host in disturbed:
-            sync_id = (process.job_id or "")[len(SYNC) :]
-            raise JobRunning(
-                f"the download {sync_id} is running on {process.host}, and {because}",
-                f"wait for it (clusterctl s3sync {name} --follow), end it first (clusterctl s3sync "
-                f"{name} --cancel), or go on all the same: --force",
             )
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.copy.fetch import UrlAccess, send_tools
 from clusterctl.copy.report import TransferReport
 from clusterctl.copy.request import CopyRequest
-from clusterctl.copy.s3 import parse_source
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.files import write_file
@@ -68,7 +68,6 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.copy import sender
 from clusterctl.operations.local_state import hosts_text
 from clusterctl.operations.logs import RunningWork, refuse_while_running, running_work, work_facts
-from clusterctl.operations.s3sync import SyncRequest, ready_tools
 from clusterctl.transport.call import call
 from clusterctl.transport.reports import read_reports
 from clusterctl.transport.target import Target
@@ -290,12 +289,11 @@ def _sum_of(nodes: Sequence[Mapping[str, Any]], name: str) -> float | None:
 
 def _check_tool(access: Access, url: str, cache: Path) -> None:
     """Make sure that the head node has a tool to upload a model to S3. Raise ClusterctlError."""
-    connections = access.connections
-    wanted = SyncRequest((parse_source(url),), "~")
-    ready = ready_tools(connections, [access.head], wanted, cache, sender(connections))
-    for outcome in ready.failures:
-        assert outcome.error
-        raise outcome.error
+    connections, request = access.connections, CopyRequest((url,), "~")
+    report = send_tools(connections, [access.head], request, UrlAccess(cache), sender(connections))
+    for node in report.failed:
+        assert node.error
+        raise node.error
 
 
 def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, dict[str, Any]]:

@@ -148,7 +148,7 @@ def test_of_an_empty_folder_nothing_else_is_copied(pair, place, tmp_path):
         (("--nodes", "1", ".", "x"), "not among these nodes"),
         (("--head", ".", "x"), "no node but the head node"),
         (("--dry-run", ".", "x"), "exclude each other"),
-        (("s3://bucket/x", "x"), "s3sync"),
+        (("s3://bucket/x", "--encrypt", "x"), "S3 has TLS of its own"),
         (("--nodes", "0", "--from", "1", "y", "x"), "has to be among"),
     ],
 )

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.lab
 DATA = random.Random(11)
 TRAIN = {f"shards/train-{n}": DATA.randbytes(2_000_000 + n) for n in range(3)}
 VALIDATION = {"validation-0": DATA.randbytes(500_000), "it's a name": b"x"}
+SLEEPS = "pgrep -cxf 'sleep 1003' || true"
 HAVE = "cd '{}' && find . -type f -not -path '*/.clusterctl*' -exec sha256sum {{}} + | sort"
 
 
@@ -65,6 +66,59 @@ def test_with_keys_that_are_lent(pair, s3):
     assert same(pair, "lent") == 3
     # The session can only read the bucket: there is no warning.
     assert "warning" not in err
+    # It is a job, and its record has the keys nowhere.
+    synced = pair.jobs()[-1]
+    assert (synced["preset"], synced["state"]) == ("copy", "succeeded")
+    assert (synced["sources"], synced["destination"]) == (["s3://my-train/shards"], "~/lent")
+    assert synced["variables"] == {"CLUSTERCTL_S3_KEYS": None}
+    found = "grep -rlE '[AL]SIA[A-Z0-9]{{12}}' ~/.clusterctl/jobs/{} || true"
+    assert pair.on(0, found.format(synced["id"])) == ""
+
+
+def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
+    """The tool on each node has stopped when `cancel` returns, and the job is no longer active."""
+    stub = "#!/bin/sh\ncase $* in version) echo v2.3.0;; *) exec sleep 1003;; esac\n"
+    for node in (0, 1):
+        pair.on(node, "mkdir -p ~/.local/bin; cat >~/.local/bin/s5cmd", stub.encode())
+        pair.on(node, "chmod +x ~/.local/bin/s5cmd")
+    try:
+        words = (
+            "--detach",
+            "--tool",
+            "s5cmd",
+            "--credentials",
+            "mine",
+            "s3://my-train/",
+            "~/never",
+        )
+        status, out, err = pair.ctl("copy", "--json", *words)
+        assert status == 0, err
+        job_id = json.loads(out.splitlines()[-1])["id"]
+        for node in (0, 1):
+            wait_until(lambda node=node: pair.on(node, SLEEPS) == "1\n", "the tool to run", 60)
+        assert pair.ctl("s3sync", "--status")[0] == 0
+        status, _, err = pair.ctl("copy", *words)
+        assert (status, f"job {job_id} copies to ~/never on pair already" in err) == (1, True), err
+        status, _, err = pair.ctl("reboot", "--nodes", "1")
+        assert (status, f"job {job_id} is running" in err) == (1, True), err
+        status, out, err = pair.ctl("s3sync", "--cancel")
+        assert (status, out) == (0, "pair-[0-1]: cancelled\n"), err
+        assert [pair.on(node, SLEEPS) for node in (0, 1)] == ["0\n", "0\n"]
+        status, out, _ = pair.ctl("s3sync", "--status", "--json")
+        assert (status, {one["state"] for one in json.loads(out)}) == (1, {"cancelled"})
+        # A runner that is killed is lost, with all that ran for it; it is never "no sync".
+        status, out, err = pair.ctl("copy", "--json", *words)
+        assert status == 0, err
+        job_id = json.loads(out.splitlines()[-1])["id"]
+        wait_until(lambda: pair.on(1, SLEEPS) == "1\n", "the tool to run", 60)
+        pair.on(0, f"kill -9 $(cut -d' ' -f1 ~/.clusterctl/jobs/{job_id}/lock)")
+        for node in (0, 1):
+            wait_until(lambda node=node: pair.on(node, SLEEPS) == "0\n", "the tool to end", 60)
+        status, out, _ = pair.ctl("s3sync", "--status", "--json", job_id)
+        assert (status, {one["state"] for one in json.loads(out)}) == (1, {"lost"})
+    finally:
+        for node in (0, 1):
+            pair.on(node, "rm -f ~/.local/bin/s5cmd")
 
 
 def test_a_tilde_without_quotes_is_explained(pair, s3, monkeypatch):
@@ -102,9 +156,10 @@ def test_two_buckets_by_s3sync_and_again(pair, profile):
 
     wait_until(ended, "the sync to end")
     assert same(pair, "data/both") == 5
-    status, out, _ = pair.ctl("s3sync", *places, "--follow")
-    assert status == 0
-    assert "files to get: 0" in out
+    status, _, err = pair.ctl("s3sync", *places, "--follow")
+    assert (status, "pair-[0-1]: succeeded after" in err) == (0, True), err
+    states = json.loads(pair.ctl("s3sync", "--status", "--json")[1])
+    assert [(one["total_files"], one["present_files"]) for one in states] == [(0, 5), (0, 5)]
     status, out, _ = pair.ctl("s3sync", "--cancel")
     assert (status, out) == (0, "pair-[0-1]: nothing runs there\n")
     # A sync of one node alone, which the other does not have, and an unknown sync.

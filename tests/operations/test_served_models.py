@@ -35,14 +35,6 @@ def left(node, job=None):
     return NodeProcess(f"d-{node}", 8 + node, 0, "rank", job, 9, ("python", "train.py"))
 
 
-SYNC_END = "s3sync d --cancel"
-
-
-def syncing(node):
-    job, argv = "sync-20261120-154502-0002", ("s5cmd", "--json", "run")
-    return NodeProcess(f"d-{node}", 8 + node, None, "sync", job, 9, argv)
-
-
 def job(preset="serve", destination=""):
     spec = JobSpec("20261120-154502-0001", preset=preset, destination=destination)
     return JobRecord(spec, JobStatus())
@@ -104,12 +96,6 @@ def cluster(monkeypatch):
         ([job()], [serving(0)], [2], "", ""),
         ([], [serving(3)], None, "", ""),
         ([], [left(1)], None, "", ""),
-        ([], [syncing(1)], [1, 2], "download 20261120-154502-0002 is running on d-1", SYNC_END),
-        ([], [syncing(3)], [3], "download 20261120-154502-0002 is running on d-3", SYNC_END),
-        ([], [syncing(1)], [0, 2], "", ""),
-        # The environment can be installed meanwhile, and a training can start.
-        ([], [syncing(1)], None, "", ""),
-        ([], [syncing(1)], [], "", ""),
     ],
 )
 def test_what_disturbs_a_served_model_is_refused(cluster, jobs, processes, nodes, said, command):

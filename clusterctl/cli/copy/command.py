@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.cli import output
+from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.copy.options import (
     CopyOptions,
@@ -27,6 +27,7 @@ from clusterctl.domain.ranges import fold_hosts
 
 if TYPE_CHECKING:
     from clusterctl.cli.copy.view import CopyView
+    from clusterctl.copy.fetch import UrlAccess
     from clusterctl.domain.cluster import Cluster
     from clusterctl.operations.access import Access
     from clusterctl.operations.detached_copy import DetachedCopy
@@ -91,9 +92,9 @@ def copy(
             # With --head or --nodes, other nodes that are missing do not count as a failure.
             missing = () if head or indices else missing
             job = plan_detached_copy(access, targets, request) if detach else None
+            urls = url_access(options, src, lambda: app.clients, app.settings.home)
             if job and not job.needs_this_machine:
-                _start(app, access, job, options)
-                return int(bool(missing))
+                return max(_start(app, access, job, urls, options), int(bool(missing)))
             looking = _look_at_disk(app, access, targets, request.place, shown)
             # A detached copy of files from here goes to the head node first; the job copies on.
             report = copy_to_cluster(
@@ -101,7 +102,7 @@ def copy(
                 (access.head,) if job else targets,
                 request,
                 watch=shown.watch,
-                urls=url_access(options, src, lambda: app.clients, app.settings.home),
+                urls=urls,
                 link_rates=lambda: _link_rates(app, access),
                 max_workers=options.fanout,
                 timeout_s=options.timeout_s,
@@ -112,14 +113,21 @@ def copy(
     status = shown.finish()
     if job and not report.failed and not report.error:
         with app.open(name) as access:
-            _start(app, access, job, options, mirror=request.delete and report.ok)
+            mirror = request.delete and report.ok
+            status = max(status, _start(app, access, job, urls, options, mirror))
     return status
 
 
 def _start(
-    app: AppContext, access: Access, job: DetachedCopy, options: CopyOptions, mirror: bool = False
-) -> None:
-    """Start the job that copies, and print how to follow and end it.
+    app: AppContext,
+    access: Access,
+    job: DetachedCopy,
+    urls: UrlAccess,
+    options: CopyOptions,
+    mirror: bool = False,
+) -> int:
+    """Start the job that copies, and print how to follow and end it. Return the exit status, of
+    nodes that did not answer.
 
     `mirror`: the head node's DST equals SRC, so the job may delete what others have beyond it.
     """
@@ -128,21 +136,24 @@ def _start(
     words = ["--plan"] if options.show_plan else []
     words += ["--quiet"] if options.quiet else []
     words += ["--timeout", f"{options.timeout_s:g}s"] if options.timeout_s else []
-    plan = start_copy_job(
+    started = start_copy_job(
         access,
         job,
+        urls=urls,
         cache=app.settings.home,
         offline=bool(app.settings.lab),
         mirror=mirror,
         options=(*words, "--fanout", str(options.fanout)),
     )
-    hosts = [target.host for target in job.targets]
+    plan, hosts = started.plan, [target.host for target in job.targets]
     if options.as_json:
         output.event({"event": "job", "id": plan.job_id, "nodes": hosts, "line": plan.line})
     output.note(
         f"job {plan.job_id} copies to {fold_hosts(hosts)} from now on, without this machine"
     )
     output.print_job_commands(access.cluster.name, plan.job_id)
+    hostlines.show_failures(started.failures)
+    return max((one.error.exit_status for one in started.failures if one.error), default=0)
 
 
 def _missing(cluster: Cluster) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -17,10 +18,10 @@ from clusterctl.cli.params import Duration, Rate, Size, credentials_option
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
+    from clusterctl.copy.fetch import UrlAccess
     from clusterctl.copy.request import CopyRequest
     from clusterctl.copy.s3 import Credentials
     from clusterctl.ec2.session import Clients
-    from clusterctl.operations.copy import UrlAccess
 
 # Bytes read of a --files-from list at most: 10 million names of 200 bytes.
 LONGEST_LIST = 2 << 30
@@ -64,6 +65,13 @@ _HOW = (
     credentials_option(
         "s3: the nodes' instance profile's; mine: this machine's; none: a public bucket."
     ),
+    click.option(
+        "--tool",
+        type=click.Choice(["auto", "s5cmd", "aws"]),
+        default="auto",
+        show_default=True,
+        help="For S3: s5cmd where a node has it, else aws; else s5cmd is sent.",
+    ),
     click.option("--s3-endpoint", metavar="URL", help="Another S3 than AWS's."),
     click.option("--s3-region", metavar="REGION", help="The bucket's, if it is not found out."),
     click.option("--streams", type=int, metavar="N", help="TCP connections per hop, 1 to 64."),
@@ -102,6 +110,7 @@ class CopyOptions:
     verify: bool = False
     encrypt: bool = False
     credentials: str = "profile"
+    tool: str = "auto"
     s3_endpoint: str | None = None
     s3_region: str | None = None
     streams: int | None = None
@@ -153,12 +162,13 @@ def url_access(
 
     `clients` is called only if this machine's keys are to be lent. Raises UsageError, AwsError.
     """
+    from clusterctl.copy.fetch import UrlAccess
     from clusterctl.copy.s3 import check_endpoint
-    from clusterctl.operations.copy import UrlAccess
 
     return UrlAccess(
         home / "cache",
         credentials_of(options.credentials, sources, clients),
+        options.tool,
         check_endpoint(options.s3_endpoint),
         options.s3_region,
     )
@@ -169,18 +179,20 @@ def credentials_of(
 ) -> Credentials:
     """Return the credentials with which nodes read S3: None means their instance profile.
 
-    A finding is printed if the keys lent to them allow more than reading. Raises AwsError.
+    A finding is printed if the keys lent to them allow more than reading. In a job, keys are those
+    that were lent to the job. Raises AwsError.
     """
-    from clusterctl.copy.request import is_url
-    from clusterctl.copy.s3 import AccessKeys, parse_source
+    from clusterctl.copy.request import is_s3
+    from clusterctl.copy.s3 import LENT_KEYS, AccessKeys, parse_source
+    from clusterctl.node.record import from_json
 
     if choice != "mine":
         return None if choice == "profile" else "none"
-    buckets = [
-        bucket for bucket in (parse_source(s).bucket for s in sources if is_url(s)) if bucket
-    ]
+    buckets = [parse_source(source).bucket for source in sources if is_s3(source)]
     if not buckets:
         return None
+    if LENT_KEYS in os.environ:
+        return from_json(AccessKeys, os.environ.pop(LENT_KEYS))
     # Before the import below: on a head node, which has no boto3, this raises a clear MissingTool.
     account = clients()
     from clusterctl.ec2.lent_keys import lend_keys

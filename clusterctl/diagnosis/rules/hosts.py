@@ -26,7 +26,7 @@ from clusterctl.diagnosis.hostchecks import (
     slowdown,
 )
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.units import count
+from clusterctl.domain.units import count, format_bytes
 from clusterctl.node.facts.disks import MountedFileSystem
 
 # Users of the system's own processes.

@@ -7,6 +7,7 @@
     heartbeat       the time, written over in place every second
     log             all output; log-RANK: what that rank wrote (output.py)
     metrics.jsonl   after the job's end, the trainer's rows
+    copied.json     how far a copy is on each node, padded with blanks (copy/state_file.py)
     command         the lines, for a user to read
     runner.py       the program that runs the job, which a running job keeps
     model/, output/, conflicts/, manifest.json   of a script-mode program (node/scripts/collect.py)
@@ -36,6 +37,8 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.node.jobs.spec import (
+    CopyNode,
+    CopyState,
     JobEvent,
     JobRecord,
     JobSpec,
@@ -55,6 +58,7 @@ START_DAEMON_PATH = ".clusterctl/start_daemon.py"
 SHIPPED = ".clusterctl-shipped"
 JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
 SPEC_FILE, EVENTS, METRICS = "spec.json", "events.jsonl", "metrics.jsonl"
+COPIED = "copied.json"
 RUNNER_FILE = "runner.py"
 RESERVED_BYTES = 64 << 10  # of events.jsonl
 END_BYTES = 4 << 10  # of these, only `ended` may use the last ones
@@ -340,7 +344,14 @@ class JobFolder:
             by_rank=(self.path / "log-0").exists(),
             row=last_row(self.metrics(spec, status)),
             problem=problem,
+            copied=self.copied(),
         )
+
+    def copied(self) -> tuple[CopyNode, ...]:
+        """Return how far a copy is; empty for any other job."""
+        with contextlib.suppress(RecordError):
+            return from_json(CopyState, text_in(self.path / COPIED)).nodes
+        return ()
 
 
 def last_row(path: Path | None) -> Row:

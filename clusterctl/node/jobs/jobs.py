@@ -189,7 +189,7 @@ def find_jobs(request: JobQuery) -> JobList:
 
 
 def summary(job: JobRecord) -> JobRecord:
-    return replace(job, spec=replace(job.spec, nodes=(), code=None))
+    return replace(job, spec=replace(job.spec, nodes=(), code=None), copied=())
 
 
 def cancel(request: JobQuery) -> Cancelled:

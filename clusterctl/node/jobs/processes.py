@@ -7,8 +7,7 @@ too, only the session (setsid(2)) tells that it belongs to a job. So what is in 
 made for a job is found as well: one whose leader is the job's, or is the process that the job's
 record names, and each session that an earlier list has shown.
 A user's shells, editors, notebooks and other Python processes are not among them.
-A download that runs detached (node/relay/syncjobs.py) has a job's variable, too, but belongs to no
-MPI job. This program and its ancestors are never among them.
+This program and its ancestors are never among them.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ RANK = b"OMPI_COMM_WORLD_RANK"
 PMI_RANK = b"PMI_RANK"  # of MPICH and Intel MPI
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper", "mpiexec.hydra")
 DAEMONS = ("orted", "prted", "ompi_prted", "hydra_pmi_proxy")
-# What the job's variable of a detached download begins with; its own ID follows.
-SYNC = "sync-"
 # Where the program of train.sh is, in the home folder.
 TRAIN_SH = "/.clusterctl/launch.pyz"
 TERM_GRACE_S = 5.0
@@ -44,7 +41,7 @@ SHORT_COMMAND = 72  # characters of a line on the screen
 
 @dataclass(frozen=True)
 class NodeProcess:
-    """A process of a job on a node. `role` is rank, launcher, daemon, job, sync, child or python.
+    """A process of a job on a node. `role` is rank, launcher, daemon, job, child or python.
 
     `rank` and `job_id` are None for a process that has none. `age_s` is in seconds. `ended` is
     terminated, killed, or empty for a process that still runs. `session` identifies its session if
@@ -87,13 +84,11 @@ class ProcessQuery:
     """A selection of processes: those of one job, or of all jobs for None.
 
     `all_python` adds every Python process of the SSH user, as the tutorial's `pkill -9 python`.
-    `syncs` adds the detached downloads, which are only listed, never ended. `sessions` are those of
-    processes that were found before, each with its host.
+    `sessions` are those of processes that were found before, each with its host.
     """
 
     job_id: Optional[str] = None
     all_python: bool = False
-    syncs: bool = False
     sessions: frozenset[tuple[str, str]] = frozenset()
 
     def after(self, found: Iterable[NodeProcess]) -> ProcessQuery:
@@ -218,9 +213,7 @@ def ancestors(processes: dict[int, Process], own: int) -> set[int]:
 
 
 def role_of(process: Process) -> str:
-    """Return "sync", "rank", "launcher", "daemon", "job" (another with a job's variable) or ""."""
-    if process.environ.get(JOB, b"").startswith(SYNC.encode()):
-        return "sync"
+    """Return "rank", "launcher", "daemon", "job" (another with a job's variable) or ""."""
     if RANK in process.environ or PMI_RANK in process.environ:
         return "rank"
     if process.name in LAUNCHERS or process.program in LAUNCHERS or is_train_sh(process):
@@ -254,18 +247,16 @@ def job_processes(
     own: int,
     job: str | None = None,
     all_python: bool = False,
-    syncs: bool = False,
     sessions: Collection[int] = (),
 ) -> list[Process]:
     """Return those of one user's processes on a node that belong to MPI jobs, with their roles.
 
-    `own` is the calling process. It and its ancestors are left out. With `syncs`, the processes of
-    detached downloads are among them. `sessions` are known to be the job's.
+    `own` is the calling process. It and its ancestors are left out. `sessions` are known to be the
+    job's.
     """
     for process in processes.values():
         process.role = role_of(process)
-    left_out = () if syncs else ("sync",)
-    wanted = {pid for pid, one in processes.items() if one.role and one.role not in left_out}
+    wanted = {pid for pid, one in processes.items() if one.role}
     if job is not None:
         wanted = of_job(os.fsencode(job), processes, wanted)
     wanted |= descendants(wanted, processes)
@@ -273,8 +264,7 @@ def job_processes(
     for pid in wanted:
         processes[pid].role = processes[pid].role or "child"
     if all_python:
-        python = {pid for pid, process in processes.items() if is_python(process)}
-        wanted |= {pid for pid in python if processes[pid].role not in left_out}
+        wanted |= {pid for pid, process in processes.items() if is_python(process)}
     return [processes[pid] for pid in sorted(wanted - ancestors(processes, own))]
 
 
@@ -290,9 +280,7 @@ def find(query: ProcessQuery = EVERY_JOB, agent: int | None = None) -> list[Proc
         one.number for one in known if one.boot == boot and one.is_still(start_of(one.number))
     }
     sessions |= recorded_sessions(processes, query.job_id, boot)
-    return job_processes(
-        processes, agent or os.getpid(), query.job_id, query.all_python, query.syncs, sessions
-    )
+    return job_processes(processes, agent or os.getpid(), query.job_id, query.all_python, sessions)
 
 
 def recorded_sessions(processes: dict[int, Process], job: str | None, boot: str) -> set[int]:
@@ -335,11 +323,9 @@ def of_sessions(
 
 
 def is_of_any_job(process: Process, job: str | None) -> bool:
-    """Return whether a process has the variable of this job; for None, of any but a download."""
+    """Return whether a process has the variable of this job; for None, of any."""
     mark = process.environ.get(JOB)
-    if job is None:
-        return mark is not None and not mark.startswith(SYNC.encode())
-    return mark == os.fsencode(job)
+    return mark is not None if job is None else mark == os.fsencode(job)
 
 
 def of_job(job: bytes, processes: dict[int, Process], wanted: set[int]) -> set[int]:
@@ -423,7 +409,6 @@ def send(processes: list[Process], number: signal.Signals, grace_s: float) -> li
 
 def stop_processes(request: ProcessQuery) -> tuple[NodeProcess, ...]:
     """End the processes with TERM, then KILL. Return what was found, and how each ended."""
-    request = replace(request, syncs=False)
     processes = find(request)
     found = tuple(describe(process) for process in processes)
     stubborn = send(processes, signal.SIGTERM, TERM_GRACE_S)

@@ -80,18 +80,18 @@ class JobSpec:
     Two jobs with a common claim do not run together, unless that was requested. `log_dir` is the
     trainer's log folder on the head node, `log_name` the name of the log in it. `variables` and
     `mpi_arguments` are the user's; the value of a private variable is None, and in no file.
-    `destination` is where a copy puts its data, or the model that is served. `tag_end` and
-    `torchrun` say how output is split by rank (output.py). `output` is the folder that the program
-    writes into. `recipe` is the trainer's recipe (recipe.JobRecipe.as_data), None for any other
-    job. `hosts` are the names of the nodes with ranks, the head node first; `usd_per_hour` is what
-    they cost together when the job began, `list_usd_per_hour` AWS's price for their types on
-    demand; None if unknown. `git`: {commit, changed}, the number of files that differ from it; None
-    if the program's folder is no git work tree. After a lost node the job is started again up to
-    `retries` times, on `min_ranks` ranks or more. `model_dir` is where the model of a script-mode
-    program is uploaded; empty if it stays on the head node, None for any other job.
-    `metric_definitions` are those of a script-mode program. `grace_s` is how long a command may
-    take to end after TERM, as mpirun that ends the ranks of all nodes. What does not apply is
-    empty.
+    `sources` are a copy's, `destination` is where it puts its data, or the model that is served.
+    `tag_end` and `torchrun` say how output is split by rank (output.py). `output` is the folder
+    that the program writes into. `recipe` is the trainer's recipe (recipe.JobRecipe.as_data), None
+    for any other job. `hosts` are the names of the nodes with ranks, the head node first;
+    `usd_per_hour` is what they cost together when the job began, `list_usd_per_hour` AWS's price
+    for their types on demand; None if unknown. `git`: {commit, changed}, the number of files that
+    differ from it; None if the program's folder is no git work tree. After a lost node the job is
+    started again up to `retries` times, on `min_ranks` ranks or more. `model_dir` is where the
+    model of a script-mode program is uploaded; empty if it stays on the head node, None for any
+    other job. `metric_definitions` are those of a script-mode program. `grace_s` is how long a
+    command may take to end after TERM, as mpirun that ends the ranks of all nodes. What does not
+    apply is empty.
 
     `nodes` are the nodes with ranks: name, address, slots, ranks, instance_type, availability_zone,
     image, market, efa, placement_group, usd_per_hour, list_usd_per_hour, versions (tensorflow,
@@ -106,6 +106,7 @@ class JobSpec:
     ranks: int = 0
     claims: tuple[str, ...] = (GPUS,)
     destination: str = ""
+    sources: tuple[str, ...] = ()
     log_dir: str = ""
     log_name: str = LOG_NAME
     variables: dict[str, Optional[str]] = field(default_factory=dict)
@@ -294,6 +295,36 @@ def _after(status: JobStatus, event: JobEvent) -> JobStatus:
 
 
 @dataclass(frozen=True)
+class CopyNode:
+    """How far a copy is on one node. `stage` is connecting, comparing, copying, done or failed.
+
+    `tool` fetches from S3 there. Of `needed_files`, `files` have come; `present_files` were there
+    before. What is not known is None. `exit_status`, `message` and `hint` are those of the error.
+    """
+
+    host: str
+    stage: str
+    tool: str = ""
+    files: Optional[int] = None
+    needed_files: Optional[int] = None
+    present_files: Optional[int] = None
+    bytes: Optional[int] = None
+    needed_bytes: Optional[int] = None
+    left_out: int = 0
+    duration_s: float = 0.0
+    exit_status: int = 0
+    message: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class CopyState:
+    """The file in which a detached copy keeps how far it is."""
+
+    nodes: tuple[CopyNode, ...] = ()
+
+
+@dataclass(frozen=True)
 class Row:
     """A row of the trainer's metrics. A step of a training has the kind `train`."""
 
@@ -307,7 +338,7 @@ class JobRecord:
     """A job as the head node describes it at the time `now`.
 
     `problem` says why the specification cannot be read; then it has the job's ID only. `by_rank`:
-    each rank has a log of its own.
+    each rank has a log of its own. `copied` is how far a copy is; a list of jobs does not have it.
     """
 
     spec: JobSpec
@@ -317,6 +348,7 @@ class JobRecord:
     by_rank: bool = False
     row: Row = Row()
     problem: str = ""
+    copied: tuple[CopyNode, ...] = ()
 
     @property
     def job_id(self) -> str:
@@ -391,6 +423,7 @@ class JobRecord:
             "variables": spec.variables,
             "mpi_arguments": list(spec.mpi_arguments),
             "log_dir": spec.log_dir,
+            "sources": list(spec.sources),
             "destination": spec.destination,
             "model_dir": spec.model_dir,
             "watchdog": list(status.messages),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
+import signal
 import ssl
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Dict
 
+from clusterctl.node.record import from_json
 from clusterctl.node.relay.activity import ACTIVITY
 from clusterctl.node.relay.hashing import gmac_is_faster
 from clusterctl.node.relay.manifest import BadManifest, text_of
@@ -204,6 +207,35 @@ class Relay:
     def leave(self) -> bool:
         """Release what should not stay on the node. Return whether nothing stays."""
         return True
+
+
+def run_relay(make: Callable[[dict[str, Any]], Relay]) -> None:
+    """Run the relay that `make` makes of the configuration, the first line of stdin. Usually the
+    process ends in `Relay.end`."""
+    # The process is too short-lived for cycles to matter, and a data set has many objects to visit.
+    gc.disable()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _stop)
+    relay = None
+    try:
+        config = from_json(Dict[str, Any], sys.stdin.buffer.readline())
+        relay = make(config)
+        if not config.get("later"):
+            relay.listen(config.get("bind", ""))
+        relay.run()
+    except Stopped:
+        if relay:
+            relay.end(code=1)
+    except BaseException as error:  # noqa: BLE001
+        if relay:
+            relay.fail(error)
+        failure = failure_of(error)
+        print(encode(Failed(str(failure), failure.hint, failure.kind)).decode(), end="", flush=True)
+    sys.exit(1)
+
+
+def _stop(*_: object) -> None:
+    raise Stopped
 
 
 def host_identity() -> str:

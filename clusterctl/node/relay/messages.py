@@ -37,6 +37,13 @@ class Listening(NamedTuple):
     host: str = ""
 
 
+class Tools(NamedTuple):
+    """The tools for S3 that a node has, and the machine's processor (`uname -m`)."""
+
+    names: tuple[str, ...] = ()
+    machine: str = ""
+
+
 class Listed(NamedTuple):
     """What the source has. `digest` identifies the manifest that relays pass on to each other.
 
@@ -64,7 +71,7 @@ class Gap(NamedTuple):
     them. `free_bytes` and `writable` are those of the destination. `elsewhere` are those of `bytes`
     that go to other disks, which links in the destination lead to; `full` says which of these lacks
     room. `blocked` is the number of files and links where a folder with content is. `warnings` are
-    those of a dry run, these first.
+    those of a dry run, these first; those of a download do not make it incomplete.
     """
 
     files: int = 0
@@ -100,11 +107,12 @@ class Progress(NamedTuple):
     """The heartbeat: the relay has `blocks`, and received `bytes`.
 
     `behind` is the number of blocks that its upstream has and it lacks. `files` and `bytes` of a
-    relay that verifies are what it has read. Times are in seconds: `waits` of all its threads by
-    kind (clusterctl.node.relay.wire.KINDS), `cpu` of the process, `wall` since its start. `step` is
-    what one of its threads does with the file `path` for a second or longer, the longest such
-    step; `moves` changes while any of them goes on. `arrived` are the bytes that have come, those
-    of the manifest, of unfinished and of damaged blocks included.
+    relay that verifies are what it has read; of one that downloads, what has come. Times are in
+    seconds: `waits` of all its threads by kind (clusterctl.node.relay.wire.KINDS), `cpu` of the
+    process, `wall` since its start. `step` is what one of its threads does with the file `path` for
+    a second or longer, the longest such step; `moves` changes while any of them goes on. `arrived`
+    are the bytes that have come, those of the manifest, of unfinished and of damaged blocks
+    included.
     """
 
     blocks: int = 0
@@ -136,13 +144,17 @@ class Lost(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Everything is published but `left_out` entries. `warnings` name the first of these."""
+    """Everything is published but `left_out` entries. `warnings` name the first of these.
+
+    `path` is where the file of a web server is, in terms of DST as given.
+    """
 
     files: int = 0
     bytes: int = 0
     deleted: int = 0
     left_out: int = 0
     warnings: tuple[str, ...] = ()
+    path: str = ""
 
 
 class Looked(NamedTuple):
@@ -195,7 +207,9 @@ class Bye(NamedTuple):
     clean: bool = True
 
 
-Event = Union[Listening, Listed, Gap, Progress, Lost, Done, Looked, Piece, Measured, Failed, Bye]
+Event = Union[
+    Listening, Tools, Listed, Gap, Progress, Lost, Done, Looked, Piece, Measured, Failed, Bye
+]
 
 
 # Orders
@@ -222,6 +236,12 @@ class Begin(NamedTuple):
     host: str = ""
     roots: tuple[str, ...] = ()
     gmac: bool = False
+
+
+class Fetch(NamedTuple):
+    """Download by this tool of the node: `s5cmd` or `aws`; the file of a web server by none."""
+
+    tool: str = ""
 
 
 class PullFrom(NamedTuple):
@@ -257,11 +277,12 @@ class Stop(NamedTuple):
     """End. What has arrived is kept, so that a later copy goes on from it."""
 
 
-Order = Union[Listen, Begin, PullFrom, GetPiece, Measure, Ping, Stop]
+Order = Union[Listen, Begin, Fetch, PullFrom, GetPiece, Measure, Ping, Stop]
 Message = Union[Event, Order]
 
 EVENTS: dict[str, Any] = {
     "listening": Listening,
+    "tools": Tools,
     "manifest": Listed,
     "gap": Gap,
     "progress": Progress,
@@ -276,6 +297,7 @@ EVENTS: dict[str, Any] = {
 ORDERS: dict[str, Any] = {
     "listen": Listen,
     "begin": Begin,
+    "fetch": Fetch,
     "upstream": PullFrom,
     "get_piece": GetPiece,
     "measure": Measure,

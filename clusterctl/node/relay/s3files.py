@@ -3,10 +3,10 @@
 The tool lists and fetches, with retries, in parts and in parallel. What is missing is found, and
 files are published, as in any copy (Destination): the tools do not set a file's time to the
 object's, do not compare the content, and trust what a killed tool has left. The configuration is
-JSON that comes on stdin:
+JSON (copy/fetch.py makes it):
 
     {"sources": [{"bucket": B, "key_b64": K}], "names_b64": null | [...], "endpoint": null | URL,
-     "region": null | R, "tool": "auto" | "s5cmd" | "aws",
+     "region": null | R, "tool": "s5cmd" | "aws",
      "credentials": null (the machine's) | "none" | {"access", "secret", "token"},
      "delete": false, "checksum": false, "dry_run": false}
 """
@@ -44,7 +44,7 @@ from clusterctl.node.relay.manifest import (
     sort_key,
     text_of,
 )
-from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Done, Gap, Listed
+from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Event, Gap, Listed
 from clusterctl.node.relay.scan import is_own
 from clusterctl.node.relay.wire import Waits
 
@@ -94,38 +94,28 @@ class Object(NamedTuple):
 
 
 class ObjectProgress:
-    """How far a job is, with the messages that relays send.
-
-    `how` is the tool. `path` is where a single file goes, in terms of DST as given. `remarks` are
-    warnings that do not make the copy incomplete.
-    """
+    """How far a download is. `path` is where a single file goes, in terms of DST as given.
+    `remarks` are warnings that do not make the copy incomplete."""
 
     def __init__(self) -> None:
-        self.how = self.path = ""
-        self.listed: Listed | None = None
+        self.path = ""
         self.gap: Gap | None = None
-        self.done: Done | None = None
         self.remarks: list[str] = []
         self.files = self.bytes = 0
 
-    def as_data(self) -> dict[str, Any]:
-        events = (Listed, Gap, Done)
-        told = vars(self).items()
-        return {name: one._asdict() if isinstance(one, events) else one for name, one in told}
 
-
-class Job:
-    """A job that downloads what a destination lacks. `say` is called with lines for the log.
+class Download:
+    """Downloads what a destination lacks. `emit` is called with Listed, Gap and Done.
 
     Subclasses define `run`, which does the whole job, and `fetch`, which gets the files with these
     numbers. Both raise Failure, OSError, Busy, Removed.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], destination: str, say: Callable[[str], None]
+        self, config: Mapping[str, Any], destination: str, emit: Callable[[Event], None]
     ) -> None:
         self.progress = ObjectProgress()
-        self.config, self.given, self.say = config, destination, say
+        self.config, self.given, self.emit = config, destination, emit
 
     def run(self) -> None:
         raise NotImplementedError
@@ -136,6 +126,7 @@ class Job:
     def fill(self, entries: Iterable[Entry], listed: Listed, delete: bool = False) -> None:
         """Find out which entries are missing, call `fetch` for them, and finish the destination."""
         progress, config = self.progress, self.config
+        self.emit(listed)
         dry = config.get("dry_run")
         told = {"destination": self.given, "delete": delete, "dry_run": dry}
         self.target = Destination({**told, "checksum": config.get("checksum")}, Waits())
@@ -143,23 +134,17 @@ class Job:
             gap = self.target.prepare(
                 Entries(entries), Begin(single=listed.single, left_out=listed.left_out)
             )
-            progress.listed, progress.gap = listed, gap
-            for line in (*(f"left out {text}" for text in listed.warnings), *progress.remarks):
-                self.say(line)
-            there = listed.files - gap.files
-            self.say(
-                f"files to get: {gap.files}, {gap.bytes} bytes; already there: {there}; "
-                f"by {progress.how}"
-            )
+            progress.gap = gap
+            warnings = (*progress.remarks, *gap.warnings)
+            self.emit(gap._replace(warnings=warnings[:MOST_WARNINGS]))
             if dry:
                 return
             missing = [n for n in self.target.plan.missing if self.target.entries[n].data]
             if missing:
                 self.fetch(missing)
-            done = progress.done = self.target.finish()._replace(bytes=progress.bytes)
+            done = self.target.finish()
             progress.files = done.files
-            for line in done.warnings:
-                self.say(line)
+            self.emit(done._replace(bytes=progress.bytes, path=progress.path))
         finally:
             self.target.leave()
 
@@ -305,7 +290,10 @@ class Tool:
         self.config = config
         self.endpoint = config.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or ""
         self.env = self._environment()
-        self.name, self.path = pick(str(config.get("tool") or "auto"))
+        self.name = str(config["tool"])
+        self.path = tool_at(self.name)
+        if not self.path:
+            raise Failure("source", f"{self.name} is not on the node", "install it there")
         self.part_bytes = (50 if self.name == "s5cmd" else 8) << 20
         self.sources = [
             (str(one["bucket"]), base64.b64decode(one.get("key_b64") or ""))
@@ -552,16 +540,6 @@ def _message(line: str) -> str:
     return line.strip()
 
 
-def pick(asked: str) -> tuple[str, str]:
-    """Return the name and path of the tool: s5cmd, else aws of version 2. Raises Failure."""
-    for name in TOOLS if asked == "auto" else (asked,):
-        path = tool_at(name)
-        if path:
-            return name, path
-    missing = "s5cmd, or aws of version 2," if asked == "auto" else asked
-    raise Failure("source", f"{missing} is not on the node", "install it there")
-
-
 def tool_at(name: str) -> str:
     """Return the path of a tool that is new enough; empty if the node has none.
 
@@ -671,15 +649,14 @@ def explained(said: str, tool: Tool, url: str) -> Failure:
     return Failure("source", f"{tool.name}: {lines[-1] if lines else 'it failed and said nothing'}")
 
 
-# The sync
+# The download
 
 
-class Sync(Job):
-    """One sync from S3 into one folder."""
+class ObjectDownload(Download):
+    """Downloads from S3 into one folder."""
 
     def run(self) -> None:
         tool = self._tool = Tool(self.config)
-        self.progress.how = tool.name
         listed = tool.list_all()
         for each, (bucket, key) in zip(listed, tool.sources):
             if not each:
@@ -718,7 +695,7 @@ class Sync(Job):
         held = self.target.staging.held_paths()
         _clear(held)
         staging = self.target.staging.tool_folder([self.target.entries[n] for n in missing])
-        # A new folder each time: a tool of an earlier job may still be writing to the previous one.
+        # A new folder each time: a tool of an earlier run may still be writing to the previous one.
         self._folder = tempfile.mkdtemp(prefix=PREFIX, dir=staging)
         # By the paths that the tool gives them: files that are under way, those of them that came
         # in parts and have to be confirmed, and files that were published.
@@ -741,7 +718,7 @@ class Sync(Job):
 
         try:
             retry_without_credentials(attempt)
-            self._say_what_lacks()
+            self._leave_out_the_rest()
             self.target.publisher.finish()
         finally:
             _clear(held)
@@ -812,11 +789,9 @@ class Sync(Job):
                 del self._waiting[staged]
         self._large = {}
 
-    def _say_what_lacks(self) -> None:
-        """Log and record why the rest has not come. Raises Failure if nothing has."""
+    def _leave_out_the_rest(self) -> None:
+        """Record why the rest has not come. Raises Failure if nothing has."""
         errors = self._tool.errors
-        for line in errors[:MOST_WARNINGS]:
-            self.say(line)
         for number in self._waiting.values():
             one = self._object(number)
             url = f"s3://{self._tool.sources[one.source][0]}/{text_of(one.key)}"

@@ -1,6 +1,6 @@
 """Runs on a node: downloads one file of a web server. A second run goes on where the first stopped.
 
-The configuration is JSON that comes on stdin: {"url": U, "dry_run": false, "checksum": false}.
+The configuration is JSON: {"url": U, "dry_run": false, "checksum": false}.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from urllib.parse import quote, unquote_to_bytes, urlsplit
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.compare import SECOND_NS, destination
 from clusterctl.node.relay.manifest import FILE, Entry, text_of
-from clusterctl.node.relay.messages import Listed
-from clusterctl.node.relay.s3files import FILE_MODE, Job
+from clusterctl.node.relay.messages import Event, Listed
+from clusterctl.node.relay.s3files import FILE_MODE, Download
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 
 
-class WebFile(Job):
+class WebFile(Download):
     """The download of one file to a folder, or to a new name. Raises Failure for a folder's URL.
 
     `sleep` waits so many seconds before another attempt.
@@ -52,10 +52,10 @@ class WebFile(Job):
         self,
         config: Mapping[str, Any],
         destination: str,
-        say: Callable[[str], None],
+        emit: Callable[[Event], None],
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(config, destination, say)
+        super().__init__(config, destination, emit)
         self._sleep = sleep
         parts = urlsplit(str(config["url"]))
         # Users write URLs with blanks and accents, which have to be quoted in a request.
@@ -71,7 +71,7 @@ class WebFile(Job):
             )
 
     def run(self) -> None:
-        self.progress.how, self.progress.path = "https", self._path()
+        self.progress.path = self._path()
         size, self._mtime, self._version = self._look()
         # The server's name of the version (ETag) takes the place of a ctime: a part of another
         # version is not resumed.
@@ -207,7 +207,6 @@ class WebFile(Job):
                         f"{why or type(why).__name__}",
                         "see whether a route leads there from the node",
                     ) from error
-                self.say(f"{why}: trying again")
                 self._sleep(random.uniform(0.5, 1.0) * min(10.0, 0.2 * 2**attempt))  # noqa: S311
 
 

@@ -299,13 +299,14 @@ def test_events_of_progress():
     now = progress(node(0, COPYING, 1, 2, rate=3.7, upstream="head", note="n"), source=source,
                    left_s=1.23456)  # fmt: skip
     one = {"host": "demo-0", "stage": "copying", "bytes": 1, "needed_bytes": 2, "rate": 4,
-           "upstream": "head", "note": "n", "silent": False, "slow": False}  # fmt: skip
+           "upstream": "head", "note": "n", "silent": False, "slow": False, "files": None,
+           "needed_files": None}  # fmt: skip
     assert view.progress_event(now) == {
         "event": "progress",
         "elapsed_s": 7.0,
         "left_s": 1.235,
         "slowest_link": None,
-        "source": {"files": 1, "bytes": 2, "blocks": 3, "warnings": ("odd",)},
+        "source": {"files": 1, "bytes": 2, "blocks": 3, "warnings": ("odd",), "left_out": 0},
         "nodes": [one],
     }
     assert view.node_events(None, now) == [{"event": "node", "elapsed_s": 7.0, **one}]

@@ -1,4 +1,4 @@
-"""Syncs that run on their own: real processes on this machine, real tools, moto's S3."""
+"""Copies from S3: real relays on this machine, real tools, moto's S3."""
 
 from __future__ import annotations
 
@@ -8,27 +8,16 @@ import signal
 import subprocess
 import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from clusterctl.copy.s3 import AccessKeys, parse_source, tool_to_send
-from clusterctl.copy.s3sync import SyncState
-from clusterctl.domain.errors import CommandTimeout, ConnectionLost, MissingTool
-from clusterctl.jobs.processes import list_processes
-from clusterctl.node.guard import look
-from clusterctl.node.jobs.processes import ProcessQuery
-from clusterctl.node.relay import syncjobs
-from clusterctl.operations.s3sync import (
-    SyncRequest,
-    SyncRunning,
-    cancel_sync,
-    copy_by_job,
-    follow_sync,
-    latest,
-    list_syncs,
-    start_sync,
-)
+from clusterctl.copy.fetch import Fetching, UrlAccess, send_tools
+from clusterctl.copy.report import NodeStage
+from clusterctl.copy.request import CopyRequest
+from clusterctl.copy.s3 import AccessKeys, tool_to_send
+from clusterctl.domain.errors import CommandFailed, CommandTimeout, HostUnreachable, MissingTool
 from tests.copy.buckets import one_bucket, s3_server
 from tests.lab.running import wait_until
 from tests.local_node import HEAD, LocalNode
@@ -40,7 +29,6 @@ pytestmark = pytest.mark.slow
 SECRET = "a-secret-that-nobody-may-see"
 MINE = AccessKeys("AKIAMINE", SECRET, "a-token-that-nobody-may-see")
 MIB = 1 << 20
-OFTEN_S = 0.05  # between two polls of a node
 # This machine's aws may be version 1: the tested behaviour is the same in both versions.
 AWS = 'case $1 in --version) echo aws-cli/2.17; exit;; esac; PATH={!r} exec aws "$@"\n'
 
@@ -61,8 +49,6 @@ def node(tmp_path, request):
     if request.param == "s5cmd":
         (tmp_path / "bin" / "s5cmd").symlink_to(own_tool(tmp_path))
     yield node
-    for record in records(node):
-        cancel_sync(node, [HEAD], record.sync_id)
 
 
 def own_tool(folder: Path) -> Path:
@@ -88,51 +74,30 @@ def tools(folder: Path, **scripts: str) -> str:
     return str(folder)
 
 
-def request(s3, *places, destination="~/data", **more):
-    sources = tuple(parse_source(f"s3://{place}") for place in places)
+def request(s3, *places, destination="~/data", credentials=MINE, **more):
+    """Return the arguments of `copied`: a request, and the access to its sources."""
+    sources = tuple(f"s3://{place}" for place in places)
     endpoint = getattr(s3, "endpoint", None) or s3.url
-    return SyncRequest(sources, destination, **{"credentials": MINE, "endpoint": endpoint, **more})
+    urls = UrlAccess(Path("/nowhere"), credentials, endpoint=endpoint)
+    return CopyRequest(sources, destination, **more), urls
 
 
 def nothing_to_send(path, destination, targets):
     raise AssertionError("the node has a tool")
 
 
-def begin(node, wish, cluster="NAME"):
-    return start_sync(
-        node, [HEAD], wish, cache=node.home / "cache", send=nothing_to_send, cluster=cluster
-    )
+def report_of(node, wish, watch=lambda progress: None, timeout_s=None, send=nothing_to_send):
+    with Fetching(node, [HEAD], *wish, send) as fetching:
+        return fetching.run(watch, timeout_s)
 
 
-def started(node, wish):
-    start = begin(node, wish)
-    assert not start.nodes.failures, start.nodes.failures
-    return start.sync_id
-
-
-def copied(node, wish, watch=lambda progress: None, **more):
+def copied(node, wish, **more):
     """Run a copy. Return the node's report."""
-    report, _ = copy_by_job(
-        *(node, [HEAD], wish),
-        cache=node.home / "cache",
-        send=nothing_to_send,
-        watch=watch,
-        every_s=OFTEN_S,
-        **more,
-    )
-    return report.nodes[0]
+    return report_of(node, wish, **more).nodes[0]
 
 
-def followed(node, sync_id):
-    log = []
-    result = follow_sync(node, [HEAD], sync_id, lambda host, text: log.append(text), OFTEN_S)
-    assert not result.failures, result.failures
-    return result.values[0], b"".join(log).decode()
-
-
-def records(node):
-    [found] = list_syncs(node, [HEAD]).values
-    return found
+def dry(wish):
+    return replace(wish[0], dry_run=True), wish[1]
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -148,9 +113,10 @@ def test_two_buckets_into_one_folder_and_again(s3, node):
     train = s3.bucket({"shards/train-0": b"t" * 100_000, "shards/sub/train-1": b"u" * 9_000_000})
     validation = s3.bucket({"it's [a] n*me": b"v", "empty": b"", "folder/": b""})
     wish = request(s3, f"{train}/shards", validation)
-    record, log = followed(node, started(node, wish))
-    assert (record.state, record.exit_status, record.present) == (SyncState.SUCCEEDED, 0, 0)
-    assert (record.files, record.total_files, record.bytes) == (4, 4, 9_100_001)
+    report = report_of(node, wish)
+    [first] = report.nodes
+    assert (report.exit_status, first.gap.files, report.source.files) == (0, 4, 4)
+    assert (first.files, first.received_bytes) == (4, 9_100_001)
     data, expected = (
         node.home / "data",
         {"train-0": b"t" * 100_000, "sub/train-1": b"u" * 9_000_000},
@@ -160,8 +126,6 @@ def test_two_buckets_into_one_folder_and_again(s3, node):
     listed = s3.client.head_object(Bucket=train, Key="shards/train-0")["LastModified"]
     assert (data / "train-0").stat().st_mtime == listed.timestamp()
     assert (data / "train-0").stat().st_mode & 0o777 == 0o644
-    assert "done" in log
-    assert [record.sync_id for record in records(node)] == [latest(list_syncs(node, [HEAD]))]
     # Files with another size; missing; with another time; newer with the right size, as left by a
     # killed tool; and with the same size and time, which only --checksum detects.
     (data / "train-0").write_bytes(b"short")
@@ -171,7 +135,7 @@ def test_two_buckets_into_one_folder_and_again(s3, node):
     newer = listed.timestamp() + 60  # times within a second of the object's count as equal
     os.utime(data / "sub/train-1", (newer, newer))
     (data / "own").write_text("stays")
-    report = copied(node, wish, dry_run=True)
+    report = copied(node, dry(wish))
     assert (report.gap.files, report.gap.bytes, report.gap.delete) == (4, 9_100_001, 0)
     assert copied(node, wish).files == 4
     assert tree(data)["sub/train-1"] == b"u" * 9_000_000
@@ -194,7 +158,7 @@ def test_names_from_a_list_and_what_is_deleted(s3, node):
     (data / "more/own/file").write_text("x")
     (data / "link").symlink_to("/etc")
     wish = request(s3, f"{bucket}/set/b", delete=True)
-    report = copied(node, wish, dry_run=True)
+    report = copied(node, dry(wish))
     assert (report.gap.files, report.gap.delete) == (2, 9)
     report = copied(node, wish)
     assert (report.deleted, report.error) == (9, None)
@@ -229,14 +193,17 @@ def test_a_folder_on_another_disk(s3, node, large):
         assert {path.name for path in (node.home / "data").iterdir()} == {"far", "near"}
 
 
-@pytest.fixture
-def stuck(node):
-    """Return a sync that has half of a file, and waits for the other half until `over` is set."""
-    over = threading.Event()
-    with one_bucket({"small": b"s", "big": os.urandom(4 * MIB)}) as bucket:
-        bucket.before = lambda key, at: at >= 2 * MIB and over.wait(600)
-        wish = request(bucket, "bucket")
-        sync_id = started(node, wish)
+class Stuck:
+    """A copy in a thread that has half of a file, and waits for the other half until `go_on`."""
+
+    def __init__(self, node, bucket):
+        self.node, self.bucket, self.over = node, bucket, threading.Event()
+        bucket.before = lambda key, at: at >= 2 * MIB and self.over.wait(600)
+        self.wish = request(bucket, "bucket")
+        self.fetching = Fetching(node, [HEAD], *self.wish, nothing_to_send)
+        self.reports = []
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
         staging = node.home / "data" / ".clusterctl-copy"
         wait_until(
             lambda: (
@@ -245,30 +212,51 @@ def stuck(node):
             ),
             "half a file",
         )
-        yield sync_id, wish, bucket, over
-        over.set()
+
+    def run(self):
+        with self.fetching:
+            self.reports.append(self.fetching.run(lambda progress: None))
+
+    @property
+    def relay(self) -> int:
+        return next(iter(self.node.relays))
+
+    @property
+    def tool(self) -> int:
+        [tool] = Path(f"/proc/{self.relay}/task/{self.relay}/children").read_text().split()
+        return int(tool)
+
+    def end(self):
+        """Wait for the end of the copy. Return the node's report."""
+        self.thread.join(240)
+        [report] = self.reports[0].nodes
+        return report
+
+
+@pytest.fixture
+def stuck(node):
+    with one_bucket({"small": b"s", "big": os.urandom(4 * MIB)}) as bucket:
+        copy = Stuck(node, bucket)
+        yield copy
+        copy.over.set()
+        copy.thread.join(30)
 
 
 @both
 def test_what_is_killed_leaves_nothing_half_and_the_next_run_repairs_it(node, stuck):
-    sync_id, wish, bucket, over = stuck
-    data = node.home / "data"
-    assert sorted(name for name in tree(data) if not name.startswith(".")) == ["small"]
-    job = int((node.home / ".clusterctl/s3sync" / sync_id / "pid").read_text().split()[0])
-    # It has its own session, without the terminal of its parent.
-    assert os.getsid(job) == job
-    [tool] = Path(f"/proc/{job}/task/{job}/children").read_text().split()
-    os.kill(job, signal.SIGKILL)
-    wait_until(lambda: records(node)[0].state is SyncState.LOST, "the sync to be gone")
+    tool = stuck.tool
+    os.kill(stuck.relay, signal.SIGKILL)
+    report = stuck.end()
+    assert "was killed (exit status 137)" in report.error.message
     # The tool ends with it.
-    wait_until(lambda: not running(int(tool)), "the tool to be gone")
-    assert sorted(name for name in tree(data) if not name.startswith(".")) == ["small"]
+    wait_until(lambda: not running(tool), "the tool to be gone")
+    assert sorted(name for name in tree(node.home / "data") if name[0] != ".") == ["small"]
     # A tool alone may leave a file with the right size that is newer than the object.
-    (data / "big").write_bytes(bytes(4 * MIB))
-    over.set()
-    report = copied(node, wish)
+    (node.home / "data" / "big").write_bytes(bytes(4 * MIB))
+    stuck.over.set()
+    report = copied(node, stuck.wish)
     assert (report.files, report.error) == (1, None)
-    assert tree(data) == bucket.objects
+    assert tree(node.home / "data") == stuck.bucket.objects
 
 
 def running(pid: int) -> bool:
@@ -278,50 +266,33 @@ def running(pid: int) -> bool:
         return False
 
 
-def test_it_can_be_cancelled_leaves_nothing_half_and_shows_no_secret(node, stuck):
-    """The secret is only in the tool's memory."""
-    sync_id, wish, *_ = stuck
-    job = int((node.home / ".clusterctl/s3sync" / sync_id / "pid").read_text().split()[0])
-    [tool] = Path(f"/proc/{job}/task/{job}/children").read_text().split()
-    seen = [Path(f"/proc/{job}/{name}").read_bytes() for name in ("cmdline", "environ")]
+@pytest.mark.parametrize("how", ["its signal", "its connection", "its client"])
+def test_it_can_be_ended_leaves_nothing_half_and_shows_no_secret(node, stuck, how):
+    """The secret is only in the memory of the relay and its tool."""
+    tool = stuck.tool
+    seen = [Path(f"/proc/{stuck.relay}/{name}").read_bytes() for name in ("cmdline", "environ")]
     seen += [Path(f"/proc/{tool}/cmdline").read_bytes()]
     assert SECRET.encode() in Path(f"/proc/{tool}/environ").read_bytes()
-    assert records(node)[0].running
-    [failure] = begin(node, wish, cluster="demo").nodes.failures
-    assert isinstance(failure.error, SyncRunning)
-    assert sync_id in failure.error.message
-    assert "clusterctl s3sync demo --cancel" in failure.error.hint
-    [[record]] = cancel_sync(node, [HEAD], sync_id).values
-    assert (record.state, record.exit_status) == (SyncState.CANCELLED, 130)
-    assert record.was_running
+    # A second copy to the same place disturbs nothing.
+    again = copied(node, stuck.wish)
+    assert "another copy to this destination is running" in again.error.message
+    relay = stuck.relay
+    if how == "its signal":
+        os.kill(relay, signal.SIGTERM)
+    elif how == "its connection":
+        node.relays[relay].stdin.close()
+    else:
+        stuck.fetching.fail(HEAD.host, CommandTimeout(HEAD.host, "late"))
+    report = stuck.end()
+    assert report.error
+    wait_until(lambda: not running(relay) and not running(tool), "the relay to end")
     assert [path.name for path in (node.home / "data").iterdir()] == ["small"]
-    # To cancel again is no error.
-    [[record]] = cancel_sync(node, [HEAD], sync_id).values
-    assert (record.state, record.was_running) == (SyncState.CANCELLED, False)
-
-    record, log = followed(node, sync_id)
     seen += [path.read_bytes() for path in node.home.rglob("*") if path.is_file()]
-    seen += [text.encode() for text in (*node.commands, log, str(record), str(wish), repr(MINE))]
-    assert len(seen) > 10
+    seen += [text.encode() for text in (*node.commands, str(report), str(stuck.wish), repr(MINE))]
+    assert len(seen) > 7
     for text in seen:
         assert SECRET.encode() not in text
         assert MINE.token.encode() not in text
-
-
-def test_the_guard_and_what_would_disturb_it_see_it_and_what_ends_trainings_does_not(node, stuck):
-    """Both the job, which outlives its connection, and the tool that it runs."""
-    sync_id, *_ = stuck
-    job = int((node.home / ".clusterctl/s3sync" / sync_id / "pid").read_text().split()[0])
-    tool = int(Path(f"/proc/{job}/task/{job}/children").read_text())
-    for pid in (job, tool):
-        [reason] = look.jobs({pid: look.all_processes()[pid]})
-        assert reason.startswith("a job's processes: 1")
-    [found] = list_processes(node, [HEAD], ProcessQuery(syncs=True)).values
-    ours = {one.pid for one in found if one.job_id == f"sync-{sync_id}" and one.role == "sync"}
-    assert ours == {job, tool}
-    for query in (ProcessQuery(), ProcessQuery(all_python=True)):
-        [found] = list_processes(node, [HEAD], query).values
-        assert not {job, tool} & {one.pid for one in found}
 
 
 @pytest.mark.all
@@ -384,14 +355,10 @@ UNSIGNED = ("{}", {"credentials": "none"}, "to requests without credentials", "n
 )
 def test_what_cannot_be_read_is_said_with_what_to_do(s3, node, place, more, message, hint):
     bucket = s3.bucket({"a": b"a"})
-    start = begin(node, request(s3, place.format(bucket), **more))
-    record, log = followed(node, start.sync_id)
-    assert (record.state, record.exit_status) == (SyncState.FAILED, 1)
-    assert message.format(bucket) in record.why
-    assert hint in record.hint
-    assert f"failed: {record.why}" in log
-    # A sync that fails within a moment is reported by its start.
-    assert [one.error.message for one in start.nodes.failures] in ([], [record.why])
+    error = copied(node, request(s3, place.format(bucket), **more)).error
+    assert error.exit_status == 1
+    assert message.format(bucket) in error.message
+    assert hint in error.hint
 
 
 # s5cmd's message if the metadata service of a busy node does not answer within s5cmd's second.
@@ -425,8 +392,7 @@ def test_credentials_that_come_late_are_asked_for_again(s3, node, tmp_path, role
             assert Path(f"{tool}.run").exists()
         else:
             # The service answers that there is no profile, which is reported at once.
-            record, _ = followed(node, begin(node, request(s3, bucket)).sync_id)
-            assert "no instance profile" in record.why
+            assert "no instance profile" in copied(node, request(s3, bucket)).error.message
         assert Path(f"{tool}.ls").exists()
 
 
@@ -434,12 +400,12 @@ def test_what_a_file_system_cannot_hold_is_left_out(s3, node):
     evil = ["../evil", "a//b", "c", "c/d", ".clusterctl-copy/lock"]
     bucket = s3.bucket(dict.fromkeys([*evil, "good", ".clusterctl-copy-notes"], b"x"))
     s3.client.put_object(Bucket=bucket, Key="cold", Body=b"x", StorageClass="GLACIER")
-    record, log = followed(node, started(node, request(s3, bucket, delete=True)))
-    assert (record.state, record.exit_status) == (SyncState.INCOMPLETE, 1)
-    assert (record.left_out, record.why) == (5, "5 files were left out")
-    assert "left out ../evil: it is no name that a file can have" in log
-    assert "left out c: it is a file and a folder of others" in log
-    assert "left out cold: it is archived: copy it to another storage class" in log
+    report = report_of(node, request(s3, bucket, delete=True))
+    assert (report.exit_status, report.source.left_out) == (1, 5)
+    assert "../evil: it is no name that a file can have" in report.source.warnings
+    assert "c: it is a file and a folder of others" in report.source.warnings
+    cold = "cold: it is archived: copy it to another storage class"
+    assert cold in report.source.warnings
     assert sorted(tree(node.home / "data")) == [".clusterctl-copy-notes", "c/d", "good"]
     assert not (node.home / "evil").exists()
 
@@ -448,10 +414,10 @@ def test_a_key_with_a_control_character_comes_with_s5cmd_alone(s3, node):
     """s5cmd cannot list it, nor any key that is listed with it. XML has no such character."""
     keys = ["d/a", "d/bell\x08", "d/two words+%20", "dx", "d//evil"]
     bucket = s3.bucket(dict.fromkeys(keys, b"x"))
-    record, log = followed(node, started(node, request(s3, f"{bucket}/d/")))
-    assert (record.state, record.how, record.left_out) == (SyncState.INCOMPLETE, "s5cmd", 1), log
+    report = report_of(node, request(s3, f"{bucket}/d/"))
+    assert (report.exit_status, report.plan["tool"], report.source.left_out) == (1, "s5cmd", 1)
     assert sorted(tree(node.home / "data")) == ["a", "bell\x08", "two words+%20"]
-    assert "left out /evil: it is no name" in log
+    assert "/evil: it is no name" in report.source.warnings[0]
 
 
 @AWS_THERE
@@ -459,20 +425,14 @@ def test_a_key_with_a_control_character_comes_with_s5cmd_alone(s3, node):
 def test_a_key_with_a_control_character_is_listed_by_aws_for_s5cmd(s3, node, tmp_path):
     tools(tmp_path / "bin", aws=AWS.format(os.environ["PATH"]))
     bucket = s3.bucket({"d/a": b"1", "d/bell\x08": b"2", "d/two words+%20": b"3"})
-    record, _ = followed(node, started(node, request(s3, f"{bucket}/d/")))
-    assert (record.state, record.how) == (SyncState.SUCCEEDED, "s5cmd")
+    report = report_of(node, request(s3, f"{bucket}/d/"))
+    assert (report.exit_status, report.plan["tool"]) == (0, "s5cmd")
     assert sorted(tree(node.home / "data")) == ["a", "bell\x08", "two words+%20"]
 
 
 def test_of_two_sources_with_a_name_the_later_is_taken_and_all_is_well(s3, node):
     one, two = s3.bucket({"a": b"1", "b": b"b"}), s3.bucket({"a": b"two"})
-    report, _ = copy_by_job(
-        *(node, [HEAD], request(s3, one, two, delete=True)),
-        cache=node.home / "cache",
-        send=nothing_to_send,
-        watch=lambda progress: None,
-        every_s=OFTEN_S,
-    )
+    report = report_of(node, request(s3, one, two, delete=True))
     assert (report.exit_status, report.nodes[0].files) == (0, 2)
     assert report.nodes[0].warnings == ("a is in several sources: the last counts",)
     assert tree(node.home / "data") == {"a": b"two", "b": b"b"}
@@ -522,16 +482,6 @@ def test_one_object_gets_the_name_that_is_asked_for(s3, node):
     assert tree(node.home / "into") == {"a.bin": b"weights"}
 
 
-@pytest.mark.all
-def test_old_ones_are_forgotten(s3, node):
-    bucket = s3.bucket({"a": b"a"})
-    folder = node.home / ".clusterctl" / "s3sync"
-    for number in range(30):
-        (folder / f"20200101-0000{number:02}-aaaa").mkdir(parents=True)
-    followed(node, started(node, request(s3, bucket)))
-    assert len(records(node)) == 20
-
-
 def test_no_tool_for_another_machine_where_pip_hangs(tmp_path, monkeypatch):
     def hang(argv, *, timeout, **more):
         raise subprocess.TimeoutExpired(argv, timeout)
@@ -552,93 +502,77 @@ def test_a_node_without_a_tool_is_sent_one(s3, node):
         to = node.home / destination[2:]
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, to)
+        return {}
 
     wish = request(s3, s3.bucket({"a": b"a"}))
+    wish = (wish[0], replace(wish[1], cache=node.home / "cache"))
+    # As for a detached copy: the tool comes first, the data later.
     for _ in range(2):
-        start = start_sync(node, [HEAD], wish, cache=node.home / "cache", send=send)
-        assert start.how == "s5cmd"
-        assert followed(node, start.sync_id)[0].how == "s5cmd"
+        report = send_tools(node, [HEAD], *wish, send)
+        assert (report.plan["tool"], report.failed) == ("s5cmd", ())
+    assert not (node.home / "data").exists()
+    assert report_of(node, wish, send=send).plan["tool"] == "s5cmd"
     assert sent == [[HEAD]]
 
 
-@pytest.mark.parametrize("disk_is_full", [False, True])
-def test_how_one_ended_that_is_dead_before_the_first_look(tmp_path, monkeypatch, disk_is_full):
-    monkeypatch.setattr(syncjobs, "SYNCS", tmp_path)
-    detach = syncjobs.detach
+@pytest.mark.parametrize("node", ["none"], indirect=True)
+@pytest.mark.parametrize(
+    ("tool", "message"),
+    [("auto", "no room for the tool"), ("aws", "aws is not on the node")],
+)
+def test_a_node_that_can_have_no_tool_says_why(s3, node, tool, message):
+    def refuse(path, destination, targets):
+        return {one.host: CommandFailed(one.host, "no room for the tool") for one in targets}
 
-    def detach_and_die(folder, order):
-        if disk_is_full:
-            for name in ("log", "progress.json.new"):
-                (folder / name).unlink(missing_ok=True)
-                (folder / name).symlink_to("/dev/full")
-            assert (folder / "end.json.new").stat().st_blocks, "what the end needs was kept"
-        told = detach(folder, order)
-        # It stays a zombie, like a child of the starter on a node.
-        os.waitid(os.P_PID, int(str(told).split()[0]), os.WEXITED | os.WNOWAIT)
-        return told
-
-    monkeypatch.setattr(syncjobs, "detach", detach_and_die)
-    order = {"id": "20260101-000000-aaaa", "sources": ["s3://b"], "destination": "~/data"}
-    answer = syncjobs.start({**order, "config": {"sources": [], "tool": "none-such"}})
-    assert answer["ended"]["why"] == "none-such is not on the node"
-    if not disk_is_full:
-        assert answer["ended"]["exit_status"] == 1
-        assert not syncjobs.describe(tmp_path / order["id"])["running"]
+    asked, urls = request(s3, s3.bucket({"a": b"a"}))
+    urls = replace(urls, cache=node.home / "cache", tool=tool)
+    assert copied(node, (asked, urls), send=refuse).error.message == message
 
 
 @pytest.mark.all
-def test_one_that_does_not_end_by_itself_was_cancelled_all_the_same(node):
-    """The sync reads a file for a long time."""
+def test_one_that_reads_a_file_for_a_long_time_ends_all_the_same(node):
     size = 1 << 40
     with one_bucket({"large": b""}) as bucket:
         listed = bucket.listing
         bucket.listing = lambda prefix: listed(prefix).replace(b"<Size>0<", b"<Size>%d<" % size)
+        bucket.etag = lambda key: '"' + 32 * "0" + '"'
         (node.home / "data").mkdir()
         with (node.home / "data" / "large").open("wb") as file:
             file.truncate(size)
-        sync_id = started(node, request(bucket, "bucket", checksum=True))
-        [[record]] = cancel_sync(node, [HEAD], sync_id).values
-        assert (record.state, record.was_running) == (SyncState.CANCELLED, True)
+        wish = request(bucket, "bucket", checksum=True)
+        assert isinstance(copied(node, wish, timeout_s=3.0).error, CommandTimeout)
+        [relay] = node.relays
+        wait_until(lambda: not running(relay), "the relay to end")
 
 
-@pytest.mark.all
-def test_a_lost_connection_is_taken_up_again(s3, node):
-    bucket = s3.bucket({"a": b"a"})
-    sync_id = started(node, request(s3, bucket))
-    node.trouble.extend([ConnectionLost(HEAD.host, "lost")] * 2)
-    record, log = followed(node, sync_id)
-    assert record.state is SyncState.SUCCEEDED
-    assert log.count("done") == 1
-    assert node.commands.count("forget") == 2
-
-
-def test_nothing_is_started_where_nobody_was_heard_of(s3, node):
-    node.trouble.append(CommandTimeout(HEAD.host, "did not end within 2 min"))
-    start = begin(node, request(s3, s3.bucket({"a": b"a"})))
-    assert [type(failure.error) for failure in start.nodes.failures] == [CommandTimeout]
-    assert records(node) == []
+def test_a_node_without_a_connection_is_a_failure(s3, node):
+    node.trouble.append(HostUnreachable(HEAD.host, "did not answer"))
+    report = report_of(node, request(s3, s3.bucket({"a": b"a"})))
+    assert (report.exit_status, report.nodes[0].error.message) == (255, "did not answer")
 
 
 def test_a_copy_that_is_interrupted_or_takes_too_long_has_ended_on_the_nodes(node, stuck):
-    sync_id, wish, *_ = stuck
-    cancel_sync(node, [HEAD], sync_id)
+    stuck.fetching.fail(HEAD.host, CommandTimeout(HEAD.host, "late"))
+    assert isinstance(stuck.end().error, CommandTimeout)
 
     def interrupt(progress):
-        raise KeyboardInterrupt
+        if progress.nodes[0].stage is NodeStage.COPYING:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        copied(node, wish, watch=interrupt)
+        copied(node, stuck.wish, watch=interrupt)
     # A copy that takes too long ends in the same way.
-    assert isinstance(copied(node, wish, timeout_s=1.0).error, CommandTimeout)
-    assert [record.state for record in records(node)] == [SyncState.CANCELLED] * 3
+    assert isinstance(copied(node, stuck.wish, timeout_s=1.5).error, CommandTimeout)
+    wait_until(lambda: not any(map(running, node.relays)), "the relays to end")
     assert [path.name for path in (node.home / "data").iterdir()] == ["small"]
 
 
 def test_a_file_of_a_web_server(node):
     with serving() as server:
         server.files["/a%20file"] = b"public" * 1000
-        wish = SyncRequest((parse_source(f"{server.url}/a%20file"),), "~/web/")
-        report = copied(node, wish, dry_run=True)
+        wish = (CopyRequest((f"{server.url}/a%20file",), "~/web/"), UrlAccess(Path("/nowhere")))
+        report = copied(node, dry(wish))
         assert (report.gap.files, report.gap.bytes) == (1, 6000)
-        assert copied(node, wish).files == 1
+        report = copied(node, wish)
+        assert (report.files, report.path) == (1, "~/web/a file")
         assert tree(node.home / "web") == {"a file": b"public" * 1000}
