@@ -223,7 +223,8 @@ def _read_py_spy(text: str) -> list[dict[str, Any]]:
                 for frame in reversed(thread.frames or ())
             ][-MOST_FRAMES:],
         }
-        for thread in threads[:MOST_THREADS]
+        # Threads that could not be started are listed first, without calls, and there may be many.
+        for thread in sorted(threads, key=lambda one: not one.frames)[:MOST_THREADS]
     ]
 
 

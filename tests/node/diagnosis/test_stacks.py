@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -235,3 +236,15 @@ def test_py_spy_is_not_sent_over_a_slow_link(tmp_path):
         assert (bool(sent), "too slow" in why) == (not is_slow, is_slow)
         # A node that has it is sent nothing.
         assert spies.for_node(machine, [spy.name], round_trip_s) == (spy, "", b"")
+
+
+def test_threads_that_could_not_be_started_do_not_push_out_the_main_thread():
+    """Python keeps an entry without calls for each: they come first, and have its name."""
+    frame = {"name": "<module>", "filename": "train.py", "line": 3}
+    failed = {"thread_name": "MainThread", "os_thread_id": 7, "frames": []}
+    main = {**failed, "frames": [frame]}
+    threads = stacks._read_py_spy(json.dumps([*[failed] * 500, main]))
+    assert len(threads) == stacks.MOST_THREADS
+    assert threads[0]["frames"][0]["function"] == "<module>"
+    assert stacks.is_whole(threads)
+    assert not stacks.is_whole(stacks._read_py_spy(json.dumps([failed])))
