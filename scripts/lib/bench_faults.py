@@ -157,6 +157,7 @@ FAULTS = (
         "differ|other|gather|broadcast|apart|alone|skip",
     ),
     word("leave", "a rank exits, status 0, without finalize", "exit|left|gone|ended|end"),
+    word("spin", "an endless loop", "computing", kinds=("c",)),
     word("slow", "a rank with a second of own work per step", "slow", level=(1,)),
     Fault(
         "a rank stopped for 0.9 of each second",
