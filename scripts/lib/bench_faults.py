@@ -107,7 +107,7 @@ FAULTS = (
     word("two_locks", "two threads, each with the other's lock", r"two_locks|futex"),
     word("kept_lock", "a lock whose holder sleeps", r"kept_lock|futex"),
     word("ignore_signals", "a rank in pause(), signals ignored", "ignore_signals|pause"),
-    word("no_descriptors", "RLIMIT_NOFILE: open fails and is tried again", "descriptor|open files"),
+    word("no_descriptors", "RLIMIT_NOFILE: open fails and is tried again", "descriptor|files open"),
     word("no_threads", "RLIMIT_NPROC: no thread can be started", "no_threads|limit allows", PYTHON),
     word("no_memory", "RLIMIT_AS: no memory can be had", "no_memory|address space", PYTHON),
     word("write_fifo", "a FIFO that is opened for writing", "/data/fifo"),
@@ -157,6 +157,7 @@ FAULTS = (
         "differ|other|gather|broadcast|apart|alone|skip",
     ),
     word("leave", "a rank exits, status 0, without finalize", "exit|left|gone|ended|end"),
+    word("spin", "an endless loop", "computing", kinds=("c",)),
     word("slow", "a rank with a second of own work per step", "slow", level=(1,)),
     Fault(
         "a rank stopped for 0.9 of each second",
