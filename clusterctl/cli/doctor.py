@@ -61,8 +61,11 @@ def doctor(
             try:
                 # No repair disturbs a served model.
                 refuse_while_training(access, "what it uses would be changed", ())
-            except (JobRunning, HostError) as refusal:
+            except JobRunning as refusal:
                 refusal.hint = f"end it: clusterctl cancel {name}; or look without --fix"
+                raise
+            except HostError as silence:
+                silence.hint = "look without --fix"
                 raise
         chosen = [one for one in found.instances if not indices or one.node.index in indices]
         gone = [] if indices else found.findings

@@ -473,6 +473,11 @@ class Scene:
         """The hosts that did not answer."""
         return [host for host in self.evidence.hosts if host.error]
 
+    @property
+    def silent_head(self) -> HostEvidence | None:
+        """The head node, which has the job's record and output, if it did not answer."""
+        return next((host for host in self.silent if host.index == 0), None)
+
     @functools.cached_property
     def waiting(self) -> list[Rank]:
         """The ranks that waited for others at every sample, in the same place."""

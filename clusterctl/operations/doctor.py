@@ -113,6 +113,7 @@ def doctor(
     are_all = set(access.targets) <= set(targets)
     running = running_work(access, known=result if are_all else None).trainings
     found += leftovers(access.cluster.name, running)
+    found += _of_unknown_jobs(access, running.of_unknown_jobs)
     return DoctorReport(examined, tuple(result.failures), in_order(folded(found)))
 
 
@@ -131,6 +132,23 @@ def _unreachable(failures: Sequence[HostOutcome[Any]]) -> list[Finding]:
         Finding("node.silent", Severity.ERROR, one.error.message, one.host, one.error.hint)
         for one in failures
         if one.error
+    ]
+
+
+def _of_unknown_jobs(access: Access, processes: Sequence[NodeProcess]) -> list[Finding]:
+    """Return a finding for each node with processes that may be a running job's. It advises to end
+    none: only the head node knows its jobs."""
+    head = access.head_name
+    return [
+        Finding(
+            NOT_CHECKED,
+            Severity.WARNING,
+            f"{count(number, 'process')} of a job: whether it runs or has left them is not known, "
+            f"since {head} did not tell its jobs",
+            host,
+            f"once {head} answers: clusterctl doctor {access.cluster.name}",
+        )
+        for host, number in Counter(one.host for one in processes).items()
     ]
 
 

@@ -68,12 +68,15 @@ class RunningWork:
 
     A run is a job, or an mpirun that somebody started by hand. Processes without a run are
     leftovers: for example ranks whose daemon or mpirun was killed while their node was cut off.
+    `are_jobs_known` is False if the head node did not tell its jobs: then nothing is left over for
+    certain, since the processes may be those of a running job.
     """
 
     jobs: tuple[JobRecord, ...]
     processes: tuple[NodeProcess, ...]
     silent: tuple[HostOutcome[Any], ...] = ()
     served_on: tuple[str, ...] = ()
+    are_jobs_known: bool = True
 
     @property
     def launchers(self) -> tuple[NodeProcess, ...]:
@@ -98,6 +101,16 @@ class RunningWork:
 
         mpirun's daemons do not count: they exit by themselves a moment after the run.
         """
+        return self._without_a_run if self.are_jobs_known else ()
+
+    @property
+    def of_unknown_jobs(self) -> tuple[NodeProcess, ...]:
+        """The processes that are leftovers, or ranks of a job of which the head node tells nothing
+        now."""
+        return () if self.are_jobs_known else self._without_a_run
+
+    @property
+    def _without_a_run(self) -> tuple[NodeProcess, ...]:
         if self.jobs or self.launchers:
             return ()
         return tuple(process for process in self.processes if process.role != "daemon")
@@ -142,7 +155,8 @@ def running_work(
     serving = [access.head_name for job in jobs if job.spec.preset == SERVE]
     serving += [process.host for process in processes if process.serves]
     served_on = tuple(dict.fromkeys(serving))
-    return RunningWork(jobs, processes, tuple(silent.values()), served_on)
+    are_jobs_known = access.head_name not in silent
+    return RunningWork(jobs, processes, tuple(silent.values()), served_on, are_jobs_known)
 
 
 def refuse_while_training(

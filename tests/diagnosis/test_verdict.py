@@ -232,6 +232,23 @@ def test_a_silent_host_is_not_told_to_reboot(host, commands, error):
     assert [one for one in commands if one not in silent.hint] == []
 
 
+def test_ranks_of_another_job_are_no_leftovers_while_the_head_node_is_silent():
+    """It alone knows which jobs run."""
+    stranger = ProcessEvidence(
+        pid=77, role="rank", rank=0, job_id="20261122-1", samples=samples(STEP)
+    )
+    both = (*STUCK.hosts[2].processes, stranger)
+    evidence = with_host(with_host(STUCK, 2, processes=both), 0, error="no answer", processes=())
+    [one] = [one for one in diagnose(evidence).findings if one.check_id == "ranks.leftover"]
+    assert "is not known" in one.message and not one.blocks and "kill" not in one.hint
+    [one] = [
+        one
+        for one in diagnose(with_host(STUCK, 2, processes=both)).findings
+        if one.check_id == "ranks.leftover"
+    ]
+    assert "kill demo --nodes 2" in one.hint
+
+
 @pytest.mark.parametrize(("job", "are"), [(STUCK, "are"), (ENDED, "were")])
 def test_ranks_of_an_ended_job_are_not_on_a_silent_host_any_more(job, are):
     evidence = with_host(job, 3, error="did not answer in time", processes=(), facts={})

@@ -16,7 +16,7 @@ from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobStatus
 from clusterctl.operations import logs
-from clusterctl.operations.doctor import _end_leftovers
+from clusterctl.operations.doctor import _end_leftovers, _of_unknown_jobs
 from clusterctl.operations.logs import refuse_while_training, running_work
 from clusterctl.operations.serving import served
 from clusterctl.operations.train import leftovers
@@ -135,6 +135,21 @@ def test_no_hint_for_leftovers_ends_a_model_unasked(cluster, processes, hints):
     assert [one.host for one in found] == [one.host for one in processes if one.role == "rank"]
     for finding, hint in zip(found, hints):
         assert finding.hint.endswith(hint)
+
+
+def test_ranks_of_a_job_that_the_silent_head_has_are_no_leftovers(cluster):
+    """The job whose runner is on the frozen head node may run."""
+    access = cluster([], [left(1), left(1), left(2)], HostUnreachable("d-0", "cut off"))
+    running = running_work(access).trainings
+    assert not running.leftovers and not leftovers("d", running)
+    found = _of_unknown_jobs(access, running.of_unknown_jobs)
+    assert [(one.check_id, one.host) for one in found] == [
+        ("fact.unknown", "d-1"),
+        ("fact.unknown", "d-2"),
+    ]
+    for one in found:
+        assert "is not known" in one.message and "kill" not in one.message + one.hint
+    assert not running_work(cluster([], [left(1)])).of_unknown_jobs
 
 
 def test_doctor_leaves_what_it_cannot_end_without_the_model(cluster, monkeypatch):

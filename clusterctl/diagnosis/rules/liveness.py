@@ -361,6 +361,18 @@ def left_over(scene: Scene) -> Iterator[Cause]:
         jobs = sorted({one.process.job_id or "an mpirun typed by hand" for one in ranks})
         # Ranks of the diagnosed job that outlived it. Nothing will end them, so it is an error.
         own = not scene.is_running and any(one.process.job_id == scene.job.job_id for one in ranks)
+        if scene.silent_head:
+            head = called(scene.silent_head)
+            yield Cause(
+                "ranks.leftover",
+                WARNING,
+                f"{count(len(ranks), 'rank')} of {', '.join(jobs[:2])} on {called(host)}: whether "
+                f"that runs is not known, since {head} does not answer",
+                host.host,
+                evidence=tuple(process_line(one.process) for one in ranks[:4]),
+                blocks=False,
+            )
+            continue
         yield Cause(
             "ranks.leftover",
             ERROR if own else WARNING,
