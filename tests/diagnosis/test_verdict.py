@@ -714,6 +714,13 @@ def test_a_rank_in_c_that_computes_while_the_others_ask_for_data_is_named():
         assert diagnose(c_ranks(job_of(**steps), computes)).exit_status == 0
 
 
+def test_a_slow_rank_that_also_waits_for_a_processor_is_named_with_its_call():
+    looks = samples(own("load"), state="R")
+    looks = tuple(replace(one, run_wait_s=3.0 * at) for at, one in enumerate(looks))
+    found = diagnose(with_rank(RUNS, 5, samples=looks)).findings[0]
+    assert "it is in load train.py:30, and waiting for a processor: too much" in found.message
+
+
 def torch_job(carried, line="mpirun sh -c 'python -m torch.distributed.run' train.py", **job):
     """Return a job of torch without output whose ranks sleep, with the bytes that each sent."""
     evidence = job_of(8, 1, log=(), quiet_s=90.0, line=line, **job)
