@@ -10,6 +10,7 @@ Durations are in seconds, sizes in bytes. Times of a host are by its own clock.
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
@@ -346,6 +347,19 @@ class Evidence:
     job: Optional[JobEvidence] = None
     hosts: tuple[HostEvidence, ...] = ()
     problems: tuple[str, ...] = ()
+
+    @property
+    def holes(self) -> tuple[str, ...]:
+        """The damaged parts without which a rank, or the job itself, seems not to be there."""
+        of_hosts = (f"{host.host}: {text}" for host in self.hosts for text in host.problems)
+        return tuple(text for text in (*self.problems, *of_hosts) if _HOLE.search(text))
+
+
+# The paths of such parts, as `salvage` tells them: of a bundle, and of what a node has sent.
+_HOLE = re.compile(
+    r"^(?:job|hosts)(?:\[\d+\])?(?:\.(?:state|job_id|size|hosts))?: "
+    r"|\bprocesses(?:\[\d+\](?:\.(?:role|rank|job_id|samples(?:\[\d+\])?))?)?: "
+)
 
 
 def evidence_in(data: Any) -> Evidence:

@@ -16,7 +16,7 @@ from clusterctl.diagnosis.evidence import (
     ProcessEvidence,
     ThreadStack,
 )
-from clusterctl.diagnosis.verdict import diagnose
+from clusterctl.diagnosis.verdict import _open, diagnose
 from tests.diagnosis.made_up import (
     ALLREDUCE,
     IMPORTS,
@@ -230,6 +230,16 @@ def test_a_silent_host_is_not_told_to_reboot(host, commands, error):
     [silent] = [one for one in diagnose(evidence).findings if one.check_id == "host.silent"]
     assert "reboot" not in silent.hint
     assert [one for one in commands if one not in silent.hint] == []
+
+
+def test_the_output_of_a_job_whose_head_node_is_silent_was_not_seen():
+    """It may print a step a second."""
+    evidence = with_host(RUNS, 0, error="no answer", processes=())
+    evidence = with_job(evidence, log=(), log_silent_s=None, size=6)
+    scene = Scene(evidence)
+    assert "prints no steps" not in _open(scene)
+    assert "its output was not seen: demo-0" in _open(scene)
+    assert _open(Scene(with_job(RUNS, log=(), log_silent_s=None))).startswith("it prints no steps")
 
 
 def test_ranks_of_another_job_are_no_leftovers_while_the_head_node_is_silent():
