@@ -309,7 +309,7 @@ class JobEvidence:
     `metrics` are the last lines of the trainer's metrics.jsonl, and `metrics_silent_s` the time
     since that was last written. `hosts` are the hosts of the job's hosts file with their slots.
     `others` are the ids of other running jobs. `retries_left` is the number of times that the head
-    node will start the job again after a lost node.
+    node will start the job again after a lost node. `reason` is the runner's word on the job's end.
     """
 
     job_id: str = ""
@@ -331,6 +331,7 @@ class JobEvidence:
     hosts: dict[str, int] = field(default_factory=dict)
     others: tuple[str, ...] = ()
     retries_left: int = 0
+    reason: str = ""
 
 
 @dataclass(frozen=True)

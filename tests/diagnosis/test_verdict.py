@@ -467,6 +467,19 @@ def test_an_exit_status_is_told_and_no_more(status, words):
     assert "restarted" not in verdict
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("ended by signal 15, as at a shutdown", "its processes were killed (ended by signal 15)"),
+        ("its end was not recorded (runner killed or crashed)", "runner killed or crashed"),
+    ],
+)
+@pytest.mark.parametrize("log", [("step 7",), ("OSError: [Errno 28] No space left on device",)])
+def test_a_job_that_was_killed_is_said_to_be(reason, said, log):
+    evidence = with_job(ENDED, state="lost", exit_status=None, reason=reason, log=log)
+    assert said in diagnose(evidence).verdict
+
+
 def test_a_head_node_that_was_restarted_is_told():
     up = facts("demo-0", system={"hostname": "demo-0", "cpus": 64, "uptime_s": 90.0})
     verdict = diagnose(with_host(with_job(ENDED, exit_status=137), 0, facts=up)).verdict
