@@ -44,6 +44,9 @@ STRONG_MARKS = (
         "link time reference",
         ".exc.",
         ".errors.",
+        ".rb:",
+        '": "error"',
+        '": "fatal"',
     ),
 )
 WEAK_MARKS = (
@@ -98,6 +101,9 @@ _FAILING = re.compile(
     # torch._dynamo.exc.Unsupported: text | pynvml.NVMLError_GpuIsLost: text
     r"|(?:[a-z_]\w*\.)*(?:\w*exc|errors|exceptions)\.(?:\w+\.)*[A-Z]\w*:\s"
     r"|(?:[a-z_]\w*\.)*[A-Z]\w*Error_\w+:\s"
+    # Ruby's `file.rb:15:in `call': text (Some::Error)`; a level in a line of JSON.
+    r"|.*\.rb:\d+:in .{1,80}: .*\((?:\w+::)*\w+\)$"
+    r'|.*"(?:level|severity|levelname)": ?"(?:ERROR|FATAL|CRITICAL|error|fatal)"'
     # error: text | fatal: text | ERROR 5: text | E: text | program: file:12: fatal error: text
     r"|(?:[\w./+<>-]+:\s?(?:\d+:\s?)*){0,3}(?:[Ff]atal(?: [Ee]rror)?|FATAL(?: ERROR)?|[Pp]anic"
     r"|PANIC|CRITICAL|SEVERE|[Ee]rror|ERROR|ERR|E)(?: ?\(\w+\)| ?\[\w+\]| \d+)?(?::|!|\s-)\s*\S"
