@@ -57,6 +57,7 @@ WEAK_MARKS = (
     *("iving up", "ot respond", "nresponsive", "marking ", "marked ", "ancelled", "ot exist"),
     *("orrupt", "xceeded", "ejected", "rashed", "not enough", "nsufficient", "too o", "too l"),
     *("too s", "ut of memory", "ut of range", "ndefined symbol", "xpired", " fault", "imeout"),
+    *("ttempting to ",),
 )
 
 # What stands before a message: time stamps, `[rank]`, `host:pid`, `program[pid]:`, a file's line.
@@ -149,6 +150,7 @@ _DOUBTFUL = re.compile(
     r"|\b(?:was not|No \S+ \w+ was) reachable\b|\bsignal SIG|\bdeath signal\b|NotMatch\b"
     r"|\b[Uu]nhandled\b|\bbusy\b|\b[Ee]xhausted\b|\bnot a supported\b|\bis neither\b"
     r"|\balready (?:be )?(?:loaded|in use|running)\b|\bresult in binding more\b"
+    r"|\bAttempting to (?:use|access|call) .*\b(?:before|after|uninitialized)\b"
     r"|\bboth .{0,60}\bwere specified\b|\battempt to run as root\b"
 )
 # `E` of glog and TensorFlow, which the library prints for things that it does without, too.
