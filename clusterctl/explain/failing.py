@@ -44,6 +44,9 @@ STRONG_MARKS = (
         "link time reference",
         ".exc.",
         ".errors.",
+        ".rb:",
+        '": "error"',
+        '": "fatal"',
     ),
 )
 WEAK_MARKS = (
@@ -54,6 +57,7 @@ WEAK_MARKS = (
     *("iving up", "ot respond", "nresponsive", "marking ", "marked ", "ancelled", "ot exist"),
     *("orrupt", "xceeded", "ejected", "rashed", "not enough", "nsufficient", "too o", "too l"),
     *("too s", "ut of memory", "ut of range", "ndefined symbol", "xpired", " fault", "imeout"),
+    *("ttempting to ",),
 )
 
 # What stands before a message: time stamps, `[rank]`, `host:pid`, `program[pid]:`, a file's line.
@@ -103,6 +107,9 @@ _FAILING = re.compile(
     # torch._dynamo.exc.Unsupported: text | pynvml.NVMLError_GpuIsLost: text
     r"|(?:[a-z_]\w*\.)*(?:\w*exc|errors|exceptions)\.(?:\w+\.)*[A-Z]\w*:\s"
     r"|(?:[a-z_]\w*\.)*[A-Z]\w*Error_\w+:\s"
+    # Ruby's `file.rb:15:in `call': text (Some::Error)`; a level in a line of JSON.
+    r"|.*\.rb:\d+:in .{1,80}: .*\((?:\w+::)*\w+\)$"
+    r'|.*"(?:level|severity|levelname)": ?"(?:ERROR|FATAL|CRITICAL|error|fatal)"'
     # error: text | fatal: text | ERROR 5: text | E: text | program: file:12: fatal error: text
     r"|(?:[\w./+<>-]+:\s?(?:\d+:\s?)*){0,3}(?:[Ff]atal(?: [Ee]rror)?|FATAL(?: ERROR)?|[Pp]anic"
     r"|PANIC|CRITICAL|SEVERE|[Ee]rror|ERROR|ERR|E)(?: ?\(\w+\)| ?\[\w+\]| \d+)?(?::|!|\s-)\s*\S"
@@ -148,6 +155,7 @@ _DOUBTFUL = re.compile(
     r"|\b(?:was not|No \S+ \w+ was) reachable\b|\bsignal SIG|\bdeath signal\b|NotMatch\b"
     r"|\b[Uu]nhandled\b|\bbusy\b|\b[Ee]xhausted\b|\bnot a supported\b|\bis neither\b"
     r"|\balready (?:be )?(?:loaded|in use|running)\b|\bresult in binding more\b"
+    r"|\bAttempting to (?:use|access|call) .*\b(?:before|after|uninitialized)\b"
     r"|\bboth .{0,60}\bwere specified\b|\battempt to run as root\b"
 )
 # `E` of glog and TensorFlow, which the library prints for things that it does without, too.
