@@ -17,7 +17,7 @@ from clusterctl.cli.copy.options import (
     url_access,
 )
 from clusterctl.cli.main import run_program
-from clusterctl.cli.params import complete_file
+from clusterctl.cli.params import OutputFile, complete_file
 from clusterctl.domain.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class CopyCommand(CopyWords):
 @click.option("--from", "from_host", metavar="HOST", help="SRC is there; or its place, from 0.")
 @click.option(
     "--state-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutputFile(),
     hidden=True,
     help="Keep there how far each host is, as `copy --detach` does.",
 )

@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import job_argument
+from clusterctl.cli.params import OutputFile, job_argument, refuse_overwriting
 from clusterctl.domain.errors import ClusterctlError, UsageError
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ SHOWN = 12
 @click.option(
     "--html",
     "page",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     metavar="FILE",
     help="Write a page with the verdict, hosts and ranks as a grid, the tree and the evidence.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Verdict, findings and tree as JSON.")
 @click.option(
     "--save",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     metavar="FILE",
     help="Pack all that was seen, without secrets, for a colleague or a report.",
 )
@@ -75,6 +75,7 @@ def diagnose(
     from clusterctl.diagnosis import bundle as bundles
     from clusterctl.diagnosis.verdict import diagnose as conclude
 
+    refuse_overwriting([path for path in (save, page) if path], [bundle] if bundle else [])
     if bundle:
         if name:
             raise UsageError(

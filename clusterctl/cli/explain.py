@@ -6,6 +6,7 @@ import codecs
 import gzip
 import io
 import itertools
+import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 # Exit status by the severity of the worst finding.
 STATUSES = {Severity.INFO: 0, Severity.WARNING: 1, Severity.ERROR: 2}
+NOT_KNOWN = 3
+# Characters of each piece that are looked at, and the share of them that text has at most of those
+# that no text has.
+MEASURED, MOST_ODD = 1 << 16, 0.3
+_ODD = re.compile("[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f\ufffd]")
 # Findings that are printed under each title.
 SHOWN = 12
 # Bytes read at a time.
@@ -47,7 +53,7 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
 
     Without FILE, and for -, it reads standard input. What it does not know it leaves unexplained.
     The exit status is 2 if a line reports a failure, 1 if there are warnings only, 0 if there is
-    neither, and 3 if there is nothing to read.
+    neither, and 3 if a log has nothing to read, and no line of the others reports a failure.
     """
     from clusterctl.explain.engine import explain as explained
     from clusterctl.explain.engine import merge
@@ -55,15 +61,52 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
     if not files and sys.stdin.isatty():
         raise UsageError("no log was given", "name a file: clusterctl explain FILE")
     names = dict.fromkeys(files or ("-",))
-    found = merge([explained(_pieces(name), "" if len(names) == 1 else name) for name in names])
-    if not found.lines:
-        what = "the log is empty" if len(names) == 1 else "the logs are empty"
-        raise ClusterctlError(what, "name the log of the job that failed")
+    read = {name: _Content() for name in names}
+    found = merge(
+        [
+            explained(content.measured(_pieces(name)), "" if len(names) == 1 else name)
+            for name, content in read.items()
+        ]
+    )
+    is_clean = found.severity is Severity.INFO
+    unread = {name: content.lacks for name, content in read.items() if content.lacks}
+    if len(unread) == len(read) and is_clean:
+        what = ", ".join(dict.fromkeys(unread.values()))
+        logs = "the log" if len(read) == 1 else "each of the logs"
+        raise ClusterctlError(f"{logs} {what}", "name the log of the job that failed")
     if as_json:
         output.data(_as_data(found))
     else:
         _show(found)
-    return STATUSES[found.severity]
+    for name, what in unread.items():
+        output.note(f"warning: {name} {what}: nothing is known of it")
+    status = STATUSES[found.severity]
+    return NOT_KNOWN if unread and status < STATUSES[Severity.ERROR] else status
+
+
+class _Content:
+    """What the bytes of a log are, by the begin of each of its pieces."""
+
+    def __init__(self) -> None:
+        self.characters = self.odd = 0
+        self.has_text = False
+
+    def measured(self, pieces: Iterator[bytes | str]) -> Iterator[bytes | str]:
+        """Yield the pieces, and take note of them."""
+        for piece in pieces:
+            begin = piece[:MEASURED]
+            text = begin.decode(errors="replace") if isinstance(begin, bytes) else begin
+            self.characters += len(text)
+            self.odd += len(_ODD.findall(text))
+            self.has_text = self.has_text or bool(piece.strip())
+            yield piece
+
+    @property
+    def lacks(self) -> str:
+        """Why a log without a finding is no good sign; empty if it is one."""
+        if not self.has_text:
+            return "is empty"
+        return "is no text" if self.odd > MOST_ODD * self.characters else ""
 
 
 def _pieces(name: str) -> Iterator[bytes | str]:

@@ -104,7 +104,7 @@ def kill(
             show_processes(processes)
 
     query = ProcessQuery(job_id, all_python)
-    with app.open(name) as access, hint_after_interrupt(name):
+    with hint_after_interrupt(name), app.open(name) as access:
         report = kill_processes(access, query, indices, dry_run, found)
     if as_json:
         output.data(report.as_data(hostlines.failure_data))
@@ -174,7 +174,7 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
     """
     from clusterctl.operations.kill import cancel as cancel_job
 
-    with app.open(name) as access, hint_after_interrupt(name):
+    with hint_after_interrupt(name), app.open(name) as access:
         cancelled = cancel_job(access, job_id)
     others = cancelled.others
     if as_json:

@@ -151,6 +151,36 @@ class Indices(click.ParamType):
         )
 
 
+class OutputFile(click.Path):
+    """A file here that a command writes. What is there and is no regular file is refused: a device
+    or a pipe would be replaced, since most files are renamed into place."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path: Any = super().convert(value, param, ctx)
+        if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 - never raise
+            self.fail(f"{path} is a device or a pipe, not a file", param, ctx)
+        return path
+
+
+def refuse_overwriting(written: Iterable[Path], read: Iterable[Path]) -> None:
+    """Raise UsageError if a file is to be written that is also read, or written twice."""
+    taken = list(read)
+    for path in written:
+        if any(_is_same(path, other) for other in taken):
+            raise UsageError(f"{path} is named twice: it would be overwritten", "name another file")
+        taken.append(path)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # one of them is not there
+        return one.resolve() == other.resolve()
+
+
 class NodePath(click.ParamType):
     """A word with a path on the nodes: the path itself, NAME=PATH, a command.
 

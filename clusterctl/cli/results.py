@@ -13,7 +13,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import JobId, NodePath
+from clusterctl.cli.params import JobId, NodePath, refuse_overwriting
 from clusterctl.cli.train import exit_status, how_it_ended, note_lost
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import count, format_duration
@@ -112,6 +112,8 @@ def results(
         check_picture(Path(plot))
     # A shell expands `--log *.log`: all files but the first arrive as arguments.
     files = [*logs, *filter(None, (name, job)), *more] if logs else []
+    written = [Path(file) for file in (csv_file, plot) if file and file != "-"]
+    refuse_overwriting(written, [Path(file) for file in files if file != "-"])
     push = None
     if cloudwatch is not None:
         if files or log_dir is not None:

@@ -11,7 +11,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, account_options
-from clusterctl.cli.params import yes_option
+from clusterctl.cli.params import OutputFile, yes_option
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.findings import Severity
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--file",
     "path",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     metavar="FILE",
     help="Where the report is written; default: selftest-TIME.txt here.",
 )
@@ -156,7 +156,7 @@ def _write(path: Path, report: SelftestReport) -> None:
     from clusterctl.operations.selftest_report import render
 
     try:
-        write_file(path.absolute(), render(report))
+        write_file(path.resolve(), render(report))
     except OSError as error:
         raise ClusterctlError(
             f"cannot write the report {path}: {error.strerror}", "name another: --file FILE"

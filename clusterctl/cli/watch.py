@@ -52,7 +52,7 @@ class LiveView:
         job = self.watch.job
         now = time.monotonic()
         shown = [
-            f"{self.name}: {job_line(job, self.watch.nodes)}",
+            f"{self.name}: {what_job(self)}",
             f"last stall: {last_stall(job)}",
         ]
         return shown + silent_lines(self.watch.nodes, now, self.interval_s)
@@ -107,8 +107,11 @@ def in_order(nodes: Sequence[WatchedNode], now: float, interval_s: float) -> lis
 
 
 def is_silent(node: WatchedNode, now: float, interval_s: float) -> bool:
-    """Return whether a node has missed SILENT_AFTER intervals, with a second to spare."""
-    return node.at is None or now - node.at > SILENT_AFTER * interval_s + 1
+    """Return whether a node has missed SILENT_AFTER intervals, with a second to spare, or cannot be
+    reached at the first look."""
+    if node.at is None and node.error:
+        return True
+    return now - (node.since if node.at is None else node.at) > SILENT_AFTER * interval_s + 1
 
 
 def silent_nodes(nodes: Sequence[WatchedNode], now: float, interval_s: float) -> list[str]:
@@ -149,6 +152,8 @@ def cells_of(node: WatchedNode, now: float, interval_s: float) -> tuple[str, ...
         why = in_ec2(node) or node.error or "no answer"
         why = textwrap.shorten(why, LONGEST_ERROR, placeholder="…")
         return (node.host, why, *[""] * (len(COLUMNS) - 3), seen)
+    if node.at is None:
+        return (node.host, "is being asked", *[""] * (len(COLUMNS) - 3), seen)
     gpus = (said.get("gpus") or {}).get("gpus", ())
     uses = [gpu["utilization_percent"] for gpu in gpus if gpu["utilization_percent"] is not None]
     watts = sum(gpu["power_w"] or 0 for gpu in gpus)
@@ -182,10 +187,21 @@ def _share(system: dict[str, Any]) -> float:
     return used / (used + free) if used + free else 0.0
 
 
-def job_line(job: JobEvidence | None, nodes: Sequence[WatchedNode]) -> str:
+def what_job(view: LiveView) -> str:
+    """Return job_line, or that the head node tells no job, and why."""
+    watch = view.watch
+    head = watch.head
+    if watch.job:
+        return job_line(watch.job, watch.nodes)
+    if is_silent(head, time.monotonic(), view.interval_s):
+        return f"its job is not known: the head node {head.host} does not answer"
+    if head.at is None:
+        return f"its job is not known yet: the head node {head.host} is being asked"
+    return "no job has run"
+
+
+def job_line(job: JobEvidence, nodes: Sequence[WatchedNode]) -> str:
     """Return `job … running for 12 min 03 s, 32 ranks; step 1200, 10234 images/s, 3 s ago`."""
-    if job is None:
-        return "no job has run, or its head node has not answered yet"
     what = f"job {job.job_id} {job.state}" if job.job_id else "an mpirun typed by hand, running"
     size = job.size or sum(len(node.said.get("ranks", ())) for node in nodes)
     lasts = "for" if job.state in ("running", "queued") else "after"
@@ -301,12 +317,12 @@ def line_of(view: LiveView) -> str:
     now = time.monotonic()
     nodes = view.watch.nodes
     silent = silent_nodes(nodes, now, view.interval_s)
-    said = [f"{datetime.now():%H:%M:%S} {view.name}: {job_line(view.watch.job, nodes)}"]
+    said = [f"{datetime.now():%H:%M:%S} {view.name}: {what_job(view)}"]
     said += silent_lines(nodes, now, view.interval_s)
     for node in nodes:
         if node.host not in silent:
             said += [f"{node.host}: {text}" for text in node_troubles(node)]
-    answer = [node for node in nodes if node.host not in silent]
+    answer = [node for node in nodes if node.host not in silent and node.at is not None]
     if answer:
         busy = sum(node.said["cpu"] for node in answer) / len(answer)
         said.append(f"{count(len(answer), 'node')} at {busy:.0%} CPU")

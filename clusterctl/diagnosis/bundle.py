@@ -51,7 +51,7 @@ _KEY_ENDS = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
 def save(evidence: Evidence, path: Path) -> None:
     """Write a bundle, readable by its owner only. Raises ClusterctlError.
 
-    The file is renamed into place, so it is complete or not there.
+    The file is renamed into place, so it is complete or not there. A symbolic link stays.
     """
     data = {
         "kind": KIND,
@@ -61,12 +61,13 @@ def save(evidence: Evidence, path: Path) -> None:
         "evidence": redacted(to_data(evidence)),
     }
     content = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 6)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    target = path.resolve()
+    draft = target.with_name(f".{target.name[:200]}.{os.getpid()}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
-        draft.replace(path)
+        draft.replace(target)
     except OSError as error:
         with contextlib.suppress(OSError):
             draft.unlink()
@@ -100,7 +101,13 @@ def load(path: Path) -> Evidence:
             "cannot read",
             "pip install --upgrade clusterctl",
         )
-    return evidence_in(data.get("evidence"))
+    evidence = evidence_in(data.get("evidence"))
+    if not evidence.cluster:
+        raise UsageError(
+            f"{path} is damaged: it has no evidence of a cluster",
+            "copy it again from where it was written",
+        )
+    return evidence
 
 
 def without_secrets(evidence: Evidence) -> Evidence:

@@ -10,6 +10,7 @@ Durations are in seconds, sizes in bytes. Times of a host are by its own clock.
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
@@ -312,7 +313,7 @@ class JobEvidence:
     `metrics` are the last lines of the trainer's metrics.jsonl, and `metrics_silent_s` the time
     since that was last written. `hosts` are the hosts of the job's hosts file with their slots.
     `others` are the ids of other running jobs. `retries_left` is the number of times that the head
-    node will start the job again after a lost node.
+    node will start the job again after a lost node. `reason` is the runner's word on the job's end.
     """
 
     job_id: str = ""
@@ -335,6 +336,7 @@ class JobEvidence:
     hosts: dict[str, int] = field(default_factory=dict)
     others: tuple[str, ...] = ()
     retries_left: int = 0
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -351,6 +353,19 @@ class Evidence:
     job: Optional[JobEvidence] = None
     hosts: tuple[HostEvidence, ...] = ()
     problems: tuple[str, ...] = ()
+
+    @property
+    def holes(self) -> tuple[str, ...]:
+        """The damaged parts without which a rank, or the job itself, seems not to be there."""
+        of_hosts = (f"{host.host}: {text}" for host in self.hosts for text in host.problems)
+        return tuple(text for text in (*self.problems, *of_hosts) if _HOLE.search(text))
+
+
+# The paths of such parts, as `salvage` tells them: of a bundle, and of what a node has sent.
+_HOLE = re.compile(
+    r"^(?:job|hosts)(?:\[\d+\])?(?:\.(?:state|job_id|size|hosts))?: "
+    r"|\bprocesses(?:\[\d+\](?:\.(?:role|rank|job_id|samples(?:\[\d+\])?))?)?: "
+)
 
 
 def evidence_in(data: Any) -> Evidence:

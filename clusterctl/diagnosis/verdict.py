@@ -64,6 +64,8 @@ NOT_KNOWN = 3
 WAIT_IS_SAID = ("rank.skipped", "rank.missed", "rank.apart")
 # Limits that a rank has reached, which is why it does not go on.
 REACHED = ("rank.descriptors", "rank.threads", "rank.memory")
+# Findings that are inferred from what is not there: damaged evidence does not bear them.
+INFERRED = ("rank.missing", "ranks.none", "ranks.leftover", "launcher.", "daemon.")
 # A job that is younger and printed no step may still be at its start.
 YOUNG_S = 60.0
 HEALTHY, UNKNOWN, IDLE = "healthy", "unknown", "idle"
@@ -131,6 +133,8 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     """Draw the conclusions from the evidence."""
     scene = Scene(evidence)
     found = [cause for rule in RULES for cause in rule(scene)]
+    if evidence.holes:
+        found = [one for one in found if not one.check_id.startswith(INFERRED)]
     found = _folded(scene, found)
     blockers = [one for one in found if one.blocks and one.severity is not INFO]
     if not blockers and not scene.is_running:
@@ -141,6 +145,8 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     clean = tuple(_clean(scene, found))
     if lead is None:
         check, words = _without_cause(scene, rest)
+        if scene.evidence.holes:
+            return Diagnosis(words, check, tuple(rest), unseen=())
         is_open = check == UNKNOWN
         unseen = tuple(not_seen(scene)) if is_open else ()
         settles = _settles(scene) if is_open else ""
@@ -214,6 +220,8 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
     job = scene.job
     name = f"job {job.job_id}" if job.job_id else "the job"
     beside = "; see the warnings" if any(one.severity is not INFO for one in rest) else ""
+    if scene.evidence.holes:
+        return UNKNOWN, f"what {name} does is not known: the evidence is damaged{beside}"
     if scene.evidence.job is None:
         return IDLE, f"no job runs on {scene.cluster}, and none has run{beside}"
     if not scene.is_running:
@@ -255,6 +263,8 @@ def _open(scene: Scene) -> str:
         )
     elif scene.since:
         silence = f"it has shown no step{scene.since}"
+    elif scene.silent_head and not scene.job.log and not scene.rows:
+        silence = f"its output was not seen: {called(scene.silent_head)}, which has it, is silent"
     elif not scene.has_made_steps:
         silence = "it prints no steps"
     if scene.ranks and len(scene.ranks) == len(scene.waiting):

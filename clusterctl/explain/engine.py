@@ -28,6 +28,7 @@ from clusterctl.explain.failing import (
     is_frame,
     is_python_frame,
     kind_of,
+    tries_again,
 )
 from clusterctl.explain.signature import Role, Signature, literals
 from clusterctl.explain.wrapped import joined, unescaped
@@ -38,6 +39,8 @@ BLOCK = 1 << 20
 FOLLOWING = 400
 # Bytes of a line that are matched. Of a longer line these are around the first known text.
 LONGEST_LINE = 4000
+# Characters of a line that are kept for a finding, and before the match in a longer one.
+SHOWN, _BEFORE = 600, 40
 # Ranks or hosts that are kept for a finding, and matching lines.
 MOST_RANKS = 4096
 MOST_LINES = 20
@@ -58,6 +61,8 @@ _FRAME = "-" * 74
 # What follows an exception and is no more of its message: another traceback, a help message of Open
 # MPI, a line of torchrun's log.
 _OTHERS = re.compile(rf".*{re.escape(_TRACEBACK)}|\s*{_FRAME}\s*$|[EWIF]\d{{4}} \d\d:")
+# A further line of an exception's message, as of cloud-init's: `Exit code: 1`.
+_FIELD = re.compile(r"[A-Z][a-z]+( [a-z]+)?: ")
 # How a message begins that is no failure by itself.
 _MILD_FRAME = re.compile(r"(?:WARNING|Warning|NOTE|Note|By default)\b|[^.]*[Dd]eprecated\b")
 # Lines of such a message.
@@ -503,6 +508,10 @@ class _Reader:
         self._findings: dict[tuple[str, str], LogFinding] = {}
         # The number of lines that were counted without being matched.
         self._alike: dict[tuple[str, str], int] = {}
+        # The last line of a finding all of whose lines say that their program tries again; else 0.
+        self._tried: dict[tuple[str, str], int] = {}
+        # Whether the last line so far had no end yet, and is not counted.
+        self._is_cut = False
         self._shapes: dict[bytes, _Shape] = {}
         # Tags whose last traceback's exception was read, and tags whose next traceback belongs to
         # the same chain.
@@ -524,11 +533,14 @@ class _Reader:
     def explanation(self) -> Explanation:
         """Return the result so far."""
         found = sorted(self._findings.items(), key=lambda item: item[1].line)
-        counted = (replace(one, count=one.count + self._alike.get(key, 0)) for key, one in found)
+        counted = (
+            replace(self._weighed(key, one), count=one.count + self._alike.get(key, 0))
+            for key, one in found
+        )
         failing = {
             one.line: one
             for one in (*self._unknown, *self._doubtful)
-            if one.kind is not LineKind.REMARK or not self._went_on(one)
+            if one.kind is not LineKind.REMARK or not self._went_on(one.line)
         }
         ordered = (self._at_end(failing[line]) for line in sorted(failing))
         return Explanation(tuple(counted), tuple(ordered), self._line)
@@ -536,11 +548,19 @@ class _Reader:
     def _at_end(self, one: UnknownError) -> UnknownError:
         """Mark a doubtful line at the end of the log, with no sign of progress after it."""
         is_last = one.kind is LineKind.DOUBTFUL and self._line - one.line < _LAST
-        return replace(one, ends_log=True) if is_last and not self._went_on(one) else one
+        return replace(one, ends_log=True) if is_last and not self._went_on(one.line) else one
 
-    def _went_on(self, one: UnknownError) -> bool:
-        """Return whether a line after one of the last lines says that a program got somewhere."""
-        return goes_on(self._tail[len(self._tail) - (self._line - one.line) :])
+    def _weighed(self, key: tuple[str, str], one: LogFinding) -> LogFinding:
+        """Return the finding; as a warning if its program tried again, and got further."""
+        last = self._tried.get(key, 0)
+        if one.signature.severity is Severity.ERROR and last and self._went_on(last):
+            return replace(one, signature=replace(one.signature, severity=Severity.WARNING))
+        return one
+
+    def _went_on(self, line: int) -> bool:
+        """Return whether one of the last lines that follow this one shows progress."""
+        after = self._line - line
+        return bool(after) and goes_on(self._tail[-after:])
 
     def take(self, data: bytes, last: bool = False) -> bytes:
         """Read the lines in `data` that have FOLLOWING lines after them. Return the other bytes.
@@ -549,7 +569,7 @@ class _Reader:
         """
         lines = data.split(b"\n")
         keep = 0 if last else FOLLOWING
-        if last and not lines[-1]:
+        if last and not lines[-1] and not (self._is_cut and len(lines) == 1):
             lines.pop()
         if not last and len(lines) <= FOLLOWING:
             if len(data) < 8 * BLOCK:
@@ -567,7 +587,9 @@ class _Reader:
                     said = texts if one == number else set()
                     self._look(said, lines, one, last and one >= done - _LAST)
             unseen = max(unseen, number + 1)
-        self._line = first + done
+        # The rest of a line that was cut is no line of its own.
+        self._is_cut = not last and done == len(lines)
+        self._line = first + done - self._is_cut
         if last:
             self._tail = [_clean(one.decode(errors="replace")) for one in lines[-_LAST:]]
         return b"\n".join(lines[done:])
@@ -596,6 +618,8 @@ class _Reader:
         if is_counted and (not shape.matched or key in self._findings):
             if shape.matched:
                 self._alike[key] = self._alike.get(key, 0) + 1
+                if self._tried.get(key):
+                    self._tried[key] = self._line + 1
             return
         text = _part_to_match(line)
         if _TRACEBACK in text:
@@ -697,7 +721,8 @@ class _Reader:
         if shape in self._noted:
             return
         rank = _place(raw).get("rank", "")
-        one = UnknownError(line, said.strip()[:600], rank, self._origin, kind, part=self._part)
+        shown = _shown(said, _first_text(said) if len(said) > SHOWN else 0)
+        one = UnknownError(line, shown, rank, self._origin, kind, part=self._part)
         many = 1 if kind is LineKind.END else MOST_UNKNOWN
         if sum(other.kind is kind for other in self._unknown) < many:
             self._unknown.append(replace(one, time=_time(lines, number)))
@@ -733,12 +758,15 @@ class _Reader:
         rank = values.get("rank", "")
         ranks = frozenset([int(rank)]) if rank.isdigit() else frozenset()
         hosts = frozenset([values["host"]]) if "host" in values else frozenset()
-        before = self._findings.get((self._part, one.id))
+        key = (self._part, one.id)
+        before = self._findings.get(key)
+        is_over = before is not None and not self._tried.get(key)
+        self._tried[key] = 0 if is_over or not tries_again(said[0]) else self._line + 1
         if before is None:
             found = LogFinding(
                 one,
                 self._line + 1,
-                said[0].strip()[:600],
+                _shown(said[0], match.start()),
                 values,
                 1,
                 ranks,
@@ -754,7 +782,7 @@ class _Reader:
             found = replace(before, count=before.count + 1, lines=before.lines + more_lines)
             if len(before.ranks) < MOST_RANKS and len(before.hosts) < MOST_RANKS:
                 found = replace(found, ranks=before.ranks | ranks, hosts=before.hosts | hosts)
-        self._findings[self._part, one.id] = found
+        self._findings[key] = found
         return block.count("\n", 0, match.end()) + 1
 
     def _keep_doubtful(self, found: LogFinding) -> None:
@@ -797,7 +825,10 @@ class _Reader:
             for one in table().named(hit[0] for hit in table().hits(line.encode(), _Search.ALL)):
                 found = _compiled(one.pattern).search("\n".join(message[at:]))
                 is_its = found and (at or found.end() > len(line))
-                if is_its and one.role is not Role.HARMLESS:
+                # Lines after the exception's own may be another's, but for its fields: a symptom
+                # there, such as the end of the process, does not explain it.
+                is_others = at > 1 and one.role is Role.SYMPTOM and not _FIELD.match(line)
+                if is_its and one.role is not Role.HARMLESS and not is_others:
                     return
         number += said[after][0]
         line_number = self._line + 1 + said[after][0]
@@ -881,10 +912,24 @@ def _part_to_match(line: bytes) -> str:
         parts = line.split(b"\r")
         line = next((part for part in parts if table().hits(part, _Search.ALL)), parts[-1])
     if len(line) > LONGEST_LINE:
-        hits = table().hits(line, _Search.ALL)
-        at = max(min((hit[1] for hit in hits), default=0) - LONGEST_LINE // 2, 0)
+        at = max(_first_text(line) - LONGEST_LINE // 2, 0)
         line = line[at : at + LONGEST_LINE]
     return line.decode(errors="replace")
+
+
+def _first_text(line: bytes | str) -> int:
+    """Return where the first text of a signature begins, else that of the first mark, else 0."""
+    data = line.encode(errors="replace") if isinstance(line, str) else line
+    hits = table().hits(data, _Search.ALL)
+    begins = [hit[1] for hit in hits if not table().is_mark(hit[:1])] or [hit[1] for hit in hits]
+    at = min(begins, default=0)
+    return len(data[:at].decode(errors="replace")) if isinstance(line, str) else at
+
+
+def _shown(line: str, at: int) -> str:
+    """Return what is shown of a line: of a long one, the part about index `at`."""
+    at = max(at - _BEFORE, 0) if len(line) > SHOWN else 0
+    return ("…" if at else "") + line[at : at + SHOWN].strip()
 
 
 def _time(lines: Sequence[bytes], number: int) -> str:

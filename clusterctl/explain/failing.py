@@ -72,6 +72,11 @@ _GOES_ON = re.compile(
     r"\b[Rr]etry|\bwill try|\b[Ii]gnor|\b[Ss]kip|\b[Ff]all(?:ing)?[ -]?back|\b[Dd]eprecat"
     r"|\bnot (?:an error|fatal)|\bnon-fatal|\bharmless|\boptional"
 )
+# Words by which it says that it does the same again.
+_AGAIN = re.compile(
+    r"(?<![Pp]lease )\b(?:[Rr]etry(?:ing)?\b(?! (?:limit|count|later|exceeded|failed))|will try\b"
+    r"|[Tt]rying again\b)"
+)
 _TRIES = re.compile(r"^(?:-- |checking |Performing |Looking for )|^\[ *\d+(?:%|/\d+)\] ")
 # A kernel prints errors of firmware and of devices at every start.
 _KERNEL = re.compile(r"^(?:.* kernel: )?\[ *\d+\.\d+\] |^.* kernel: ")
@@ -206,6 +211,11 @@ def is_frame(line: str) -> bool:
 def is_python_frame(line: str) -> bool:
     """Return whether a line is a frame of a Python traceback."""
     return bool(_PYTHON_FRAME.match(line))
+
+
+def tries_again(line: str) -> bool:
+    """Return whether a line says that its program does again what did not work."""
+    return bool(_AGAIN.search(line))
 
 
 def goes_on(lines: list[str]) -> bool:

@@ -396,6 +396,7 @@ def job_of(
             size=record.status.ranks or record.spec.ranks,
             line=record.spec.line,
             log_dir=record.spec.log_dir,
+            reason=record.status.reason,
             retries_left=max(0, record.spec.retries - len(record.status.attempts)),
         )
     oldest_s = max((rank.age_s for rank in ranks), default=0.0)

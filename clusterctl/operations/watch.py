@@ -31,12 +31,14 @@ class WatchedNode:
     """A node's last report (`node/diagnosis/watch.py`), and when it came, by `time.monotonic`.
 
     `error` is the reason if there is no connection. A frozen node has no error, only an old report.
+    `since` is when the watch began.
     """
 
     host: str
     said: dict[str, Any] = field(default_factory=dict)
     at: float | None = None
     error: str = ""
+    since: float = 0.0
 
 
 class Watch:
@@ -46,18 +48,24 @@ class Watch:
         self._access, self._job_id = access, job_id
         self._interval_s = interval_s
         self._ended = threading.Event()
-        self._nodes = {target.host: WatchedNode(target.host) for target in access.targets}
+        now = time.monotonic()
+        self._nodes = {one.host: WatchedNode(one.host, since=now) for one in access.targets}
 
     @property
     def nodes(self) -> list[WatchedNode]:
         return list(self._nodes.values())
 
     @property
+    def head(self) -> WatchedNode:
+        """The head node, which alone tells the job."""
+        name = self._access.head_name
+        return self._nodes.get(name) or WatchedNode(name, error="it is gone")
+
+    @property
     def job(self) -> JobEvidence | None:
         """The job that is watched, or else the running or the latest job, by the head node's last
         report; None without."""
-        head = self._nodes.get(self._access.head_name)
-        told = head.said.get("job") if head else None
+        told = self.head.said.get("job")
         return job_of(salvage(JobOnHead, told)[0], [], None) if told else None
 
     def read_at(self, offset: int, wait_s: float) -> bytes | None:

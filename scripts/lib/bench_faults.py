@@ -142,7 +142,7 @@ FAULTS = (
         "a full mount below /data",
         "/data/scratch",
         do=SCRATCH,
-        undo="sudo -n umount /data/scratch",
+        undo="sudo -n umount -l /data/scratch",
     ),
     word("flood", "an endless log", "flood|write|output|/log|busy", level=(1, 2)),
     word("hold_gil", "a call in C that keeps Python's lock", "hold_gil", PYTHON),

@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,14 @@ def results(tmp_path, capsys, monkeypatch):
     command = CommandLine(tmp_path, capsys, [])
     (tmp_path / "hvd_train.log").write_text(RUN)
     return lambda *arguments: command("results", *arguments)
+
+
+@pytest.mark.parametrize("option", ["--csv", "--plot"])
+def test_a_log_is_not_overwritten(results, option):
+    Path("run.svg").write_text(RUN)
+    refused = results("--log", "run.svg", option, "run.svg")
+    assert refused.status == 2 and "overwritten" in refused.err
+    assert Path("run.svg").read_text() == RUN
 
 
 def test_all_rows_and_no_reference(results):

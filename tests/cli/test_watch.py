@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from clusterctl.cli.watch import LiveView, job_line
+from clusterctl.cli.watch import LiveView, event_of, job_line, line_of
 from clusterctl.diagnosis.evidence import JobEvidence
 from clusterctl.operations.watch import WatchedNode
 from tests.lab.running import CLUSTERCTL
@@ -216,11 +216,35 @@ def test_a_narrow_terminal_shows_who_is_in_trouble(width):
     silent = WatchedNode("demo-1", error="demo-1: does not answer in time at 198.18.16.4")
     nodes = [WatchedNode("demo-0", said, time.monotonic()), silent]
     console = Console(width=width, height=20, file=io.StringIO())
-    console.print(LiveView("demo", SimpleNamespace(job=None, nodes=nodes), 2.0))
+    console.print(LiveView("demo", SimpleNamespace(job=None, nodes=nodes, head=nodes[0]), 2.0))
     drawn = console.file.getvalue()
     assert re.search(r"^demo-0  0-7 SSSSSTSS 90% 5 stopped( |$)", drawn, re.MULTILINE), drawn
     assert re.search(r"^demo-1  demo-1: does not answer", drawn, re.MULTILINE), drawn
     assert ("190.7 MiB/s/9.5 MiB/s" in drawn) == (width == 200)
+
+
+SAID = {"cpu": 0.5, "net": [0, 0], "disk": [0, 0]}
+
+
+@pytest.mark.parametrize(
+    ("head", "said", "silent"),
+    [
+        (WatchedNode("demo-0", since=time.monotonic() + 600), "is being asked", False),
+        (WatchedNode("demo-0"), "the head node demo-0 does not answer", True),
+        (WatchedNode("demo-0", error="cut off"), "the head node demo-0 does not answer", True),
+        (WatchedNode("demo-0", SAID, time.monotonic() + 600), "no job has run", False),
+        (WatchedNode("demo-0", SAID, 0.0), "the head node demo-0 does not answer", True),
+    ],
+)
+def test_before_the_first_look_nobody_is_silent_and_a_silent_head_has_jobs(head, said, silent):
+    view = LiveView("demo", SimpleNamespace(job=None, nodes=[head], head=head), 2.0)
+    line = line_of(view)
+    assert said in line and ("no answer: demo-0" in line) == silent
+    assert ("no job has run" in line) == (said == "no job has run")
+    console = Console(width=100, height=20, file=io.StringIO())
+    console.print(view)
+    assert said in console.file.getvalue()
+    assert event_of(view)["job"] is None
 
 
 INTERRUPTED = """\

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import stat
 import subprocess
 import sys
 
 import pytest
 
+from clusterctl.cli.copyclust import copyclust
 from clusterctl.cli.diagnose import screen
 from clusterctl.cli.main import cli, run_command
 from clusterctl.diagnosis import bundle
@@ -151,6 +153,69 @@ def test_what_is_no_bundle_is_told(tmp_path, monkeypatch):
     (tmp_path / "x").write_text(json.dumps(later))
     monkeypatch.undo()
     assert bundle.load(tmp_path / "x") == Evidence(cluster="demo")
+
+
+@pytest.mark.parametrize("evidence", [None, {}, [], {"took_s": 3.0}])
+def test_a_bundle_without_evidence_is_damaged(tmp_path, capsys, evidence):
+    seen = tmp_path / "seen"
+    seen.write_text(json.dumps({"kind": bundle.KIND, "format": 1, "evidence": evidence}))
+    assert run_command(cli, ["diagnose", "--from", str(seen)]) == 3
+    said = capsys.readouterr()
+    assert "is damaged" in said.err and "NAME" not in said.out
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data["hosts"][0].update(processes={}),
+        lambda data: data["hosts"][1].update(processes={}),
+        lambda data: data["hosts"][1]["processes"][1].update(rank="one"),
+        lambda data: data["hosts"][1]["processes"].append(3),
+        lambda data: data.update(hosts={}),
+        lambda data: data.update(job=[]),
+        lambda data: data["job"].update(state=7),
+    ],
+)
+def test_nothing_is_inferred_from_what_damage_has_taken(damage):
+    data = json.loads(to_json(job_of(hosts=2, per_host=1)))
+    damage(data)
+    found = diagnose(evidence_in(data))
+    assert found.exit_status == 3 and "damaged" in found.verdict, found
+    assert "cancel" not in " ".join(one.hint for one in found.findings)
+    # What a node sends may be damaged, too.
+    data = json.loads(to_json(job_of(hosts=2, per_host=1)))
+    data["hosts"][1].update(processes=[], problems=["unexpected value: processes: expected …"])
+    assert "damaged" in diagnose(evidence_in(data)).verdict
+
+
+def test_only_a_regular_file_is_written_and_never_what_is_read(tmp_path, capsys):
+    seen, pipe, link = tmp_path / "seen", tmp_path / "pipe", tmp_path / "link"
+    bundle.save(Evidence(cluster="demo"), seen)
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    before = seen.read_bytes()
+    for words in (
+        ["--save", str(pipe)],
+        ["--save", str(link)],
+        ["--html", str(pipe)],
+        ["--html", str(seen)],
+        ["--save", str(seen)],
+        ["--html", str(tmp_path / "new"), "--save", str(tmp_path / "." / "new")],
+    ):
+        assert run_command(cli, ["diagnose", "--from", str(seen), *words]) == 3, words
+        said = capsys.readouterr()
+        assert "is a device or a pipe" in said.err or "overwritten" in said.err
+    assert pipe.is_fifo() and seen.read_bytes() == before and not (tmp_path / "new").exists()
+    # A link to a file stays a link.
+    link.unlink()
+    link.symlink_to(tmp_path / "packed")
+    assert run_command(cli, ["diagnose", "--from", str(seen), "--save", str(link)]) == 3
+    assert link.is_symlink() and (tmp_path / "packed").read_bytes()
+    commands = {cli: ["selftest", "--file"], copyclust: ["hosts", "a", "b", "--state-file"]}
+    for command, words in commands.items():
+        assert run_command(command, [*words, str(pipe)]) == 2, words
+        assert "is a device or a pipe" in capsys.readouterr().err
+    assert pipe.is_fifo()
 
 
 def test_a_bundle_that_cannot_be_written_keeps_nobody_from_the_verdict(tmp_path, capsys):

@@ -16,7 +16,7 @@ from clusterctl.diagnosis.evidence import (
     ProcessEvidence,
     ThreadStack,
 )
-from clusterctl.diagnosis.verdict import diagnose
+from clusterctl.diagnosis.verdict import _open, diagnose
 from tests.diagnosis.made_up import (
     ALLREDUCE,
     IMPORTS,
@@ -230,6 +230,16 @@ def test_a_silent_host_is_not_told_to_reboot(host, commands, error):
     [silent] = [one for one in diagnose(evidence).findings if one.check_id == "host.silent"]
     assert "reboot" not in silent.hint
     assert [one for one in commands if one not in silent.hint] == []
+
+
+def test_the_output_of_a_job_whose_head_node_is_silent_was_not_seen():
+    """It may print a step a second."""
+    evidence = with_host(RUNS, 0, error="no answer", processes=())
+    evidence = with_job(evidence, log=(), log_silent_s=None, size=6)
+    scene = Scene(evidence)
+    assert "prints no steps" not in _open(scene)
+    assert "its output was not seen: demo-0" in _open(scene)
+    assert _open(Scene(with_job(RUNS, log=(), log_silent_s=None))).startswith("it prints no steps")
 
 
 def test_ranks_of_another_job_are_no_leftovers_while_the_head_node_is_silent():
@@ -455,6 +465,19 @@ def test_an_exit_status_is_told_and_no_more(status, words):
     verdict = diagnose(with_job(ENDED, exit_status=status)).verdict
     assert words in verdict and "its log does not say why" in verdict
     assert "restarted" not in verdict
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("ended by signal 15, as at a shutdown", "its processes were killed (ended by signal 15)"),
+        ("its end was not recorded (runner killed or crashed)", "runner killed or crashed"),
+    ],
+)
+@pytest.mark.parametrize("log", [("step 7",), ("OSError: [Errno 28] No space left on device",)])
+def test_a_job_that_was_killed_is_said_to_be(reason, said, log):
+    evidence = with_job(ENDED, state="lost", exit_status=None, reason=reason, log=log)
+    assert said in diagnose(evidence).verdict
 
 
 def test_a_head_node_that_was_restarted_is_told():
@@ -712,6 +735,13 @@ def test_a_rank_in_c_that_computes_while_the_others_ask_for_data_is_named():
     for computes in ((), range(8), range(5)):
         assert diagnose(c_ranks(STUCK, computes)).check_id == "unknown"
         assert diagnose(c_ranks(job_of(**steps), computes)).exit_status == 0
+
+
+def test_a_slow_rank_that_also_waits_for_a_processor_is_named_with_its_call():
+    looks = samples(own("load"), state="R")
+    looks = tuple(replace(one, run_wait_s=3.0 * at) for at, one in enumerate(looks))
+    found = diagnose(with_rank(RUNS, 5, samples=looks)).findings[0]
+    assert "it is in load train.py:30, and waiting for a processor: too much" in found.message
 
 
 def torch_job(carried, line="mpirun sh -c 'python -m torch.distributed.run' train.py", **job):

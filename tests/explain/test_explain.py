@@ -55,6 +55,8 @@ def test_a_log_of_a_public_tracker_is_explained(path):
         f"   Process name: [prterun-a-1771@1,1]\n   Exit code:    1\n{'-' * 74}\n",
         "E1126 10:10:10.123000 140 torch/distributed/elastic/multiprocessing/api.py:869] "
         "failed (exitcode: 1) local_rank: 1 (pid: 12) of binary: /usr/bin/python3\n",
+        "  exitcode  : -9 (pid: 12)\n",
+        "clusterctl: the command ended with exit status 137 (SIGKILL)\n",
     ],
 )
 def test_an_exception_of_the_program_is_not_taken_for_the_line_that_follows_it(consequence):
@@ -300,3 +302,52 @@ def test_what_is_compressed_otherwise_is_refused(tmp_path, capsys, data):
 def test_a_rank_that_waits_for_its_peer_to_listen_is_no_error():
     log = "demo-1:301:301 [0] NCCL INFO Call to connect returned Connection refused, retrying\n"
     assert explain([log, HEALTHY]).severity is Severity.WARNING
+
+
+def test_a_known_line_is_a_warning_where_its_program_tries_again_and_gets_further():
+    full = "OSError: [Errno 28] No space left on device: '/data/ckpt', retry in 5 s\n"
+    steps = "".join(f"step {n} loss 0.1\n" for n in range(199))
+    found = explain([full + steps])
+    assert found.severity is Severity.WARNING
+    assert found.lead and found.lead.signature.id == "system.no-space"
+    # Not if the log ends with it, or once it does not say so.
+    for log in (
+        steps + full,
+        steps + full * 3,
+        full + full.replace(", retry in 5 s", "") + steps,
+        full.replace("retry in 5 s", "please retry later") + steps,
+    ):
+        assert explain([log]).severity is Severity.ERROR
+
+
+def test_a_long_line_is_one_line_and_the_part_that_matches_is_shown():
+    full = "OSError: [Errno 28] No space left on device: '/data/ckpt'"
+    for at, size in ((0, 9 << 20), (8 << 20, 1 << 20), (1000, 5000)):
+        long = b"x " * (at // 2) + full.encode() + b" y" * (size // 2)
+        found = explain([b"step 1\n" + long + b"\nstep 2\n" + full.encode() + b"\n"])
+        assert found.lead and found.lead.lines == (2, 4), (at, size)
+        assert (found.lines, len(found.lead.text) <= 601) == (4, True)
+        assert "No space left on device" in found.lead.text[:200]
+    assert explain([b"x" * (9 << 20)]).lines == 1
+    assert explain([b"x" * (9 << 20) + b"\n"]).lines == 1
+    [unknown] = explain(["y" * 3000 + " FrobError: it failed\n" * 2 + "step 1\n"]).failing[:1]
+    assert "failed" in unknown.text
+
+
+def test_what_has_no_text_is_not_known(tmp_path, capsys):
+    clean, bad = tmp_path / "clean", tmp_path / "bad"
+    clean.write_text("step 1\n" * 30)
+    bad.write_text("OSError: [Errno 28] No space left on device: '/data/ckpt'\n")
+    assert run_command(cli, ["explain", str(clean)]) == 0
+    rubbish = random.Random(1).randbytes(3000)
+    cases = {b"": "is empty", b"\n": "is empty", rubbish: "is no text", b"\0" * 99: "is no text"}
+    for content, said in cases.items():
+        path = tmp_path / "log"
+        path.write_bytes(content)
+        for more, status in (([], 3), ([clean], 3), ([bad], 2)):
+            capsys.readouterr()
+            words = ["explain", str(path), *map(str, more)]
+            assert run_command(cli, words) == status, (content[:9], more)
+            assert said in capsys.readouterr().err
+    clean.write_bytes(b"step 1 \xe9\xff\n" * 30 + "étape terminée ✓\n".encode())
+    assert run_command(cli, ["explain", str(clean)]) == 0

@@ -22,6 +22,7 @@ from clusterctl.domain.units import format_duration
 from clusterctl.explain.engine import Explanation, LogFinding, explain
 from clusterctl.explain.failing import LineKind
 from clusterctl.explain.signature import Role
+from clusterctl.node.jobs.spec import AT_SHUTDOWN, JobState
 
 # Ids of known log lines that a full disk or a full /dev/shm can cause.
 RANK_TEXT = 200  # characters that are compared
@@ -134,7 +135,7 @@ def failure(scene: Scene, one: LogFinding | None) -> Cause:
     job = scene.job
     status = f" with exit status {job.exit_status}" if job.exit_status is not None else ""
     begin = f"job {job.job_id} {job.state}{status}"
-    begin += _restarted(scene)
+    begin += _restarted(scene) or _killed(scene)
     hint = " ".join(filter(None, ["clusterctl logs", scene.cluster, job.job_id]))
     ranks = _ranks_that_say(scene, one) or scene.first_to_end
     at = scene.host_of.get(ranks[0]) if ranks else None
@@ -202,6 +203,16 @@ def _restarted(scene: Scene) -> str:
     if head is None or up_s is None or since_s is None or up_s >= since_s:
         return ""
     return f"; {called(head)}, on which mpirun ran, was restarted {format_duration(up_s)} ago"
+
+
+def _killed(scene: Scene) -> str:
+    """Return, in words, that a job without a recorded end was killed; else empty."""
+    if scene.job.state != JobState.LOST.value or not scene.job.reason:
+        return ""
+    if AT_SHUTDOWN in scene.job.reason:
+        said = scene.job.reason.replace(AT_SHUTDOWN, "")
+        return f"; its processes were killed ({said}), as `clusterctl kill` or a shutdown does"
+    return f"; {scene.job.reason}"
 
 
 def _ranks_that_say(scene: Scene, one: LogFinding | None) -> tuple[int, ...]:

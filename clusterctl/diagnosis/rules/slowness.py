@@ -89,14 +89,15 @@ def _own_share(rank: Rank) -> float:
 def _slow_at(rank: Rank) -> str:
     """Return, in words, what a slow rank spends its time on."""
     span = rank.span_s or 1.0
+    call = rank.user_call
     if rank.grown("run_wait_s") / span > 1.0:
-        return "waiting for a processor: too much else runs on that host"
+        at = f"in {label(call)}, and " if call else ""
+        return f"{at}waiting for a processor: too much else runs on that host"
     if rank.place is Activity.DATA or all(one is Activity.DATA for one in rank.places):
         return "waiting for its data"
     path = syscall_path(rank.last.syscall)
     if path:
         return f"in {rank.last.syscall}"
-    call = rank.user_call
     return f"in {label(call)}" if call else "at work of its own"
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from clusterctl.cli import output
 from clusterctl.cli.kill import hint_after_interrupt, show_left
+from clusterctl.cli.main import cli, run_command
 from clusterctl.domain.errors import HostUnreachable
 from clusterctl.jobs.deploy import LAUNCHER_PATH
 from clusterctl.jobs.processes import end_processes, list_processes
@@ -405,6 +406,16 @@ def test_a_node_that_does_not_answer_is_its_own_outcome(node):
     node.trouble = [HostUnreachable("demo-0", "did not answer in time")]
     [outcome] = list_processes(node, [HEAD], ProcessQuery("x")).outcomes
     assert isinstance(outcome.error, HostUnreachable)
+
+
+@pytest.mark.parametrize("command", ["kill", "cancel"])
+def test_an_interrupt_before_the_first_listing_says_how_to_go_on(capsys, monkeypatch, command):
+    def interrupted(app, name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clusterctl.cli.app_context.AppContext.open", interrupted)
+    assert run_command(cli, [command, "d-e"]) == 130
+    assert "see what is left: clusterctl kill d-e --dry-run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("role", "ending"), [("rank", ""), ("launcher", " --force")])
