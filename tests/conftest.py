@@ -44,7 +44,13 @@ PROGRAMS = {"examples": ("examples/", "tests/examples/"), "utils": ("utils/", "t
 # Seconds of each file's tests, those of `--rest` apart, as `--record-durations` last wrote them.
 DURATIONS = Path(__file__).with_name("durations.json")
 # Fixtures, each with the mark of the tests that use it.
-MARKS = {"lab": "lab", "lab_home": "lab", "ssh_server": "slow", "training_env": "train"}
+MARKS = {
+    "lab": "lab",
+    "lab_home": "lab",
+    "ssh_server": "slow",
+    "moto_url": "slow",
+    "training_env": "train",
+}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects tests by their marks

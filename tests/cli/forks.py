@@ -130,6 +130,9 @@ def _warm_up() -> None:
     import fabric  # noqa: F401
     import rich.live  # noqa: F401
 
+    from clusterctl.jobs.deploy import example_files
+    from clusterctl.node.packer import program_of
+
     # All of them: what a command imports as it begins, each fork would import again.
     for name in PACKAGES:
         package = importlib.import_module(f"clusterctl.{name}")
@@ -138,6 +141,10 @@ def _warm_up() -> None:
     keys = {"aws_access_key_id": "none", "aws_secret_access_key": "none"}
     for service, call in (("ec2", "describe_instances"), ("sts", "get_caller_identity")):
         boto3.client(service, "us-east-1", **keys).can_paginate(call)  # reads a file of its own
+    # What most commands send to nodes, packed.
+    example_files()
+    for name in ("jobs.jobs", "jobs.written", "jobs.processes", "jobs.clean", "facts.report"):
+        program_of(f"clusterctl.node.{name}", "clusterctl.node.agent").stdin()
     gc.collect()
     gc.freeze()  # or each fork's collections would copy the pages of all these objects
 

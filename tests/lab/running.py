@@ -247,14 +247,16 @@ def wait_until(true, what: str, timeout_s: float = 240):
     """Return the first true value of `true()`. Fail with `what` at the deadline.
 
     The deadline is long: test machines are busy, and it costs time only if a test fails. The pause
-    between two is as long as one takes: one that is a whole command would keep a processor busy.
+    between two calls is as long as a call takes, and longer in a long wait: without, a call that is
+    a whole command would keep a processor busy.
     """
-    deadline = time.monotonic() + timeout_s
-    while (began := time.monotonic()) < deadline:
+    start = time.monotonic()
+    while (began := time.monotonic()) < start + timeout_s:
         value = true()
         if value:
             return value
-        time.sleep(min(1.0, max(0.03, time.monotonic() - began)))
+        ended = time.monotonic()
+        time.sleep(min(1.0, max(0.03, ended - began, (ended - start) / 50)))
     raise AssertionError(f"not within {timeout_s} s: {what}")
 
 

@@ -32,14 +32,15 @@ sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
 """
 
 
-# Each process of a job is one of these.
-STILL_RUNS = "pgrep -u $(id -u) -f '[p]ython|[m]pirun|[p]rted' || true"
+# Each process of a job is one of these. At the beginning: the line of any command has such words.
+STILL_RUNS = "pgrep -u $(id -u) -f '^[^ ]*(python|mpirun|prte)' || true"
 
 
 @pytest.fixture
 def quiet(pair):
     """Return the cluster of two hosts without processes and jobs, with ~/stay.py."""
-    pair.on_all("rm -rf /data/go ~/.clusterctl/jobs/*; cat >stay.py", STAY.encode())
+    left = "/data/go ~/.clusterctl/jobs/* ~/.clusterctl/code"
+    pair.on_all(f"rm -rf {left}; cat >stay.py", STAY.encode())
     yield pair
     # The three commands take seconds, and most tests end their jobs.
     if any(pair.on_all(STILL_RUNS)):
