@@ -10,13 +10,15 @@ cluster with `clusterctl up`. With instance_type 'local' the cluster is one of t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -319,6 +321,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool, as_json: b
     last: list[str] = []
     with (
         tempfile.TemporaryFile() as said,
+        _interrupts_held() as release,
         subprocess.Popen(
             argv,
             env=environ,
@@ -334,6 +337,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool, as_json: b
         lines = process.stderr if as_json else process.stdout
         assert lines
         try:
+            release()
             _show(lines, last, logs)
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
@@ -344,6 +348,34 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool, as_json: b
             raise TrainingFailed("\n".join(last) or f"exit status {process.returncode}")
         said.seek(0)
         return json.load(said) if as_json else None
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[Callable[[], None]]:
+    """Hold back Ctrl-C until the yielded function is called, which raises what came meanwhile.
+
+    One that comes while a command is started would leave it running, out of anybody's reach.
+    """
+    held: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    # Other threads are not interrupted, and an ignored signal stays ignored in the command, too.
+    holds = callable(before) and threading.current_thread() is threading.main_thread()
+
+    def release() -> None:
+        nonlocal holds
+        if holds:
+            holds = False
+            signal.signal(signal.SIGINT, before)
+        if held:
+            held.clear()
+            raise KeyboardInterrupt
+
+    if holds:
+        signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    try:
+        yield release
+    finally:
+        release()
 
 
 def _show(lines: Iterable[str], last: list[str], logs: bool) -> None:

@@ -9,7 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pytest
 
 from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.errors import ClusterctlError, HostError
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.lab.record import LabRecord
 from clusterctl.operations.access import Access
@@ -165,6 +165,25 @@ class LabCluster:
                 return access.connections.run(access.all_targets[node], "true", timeout_s=5).ok
             except ClusterctlError:
                 return False
+
+
+def quiet_command_ends(
+    opened: Callable[[Timeouts], contextlib.AbstractContextManager[Access]], node: int
+) -> Timeouts:
+    """Run a command that prints nothing for twice as long as a host may be silent. It must end well
+    with one of these times: a busy host may take as long to answer as the first ones allow."""
+    for silence_s in (2.0, 8.0, 32.0):
+        timeouts = Timeouts(silence_s=silence_s)
+        with opened(timeouts) as access:
+            command = f"sleep {2 * silence_s}; echo done"
+            try:
+                result = access.connections.run(access.targets[node], command)
+            except HostError as error:
+                lost = error
+                continue
+        assert result.stdout == "done\n", result
+        return timeouts
+    raise lost
 
 
 def eventually(reached, what: str):

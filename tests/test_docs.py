@@ -57,6 +57,8 @@ INSTEAD = {
     # tests/test_demo.py runs it completely
     "clusterctl train demo 2 --synthetic": "clusterctl train demo 2 --synthetic --dry-run",
 }
+# What a page needs, whichever pages were run before.
+BEFORE = {"diagnose.md": (JOB.format(""),)}
 # Small images in small batches: with the page's own, a training takes half a minute of CPU time.
 SMALL = ("--num_batches", "-b 2 --image_size 32 --num_batches")
 
@@ -148,7 +150,7 @@ def show(page: Path, home: Path, shell) -> None:
     for name, text in files_of(page):
         (home / name).parent.mkdir(exist_ok=True)
         (home / name).write_text(text)
-    for command in commands_of(page):
+    for command in (*BEFORE.get(page.name, ()), *commands_of(page)):
         if command not in ELSEWHERE:
             if "hosts" in command.split():
                 shell("clusterctl hosts demo > hosts")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from array import array
@@ -82,6 +83,31 @@ time.sleep(60)
         _run(python(code), os.environ, logs=True, as_json=False)
     thread.join()
     assert capfd.readouterr().out == "goes on without you\n"
+
+
+def test_an_interrupt_while_the_command_is_started_is_passed_on(tmp_path, capfd, monkeypatch):
+    there = tmp_path / "there"
+    code = f"""
+import pathlib, signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: sys.exit("ended"))
+pathlib.Path({str(there)!r}).touch()
+time.sleep(600)
+"""
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            wait_until(there.exists, "the program to run")
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        _run(python(code), os.environ, logs=True, as_json=False)
+    assert capfd.readouterr().out == "ended\n"
+    with pytest.raises(FileNotFoundError):
+        _run(["/no/such/program"], os.environ, logs=True)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize(("said", "given"), [({}, "profile"), ({"credentials": "mine"}, "mine")])

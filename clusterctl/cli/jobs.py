@@ -110,7 +110,7 @@ def logs(app: AppContext, name: str, job_id: str | None, follow: bool, rank: int
             check_rank(job, rank)
         if follow:
             return follow_to_end(access, job.job_id, job.spec.preset, rank=rank, seen=job)
-        read_log(access, job.job_id, output.raw, rank)
+        read_log(access, job, output.raw, rank)
         return 0
 
 

@@ -108,7 +108,8 @@ def tell_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
     lost = lost_in(job.status.attempts[-1]) if job.status.attempts else ""
     if lost:
         output.note(f"its last failed attempt lost {lost}")
-        output.note(f"  the nodes: clusterctl status {access.cluster.name}")
+        if any(job.status.attempts[-1].get(key) for key in ("silent", "rebooted")):
+            output.note(f"  the nodes: clusterctl status {access.cluster.name}")
     if job.state.value in ("failed", "lost"):
         place = access.folder.path / "jobs" / job.job_id
         if _fetched(access, job.job_id, place, "its logs"):

@@ -50,6 +50,16 @@ ADVANCED_WITHIN_S = 2.0
 ADVANCED_WITHIN_STEPS = 1.5
 # So many lines about steps that the time of a job's start matters little in their mean.
 MOST_OF_A_LOG = 20
+# So many times between lines about steps tell what is usual: nine of ten are not longer. Several
+# ranks may print each step at once, and a hang that has passed is one long time among many.
+FEW_TIMES, USUAL_PART = 5, 0.9
+# A share needs so many seconds of processor time: the kernel counts hundredths.
+BUSY_S = 0.1
+# A program in C computes if the kernel's part of its time is at most the first share, and that of
+# each other rank, which asks for messages, at least the second.
+COMPUTES, ASKS = 0.1, 0.3
+# Bytes between hosts in a few seconds: more than processes without work send to say that they live.
+EXCHANGED_BYTES = 4 << 10
 # A job that printed steps and has been silent for so many of them is never healthy.
 SILENT_STEPS = 10
 # In the first seconds of a job, some ranks may not have been started yet.
@@ -152,12 +162,32 @@ class Rank:
         """
         if self.is_python:
             return self.moved and (self.last.main_cpu_s is None or self.grown("main_cpu_s") > 0)
+        return self.exchanged_bytes() > 0
+
+    def exchanged_bytes(self, peers: Iterable[str] | None = None) -> int:
+        """Return the bytes that its busiest connection to another host, or to one at these
+        addresses, carried between the looks."""
         looks = [{(one.local, one.peer): one for one in look.sockets} for look in self.samples]
-        return any(
-            (last.acked_bytes, last.received_bytes) != (first.acked_bytes, first.received_bytes)
+        carried = (
+            last.acked_bytes - first.acked_bytes + last.received_bytes - first.received_bytes
             for ends, last in (looks[-1].items() if len(looks) > 1 else ())
             if (first := looks[0].get(ends)) and _between_hosts(last)
+            if peers is None or last.peer.rpartition(":")[0] in peers
         )
+        return max(carried, default=0)
+
+    @functools.cached_property
+    def asking_share(self) -> float | None:
+        """The kernel's part of the main thread's processor time between the looks; None if it is
+        not known, or too little.
+
+        Who waits for a message in MPI over TCP asks the kernel for it again and again. Who computes
+        does not.
+        """
+        used_s = self.grown("main_cpu_s")
+        if self.last.main_system_s is None or used_s < BUSY_S:
+            return None
+        return self.grown("main_system_s") / used_s
 
     @functools.cached_property
     def waits(self) -> bool:
@@ -453,6 +483,17 @@ class Scene:
         """The ranks that waited for others at every sample, in the same place."""
         return [one for one in self.ranks if one.waits and not one.moved]
 
+    @functools.cached_property
+    def computing(self) -> list[Rank]:
+        """The few ranks of a program in C that compute while all others ask for messages."""
+        shares = {one.number: one.asking_share for one in self.ranks if not one.is_python}
+        known = {number: share for number, share in shares.items() if share is not None}
+        few = [number for number, share in known.items() if share <= COMPUTES]
+        asks = [share for share in known.values() if share >= ASKS]
+        if len(known) < len(self.ranks) or len(few) + len(asks) < len(known):
+            return []
+        return [one for one in self.ranks if one.number in few] if len(few) <= len(asks) else []
+
     def others_wait(self, suspects: Iterable[int]) -> bool:
         """Return whether all ranks except the suspects wait, and 9 of 10 did not move.
 
@@ -576,16 +617,36 @@ class Scene:
         return [b - a for a, b in zip(times, times[1:]) if b > a]
 
     @functools.cached_property
+    def step_times(self) -> list[tuple[float, str]]:
+        """How many seconds ago the last lines about steps were written, the oldest first, with the
+        last of the lines that were written together. Empty if that is not known."""
+        found, end = [], len(self.job.log)
+        for at_s, lines in reversed(self.job.log_writes):
+            steps = [line for line in self.job.log[max(0, end - lines) : end] if is_step(line)]
+            end -= lines
+            if steps:
+                found.append((at_s, steps[-1]))
+            if end <= 0:
+                break
+        return found[::-1]
+
+    @functools.cached_property
     def rhythm_s(self) -> float:
         """The usual time in seconds from a step, or a row of several, to the next; 0 if unknown.
 
-        It is the median of the metrics' rows; without them the mean of the lines that the log has
-        about steps. That includes the start, so that it takes many of them.
+        It is the median of the metrics' rows. Without them it is what most lines about steps took
+        lately; if their times are not known, the mean since the job's start, for which it takes
+        many of them.
         """
         gaps = self.gaps_s
         if len(gaps) >= 2:
             # A job that has become slower has a new usual time.
             return max(statistics.median(gaps), statistics.median(gaps[-3:]))
+        times = [at_s for at_s, _ in self.step_times]
+        gaps = [a - b for a, b in zip(times, times[1:]) if a > b]
+        if len(gaps) >= FEW_TIMES:
+            most = sorted(gaps)[int(USUAL_PART * (len(gaps) - 1))]
+            return max(most, statistics.median(gaps[-3:]))
         steps = float(sum(is_step(line) for line in self.job.log))
         bytes_here = sum(len(line) + 1 for line in self.job.log)
         if steps < MOST_OF_A_LOG or self.job.log_silent_s is None or not self.job.age_s:
@@ -650,6 +711,18 @@ class Scene:
         return f", {what} come every {format_duration(self.rhythm_s)}" if self.rhythm_s else ""
 
     @functools.cached_property
+    def exchanges(self) -> bool:
+        """Whether each rank of a job of torch exchanged data with another of the job's hosts.
+
+        Other libraries have threads of their own that send bytes while the ranks stand still.
+        """
+        peers = {host.address for host in self.hosts}
+        is_torch = self.is_running and "-m torch.distributed.run" in self.job.line
+        return is_torch and 0 < self.size <= sum(
+            one.exchanged_bytes(peers) >= EXCHANGED_BYTES for one in self.ranks
+        )
+
+    @functools.cached_property
     def moves(self) -> str:
         """What shows that ranks work, in a job of which no step was seen; empty if nothing does.
 
@@ -658,7 +731,7 @@ class Scene:
         """
         if not self.is_running or not self.ranks or len(self.ranks) < self.size:
             return ""
-        working = [one for one in self.ranks if one.works]
+        working = [one for one in self.ranks if one.works or self.exchanges]
         if not working or not all(one in working or one.waits for one in self.ranks):
             return ""
         if self.has_made_steps and self.silent_for_steps >= SILENT_STEPS:

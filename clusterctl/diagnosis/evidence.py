@@ -76,7 +76,8 @@ class Sample:
     in. `syscall` is the system call of the main thread; if the first argument is a file descriptor,
     its path follows, as in `read /data/train-00017`. `cpu_s` and `run_wait_s` (ready to run, but
     without a processor) are totals of all threads since the process started, `main_cpu_s` is the
-    main thread's part, `throttled_s` how long its cgroup had used up its share of the processors
+    main thread's part, `main_system_s` what of that was spent in the kernel, `throttled_s` how long
+    its cgroup had used up its share of the processors
     (None: unknown). `descriptors` is the number of open
     descriptors, `files` are the first of those on files. `stacks` are from `stack_source` (py-spy,
     faulthandler, gdb); if there are none, `stack_error` is the reason.
@@ -88,6 +89,7 @@ class Sample:
     syscall: str = ""
     cpu_s: float = 0.0
     main_cpu_s: Optional[float] = None
+    main_system_s: Optional[float] = None
     throttled_s: Optional[float] = None
     run_wait_s: float = 0.0
     virtual_bytes: int = 0
@@ -305,6 +307,8 @@ class JobEvidence:
     For a job that was started by hand, `job_id` is empty and `line` is that of its mpirun.
     `log_first` and `log` are the first and the last lines of the log; `log_silent_s` is the time
     since it was last written. `log_added` are lines that were written during the samples.
+    `log_writes` are the last writes to the log: how many seconds ago each was, and how many lines
+    it completed; the last of these is the last of `log`.
     `rank_logs` are the last lines of the ranks' own logs, by rank, of a job that has ended.
     `metrics` are the last lines of the trainer's metrics.jsonl, and `metrics_silent_s` the time
     since that was last written. `hosts` are the hosts of the job's hosts file with their slots.
@@ -325,6 +329,7 @@ class JobEvidence:
     log_first: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
     log_added: tuple[str, ...] = ()
+    log_writes: tuple[tuple[float, int], ...] = ()
     rank_logs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     metrics: tuple[dict[str, Any], ...] = ()
     metrics_silent_s: Optional[float] = None

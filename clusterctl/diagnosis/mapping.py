@@ -180,7 +180,7 @@ def _take_policy(found: _Options, value: str) -> bool:
 def _take_hosts(found: _Options, value: str) -> bool:
     for word in value.split(","):
         host, _, slots = word.partition(":")
-        if not host.strip() or "[" in word or (slots and not slots.isdigit()):
+        if host.split() != [host] or "[" in word or (slots and not slots.isdigit()):
             return False
         found.hosts.append((host, int(slots or 1)))
     # A host that is named twice has the slots of both.

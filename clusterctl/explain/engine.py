@@ -61,6 +61,8 @@ _FRAME = "-" * 74
 # What follows an exception and is no more of its message: another traceback, a help message of Open
 # MPI, a line of torchrun's log.
 _OTHERS = re.compile(rf".*{re.escape(_TRACEBACK)}|\s*{_FRAME}\s*$|[EWIF]\d{{4}} \d\d:")
+# A further line of an exception's message, as of cloud-init's: `Exit code: 1`.
+_FIELD = re.compile(r"[A-Z][a-z]+( [a-z]+)?: ")
 # How a message begins that is no failure by itself.
 _MILD_FRAME = re.compile(r"(?:WARNING|Warning|NOTE|Note|By default)\b|[^.]*[Dd]eprecated\b")
 # Lines of such a message.
@@ -823,7 +825,10 @@ class _Reader:
             for one in table().named(hit[0] for hit in table().hits(line.encode(), _Search.ALL)):
                 found = _compiled(one.pattern).search("\n".join(message[at:]))
                 is_its = found and (at or found.end() > len(line))
-                if is_its and one.role is not Role.HARMLESS:
+                # Lines after the exception's own may be another's, but for its fields: a symptom
+                # there, such as the end of the process, does not explain it.
+                is_others = at > 1 and one.role is Role.SYMPTOM and not _FIELD.match(line)
+                if is_its and one.role is not Role.HARMLESS and not is_others:
                     return
         number += said[after][0]
         line_number = self._line + 1 + said[after][0]

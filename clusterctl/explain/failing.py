@@ -42,6 +42,8 @@ STRONG_MARKS = (
         "xit Code",
         "Status Code: ",
         "link time reference",
+        ".exc.",
+        ".errors.",
     ),
 )
 WEAK_MARKS = (
@@ -98,6 +100,9 @@ _NAME = (
 _FAILING = re.compile(
     # SomethingError: text | std::runtime_error is `what()` below
     rf"(?:Uncaught )?{_NAME}(?: ?:\s|:?$| ?\()"
+    # torch._dynamo.exc.Unsupported: text | pynvml.NVMLError_GpuIsLost: text
+    r"|(?:[a-z_]\w*\.)*(?:\w*exc|errors|exceptions)\.(?:\w+\.)*[A-Z]\w*:\s"
+    r"|(?:[a-z_]\w*\.)*[A-Z]\w*Error_\w+:\s"
     # error: text | fatal: text | ERROR 5: text | E: text | program: file:12: fatal error: text
     r"|(?:[\w./+<>-]+:\s?(?:\d+:\s?)*){0,3}(?:[Ff]atal(?: [Ee]rror)?|FATAL(?: ERROR)?|[Pp]anic"
     r"|PANIC|CRITICAL|SEVERE|[Ee]rror|ERROR|ERR|E)(?: ?\(\w+\)| ?\[\w+\]| \d+)?(?::|!|\s-)\s*\S"

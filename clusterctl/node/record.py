@@ -25,6 +25,7 @@ import enum
 import functools
 import json
 import sys
+import types
 import typing
 from typing import Any, Callable, Generic, TypeVar, Union
 
@@ -161,6 +162,10 @@ _PLAIN = frozenset((str, int, bool))
 _WHOLE = _PLAIN | {dict}
 
 
+# Python 3.10 has a type of its own for `X | None`.
+_UNIONS = (Union, getattr(types, "UnionType", Union))
+
+
 def _is_record(kind: Any) -> bool:
     return dataclasses.is_dataclass(kind) or hasattr(kind, "_field_defaults")
 
@@ -192,7 +197,7 @@ def _read(kind: Any, data: Any) -> Any:
     if _is_record(kind):
         return _read_record(kind, data)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Union:
+    if origin in _UNIONS:
         if data is None and type(None) in inner:
             return None
         [kind] = [one for one in inner if one is not type(None)]  # Optional[X], no other Union
@@ -286,7 +291,7 @@ def _salvage(kind: Any, data: Any, keys: tuple[str | int, ...], problems: list[R
     except RecordError as error:
         problem = RecordError(error.problem, *keys, *error.keys)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Union:
+    if origin in _UNIONS:
         [kind] = [one for one in inner if one is not type(None)]
         return _salvage(kind, data, keys, problems)
     if isinstance(data, (list, tuple)) and (origin is frozenset or inner[1:] == (...,)):

@@ -379,6 +379,7 @@ def job_of(
         log_first=told.log_first,
         log=told.log,
         log_added=told.log_added,
+        log_writes=told.log_writes,
         rank_logs=told.rank_logs,
         metrics=told.metrics,
         metrics_silent_s=told.metrics_silent_s,

@@ -249,11 +249,18 @@ def check_rank(job: JobRecord, rank: int) -> None:
 
 
 def read_log(
-    access: Access, job_id: str, sink: Callable[[bytes], None], rank: int | None = None
+    access: Access, job: JobRecord, sink: Callable[[bytes], None], rank: int | None = None
 ) -> None:
-    """Pass the present content of a job's log, or of one rank's, to `sink`. Raise HostError."""
-    command = tail_command(job_id, 0, until_end=False, rank=rank)
-    read_data(access.connections, access.head, command, sink)
+    """Pass the present content of a job's log, or of one rank's, to `sink`. Raise HostError.
+
+    A job that has not ended may have no log yet, and a rank that has written nothing has none. An
+    ended job without a readable log is a CommandFailed.
+    """
+    command = tail_command(job.job_id, 0, until_end=False, rank=rank)
+    result = read_data(access.connections, access.head, command, sink)
+    if not result.ok and rank is None and not job.unended:
+        why = last_line(result.stderr)
+        raise CommandFailed(result.host, f"the log of job {job.job_id} cannot be read: {why}")
 
 
 def follow(
@@ -449,7 +456,8 @@ def lost_in(attempt: Mapping[str, Any]) -> str:
     for name in (*attempt.get("silent", ()), *attempt.get("rebooted", ())):
         names.setdefault((attempt.get("reasons") or {}).get(name, ""), []).append(name)
     texts = [", ".join(lost) + (f": {why}" if why else "") for why, lost in names.items()]
-    return "; ".join(texts) or "a node"
+    # mpirun lost its daemon on a node, and all nodes answer.
+    return "; ".join(texts) or "mpirun's daemon on a node that answers now"
 
 
 def first_error(log: Path) -> list[str]:

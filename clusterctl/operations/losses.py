@@ -55,13 +55,14 @@ class Losses:
 
     `jobs` are the ids of jobs that run or are queued, but of no served model: ending that loses
     nothing. `launchers` are the command lines of runs that were started by hand. `unknown` has the
-    reason for each host of which it is not known.
+    reason for each host of which it is not known, and `unread` for each job.
     """
 
     jobs: tuple[str, ...] = ()
     launchers: tuple[str, ...] = ()
     written: tuple[Written, ...] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     def findings(self, folder: ClusterFolder) -> tuple[Finding, ...]:
         """Return a warning for each, with the command that saves it."""
@@ -86,6 +87,15 @@ class Losses:
                 f"if it can be started or reached again: clusterctl status {name}",
             )
             for host, reason in self.unknown.items()
+        ]
+        found += [
+            Finding.warning(
+                "down.unknown",
+                reason,
+                f"save its program's folder: clusterctl copy {name} --from 0 "
+                f"'~/.clusterctl/code/{job}' runs/{job}",
+            )
+            for job, reason in self.unread.items()
         ]
         return tuple(found)
 
@@ -182,6 +192,7 @@ def find_losses(access: Access, within_s: float) -> Losses:
             if said.fetched.get(one.job, {}).get(host, {}).get(one.path) != one.digest
         ),
         unknown=unknown,
+        unread=said.unknown,
     )
 
 

@@ -335,7 +335,7 @@ def _remote_file(access: Access, path: str) -> str | None:
 
 def _job_log(access: Access, job: JobRecord) -> str:
     chunks: list[bytes] = []
-    read_log(access, job.job_id, chunks.append)
+    read_log(access, job, chunks.append)
     return decoded(b"".join(chunks))
 
 

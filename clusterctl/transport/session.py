@@ -158,7 +158,14 @@ class Session:
 
     def close(self) -> None:
         """Close the connection, and that to the jump host if the session owns it."""
-        self.client.close()
+        transport = self.client.get_transport()
+        try:
+            self.client.close()
+        except AttributeError:
+            # paramiko lists a channel that another thread opens before it has a transport, and then
+            # cannot close it.
+            if transport is not None:
+                transport.sock.close()
         if self._jump is not None and self._jump_is_own:
             self._jump.close()
 

@@ -140,7 +140,7 @@ int main(int count, char **words) {
     getrlimit(RLIMIT_NOFILE, &before);
     for (long step = 0;; step++) {
         /* Ranks with an order each follow it in the same step. */
-        if (step % 100 == 0 ? !ordered() : !is("slow")) word[0] = 0;
+        if (step % 100 == 0 || is("slow") ? !ordered() : 1) word[0] = 0;
         if (word[0] && !sigsetjmp(back, 1)) {
             may_jump = 1;
             fault();

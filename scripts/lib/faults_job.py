@@ -315,7 +315,7 @@ def main():
     last, word = 0.0, ""
     for number in itertools.count():
         # Ranks with an order each follow it in the same step.
-        word = ordered() if number % 100 == 0 else word if word == "slow" else ""
+        word = ordered() if number % 100 == 0 or word == "slow" else ""
         with contextlib.suppress(WithdrawnError):
             if word in FAULTS:
                 FAULTS[word]()

@@ -122,12 +122,13 @@ def test_what_cannot_be_read_is_refused(own):
 
 
 @pytest.mark.parametrize(
-    "script",
-    [guard_script(SETTINGS), guard_update_script(SETTINGS), guard_update_script(OFF)],
+    ("script", "settings"),
+    [(guard_script, SETTINGS), (guard_update_script, SETTINGS), (guard_update_script, OFF)],
     ids=["user data", "update", "removal"],
 )
-def test_a_plain_shell_reads_it(script):
-    done = subprocess.run(["sh", "-n"], input=script, capture_output=True, text=True, check=False)
+def test_a_plain_shell_reads_it(script, settings):
+    text = script(settings)
+    done = subprocess.run(["sh", "-n"], input=text, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

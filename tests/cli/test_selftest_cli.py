@@ -152,7 +152,9 @@ def test_what_an_ended_cluster_has_left_is_left_alone(clusterctl, client, here, 
     labels = [{"Key": tags.CLUSTER, "Value": NAME}]
     if kind == "key":
         marked = {"ResourceType": "key-pair", "Tags": labels}
-        client.create_key_pair(KeyName="clusterctl-selftest", TagSpecifications=[marked])
+        client.create_key_pair(
+            KeyName="clusterctl-selftest", KeyType="ed25519", TagSpecifications=[marked]
+        )
     elif kind == "address":
         marked = {"ResourceType": "elastic-ip", "Tags": labels}
         client.allocate_address(Domain="vpc", TagSpecifications=[marked])

@@ -94,6 +94,7 @@ def check_case(mpirun, seed, folder):
 
 @given(st.lists(st.sampled_from(["-np", "4", "--wat", "-H", "a:2,b", "--map-by", "x", ":", "'"])))
 @example(["-H", "'", "'"])
+@example(["-H", "'", "-np", "'"])
 @settings(max_examples=50)
 def test_what_is_not_understood_is_not_known(words):
     found = placed(" ".join(["mpirun", *words]), {}, (), {})

@@ -662,6 +662,117 @@ def test_steps_that_became_four_times_slower_are_a_warning_in_any_language():
     assert look(20).exit_status == 0
 
 
+def timed(*written):
+    """Return the log of a job that wrote so many steps at once, so many seconds ago."""
+    log = tuple(f"step {n} loss 0.5" for n in range(sum(lines for _, lines in written)))
+    return {"log": log, "log_writes": written, "quiet_s": written[-1][0], "age_s": 900.0}
+
+
+QUICK_STEPS = tuple((20.0 + 0.2 * n, 1) for n in reversed(range(60)))
+WITH_A_HANG = tuple((at_s + 300.0 * (at_s > 24), lines) for at_s, lines in QUICK_STEPS)
+TWO_HANGS = tuple((at_s + 200.0 * (at_s > 28), lines) for at_s, lines in WITH_A_HANG)
+# Three ranks print each step of 9 s, and are read at once or one after the other.
+SLOW_STEPS = tuple((20.0 + 9 * n + at, 1) for n in reversed(range(10)) for at in (0.1, 0.05, 0.0))
+BY_HALVES = tuple((20.0 + 9 * n + at, 5) for n in reversed(range(10)) for at in (0.1, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("written", "step_s", "status"),
+    [
+        (QUICK_STEPS, 0.2, 2),
+        (WITH_A_HANG, 0.2, 2),
+        (TWO_HANGS, 0.2, 2),
+        (SLOW_STEPS, 8.9, 1),
+        (BY_HALVES, 8.9, 1),
+        (QUICK_STEPS[:20] + QUICK_STEPS[-3:], 0.2, 2),
+    ],
+)
+def test_the_usual_time_of_a_step_is_that_of_most_steps_lately(written, step_s, status):
+    """After an earlier hang the mean is too long, and a rank that sleeps was only a warning."""
+    evidence = with_rank(
+        job_of(**timed(*written)), 5, samples=samples(own("load"), syscall="clock_nanosleep")
+    )
+    assert Scene(evidence).rhythm_s == pytest.approx(step_s)
+    found = diagnose(evidence)
+    assert (found.check_id, found.findings[0].ranks) == ("rank.blocked", (5,))
+    assert found.exit_status == status
+
+
+def test_steps_that_became_slower_after_a_hang_are_a_warning():
+    """The mean since the start, 60 steps in 900 s, is slower than the steps now."""
+    written = tuple((at_s - 17, lines) for at_s, lines in WITH_A_HANG)
+    now = ((1.5, 1), (0.1, 1))
+    job = timed(*written, *now)
+    looks = with_rank(job_of(**job, log_added=job["log"][-2:]), *range(8), samples=SPIN)
+    found = diagnose(looks)
+    assert (found.exit_status, found.findings[0].check_id) == (1, "job.slower")
+    assert "made 5 before" in found.findings[0].message
+
+
+def c_ranks(evidence, computes=(), **more):
+    """Return a job of a program in C in which these ranks compute, and the rest asks for data."""
+
+    def looks(rank):
+        share = 0.01 if rank in computes else 0.5
+        used = ((float(at), share * at) for at in range(3))
+        return tuple(
+            replace(one, main_cpu_s=a, main_system_s=b) for one, (a, b) in zip(SPIN, used)
+        )
+
+    for rank in range(8):
+        evidence = with_rank(evidence, rank, samples=looks(rank), argv=("./model",), **more)
+    return evidence
+
+
+def test_a_rank_in_c_that_computes_while_the_others_ask_for_data_is_named():
+    found = diagnose(c_ranks(STUCK, [5]))
+    assert (found.check_id, found.exit_status) == ("rank.apart", 2)
+    assert "rank 5 on demo-2 (10.0.0.7) is alone computing for 3 min 34 s" in found.verdict
+    assert "the others are running or polling" in found.verdict
+    steps = {"log_added": ("step 8 loss 0.1",), "quiet_s": 0.1}
+    slow = diagnose(c_ranks(job_of(**steps), [5]))
+    assert [(one.check_id, one.ranks) for one in slow.findings] == [("rank.straggler", (5,))]
+    for computes in ((), range(8), range(5)):
+        assert diagnose(c_ranks(STUCK, computes)).check_id == "unknown"
+        assert diagnose(c_ranks(job_of(**steps), computes)).exit_status == 0
+
+
+def test_a_slow_rank_that_also_waits_for_a_processor_is_named_with_its_call():
+    looks = samples(own("load"), state="R")
+    looks = tuple(replace(one, run_wait_s=3.0 * at) for at, one in enumerate(looks))
+    found = diagnose(with_rank(RUNS, 5, samples=looks)).findings[0]
+    assert "it is in load train.py:30, and waiting for a processor: too much" in found.message
+
+
+def torch_job(carried, line="mpirun sh -c 'python -m torch.distributed.run' train.py", **job):
+    """Return a job of torch without output whose ranks sleep, with the bytes that each sent."""
+    evidence = job_of(8, 1, log=(), quiet_s=90.0, line=line, **job)
+    for rank, sent in enumerate(carried):
+        looks = tuple(
+            replace(one, sockets=(socket_to((rank + 1) % 8, rank, acked_bytes=9 + sent * at),))
+            for at, one in enumerate(samples(own("pause"), syscall="clock_nanosleep"))
+        )
+        evidence = with_rank(evidence, rank, samples=looks)
+    return evidence
+
+
+def test_bytes_between_all_ranks_of_torch_show_progress():
+    found = diagnose(torch_job([1 << 20] * 8))
+    assert (found.check_id, found.exit_status) == ("healthy", 0)
+    assert "ranks 0-7 worked between the looks" in found.verdict
+    for carried in ([0] * 8, [1 << 20] * 7 + [0], [99] * 8):
+        assert diagnose(torch_job(carried)).check_id == "unknown"
+    # Horovod's threads never rest.
+    assert diagnose(torch_job([1 << 20] * 8, line="mpirun python train.py")).check_id == "unknown"
+
+
+def test_bytes_are_no_progress_if_the_job_printed_steps_and_is_silent():
+    job = timed(*QUICK_STEPS)
+    silent_s = job.pop("quiet_s")
+    evidence = with_job(torch_job([1 << 20] * 8), **job, log_silent_s=silent_s)
+    assert diagnose(evidence).check_id == "unknown"
+
+
 def test_who_complains_of_another_host_is_its_victim():
     said = """An MPI communication peer process has unexpectedly disconnected.  This
 usually indicates a failure in the peer process (e.g., a crash or

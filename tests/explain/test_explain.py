@@ -55,6 +55,8 @@ def test_a_log_of_a_public_tracker_is_explained(path):
         f"   Process name: [prterun-a-1771@1,1]\n   Exit code:    1\n{'-' * 74}\n",
         "E1126 10:10:10.123000 140 torch/distributed/elastic/multiprocessing/api.py:869] "
         "failed (exitcode: 1) local_rank: 1 (pid: 12) of binary: /usr/bin/python3\n",
+        "  exitcode  : -9 (pid: 12)\n",
+        "clusterctl: the command ended with exit status 137 (SIGKILL)\n",
     ],
 )
 def test_an_exception_of_the_program_is_not_taken_for_the_line_that_follows_it(consequence):

@@ -100,7 +100,7 @@ def answer(log: str) -> str:
         # Hydra's words about a rank are not about its proxy.
         ("[mpiexec@a] unable to run the program on localhost (pid 12)\n", ""),
         ("srun: error: Unable to create step for job 7: Job step binding\n", "slurm.refused"),
-        ("ib_mlx5_log.c:139  Remote access error on mlx5_0:1/IB (synd 0x13)\n", ""),
+        ("ib_mlx5_log.c:139  Remote access error on mlx5_0:1/IB (synd 0x13)\n", "ucx.completion"),
     ],
 )
 def test_a_line_is_not_taken_for_its_neighbour(log, expected):

@@ -273,11 +273,14 @@ def test_a_greeting_is_no_part_of_logs_and_files(node, tmp_path):
     access = SimpleNamespace(connections=node, head=HEAD, cluster=SimpleNamespace(name="demo"))
     followed, read = [], []
     job = follow_job(node, HEAD, JOB, followed.append)
-    logs.read_log(access, JOB, read.append)
+    logs.read_log(access, job, read.append)
     assert b"".join(followed) == b"".join(read) == b"out\n"
     logs.fetch(access, JOB, tmp_path / "run")
     assert (tmp_path / "run" / "log").read_text() == "out\n"
     assert fetch_tuning(access, job, tmp_path).steps_file.read_text() == "steps"
+    (node.home / ".clusterctl/jobs" / JOB / "log").unlink()
+    with pytest.raises(CommandFailed, match="the log of job .* cannot be read: .*No such file"):
+        logs.read_log(access, job, read.append)
 
 
 @pytest.mark.parametrize(

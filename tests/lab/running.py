@@ -246,14 +246,15 @@ def make_key(folder: Path, name: str) -> Path:
 def wait_until(true, what: str, timeout_s: float = 240):
     """Return the first true value of `true()`. Fail with `what` at the deadline.
 
-    The deadline is long: test machines are busy, and it costs time only if a test fails.
+    The deadline is long: test machines are busy, and it costs time only if a test fails. The pause
+    between two is as long as one takes: one that is a whole command would keep a processor busy.
     """
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    while (began := time.monotonic()) < deadline:
         value = true()
         if value:
             return value
-        time.sleep(0.03)
+        time.sleep(min(1.0, max(0.03, time.monotonic() - began)))
     raise AssertionError(f"not within {timeout_s} s: {what}")
 
 

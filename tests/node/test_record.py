@@ -6,6 +6,7 @@ import contextlib
 import enum
 import math
 import string
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta, timezone
@@ -24,6 +25,16 @@ from clusterctl.node.record import (
     to_data,
     to_json,
 )
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="Python 3.10 made it a type")
+def test_a_union_with_none_in_the_form_of_python_3_10():
+    assert from_data(int | None, None) is None
+    assert from_data(int | None, 3) == 3
+    with pytest.raises(RecordError, match="expected an integer, got 'x'"):
+        from_data(int | None, "x")
+    found = salvage(tuple[int | None, ...], [1, "x", None])
+    assert found == ((1, None), ("[1]: expected an integer, got 'x'",))
 
 
 class Colour(enum.Enum):

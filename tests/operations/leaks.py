@@ -52,7 +52,9 @@ def leave_behind(ec2, cluster: str | None) -> dict[str, str]:
         "security group": ec2.create_security_group(
             GroupName=name, Description="x", **labels("security-group", cluster)
         )["GroupId"],
-        "key pair": ec2.create_key_pair(KeyName=name, **labels("key-pair", cluster))["KeyPairId"],
+        "key pair": ec2.create_key_pair(
+            KeyName=name, KeyType="ed25519", **labels("key-pair", cluster)
+        )["KeyPairId"],
         "placement group": name,
     }
 

@@ -82,6 +82,11 @@ def test_down_refuses_while_something_would_be_lost(quiet, tmp_path, monkeypatch
     status, _, err = quiet.ctl("down")
     assert (status, "nobody can answer this question: Terminate the 2 nodes" in err) == (2, True)
     assert len(quiet.jobs()) == 1, "nothing was removed"
+    # Where a job has written is not known without its specification, and that is no "nothing".
+    quiet.on(0, f"truncate -s 100 .clusterctl/jobs/{job}/spec.json")
+    assert list(losses(quiet).unread) == [job]
+    status, _, err = quiet.ctl("fetch", str(tmp_path / "other"), job)
+    assert (status, f"where job {job} wrote is not known: spec.json: " in err) == (1, True), err
 
 
 def test_checkpoints_count_whoever_started_the_training(quiet):

@@ -119,6 +119,18 @@ def test_a_connection_that_was_kept_and_died_is_made_anew(ssh_server):
         assert connections.run(target, "echo again").stdout == "again\n"
 
 
+def test_a_connection_is_closed_while_a_channel_of_it_is_being_opened(ssh_server):
+    with ssh_server.connections() as connections:
+        session = connections.session(ssh_server.target())
+        transport = session.client.get_transport()
+        # As paramiko's open_channel has it for a moment: listed, and without a transport.
+        chanid = transport._next_channel()
+        half_open = paramiko.Channel(chanid)
+        transport._channels.put(chanid, half_open)
+        session.close()
+    assert transport.sock.fileno() == -1
+
+
 @pytest.mark.parametrize("jump", [False, True])
 def test_a_kept_connection_that_leads_nowhere_is_made_anew(ssh_server, jump):
     """The host was cut off and came back, without a packet that closes the connection."""

@@ -73,7 +73,7 @@ def suspects(scene: Scene) -> list[Rank]:
         and one.place not in (Activity.IMPORT, Activity.ENDED)
     ]
     few = len(out) * 2 < len(scene.ranks) or (len(out) == 1 and len(scene.ranks) == 2)
-    if not out or not (few or scene.is_quiet):
+    if not out or scene.exchanges or not (few or scene.is_quiet):
         return []
     if not scene.others_wait(one.number for one in out):
         return []
@@ -301,7 +301,7 @@ def differing(scene: Scene) -> Iterator[Cause]:
 
 
 # System calls and states of a program that waits for messages by asking again and again.
-POLLING = "running or polling"
+POLLING, COMPUTING = "running or polling", "computing"
 _POLLS = {"", "running", "sched_yield", "poll", "ppoll", "epoll_wait", "epoll_pwait", "select"}
 
 
@@ -314,8 +314,10 @@ def apart(scene: Scene) -> Iterator[Cause]:
     if len(scene.ranks) < 3 or len(ranks) < len(scene.ranks):
         return
     groups: dict[str, list[Rank]] = {}
+    places = {one.number: _signature(one) for one in ranks}
+    places |= {one.number: COMPUTING for one in scene.computing}
     for rank in ranks:
-        groups.setdefault(_signature(rank), []).append(rank)
+        groups.setdefault(places[rank.number], []).append(rank)
     most = max(groups, key=lambda name: len(groups[name]))
     if POLLING in groups and not any(name.startswith("in futex") for name in groups):
         # Who polls may wait for a message. Who is in another call does not, be they most.
@@ -328,7 +330,7 @@ def apart(scene: Scene) -> Iterator[Cause]:
         return
     found = []
     for rank in few:
-        what = f"{{is}} alone {_signature(rank)}{scene.since}: the others are {most}"
+        what = f"{{is}} alone {places[rank.number]}{scene.since}: the others are {most}"
         hint = f"clusterctl diagnose {scene.cluster} --tree shows its calls"
         if not rank.is_python:
             hint = f"its calls, for which it is held a moment: {gdb_command(scene, rank)}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clusterctl.diagnosis.case import (
+    FEW_TIMES,
     WARNING,
     Cause,
     Rank,
@@ -43,7 +45,7 @@ SLOWED_ROWS = 4.0
 
 def stragglers(scene: Scene) -> Iterator[Cause]:
     """Slow ranks in a job that makes steps: they are at their own work while the others wait."""
-    if not scene.advances or len(scene.ranks) < 2:
+    if not (scene.advances or scene.exchanges) or len(scene.ranks) < 2:
         return
     own = {one.number: _own_share(one) for one in scene.ranks if len(one.samples) > 1}
     works = {
@@ -52,6 +54,7 @@ def stragglers(scene: Scene) -> Iterator[Cause]:
         if len(one.process.glances) >= GLANCES
     }
     numbers = _apart(own, BUSY_SHARE, 1 - WAIT_SHARE) or _apart(works, WORKS_SHARE, RESTS_SHARE)
+    numbers |= {one.number for one in scene.computing}
     # A rank that saves or evaluates keeps the others waiting only for a while.
     slow = [one for one in scene.ranks if one.number in numbers and not is_saving(one)]
     found = []
@@ -86,14 +89,15 @@ def _own_share(rank: Rank) -> float:
 def _slow_at(rank: Rank) -> str:
     """Return, in words, what a slow rank spends its time on."""
     span = rank.span_s or 1.0
+    call = rank.user_call
     if rank.grown("run_wait_s") / span > 1.0:
-        return "waiting for a processor: too much else runs on that host"
+        at = f"in {label(call)}, and " if call else ""
+        return f"{at}waiting for a processor: too much else runs on that host"
     if rank.place is Activity.DATA or all(one is Activity.DATA for one in rank.places):
         return "waiting for its data"
     path = syscall_path(rank.last.syscall)
     if path:
         return f"in {rank.last.syscall}"
-    call = rank.user_call
     return f"in {label(call)}" if call else "at work of its own"
 
 
@@ -205,8 +209,8 @@ _NUMBERED = re.compile(r"(?i)\b(?:step|iter(?:ation)?|batch)s?\b\W{0,3}(\d+)")
 def _steps_fell(scene: Scene) -> Cause | None:
     """Return the finding about a job whose numbered steps have become four times slower.
 
-    The usual speed is that since the job's start, so that it is rather too low. That of now is
-    from the lines that came during the samples.
+    The usual speed is that of most steps lately, or else that since the job's start, so that it is
+    rather too low. That of now is from the lines that came during the samples.
     """
     numbers = [int(one[1]) for one in map(_NUMBERED.search, scene.job.log) if one]
     added = [int(one[1]) for one in map(_NUMBERED.search, scene.job.log_added) if one]
@@ -215,15 +219,26 @@ def _steps_fell(scene: Scene) -> Cause | None:
         return None
     now = (numbers[-1] - numbers[-len(added) - 1]) / span_s
     before = numbers[-len(added) - 1] / max(scene.job.age_s - span_s, span_s)
+    speeds = _past_speeds(scene, span_s)
+    if len(speeds) >= FEW_TIMES:
+        # A hang that has passed makes the mean too low, and a job that is slow for long the median.
+        before = max(before, statistics.median(speeds))
     if now * SLOWED_ROWS > before:
         return None
     return Cause(
         "job.slower",
         WARNING,
-        f"the job makes {now:.2g} steps/s now, and made {before:.2g} on average before",
+        f"the job makes {now:.2g} steps/s now, and made {before:.2g} before",
         hint=f"clusterctl watch {scene.cluster} shows processors, disks and links as they are",
         evidence=(f"steps {numbers[-len(added) - 1]} to {numbers[-1]} in {span_s:.1f} s",),
     )
+
+
+def _past_speeds(scene: Scene, span_s: float) -> list[float]:
+    """Return the steps per second between lines about steps that came before the samples."""
+    said = [(at_s, _NUMBERED.search(line)) for at_s, line in scene.step_times if at_s > span_s]
+    known = [(at_s, int(one[1])) for at_s, one in said if one]
+    return [(b[1] - a[1]) / (a[0] - b[0]) for a, b in zip(known, known[1:]) if a[0] > b[0]]
 
 
 def slowed_down(scene: Scene) -> Iterator[Cause]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import itertools
 import os
 import time
 from dataclasses import dataclass, field
@@ -12,6 +14,7 @@ from typing import Any, Optional
 from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import JOBS, METRICS, all_jobs, text_in
 from clusterctl.node.jobs.jobs import summary
+from clusterctl.node.jobs.output import TIMES, write_times
 from clusterctl.node.jobs.spec import JobRecord, JobState
 from clusterctl.node.record import finite, read_rows, to_data
 
@@ -33,6 +36,7 @@ class JobOnHead:
     log_first: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
     log_added: tuple[str, ...] = ()
+    log_writes: tuple[tuple[float, int], ...] = ()
     rank_logs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     metrics: tuple[dict[str, Any], ...] = ()
     metrics_silent_s: Optional[float] = None
@@ -158,16 +162,35 @@ def _log(path: Path | None, lines: int) -> dict[str, Any]:
         with path.open("rb") as file:
             first = file.read(FIRST_LINES * 512).splitlines()[:FIRST_LINES]
             file.seek(max(0, state.st_size - MOST_BYTES))
-            last = file.read(MOST_BYTES).splitlines()[-lines:] if lines else []
+            raw = file.read(MOST_BYTES).splitlines(keepends=True)[-lines:] if lines else []
+            end = file.tell()
     except OSError as error:
         return {"log_error": f"{path}: {error.strerror}"}
     return {
         "log_path": str(path),
+        "log_writes": _writes(path.with_name(TIMES), end, raw) if path.name == "log" else [],
         "log_bytes": state.st_size,
         "log_silent_s": round(max(0.0, time.time() - state.st_mtime), 1),
         "log_first": [_line(line) for line in first],
-        "log": [_line(line) for line in last],
+        "log": [_line(line.rstrip(b"\r\n")) for line in raw],
     }
+
+
+def _writes(times: Path, end: int, lines: list[bytes]) -> list[tuple[float, int]]:
+    """Return the last writes to a log: how many seconds ago each was, and how many of the log's
+    last `lines`, which end at byte `end`, it completed. Nothing without a job's file of times."""
+    try:
+        writes = write_times(times.read_bytes())
+    except OSError:
+        return []
+    ends = list(itertools.accumulate(map(len, lines), initial=end - sum(map(len, lines))))[1:]
+    before = [bisect.bisect_right(ends, size) for _, size in writes]
+    now = time.time()
+    return [
+        (round(max(0.0, now - at_s), 2), upto - done)
+        for (at_s, _), done, upto in zip(writes[1:], before, before[1:])
+        if upto > done
+    ]
 
 
 def _line(raw: bytes) -> str:

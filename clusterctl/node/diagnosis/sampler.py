@@ -392,6 +392,7 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
     paths = descriptors(one.pid)
     tasks = tasks_of(one.pid)
     telling = most_relevant_thread(one.pid, tasks, paths)
+    user_s, system_s = main_cpu_s(one.pid)
     counts = [numbers(f"{folder}/task/{task}/schedstat") for task in tasks]
     moved = dict(line.split(": ") for line in text_of(f"{folder}/io").splitlines() if ": " in line)
     return {
@@ -400,7 +401,8 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
         "wait_channel": telling[1],
         "syscall": with_ends(telling[2], tables),
         "cpu_s": (int(fields[11]) + int(fields[12])) / TICKS,
-        "main_cpu_s": main_cpu_s(one.pid),
+        "main_cpu_s": None if user_s is None or system_s is None else user_s + system_s,
+        "main_system_s": system_s,
         "throttled_s": throttled_s(one.pid),
         "run_wait_s": round(sum(count[1] for count in counts if len(count) > 2) / 1e9, 4),
         "virtual_bytes": int(fields[20]),
@@ -435,13 +437,14 @@ def limits(pid: int) -> dict[str, int]:
     return found
 
 
-def main_cpu_s(pid: int) -> float | None:
-    """Return the processor seconds of a process's main thread; None if it has ended."""
+def main_cpu_s(pid: int) -> tuple[float | None, float | None]:
+    """Return the processor seconds of a process's main thread, outside and inside the kernel; None
+    if it has ended."""
     try:
         fields = read_stat(f"/proc/{pid}/task/{pid}")[1]
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        return int(fields[11]) / TICKS, int(fields[12]) / TICKS
     except (OSError, IndexError):
-        return None
+        return None, None
 
 
 def throttled_s(pid: int, cgroups: str = "/sys/fs/cgroup") -> float | None:

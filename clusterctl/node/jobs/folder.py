@@ -6,6 +6,7 @@
                     what a lost runner has left holds a part of it
     heartbeat       the time, written over in place every second
     log             all output; log-RANK: what that rank wrote (output.py)
+    times           when the log was written to last, a ring of lines (output.py)
     metrics.jsonl   after the job's end, the trainer's rows
     copied.json     how far a copy is on each node, padded with blanks (copy/state_file.py)
     command         the lines, for a user to read

@@ -33,6 +33,7 @@ from clusterctl.node.jobs.folder import (
     all_jobs,
     cancel_requested,
 )
+from clusterctl.node.jobs.output import MOST_TIMES, TIME_BYTES, TIMES
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState
 from clusterctl.node.jobs.supervisor import SIGNALS
 
@@ -145,7 +146,8 @@ def write_files(draft: Path, request: Submission, program: bytes) -> None:
     first writes. Raises OSError."""
     spec = request.spec
     logs = ["log", *(f"log-{rank}" for rank in range(spec.ranks if spec.tag_end else 0))]
-    for name, text in {**dict.fromkeys(logs, ""), **request.files}.items():
+    created = {**dict.fromkeys(logs, ""), TIMES: " " * TIME_BYTES * MOST_TIMES}
+    for name, text in {**created, **request.files}.items():
         (draft / name).write_text(text, encoding="utf-8", errors="surrogateescape")
     (draft / RUNNER_FILE).write_bytes(program)
 

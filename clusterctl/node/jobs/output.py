@@ -15,6 +15,7 @@ With torchrun, mpirun's ranks are nodes; a second mark, written by torch_rank.py
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -44,6 +45,11 @@ UNREAD_PART, LEAST_UNREAD = 8, 64 << 20
 # is a tag whose end has not been read yet.
 TAG = rb"\[(?:[^\s\[\]]{1,200}@)?\d{1,9},(\d{1,6})\]<std\w{3}>"
 CUT_TAG = re.compile(rb"\[(?:\d{0,9}|p[^\s\[\]]{0,200})(?:,\d{0,6}(?:\](?:<\w{0,6}>?:?)?)?)?\Z")
+
+# The file in a job's folder that has the times of the last writes to its log, and a line of it: the
+# time and the size of the log after the write. The lines are written over in turn.
+TIMES, TIME_LINE, MOST_TIMES = "times", b"%16.2f %15d\n", 256
+TIME_BYTES = len(TIME_LINE % (0, 0))
 
 LOST_BYTES = b"\nclusterctl: %d bytes of output are lost: the disk was too slow\n"
 # What torch_rank.py writes around each piece of a rank's output.
@@ -155,6 +161,7 @@ class Logs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lost: dict[str, int] = {}
+        self._writes = 0
 
     def add(self, pieces: Iterator[tuple[bytes | None, bytes]]) -> None:
         """Append pieces of output, each with its rank, to the logs."""
@@ -179,9 +186,29 @@ class Logs:
             with (self._folder / name).open("ab", buffering=0) as file:
                 while left:
                     left = left[file.write(left) :]
+                if name == "log":
+                    self._note_time(file.tell())
         except OSError:
             # `left` may still have the message, which does not count.
             self._lost[name] = lost + min(len(left), len(content))
+
+    def _note_time(self, size: int) -> None:
+        """Record that the log has grown to `size` now. The file was created with the log."""
+        with contextlib.suppress(OSError), (self._folder / TIMES).open("r+b", buffering=0) as file:
+            file.seek(self._writes % MOST_TIMES * TIME_BYTES)
+            file.write(TIME_LINE % (time.time(), size))
+            self._writes += 1
+
+
+def write_times(text: bytes) -> list[tuple[float, int]]:
+    """Return the times of the writes in a TIMES file with the sizes of the log after them, in
+    order. A line that is just being written is left out."""
+    found = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            at_s, size = line.split()
+            found.append((float(at_s), int(size)))
+    return sorted(found)
 
 
 class GrowingFile:

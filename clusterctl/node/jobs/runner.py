@@ -60,6 +60,14 @@ class RunnerStopped(Exception):
     """A signal has requested the runner's end."""
 
 
+def name_of_signal(code: int) -> str:
+    """Return the signal that an exit status above 128 stands for, SIGKILL; empty for others."""
+    try:
+        return signal.Signals(code - 128).name
+    except ValueError:
+        return ""
+
+
 class Runner:
     """The run of one job. `stop` is the number of the signal that has requested its end,
     `last_code` the exit status of the last command."""
@@ -171,7 +179,12 @@ class Runner:
             argv, ranks, hosts = (again[name] for name in ("argv", "ranks", "hosts"))
             failures += 1
             began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
-        return code, f"exit status {code}" if code else ""
+        reason = f"exit status {code}" if code else ""
+        if signal_name := name_of_signal(code):
+            # A command that is killed cannot say so, and its supervisor cannot either.
+            reason += f" ({signal_name})"
+            self.say(f"clusterctl: the command ended with {reason}")
+        return code, reason
 
     def recover(self, failed: recovery.FailedAttempt) -> dict[str, Any] | None:
         """End what a failed attempt has left, and wait for its nodes if it is made again. Record

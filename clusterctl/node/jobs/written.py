@@ -103,12 +103,14 @@ class OfJob:
 @dataclass(frozen=True)
 class Overview:
     """On the head node: the jobs that have not ended, the folders that jobs write into, what is in
-    those of the head node, and the digests of what was fetched, by job, host and path."""
+    those of the head node, and the digests of what was fetched, by job, host and path. `unknown`
+    says of each job whose folders are not known why."""
 
     jobs: tuple[Going, ...]
     trees: tuple[OutputFolder, ...]
     found: tuple[OutputFiles, ...]
     fetched: dict[str, dict[str, dict[str, str]]]
+    unknown: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,10 @@ class FetchedOutput:
 
 def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
     """Return the folders of a job: none for a copy or a served model, nor, unless `in_s3`, for a
-    model that is in S3."""
-    spec, _ = JobFolder(folder).known_spec()
+    model that is in S3. Raises OSError if the job's specification cannot be read."""
+    spec, problem = JobFolder(folder).known_spec()
+    if problem:
+        raise OSError(f"where job {folder.name} wrote is not known: {problem}")
     code = CODE / folder.name
     others = spec.hosts[1:]
 
@@ -153,18 +157,22 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
     return [replace(tree(Path(spec.workdir), FILES), since=since, until=until)]
 
 
-def all_trees() -> list[OutputFolder]:
-    """Return the folders of all jobs, each once: the latest job's. Also those of no job."""
-    found = {}
+def all_trees() -> tuple[list[OutputFolder], dict[str, str]]:
+    """Return the folders of all jobs, each once: the latest job's. Also those of no job. And why
+    those of a job are not known, by job."""
+    found, unknown = {}, {}
     for job in all_jobs():
-        for tree in trees_of(job.path):
-            found[tree.path, tree.since] = tree
+        try:
+            for tree in trees_of(job.path):
+                found[tree.path, tree.since] = tree
+        except OSError as error:
+            unknown[job.job_id] = str(error)
     known = {os.path.realpath(tree.path) for tree in found.values()}  # noqa: PTH114
     for name in BY_HAND:
         path = str(Path.home() / name)
         if os.path.realpath(path) not in known:  # noqa: PTH114
             found[path, None] = OutputFolder("", path, CHECKPOINTS)
-    return list(found.values())
+    return list(found.values()), unknown
 
 
 def files_in(tree: OutputFolder) -> Iterator[tuple[str, os.stat_result]]:
@@ -221,7 +229,7 @@ def look(request: Trees) -> FoundFiles:
 
 
 def list_trees(request: OfJob) -> Trees:
-    """Return, on the head node, the folders that a job writes into."""
+    """Return, on the head node, the folders that a job writes into. Raises OSError."""
     return Trees(tuple(trees_of(JOBS / request.job, in_s3=True)))
 
 
@@ -253,6 +261,7 @@ def overview(request: OfJob) -> Overview:
         if job.unended:
             is_queued, serves = job.state is JobState.QUEUED, job.spec.preset == SERVE
             going.append(Going(job.job_id, is_queued, serves))
-    trees = tuple(all_trees())
+    listed, unknown = all_trees()
+    trees = tuple(listed)
     fetched = {one.job_id: fetched_of(one.path) for one in all_jobs()}
-    return Overview(tuple(going), trees, look(Trees(trees)).found, fetched)
+    return Overview(tuple(going), trees, look(Trees(trees)).found, fetched, unknown)

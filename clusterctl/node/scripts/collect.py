@@ -29,7 +29,7 @@ from clusterctl.node.jobs.folder import JobFolder
 from clusterctl.node.jobs.jobs import COLLECTED, MANIFEST
 from clusterctl.node.jobs.recovery import AT_ONCE, SSH
 from clusterctl.node.relay.base import Failure
-from clusterctl.node.relay.s3files import Tool, explained
+from clusterctl.node.relay.s3files import TOOLS, Tool, explained, tool_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -160,7 +160,8 @@ def digest_of(path: Path) -> str:
 def upload(folder: Path, url: str) -> str:
     """Upload the files, then the manifest, to URL/JOB, which is returned. Raises NotCollected."""
     try:
-        tool = Tool({"sources": []})
+        name = next(filter(tool_at, TOOLS), "s5cmd")
+        tool = Tool({"tool": name, "sources": []})
     except Failure as failure:
         raise NotCollected(str(failure)) from failure
     place = f"{url}/{folder.name}"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.diagnosis import job, ras, sampler, watch
-from clusterctl.node.jobs import folder
+from clusterctl.node.jobs import folder, output
 from clusterctl.node.jobs.processes import Process, read_process
 from clusterctl.node.jobs.spec import JobSpec
 from tests.lab.running import wait_until
@@ -151,6 +151,27 @@ def test_a_socket_with_its_queues_and_what_has_passed():
     assert sampler.endpoint(socket.AF_INET6, bytes(15) + b"\1", 80) == "[::1]:80"
     mapped = bytes(10) + b"\xff\xff\x7f\0\0\1"
     assert sampler.endpoint(socket.AF_INET6, mapped, 80) == "127.0.0.1:80"
+
+
+def test_when_the_lines_of_a_log_were_written(tmp_path, monkeypatch):
+    """Of more lines than the ring has times for, and than are asked for."""
+    log = tmp_path / "log"
+    (tmp_path / output.TIMES).write_text(" " * output.TIME_BYTES * output.MOST_TIMES)
+    logs, clock = output.Logs(tmp_path), iter(range(1000, 3000))
+    monkeypatch.setattr(output.time, "time", lambda: next(clock))
+    for number in range(output.MOST_TIMES + 50):
+        text = b"step %d\nloss\n" % number if number % 2 else b"no end"
+        logs.add(iter([(b"0", text)]))
+    monkeypatch.setattr(output.time, "time", lambda: 1400.0)
+    found = job._log(log, 11)
+    assert (found["log"][0], found["log"][-1]) == ("loss", "loss")
+    assert found["log_writes"] == [(105 - 2 * at, 1 if at < 1 else 2) for at in range(6)]
+    every = job._log(log, 1000)
+    assert every["log"][0] == "no endstep 1"
+    assert sum(lines for _, lines in every["log_writes"]) == 256
+    (tmp_path / output.TIMES).unlink()
+    logs.add(iter([(None, b"more\n")]))
+    assert job._log(log, 11)["log_writes"] == []
 
 
 def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):

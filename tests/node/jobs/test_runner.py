@@ -218,6 +218,9 @@ def test_a_killed_supervisor_or_command_fails_the_job_and_leaves_nothing(head, v
     command = next(one for one in found if one.argv[:2] == ["sh", "-c"])
     os.kill(supervisor.pid if victim == "supervisor" else command.pid, signal.SIGKILL)
     ended(job, JobState.FAILED, 137)
+    assert job.status().reason == "exit status 137 (SIGKILL)"
+    log = (job.path / "log").read_text()
+    assert "clusterctl: the command ended with exit status 137 (SIGKILL)\n" in log
     assert not head.sleepers()
 
 
