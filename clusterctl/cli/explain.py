@@ -79,7 +79,8 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
     else:
         _show(found)
     for name, what in unread.items():
-        output.note(f"warning: {name} {what}: nothing is known of it")
+        log = "standard input" if name == "-" else name
+        output.note(f"warning: {log} {what}: nothing is known of it")
     status = STATUSES[found.severity]
     return NOT_KNOWN if unread and status < STATUSES[Severity.ERROR] else status
 

@@ -27,7 +27,14 @@ from clusterctl.diagnosis.case import (
 )
 from clusterctl.diagnosis.evidence import Evidence
 from clusterctl.diagnosis.frames import Activity
-from clusterctl.diagnosis.rules.activity import apart, differing, ended_ranks, odd_ranks, scripts
+from clusterctl.diagnosis.rules.activity import (
+    apart,
+    differing,
+    ended_ranks,
+    held_up,
+    odd_ranks,
+    scripts,
+)
 from clusterctl.diagnosis.rules.hosts import (
     clocks,
     host_facts,
@@ -168,6 +175,9 @@ def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
         elif one.check_id in ("rank.io", "rank.blocked"):
             # A child between fork and exec looks like a second process of its rank.
             into = [x for x in kept if x.check_id == "rank.uninterruptible"]
+            into = [x for x in into if {*one.ranks} <= {*x.ranks}]
+        elif one.check_id in ("rank.apart", "rank.straggler"):
+            into = [x for x in kept if x.check_id in ("rank.io", "disk.full") and x.ranks]
             into = [x for x in into if {*one.ranks} <= {*x.ranks}]
         elif not scene.is_running and may_follow_lost_host(one):
             into = [x for x in kept if x.check_id == "host.off" and x.blocks]
@@ -329,6 +339,7 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     missing_ranks,
     ended_ranks,
     odd_ranks,
+    held_up,
     differing,
     scripts,
     stalled,

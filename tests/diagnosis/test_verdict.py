@@ -1090,3 +1090,46 @@ def test_another_script_is_why_a_rank_skips():
     found = diagnose(scripted(stalled("4: [grads/a]", "5: [grads/a]"), **{"train.py": "bb"}))
     assert (found.check_id, found.findings[0].host) == ("script.differs", "demo-2")
     assert found.findings[0].ranks == (4, 5)
+
+
+STEPPED = {"log_added": ("step 8 loss 0.1", "step 9 loss 0.1")}
+
+
+@pytest.mark.parametrize("others", ["make steps", "do something of their own", "wait"])
+@pytest.mark.parametrize(
+    ("call", "channel", "said"),
+    [
+        ("openat /data/fifo", "wait_for_partner", "opening /data/fifo (a pipe: nobody"),
+        ("flock /data/lock", "locks_lock_inode_wait", "the lock on /data/lock"),
+        ("write /data/fifo", "pipe_write", "writing /data/fifo"),
+    ],
+)
+def test_a_rank_that_waits_for_a_file_is_named_whatever_the_others_do(call, channel, said, others):
+    evidence = with_job(RUNS, **STEPPED) if others == "make steps" else STUCK
+    if others == "do something of their own":
+        moving = samples(own("work", 1), own("work", 2), own("work", 3), state="R")
+        evidence = with_rank(evidence, *range(8), samples=moving)
+    held = samples(own("load"), syscall=call, wait_channel=channel)
+    found = diagnose(with_rank(evidence, 5, samples=held))
+    assert (found.check_id, found.findings[0].ranks) == ("rank.io", (5,)), found
+    assert said in found.verdict
+    assert [one.check_id for one in found.findings if 5 in one.ranks] == ["rank.io"]
+    assert found.exit_status == (1 if others == "make steps" else 2)
+    # Not if it was elsewhere at one of the looks, or waits for its own workers, or a device.
+    for other in (
+        (*held[:2], *samples(own("load"))[2:]),
+        samples(own("load"), syscall="read pipe:[17]", wait_channel="pipe_read"),
+        samples(own("load"), syscall="ioctl /dev/nvidia0"),
+    ):
+        found = diagnose(with_rank(with_job(RUNS, **STEPPED), 5, samples=other))
+        assert "rank.io" not in [one.check_id for one in found.findings]
+
+
+def test_steps_of_others_do_not_hide_a_rank_that_tries_again_on_a_full_disk():
+    steps = ("step 8 loss 0.1", "step 9 loss 0.1")
+    evidence = with_job(FULL_DISK, log=(*FULL_DISK.job.log, *steps), log_silent_s=1.0, **STEPPED)
+    found = diagnose(with_rank(evidence, 5, samples=RETRIES))
+    assert (found.check_id, found.findings[0].ranks) == ("disk.full", (5,))
+    assert found.exit_status == 1 and "healthy" not in found.verdict
+    # The log names rank 5.
+    assert not diagnose(with_rank(evidence, 4, samples=RETRIES)).findings[0].ranks

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
 
+from clusterctl.cli.main import cli, run_command
 from clusterctl.cli.serve import _status
 from clusterctl.domain.errors import HostError, HostUnreachable
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
@@ -150,6 +152,24 @@ def test_ranks_of_a_job_that_the_silent_head_has_are_no_leftovers(cluster):
     for one in found:
         assert "is not known" in one.message and "kill" not in one.message + one.hint
     assert not running_work(cluster([], [left(1)])).of_unknown_jobs
+
+
+@pytest.mark.parametrize(
+    ("head_error", "hint"),
+    [
+        (HostUnreachable("d-0", "cut off"), "look without --fix"),
+        (None, "end it: clusterctl cancel d; or look without --fix"),
+    ],
+)
+def test_doctor_fix_advises_to_cancel_only_a_job_that_is_seen(
+    cluster, monkeypatch, capsys, head_error, hint
+):
+    access = contextlib.nullcontext(cluster([job("mpi")], [], head_error))
+    context = "clusterctl.cli.app_context.AppContext"
+    monkeypatch.setattr(f"{context}.status", lambda app, name: SimpleNamespace(cluster=None))
+    monkeypatch.setattr(f"{context}.access", lambda app, cluster: access)
+    assert run_command(cli, ["doctor", "d", "--fix"]) == 3
+    assert f"hint: {hint}\n" in capsys.readouterr().err
 
 
 def test_doctor_leaves_what_it_cannot_end_without_the_model(cluster, monkeypatch):

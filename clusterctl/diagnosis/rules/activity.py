@@ -33,6 +33,7 @@ from clusterctl.diagnosis.rules.logs import NO_ROOM, first_error, root_error
 from clusterctl.diagnosis.tree import label, main_thread, others
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
+from clusterctl.explain.engine import LogFinding
 
 
 def ended_ranks(scene: Scene) -> Iterator[Cause]:
@@ -92,7 +93,7 @@ def odd_ranks(scene: Scene) -> Iterator[Cause]:
         if not (set(rank.states) <= set("RSD")):
             continue
         shown = (*rank_lines(rank), *inner_lines(rank))
-        full = full_disk_of(rank) or _full_by_log(scene, rank)
+        full = full_disk_of(rank) or _full_by_log(scene, rank, root_error(scene))
         call = rank.user_call
         where = f" in {label(call)}" if call else ""
         blocked = _blocked(scene, rank) if not rank.was("R") and not rank.moved else None
@@ -115,6 +116,32 @@ def odd_ranks(scene: Scene) -> Iterator[Cause]:
             found.append(_busy(scene, rank, where, shown))
         elif scene.is_quiet:
             found.append(_resting(scene, rank, where, shown))
+    yield from combine(found)
+
+
+def held_up(scene: Scene) -> Iterator[Cause]:
+    """Ranks that odd_ranks does not name, since others make steps or wait for nobody: they wait at
+    all looks for a file, a named pipe or a lock, or try again on a full disk."""
+    named = set() if scene.advances else {one.number for one in suspects(scene)}
+    found = []
+    for rank in scene.ranks if scene.is_running else ():
+        if rank.number in named or len(rank.samples) < 2 or {*rank.places} & {*_STEPS}:
+            continue
+        shown = (*rank_lines(rank), *inner_lines(rank))
+        where = f" in {label(rank.user_call)}" if rank.user_call else ""
+        path = syscall_path(rank.last.syscall)
+        is_file = path and (not path.startswith("/dev/") or path.startswith("/dev/pts/"))
+        is_lock = rank.last.syscall.partition(" ")[0] in ("flock", "fcntl")
+        blocked = _blocked(scene, rank) if (is_file or is_lock) and _rests(rank) else None
+        tried = [one for one in scene.whole_log.findings if one.signature.id in NO_ROOM]
+        full = next(filter(None, (_full_by_log(scene, rank, one) for one in tried)), "")
+        severity = ERROR if scene.is_quiet and scene.quiet_s is not None else WARNING
+        if blocked:
+            what, hint = blocked
+            found.append(RankFinding("rank.io", severity, rank, f"{what}{where}", shown, hint))
+        elif full and rank.user_call and not rank.gets_on:
+            on_disk = full_disk_finding(scene, rank, full, where, shown)
+            found.append(on_disk._replace(severity=severity))
     yield from combine(found)
 
 
@@ -328,13 +355,12 @@ def _signature(rank: Rank) -> str:
     return f"in {rank.last.syscall}{state}"
 
 
-def _full_by_log(scene: Scene, rank: Rank) -> str:
+def _full_by_log(scene: Scene, rank: Rank, root: LogFinding | None) -> str:
     """Return a full file system of the rank's host if the log shows that it has no space for it.
 
     The error in the log must not be that of another rank. Else the result is empty.
     """
     paths = [path for host, path in full_filesystems(scene) if host is rank.host]
-    root = root_error(scene)
     if not root or root.signature.id not in NO_ROOM or root.ranks - {rank.number}:
         return ""
     named = re.search(r"\brank (\d+)\b", root.text)
