@@ -737,6 +737,15 @@ def test_a_rank_in_c_that_computes_while_the_others_ask_for_data_is_named():
         assert diagnose(c_ranks(job_of(**steps), computes)).exit_status == 0
 
 
+def test_ranks_in_c_that_poll_now_and_then_are_not_slow():
+    """What was seen of a healthy job in C: its ranks sleep in each step, and ask for messages."""
+    glances = ("RzzRzRRRRRRzzRRzRzRRRz", "zzRzzzzzzzzzzzRzRzzRzR", "zzzzzzzRzzRzzRzzzRzzzR")
+    evidence = c_ranks(job_of(log_added=("step 8 loss 0.1",), quiet_s=0.1))
+    for rank in range(8):
+        evidence = with_rank(evidence, rank, glances=glances[min(rank, 2)])
+    assert diagnose(evidence).exit_status == 0
+
+
 def test_a_slow_rank_that_also_waits_for_a_processor_is_named_with_its_call():
     looks = samples(own("load"), state="R")
     looks = tuple(replace(one, run_wait_s=3.0 * at) for at, one in enumerate(looks))

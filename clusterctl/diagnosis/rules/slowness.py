@@ -48,8 +48,9 @@ def stragglers(scene: Scene) -> Iterator[Cause]:
     if not (scene.advances or scene.exchanges) or len(scene.ranks) < 2:
         return
     own = {one.number: _own_share(one) for one in scene.ranks if len(one.samples) > 1}
+    # In C, who runs may be asking for a message.
     works = {
-        one.number: sum(letter in "RD" for letter in one.process.glances) / len(one.process.glances)
+        one.number: _share(one.process.glances, "RD" if one.is_python else "D")
         for one in scene.ranks
         if len(one.process.glances) >= GLANCES
     }
@@ -63,6 +64,10 @@ def stragglers(scene: Scene) -> Iterator[Cause]:
         hint = f"clusterctl diagnose {scene.cluster} --tree shows where it spends its time"
         found.append(RankFinding("rank.straggler", WARNING, rank, what, rank_lines(rank), hint))
     yield from combine(found)
+
+
+def _share(glances: str, letters: str) -> float:
+    return sum(one in letters for one in glances) / len(glances)
 
 
 def _apart(shares: dict[int, float], most: float, least: float) -> set[int]:
