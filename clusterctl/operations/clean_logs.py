@@ -80,8 +80,10 @@ def clean_logs(access: Access, cleaning: Cleaning) -> FanoutResult[NodeLogs]:
     """Remove the files on each node. Raise JobRunning if a job has started since `find_logs`,
     unless `cleaning.force`."""
     # Clean the head node first. It alone has the records of jobs, and refuses while one runs; then
-    # nothing is removed on the other nodes.
+    # nothing is removed on the other nodes; nor if it is silent by now.
     head = _on(access, [access.head], cleaning)
+    if head.failures and not cleaning.force:
+        return head
     for node in head.values:
         if node.busy:
             raise job_running(access.cluster.name, node.busy, BECAUSE)

@@ -715,9 +715,7 @@ def c_ranks(evidence, computes=(), **more):
     def looks(rank):
         share = 0.01 if rank in computes else 0.5
         used = ((float(at), share * at) for at in range(3))
-        return tuple(
-            replace(one, main_cpu_s=a, main_system_s=b) for one, (a, b) in zip(SPIN, used)
-        )
+        return tuple(replace(one, main_cpu_s=a, main_system_s=b) for one, (a, b) in zip(SPIN, used))
 
     for rank in range(8):
         evidence = with_rank(evidence, rank, samples=looks(rank), argv=("./model",), **more)

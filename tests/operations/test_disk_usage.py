@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -20,6 +21,8 @@ from clusterctl.node.agent import name_of
 from clusterctl.node.facts.disks import MountedFileSystem, growth, mount
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.record import from_data
+from clusterctl.operations import clean_logs
+from clusterctl.operations.clean_logs import Cleaning
 from clusterctl.operations.disk import findings_of
 from tests.diagnosis.made_up import facts, file_system, job_of, with_host
 
@@ -140,3 +143,21 @@ def test_the_json_of_clean_logs_names_hosts_that_failed(options, tmp_path, monke
         assert run_command(cli, ["clean-logs", "demo", "--dry-run", "--json", *options]) == 255
     [told] = json.loads(capsys.readouterr().out)
     assert (told["host"], told["error"]) == ("demo-1", "HostUnreachable")
+
+
+@pytest.mark.parametrize(("force", "cleaned"), [(False, ["d-0"]), (True, ["d-0", "d-1"])])
+def test_no_node_is_cleaned_while_the_head_node_cannot_say_whether_a_job_runs(
+    monkeypatch, force, cleaned
+):
+    asked = []
+
+    def on(access, targets, cleaning):
+        asked.extend(target.host for target in targets)
+        error = HostUnreachable("d-0", "cut off")
+        return FanoutResult(tuple(HostOutcome(one.host, error=error) for one in targets))
+
+    monkeypatch.setattr(clean_logs, "_on", on)
+    nodes = [SimpleNamespace(host="d-0"), SimpleNamespace(host="d-1")]
+    access = SimpleNamespace(head=nodes[0], targets=nodes, cluster=SimpleNamespace(name="d"))
+    result = clean_logs.clean_logs(access, Cleaning((), (), force=force))
+    assert (asked, len(result.failures)) == (cleaned, len(cleaned))
