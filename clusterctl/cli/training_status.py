@@ -21,9 +21,10 @@ class TrainingStatus:
     """Reads a job's log as it grows, and sums up its progress."""
 
     def __init__(self, job: JobRecord) -> None:
-        self._usd_per_hour = job.spec.usd_per_hour
+        self._usd, self._usd_per_hour = job.usd, job.usd_per_hour
         # On this machine's clock: the head node's may be wrong.
-        self._began = time.monotonic() - job.duration_s
+        self._seen = time.monotonic()
+        self._began = self._seen - job.duration_s
         self._log = GrowingLog()
         self._row: TrainingRow | None = None
         self._first_done = 0.0
@@ -75,8 +76,9 @@ class TrainingStatus:
         parts += [f"{name} {value:.4g}" for name, value in self._metrics.items() if not row]
         if parts and self._top1 is not None:
             parts.append(f"top-1 {self._top1:.2f} %")
-        if parts and self._usd_per_hour is not None:
-            parts.append(f"${self._usd_per_hour * elapsed_s / 3600:.2f} so far")
+        if parts and self._usd is not None and self._usd_per_hour is not None:
+            usd = self._usd + self._usd_per_hour * (now - self._seen) / 3600
+            parts.append(f"${usd:.2f} so far")
         return ", ".join(parts)
 
 

@@ -32,7 +32,7 @@ from clusterctl.jobs.plan import (
     TORCH_RANK_PATH,
     is_on_nodes,
 )
-from clusterctl.node.jobs.folder import SHIPPED, START_DAEMON_PATH
+from clusterctl.node.jobs.folder import LIST_SHIPPED, START_DAEMON_PATH
 from clusterctl.node.jobs.unpack import DeployedFiles, ShippedFile
 from clusterctl.node.packer import program_of
 from clusterctl.node.record import to_json
@@ -343,7 +343,7 @@ def ship_code(
         links = _channel_links(place, channels)
 
     def one(target: Target) -> CommandResult:
-        unpack = f"mkdir -p {place} && tar -xzf - -C {place} && touch {place}/{SHIPPED}"
+        unpack = f"mkdir -p {place} && tar -xzf - -C {place} && (cd {place} && {LIST_SHIPPED})"
         script = f"cd && umask 077 && {unpack}{links}"
         command = shlex.join(["sh", "-c", script])
         result = connections.run(target, command, stdin=archive, timeout_s=CODE_TIMEOUT_S)
@@ -356,6 +356,12 @@ def ship_code(
         return result
 
     return fan_out(one, targets)
+
+
+def remove_code(connections: Connections, targets: Sequence[Target], job_id: str) -> None:
+    """Remove a program, with its channels, whose job was not started, from all nodes that answer;
+    `clean-logs --jobs` removes it from the others."""
+    connections.run_all(targets, f"cd && rm -rf {CODE_FOLDER}/{job_id}", timeout_s=CODE_TIMEOUT_S)
 
 
 def _absent(name: str, source: str) -> str:

@@ -24,13 +24,12 @@ from clusterctl.domain.errors import (
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.jobs.plan import JOBS_FOLDER, JobPlan
 from clusterctl.node.jobs.jobs import (
-    JobQuery,
     Submission,
     Submitted,
     cancel,
-    find_jobs,
     submit,
 )
+from clusterctl.node.jobs.listing import JobQuery, find_jobs
 from clusterctl.node.jobs.spec import GPUS, LOG_NAME, JobRecord, JobSpec, JobStep, When
 from clusterctl.node.packer import program_of
 from clusterctl.transport.call import call

@@ -145,7 +145,7 @@ def find_parts(access: Access, job_id: str, place: Path) -> list[Part]:
             found = _call(access, target, look, Trees(here, named=True)).found
             for one, tree in ((one, tree) for one in found for tree in here):
                 if one.path == tree.path:
-                    is_folder = tree.since is None and not tree.after
+                    is_folder = tree.since is None and not tree.shipped
                     parts += _parts_of(target, is_head, one, is_folder, place)
     return parts
 

@@ -277,6 +277,10 @@ def report_of(
     known = {(one.host, one.pid) for one in others.left}
     left = [one for job in ended for one in _left_by(head, job) if (head, one.pid) not in known]
     others = replace(others, left=(*others.left, *left))
+    late = ", ".join(after.job_id for _, after in jobs if after.unended)
+    if late:
+        error = HostError(head, f"job {late} has not ended in time", "run it again: it goes on")
+        others = others.with_failures([HostOutcome(head, error=error)])
     silent = dict.fromkeys(host for job in ended for host in job.status.cleanup.get("silent", ()))
     heard = {*checked, *(one.host for one in others.failures)}
     return CancelReport(jobs, others, tuple(host for host in silent if host not in heard))

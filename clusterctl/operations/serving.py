@@ -45,7 +45,7 @@ from clusterctl.domain.results import (
 from clusterctl.jobs.detached import JobRunning, end_job, start_job
 from clusterctl.jobs.head_facts import facts_of_head, facts_to_read
 from clusterctl.jobs.plan import JobPlan, is_on_nodes, new_job_id
-from clusterctl.node.jobs.jobs import JobList, JobQuery, find_jobs
+from clusterctl.node.jobs.listing import JobList, JobQuery, find_jobs
 from clusterctl.node.jobs.spec import SERVE, JobRecord
 from clusterctl.node.record import RecordError, from_json
 from clusterctl.operations.access import Access

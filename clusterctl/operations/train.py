@@ -17,7 +17,12 @@ from clusterctl.copy.fetch import UrlAccess, send_tools
 from clusterctl.copy.report import TransferReport
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.cluster import Cluster
-from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    ConnectionLost,
+    HostUnreachable,
+    UsageError,
+)
 from clusterctl.domain.files import write_file
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
@@ -31,6 +36,7 @@ from clusterctl.jobs.deploy import (
     deployed_files,
     example_files,
     program_to_ship,
+    remove_code,
     ship_code,
 )
 from clusterctl.jobs.detached import job_running_error, spec_of, start_job
@@ -240,21 +246,29 @@ def start_training(
         for name, found in listed.items():
             contract["channels"][name].update(found)
         job = replace(job, contract=contract)
-    if plan.code:
-        to = (access.connections, access.targets)
-        _on_all(access, ship_code(*to, plan.code, job.job_id, job.contract))
-    if plan.script_mode and plan.script_mode.model_url:
-        assert cache, "a model that goes to S3 comes with a place for the tool"
-        _check_tool(access, plan.script_mode.model_url, cache)
-    for name, request in plan.brings.items():
-        assert bring, "channels come with what brings them"
-        _check_brought(name, bring(name, request))
+    spec = training_spec(replace(plan, job=job), nodes, retries, min_gpus)
+    to = (access.connections, access.targets)
+    try:
+        if plan.code:
+            _on_all(access, ship_code(*to, plan.code, job.job_id, job.contract))
+        if plan.script_mode and plan.script_mode.model_url:
+            assert cache, "a model that goes to S3 comes with a place for the tool"
+            _check_tool(access, plan.script_mode.model_url, cache)
+        for name, request in plan.brings.items():
+            assert bring, "channels come with what brings them"
+            _check_brought(name, bring(name, request))
+        head, cluster = access.head, access.cluster.name
+        started = start_job(access.connections, head, job, cluster, how, spec=spec)
+    except (ConnectionLost, HostUnreachable):
+        raise  # the job may run
+    except ClusterctlError:
+        if plan.code:
+            remove_code(*to, job.job_id)
+        raise
     kept: dict[str, list[str]] = {}
     for result in shipped:
         for name in deployed_files(result).kept:
             kept.setdefault(name, []).append(result.host)
-    spec = training_spec(replace(plan, job=job), nodes, retries, min_gpus)
-    started = start_job(access.connections, access.head, job, access.cluster.name, how, spec=spec)
     folded = tuple((name, fold_hosts(hosts)) for name, hosts in kept.items())
     return StartedJob(plan.job, started, folded)
 

@@ -28,3 +28,10 @@ def test_what_the_record_says_is_left_is_no_success(before, cleanup, left, silen
     report = report_of("demo-0", ((before, after),), NONE, NONE.answered)
     assert [(one.host, one.pid) for one in report.others.left] == left
     assert (report.silent, report.others.exit_status) == (silent, status)
+
+
+def test_a_job_that_does_not_end_is_no_success():
+    report = report_of("demo-0", ((RUNS, RUNS),), NONE, NONE.answered)
+    [failure] = report.others.failures
+    assert (failure.host, failure.error.message) == ("demo-0", "job j has not ended in time")
+    assert (report.others.exit_status, report.others.answered) == (255, ("demo-1",))

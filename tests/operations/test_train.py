@@ -130,6 +130,14 @@ def test_a_program_of_here_is_shipped_and_stays_what_it_was(quiet, tmp_path):
     }.items():
         (tmp_path / name).write_text(text)
     run = ("train", "2", "--script", os.path.relpath(tmp_path / "main.py"))
+    # Of a job that did not start nothing stays.
+    quiet.on(
+        0, "mkdir -p .clusterctl && mv .clusterctl/jobs .clusterctl/aside; : >.clusterctl/jobs"
+    )
+    status, _, err = quiet.ctl(*run)
+    assert (status, "File exists" in err) == (1, True), err
+    assert quiet.on_all("ls .clusterctl/code || :") == ["", ""]
+    quiet.on(0, "cd .clusterctl; rm jobs; [ ! -e aside ] || mv aside jobs")
     first = json.loads(quiet.ctl(*run, "--detach", "--json")[1])
     for name in ("lib.py", "late.py"):
         (tmp_path / name).write_text("WHO = 2")

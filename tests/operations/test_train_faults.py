@@ -68,16 +68,17 @@ def test_cancel_leaves_nothing_on_any_node(quiet, stay):
 
 
 @pytest.mark.all
-def test_what_a_killed_daemon_left_is_found_and_keeps_a_job_from_starting(quiet, stay):
+def test_what_a_lost_rank_left_is_found_and_keeps_a_job_from_starting(quiet, stay):
     run = ("train", "1", "--script", "~/stay.py")
-    stay(2)
-    # Without this, it would end the processes that the job left.
-    quiet.on(0, "rm .clusterctl/jobs/*/runner.py")
+    job_id = stay(2)
     quiet.on(1, "pkill -9 -u $(id -u) -f '[p]rted'")
     eventually(lambda: quiet.jobs()[0]["state"] != "running", "mpirun to notice")
     # mpirun's exit status is usually 0 in this case.
     assert (quiet.jobs()[0]["state"], quiet.jobs()[0]["exit_status"]) == ("failed", 255)
-    pid = quiet.on(1, "pgrep -f 'stay[.]py'").strip()
+    # Of the job itself nothing is left there. This is as a rank that nothing could end.
+    eventually(lambda: not quiet.on(1, "pgrep -f 'stay[.]py' || :"), "the rank's end")
+    rank = f"export OMPI_COMM_WORLD_RANK=1 CLUSTERCTL_JOB={job_id}"
+    pid = quiet.on(1, f"{rank}; setsid python3 ~/stay.py >/dev/null 2>&1 & echo $!").strip()
     own = quiet.on(
         1, "exec setsid python3 -c 'import time; time.sleep(600)' >/dev/null 2>&1 & echo $!"
     )

@@ -13,9 +13,9 @@ from typing import Any, Optional
 
 from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import JOBS, METRICS, all_jobs, text_in
-from clusterctl.node.jobs.jobs import summary
+from clusterctl.node.jobs.listing import summary
 from clusterctl.node.jobs.output import TIMES, write_times
-from clusterctl.node.jobs.spec import JobRecord, JobState
+from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState
 from clusterctl.node.record import finite, read_rows, to_data
 
 
@@ -97,12 +97,18 @@ def _of_record(record: JobRecord, log_lines: int) -> dict[str, Any]:
     return {
         "found": to_data(summary(record)),
         "addresses": {one.get("name"): one.get("address") for one in spec.nodes},
-        # After a retry on fewer nodes, the job has a hosts file of its own.
-        "hosts": text_in(folder / "hosts") or text_in(workdir / "hosts"),
+        # After a retry, the job has a hosts file of its own. That of the cluster may have changed.
+        "hosts": text_in(folder / "hosts") or hosts_of(spec) or text_in(workdir / "hosts"),
         **_log(folder / "log", log_lines),
         "rank_logs": {} if record.unended or not log_lines else _rank_logs(folder),
         **_metrics(log_dir / METRICS if log_dir else None),
     }
+
+
+def hosts_of(spec: JobSpec) -> str:
+    """Return the hosts file of a job's nodes when it began; empty if it has no record of them."""
+    slots = [(one.get("address"), one.get("slots")) for one in spec.nodes]
+    return "".join(f"{host} slots={count}\n" for host, count in slots if host and count)
 
 
 def _rank_logs(folder: Path) -> dict[str, list[str]]:

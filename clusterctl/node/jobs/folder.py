@@ -4,7 +4,8 @@
     events.jsonl    a line for each change, appended (spec.Event); `fold` makes the status of them
     lock            held by the job's runner; has its process ID and the boot's ID. Later, who ends
                     what a lost runner has left holds a part of it
-    heartbeat       the time, written over in place every second
+    heartbeat       the time, written over in place every second; then the earliest and the latest
+                    time that the clock has shown since the job began
     log             all output; log-RANK: what that rank wrote (output.py)
     times           when the log was written to last, a ring of lines (output.py)
     metrics.jsonl   after the job's end, the trainer's rows
@@ -55,8 +56,10 @@ JOBS = Path.home() / ".clusterctl" / "jobs"
 CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --script`, on every node
 # mpirun's launch agent on every node (start_daemon.py), below the home folder.
 START_DAEMON_PATH = ".clusterctl/start_daemon.py"
-# Put into the folder of a shipped program once all of it is there: what is newer is the job's.
+# Put into the folder of a shipped program once all of it is there: inode and time of change of each
+# file. What is not in this list is the job's. Times are not compared with it: the clock may be set.
 SHIPPED = ".clusterctl-shipped"
+LIST_SHIPPED = f"find . -type f -printf '%i %C@\\n' >{SHIPPED}"
 JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
 SPEC_FILE, EVENTS, METRICS = "spec.json", "events.jsonl", "metrics.jsonl"
 COPIED = "copied.json"
@@ -223,13 +226,22 @@ class JobFolder:
 
     def heard_at(self) -> float | None:
         """Return the time of the last heartbeat, which is close to the end of a lost job."""
-        with contextlib.suppress(ValueError):
-            return float(text_in(self.path / "heartbeat"))
-        return None
+        return next(iter(self._heartbeat()), None)
 
-    def write_heartbeat(self) -> None:
+    def clock_range(self) -> tuple[float, float]:
+        """Return the earliest and the latest time that the clock has shown while the job ran:
+        whoever sets it back does not know of the job. Empty, as (inf, 0), if that is not known."""
+        _, low, high = (self._heartbeat() + [0.0, float("inf"), 0.0])[:3]
+        return low, high
+
+    def _heartbeat(self) -> list[float]:
+        with contextlib.suppress(ValueError):
+            return [float(word) for word in text_in(self.path / "heartbeat").split()]
+        return []
+
+    def write_heartbeat(self, low: float, high: float) -> None:
         """Write the heartbeat over the last one: this needs no new block."""
-        text = f"{time.time():.1f}\n".ljust(HEARTBEAT_BYTES)
+        text = f"{time.time():.1f} {low:.1f} {high:.1f}\n".ljust(HEARTBEAT_BYTES)
         path = self.path / "heartbeat"
         # The disk may have become read-only.
         with contextlib.suppress(OSError), path.open("r+b", buffering=0) as file:
@@ -301,7 +313,8 @@ class JobFolder:
         file. None if there is none."""
         if (self.path / METRICS).exists():
             return self.path / METRICS
-        if not spec.log_dir or status.state is not JobState.RUNNING:
+        # A job without a runner is ended before a later one starts, and its rows are kept then.
+        if not spec.log_dir or status.has_ended or status.started_at is None:
             return None
         if METRICS not in self.written(spec, status):
             return None

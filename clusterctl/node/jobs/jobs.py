@@ -1,7 +1,7 @@
-"""Runs on the head node: starts, lists and ends jobs. Each job has a folder in ~/.clusterctl/jobs
-(folder.py).
+"""Runs on the head node: starts and ends jobs. Each job has a folder in ~/.clusterctl/jobs
+(folder.py); listing.py lists them.
 
-transport/call.py calls `submit`, `find_jobs` and `cancel`. As a program of its own:
+transport/call.py calls `submit` and `cancel`. As a program of its own:
 
     pack ID          writes what is kept of the job to stdout, as a tar archive
 """
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
@@ -33,8 +33,9 @@ from clusterctl.node.jobs.folder import (
     all_jobs,
     cancel_requested,
 )
+from clusterctl.node.jobs.listing import JobQuery
 from clusterctl.node.jobs.output import MOST_TIMES, TIME_BYTES, TIMES
-from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState
+from clusterctl.node.jobs.spec import JobRecord, JobSpec
 from clusterctl.node.jobs.supervisor import SIGNALS
 
 # What `pack` takes first, in this order.
@@ -75,18 +76,6 @@ class Submitted:
     def after(self) -> tuple[str, ...]:
         """The jobs that it waits for."""
         return self.job.status.waits_for if self.job else ()
-
-
-@dataclass(frozen=True)
-class JobQuery:
-    """Which job; with an empty ID all of them."""
-
-    job_id: str = ""
-
-
-@dataclass(frozen=True)
-class JobList:
-    jobs: tuple[JobRecord, ...]
 
 
 @dataclass(frozen=True)
@@ -181,19 +170,6 @@ def remove_draft(draft: Path) -> None:
     shutil.rmtree(draft, ignore_errors=True)
 
 
-def find_jobs(request: JobQuery) -> JobList:
-    """Return the records of all jobs in the order of their submission, without what only the record
-    of one job has; or that of the one job, if there is one of this ID."""
-    if request.job_id:
-        job = JobFolder(JOBS / request.job_id)
-        return JobList((job.record(),) if job.path.is_dir() else ())
-    return JobList(tuple(summary(job.record()) for job in all_jobs()))
-
-
-def summary(job: JobRecord) -> JobRecord:
-    return replace(job, spec=replace(job.spec, nodes=(), code=None), copied=())
-
-
 def cancel(request: JobQuery) -> Cancelled:
     """Request a job's end and wait for it. A runner that does not end in time is killed, and its
     job ended from here."""
@@ -224,8 +200,7 @@ def end_without_runner(job: JobFolder) -> None:
             if status.has_ended:  # by another one, meanwhile
                 return
             spec, _ = job.known_spec()
-            if status.started_at:
-                job.keep_metrics(spec, replace(status, state=JobState.RUNNING))
+            job.keep_metrics(spec, status)
             cleanup = clean_up(job.job_id, spec.grace_s + SUPERVISOR_S)
             if status.started_at and spec.is_training and len(spec.nodes) > 1:
                 cleanup["silent"] = recovery.end_elsewhere(spec)

@@ -29,8 +29,8 @@ from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import (
     CODE,
     JOBS,
+    LIST_SHIPPED,
     RUNNER_FILE,
-    SHIPPED,
     JobFolder,
     json_in,
     text_in,
@@ -242,7 +242,7 @@ def give_code(spec: JobSpec, nodes: list[dict[str, Any]]) -> None:
         return
     place = f".clusterctl/code/{spec.job_id}"
     unpack = f"mkdir -p {place}.new && tar -xzf - -C {place}.new"
-    unpack += f" && touch {place}.new/{SHIPPED} && mv {place}.new {place}"
+    unpack += f" && (cd {place}.new && {LIST_SHIPPED}) && mv {place}.new {place}"
     script = f"umask 077; [ -e {place} ] || {{ {unpack}; }}"
     answers = ask(nodes, ["sh", "-c", script], content.getvalue())
     lacking = [node["name"] for node, said in zip(nodes, answers) if said is None]

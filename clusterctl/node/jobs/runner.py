@@ -24,7 +24,7 @@ from typing import Any
 from clusterctl.node.jobs import recovery
 from clusterctl.node.jobs.folder import METRICS, START_DAEMON_PATH, JobFolder, tell
 from clusterctl.node.jobs.jobs import clean_up, end_without_runner, remove_draft
-from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
+from clusterctl.node.jobs.lost_daemon import CANNOT_RUN, LOST_DAEMON, LOST_SSH
 from clusterctl.node.jobs.output import CommandOutput, Logs
 from clusterctl.node.jobs.progress import TrainingProgress
 from clusterctl.node.jobs.spec import JobState, When
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 # mpirun reports the end of its daemon on a node. Then the job has lost that node, whatever mpirun
 # ends with: Open MPI 5 with 0, Open MPI 4 with 205.
 DAEMON_LOST = re.compile(LOST_DAEMON.encode())
+SSH_ENDED = re.compile(LOST_SSH.encode())
 # So do its ssh processes, if it failed.
 SSH_LOST = re.compile(rb"Timeout, server \S+ not responding|client_loop: send disconnect")
 NODE_LOST = 255  # the exit status of a job that lost a node
@@ -80,8 +81,9 @@ class Runner:
         self.stop = self.last_code = 0
         self.told: set[int] = set()  # processes that the log says cannot be ended
         self.heartbeat_at = 0.0
+        self.forget_clock()
         # What the output of the command that runs has said of lost nodes.
-        self.daemon_lost = self.ssh_lost = False
+        self.daemon_lost = self.ssh_lost = self.ssh_ended = False
 
     def run(self) -> None:
         """Run the job to its end, and record the end whatever happens."""
@@ -90,6 +92,7 @@ class Runner:
         code: int | None
         try:
             self.wait_for_turn()
+            self.forget_clock()
             self.folder.append("running", before=self.folder.stamps(self.spec))
             has_begun = True
             code, reason = self.work()
@@ -107,6 +110,7 @@ class Runner:
             cleanup = {"problem": repr(error)}
         if has_begun:
             self.folder.keep_metrics(self.spec, self.folder.status())
+        self.write_heartbeat()
         self.folder.append(
             "ended", state=state.value, exit_status=code, reason=reason, cleanup=cleanup
         )
@@ -121,9 +125,22 @@ class Runner:
         if found and found.si_signo != signal.SIGCHLD:
             self.stop = self.stop or found.si_signo
         self.codes.update(reap())
+        self.read_clock()
         if time.monotonic() - self.heartbeat_at > HEARTBEAT_EVERY_S:
-            self.heartbeat_at = time.monotonic()
-            self.folder.write_heartbeat()
+            self.write_heartbeat()
+
+    def forget_clock(self) -> None:
+        """Begin again with the times that the clock shows: the job begins."""
+        self.clock_low = self.clock_high = time.time()
+
+    def read_clock(self) -> None:
+        now = time.time()
+        self.clock_low, self.clock_high = min(self.clock_low, now), max(self.clock_high, now)
+
+    def write_heartbeat(self) -> None:
+        self.read_clock()
+        self.heartbeat_at = time.monotonic()
+        self.folder.write_heartbeat(self.clock_low, self.clock_high)
 
     def check_stop(self) -> None:
         """Raise RunnerStopped if a signal has requested the end."""
@@ -165,10 +182,11 @@ class Runner:
         began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
         failures = 0
         while True:
-            self.folder.append("attempt", argv=argv, ranks=ranks, hosts=hosts)
+            price = self.price_of(hosts)
+            self.folder.append("attempt", argv=argv, ranks=ranks, hosts=hosts, usd_per_hour=price)
             code = self.command(argv, is_tagged=True, is_watched=True)
-            if self.daemon_lost:
-                code = NODE_LOST
+            if self.daemon_lost or (self.ssh_ended and code not in (0, *CANNOT_RUN)):
+                self.daemon_lost, code = True, NODE_LOST
             self.check_stop()
             if not code or not spec.is_training:
                 break
@@ -185,6 +203,12 @@ class Runner:
             reason += f" ({signal_name})"
             self.say(f"clusterctl: the command ended with {reason}")
         return code, reason
+
+    def price_of(self, hosts: Sequence[str]) -> float | None:
+        """Return what these nodes cost an hour; None if that of one is unknown."""
+        known = {node.get("name"): node.get("usd_per_hour") for node in self.spec.nodes}
+        prices: list[Any] = [known.get(host) for host in hosts]
+        return None if None in prices else sum(prices)
 
     def recover(self, failed: recovery.FailedAttempt) -> dict[str, Any] | None:
         """End what a failed attempt has left, and wait for its nodes if it is made again. Record
@@ -218,6 +242,8 @@ class Runner:
         result = os.memfd_create("result")
 
         def act() -> None:
+            # The input of an ssh to a lost node is a broken pipe: an error, not this process's end.
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
             os.write(result, to_json(function()).encode())
 
         code = self.supervised(act, CommandOutput(self.logs), timeout_s=timeout_s)
@@ -241,7 +267,8 @@ class Runner:
         child = start_supervised(act, self.spec.grace_s, output.fds, (self.folder.lock,))
         watch = StepWatch(self, output) if is_watched and self.spec.watchdog else None
         until, kill_at = time.monotonic() + timeout_s, 0.0
-        rest, self.daemon_lost, self.ssh_lost = b"", False, False
+        rest = b""
+        self.daemon_lost = self.ssh_lost = self.ssh_ended = False
         with output:
             while child not in self.codes:
                 content = output.poll()
@@ -272,6 +299,7 @@ class Runner:
         text = before + content
         self.daemon_lost = self.daemon_lost or bool(DAEMON_LOST.search(text))
         self.ssh_lost = self.ssh_lost or bool(SSH_LOST.search(text))
+        self.ssh_ended = self.ssh_ended or bool(SSH_ENDED.search(text))
         return text[-200:]
 
     def clean_up(self, everywhere: bool) -> dict[str, Any]:

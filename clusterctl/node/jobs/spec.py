@@ -156,7 +156,8 @@ class JobEvent:
     submitted  {"after": [JOB_ID], "boot_id"}
     running    {"before": {NAME: STAMP}}: its turn has come, and the log folder has these files of
                an earlier job
-    attempt    {"argv", "ranks", "hosts": [NAME]}: the work is started
+    attempt    {"argv", "ranks", "hosts": [NAME], "usd_per_hour"}: the work is started. The price is
+               that of these hosts, None if unknown
     failed     an attempt has failed: see recovery.py
     phase      {"phase"}: what the runner does besides the work
     cancel     {"by", "why"}: somebody has requested the job's end
@@ -184,6 +185,7 @@ class JobStatus:
     `exit_status` is None for a job that has not ended, that never began, or that is lost. `phase`
     is what the runner does besides the work. `waits_for` are the jobs before this one in the queue.
     `ranks` and `hosts` are those of the latest attempt. `attempts` describes the failed ones.
+    `rates` has the time and the hourly price in US dollars of each attempt.
     `messages` are the watchdog's. `cancel` is the first request to end the job. `rebooted`: the
     head node was, since the job was submitted. `before` are the files of an earlier job that the
     log folder had at the start, with what shows that they were written since.
@@ -203,6 +205,7 @@ class JobStatus:
     hosts: tuple[str, ...] = ()
     rebooted: bool = False
     attempts: tuple[dict[str, Any], ...] = ()
+    rates: tuple[tuple[float, Optional[float]], ...] = ()
     messages: tuple[str, ...] = ()
     cancel: Optional[dict[str, Any]] = None
     cleanup: dict[str, Any] = field(default_factory=dict)
@@ -271,7 +274,9 @@ def _after(status: JobStatus, event: JobEvent) -> JobStatus:
         return replace(status, state=JobState.RUNNING, started_at=at, waits_for=(), before=before)
     if kind == "attempt":
         ranks, hosts = int(data["ranks"]), tuple(map(str, data["hosts"]))
-        return replace(status, phase="", ranks=ranks, hosts=hosts)
+        rates = ((at, data["usd_per_hour"]),) if "usd_per_hour" in data else ()
+        rates = (*status.rates, *rates)
+        return replace(status, phase="", ranks=ranks, hosts=hosts, rates=rates)
     if kind == "failed":
         return replace(status, attempts=(*status.attempts, data))
     if kind == "phase":
@@ -387,11 +392,31 @@ class JobRecord:
 
     @property
     def usd(self) -> float | None:
-        """The cost of the job's nodes while it ran, in US dollars; None if a price is unknown."""
+        """The cost of the job's nodes while it ran, in US dollars; None if a price is unknown.
+
+        After a retry on other nodes, these count from then on."""
         if self.spec.usd_per_hour is None:
             return None
-        runs = self.state is not JobState.QUEUED
-        return self.spec.usd_per_hour * self.duration_s / 3600 if runs else 0.0
+        if self.state is JobState.QUEUED:
+            return 0.0
+        began = self.started_at.timestamp()
+        rates = self.status.rates[1:]
+        times = [began, *(at for at, _ in rates), began + self.duration_s]
+        total = 0.0
+        for rate, at, until in zip(self._rates, times, times[1:]):
+            if rate is None:
+                return None
+            total += rate * max(0.0, until - at) / 3600
+        return total
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """What the nodes of the latest attempt cost, in US dollars; None if that is unknown."""
+        return self._rates[-1]
+
+    @property
+    def _rates(self) -> tuple[float | None, ...]:
+        return (self.spec.usd_per_hour, *(rate for _, rate in self.status.rates[1:]))
 
     def as_data(self) -> dict[str, Any]:
         """Return the record for `--json`."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Dict, Optional
 
 from clusterctl.node.jobs.clean import CHECKPOINT
-from clusterctl.node.jobs.folder import CODE, JOBS, SHIPPED, JobFolder, all_jobs
+from clusterctl.node.jobs.folder import CODE, JOBS, SHIPPED, JobFolder, all_jobs, text_in
 from clusterctl.node.jobs.jobs import COLLECTED, MANIFEST
 from clusterctl.node.jobs.spec import SERVE, JobState
 from clusterctl.node.record import RecordError, from_json, to_json
@@ -34,6 +34,7 @@ KINDS = {"model": MODEL}
 BY_HAND = ("imagenet_resnet", "examples/horovod/tensorflow/imagenet_resnet")
 # What Python writes beside a program, and what clusterctl puts there.
 NO_RESULTS = {"__pycache__", SHIPPED}
+CLOCK_SLACK_S = 0.1  # the heartbeat has one decimal, and times of change lag by a tick
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class OutputFolder:
     cluster has written. `kind` is checkpoints, model or files.
 
     Only files count that were written from `since` to `until`, seconds since 1970 by the node's
-    clock (None is no limit), and later than the file `after` of each node (empty for none).
+    clock (None is no limit), and that are not in the list `shipped` of each node (empty for none).
     `hosts` are the other nodes with ranks, which may write there, too.
     """
 
@@ -51,7 +52,7 @@ class OutputFolder:
     kind: str
     since: Optional[float] = None
     until: Optional[float] = None
-    after: str = ""
+    shipped: str = ""
     hosts: tuple[str, ...] = ()
 
 
@@ -130,8 +131,8 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
     code = CODE / folder.name
     others = spec.hosts[1:]
 
-    def tree(path: Path, kind: str, hosts: tuple[str, ...] = (), after: str = "") -> OutputFolder:
-        return OutputFolder(folder.name, str(path), kind, hosts=hosts, after=after)
+    def tree(path: Path, kind: str, hosts: tuple[str, ...] = (), shipped: str = "") -> OutputFolder:
+        return OutputFolder(folder.name, str(path), kind, hosts=hosts, shipped=shipped)
 
     if not (spec.is_training and spec.argv):
         return []
@@ -147,13 +148,15 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
             return [tree(folder / name, KINDS.get(name, FILES)) for name in COLLECTED]
         return [tree(code / name, KINDS.get(name, FILES), hosts=others) for name in COLLECTED[:2]]
     if code.is_dir():
-        return [*output, tree(code, FILES, hosts=others, after=str(code / SHIPPED))]
+        return [*output, tree(code, FILES, hosts=others, shipped=str(code / SHIPPED))]
     if output:
         return output
     # A program of the nodes works in the folder of the examples, as other jobs do.
     job = JobFolder(folder).record()
     since = job.status.started_at or job.status.submitted_at
     until = job.now if job.unended else job.status.ended_at
+    low, high = JobFolder(folder).clock_range()
+    since, until = min(since, low - CLOCK_SLACK_S), until and max(until, high + CLOCK_SLACK_S)
     return [replace(tree(Path(spec.workdir), FILES), since=since, until=until)]
 
 
@@ -186,17 +189,27 @@ def files_in(tree: OutputFolder) -> Iterator[tuple[str, os.stat_result]]:
             raise error
 
     since, until = tree.since or 0.0, tree.until or float("inf")
-    if tree.after:
-        with contextlib.suppress(FileNotFoundError):
-            since = os.lstat(tree.after).st_ctime
+    shipped = shipped_files(tree.shipped)
     for root, folders, names in os.walk(tree.path, onerror=refuse):
         folders[:] = sorted(set(folders) - NO_RESULTS)
         for name in sorted(set(names) - NO_RESULTS):
             path = os.path.join(root, name)  # noqa: PTH118
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 seen = os.lstat(path)
-                if stat.S_ISREG(seen.st_mode) and since < seen.st_ctime <= until:
+                is_known = (seen.st_ino, seen.st_ctime_ns) in shipped
+                if stat.S_ISREG(seen.st_mode) and since < seen.st_ctime <= until and not is_known:
                     yield os.path.relpath(path, tree.path), seen
+
+
+def shipped_files(path: str) -> set[tuple[int, int]]:
+    """Return inode and time of change of the files that a list names; empty if it is missing."""
+    found = set()
+    for line in text_in(Path(path)).splitlines() if path else ():
+        with contextlib.suppress(ValueError):
+            inode, _, changed = line.partition(" ")
+            seconds, _, rest = changed.partition(".")
+            found.add((int(inode), int(seconds + rest[:9].ljust(9, "0"))))
+    return found
 
 
 def found_in(tree: OutputFolder, named: bool = False) -> OutputFiles | None:

@@ -3,7 +3,8 @@ and output/ on every node into the job's folder on the head node, and to S3 if t
 
     FOLDER    the job's folder, with spec.json (node/jobs/spec.py)
 
-manifest.json is written last: if it exists, the collection is complete.
+manifest.json is written last: if it exists, the collection is complete, and is not done again. Two
+`fetch` at once wait for each other.
 
     {"model": [{"path", "bytes", "sha256", "host"}], "output": [...], "conflicts": [...]}
 
@@ -15,6 +16,7 @@ node, and the others are in conflicts/HOST.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -51,6 +53,10 @@ class NotCollected(Exception):
 
 def main() -> None:
     folder = Path(sys.argv[1])
+    lock = os.open(folder, os.O_RDONLY)  # held until this process ends
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if (folder / MANIFEST).exists():
+        return
     try:
         print(f"clusterctl: {collect(folder)}", flush=True)
     except (NotCollected, OSError) as error:
@@ -69,7 +75,6 @@ def main() -> None:
 def collect(folder: Path) -> str:
     """Copy the files of all nodes. Return a summary for the log. Raises NotCollected, OSError."""
     nodes = JobFolder(folder).spec().nodes
-    (folder / MANIFEST).unlink(missing_ok=True)
     for name in (*COLLECTED, "collecting"):
         shutil.rmtree(folder / name, ignore_errors=True)
     staging = folder / "collecting"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from clusterctl.cli.jobs import job_remarks
 from clusterctl.domain.errors import UsageError
-from clusterctl.node.jobs import folder, jobs
+from clusterctl.node.jobs import folder, listing
 from clusterctl.node.jobs.spec import NOT_RECORDED, JobEvent, JobRecord, JobSpec, JobState, fold
 from clusterctl.operations import logs
 
@@ -18,12 +19,12 @@ JOB_ID = "20261120-154501-3f2a"
 @pytest.mark.parametrize("cut", [b"", b'{"ranks": 2, "li', b"[2]", b"\0" * 64, b"\xff\xfe"])
 def test_a_record_that_a_crash_has_cut_short_is_said_and_hides_no_job(cut, tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "JOBS", tmp_path)
-    monkeypatch.setattr(jobs, "JOBS", tmp_path)
+    monkeypatch.setattr(listing, "JOBS", tmp_path)
     (tmp_path / JOB_ID).mkdir()
     for name in ("spec.json", "events.jsonl", "lock", "heartbeat"):
         (tmp_path / JOB_ID / name).write_bytes(cut)
     for job_id in ("", JOB_ID):
-        [job] = jobs.find_jobs(jobs.JobQuery(job_id)).jobs
+        [job] = listing.find_jobs(listing.JobQuery(job_id)).jobs
         assert (job.state, job.spec) == (JobState.LOST, JobSpec(JOB_ID))
         [remark] = job_remarks(job)
         assert remark.startswith(": what was requested is not known: spec.json: ")
@@ -86,6 +87,20 @@ def test_a_job_without_a_runner_lasted_until_its_last_heartbeat(
     job = JobRecord(JobSpec(JOB_ID, usd_per_hour=90.0), status, now=900.0)
     assert (job.state, job.duration_s, job.usd) == (state, lasted_s, lasted_s / 40)
     assert (status.reason, status.rebooted) == (reason, boot == "other")
+
+
+def test_a_job_costs_what_the_nodes_of_each_attempt_cost():
+    again = replace(ATTEMPT, at=260.0, data={**ATTEMPT.data, "usd_per_hour": 18.0})
+    attempt = replace(ATTEMPT, data={**ATTEMPT.data, "usd_per_hour": 36.0})
+    events = [SUBMITTED, RUNNING, attempt, FAILED, again]
+    spec = JobSpec(JOB_ID, usd_per_hour=36.0)
+    job = JobRecord(spec, fold(events), now=360.0)
+    assert (job.usd, job.usd_per_hour) == (pytest.approx(1.0 + 0.5), 18.0)
+    # A node that `up` has added meanwhile is not in the job's record.
+    unknown = replace(again, data={**again.data, "usd_per_hour": None})
+    job = JobRecord(spec, fold([*events[:-1], unknown]), now=360.0)
+    assert (job.usd, job.usd_per_hour) == (None, None)
+    assert JobRecord(spec, fold([SUBMITTED]), now=360.0).usd == 0.0
 
 
 @pytest.mark.parametrize("foreign", [b"", b"[1]", b'{"a": 1}', b"\xff\xfe"])

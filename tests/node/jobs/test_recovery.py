@@ -6,15 +6,15 @@ import os
 import shutil
 import subprocess
 import time
-from dataclasses import replace
 
 import pytest
 
 from clusterctl.jobs.detached import RUNNER
 from clusterctl.node.jobs import recovery
-from clusterctl.node.jobs.folder import JobFolder
+from clusterctl.node.jobs.folder import SHIPPED, JobFolder
 from clusterctl.node.jobs.recovery import ranks_that_fit, retry_command
 from clusterctl.node.jobs.spec import JobSpec, JobState, JobStep
+from clusterctl.node.jobs.written import shipped_files
 
 ARGV = ["mpirun", "-np", "8", "--hostfile", "hosts", "t.py", "-b", "96", "--clear_log"]
 
@@ -57,7 +57,10 @@ def test_the_line_for_fewer_hosts(tmp_path, has_begun, had_log):
     for path in (log, rows) if has_begun else ():
         path.write_text("{}")
         os.utime(path, (1, 1))
-    job.keep_metrics(spec(tmp_path), replace(job.status(), state=JobState.RUNNING))
+    assert job.status().state is JobState.LOST
+    own = tmp_path / "logs" / "metrics.jsonl" if has_begun else None
+    assert job.metrics(spec(tmp_path), job.status()) == own, "what `fetch` brings of a lost job"
+    job.keep_metrics(spec(tmp_path), job.status())
     assert (job.path / "metrics.jsonl").exists() is has_begun
     line = retry_command(spec(tmp_path), 6, job.path, {"10.0.0.4": 4, "10.0.0.6": 2})
     clear = [] if has_begun else ["--clear_log"]
@@ -103,6 +106,8 @@ def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_be
     assert (bool(again), said, ended) == (True, "starting again with 8 ranks on a, b", -15)
     shipped = there / ".clusterctl" / "code" / tmp_path.name / "lib" / "it's.py"
     assert shipped.read_text() == "print()"
+    about = shipped.stat()
+    assert shipped_files(str(shipped.parents[1] / SHIPPED)) >= {(about.st_ino, about.st_ctime_ns)}
     assert "could not be put" not in capsys.readouterr().out
     # A file in the place of its folder has the effect of a full disk.
     shutil.rmtree(there / ".clusterctl")

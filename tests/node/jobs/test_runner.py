@@ -19,8 +19,10 @@ from clusterctl.jobs.detached import RUNNER, tail_command
 from clusterctl.node.agent import name_of
 from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import EVENTS, JobFolder
-from clusterctl.node.jobs.jobs import JobQuery, Submission, cancel, submit
+from clusterctl.node.jobs.jobs import Submission, cancel, submit
+from clusterctl.node.jobs.listing import JobQuery
 from clusterctl.node.jobs.processes import ProcessQuery
+from clusterctl.node.jobs.runner import Runner
 from clusterctl.node.jobs.spec import JobSpec, JobState, JobStep, When, fold
 from clusterctl.node.packer import program_of
 from clusterctl.node.procfs import boot_id
@@ -139,6 +141,24 @@ def test_the_steps_of_a_job(head):
     ended(late, JobState.FAILED, 5)
     none = head.start("true", claims=())
     ended(none, JobState.SUCCEEDED, 0)
+
+
+def test_a_runner_keeps_the_earliest_and_the_latest_time_that_the_clock_has_shown(
+    tmp_path, monkeypatch
+):
+    job = JobFolder(tmp_path / "job")
+    job.create(JobSpec("job"), [])
+    clock = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    runner = Runner(job, {})
+    assert job.clock_range() == (float("inf"), 0.0)
+    for clock[0] in (1000.0, 400.0, 700.0):
+        runner.read_clock()
+    runner.write_heartbeat()
+    assert (job.heard_at(), job.clock_range()) == (700.0, (400.0, 1000.0))
+    runner.forget_clock()
+    runner.write_heartbeat()
+    assert job.clock_range() == (700.0, 700.0)
 
 
 def test_a_command_that_does_not_exist_is_said(head):
@@ -370,12 +390,17 @@ def test_a_signal_goes_to_the_process_of_this_job_and_this_boot_alone(head):
 
 
 def test_a_lost_node_is_255_whatever_the_launcher_ends_with(head):
-    lost = "echo 'PRRTE has lost communication with a remote daemon'"
-    for code in (0, 205):
-        job = head.start(f"{lost}; exit {code}")
+    lost = "PRRTE has lost communication with a remote daemon"
+    # Open MPI 4 after kill -9 of its ssh, and after an end of the connection.
+    ended_ssh = "ORTE was unable to reliably start one or more daemons."
+    for message, code in ((lost, 0), (lost, 205), (ended_ssh, 9), (ended_ssh, 255)):
+        job = head.start(f"echo '{message}'; exit {code}")
         status = ended(job, JobState.FAILED, 255)
         [attempt] = status.attempts
         assert (attempt["lost"], attempt["exit_status"]) == (True, 255)
+    job = head.start(f"echo '{ended_ssh}'; exit 127")  # no orted there
+    [attempt] = ended(job, JobState.FAILED, 127).attempts
+    assert attempt["lost"] is False
 
 
 def test_a_job_is_started_again_after_a_lost_node_and_not_after_its_own_failure(head):
@@ -391,6 +416,23 @@ def test_a_job_is_started_again_after_a_lost_node_and_not_after_its_own_failure(
     own = head.start("exit 5", nodes=nodes, **retry)
     [attempt] = ended(own, JobState.FAILED, 5).attempts
     assert attempt["why"] == "not started again: no node was lost, the failure is the job's own"
+
+
+def test_nodes_that_ssh_does_not_reach_are_named(head, tmp_path, monkeypatch):
+    """ssh ends without having read what is sent to it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    there = f'[ "$host" = 10.0.0.6 ] && cd {folder} && exec sh -c "$line"'
+    words = "for line; do host=$before before=$line; done"
+    (folder / "ssh").write_text(f"#!/bin/sh\n{words}\n{there}\nexit 255\n")
+    (folder / "ssh").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    nodes = [{"name": name, "address": f"10.0.0.{at}"} for at, name in enumerate("abc", 4)]
+    lost = "echo 'PRRTE has lost communication with a remote daemon'; exit 0"
+    job = head.start(lost, nodes=tuple(nodes))
+    status = ended(job, JobState.FAILED, 255)
+    assert (status.attempts[0]["silent"], status.cleanup["silent"]) == (["b"], ["b"])
+    assert "clusterctl: the job lost b" in lines(job)
 
 
 def test_two_runners_and_the_same_request_again(head):

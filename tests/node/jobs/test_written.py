@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
+import time
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterctl.node.jobs.written import FETCHED, FILES, OutputFolder, fetched_of, found_in
+from clusterctl.node.jobs import written
+from clusterctl.node.jobs.folder import EVENTS, LIST_SHIPPED, SHIPPED, JobFolder
+from clusterctl.node.jobs.spec import JobEvent, JobSpec, JobStep
+from clusterctl.node.jobs.written import (
+    FETCHED,
+    FILES,
+    OutputFolder,
+    fetched_of,
+    found_in,
+    trees_of,
+)
+from clusterctl.node.procfs import boot_id
+from clusterctl.node.record import to_json
 
 NAMES = st.sampled_from(["weights", "a/b"])
 CONTENT = {"weights": b"old content", "a/b": b"other"}
@@ -70,6 +85,51 @@ def test_files_count_as_fetched_until_one_is_changed(changes):
         found = found_in(tree)
         is_same = all(change == "read" for change, _ in changes)
         assert (bool(found) and found.digest == fetched.digest) == is_same
+
+
+def test_what_a_job_writes_counts_though_the_clock_was_set_back_since_its_program_came(tmp_path):
+    (tmp_path / "main.py").write_text("print()")
+    subprocess.run(["sh", "-c", f"umask 077; {LIST_SHIPPED}"], cwd=tmp_path, check=True)
+    listed = (tmp_path / SHIPPED).read_text()
+    tree = OutputFolder("x", str(tmp_path), FILES, shipped=str(tmp_path / SHIPPED))
+    assert found_in(tree) is None
+    (tmp_path / "weights").write_bytes(b"w")
+    let_time_pass(tmp_path)
+    (tmp_path / "probe").unlink()
+    (tmp_path / SHIPPED).write_text(listed)  # as after the clock was set back, it is the newest
+    found = found_in(tree, named=True)
+    assert found
+    assert found.names == ("weights",)
+    rewrite(tmp_path / "main.py")
+    found = found_in(tree, named=True)
+    assert found
+    assert found.names == ("main.py", "weights")
+
+
+@pytest.mark.parametrize("state", ["runs", "lost", "ended"])
+def test_what_a_program_of_the_nodes_writes_counts_though_the_clock_was_set_meanwhile(
+    tmp_path, monkeypatch, state
+):
+    monkeypatch.setattr(written, "CODE", tmp_path / "code")
+    workdir = tmp_path / "examples"
+    workdir.mkdir()
+    (workdir / "result").write_text("r")
+    at = (workdir / "result").stat().st_ctime
+    job = JobFolder(tmp_path / "20261127-000000-abcd")
+    steps = (JobStep(("mpirun", "program.py")),)
+    job.create(JobSpec(job.job_id, steps=steps, workdir=str(workdir)), [])
+    events = [JobEvent("submitted", at + 5000, {"after": [], "boot_id": boot_id()})]
+    events.append(JobEvent("running", at + 5000))  # then the clock is set back
+    if state == "ended":
+        events.append(JobEvent("ended", at - 5000, {"state": "failed"}))
+    (job.path / EVENTS).write_text("".join(f"{to_json(one)}\n" for one in events))
+    assert job.take() if state == "runs" else True
+    job.write_heartbeat(at - 5000, at + 5000)
+    assert state == "ended" or job.heard_at() == pytest.approx(time.time(), abs=60)
+    [tree] = trees_of(job.path)
+    found = found_in(tree, named=True)
+    assert found
+    assert found.names == ("result",)
 
 
 def test_by_a_damaged_record_nothing_was_fetched(tmp_path):

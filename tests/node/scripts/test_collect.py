@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import pytest
 
+from clusterctl.jobs.detached import COLLECT
+from clusterctl.node.jobs.spec import JobSpec
+from clusterctl.node.record import to_json
 from clusterctl.node.scripts.collect import NotCollected, merge
+from tests.pythons import python_or_skip
 
 
 def left(tmp_path, **nodes):
@@ -25,6 +32,28 @@ def test_a_file_here_and_a_folder_there(tmp_path, first, second):
     assert [(one["path"], one["host"]) for one in manifest["conflicts"]] == [(second, "b")]
     assert (folder / first).read_text() == "of a"
     assert (folder / "conflicts" / "b" / second).read_text() == "of b"
+
+
+def test_two_collections_at_once_are_one(tmp_path):
+    job_id = "20261127-000000-abcd"
+    folder = tmp_path / ".clusterctl" / "jobs" / job_id
+    folder.mkdir(parents=True)
+    node = {"name": "a", "address": "10.0.0.4"}
+    (folder / "spec.json").write_text(to_json(JobSpec(job_id, nodes=(node,))))
+    model = tmp_path / ".clusterctl" / "code" / job_id / "model"
+    model.mkdir(parents=True)
+    (model / "weights").write_bytes(bytes(1 << 20))
+    program = tmp_path / "collect.py"
+    program.write_text(COLLECT.text)
+    argv = [python_or_skip("3.8"), "-ISu", program, folder]
+    environ = {**os.environ, "HOME": str(tmp_path)}
+    pipe = subprocess.PIPE
+    running = [subprocess.Popen(argv, env=environ, stdout=pipe, text=True) for _ in range(3)]
+    outputs = [one.communicate(timeout=120)[0] for one in running]
+    assert [one.returncode for one in running] == [0, 0, 0]
+    [told] = filter(None, outputs)
+    assert told.startswith("clusterctl: collected 1 files of model (1048576 bytes)")
+    assert (folder / "model" / "weights").stat().st_size == 1 << 20
 
 
 def test_a_model_that_is_no_folder(tmp_path):
