@@ -124,5 +124,5 @@ def test_a_node_there_is_not(pair):
 def test_an_empty_job_is_not_all_that_runs(pair, command):
     """`kill NAME "$JOB"` has an empty job if the variable is not set."""
     status, _, err = pair.ctl(command, "")
-    misused = 3 if command == "diagnose" else 2
-    assert (status, "not the id of a job: ''" in err) == (misused, True), err
+    usage = 3 if command == "diagnose" else 2  # docs/exit-status.md
+    assert (status, "not the id of a job: ''" in err) == (usage, True), err
