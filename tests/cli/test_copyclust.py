@@ -114,10 +114,9 @@ def test_a_refused_request_as_json(home, one_host, source):
 def test_ctrl_c_leaves_what_can_go_on(home, one_host, tmp_path):
     """A copy is interrupted as it begins to write. The next one completes it."""
     source, target, parts = tmp_path / "big", tmp_path / "to", tmp_path / ".clusterctl-copy"
-    source.touch()
     # A quick machine may have copied the first of these before the signal comes.
-    for size in (256, 512, 1024):
-        os.truncate(source, size << 20)
+    for size in (192, 384, 768):
+        source.write_bytes(os.urandom(1 << 20) * size)  # a file of holes is copied at once
         # What a run before this one left says nothing about this one.
         target.unlink(missing_ok=True)
         shutil.rmtree(parts, ignore_errors=True)

@@ -104,7 +104,13 @@ def test_what_ends_a_job_ends_all_of_it(pair, tmp_path, victim, says):
         assert (ended == 0) == (victim == "")
         log = pair.ctl("logs", job["id"])[1].splitlines()
         # The first event is reported. The other processes were ended, which is not their failure.
-        told = [line for line in log if line.startswith("clusterctl: ") and "collect" not in line]
+        told = [
+            line
+            for line in log
+            if line.startswith("clusterctl: ")
+            and not line.startswith("clusterctl: the command ended")
+            and "collect" not in line
+        ]
         assert [line.split(": ")[2] for line in told] == ([f"{says} (Killed)"] if says else []), log
         nothing_is_left(pair)
     finally:

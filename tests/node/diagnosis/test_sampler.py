@@ -187,6 +187,8 @@ def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
             one.append("running")
         if name != ended:
             assert one.take()
+        else:
+            one.append("ended", state="failed", exit_status=1, reason="", cleanup={})
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "metrics.jsonl").write_text('{"kind": "train", "step": 7}\n')
     looked = {name: job.look(name, 9) for name in (None, ended, queued)}
