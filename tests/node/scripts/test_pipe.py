@@ -294,6 +294,13 @@ print(hashlib.md5(open("train_5", "rb").read()).hexdigest())
         assert (process.communicate(timeout=240), process.returncode) == ((b"no reader\n", b""), 0)
 
 
+def is_dead(pid):
+    try:
+        return pipe.read_stat(f"/proc/{pid}")[1][0] in "ZX"
+    except OSError:
+        return True
+
+
 @pytest.mark.parametrize("who", ["writer", "feeder", "both"])
 def test_a_writer_that_dies_is_no_end_of_an_epoch(tmp_path, who):
     channel, data = folder_channel(tmp_path, (3_000_000,))
@@ -309,8 +316,11 @@ with open("train_0", "rb") as file:
         assert process.stdout.readline() == b"reads\n"
         [feeder] = children(process.pid)
         [writer] = children(feeder)
-        for pid in {"writer": [writer], "feeder": [feeder], "both": [feeder, writer]}[who]:
+        victims = {"writer": [writer], "feeder": [feeder], "both": [feeder, writer]}[who]
+        for pid in victims:
             os.kill(pid, signal.SIGKILL)
+        # Else the writer may have written the whole epoch before the feeder is dead.
+        wait_until(lambda: all(map(is_dead, victims)), "the processes to die")
         out, err = process.communicate(timeout=240)
     assert (out, process.returncode) == (b"", -signal.SIGKILL), err
     if who == "both":
