@@ -17,16 +17,13 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.params import launched_here
 from clusterctl.domain.errors import ClusterctlError, UsageError
-from clusterctl.domain.findings import Severity
+from clusterctl.domain.findings import NOT_KNOWN, STATUSES, Severity
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
     from clusterctl.explain.engine import Explanation, LogFinding, UnknownError
 
-# Exit status by the severity of the worst finding.
-STATUSES = {Severity.INFO: 0, Severity.WARNING: 1, Severity.ERROR: 2}
-NOT_KNOWN = 3
 # Characters of each piece that are looked at, and the share of them that text has at most of those
 # that no text has.
 MEASURED, MOST_ODD = 1 << 16, 0.3

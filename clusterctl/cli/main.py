@@ -18,6 +18,7 @@ import clusterctl
 from clusterctl.cli import output
 from clusterctl.cli.params import Group
 from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.findings import NOT_KNOWN
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -125,7 +126,7 @@ CONTINUED = {"copy", "copyclust", "data", "env", "fetch", "s3sync", "serve", "tr
 
 # Commands for monitoring: 1 and 2 are findings, a warning and an error. A failure of the command
 # itself is 3.
-MONITORING, NOT_KNOWN = {"diagnose", "doctor", "explain"}, 3
+MONITORING = {"diagnose", "doctor", "explain"}
 
 # Python collects garbage whenever 700 more objects exist. A short command keeps what it creates,
 # modules and EC2's descriptions: 140,000 objects. The collections took a tenth of its time.

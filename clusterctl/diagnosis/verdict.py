@@ -17,7 +17,6 @@ from clusterctl.diagnosis.case import (
     INFO,
     QUEUED,
     SILENT_STEPS,
-    WARNING,
     Cause,
     Rank,
     Scene,
@@ -62,11 +61,9 @@ from clusterctl.diagnosis.rules.logs import (
 from clusterctl.diagnosis.rules.network import broken_links
 from clusterctl.diagnosis.rules.slowness import slow_links, slowed_down, stragglers, throttled
 from clusterctl.diagnosis.tree import label, rank_set
-from clusterctl.domain.findings import Severity
+from clusterctl.domain.findings import NOT_KNOWN, STATUSES, Severity
 from clusterctl.domain.units import count, format_duration
 
-STATUSES = {INFO: 0, WARNING: 1, ERROR: 2}
-NOT_KNOWN = 3
 # Findings whose message says who waits for whom.
 WAIT_IS_SAID = ("rank.skipped", "rank.missed", "rank.apart")
 # Limits that a rank has reached, which is why it does not go on.

@@ -17,6 +17,12 @@ class Severity(Enum):
     ERROR = "error"
 
 
+# Exit statuses of the commands for monitoring (diagnose, doctor, explain): by the worst finding,
+# and without a result, as of monitoring plugins.
+STATUSES = {Severity.INFO: 0, Severity.WARNING: 1, Severity.ERROR: 2}
+NOT_KNOWN = 3
+
+
 @dataclass(frozen=True)
 class Finding:
     """One result of a check.

@@ -456,8 +456,8 @@ def lost_in(attempt: Mapping[str, Any]) -> str:
     for name in (*attempt.get("silent", ()), *attempt.get("rebooted", ())):
         names.setdefault((attempt.get("reasons") or {}).get(name, ""), []).append(name)
     texts = [", ".join(lost) + (f": {why}" if why else "") for why, lost in names.items()]
-    # mpirun lost its daemon on a node, and all nodes answer.
-    return "; ".join(texts) or "mpirun's daemon on a node that answers now"
+    # mpirun lost its daemon on a node, and no node was seen to be gone.
+    return "; ".join(texts) or "mpirun's daemon on a node"
 
 
 def first_error(log: Path) -> list[str]:
