@@ -13,6 +13,7 @@ import botocore.loaders
 import hypothesis
 import pytest
 
+from clusterctl.cli import output
 from tests.changes import CHECKOUT, changed_files
 from tests.lab.running import LabHome, remaining_of, why_no_lab
 from tests.pair import launched_pair, pair
@@ -96,6 +97,13 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     # Files that take a few seconds fill the gaps in any order.
     kept = {file: round(seconds) for file, seconds in sorted(known.items()) if seconds > 3}
     DURATIONS.write_text(json.dumps({**recorded, part_of(config): kept}, indent=2) + "\n")
+
+
+@pytest.fixture(autouse=True)
+def first_command_of_a_process():
+    """Let no test see what a command in another test typed, as it completes suggestions."""
+    output.begin("clusterctl", (), as_json=False)
+    output.program = "clusterctl"
 
 
 @pytest.fixture(scope="session")

@@ -105,9 +105,10 @@ def test_what_ends_early_leaves_the_folder_read_only(
         assert target.expect("done")["left_out"] == 1
     else:
         target.expect("gap")
-    assert target.stop()["clean"]
+    # The first files may have arrived before it was told to stop: a later copy uses them.
+    clean = target.stop()["clean"]
     assert stat.S_IMODE(to.stat().st_mode) == 0o555
-    assert not staging_in(to).exists()
+    assert staging_in(to).exists() == (not clean)
 
 
 def test_a_read_only_folder_on_another_disk_can_be_copied_again(
