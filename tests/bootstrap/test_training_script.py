@@ -16,11 +16,11 @@ from clusterctl.bootstrap.training import (
     SHELL,
     EnvRequest,
     EnvState,
-    parse_look,
+    parse_environment,
     ranks_check,
     training_script,
 )
-from clusterctl.bootstrap.training_steps import look, run_step
+from clusterctl.bootstrap.training_steps import inspect, run_step
 from clusterctl.domain.errors import CommandFailed
 from tests.bootstrap.node import ShellNode
 from tests.bootstrap.wheels import TRAINING, cuda_pins, make_wheelhouse
@@ -41,8 +41,8 @@ class Node:
     def request(self, flavor: str = "cpu") -> EnvRequest:
         return EnvRequest(str(self.folder), flavor, release=self.release)
 
-    def look(self, flavor: str = "cpu"):
-        [outcome] = look(self.local, [HEAD], self.request(flavor)).outcomes
+    def inspect(self, flavor: str = "cpu"):
+        [outcome] = inspect(self.local, [HEAD], self.request(flavor)).outcomes
         assert outcome.value, outcome.error
         return outcome.value
 
@@ -386,17 +386,17 @@ def test_all_of_cudas_packages_are_pinned_and_in_the_stamp(tmp_path):
 def test_an_interpreter_that_cannot_be_taken(node, python, says):
     request = EnvRequest(str(node.folder), "cpu", python)
     result = node.local.run(HEAD, request.command("look"), stdin=training_script())
-    assert says in parse_look(result).no_python
+    assert says in parse_environment(result).no_python
 
 
 def test_without_a_folder_it_is_where_it_was_put_last(node):
     request = EnvRequest("", "cpu")
-    [outcome] = look(node.local, [HEAD], request).outcomes
+    [outcome] = inspect(node.local, [HEAD], request).outcomes
     assert outcome.value.folder == "/opt/clusterctl/training"
-    [newest] = look(node.local, [HEAD], EnvRequest("", "cpu", release="newest")).outcomes
+    [newest] = inspect(node.local, [HEAD], EnvRequest("", "cpu", release="newest")).outcomes
     assert newest.value.folder == "/opt/clusterctl/training-newest"
     (node.home / ".clusterctl").mkdir()
     (node.home / ".clusterctl" / "training-env").write_text(f"{node.folder}\n")
-    [outcome] = look(node.local, [HEAD], request).outcomes
+    [outcome] = inspect(node.local, [HEAD], request).outcomes
     assert outcome.value.folder == str(node.folder)
     assert outcome.value.chosen

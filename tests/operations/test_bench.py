@@ -120,7 +120,7 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     assert (status, "holds another benchmark: arguments was" in err) == (2, True), err
     beside = [sys.executable, "-m", "clusterctl", "bench", "--compare", str(out), str(out)]
     told = subprocess.run(beside, env=quiet.environ, capture_output=True, text=True, check=True)
-    assert told.stdout.count("not told: repeats are lacking") == 1
+    assert told.stdout.count("not known: repeats are missing") == 1
     header, *choices = told.stdout.splitlines()[-5:]
     assert header.split()[-6:] == ["$", "AN", "HOUR", "90", "EPOCHS", "$"]
     assert sorted(row.split()[:3] for row in choices) == [
