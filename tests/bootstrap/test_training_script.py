@@ -219,6 +219,7 @@ def test_horovod_is_built_for_gpus_over_an_installation_that_did_not_end(
     seen = json.loads(built.read_text())
     assert seen.pop("LDFLAGS").startswith("-Wl,-s,--disable-new-dtags,-rpath,$ORIGIN/../../../..:")
     assert seen.pop("HOROVOD_NCCL_HOME").endswith("+gpu-sm70.80.building/nccl")
+    assert seen.pop("HOROVOD_CMAKE").endswith("+gpu-sm70.80.building/cmake")
     assert seen == {
         "HOROVOD_WITH_TENSORFLOW": "1",
         "HOROVOD_WITH_MPI": "1",
