@@ -167,7 +167,8 @@ def test_a_row_whose_speed_is_no_number_loses_no_run(tmp_path, monkeypatch):
     settings = BenchSettings("demo", warmup=2)
     made = Benchmark("b", settings, 1, {})
     bench.write_benchmark(tmp_path, made)
-    [run] = bench.run_benchmark(Mock(), made, tmp_path, [], Mock(), {}).runs
+    plan, request = bench.BenchPlan(made, (), {}, {}), bench.BenchRequest(settings, (1,))
+    [run] = bench.run_benchmark(Mock(), plan, request, tmp_path, Mock()).runs
     assert bench.read_benchmark(tmp_path).runs == (run,)
     assert in_words(run).endswith("100.0 of each GPU, without 1 row whose speed is no number")
 
@@ -183,7 +184,8 @@ def test_a_run_without_rows_is_not_resumed_again(tmp_path, monkeypatch):
     found = SimpleNamespace(job=job, runs=())
     monkeypatch.setattr(bench, "results_of_cluster", lambda *_: found)
     benchmark = SimpleNamespace(runs=(), settings=BenchSettings("demo", warmup=2))
-    work = Mock(), benchmark, tmp_path, [], Mock(), {}
+    request = bench.BenchRequest(benchmark.settings, (1,))
+    work = Mock(), bench.BenchPlan(benchmark, (), {}, {}), request, tmp_path, Mock()
     with pytest.raises(ClusterctlError, match="no row after its warm-up"):
         bench.run_benchmark(*work)
     assert bench.run_benchmark(*work) is benchmark
