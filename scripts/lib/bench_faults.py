@@ -90,8 +90,8 @@ LOCK_DB = (
     "echo $! >/data/db.pid"
 )
 HOLD_LOCK = (
-    "setsid flock -o /data/job.lock sleep 600 </dev/null >/dev/null 2>&1 & echo $! >/data/lock.pid; "
-    "sleep 0.3"
+    "setsid flock -o /data/job.lock sleep 600 </dev/null >/dev/null 2>&1 & "
+    "echo $! >/data/lock.pid; sleep 0.3"
 )
 DUTY = (
     "setsid sh -c 'while kill -STOP {pid}; do sleep 0.9; kill -CONT {pid}; sleep 0.1; done' "
