@@ -812,6 +812,19 @@ prterun has exited due to process rank 0 with PID 0 on node demo-0 calling
     assert (found.check_id, found.findings[0].ranks) == ("mpi.tcp-peer-hung-up", (2,))
     assert found.findings[0].host == "demo-2"
     assert "rank 0 end first" not in found.verdict
+    assert "at the other end was rank 2 on demo-2 (10.0.0.7)" in found.verdict
+
+
+def test_who_gloo_names_as_gone_is_told_and_not_who_complained_first():
+    said = """RuntimeError: [./gloo/transport/tcp/pair.cc:589] Read error [10.0.0.6]:42215: \
+Connection reset by peer
+   Process name: [prterun-ip-10-0-0-4-11251@1,2]
+   Exit code:    1"""
+    failed = {"state": "failed", "exit_status": 1, "log": tuple(said.splitlines())}
+    found = diagnose(with_processes(job_of(4, 1, **failed), lambda one: None))
+    assert (found.check_id, found.findings[0].ranks) == ("horovod.gloo-peer", (1,))
+    assert found.findings[0].host == "demo-1"
+    assert "at the other end was rank 1 on demo-1 (10.0.0.6)" in found.verdict
 
 
 def test_a_verdict_says_who_waits_and_since_when():
