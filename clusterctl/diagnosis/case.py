@@ -313,6 +313,8 @@ def _complains(line: str) -> bool:
     return bool(waits or _COMPLAINT.search(line))
 
 
+# Several rules ask for each line of the log.
+@functools.lru_cache(maxsize=8192)
 def is_step(line: str) -> bool:
     """Return whether a log line is about a step of a training."""
     return bool(_STEP.search(line)) and not _complains(line)
