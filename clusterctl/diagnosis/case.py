@@ -85,7 +85,10 @@ _COMPLAINT = re.compile(
     r"|\d+: \[|no space|retry|trying again|time(?:d)?[ -]?out|hang|hung"
 )
 # The same for lines that say that a program waits. A line of a step may say how long it waited.
-_WAITS = re.compile(r"(?i)\bwait|heartbeat|\bstill\b|alive|polling")
+_WAITS = re.compile(
+    r"(?i)\bwait|heartbeat|\bstill\b|alive|polling|\battempt|\bnot (?:ready|yet)|\bsleep|\bpending"
+    r"|\breconnect|\bback(?:ing)?[ -]?off\b"
+)
 _MEASURES = re.compile(r"(?i)loss|acc|/s\b")
 
 
@@ -174,7 +177,8 @@ class Rank:
         seen = [place for place, one in zip(self.places, self.samples) if main_thread(one)]
         left = any(a in (*WAITING, Activity.IMPORT) and a != b for a, b in zip(seen, seen[1:]))
         used_s = self.grown("main_cpu_s")
-        uses = used_s > 0 and used_s >= WORKS_SHARE * self.span_s
+        # On a busy host it gets less, and is ready to run at all looks.
+        uses = used_s > 0 and (used_s >= WORKS_SHARE * self.span_s or self.was("R"))
         return len(seen) > 1 and self.moved and (left or self.gets_on or uses)
 
     def exchanged_bytes(self, peers: Iterable[str] | None = None) -> int:

@@ -86,10 +86,36 @@ def test_a_rank_that_only_tries_again_makes_no_progress():
     assert diagnose(with_rank(job_of(), 0, samples=tries)).exit_status == 2
 
 
+def test_who_gets_little_of_a_busy_processor_works_if_it_is_ready_at_all_looks():
+    imports = (IMPORTS, (*IMPORTS, QUICK), IMPORTS)
+    for state, status in (("R", 0), ("S", 3)):
+        looks = used(samples(*imports, state=state), 0.05)
+        evidence = with_rank(job_of(log=(), quiet_s=30.0, age_s=30.0), *range(8), samples=looks)
+        assert diagnose(evidence).exit_status == status
+
+
 def test_a_look_without_a_stack_shows_no_other_call():
     looks = used(samples(own("wait"), (), own("wait")))
     evidence = with_rank(job_of(log=(), quiet_s=600.0), *range(8), samples=looks)
     assert diagnose(evidence).exit_status == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("batch 3 is not ready yet", 3),
+        ("iteration 7: attempt 12 of 100", 3),
+        ("epoch 2 pending, sleeping 5 s", 3),
+        ("step 7: reconnecting to the store", 3),
+        ("step 8 loss 0.1, 0 writes pending", 0),
+        ("step 8", 0),
+    ],
+)
+def test_a_line_that_says_that_a_program_waits_is_no_step(line, status):
+    assert (
+        diagnose(job_of(stack=STEP, quiet_s=0.5, log=(line,), log_added=(line,))).exit_status
+        == status
+    )
 
 
 class Does(NamedTuple):
