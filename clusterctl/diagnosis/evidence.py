@@ -41,7 +41,8 @@ class ThreadStack:
 class Socket:
     """A TCP connection of a rank. `timer` is the kernel's: on, keepalive, timewait or persist.
 
-    `acked_bytes` have reached the peer since the connection was opened, and `received_bytes` came.
+    `acked_bytes` have reached the peer since the connection was opened, and `received_bytes` came,
+    in so many segments with data: `sent_segments` and `received_segments` (0: not known).
     During `sending_s` of that time there were data to send and room in the peer's window. `rtt_s`
     is the smoothed round trip.
     """
@@ -57,6 +58,8 @@ class Socket:
     acked_bytes: int = 0
     sending_s: float = 0.0
     received_bytes: int = 0
+    sent_segments: int = 0
+    received_segments: int = 0
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,7 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
             return HEALTHY, f"{name} ended well{age}{beside}"
         if job.state == "cancelled":
             return "ended", f"{name} was cancelled{age}{beside}"
-        return "ended", f"{name} {job.state}{age}, and nothing that was seen says why{beside}"
+        return UNKNOWN, f"{name} {job.state}{age}, and nothing that was seen says why{beside}"
     whole = _seen(scene)
     if scene.advances:
         return HEALTHY, f"{name} is healthy: {scene.advances}; {whole}{beside}"

@@ -28,7 +28,7 @@ from clusterctl.diagnosis.case import (
     works_alone,
 )
 from clusterctl.diagnosis.evidence import Partner
-from clusterctl.diagnosis.frames import Activity, is_user
+from clusterctl.diagnosis.frames import WAITING, Activity, is_user
 from clusterctl.diagnosis.rules.logs import NO_ROOM, first_error, root_error
 from clusterctl.diagnosis.tree import label, main_thread, others
 from clusterctl.domain.ranges import fold_hosts
@@ -273,9 +273,12 @@ def differing(scene: Scene) -> Iterator[Cause]:
     """Ranks that wait for each other in different calls, or called from different lines."""
     if scene.advances or scene.moves or not scene.is_running:
         return
-    known = (Activity.COLLECTIVE, Activity.INIT)
+    known: tuple[Activity, ...] = (Activity.COLLECTIVE, Activity.INIT)
     if len(scene.waiting) < max(2, len(scene.ranks)):
         return
+    # A compiled step may be one of a rank that works alone. After ten steps' time it is not.
+    if scene.is_stuck and not any(map(is_saving, scene.ranks)):
+        known = WAITING
     groups: dict[str, list[Rank]] = {}
     for rank in scene.waiting:
         if rank.place not in known:
