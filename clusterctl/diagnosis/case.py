@@ -32,6 +32,7 @@ from clusterctl.diagnosis.frames import (
 )
 from clusterctl.diagnosis.hostchecks import SHM, has_no_room
 from clusterctl.diagnosis.mapping import Placement, placed
+from clusterctl.diagnosis.native import Native, native_of
 from clusterctl.diagnosis.tree import label, main_thread, sample_path
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import format_indices
@@ -143,6 +144,11 @@ class Rank:
     def was(self, state: str) -> bool:
         """Return whether the process was in that state at every sample."""
         return bool(self.states) and set(self.states) == {state}
+
+    @functools.cached_property
+    def native(self) -> Native:
+        """What its calls in C tell."""
+        return native_of(self.process)
 
     @property
     def waits_in(self) -> str:
@@ -378,7 +384,8 @@ def rank_lines(rank: Rank) -> tuple[str, ...]:
     frames = main_thread(rank.last)
     stack = " > ".join(label(frame) for frame in frames[-4:])
     line = f"rank {rank.number}: {process_line(rank.process)}"
-    return (line, f"rank {rank.number}: {stack}") if stack else (line,)
+    lines = (line, f"rank {rank.number}: {stack}") if stack else (line,)
+    return (*lines, *(f"rank {rank.number}: {one}" for one in rank.native.lines))
 
 
 def syscall_path(syscall: str) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 from clusterctl.node.facts.disks import MountedFileSystem
+from clusterctl.node.facts.native import NativeCalls
 from clusterctl.node.record import salvage
 
 
@@ -142,6 +143,8 @@ class ProcessEvidence:
     `limits` are its soft limits of open files, threads (of its user) and memory in bytes, as far as
     it has one.
 
+    `native` are its calls in C, if they were read: few ranks are stopped for that.
+
     `glances` are states of the main thread, taken ten times a second between the samples, a letter
     each: w if it waits for other threads, z if it sleeps, else the kernel's letter.
     """
@@ -163,6 +166,7 @@ class ProcessEvidence:
     glances: str = ""
     samples: tuple[Sample, ...] = ()
     partners: tuple[Partner, ...] = ()
+    native: Optional[NativeCalls] = None
 
 
 @dataclass(frozen=True)

@@ -317,7 +317,7 @@ def apart(scene: Scene) -> Iterator[Cause]:
     if len(scene.ranks) < 3 or len(ranks) < len(scene.ranks):
         return
     groups: dict[str, list[Rank]] = {}
-    places = {one.number: _signature(one) for one in ranks}
+    places = {one.number: signature(one) for one in ranks}
     places |= {one.number: COMPUTING for one in scene.computing}
     for rank in ranks:
         groups.setdefault(places[rank.number], []).append(rank)
@@ -333,9 +333,10 @@ def apart(scene: Scene) -> Iterator[Cause]:
         return
     found = []
     for rank in few:
-        what = f"{{is}} alone {places[rank.number]}{scene.since}: the others are {most}"
+        at = f" ({rank.native.where})" if rank.native.where else ""
+        what = f"{{is}} alone {places[rank.number]}{at}{scene.since}: the others are {most}"
         hint = f"clusterctl diagnose {scene.cluster} --tree shows its calls"
-        if not rank.is_python:
+        if not rank.is_python and not rank.native.frames:
             hint = f"its calls, for which it is held a moment: {gdb_command(scene, rank)}"
         severity = ERROR if scene.is_quiet and scene.quiet_s is not None else WARNING
         shown = (*rank_lines(rank), *inner_lines(rank))
@@ -343,7 +344,7 @@ def apart(scene: Scene) -> Iterator[Cause]:
     yield from combine(found)
 
 
-def _signature(rank: Rank) -> str:
+def signature(rank: Rank) -> str:
     """Return in words where a rank is: in a line of the user's, or in a system call."""
     if rank.waits_in:
         return f"in {rank.waits_in}"
