@@ -1,3 +1,3 @@
-from clusterctl.cli.main import main
+from clusterctl.entry import clusterctl
 
-main()
+clusterctl()

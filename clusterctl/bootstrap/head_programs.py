@@ -55,8 +55,8 @@ _LAUNCHER = """\
 #!{python} -I
 import os, sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + "/lib")
-from clusterctl.{module} import main
-main()
+from clusterctl.entry import run
+run("clusterctl.{module}")
 """
 _ON_PATH = f'PATH="$PATH:$HOME/{FOLDER}/bin"  # runclust and copyclust, by clusterctl'
 # For a command given to ssh, bash reads only .bashrc, and Ubuntu's ends at once for such a shell.
