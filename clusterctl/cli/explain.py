@@ -235,8 +235,8 @@ def _show_unknown(title: str, rows: Sequence[UnknownError]) -> None:
         for one in rows[:SHOWN]:
             rank = f", rank {one.rank}" if one.rank else ""
             output.line(f"  {_where(one)}{rank}: {one.text[:300]}")
-            if one.place:
-                output.line(f"      raised at {one.place}")
+            if one.raised_at:
+                output.line(f"      raised at {one.raised_at}")
         output.line()
 
 
@@ -266,8 +266,8 @@ def _show_finding(one: LogFinding) -> None:
     known = one.signature
     output.line(f"{known.severity.value}: {known.id}, {_where(one)}{times}{ranks}{hosts}")
     output.line(f"  | {one.text[:200]}")
-    if one.place:
-        output.line(f"  raised at {one.place}")
+    if one.raised_at:
+        output.line(f"  raised at {one.raised_at}")
     for title, text in (
         ("cause", one.cause),
         *(("do", f"{when}: {do}" if when else do) for when, do in one.remedies),
@@ -311,7 +311,7 @@ def _unknown_data(one: UnknownError) -> dict[str, Any]:
         "text": one.text,
         "kind": one.kind.value,
         "time": one.time,
-        "place": one.place,
+        "raised_at": one.raised_at,
     }
 
 
@@ -328,7 +328,7 @@ def _finding_data(one: LogFinding) -> dict[str, Any]:
         "time": one.time,
         "count": one.count,
         "text": one.text,
-        "place": one.place,
+        "raised_at": one.raised_at,
         "values": dict(one.values),
         "ranks": sorted(one.ranks),
         "hosts": sorted(one.hosts),

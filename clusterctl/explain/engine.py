@@ -120,7 +120,7 @@ _EXCEPTION = re.compile(
 # A frame of a traceback, and the folders of Python and of installed packages.
 _FRAME_OF = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]+/|^<")
-# Lines of a traceback that are read for the place of its exception.
+# Lines of a traceback that are read for where its exception was raised.
 _FRAMES = 120
 # Words for values that the log does not have.
 _WORDS = {"rank": "a rank", "host": "that rank's host", "gpu": "a GPU"}
@@ -134,7 +134,7 @@ class LogFinding:
     of matching lines. `ranks` and `hosts` are those that the lines name. `origin` names the log,
     and `part` the file in it that a line `==> file <==` begins. `time` is the line's time stamp or
     the last one before it, `MM-DD hh:mm:ss`, or empty. `lines` are the first matching lines.
-    `place` is where Python raised the exception of the line, `file:line, in function`, or empty.
+    `raised_at` is where Python raised the exception of the line, `file:line, in function`, or empty.
     """
 
     signature: Signature
@@ -148,7 +148,7 @@ class LogFinding:
     part: str = ""
     time: str = ""
     lines: tuple[int, ...] = ()
-    place: str = ""
+    raised_at: str = ""
 
     @property
     def cause(self) -> str:
@@ -177,7 +177,7 @@ class UnknownError:
     """A line that reports a failure and is not in the catalogue.
 
     `ends_log` is set for a doubtful line at the end of its log, with no sign of progress after it.
-    `place` is where Python raised the exception of the line, `file:line, in function`, or empty.
+    `raised_at` is where Python raised the exception of the line, `file:line, in function`, or empty.
     """
 
     line: int
@@ -188,7 +188,7 @@ class UnknownError:
     ends_log: bool = False
     part: str = ""
     time: str = ""
-    place: str = ""
+    raised_at: str = ""
 
     @property
     def fatal(self) -> bool:
@@ -734,8 +734,8 @@ class _Reader:
         one = UnknownError(line, shown, rank, self._origin, kind, part=self._part)
         many = 1 if kind is LineKind.END else MOST_UNKNOWN
         if sum(other.kind is kind for other in self._unknown) < many:
-            place = _raised_at(lines, number)
-            self._unknown.append(replace(one, time=_time(lines, number), place=place))
+            raised_at = _raised_at(lines, number)
+            self._unknown.append(replace(one, time=_time(lines, number), raised_at=raised_at))
             self._noted.add(shape)
         elif kind is LineKind.DOUBTFUL:
             self._doubtful.append(one)

@@ -84,10 +84,10 @@ Traceback (most recent call last):
         ("ValueError: the batch has no weights", None),
     ],
 )
-def test_an_exception_is_shown_with_the_place_of_the_program_that_raised_it(exception, signature):
+def test_an_exception_is_shown_with_the_line_of_the_program_that_raised_it(exception, signature):
     found = explain([f"{RAISED}{exception}\n"])
     first = found.lead or found.unknown[0]
-    assert first.place == "/job/train.py:12, in main"
+    assert first.raised_at == "/job/train.py:12, in main"
     assert (found.lead and found.lead.signature.id) == signature
 
 
