@@ -72,8 +72,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # A new file with hosts may be a long one, which would end the run late.
     with_hosts = {item.path for item in items if item.get_closest_marker("lab")}
     items.sort(
-        key=lambda item: -recorded.get(
-            str(item.path.relative_to(CHECKOUT)), 10 if item.path in with_hosts else 1
+        key=lambda item: (
+            -recorded.get(
+                str(item.path.relative_to(CHECKOUT)), 10 if item.path in with_hosts else 1
+            )
         )
     )
 

@@ -134,7 +134,7 @@ class LogFinding:
     of matching lines. `ranks` and `hosts` are those that the lines name. `origin` names the log,
     and `part` the file in it that a line `==> file <==` begins. `time` is the line's time stamp or
     the last one before it, `MM-DD hh:mm:ss`, or empty. `lines` are the first matching lines.
-    `raised_at` is where Python raised the exception of the line, `file:line, in function`, or empty.
+    `raised_at` is where Python raised the exception: `file:line, in function`, or empty.
     """
 
     signature: Signature
@@ -177,7 +177,7 @@ class UnknownError:
     """A line that reports a failure and is not in the catalogue.
 
     `ends_log` is set for a doubtful line at the end of its log, with no sign of progress after it.
-    `raised_at` is where Python raised the exception of the line, `file:line, in function`, or empty.
+    `raised_at` is where Python raised the exception: `file:line, in function`, or empty.
     """
 
     line: int
