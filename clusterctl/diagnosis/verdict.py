@@ -26,6 +26,7 @@ from clusterctl.diagnosis.case import (
 )
 from clusterctl.diagnosis.evidence import Evidence
 from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.hints import without_cluster
 from clusterctl.diagnosis.rules.activity import (
     apart,
     differing,
@@ -135,6 +136,17 @@ class Diagnosis:
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Draw the conclusions from the evidence."""
+    found = _diagnose(evidence)
+    if not evidence.source:
+        return found
+    causes = tuple(
+        replace(one, hint=without_cluster(one.hint, evidence.source)) for one in found.findings
+    )
+    settles = without_cluster(found.next_step, evidence.source)
+    return replace(found, findings=causes, next_step=settles)
+
+
+def _diagnose(evidence: Evidence) -> Diagnosis:
     scene = Scene(evidence)
     found = [cause for rule in RULES for cause in rule(scene)]
     if evidence.holes:

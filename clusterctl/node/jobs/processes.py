@@ -23,15 +23,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Iterable, NamedTuple, Optional
 
+from clusterctl.node.jobs import launchers
 from clusterctl.node.jobs.folder import JOBS, JobFolder
 from clusterctl.node.procfs import TICKS, boot_id, environ_of, read_stat
 
 # Environment variables.
 JOB = b"CLUSTERCTL_JOB"
-RANK = b"OMPI_COMM_WORLD_RANK"
-PMI_RANK = b"PMI_RANK"  # of MPICH and Intel MPI
-LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper", "mpiexec.hydra")
-DAEMONS = ("orted", "prted", "ompi_prted", "hydra_pmi_proxy")
+LAUNCHERS = (
+    *("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper", "mpiexec.hydra", "srun"),
+    *("mpirun.mpich", "mpiexec.mpich", "mpirun.openmpi", "mpiexec.openmpi"),
+)
+DAEMONS = ("orted", "prted", "ompi_prted", "hydra_pmi_proxy", "hydra_bstrap_proxy")
+# The modules by which Python starts ranks, and the programs of the same names.
+STARTERS = re.compile(
+    r"torchrun|deepspeed|accelerate|torch\.distributed\.(?:run|launch)"
+    r"|deepspeed\.launcher\.(?:launch|runner)|accelerate\.commands\.launch"
+)
 # Where the program of train.sh is, in the home folder.
 TRAIN_SH = "/.clusterctl/launch.pyz"
 TERM_GRACE_S = 5.0
@@ -163,10 +170,11 @@ class Process:
         return now.state in "ZX" or now.identity != self.identity
 
 
-def read_process(pid: int) -> Process:
-    """Read one process from /proc. Raises OSError if it is gone or another user's."""
+def read_process(pid: int, everyone: bool = False) -> Process:
+    """Read one process from /proc. Raises OSError if it is gone or, unless `everyone` is asked for,
+    another user's."""
     folder = Path(f"/proc/{pid}")
-    if folder.stat().st_uid != os.geteuid():
+    if not everyone and folder.stat().st_uid != os.geteuid():
         raise PermissionError
     name, fields = read_stat(folder)
     argv = [text(word) for word in (folder / "cmdline").read_bytes().split(b"\0")[:-1]]
@@ -191,13 +199,13 @@ def text(raw: bytes) -> str:
     return raw.decode(errors="backslashreplace")
 
 
-def all_processes() -> dict[int, Process]:
-    """Return the processes of this user by process ID, without zombies."""
+def all_processes(everyone: bool = False) -> dict[int, Process]:
+    """Return the processes of this user, or of every user, by process ID, without zombies."""
     found = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208
         if entry.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
-                process = read_process(int(entry))
+                process = read_process(int(entry), everyone)
                 if process.state not in "ZX":
                     found[process.pid] = process
     return found
@@ -214,13 +222,23 @@ def ancestors(processes: dict[int, Process], own: int) -> set[int]:
 
 def role_of(process: Process) -> str:
     """Return "rank", "launcher", "daemon", "job" (another with a job's variable) or ""."""
-    if RANK in process.environ or PMI_RANK in process.environ:
+    place = launchers.place_of(process.environ)
+    # What a step of Slurm has started may start the ranks, and has the step's variables.
+    if place and place.launcher not in (launchers.SLURM, launchers.BY_HAND):
         return "rank"
     if process.name in LAUNCHERS or process.program in LAUNCHERS or is_train_sh(process):
         return "launcher"
     if process.name in DAEMONS or process.program in DAEMONS:
         return "daemon"
+    if place and (place.launcher == launchers.SLURM or is_python(process)):
+        return "rank"
     return "job" if JOB in process.environ else ""
+
+
+def is_starter(process: Process) -> bool:
+    """Return whether this is the program of torch, accelerate or DeepSpeed that starts ranks."""
+    words = [word.rpartition("/")[2] for word in process.argv[:4]]
+    return is_python(process) and any(map(STARTERS.fullmatch, words))
 
 
 def is_of_torchrun(process: Process) -> bool:
@@ -231,9 +249,8 @@ def is_of_torchrun(process: Process) -> bool:
 
 def rank_of(process: Process) -> int | None:
     """Return the process's rank; None if its environment has none."""
-    environ = process.environ
-    rank = environ.get(b"RANK" if is_of_torchrun(process) else RANK, environ.get(PMI_RANK, b""))
-    return int(rank) if rank.isdigit() else None
+    place = launchers.place_of(process.environ)
+    return place.rank if place else None
 
 
 def is_train_sh(process: Process) -> bool:
@@ -268,11 +285,13 @@ def job_processes(
     return [processes[pid] for pid in sorted(wanted - ancestors(processes, own))]
 
 
-def find(query: ProcessQuery = EVERY_JOB, agent: int | None = None) -> list[Process]:
-    """Return this user's processes of MPI jobs on this node; see `job_processes`. `agent` is the
-    process whose children read facts, this one among them. Raises ValueError for a session that is
-    none."""
-    processes, boot = all_processes(), boot_id()
+def find(
+    query: ProcessQuery = EVERY_JOB, agent: int | None = None, everyone: bool = False
+) -> list[Process]:
+    """Return this user's processes of MPI jobs on this node, or every user's; see `job_processes`.
+    `agent` is the process whose children read facts, this one among them. Raises ValueError for a
+    session that is none."""
+    processes, boot = all_processes(everyone), boot_id()
     for reader in descendants({agent}, processes) if agent else ():
         del processes[reader]
     known = [JobSession.of_text(one) for _, one in query.sessions]
