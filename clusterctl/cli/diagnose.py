@@ -85,10 +85,10 @@ def diagnose(
     clusterctl diagnose demo --save stuck.json.gz
     clusterctl diagnose --from stuck.json.gz --html stuck.html
 
-    All nodes are looked at, three times within seconds; nothing is stopped or changed. Without JOB
-    it is the job that runs, else the latest. Hosts of no cluster are named by --hosts, -w, --slurm
-    or --local; nothing is left there. The exit status is 0 if progress was seen, 1 for a warning,
-    2 if something is broken, and 3 if neither is known.
+    All nodes are looked at, three times within seconds; nothing is changed. A few ranks in C may be
+    held for a moment, to read their calls. Without JOB it is the job that runs, else the latest.
+    Hosts of no cluster are named by --hosts, -w or --local; nothing is left there. The exit status
+    is 0 if progress was seen, 1 for a warning, 2 if something is broken, and 3 if neither is known.
     """
     from clusterctl.diagnosis import bundle as bundles
     from clusterctl.diagnosis.verdict import diagnose as conclude
