@@ -136,8 +136,8 @@ class ProcessEvidence:
 
     `gpus` are those that the rank may use (CUDA_VISIBLE_DEVICES or its local rank), numbered as by
     nvidia-smi. `launcher` is what has started a rank, as node/jobs/launchers.py names it; `group`
-    is the same for all processes of a job, and `slurm_job` is the ID of Slurm's job;
-    empty if unknown. `variables` are the environment variables for communication: HOROVOD_*, NCCL_* and
+    is the same for all processes of a job, and `slurm_job` is the ID of Slurm's job; empty if
+    unknown. `variables` are the environment variables for communication: HOROVOD_*, NCCL_* and
     OMPI_MCA_*, without secrets. `sources` are digests, by name, of the process's script and of the
     modules beside it that the script imports. Files newer than the process are left out: it runs
     the older version.
@@ -240,6 +240,7 @@ class HostEvidence:
     answer of NCCL's RAS as JSON or text; empty if it is not running. `clock_offset_s` is this
     host's clock minus that of the machine that runs `diagnose`, with an error of up to
     `clock_error_s`.
+    `hidden` are the users who may have a job there whose processes the login may not read.
     `problems` list what could not be observed.
     """
 
@@ -256,6 +257,7 @@ class HostEvidence:
     others: tuple[OtherProcess, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     ras: str = ""
+    hidden: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property

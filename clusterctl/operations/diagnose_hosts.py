@@ -60,8 +60,11 @@ def this_machine() -> Target:
 def hosts_of_slurm(job_id: str) -> str:
     """Return the hosts of a running job, as Slurm writes them: `node[1-4,7]`. Raise
     ClusterctlError."""
-    if not re.fullmatch(r"\d+(_\d+)?", job_id):
-        raise UsageError(f"{job_id!r} is not the ID of a job of Slurm", "squeue lists them")
+    if not re.fullmatch(r"\d+", job_id):
+        raise UsageError(
+            f"{job_id!r} is not the ID of a job of Slurm",
+            "a task of a job array has its own, too: squeue --format '%i %A'",
+        )
     if not shutil.which("squeue"):
         raise MissingTool(
             "squeue is not on this machine: Slurm cannot be asked for the job's hosts",
@@ -114,14 +117,22 @@ def collect_from(
         if record:
             records[outcome.host] = record
     hosts = named(of_slurm_job(hosts, source.slurm_job))
+    job = _job(hosts, records, job_name)
+    if job_name and job and len(_ranks(hosts, job)) == job.size:
+        # The job that was asked for was seen whole: nobody else's processes matter.
+        hosts = [replace(host, hidden=()) for host in hosts]
     return Evidence(
         source=source.options,
         taken_at=taken_at.isoformat(timespec="seconds"),
         took_s=round(time.monotonic() - began, 2),
         version=clusterctl.__version__,
-        job=_job(hosts, records, job_name),
+        job=job,
         hosts=tuple(hosts),
     )
+
+
+def _ranks(hosts: Sequence[HostEvidence], job: JobEvidence) -> set[int | None]:
+    return {one.rank for host in hosts for one in host.ranks if one.job_id == job.job_id}
 
 
 def of_slurm_job(hosts: Sequence[HostEvidence], job_id: str) -> list[HostEvidence]:

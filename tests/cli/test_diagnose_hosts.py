@@ -69,6 +69,7 @@ def test_hosts_by_name(stuck, home):
     assert (found["check"], found["hosts"]) == ("rank.io", "-w '127.0.0.[1]'")
 
 
+@pytest.mark.all
 def test_a_job_that_does_not_run(home):
     done = call("clusterctl", "diagnose", "--local", "--launcher", "999999999")
     assert done.returncode == 3

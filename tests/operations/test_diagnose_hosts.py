@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence
+from clusterctl.diagnosis.case import WARNING
+from clusterctl.diagnosis.evidence import Evidence, HostEvidence, ProcessEvidence
 from clusterctl.diagnosis.hints import without_cluster
+from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, UsageError
 from clusterctl.domain.results import CommandResult
 from clusterctl.operations import diagnose_hosts
@@ -13,6 +17,7 @@ from clusterctl.operations.diagnose import AsRoot
 from clusterctl.operations.diagnose_hosts import hosts_of_slurm, named, of_slurm_job, this_machine
 from clusterctl.operations.hosts_access import hosts_in
 from clusterctl.transport.local import LocalConnections
+from tests.diagnosis.made_up import job_of
 
 
 def rank(pid, number, group="", parent=1, **more):
@@ -138,3 +143,37 @@ def test_the_job_with_most_ranks():
     with pytest.raises(UsageError, match="no job 99 runs on these hosts"):
         diagnose_hosts._job(hosts, {}, "99")
     assert diagnose_hosts._job([], {}, None) is None
+
+
+def hidden_on(host, **more):
+    return replace(host, hidden=("alice",), **more)
+
+
+def test_processes_that_the_login_may_not_read():
+    """Neither is a job healthy, nor are there no jobs: it is not known."""
+    healthy = job_of(2, 1, (), log=())
+    source = replace(healthy, cluster="", source="-w n1")
+    hosts = tuple(hidden_on(one) for one in source.hosts)
+    for job in (source.job, None):
+        found = diagnose(replace(source, hosts=hosts, job=job))
+        assert (found.exit_status, found.check_id) == (3, "unknown")
+        [said] = [one for one in found.findings if one.check_id == "processes.hidden"]
+        assert "not seen: processes of user alice on " in said.message
+        assert said.hint == "look at all users' jobs: clusterctl diagnose -w n1 --sudo"
+
+
+def test_no_job_here():
+    host = HostEvidence(host="n1")
+    found = diagnose(Evidence(source="--local", hosts=(host,)))
+    assert found.exit_status == 3
+    assert found.verdict.startswith("no job was seen on these hosts (--local)")
+
+
+def test_ranks_on_hosts_that_were_not_named():
+    whole = job_of(2, 1, (), log=())
+    part = replace(whole, cluster="", source="-w n1", hosts=whole.hosts[:1])
+    part = replace(part, job=replace(part.job, hosts={}))
+    found = diagnose(part)
+    [said] = [one for one in found.findings if one.check_id == "rank.missing"]
+    assert (said.severity, said.ranks, said.blocks) == (WARNING, (1,), False)
+    assert found.exit_status in (1, 3)

@@ -86,7 +86,7 @@ def _added(path: str, start: int) -> list[str]:
 def _look(job_id: str | None, log_lines: int, everyone: bool) -> dict[str, Any]:
     trainings = [one for one in [job.record() for job in all_jobs()] if one.spec.is_training]
     running = [one for one in trainings if one.state is JobState.RUNNING]
-    launchers = [one for one in processes.find(everyone=everyone) if one.role == "launcher"]
+    launchers = [one for one in processes.find_any(everyone) if one.role == "launcher"]
     by_hand = [one for one in launchers if processes.JOB not in one.environ]
     named = [one for one in trainings if one.job_id == job_id]
     chosen = named if job_id else (running or ([] if by_hand else trainings))[-1:]
@@ -95,7 +95,7 @@ def _look(job_id: str | None, log_lines: int, everyone: bool) -> dict[str, Any]:
     if chosen:
         return {**_of_record(chosen[0], log_lines), "others": others}
     by_hand = [one for one in by_hand if str(one.pid) == job_id] or by_hand
-    ranks = [one for one in processes.find(everyone=everyone) if one.role == "rank"]
+    ranks = [one for one in processes.find_any(everyone) if one.role == "rank"]
     shown = _by_hand(by_hand[0], ranks, log_lines) if by_hand else {}
     return {**shown, "found": None, "others": []}
 

@@ -36,6 +36,8 @@ MOST_THREADS = 1024
 MOST_STACKS = 256  # processes of one sample; a stack takes 10 ms of processor time
 MOST_OTHERS = 5
 BUSY_SHARE = 0.3  # of a processor
+FIRST_PERSON = 1000  # user IDs below are those of the system's accounts
+SLURMS = "slurmstepd"  # starts the tasks of a step
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -101,7 +103,8 @@ class SamplerRequest:
     `py_spy` is the name of the py-spy to use; empty if there is none, for the reason
     `py_spy_missing`. On the `head` node also the record of `job` (None: the running or the latest),
     with the last `log_lines` lines of its log. Unless the node `keeps_py_spy`, it is only in
-    memory. With `everyone` the processes of all users are looked at, which takes root.
+    memory. With `everyone` the processes of all users are looked at, which takes root; root
+    always does.
     """
 
     samples: int
@@ -139,19 +142,21 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
     if attachment:
         spy.put(zlib.decompress(attachment), request.keeps_py_spy)
     within_s, began_s = request.within_s, time.time()
+    everyone = request.everyone or os.geteuid() == 0
 
     def looks() -> dict[str, Any]:
-        seen, others, problems = look(request.samples, request.spacing_s, spy, request.everyone)
+        seen, others, problems = look(request.samples, request.spacing_s, spy, everyone)
         return {"processes": seen, "others": others, "problems": problems}
 
     parts: dict[str, Callable[[], Any]] = {
         "processes": looks,
-        "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(), min(3.0, within_s - 0.5)),
+        "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(everyone), min(3.0, within_s - 0.5)),
+        "jobs of other users": lambda: [] if everyone else hidden_users(),
     }
     if request.head:
         watched_s = (request.samples - 1) * request.spacing_s
         parts["the job's record"] = lambda: job.look(
-            request.job, request.log_lines, watched_s, request.everyone
+            request.job, request.log_lines, watched_s, everyone
         )
     own = [Question("", name, part, within_s) for name, part in parts.items()]
     asked = questions_of(request_of(HOST_FACTS, within_s - 0.5))
@@ -162,6 +167,7 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
     host = {
         "processes": seen.get("processes", []),
         "others": seen.get("others", []),
+        "hidden": said.get("jobs of other users", []),
         "facts": FactReport(began_s, time.time(), tuple(readings[len(own) :])).as_data(),
         "ras": said.get("NCCL's RAS", ""),
         "problems": [*errors, *seen.get("problems", ())],
@@ -169,9 +175,9 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
     return SamplerResponse(host, said.get("the job's record"))
 
 
-def ras_addresses() -> list[str]:
+def ras_addresses(everyone: bool) -> list[str]:
     """Return the addresses of NCCL's RAS here: those of the ranks' variable, or NCCL's default."""
-    ranks = [one for one in processes.find() if one.role == "rank"]
+    ranks = [one for one in processes.find_any(everyone) if one.role == "rank"]
     told = {one.environ.get(b"NCCL_RAS_ADDR", b"localhost:28028") for one in ranks}
     return sorted(map(processes.text, told))
 
@@ -193,7 +199,8 @@ def look(
         glance(known, began + number * spacing_s)
         if os.getppid() != parent:
             break  # the program that waits for this process has ended
-        found = processes.job_processes(processes.all_processes(everyone), parent)
+        listed = processes.all_processes(everyone)
+        found = processes.job_processes(listed, parent, any_launcher=True)
         mark_jobs(found)
         mark_ranks(found)
         groups = groups_of(found)
@@ -252,6 +259,29 @@ def busier(
             argv = text_of(f"/proc/{key[0]}/cmdline").split("\0")[:4]
             found.append({"pid": key[0], "user": user_name(user), "share": share, "argv": argv})
     return sorted(found, key=lambda one: -one["share"])[:MOST_OTHERS]
+
+
+def hidden_users() -> list[str]:
+    """Return the users who may have a job here whose processes this user may not read: they have a
+    launcher or a daemon of one, a task of Slurm, or, unless it is a system's account, Python."""
+    found: set[int] = set()
+    others: dict[int, tuple[int, processes.Process]] = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            user = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
+            name, fields = read_stat(f"/proc/{pid}")
+            argv = text_of(f"/proc/{pid}/cmdline").split("\0")
+            one = processes.Process(int(pid), int(fields[1]), name, argv, {}, Path(argv[0]).name)
+            if user != os.geteuid():
+                others[one.pid] = user, one
+    for user, one in others.values():
+        _, above = others.get(one.ppid, (0, None))
+        is_task = above is not None and above.name == SLURMS
+        is_python = user >= FIRST_PERSON and processes.is_python(one)
+        role = processes.role_of(one, any_launcher=True)
+        if role or is_task or is_python or processes.is_starter(one):
+            found.add(user)
+    return sorted(map(user_name, found))
 
 
 def user_name(number: int) -> str:

@@ -29,11 +29,12 @@ from clusterctl.node.procfs import TICKS, boot_id, environ_of, read_stat
 
 # Environment variables.
 JOB = b"CLUSTERCTL_JOB"
-LAUNCHERS = (
-    *("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper", "mpiexec.hydra", "srun"),
-    *("mpirun.mpich", "mpiexec.mpich", "mpirun.openmpi", "mpiexec.openmpi"),
-)
-DAEMONS = ("orted", "prted", "ompi_prted", "hydra_pmi_proxy", "hydra_bstrap_proxy")
+RANKS = (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
+LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper", "mpiexec.hydra")
+DAEMONS = ("orted", "prted", "ompi_prted", "hydra_pmi_proxy")
+# Those that only `diagnose` looks at: `kill` ends nothing because of them.
+OTHER_LAUNCHERS = ("srun", "mpirun.mpich", "mpiexec.mpich", "mpirun.openmpi", "mpiexec.openmpi")
+OTHER_DAEMONS = ("hydra_bstrap_proxy",)
 # The modules by which Python starts ranks, and the programs of the same names.
 STARTERS = re.compile(
     r"torchrun|deepspeed|accelerate|torch\.distributed\.(?:run|launch)"
@@ -220,15 +221,21 @@ def ancestors(processes: dict[int, Process], own: int) -> set[int]:
     return line
 
 
-def role_of(process: Process) -> str:
-    """Return "rank", "launcher", "daemon", "job" (another with a job's variable) or ""."""
-    place = launchers.place_of(process.environ)
+def role_of(process: Process, any_launcher: bool = False) -> str:
+    """Return "rank", "launcher", "daemon", "job" (another with a job's variable) or "".
+
+    With `any_launcher` also the ranks of launchers that `kill` does not know.
+    """
+    named = {process.name, process.program}
+    place = launchers.place_of(process.environ) if any_launcher else None
     # What a step of Slurm has started may start the ranks, and has the step's variables.
     if place and place.launcher not in (launchers.SLURM, launchers.BY_HAND):
         return "rank"
-    if process.name in LAUNCHERS or process.program in LAUNCHERS or is_train_sh(process):
+    if any(name in process.environ for name in RANKS):
+        return "rank"
+    if named & {*LAUNCHERS, *(OTHER_LAUNCHERS if any_launcher else ())} or is_train_sh(process):
         return "launcher"
-    if process.name in DAEMONS or process.program in DAEMONS:
+    if named & {*DAEMONS, *(OTHER_DAEMONS if any_launcher else ())}:
         return "daemon"
     if place and (place.launcher == launchers.SLURM or is_python(process)):
         return "rank"
@@ -265,14 +272,15 @@ def job_processes(
     job: str | None = None,
     all_python: bool = False,
     sessions: Collection[int] = (),
+    any_launcher: bool = False,
 ) -> list[Process]:
     """Return those of one user's processes on a node that belong to MPI jobs, with their roles.
 
     `own` is the calling process. It and its ancestors are left out. `sessions` are known to be the
-    job's.
+    job's. `any_launcher`: see `role_of`.
     """
     for process in processes.values():
-        process.role = role_of(process)
+        process.role = role_of(process, any_launcher)
     wanted = {pid for pid, one in processes.items() if one.role}
     if job is not None:
         wanted = of_job(os.fsencode(job), processes, wanted)
@@ -285,13 +293,16 @@ def job_processes(
     return [processes[pid] for pid in sorted(wanted - ancestors(processes, own))]
 
 
-def find(
-    query: ProcessQuery = EVERY_JOB, agent: int | None = None, everyone: bool = False
-) -> list[Process]:
-    """Return this user's processes of MPI jobs on this node, or every user's; see `job_processes`.
-    `agent` is the process whose children read facts, this one among them. Raises ValueError for a
-    session that is none."""
-    processes, boot = all_processes(everyone), boot_id()
+def find_any(everyone: bool = False) -> list[Process]:
+    """Return this user's, or every user's, processes of jobs of any launcher on this node."""
+    return job_processes(all_processes(everyone), os.getpid(), any_launcher=True)
+
+
+def find(query: ProcessQuery = EVERY_JOB, agent: int | None = None) -> list[Process]:
+    """Return this user's processes of MPI jobs on this node; see `job_processes`. `agent` is the
+    process whose children read facts, this one among them. Raises ValueError for a session that is
+    none."""
+    processes, boot = all_processes(), boot_id()
     for reader in descendants({agent}, processes) if agent else ():
         del processes[reader]
     known = [JobSession.of_text(one) for _, one in query.sessions]

@@ -237,3 +237,17 @@ def test_how_long_a_cgroup_was_throttled(tmp_path, monkeypatch, path, said, seco
     told = {"/proc/7/cgroup": f"9:memory:/x\n0:{controllers}:/jobs/rank\n"}
     monkeypatch.setattr(sampler, "text_of", lambda name: told.get(name) or real(name))
     assert sampler.throttled_s(7, str(tmp_path)) == seconds
+
+
+def test_users_who_may_have_a_job_here(tmp_path, monkeypatch):
+    """A launcher of somebody else is told by its name: its environment cannot be read."""
+    program = tmp_path / "mpirun"
+    program.write_text("#!/bin/sh\nread word\n")
+    program.chmod(0o755)
+    mine = sampler.user_name(os.geteuid())
+    with subprocess.Popen([program], stdin=subprocess.PIPE) as process:
+        wait_until(lambda: read_process(process.pid).name == "mpirun", "its start")
+        assert mine not in sampler.hidden_users()
+        monkeypatch.setattr(os, "geteuid", lambda: 54321)
+        assert mine in sampler.hidden_users()
+        process.communicate(b"\n")
