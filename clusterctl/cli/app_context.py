@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,10 +178,12 @@ class ClusterCommand(click.Command):
     `demo-1` cannot). Otherwise NAME was left out. Words after `--` do not count.
 
     `explicit`: NAME cannot be left out; the error suggests the command line with it.
-    `instead`: the parameter of an option with which the command needs no cluster.
+    `instead`: the parameters of options with each of which the command needs no cluster.
     """
 
-    def __init__(self, *args: Any, explicit: bool = False, instead: str = "", **more: Any) -> None:
+    def __init__(
+        self, *args: Any, explicit: bool = False, instead: Sequence[str] = (), **more: Any
+    ) -> None:
         super().__init__(*args, **more)
         self.explicit, self.instead = explicit, instead
         self._arguments = [one for one in self.params if isinstance(one, click.Argument)]
@@ -205,7 +207,7 @@ class ClusterCommand(click.Command):
         fewest = sum(one.required for one in rest)
         fits = len(words) <= len(rest) or any(one.nargs < 0 for one in rest)
         may_name = not fits or (len(words) > fewest and _could_be_name(words[0]))
-        if given.get(self.instead) or (words and (may_name or launched_here(words[0]))):
+        if any(map(given.get, self.instead)) or (words and (may_name or launched_here(words[0]))):
             return args
         here = clusters_here(given)
         named = shlex.join([here[0] if len(here) == 1 else "NAME", *args])
@@ -215,8 +217,8 @@ class ClusterCommand(click.Command):
             else:
                 there = "there is none on this machine" + _elsewhere(given)
             hint = f"say its name: {ctx.command_path} {named}"
-            instead = [one.opts[0] for one in options if one.name == self.instead]
-            hint += "".join(f"; or give {option}" for option in instead)
+            instead = [one.opts[0] for one in options if one.name in self.instead]
+            hint += f"; or give {' or '.join(instead)}" if instead else ""
             raise UsageError(f"which cluster? {there}", hint)
         output.note(f"cluster {here[0]}, the only one here")
         return [here[0], *args]

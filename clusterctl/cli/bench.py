@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.operations.bench import BenchPlan, BenchRequest, RunWatch
 
 
-@click.command(cls=ProgramCommand, instead="compared")
+@click.command(cls=ProgramCommand, instead=("compared",))
 @click.argument("name", required=False)
 @click.argument("arguments", nargs=-1, type=NodePath())
 @click.option("--gpus", metavar="N,N...", help="The sizes to measure: 1,8,16,32.")

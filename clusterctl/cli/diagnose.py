@@ -10,6 +10,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.host_options import SOURCES, host_options, host_source
 from clusterctl.cli.params import OutputFile, job_argument, refuse_overwriting
 from clusterctl.domain.errors import ClusterctlError, UsageError
 
@@ -24,7 +25,7 @@ WIDTH = 98
 SHOWN = 12
 
 
-@click.command(cls=ClusterCommand, instead="bundle")
+@click.command(cls=ClusterCommand, instead=("bundle", *SOURCES))
 @click.argument("name", required=False)
 @job_argument
 @click.option("--tree", "as_tree", is_flag=True, help="Show the stacks of all ranks as one tree.")
@@ -49,6 +50,13 @@ SHOWN = 12
     metavar="FILE",
     help="Look at what --save has packed; no cluster is asked.",
 )
+@host_options
+@click.option(
+    "--launcher",
+    type=click.IntRange(1),
+    metavar="PID",
+    help="On these hosts, look at the job that this mpirun, srun or torchrun has started.",
+)
 @account_options
 def diagnose(
     app: AppContext,
@@ -59,30 +67,54 @@ def diagnose(
     as_json: bool,
     save: Path | None,
     bundle: Path | None,
+    hosts: Path | None,
+    nodes: str | None,
+    slurm: str | None,
+    is_local: bool,
+    as_root: bool,
+    user: str | None,
+    launcher: int | None,
 ) -> int:
     """Say why the job of cluster NAME is stuck or slow, or what shows that it is not.
 
     \b
     clusterctl diagnose demo
     clusterctl diagnose demo --tree
+    clusterctl diagnose --hosts hosts
+    clusterctl diagnose -w 'node[1-9]'
     clusterctl diagnose demo --save stuck.json.gz
     clusterctl diagnose --from stuck.json.gz --html stuck.html
 
     All nodes are looked at, three times within seconds; nothing is changed. A few ranks in C may be
     held for a moment, to read their calls. Without JOB it is the job that runs, else the latest.
-    The exit status is 0 if progress was seen, 1 for a warning, 2 if something is broken, and 3 if
-    neither is known.
+    Hosts of no cluster are named by --hosts, -w or --local; nothing is left there. The exit status
+    is 0 if progress was seen, 1 for a warning, 2 if something is broken, and 3 if neither is known.
     """
     from clusterctl.diagnosis import bundle as bundles
     from clusterctl.diagnosis.verdict import diagnose as conclude
 
     refuse_overwriting([path for path in (save, page) if path], [bundle] if bundle else [])
+    source = host_source(hosts, nodes, slurm, is_local, as_root, user)
+    if (bundle or source) and name:
+        what = "a bundle is" if bundle else f"hosts ({source.options if source else ''}) are"
+        raise UsageError(f"{what} looked at, and {name} is named", "leave one of them out")
+    if bundle and source:
+        raise UsageError("a bundle is looked at, and hosts are named", "leave one of them out")
+    if launcher and not source:
+        raise UsageError(
+            "--launcher is for hosts without a cluster",
+            "name them with --hosts, -w, --slurm or --local; of a cluster, give JOB",
+        )
     if bundle:
-        if name:
-            raise UsageError(
-                "a bundle is looked at, and a cluster is named", "leave one of them out"
-            )
         evidence = bundles.load(bundle)
+    elif source:
+        from clusterctl.config import home_folder
+        from clusterctl.operations.diagnose_hosts import collect_from
+
+        try:
+            evidence = collect_from(source, str(launcher) if launcher else None, home_folder())
+        finally:
+            source.connections.close()
     else:
         from clusterctl.operations.diagnose import collect
 
@@ -96,7 +128,8 @@ def diagnose(
         ranks = [one for host in evidence.hosts for one in host.ranks]
         output.data(
             {
-                "cluster": evidence.cluster,
+                "cluster": evidence.cluster or None,
+                "hosts": evidence.source or None,
                 "job": evidence.job.job_id if evidence.job else None,
                 "taken_at": evidence.taken_at,
                 "took_s": evidence.took_s,
@@ -155,6 +188,9 @@ def screen(evidence: Evidence, found: Diagnosis) -> list[str]:
         lines += _wrapped(f"not seen: {text}", "  ")
     if len(problems) > 4:
         lines.append(f"and {len(problems) - 4} more that was not seen (--json)")
+    if evidence.source and evidence.job and evidence.job.others:
+        others = ", ".join(evidence.job.others[:6])
+        lines.append(f"  other jobs here, by launcher: {others} (--launcher PID looks at one)")
     lines.append(f"looked for {evidence.took_s:.1f} s, {evidence.taken_at}")
     return lines
 

@@ -36,7 +36,7 @@ TRAINING_COLUMNS = ("STEP", "EPOCH", "IMAGES/S", "LOSS", "FINAL LOSS", "LR")
 REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
 
 
-@click.command(cls=ClusterCommand, instead="logs")
+@click.command(cls=ClusterCommand, instead=("logs",))
 @click.argument("name", required=False)
 @click.argument("job", required=False, type=JobId(loose=True))
 @click.argument("more", nargs=-1, metavar="")

@@ -453,7 +453,7 @@ class Scene:
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
-        self.cluster = evidence.cluster or "NAME"
+        self.cluster = evidence.cluster or evidence.source or "NAME"
         self.job: JobEvidence = evidence.job or JobEvidence()
         self.is_running = evidence.job is not None and self.job.state in (RUNNING, "")
         every = [
@@ -870,7 +870,12 @@ class Scene:
 
 
 def run_command(scene: Scene, host: HostEvidence, command: str) -> str:
-    """Return the `clusterctl run` line that runs a shell command on one host."""
+    """Return the line that runs a shell command on one host: of `clusterctl run`, or of ssh for a
+    host without a cluster."""
+    if scene.evidence.source.startswith("--local"):
+        return command
+    if scene.evidence.source:
+        return f"ssh {shlex.quote(host.host)} {shlex.quote(command)}"
     return f"clusterctl run {scene.cluster} --nodes {host.index} {shlex.quote(command)}"
 
 

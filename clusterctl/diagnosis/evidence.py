@@ -135,7 +135,9 @@ class ProcessEvidence:
     """A process of the job. `role` is rank, launcher (mpirun), daemon (prted), child or job.
 
     `gpus` are those that the rank may use (CUDA_VISIBLE_DEVICES or its local rank), numbered as by
-    nvidia-smi. `variables` are the environment variables for communication: HOROVOD_*, NCCL_* and
+    nvidia-smi. `launcher` is what has started a rank, as node/jobs/launchers.py names it; `group`
+    is the same for all processes of a job, and `slurm_job` is the ID of Slurm's job; empty if
+    unknown. `variables` are the environment variables for communication: HOROVOD_*, NCCL_* and
     OMPI_MCA_*, without secrets. `sources` are digests, by name, of the process's script and of the
     modules beside it that the script imports. Files newer than the process are left out: it runs
     the older version.
@@ -156,6 +158,9 @@ class ProcessEvidence:
     local_rank: Optional[int] = None
     size: Optional[int] = None
     job_id: Optional[str] = None
+    launcher: str = ""
+    group: str = ""
+    slurm_job: str = ""
     gpus: tuple[int, ...] = ()
     argv: tuple[str, ...] = ()
     cwd: str = ""
@@ -235,6 +240,7 @@ class HostEvidence:
     answer of NCCL's RAS as JSON or text; empty if it is not running. `clock_offset_s` is this
     host's clock minus that of the machine that runs `diagnose`, with an error of up to
     `clock_error_s`.
+    `hidden` are the users who may have a job there whose processes the login may not read.
     `problems` list what could not be observed.
     """
 
@@ -251,6 +257,7 @@ class HostEvidence:
     others: tuple[OtherProcess, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     ras: str = ""
+    hidden: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property
@@ -350,10 +357,12 @@ class JobEvidence:
 class Evidence:
     """All evidence of one `diagnose`, taken at `taken_at` (UTC), during `took_s` seconds.
 
+    Without a cluster, `source` is the options that named the hosts: "--hosts FILE" or "--local".
     `job` is None if the head node has no job. `problems` are the damaged parts of a bundle.
     """
 
     cluster: str = ""
+    source: str = ""
     taken_at: str = ""
     took_s: float = 0.0
     version: str = ""

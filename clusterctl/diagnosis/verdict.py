@@ -26,6 +26,7 @@ from clusterctl.diagnosis.case import (
 )
 from clusterctl.diagnosis.evidence import Evidence
 from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.hints import without_cluster
 from clusterctl.diagnosis.rules.activity import (
     apart,
     differing,
@@ -136,6 +137,36 @@ class Diagnosis:
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Draw the conclusions from the evidence."""
+    found = _diagnose(evidence)
+    if not evidence.source:
+        return found
+    found = _with_hidden(evidence, found)
+    causes = tuple(
+        replace(one, hint=without_cluster(one.hint, evidence.source)) for one in found.findings
+    )
+    settles = without_cluster(found.next_step, evidence.source)
+    return replace(found, findings=causes, next_step=settles)
+
+
+def _with_hidden(evidence: Evidence, found: Diagnosis) -> Diagnosis:
+    """Return the diagnosis with a finding on the users whose processes the login could not read:
+    with them, nothing is called healthy."""
+    hosts = [host for host in evidence.hosts if host.hidden]
+    if not hosts:
+        return found
+    users = sorted({user for host in hosts for user in host.hidden})
+    where = ", ".join(host.host for host in hosts[:4]) + (", ..." if len(hosts) > 4 else "")
+    whose = f"user{'s' if len(users) > 1 else ''} {', '.join(users)}"
+    message = f"not seen: processes of {whose} on {where}, who may have a job there"
+    hint = f"look at all users' jobs: clusterctl diagnose {evidence.source} --sudo"
+    hidden = Cause("processes.hidden", INFO, message, hint=hint, blocks=False)
+    found = replace(found, findings=(*found.findings, hidden))
+    if found.check_id == UNKNOWN or found.severity is ERROR:
+        return found
+    return replace(found, verdict=f"{found.verdict}; {message}", check_id=UNKNOWN)
+
+
+def _diagnose(evidence: Evidence) -> Diagnosis:
     scene = Scene(evidence)
     found = [cause for rule in RULES for cause in rule(scene)]
     if evidence.holes:
@@ -231,6 +262,8 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
     if scene.evidence.holes:
         return UNKNOWN, f"what {name} does is not known: the evidence is damaged{beside}"
     if scene.evidence.job is None:
+        if scene.evidence.source:
+            return IDLE, f"no job was seen on these hosts ({scene.evidence.source}){beside}"
         return IDLE, f"no job runs on {scene.cluster}, and none has run{beside}"
     if not scene.is_running:
         if job.state == QUEUED:
@@ -310,6 +343,10 @@ def not_seen(scene: Scene) -> Iterator[str]:
         failed = {one.process.native.error for one in native if one.process.native} - {""}
         reason = (
             "; ".join(sorted(failed))
+            or (
+                scene.evidence.source
+                and "no Python programs; calls in C are read on the nodes of a cluster"
+            )
             or "no Python programs, and not among the few that are stopped"
         )
         yield f"the calls of {format_ranks([one.number for one in native])}: {reason}"

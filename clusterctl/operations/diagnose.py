@@ -30,14 +30,17 @@ from clusterctl.bootstrap.wheels import program_in_wheel
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence
 from clusterctl.domain.errors import ClusterctlError, CommandNotRun, HostError, UsageError
 from clusterctl.domain.hostsfile import HostSlots, parse_hosts_file
+from clusterctl.domain.results import CommandResult
 from clusterctl.node.diagnosis.job import JobOnHead
 from clusterctl.node.diagnosis.sampler import SamplerRequest, sample
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.record import salvage
 from clusterctl.operations.access import Access
 from clusterctl.operations.native_frames import with_native_frames
-from clusterctl.transport.call import call
+from clusterctl.transport.call import RunsCommands, call
+from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.local import LocalConnections
 from clusterctl.transport.session import Session
 from clusterctl.transport.target import Target
 
@@ -192,7 +195,8 @@ def collect(
     spies = PySpies(access.folder.path.parent)
 
     def one(target: Target) -> tuple[HostEvidence, JobOnHead | None]:
-        return ask(access, target, job_id, looking, spies)
+        asked = Asked(job_id, looking, is_head=target.host == access.head_name)
+        return ask(access.connections, target, asked, spies)
 
     outcomes = fan_out(one, access.all_targets).outcomes
     nodes = {node.name: node for node in access.cluster.nodes}
@@ -203,7 +207,7 @@ def collect(
             host, record = outcome.value
             told = told or record
         else:
-            host = _silent(outcome.error)
+            host = silent(outcome.error)
         address = node.private_ip or node.address
         slots = max(node.gpus, 1)
         host = replace(host, index=node.index, host=node.name, address=address, slots=slots)
@@ -262,20 +266,44 @@ def relevant_hosts(job: JobEvidence | None, hosts: list[HostEvidence]) -> list[H
     ]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What one host is asked for: the job, and on its head node the job's record.
+
+    `as_root`: the processes of all users are looked at, by sudo. Unless the host `keeps_py_spy`,
+    nothing is left there.
+    """
+
+    job_id: str | None
+    looking: SamplingPlan
+    is_head: bool = True
+    keeps_py_spy: bool = True
+    as_root: bool = False
+
+
+@dataclass(frozen=True)
+class AsRoot:
+    """Connections whose commands sudo runs, without asking for a password."""
+
+    connections: RunsCommands
+
+    def run(
+        self, target: Target, command: str, *, timeout_s: float | None, stdin: bytes
+    ) -> CommandResult:
+        line = f"sudo -n /bin/sh -c {shlex.quote(command)}"
+        return self.connections.run(target, line, timeout_s=timeout_s, stdin=stdin)
+
+
 def ask(
-    access: Access,
-    target: Target,
-    job_id: str | None,
-    looking: SamplingPlan,
-    spies: PySpies,
+    connections: Connections | LocalConnections, target: Target, asked: Asked, spies: PySpies
 ) -> tuple[HostEvidence, JobOnHead | None]:
     """Run the sampler on one node. Return the node's evidence and, from the head node, what it has
     of the job (else None). Raise HostError."""
     # Log in first: the greeting's time bounds the error of the clock's offset and must not include
     # the login.
-    session = _logged_in(access, target)
+    session, looking = _logged_in(connections, target), asked.looking
     asked_at = time.time()
-    result = access.connections.run(target, GREETING, timeout_s=CONNECT_WITHIN_S)
+    result = connections.run(target, GREETING, timeout_s=CONNECT_WITHIN_S)
     answered_at = time.time()
     words = [*result.stdout.split(), "", ""]
     spy, why, send = spies.for_node(words[1], words[2:], session.round_trip_s)
@@ -285,12 +313,14 @@ def ask(
         looking.within_s,
         py_spy=spy.name if spy else "",
         py_spy_missing=why,
-        head=target.host == access.head_name,
-        job=job_id,
+        head=asked.is_head,
+        job=asked.job_id,
         log_lines=LOG_LINES,
+        keeps_py_spy=asked.keeps_py_spy,
+        everyone=asked.as_root,
     )
     response = call(
-        access.connections,
+        AsRoot(connections) if asked.as_root else connections,
         target,
         sample,
         request,
@@ -323,13 +353,15 @@ def _damaged(*problems: str) -> list[str]:
     return [f"unexpected value: {problem}" for problem in problems]
 
 
-def _logged_in(access: Access, target: Target) -> Session:
+def _logged_in(
+    connections: Connections | LocalConnections, target: Target
+) -> Session | LocalConnections:
     """Return the session with a node. A refusal is tried again: sshd refuses logins while too many
     others are under way (MaxStartups of sshd_config(5)). Raise HostError."""
     deadline = time.monotonic() + CONNECT_WITHIN_S
     while True:
         try:
-            return access.connections.session(target)
+            return connections.session(target)
         except HostError as error:
             refused = re.search(
                 r"no SSH session|reset by peer|closed|broken pipe", error.message, re.I
@@ -339,7 +371,7 @@ def _logged_in(access: Access, target: Target) -> Session:
         time.sleep(random.uniform(0.2, 0.8))
 
 
-def _silent(error: ClusterctlError | None) -> HostEvidence:
+def silent(error: ClusterctlError | None) -> HostEvidence:
     """Return the evidence on a host that did not answer. Its error may include what EC2 says."""
     said = error.message if error else "no answer"
     what, _, ec2 = said.partition("; EC2 ")

@@ -80,8 +80,46 @@ def open_hosts(
     are never accepted unseen.
     """
     hosts = read_hosts_file(path).hosts
+    return _open(hosts, path, user, key, connect_timeout_s, home, at_once)
+
+
+def open_named(hosts: Sequence[str], *, user: str | None = None) -> HostsAccess:
+    """Return access to hosts by their names, as `ssh` reaches them; see `open_hosts`."""
+    return _open(hosts, None, user, None, 10.0, None, len(hosts))
+
+
+def hosts_in(nodes: str) -> list[str]:
+    """Return the hosts that ClusterShell's NodeSet has for `node[1-9]` or `@group`. Raise
+    UsageError."""
+    from ClusterShell.NodeSet import NodeSet, NodeSetException  # type: ignore[import-untyped]
+    from ClusterShell.NodeUtils import (  # type: ignore[import-untyped]
+        GroupResolverError,
+        GroupSourceError,
+    )
+
+    try:
+        found = [*NodeSet(nodes)]
+    except (NodeSetException, GroupResolverError, GroupSourceError) as error:
+        raise UsageError(
+            f"cannot read the hosts {nodes}: {error}",
+            "write them as node[1-9,12] or @GROUP; `nodeset --list` lists ClusterShell's groups",
+        ) from None
+    if not found:
+        raise UsageError(f"{nodes} names no host", "write them as node[1-9,12] or @GROUP")
+    return found
+
+
+def _open(
+    hosts: Sequence[str],
+    path: Path | None,
+    user: str | None,
+    key: Path | None,
+    connect_timeout_s: float,
+    home: Path | None,
+    at_once: int,
+) -> HostsAccess:
     config = read_user_config(Path.home() / ".ssh", system=SYSTEM_CONFIG)
-    folder = cluster_of(path, hosts, config, home) if home else None
+    folder = cluster_of(path, hosts, config, home) if home and path else None
     if folder:
         return open_nodes(
             folder,
@@ -104,7 +142,9 @@ def open_hosts(
     ring = KeyRing(config.folder)
     identity = Identity((), {**{hop: ring.keys(of) for hop, of in of_files.items()}, **given})
     host_keys = HostKeysByHost({hop: config.known_hosts_files(hop) for hop in hops})
-    old = None if config.names_any(hosts) or not home else old_file_error(path, hosts, home)
+    old = None
+    if home and path and not config.names_any(hosts):
+        old = old_file_error(path, hosts, home)
     if old and not any(map(identity.keys_for, targets)):
         raise old
 

@@ -300,7 +300,15 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
         return
     ages = [one.process.age_s for one in scene.ranks]
     if not ages:
-        if scene.job.age_s > 30 and not (scene.job.retries_left and scene.silent):
+        if scene.evidence.source:
+            yield Cause(
+                "ranks.none",
+                WARNING,
+                "no rank was seen on these hosts: none runs, or on others",
+                hint="name all hosts of the job; for ranks of another user add --sudo",
+                blocks=False,
+            )
+        elif scene.job.age_s > 30 and not (scene.job.retries_left and scene.silent):
             yield Cause(
                 "ranks.none",
                 ERROR,
@@ -311,6 +319,20 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
         return
     if max(ages) < STARTED_AFTER_S:
         return
+    if scene.evidence.source:
+        ended = {one.number for one in scene.gone}
+        elsewhere = [one for one in unseen if one not in ended and one not in scene.host_of]
+        if elsewhere:
+            yield Cause(
+                "rank.missing",
+                WARNING,
+                f"{format_ranks(elsewhere)} {_are(elsewhere)} not seen on these hosts: ended, or "
+                "on others",
+                hint="name all hosts of the job; for ranks of another user add --sudo",
+                ranks=tuple(elsewhere),
+                blocks=False,
+            )
+        unseen = [one for one in unseen if one not in elsewhere]
     by_host: dict[str, list[int]] = {}
     for rank in unseen:
         by_host.setdefault(called(scene.host_of[rank]) if rank in scene.host_of else "", []).append(

@@ -25,13 +25,15 @@ FUTURE_S = 1.0
 @dataclass(frozen=True)
 class JobOnHead:
     """What `look` finds. `addresses` are those of the job's nodes by name, `hosts` is the text of
-    its hosts file, `line` that of an mpirun started by hand. The rest is as in JobEvidence."""
+    its hosts file, `line` and `launcher` are command line and process ID of an mpirun started by
+    hand. The rest is as in JobEvidence."""
 
     found: Optional[JobRecord] = None
     others: tuple[str, ...] = ()
     addresses: dict[str, Optional[str]] = field(default_factory=dict)
     hosts: str = ""
     line: tuple[str, ...] = ()
+    launcher: int = 0
     age_s: Optional[float] = None
     log_dir: str = ""
     log_bytes: int = 0
@@ -54,15 +56,17 @@ MOST_BYTES = 2 << 20  # read at the end of a log
 LOGS = (".log", ".out", ".txt", "log")
 
 
-def look(job_id: str | None, log_lines: int, watched_s: float = 0.0) -> dict[str, Any]:
+def look(
+    job_id: str | None, log_lines: int, watched_s: float = 0.0, everyone: bool = False
+) -> dict[str, Any]:
     """Return the evidence about job `job_id`, as the data of a JobOnHead. Without an ID: about the
     running job, else about an mpirun started by hand, else about the latest job.
 
     It takes `watched_s`, and `log_added` is what was written meanwhile.
     """
-    before = _look(job_id, 0) if watched_s else {}
+    before = _look(job_id, 0, everyone) if watched_s else {}
     time.sleep(watched_s)
-    found = _look(job_id, log_lines)
+    found = _look(job_id, log_lines, everyone)
     path, path_before = found.pop("log_path", ""), before.get("log_path", "")
     if path and path == path_before:
         found["log_added"] = _added(path, before["log_bytes"])
@@ -79,10 +83,10 @@ def _added(path: str, start: int) -> list[str]:
         return []
 
 
-def _look(job_id: str | None, log_lines: int) -> dict[str, Any]:
+def _look(job_id: str | None, log_lines: int, everyone: bool) -> dict[str, Any]:
     trainings = [one for one in [job.record() for job in all_jobs()] if one.spec.is_training]
     running = [one for one in trainings if one.state is JobState.RUNNING]
-    launchers = [one for one in processes.find() if one.role == "launcher"]
+    launchers = [one for one in processes.find_any(everyone) if one.role == "launcher"]
     by_hand = [one for one in launchers if processes.JOB not in one.environ]
     named = [one for one in trainings if one.job_id == job_id]
     chosen = named if job_id else (running or ([] if by_hand else trainings))[-1:]
@@ -90,7 +94,10 @@ def _look(job_id: str | None, log_lines: int) -> dict[str, Any]:
     others = [one.job_id for one in running if one not in chosen] + [""] * bool(by_hand)
     if chosen:
         return {**_of_record(chosen[0], log_lines), "others": others}
-    return {**(_by_hand(by_hand[0], log_lines) if by_hand else {}), "found": None, "others": []}
+    by_hand = [one for one in by_hand if str(one.pid) == job_id] or by_hand
+    ranks = [one for one in processes.find_any(everyone) if one.role == "rank"]
+    shown = _by_hand(by_hand[0], ranks, log_lines) if by_hand else {}
+    return {**shown, "found": None, "others": []}
 
 
 def _of_record(record: JobRecord, log_lines: int) -> dict[str, Any]:
@@ -126,10 +133,12 @@ def _rank_logs(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def _by_hand(launcher: processes.Process, log_lines: int) -> dict[str, Any]:
+def _by_hand(
+    launcher: processes.Process, ranks: list[processes.Process], log_lines: int
+) -> dict[str, Any]:
     """Return the evidence about an mpirun started by hand. Log and metrics are found among the
     files that it and the ranks on this node have open."""
-    paths = _open_paths([one for one in processes.find() if one.role == "rank"])
+    paths = _open_paths(ranks)
     outputs = _open_paths([launcher], ("1", "2"))
     metrics = next((path for path in paths if path.endswith("/" + METRICS)), None)
     beside = [path for path in paths if metrics and Path(path).parent == Path(metrics).parent]
@@ -143,6 +152,7 @@ def _by_hand(launcher: processes.Process, log_lines: int) -> dict[str, Any]:
                 hosts = text_in(Path(cwd, value))
     return {
         "line": launcher.argv,
+        "launcher": launcher.pid,
         "age_s": processes.describe(launcher).age_s,
         "log_dir": str(Path(metrics).parent) if metrics else "",
         "hosts": hosts,

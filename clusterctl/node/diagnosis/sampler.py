@@ -24,7 +24,7 @@ from typing import Any, Callable, Optional
 from clusterctl.node.diagnosis import job, partners, ras, stacks
 from clusterctl.node.facts import disks, gpus, network, system
 from clusterctl.node.facts.report import FactReport, Question, questions_of, read, request_of
-from clusterctl.node.jobs import processes
+from clusterctl.node.jobs import launchers, processes
 from clusterctl.node.procfs import TICKS, read_stat
 
 NICENESS = 5
@@ -36,6 +36,8 @@ MOST_THREADS = 1024
 MOST_STACKS = 256  # processes of one sample; a stack takes 10 ms of processor time
 MOST_OTHERS = 5
 BUSY_SHARE = 0.3  # of a processor
+FIRST_PERSON = 1000  # user IDs below are those of the system's accounts
+SLURMS = "slurmstepd"  # starts the tasks of a step
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -100,7 +102,9 @@ class SamplerRequest:
 
     `py_spy` is the name of the py-spy to use; empty if there is none, for the reason
     `py_spy_missing`. On the `head` node also the record of `job` (None: the running or the latest),
-    with the last `log_lines` lines of its log.
+    with the last `log_lines` lines of its log. Unless the node `keeps_py_spy`, it is only in
+    memory. With `everyone` the processes of all users are looked at, which takes root; root
+    always does.
     """
 
     samples: int
@@ -111,6 +115,8 @@ class SamplerRequest:
     head: bool = False
     job: Optional[str] = None
     log_lines: int = 0
+    keeps_py_spy: bool = True
+    everyone: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,20 +140,24 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
         os.nice(NICENESS)
     spy = stacks.PySpy(request.py_spy, request.py_spy_missing)
     if attachment:
-        spy.put(zlib.decompress(attachment))
+        spy.put(zlib.decompress(attachment), request.keeps_py_spy)
     within_s, began_s = request.within_s, time.time()
+    everyone = request.everyone or os.geteuid() == 0
 
     def looks() -> dict[str, Any]:
-        seen, others, problems = look(request.samples, request.spacing_s, spy)
+        seen, others, problems = look(request.samples, request.spacing_s, spy, everyone)
         return {"processes": seen, "others": others, "problems": problems}
 
     parts: dict[str, Callable[[], Any]] = {
         "processes": looks,
-        "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(), min(3.0, within_s - 0.5)),
+        "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(everyone), min(3.0, within_s - 0.5)),
+        "jobs of other users": lambda: [] if everyone else hidden_users(),
     }
     if request.head:
         watched_s = (request.samples - 1) * request.spacing_s
-        parts["the job's record"] = lambda: job.look(request.job, request.log_lines, watched_s)
+        parts["the job's record"] = lambda: job.look(
+            request.job, request.log_lines, watched_s, everyone
+        )
     own = [Question("", name, part, within_s) for name, part in parts.items()]
     asked = questions_of(request_of(HOST_FACTS, within_s - 0.5))
     readings = read([*own, *asked])
@@ -157,6 +167,7 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
     host = {
         "processes": seen.get("processes", []),
         "others": seen.get("others", []),
+        "hidden": said.get("jobs of other users", []),
         "facts": FactReport(began_s, time.time(), tuple(readings[len(own) :])).as_data(),
         "ras": said.get("NCCL's RAS", ""),
         "problems": [*errors, *seen.get("problems", ())],
@@ -164,15 +175,15 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
     return SamplerResponse(host, said.get("the job's record"))
 
 
-def ras_addresses() -> list[str]:
+def ras_addresses(everyone: bool) -> list[str]:
     """Return the addresses of NCCL's RAS here: those of the ranks' variable, or NCCL's default."""
-    ranks = [one for one in processes.find() if one.role == "rank"]
+    ranks = [one for one in processes.find_any(everyone) if one.role == "rank"]
     told = {one.environ.get(b"NCCL_RAS_ADDR", b"localhost:28028") for one in ranks}
     return sorted(map(processes.text, told))
 
 
 def look(
-    samples: int, spacing_s: float, spy: stacks.PySpy
+    samples: int, spacing_s: float, spy: stacks.PySpy, everyone: bool = False
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
     """Sample the processes of jobs, including those that come or go meanwhile. Return each process
     with its samples, the busiest processes of other users, and the reason if TCP connections
@@ -188,9 +199,11 @@ def look(
         glance(known, began + number * spacing_s)
         if os.getppid() != parent:
             break  # the program that waits for this process has ended
-        found = processes.job_processes(processes.all_processes(), parent)
+        listed = processes.all_processes(everyone)
+        found = processes.job_processes(listed, parent, any_launcher=True)
         mark_jobs(found)
         mark_ranks(found)
+        groups = groups_of(found)
         tables: dict[str, Any] = {}
         if found and not problems:
             try:
@@ -202,6 +215,7 @@ def look(
             with contextlib.suppress(OSError, ValueError, IndexError):  # the process has ended
                 sample = sample_of(one, round(time.monotonic() - began, 3), tables)
                 entry = known.setdefault(one.identity, describe(one))
+                entry["group"] = entry["group"] or groups.get(one.pid, "")
                 entry["samples"].append(sample)
                 entry["sources"] = entry["sources"] or sources(one, entry)
                 if one.role == "rank" or (number == samples - 1 and is_worker(one)):
@@ -245,6 +259,29 @@ def busier(
             argv = text_of(f"/proc/{key[0]}/cmdline").split("\0")[:4]
             found.append({"pid": key[0], "user": user_name(user), "share": share, "argv": argv})
     return sorted(found, key=lambda one: -one["share"])[:MOST_OTHERS]
+
+
+def hidden_users() -> list[str]:
+    """Return the users who may have a job here whose processes this user may not read: they have a
+    launcher or a daemon of one, a task of Slurm, or, unless it is a system's account, Python."""
+    found: set[int] = set()
+    others: dict[int, tuple[int, processes.Process]] = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            user = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
+            name, fields = read_stat(f"/proc/{pid}")
+            argv = text_of(f"/proc/{pid}/cmdline").split("\0")
+            one = processes.Process(int(pid), int(fields[1]), name, argv, {}, Path(argv[0]).name)
+            if user != os.geteuid():
+                others[one.pid] = user, one
+    for user, one in others.values():
+        _, above = others.get(one.ppid, (0, None))
+        is_task = above is not None and above.name == SLURMS
+        is_python = user >= FIRST_PERSON and processes.is_python(one)
+        role = processes.role_of(one, any_launcher=True)
+        if role or is_task or is_python or processes.is_starter(one):
+            found.add(user)
+    return sorted(map(user_name, found))
 
 
 def user_name(number: int) -> str:
@@ -322,22 +359,67 @@ def mark_ranks(found: list[processes.Process]) -> None:
     is the first Python process of these, or else the first process. A torchrun whose ranks are here
     is a child, too: it is a rank only to mpirun.
     """
-    by_rank: dict[tuple[bytes, bytes], list[processes.Process]] = {}
-    ranks = [(one.environ.get(b"PMIX_NAMESPACE", b""), one) for one in found if one.role == "rank"]
-    torchruns = {space for space, one in ranks if processes.is_of_torchrun(one)}
-    for space, one in ranks:
-        if space not in torchruns:
-            number = one.environ.get(processes.RANK) or one.environ.get(processes.PMI_RANK, b"")
-            by_rank.setdefault((space, number), []).append(one)
-        elif processes.is_of_torchrun(one):
-            by_rank.setdefault((space, one.environ.get(b"RANK", b"")), []).append(one)
-        else:
+    by_pid = {one.pid: one for one in found}
+    by_rank: dict[tuple[str, str, int], list[processes.Process]] = {}
+    ranks = [
+        (place, one)
+        for one in found
+        if one.role == "rank" and (place := launchers.place_of(one.environ))
+    ]
+    torchruns = {
+        one.environ.get(b"PMIX_NAMESPACE", b"") for _, one in ranks if processes.is_of_torchrun(one)
+    }
+    # What a task of one launcher started by another one is a rank of the latter.
+    starts = {
+        above
+        for place, one in ranks
+        for above in processes.ancestors(by_pid, one.pid)
+        if (other := launchers.place_of(by_pid[above].environ)) and other.launcher != place.launcher
+    }
+    for place, one in ranks:
+        is_agent = place.launcher == "Open MPI" and (
+            one.environ.get(b"PMIX_NAMESPACE", b"") in torchruns
+        )
+        if is_agent or one.pid in starts or processes.is_starter(one):
             one.role = "child"
+        else:
+            job = place.job or job_of_proxy(one, by_pid)
+            by_rank.setdefault((place.launcher, job, place.rank), []).append(one)
     for several in by_rank.values():
         ordered = sorted(several, key=lambda one: (one.started_ticks, one.pid))
         own = next(filter(processes.is_python, ordered), ordered[0])
         for one in several:
             one.role = "rank" if one is own else "child"
+
+
+def job_of_proxy(one: processes.Process, by_pid: dict[int, processes.Process]) -> str:
+    """Return what identifies the job of a hydra proxy that started a process; empty if none did."""
+    line = sorted(processes.ancestors(by_pid, one.pid), reverse=True)
+    return next(filter(None, (launchers.job_of_hydra(by_pid[pid].argv) for pid in line)), "")
+
+
+def groups_of(found: list[processes.Process]) -> dict[int, str]:
+    """Return what identifies the job of each process, the same on all hosts, by process ID.
+
+    A rank's environment has it, or the command line of a proxy above it. A launcher has that of
+    what it started here. A process of which it is not known is left out.
+    """
+    by_pid = {one.pid: one for one in found}
+    groups: dict[int, str] = {}
+    for one in found:
+        place = launchers.place_of(one.environ) if one.role == "rank" else None
+        group = (place.job if place else "") or launchers.job_of_hydra(one.argv)
+        if group:
+            for pid in processes.ancestors(by_pid, one.pid):
+                if by_pid[pid].role in ("launcher", "daemon") or pid == one.pid:
+                    groups.setdefault(pid, group)
+    for one in found:
+        above = by_pid.get(one.ppid)
+        while above and one.pid not in groups:
+            if above.pid in groups:
+                groups[one.pid] = groups[above.pid]
+            above = by_pid.get(above.ppid)
+    return groups
 
 
 def describe(one: processes.Process) -> dict[str, Any]:
@@ -349,12 +431,10 @@ def describe(one: processes.Process) -> dict[str, Any]:
         texts = (environ.get(name, "") for name in names)
         return next((int(text) for text in texts if text.isdigit()), None)
 
-    own = processes.is_of_torchrun(one)
-    local = number(
-        *["LOCAL_RANK"] * own,
-        *("OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "MPI_LOCALRANKID"),
-        "HOROVOD_LOCAL_RANK",
-    )
+    place = launchers.place_of(one.environ)
+    local = place.local_rank if place else None
+    if local is None:
+        local = number("PMIX_LOCAL_RANK", "HOROVOD_LOCAL_RANK")
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     gpus = [] if local is None else [local]
     if visible is not None:
@@ -370,8 +450,11 @@ def describe(one: processes.Process) -> dict[str, Any]:
         "role": told.role,
         "rank": told.rank if one.role == "rank" else None,
         "local_rank": local if one.role == "rank" else None,
-        "size": number(*["WORLD_SIZE"] * own, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE"),
+        "size": (place.size if place else None) or number("HOROVOD_SIZE"),
         "job_id": told.job_id,
+        "launcher": place.launcher if place and one.role == "rank" else "",
+        "group": "",
+        "slurm_job": environ.get("SLURM_JOB_ID", ""),
         "gpus": gpus if one.role == "rank" else [],
         "argv": told.argv,
         "cwd": cwd,

@@ -55,8 +55,12 @@ class PySpy:
     def is_here(self) -> bool:
         return bool(self.path) and os.access(self.path, os.X_OK)
 
-    def put(self, content: bytes) -> None:
-        """Store the program in one step. If the disk is full, keep it in memory for this run."""
+    def put(self, content: bytes, keeps: bool = True) -> None:
+        """Store the program in one step. If the disk is full, or the node does not keep it, it is
+        in memory for this run."""
+        if not keeps:
+            self._put_in_memory(content)
+            return
         new = f"{self.path}.new-{os.getpid()}"
         try:
             FOLDER.mkdir(parents=True, exist_ok=True)
@@ -71,10 +75,13 @@ class PySpy:
                     os.unlink(new)  # noqa: PTH108
                 raise
         except OSError:
-            self._memory = os.memfd_create("py-spy")
-            with os.fdopen(os.dup(self._memory), "wb") as file:
-                file.write(content)
-            self.path = f"/proc/{os.getpid()}/fd/{self._memory}"
+            self._put_in_memory(content)
+
+    def _put_in_memory(self, content: bytes) -> None:
+        self._memory = os.memfd_create("py-spy")
+        with os.fdopen(os.dup(self._memory), "wb") as file:
+            file.write(content)
+        self.path = f"/proc/{os.getpid()}/fd/{self._memory}"
 
     def dump(self, pid: int, blocking: bool = False) -> list[dict[str, Any]]:
         """Return the stacks of a process. Raises OSError with the reason."""

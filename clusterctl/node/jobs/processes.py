@@ -23,15 +23,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Iterable, NamedTuple, Optional
 
+from clusterctl.node.jobs import launchers
 from clusterctl.node.jobs.folder import JOBS, JobFolder
 from clusterctl.node.procfs import TICKS, boot_id, environ_of, read_stat
 
 # Environment variables.
 JOB = b"CLUSTERCTL_JOB"
-RANK = b"OMPI_COMM_WORLD_RANK"
-PMI_RANK = b"PMI_RANK"  # of MPICH and Intel MPI
+RANKS = (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper", "mpiexec.hydra")
 DAEMONS = ("orted", "prted", "ompi_prted", "hydra_pmi_proxy")
+# Those that only `diagnose` looks at: `kill` ends nothing because of them.
+OTHER_LAUNCHERS = ("srun", "mpirun.mpich", "mpiexec.mpich", "mpirun.openmpi", "mpiexec.openmpi")
+OTHER_DAEMONS = ("hydra_bstrap_proxy",)
+# The modules by which Python starts ranks, and the programs of the same names.
+STARTERS = re.compile(
+    r"torchrun|deepspeed|accelerate|torch\.distributed\.(?:run|launch)"
+    r"|deepspeed\.launcher\.(?:launch|runner)|accelerate\.commands\.launch"
+)
 # Where the program of train.sh is, in the home folder.
 TRAIN_SH = "/.clusterctl/launch.pyz"
 TERM_GRACE_S = 5.0
@@ -163,10 +171,11 @@ class Process:
         return now.state in "ZX" or now.identity != self.identity
 
 
-def read_process(pid: int) -> Process:
-    """Read one process from /proc. Raises OSError if it is gone or another user's."""
+def read_process(pid: int, everyone: bool = False) -> Process:
+    """Read one process from /proc. Raises OSError if it is gone or, unless `everyone` is asked for,
+    another user's."""
     folder = Path(f"/proc/{pid}")
-    if folder.stat().st_uid != os.geteuid():
+    if not everyone and folder.stat().st_uid != os.geteuid():
         raise PermissionError
     name, fields = read_stat(folder)
     argv = [text(word) for word in (folder / "cmdline").read_bytes().split(b"\0")[:-1]]
@@ -191,13 +200,13 @@ def text(raw: bytes) -> str:
     return raw.decode(errors="backslashreplace")
 
 
-def all_processes() -> dict[int, Process]:
-    """Return the processes of this user by process ID, without zombies."""
+def all_processes(everyone: bool = False) -> dict[int, Process]:
+    """Return the processes of this user, or of every user, by process ID, without zombies."""
     found = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208
         if entry.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
-                process = read_process(int(entry))
+                process = read_process(int(entry), everyone)
                 if process.state not in "ZX":
                     found[process.pid] = process
     return found
@@ -212,15 +221,31 @@ def ancestors(processes: dict[int, Process], own: int) -> set[int]:
     return line
 
 
-def role_of(process: Process) -> str:
-    """Return "rank", "launcher", "daemon", "job" (another with a job's variable) or ""."""
-    if RANK in process.environ or PMI_RANK in process.environ:
+def role_of(process: Process, any_launcher: bool = False) -> str:
+    """Return "rank", "launcher", "daemon", "job" (another with a job's variable) or "".
+
+    With `any_launcher` also the ranks of launchers that `kill` does not know.
+    """
+    named = {process.name, process.program}
+    place = launchers.place_of(process.environ) if any_launcher else None
+    # What a step of Slurm has started may start the ranks, and has the step's variables.
+    if place and place.launcher not in (launchers.SLURM, launchers.BY_HAND):
         return "rank"
-    if process.name in LAUNCHERS or process.program in LAUNCHERS or is_train_sh(process):
+    if any(name in process.environ for name in RANKS):
+        return "rank"
+    if named & {*LAUNCHERS, *(OTHER_LAUNCHERS if any_launcher else ())} or is_train_sh(process):
         return "launcher"
-    if process.name in DAEMONS or process.program in DAEMONS:
+    if named & {*DAEMONS, *(OTHER_DAEMONS if any_launcher else ())}:
         return "daemon"
+    if place and (place.launcher == launchers.SLURM or is_python(process)):
+        return "rank"
     return "job" if JOB in process.environ else ""
+
+
+def is_starter(process: Process) -> bool:
+    """Return whether this is the program of torch, accelerate or DeepSpeed that starts ranks."""
+    words = [word.rpartition("/")[2] for word in process.argv[:4]]
+    return is_python(process) and any(map(STARTERS.fullmatch, words))
 
 
 def is_of_torchrun(process: Process) -> bool:
@@ -231,9 +256,8 @@ def is_of_torchrun(process: Process) -> bool:
 
 def rank_of(process: Process) -> int | None:
     """Return the process's rank; None if its environment has none."""
-    environ = process.environ
-    rank = environ.get(b"RANK" if is_of_torchrun(process) else RANK, environ.get(PMI_RANK, b""))
-    return int(rank) if rank.isdigit() else None
+    place = launchers.place_of(process.environ)
+    return place.rank if place else None
 
 
 def is_train_sh(process: Process) -> bool:
@@ -248,14 +272,15 @@ def job_processes(
     job: str | None = None,
     all_python: bool = False,
     sessions: Collection[int] = (),
+    any_launcher: bool = False,
 ) -> list[Process]:
     """Return those of one user's processes on a node that belong to MPI jobs, with their roles.
 
     `own` is the calling process. It and its ancestors are left out. `sessions` are known to be the
-    job's.
+    job's. `any_launcher`: see `role_of`.
     """
     for process in processes.values():
-        process.role = role_of(process)
+        process.role = role_of(process, any_launcher)
     wanted = {pid for pid, one in processes.items() if one.role}
     if job is not None:
         wanted = of_job(os.fsencode(job), processes, wanted)
@@ -266,6 +291,11 @@ def job_processes(
     if all_python:
         wanted |= {pid for pid, process in processes.items() if is_python(process)}
     return [processes[pid] for pid in sorted(wanted - ancestors(processes, own))]
+
+
+def find_any(everyone: bool = False) -> list[Process]:
+    """Return this user's, or every user's, processes of jobs of any launcher on this node."""
+    return job_processes(all_processes(everyone), os.getpid(), any_launcher=True)
 
 
 def find(query: ProcessQuery = EVERY_JOB, agent: int | None = None) -> list[Process]:

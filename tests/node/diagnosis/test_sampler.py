@@ -68,7 +68,7 @@ def test_which_process_is_the_rank(monkeypatch):
     mpirun a torchrun is one rank, and so are its two."""
 
     def process(pid, name, rank, space=b"a", **of_torchrun):
-        environ = {sampler.processes.RANK: rank, b"PMIX_NAMESPACE": space}
+        environ = {b"OMPI_COMM_WORLD_RANK": rank, b"PMIX_NAMESPACE": space}
         environ |= {key.encode(): value for key, value in of_torchrun.items()}
         made = Process(pid, 1, name, [name], environ, started_ticks=pid)
         made.role = "rank"
@@ -95,7 +95,7 @@ def test_which_process_is_the_rank(monkeypatch):
         (3, 1, [1]),
     ]
     found[6].pid = os.getpid()
-    monkeypatch.setattr(sampler.processes, "find", lambda *of: found[6:7])
+    monkeypatch.setattr(sampler.processes, "find", lambda *of, **_: found[6:7])
     assert [one["rank"] for one in watch.counters()["ranks"].values()] == [2]
 
 
@@ -125,7 +125,7 @@ def test_a_container_that_does_not_permit_netlink(monkeypatch):
         environ = Path(f"/proc/{job_of.pid}/environ")
         wait_until(lambda: b"CLUSTERCTL_JOB=j" in environ.read_bytes(), "the program")
         one = {job_of.pid: read_process(job_of.pid)}
-        monkeypatch.setattr(sampler.processes, "all_processes", lambda: one)
+        monkeypatch.setattr(sampler.processes, "all_processes", lambda *_: one)
         found = sampler.sample(request).host
         job_of.kill()
     assert [len(one["samples"]) for one in found["processes"]] == [2]
@@ -190,7 +190,7 @@ def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "JOBS", tmp_path)
     monkeypatch.setattr(job, "JOBS", tmp_path)
     by_hand = []  # ignore mpiruns on this machine that were started by hand
-    monkeypatch.setattr(job.processes, "find", lambda *of: by_hand)
+    monkeypatch.setattr(job.processes, "find", lambda *of, **_: by_hand)
     ended, runs, queued = (f"20261123-00000{number}-abcd" for number in range(3))
     for name in (ended, runs, queued):
         one = folder.JobFolder(tmp_path / name)
@@ -237,3 +237,17 @@ def test_how_long_a_cgroup_was_throttled(tmp_path, monkeypatch, path, said, seco
     told = {"/proc/7/cgroup": f"9:memory:/x\n0:{controllers}:/jobs/rank\n"}
     monkeypatch.setattr(sampler, "text_of", lambda name: told.get(name) or real(name))
     assert sampler.throttled_s(7, str(tmp_path)) == seconds
+
+
+def test_users_who_may_have_a_job_here(tmp_path, monkeypatch):
+    """A launcher of somebody else is told by its name: its environment cannot be read."""
+    program = tmp_path / "mpirun"
+    program.write_text("#!/bin/sh\nread word\n")
+    program.chmod(0o755)
+    mine = sampler.user_name(os.geteuid())
+    with subprocess.Popen([program], stdin=subprocess.PIPE) as process:
+        wait_until(lambda: read_process(process.pid).name == "mpirun", "its start")
+        assert mine not in sampler.hidden_users()
+        monkeypatch.setattr(os, "geteuid", lambda: 54321)
+        assert mine in sampler.hidden_users()
+        process.communicate(b"\n")

@@ -1,0 +1,123 @@
+"""The ranks of all launchers: which environment variables tell rank, size, local rank and job.
+
+A program inherits the variables of what started it, so several rows may fit a process: the first
+one counts. Slurm is the last, since the tasks of `srun` may start any of the others.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Mapping, NamedTuple, Optional, Sequence
+
+Environ = Mapping[bytes, bytes]
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A row of the table. A process is a rank of it if it has all variables in `needs` and a number
+    in `rank`. Of `size`, `local_rank` the first that is there counts; `job` together are the same
+    for all ranks of a job, and for no other job's.
+    """
+
+    name: str
+    rank: bytes
+    size: tuple[bytes, ...]
+    local_rank: tuple[bytes, ...]
+    job: tuple[bytes, ...] = ()
+    needs: tuple[bytes, ...] = ()
+
+
+class Place(NamedTuple):
+    """What the environment of a rank tells. `job` is empty if nothing tells the jobs apart."""
+
+    launcher: str
+    rank: int
+    size: Optional[int]
+    local_rank: Optional[int]
+    job: str
+
+
+_AGREED = (b"MASTER_ADDR", b"MASTER_PORT")
+LAUNCHERS = (
+    # torchrun, and what is built on it: `accelerate launch`.
+    Launcher(
+        "torchrun",
+        b"RANK",
+        (b"WORLD_SIZE",),
+        (b"LOCAL_RANK",),
+        (b"TORCHELASTIC_RUN_ID", *_AGREED),
+        (b"TORCHELASTIC_RUN_ID",),
+    ),
+    # Version 4 and 5; also mpi4py and Horovod under it.
+    Launcher(
+        "Open MPI",
+        b"OMPI_COMM_WORLD_RANK",
+        (b"OMPI_COMM_WORLD_SIZE",),
+        (b"OMPI_COMM_WORLD_LOCAL_RANK",),
+        (b"PMIX_NAMESPACE",),
+    ),
+    # Also MVAPICH and, with `srun --mpi=pmi2`, Slurm.
+    Launcher(
+        "MPICH or Intel MPI",
+        b"PMI_RANK",
+        (b"PMI_SIZE",),
+        (b"MPI_LOCALRANKID", b"PMI_LOCAL_RANK", b"SLURM_LOCALID"),
+        (b"PMI_JOBID",),
+    ),
+    # deepspeed's launcher, torch.distributed.launch, and what sets these by hand.
+    Launcher(
+        "torch",
+        b"RANK",
+        (b"WORLD_SIZE",),
+        (b"LOCAL_RANK",),
+        _AGREED,
+        (b"WORLD_SIZE", b"LOCAL_RANK", *_AGREED),
+    ),
+    # A batch script has SLURM_PROCID, too, but is no step.
+    Launcher(
+        "srun",
+        b"SLURM_PROCID",
+        (b"SLURM_STEP_NUM_TASKS", b"SLURM_NTASKS"),
+        (b"SLURM_LOCALID",),
+        (b"SLURM_JOB_ID", b"SLURM_STEP_ID"),
+        (b"SLURM_STEP_ID",),
+    ),
+)
+BY_HAND = "torch"
+SLURM = "srun"
+SLURM_JOB = b"SLURM_JOB_ID"
+# What the proxies of MPICH's and Intel MPI's hydra have on their command lines: the address of
+# their mpiexec, which is the same on all hosts.
+_CONTROL = re.compile(
+    r"--control-port[ =](\S+)|--upstream-host[ =](\S+) .*--upstream-port[ =](\d+)"
+)
+
+
+def place_of(environ: Environ) -> Place | None:
+    """Return what the environment of a process tells of its rank; None if it is no rank."""
+    for row in LAUNCHERS:
+        rank = _number(environ, (row.rank,))
+        if rank is None or not all(name in environ for name in row.needs):
+            continue
+        size = _number(environ, row.size)
+        if row.name == SLURM and (size is None or size < 2):
+            continue  # a single task: a shell, or what starts the ranks
+        local = _number(environ, row.local_rank)
+        parts = [environ.get(name, b"").decode(errors="replace") for name in row.job]
+        return Place(row.name, rank, size, local, ":".join(parts) if all(parts) else "")
+    return None
+
+
+def job_of_hydra(argv: Sequence[str]) -> str:
+    """Return what identifies the job in the command line of a hydra proxy, or of the ssh that
+    starts one; empty in any other."""
+    found = _CONTROL.search(" ".join(argv).replace('"', ""))
+    if not found:
+        return ""
+    return found[1] or f"{found[2]}:{found[3]}"
+
+
+def _number(environ: Environ, names: Sequence[bytes]) -> int | None:
+    texts = (environ.get(name, b"") for name in names)
+    return next((int(text) for text in texts if text.isdigit()), None)

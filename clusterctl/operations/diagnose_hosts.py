@@ -1,0 +1,243 @@
+"""Collect the evidence for `diagnose` on hosts that no cluster of clusterctl has.
+
+The hosts are asked what the nodes of a cluster are asked. No head node has a record of the job:
+what runs is found from the processes, and a job is named by the process ID of its launcher.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import clusterctl
+from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
+from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
+from clusterctl.node.diagnosis.job import JobOnHead
+from clusterctl.operations.diagnose import (
+    CONNECT_WITHIN_S,
+    Asked,
+    PySpies,
+    SamplingPlan,
+    ask,
+    job_of,
+    silent,
+)
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.local import LocalConnections
+from clusterctl.transport.target import Target
+
+SLURM_WITHIN_S = 20.0
+
+
+@dataclass(frozen=True)
+class HostSource:
+    """Hosts to look at, and the connections to them. `options` are those that name them.
+
+    With `slurm_job` only the processes of that job of Slurm are looked at.
+    """
+
+    options: str
+    targets: tuple[Target, ...]
+    connections: Connections | LocalConnections
+    slurm_job: str = ""
+    as_root: bool = False
+
+
+def this_machine() -> Target:
+    """Return this machine as a host."""
+    return Target(os.uname().nodename, "", "")
+
+
+def hosts_of_slurm(job_id: str) -> str:
+    """Return the hosts of a running job, as Slurm writes them: `node[1-4,7]`. Raise
+    ClusterctlError."""
+    if not re.fullmatch(r"\d+", job_id):
+        raise UsageError(
+            f"{job_id!r} is not the ID of a job of Slurm",
+            "a task of a job array has its own, too: squeue --format '%i %A'",
+        )
+    if not shutil.which("squeue"):
+        raise MissingTool(
+            "squeue is not on this machine: Slurm cannot be asked for the job's hosts",
+            "run this where Slurm's commands are, or name the hosts with --hosts or -w",
+        )
+    argv = ["squeue", "--noheader", "--jobs", job_id, "--states", "all", "--format", "%T %N"]
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=SLURM_WITHIN_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ClusterctlError(f"squeue did not end within {SLURM_WITHIN_S:g} s") from None
+    if done.returncode:
+        raise ClusterctlError(f"squeue failed: {done.stderr.strip()[:200]}")
+    lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
+    hosts = ",".join(words[1] for words in lines if len(words) > 1)
+    if not hosts:
+        state = lines[0][0].lower() if lines else "not known to squeue"
+        raise UsageError(f"job {job_id} of Slurm has no hosts: it is {state}", "squeue lists jobs")
+    return hosts
+
+
+def collect_from(
+    source: HostSource,
+    job_name: str | None,
+    cache: Path,
+    looking: SamplingPlan = SamplingPlan(),  # noqa: B008 - frozen
+) -> Evidence:
+    """Collect the evidence of these hosts, on the job that `job_name` names, or on the one with
+    most ranks. `cache` keeps py-spy for other architectures.
+
+    A host that does not answer is in the evidence. Raise UsageError for a job that does not run.
+    """
+    began, taken_at = time.monotonic(), datetime.now(timezone.utc)
+    if isinstance(source.connections, Connections):
+        source.connections.connect_timeout_s = CONNECT_WITHIN_S
+    spies = PySpies(cache)
+    asked = Asked(job_name, looking, keeps_py_spy=False, as_root=source.as_root)
+
+    def one(target: Target) -> tuple[HostEvidence, JobOnHead | None]:
+        return ask(source.connections, target, asked, spies)
+
+    hosts: list[HostEvidence] = []
+    records: dict[str, JobOnHead] = {}
+    for number, outcome in enumerate(fan_out(one, source.targets).outcomes, start=1):
+        host, record = outcome.value or (silent(outcome.error), None)
+        address = source.targets[number - 1].address
+        # No host has the index 0, the head node's: none has the job's record.
+        hosts.append(replace(host, index=number, host=outcome.host, address=address))
+        if record:
+            records[outcome.host] = record
+    hosts = named(of_slurm_job(hosts, source.slurm_job))
+    job = _job(hosts, records, job_name)
+    if job_name and job and len(_ranks(hosts, job)) == job.size:
+        # The job that was asked for was seen whole: nobody else's processes matter.
+        hosts = [replace(host, hidden=()) for host in hosts]
+    return Evidence(
+        source=source.options,
+        taken_at=taken_at.isoformat(timespec="seconds"),
+        took_s=round(time.monotonic() - began, 2),
+        version=clusterctl.__version__,
+        job=job,
+        hosts=tuple(hosts),
+    )
+
+
+def _ranks(hosts: Sequence[HostEvidence], job: JobEvidence) -> set[int | None]:
+    return {one.rank for host in hosts for one in host.ranks if one.job_id == job.job_id}
+
+
+def of_slurm_job(hosts: Sequence[HostEvidence], job_id: str) -> list[HostEvidence]:
+    """Keep only the processes of a job of Slurm; all without a job."""
+    if not job_id:
+        return [*hosts]
+    return [
+        replace(host, processes=tuple(one for one in host.processes if one.slurm_job == job_id))
+        for host in hosts
+    ]
+
+
+def named(hosts: Sequence[HostEvidence]) -> list[HostEvidence]:
+    """Return the hosts with a job ID for each process of a job that clusterctl did not start.
+
+    It is the process ID of the job's launcher, or else what all its ranks have in common. A
+    launcher that knows none of its ranks has started those that have no other launcher.
+    """
+    outside = [one for host in hosts for one in host.processes if one.job_id is None]
+    above = {(host.host, one.pid): one.parent for host in hosts for one in host.processes}
+    launchers = [
+        (host.host, one)
+        for host in hosts
+        for one in host.processes
+        if one.role == "launcher"
+        and one.job_id is None
+        and not _has_launcher_above(one, host, above)
+    ]
+    names = {one.group: str(one.pid) for _, one in launchers if one.group}
+    without = {one.group for one in outside if one.role == "rank"} - names.keys()
+    idle = [one for _, one in launchers if not one.group]
+    if len(idle) == 1 and len(without) == 1:
+        names[without.pop()] = str(idle[0].pid)
+
+    def name(one: ProcessEvidence) -> str:
+        if one.group in names:
+            return names[one.group]
+        own = str(one.pid) if one.role == "launcher" else ""
+        return one.group or own or names.get("", "")
+
+    return [
+        replace(
+            host,
+            processes=tuple(
+                one if one.job_id is not None else replace(one, job_id=name(one))
+                for one in host.processes
+            ),
+        )
+        for host in hosts
+    ]
+
+
+def _has_launcher_above(
+    one: ProcessEvidence, host: HostEvidence, above: dict[tuple[str, int], int]
+) -> bool:
+    launchers = {other.pid for other in host.processes if other.role == "launcher"}
+    pid, passed = above.get((host.host, one.pid)), set[int]()
+    while pid and pid not in passed:
+        if pid in launchers:
+            return True
+        passed.add(pid)
+        pid = above.get((host.host, pid))
+    return False
+
+
+def _job(
+    hosts: list[HostEvidence], records: dict[str, JobOnHead], job_name: str | None
+) -> JobEvidence | None:
+    """Return the evidence on one job: the named one, or the one with most ranks."""
+    counts = Counter(rank.job_id or "" for host in hosts for rank in host.ranks)
+    roles = ("launcher", "rank")
+    every = dict.fromkeys(
+        one.job_id or "" for host in hosts for one in host.processes if one.role in roles
+    )
+    if job_name is not None and job_name not in every:
+        running = ", ".join(every)
+        raise UsageError(
+            f"no job {job_name} runs on these hosts",
+            f"these do, each by its launcher's process ID: {running}" if running else "none runs",
+        )
+    if not every:
+        return None
+    chosen = job_name or (counts.most_common(1)[0][0] if counts else next(iter(every)))
+    told = next(
+        (
+            records[host.host]
+            for host in hosts
+            if host.host in records
+            for one in host.processes
+            if one.pid == records[host.host].launcher and one.job_id == chosen
+        ),
+        JobOnHead(),
+    )
+    ours = [
+        replace(host, processes=tuple(one for one in host.processes if one.job_id == chosen))
+        for host in hosts
+    ]
+    found = job_of(replace(told, found=None), _unnamed(ours), None)
+    others = tuple(one for one in every if one != chosen)
+    return replace(found or JobEvidence(state="running"), job_id=chosen, others=others)
+
+
+def _unnamed(hosts: Sequence[HostEvidence]) -> list[HostEvidence]:
+    """Return the hosts with their processes as those of a job without an ID, as `job_of` has it."""
+    return [
+        replace(host, processes=tuple(replace(one, job_id=None) for one in host.processes))
+        for host in hosts
+    ]

@@ -1,0 +1,92 @@
+"""`clusterctl diagnose` without a cluster: this machine, and the test sshd as a host."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.programs import call
+from tests.lab.running import wait_until
+
+# A launcher by its name, with two ranks. Rank 1 opens a pipe that nobody writes to.
+MPIRUN = """\
+#!/bin/sh
+export PMI_SIZE=2 PMI_JOBID=$$
+PMI_RANK=0 sleep 600 &
+PMI_RANK=1 {python} \\
+  -c 'import sys; open(sys.argv[1] + ".up", "w"); open(sys.argv[1]).read()' {pipe} &
+wait
+"""
+
+
+@pytest.fixture
+def stuck(tmp_path):
+    """Start the job; return the process ID of its launcher, and end all at the end."""
+    pipe, program = tmp_path / "feed", tmp_path / "mpirun"
+    os.mkfifo(pipe)
+    program.write_text(MPIRUN.format(python=sys.executable, pipe=pipe))
+    program.chmod(0o755)
+    job = subprocess.Popen([program], start_new_session=True)
+    try:
+        wait_until((tmp_path / "feed.up").exists, "the job")
+        yield job.pid
+    finally:
+        os.killpg(job.pid, 9)
+        job.wait()
+
+
+def diagnosed(*options):
+    done = call("clusterctl", "diagnose", *options, "--json")
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)
+    assert found["exit_status"] == done.returncode
+    return found
+
+
+def test_this_machine(stuck, home):
+    found = diagnosed("--local", "--launcher", str(stuck))
+    assert (found["check"], found["ranks"], found["job"]) == ("rank.io", [1], str(stuck))
+    assert (found["hosts"], found["cluster"]) == ("--local", None)
+    hints = [one["hint"] for one in found["findings"]]
+    assert not any("clusterctl run" in hint for hint in hints)
+
+
+def test_a_hosts_file(stuck, home, tmp_path):
+    hosts = tmp_path / "own"
+    hosts.write_text("127.0.0.1\n")
+    found = diagnosed("--hosts", str(hosts), "--launcher", str(stuck))
+    assert (found["check"], found["ranks"], found["host"]) == ("rank.io", [1], "127.0.0.1")
+    assert "ssh 127.0.0.1 'ls -l " in found["findings"][0]["hint"]
+
+
+@pytest.mark.all
+def test_hosts_by_name(stuck, home):
+    found = diagnosed("-w", "127.0.0.[1]", "--launcher", str(stuck))
+    assert (found["check"], found["hosts"]) == ("rank.io", "-w '127.0.0.[1]'")
+
+
+@pytest.mark.all
+def test_a_job_that_does_not_run(home):
+    done = call("clusterctl", "diagnose", "--local", "--launcher", "999999999")
+    assert done.returncode == 3
+    assert "no job 999999999 runs on these hosts" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--local", "-w", "n1"), "hosts are named twice: -w n1, --local"),
+        (("--local", "demo"), "hosts (--local) are looked at, and demo is named"),
+        (("--local", "-u", "x"), "there is no login with --local"),
+        (("demo", "--sudo"), "--sudo and --user are for hosts without a cluster"),
+        (("demo", "--launcher", "7"), "--launcher is for hosts without a cluster"),
+        (("-w", "n[1-"), "cannot read the hosts n[1-"),
+    ],
+)
+def test_options_that_make_no_sense(home, options, message):
+    done = call("clusterctl", "diagnose", *options)
+    assert (done.returncode, message in done.stderr) == (3, True), done.stderr

@@ -1,0 +1,179 @@
+"""Jobs on hosts of no cluster: what they are called, and which of them is looked at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.diagnosis.case import WARNING
+from clusterctl.diagnosis.evidence import Evidence, HostEvidence, ProcessEvidence
+from clusterctl.diagnosis.hints import without_cluster
+from clusterctl.diagnosis.verdict import diagnose
+from clusterctl.domain.errors import ClusterctlError, CommandTimeout, UsageError
+from clusterctl.domain.results import CommandResult
+from clusterctl.operations import diagnose_hosts
+from clusterctl.operations.diagnose import AsRoot
+from clusterctl.operations.diagnose_hosts import hosts_of_slurm, named, of_slurm_job, this_machine
+from clusterctl.operations.hosts_access import hosts_in
+from clusterctl.transport.local import LocalConnections
+from tests.diagnosis.made_up import job_of
+
+
+def rank(pid, number, group="", parent=1, **more):
+    return ProcessEvidence(pid, parent, "rank", rank=number, size=2, group=group, **more)
+
+
+def launcher(pid, group="", parent=1):
+    return ProcessEvidence(pid, parent, "launcher", group=group, argv=("mpirun",))
+
+
+def jobs(*hosts):
+    found = named([HostEvidence(host=f"n{at}", processes=them) for at, them in enumerate(hosts)])
+    return [[one.job_id for one in host.processes] for host in found]
+
+
+def test_a_job_is_named_by_its_launcher():
+    assert jobs((launcher(7, "a"), rank(8, 0, "a")), (rank(8, 1, "a"),)) == [["7", "7"], ["7"]]
+
+
+def test_a_launcher_that_has_no_rank_on_its_host():
+    assert jobs((launcher(7),), (rank(8, 0, "a"),)) == [["7"], ["7"]]
+    # With two of them it is not known which has started the ranks.
+    assert jobs((launcher(7), launcher(6)), (rank(8, 0, "a"),)) == [["7", "6"], ["a"]]
+
+
+def test_a_launcher_in_a_launcher():
+    """`mpirun` of a script that execs a wrapper: the outer one names the job."""
+    them = (launcher(5, "a"), launcher(7, "a", parent=5), rank(8, 0, "a", parent=7))
+    assert jobs(them) == [["5", "5", "5"]]
+
+
+def test_jobs_of_clusterctl_keep_their_names():
+    assert jobs((rank(8, 0, "a", job_id="train-1"),)) == [["train-1"]]
+
+
+def test_only_the_processes_of_a_job_of_slurm():
+    host = HostEvidence(processes=(rank(8, 0, slurm_job="17"), rank(9, 0, slurm_job="18")))
+    [kept] = of_slurm_job([host], "17")
+    assert [one.pid for one in kept.processes] == [8]
+    assert of_slurm_job([host], "") == [host]
+
+
+@pytest.fixture
+def squeue(tmp_path, monkeypatch):
+    """Return what makes a squeue that prints this text."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def make(text, status=0):
+        program = tmp_path / "squeue"
+        program.write_text(f"#!/bin/sh\ncat <<'X'\n{text}\nX\nexit {status}\n")
+        program.chmod(0o755)
+
+    return make
+
+
+def test_the_hosts_of_a_job_of_slurm(squeue):
+    squeue("RUNNING node[1-2,7]")
+    assert hosts_in(hosts_of_slurm("17")) == ["node1", "node2", "node7"]
+    squeue("PENDING ")
+    with pytest.raises(UsageError, match="job 17 of Slurm has no hosts: it is pending"):
+        hosts_of_slurm("17")
+    squeue("", 1)
+    with pytest.raises(ClusterctlError, match="squeue failed"):
+        hosts_of_slurm("17")
+    with pytest.raises(UsageError, match="not the ID of a job"):
+        hosts_of_slurm("17; reboot")
+
+
+def test_no_slurm_here(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterctlError, match="squeue is not on this machine"):
+        hosts_of_slurm("17")
+
+
+def test_names_that_are_no_hosts():
+    assert hosts_in("n[08-10]") == ["n08", "n09", "n10"]
+    with pytest.raises(UsageError, match="cannot read the hosts"):
+        hosts_in("n[1-")
+
+
+def test_hints_need_no_cluster():
+    source = "--hosts hosts"
+    hint = (
+        f"look again: clusterctl diagnose {source}; last, a new machine: clusterctl replace "
+        f"{source} 1; then clusterctl cancel {source}"
+    )
+    assert without_cluster(hint, source) == (
+        "look again: clusterctl diagnose --hosts hosts; then end the job"
+    )
+
+
+def test_this_machine():
+    here, local = this_machine(), LocalConnections()
+    done = local.run(here, "cat; echo err >&2; exit 3", stdin=b"in")
+    assert (done.stdout, done.stderr, done.exit_status) == ("in", "err\n", 3)
+    with pytest.raises(CommandTimeout) as late:
+        local.run(here, "echo begun; sleep 60", timeout_s=0.3)
+    assert late.value.stdout == "begun\n"
+
+
+def test_as_root():
+    ran = []
+
+    class Recorder:
+        def run(self, target, command, *, timeout_s, stdin):
+            ran.append(command)
+            return CommandResult(target.host, command, 0, "", "", 0.0)
+
+    AsRoot(Recorder()).run(this_machine(), "python3 -c 'x'", timeout_s=1.0, stdin=b"")
+    assert ran == ["""sudo -n /bin/sh -c 'python3 -c '"'"'x'"'"''"""]
+
+
+def test_the_job_with_most_ranks():
+    hosts = named(
+        [
+            HostEvidence(host="n0", processes=(launcher(7, "a"), rank(8, 0, "a"), rank(9, 1, "a"))),
+            HostEvidence(host="n1", processes=(launcher(3, "b"), rank(4, 0, "b"))),
+        ]
+    )
+    job = diagnose_hosts._job(hosts, {}, None)
+    assert (job.job_id, job.state, job.size, job.others) == ("7", "running", 2, ("3",))
+    assert diagnose_hosts._job(hosts, {}, "3").job_id == "3"
+    with pytest.raises(UsageError, match="no job 99 runs on these hosts"):
+        diagnose_hosts._job(hosts, {}, "99")
+    assert diagnose_hosts._job([], {}, None) is None
+
+
+def hidden_on(host, **more):
+    return replace(host, hidden=("alice",), **more)
+
+
+def test_processes_that_the_login_may_not_read():
+    """Neither is a job healthy, nor are there no jobs: it is not known."""
+    healthy = job_of(2, 1, (), log=())
+    source = replace(healthy, cluster="", source="-w n1")
+    hosts = tuple(hidden_on(one) for one in source.hosts)
+    for job in (source.job, None):
+        found = diagnose(replace(source, hosts=hosts, job=job))
+        assert (found.exit_status, found.check_id) == (3, "unknown")
+        [said] = [one for one in found.findings if one.check_id == "processes.hidden"]
+        assert "not seen: processes of user alice on " in said.message
+        assert said.hint == "look at all users' jobs: clusterctl diagnose -w n1 --sudo"
+
+
+def test_no_job_here():
+    host = HostEvidence(host="n1")
+    found = diagnose(Evidence(source="--local", hosts=(host,)))
+    assert found.exit_status == 3
+    assert found.verdict.startswith("no job was seen on these hosts (--local)")
+
+
+def test_ranks_on_hosts_that_were_not_named():
+    whole = job_of(2, 1, (), log=())
+    part = replace(whole, cluster="", source="-w n1", hosts=whole.hosts[:1])
+    part = replace(part, job=replace(part.job, hosts={}))
+    found = diagnose(part)
+    [said] = [one for one in found.findings if one.check_id == "rank.missing"]
+    assert (said.severity, said.ranks, said.blocks) == (WARNING, (1,), False)
+    assert found.exit_status in (1, 3)
