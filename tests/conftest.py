@@ -15,7 +15,7 @@ import pytest
 
 from clusterctl.cli import output
 from tests.changes import CHECKOUT, changed_files
-from tests.lab.running import LabHome, remaining_of, why_no_lab
+from tests.lab.running import home_of_lab, remaining_of, why_no_lab
 from tests.pair import launched_pair, pair
 
 __all__ = ["launched_pair", "pair"]
@@ -120,11 +120,10 @@ def lab(tmp_path_factory):
     reason = why_no_lab()
     if reason:
         pytest.skip(reason)
-    home = LabHome(tmp_path_factory.mktemp("lab"))
-    record = home.start()
-    yield record
-    processes = home.processes()
-    home.stop()
+    with home_of_lab(tmp_path_factory.mktemp("lab")) as home:
+        record = home.start()
+        yield record
+        processes = home.processes()
     assert remaining_of(record, processes) == []
 
 
@@ -134,9 +133,8 @@ def lab_home(tmp_path):
     reason = why_no_lab()
     if reason:
         pytest.skip(reason)
-    home = LabHome(tmp_path)
-    yield home
-    home.stop()
+    with home_of_lab(tmp_path) as home:
+        yield home
 
 
 def pytest_report_header() -> str:

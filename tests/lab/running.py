@@ -9,14 +9,28 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from clusterctl.cli.main import cli, run_command
 from clusterctl.lab.record import ACCOUNTS, LabRecord, read_record
+from tests.changes import CHECKOUT
 
 DLAMI_OWNER = "898082745236"
 # The program as users type it: the hints of `python -m clusterctl` begin with these words.
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
+
+# Waits for a process to end, and stops the lab of a home.
+STOP_WITH_TESTS = """
+import contextlib, os, select, sys
+from pathlib import Path
+with contextlib.suppress(ProcessLookupError):
+    select.select([os.pidfd_open(int(sys.argv[1]))], [], [])
+from clusterctl.lab import lifecycle, record
+running = record.read_record(Path(sys.argv[2]))
+if running:
+    lifecycle.stop(running)
+"""
 
 
 def why_no_lab() -> str:
@@ -53,13 +67,28 @@ class LabHome:
         return record
 
     def stop(self) -> None:
-        assert self.run("stop") == 0
+        """Stop the lab, with the clusters that a failed test has left in it."""
+        assert self.run("stop", "--yes") == 0
         assert read_record(self.path) is None
 
     def processes(self) -> dict[int, str]:
         """Return {pid: role} of all processes of the lab, including those of hosts."""
         record = read_record(self.path)
         return descendants(record.pid) if record else {}
+
+
+@contextlib.contextmanager
+def home_of_lab(path: Path) -> Iterator[LabHome]:
+    """Yield a LabHome, and stop its lab in the end, or when this process is killed."""
+    guard = [sys.executable, "-c", STOP_WITH_TESTS, str(os.getpid()), str(path)]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(
+        guard, cwd=CHECKOUT, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
+    ) as watching, contextlib.ExitStack() as at_the_end:
+        at_the_end.callback(watching.kill)
+        home = LabHome(path)
+        at_the_end.callback(home.stop)
+        yield home
 
 
 def descendants(root: int) -> dict[int, str]:

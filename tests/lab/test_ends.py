@@ -13,8 +13,9 @@ import pytest
 
 import clusterctl
 from clusterctl.lab.record import read_record
+from tests.changes import CHECKOUT
 from tests.lab.conftest import Instances
-from tests.lab.running import client, remaining_of
+from tests.lab.running import LabHome, client, remaining_of
 from tests.variants import usual
 
 pytestmark = pytest.mark.lab
@@ -78,6 +79,33 @@ def test_stop_leaves_nothing(lab_home):
     left = sorted(path.name for path in (lab_home.path / "lab").iterdir())
     assert left == ["lab.log", "lock"]
     assert [folder for folder in record.cgroups if Path(folder).exists()] == []
+
+
+TESTS = """
+import sys
+from pathlib import Path
+from tests.lab.running import home_of_lab
+with home_of_lab(Path(sys.argv[1])) as home:
+    home.start()
+    print("running", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.all
+def test_a_lab_of_tests_that_are_killed_ends(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", TESTS, str(tmp_path)],
+        cwd=CHECKOUT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as tests:
+        assert any(line == "running\n" for line in tests.stdout)
+        record, processes = read_record(tmp_path), LabHome(tmp_path).processes()
+        tests.kill()
+    assert remaining_of(record, processes) == []
+    assert read_record(tmp_path) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a user's own folder is open to the user's hosts")
