@@ -150,7 +150,7 @@ def judge(resources: Iterable[Resource], rules: Rules) -> tuple[Judged, ...]:
 
 
 class _ClusterResources:
-    """The resources of one cluster in one region, judged together."""
+    """The resources of one cluster in one region, checked together."""
 
     def __init__(self, identity: ClusterId, members: Sequence[Resource], rules: Rules) -> None:
         self._identity = identity
