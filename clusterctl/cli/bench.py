@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.argument("name", required=False)
 @click.argument("arguments", nargs=-1, type=NodePath())
 @click.option("--gpus", metavar="N,N...", help="The sizes to measure: 1,8,16,32.")
-@click.option("--synthetic", is_flag=True, help="On noise: the default, and beside --data-dir.")
+@click.option("--synthetic", is_flag=True, help="On noise: the default, also with --data-dir.")
 @click.option(
     "--data-dir", type=NodePath(), default="", metavar="DIR", help="On TFRecord files of the nodes."
 )
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     help="Steps before them that do not count.",
 )
 @click.option("--seed", type=int, metavar="N", help="Of the runs' order; default: by chance.")
-@click.option("--predict", metavar="N,N...", help="Sizes that the model is asked for, too.")
+@click.option("--predict", metavar="N,N...", help="Further sizes for the model to predict.")
 @click.option("--out", metavar="DIR", help="Where runs and report are kept; default: bench-NAME.")
 @click.option(
-    "--compare", "compared", multiple=True, metavar="DIR...", help="Put kept benchmarks beside."
+    "--compare", "compared", multiple=True, metavar="DIR...", help="Compare with kept benchmarks."
 )
 @preset_option("As of train.")
 @recipe_option

@@ -168,7 +168,7 @@ def launcher_of(
             yield launcher
     except KeyboardInterrupt:
         if launcher and launcher.progress.done:
-            output.note("all that was asked for is done")
+            output.note("all that was requested is done")
         else:
             output.note(_left_behind(app, name))
             output.note_resume_command()
@@ -217,8 +217,7 @@ def _running_words(cost: RunningCost) -> str:
     """Return `4 nodes, $88.17 an hour, $2,116.08 a day, $2.76 per GPU-hour (SOURCE)`."""
     nodes, hourly = count(cost.nodes, "node"), cost.usd_per_hour
     if hourly is None:
-        each = "it costs" if cost.nodes == 1 else "they cost"
-        return f"{nodes}, and nobody knows what {each} an hour: look it up"
+        return f"{nodes} (hourly price unknown)"
     per_gpu = f", {format_usd(hourly / cost.gpus)} per GPU-hour" if cost.gpus else ""
     source = f" ({cost.price_source})" if cost.price_source else ""
     daily = format_usd(hourly * 24)
@@ -234,7 +233,7 @@ def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
         output.data({**data, "launched": report.launched, "hosts_file": hosts_file})
         return
     if report.finished:
-        output.note(f"finished what was asked for before: {report.finished.told(cluster.name)}")
+        output.note(f"finished what was requested before: {report.finished.told(cluster.name)}")
     elif not report.launched and not report.started:
         done = "; ".join(report.changed)
         output.note(f"{done or 'nothing to do'}: {cluster.name} is up and ready")
@@ -524,7 +523,7 @@ def remove(
 @click.argument("indices", nargs=-1, required=True, type=Indices(), metavar="INDEX...")
 @account_options
 @waiting_options
-@click.option("--with-data", "data", metavar="DIR", help="Then bring DIR from the nearest node.")
+@click.option("--with-data", "data", metavar="DIR", help="Then copy DIR from the nearest node.")
 @yes_option
 @click.option("--force", is_flag=True, help="Also while a job runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--grow", type=click.IntRange(1, 65_536), metavar="GIB", help="Root volumes so large."
 )
-@click.option("--yes", is_flag=True, help="Do not ask whether --grow may cost what it says.")
+@click.option("--yes", is_flag=True, help="Do not ask before --grow adds costs.")
 @click.option("--json", "as_json", is_flag=True, help="Sizes and findings as JSON.")
 @account_options
 def disk(
@@ -233,7 +233,7 @@ def clean_logs(
             folders = count(len(node.folders), "folder")
             output.line(f"{host}: {verb} {format_bytes(node.size_bytes)} ({folders})")
         for sentence in node.links:
-            output.note(f"note: {host}: left alone: {sentence}")
+            output.note(f"note: {host}: not removed: {sentence}")
         for sentence in node.failed:
             output.note(f"error: {host}: not removed: {sentence}")
     hostlines.show_failures(result.failures)

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 @click.option("--all", "all_columns", is_flag=True, help="Also the columns that are all the same.")
 @click.option("--all-to-all", is_flag=True, help="Does each node reach each other one, too?")
 @click.option("--data-dir", metavar="DIR", default="", help="Where the training data are.")
-@click.option("--fix", is_flag=True, help="End leftover ranks, give hostnames back; look again.")
-@click.option("--json", "as_json", is_flag=True, help="All that the nodes said, as JSON.")
+@click.option("--fix", is_flag=True, help="End leftover ranks, restore hostnames; check again.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Everything that the nodes reported, as JSON."
+)
 @account_options
 def doctor(
     app: AppContext,

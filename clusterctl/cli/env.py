@@ -69,7 +69,7 @@ def _request(prefix: str, preset: str, python: str, tensorflow: str | None) -> E
     "--wheelhouse",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Take the packages from this folder here: no package index is asked.",
+    help="Take the packages from this folder here: no package index is used.",
 )
 @_request_options
 @click.option("--dry-run", is_flag=True, help="Show the steps, and do nothing.")

@@ -74,7 +74,7 @@ def gc(
 
     # An empty name, of a shell's unset variable, must not mean all clusters.
     if cluster is not None and not cluster.strip():
-        raise UsageError("--cluster needs a name", "clusterctl gc without it looks at all clusters")
+        raise UsageError("--cluster needs a name", "clusterctl gc without it checks all clusters")
     if cluster is not None and (networks or older_than_s is not None):
         raise UsageError("--cluster goes with neither --networks nor --older-than", "leave it out")
     places = places_of(app, regions, all_regions)

@@ -123,7 +123,7 @@ def show_held(held: Sequence[HeldMemory]) -> None:
         if one.mib is None:
             output.note(
                 f"warning: {one.host}: whether the memory of GPU {one.gpu} is free is not known: "
-                "nvidia-smi says N/A"
+                "nvidia-smi reports N/A"
             )
     held = [one for one in held if one.mib is not None]
     for one in held:
@@ -133,7 +133,7 @@ def show_held(held: Sequence[HeldMemory]) -> None:
         name = held[0].host.rpartition("-")[0]
         hosts = dict.fromkeys(one.host.rpartition("-")[2] for one in held)
         output.note(
-            "  hint: end what is somebody else's there; else the driver has lost count: "
+            "  hint: end the processes of other users on it; else the driver has lost count: "
             f"clusterctl reboot {name} {' '.join(hosts)}"
         )
 

@@ -430,7 +430,7 @@ PAIRS = (
         "cut",
         "Take a running host's network link down, until `mend`.",
         "mend",
-        "Bring the link of a host that was cut off up again.",
+        "Reconnect a host that was cut off.",
         "is not cut off",
     ),
     FaultCommands(

@@ -44,7 +44,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
             "quarantine",
             "Leave bad nodes out of commands and jobs.",
         ),
-        "release": ("clusterctl.cli.quarantine", "release", "Bring nodes back from quarantine."),
+        "release": ("clusterctl.cli.quarantine", "release", "Take nodes out of quarantine."),
         "status": ("clusterctl.cli.status", "status", "Show the nodes of a cluster."),
         "list": ("clusterctl.cli.status", "list_", "List the clusters of a region."),
         "ssh": ("clusterctl.cli.ssh", "ssh", "Log in to a node."),
@@ -53,7 +53,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Commands and data on the nodes": {
         "run": ("clusterctl.cli.run", "run", "Run a command on the nodes, in parallel."),
         "copy": ("clusterctl.cli.copy.command", "copy", "Copy files to the nodes, in parallel."),
-        "s3sync": ("clusterctl.cli.s3sync", "s3sync", "Bring data from S3 to the nodes, detached."),
+        "s3sync": ("clusterctl.cli.s3sync", "s3sync", "Copy data from S3 to the nodes, detached."),
         "data": ("clusterctl.cli.data", "data", "Check that all nodes have the same data."),
         "disk": ("clusterctl.cli.disk", "disk", "Show how full the nodes' disks are."),
         "clean-logs": ("clusterctl.cli.disk", "clean_logs", "Remove logs and checkpoints."),
@@ -64,7 +64,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "jobs": ("clusterctl.cli.jobs", "jobs", "List the jobs: state, cost, last step."),
         "logs": ("clusterctl.cli.jobs", "logs", "Show or follow the log of a job."),
         "wait": ("clusterctl.cli.jobs", "wait", "Wait for a job's end."),
-        "fetch": ("clusterctl.cli.jobs", "fetch", "Bring a job's model, files and logs here."),
+        "fetch": ("clusterctl.cli.jobs", "fetch", "Copy a job's model, files and logs here."),
         "cancel": ("clusterctl.cli.kill", "cancel", "End a job on all nodes."),
         "kill": ("clusterctl.cli.kill", "kill", "End processes that jobs left on the nodes."),
     },
@@ -274,7 +274,7 @@ def _without_traceback(failure: OSError) -> ClusterctlError:
         why = "it is closed" if failure.errno == errno.EBADF else failure.strerror
         return ClusterctlError(
             f"cannot write the output: {why}",
-            "what was asked for may be done: look before it is asked for again",
+            "the command may have done its work: check before you run it again",
         )
     where = f"{failure.filename}: " if failure.filename else ""
     return ClusterctlError(

@@ -314,7 +314,7 @@ def costs(
                 hint = found.hint.replace("clusterctl down", down)
                 output.findings([replace(found, host=one.name, hint=hint)])
     for region, error in report.unseen:
-        output.note(f"warning: not seen: {region}: {error.message}")
+        output.note(f"warning: not listed: {region}: {error.message}")
     if report.damaged:
         lines = count(len(report.damaged), "damaged line")
         output.note(f"warning: {app.settings.home / FILE}: without {lines}: {report.damaged[0]}")

@@ -47,7 +47,7 @@ def _row(one: Judged, hourly: float | None, now: datetime) -> tuple[object, ...]
 def tell_total(sweep: Sweep, costs: HourlyCosts, delete: bool) -> None:
     """Print how many orphans there are, and what they cost an hour."""
     if not sweep.orphans:
-        where = " among what could be looked at" if sweep.unseen else ""
+        where = " among what could be listed" if sweep.unseen else ""
         output.note(f"nothing to remove: there are no orphans{where}")
         return
     usd, all_known = costs.total(one.resource for one in sweep.orphans)
@@ -64,7 +64,7 @@ def note_unknown_cluster(cluster: str, regions: Sequence[str], sweep: Sweep) -> 
     The name or region may be mistyped: "no orphans" would sound like success.
     """
     where = regions[0] if len(regions) == 1 else f"{len(regions)} regions"
-    seen = " that could be looked at" if sweep.unseen else ""
+    seen = " that could be listed" if sweep.unseen else ""
     output.note(
         f"nothing to remove: nothing{seen} in {where} carries the name {output.one_line(cluster)!r}"
     )
@@ -78,14 +78,14 @@ def warn_not_recorded(sweep: Sweep) -> None:
 
 
 def tell_unseen(unseen: Sequence[Unseen]) -> None:
-    """Print what could not be looked at; kinds with the same reason share a line."""
+    """Print what could not be listed; kinds with the same reason share a line."""
     kinds: dict[tuple[str, str, str], list[str]] = {}
     for one in unseen:
         reason = (one.region, one.error.message, one.error.hint)
         kinds.setdefault(reason, []).append(one.kind.value)
     for (region, message, hint), names in kinds.items():
         plural = ", ".join(f"{name}s" if name[-1] != "s" else f"{name}es" for name in names)
-        output.note(f"error: could not look at {plural} in {region}: {message}")
+        output.note(f"error: could not list {plural} in {region}: {message}")
         if hint:
             output.note(f"  hint: {hint}")
 

@@ -333,12 +333,12 @@ def will_ask(question: str, yes: bool, scripts: bool = False, instead: str = "--
         return False
     if not has_input:
         raise UsageError(
-            f"nothing was done: nobody can answer this question: {question}",
+            f"nothing was done: no terminal to answer this question: {question}",
             f"in a script, give {instead}",
         )
     if sys.stderr is None or not sys.stderr.isatty():
         raise UsageError(
-            f"nothing was done: this question cannot be seen: {question}",
+            f"nothing was done: no terminal to show this question: {question}",
             f"leave stderr on the terminal, or give {instead}",
         )
     return True

@@ -88,7 +88,7 @@ def reboot(
     if chosen and indices is not None:
         raise UsageError("INDEX... and --nodes exclude each other", "give one of them")
     if at_once is not None and not wait:
-        raise UsageError("--no-wait tells all nodes at once", "leave out --at-once")
+        raise UsageError("--no-wait reboots all nodes at once", "leave out --at-once")
     course = _RebootProgress(as_json)
     with app.open(name) as access, course.told():
         result = reboot_nodes(
@@ -148,7 +148,11 @@ class _RebootProgress:
         except KeyboardInterrupt:
             going, back = list(self._under_way), self._back
             output.note(
-                (f"rebooting, and nobody waits: {fold_hosts(going)}" if going else "none reboots")
+                (
+                    f"rebooting; the command does not wait: {fold_hosts(going)}"
+                    if going
+                    else "none reboots"
+                )
                 + (f"; back: {fold_hosts(back)}" if back else "")
                 + "; the others are as they were"
             )

@@ -61,7 +61,7 @@ REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
     show_default=True,
     help="The tutorial's run to compare with; auto: the nearest in size.",
 )
-@click.option("--compare", is_flag=True, help="Put the first --log beside each of the others.")
+@click.option("--compare", is_flag=True, help="Compare the first --log with each of the others.")
 @click.option("--all", "all_rows", is_flag=True, help="Show every row.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write all rows as CSV; - is stdout.")
 @click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")

@@ -44,7 +44,7 @@ model_option = click.option(
     help="On the node; left out: the first from 8501 that no model there has.",
 )
 @click.option(
-    "--public", is_flag=True, help="Listen on all addresses of the node, not its loopback alone."
+    "--public", is_flag=True, help="Listen on all addresses of the node, not only its loopback."
 )
 @click.option("--status", "show_status", is_flag=True, help="What is served, and its state.")
 @click.option("--stop", "end", is_flag=True, help="End it.")

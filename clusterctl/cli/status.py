@@ -157,7 +157,7 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
         )
     if found.unfinished:
         output.note(
-            f"asked for and not finished: {found.unfinished.told(name)}; "
+            f"requested and not finished: {found.unfinished.told(name)}; "
             "`clusterctl up` finishes it"
         )
     if found.cluster.missing:

@@ -136,7 +136,7 @@ def _fetched(access: Access, job_id: str, place: Path, what: str, model: bool = 
     except (ClusterctlError, OSError) as error:
         why = error.message if isinstance(error, ClusterctlError) else error
         again = f"clusterctl fetch {access.cluster.name} {job_id} DIR"
-        output.note(f"warning: {what} could not be brought here: {why}; try again: {again}")
+        output.note(f"warning: {what} could not be copied here: {why}; try again: {again}")
         return False
     return True
 
@@ -293,7 +293,9 @@ class TrainCommand(ProgramCommand):
     "warm-up is 10 epochs, below it 5.",
 )
 @click.option("--no-eval", is_flag=True, help="Do not evaluate on the head node afterwards.")
-@click.option("--clear", is_flag=True, help="Delete the checkpoints of an earlier run: start anew.")
+@click.option(
+    "--clear", is_flag=True, help="Delete the checkpoints of an earlier run: start from scratch."
+)
 @click.option("--resume", is_flag=True, help="Go on from the checkpoints of an earlier run.")
 @click.option(
     "--script",
@@ -357,7 +359,7 @@ class TrainCommand(ProgramCommand):
 @click.option(
     "--model-dir",
     metavar="DIR",
-    help="Bring what the --script leaves in SM_MODEL_DIR there when it has ended: s3://, or here.",
+    help="Copy what the --script leaves in SM_MODEL_DIR there when it has ended: s3://, or here.",
 )
 @credentials_option(
     "s3:// channels: with the nodes' instance profile, this machine's keys, or none."
@@ -396,14 +398,14 @@ class TrainCommand(ProgramCommand):
     "cycle_time_s",
     type=Duration(none=True, unit="ms"),
     metavar="TIME",
-    help="Look so often for gradients to send, such as 5ms.",
+    help="Horovod's cycle time, such as 5ms.",
 )
 @click.option(
     "--hierarchical-allreduce/--no-hierarchical-allreduce",
     default=None,
     help="Add up within each node first, then between nodes.",
 )
-@click.option("--autotune", is_flag=True, help="Let Horovod look for the best of these three.")
+@click.option("--autotune", is_flag=True, help="Let Horovod find the best of these three.")
 @click.option(
     "--timeline", is_flag=True, help="Record where the gradients' time goes, and show it."
 )
@@ -434,7 +436,7 @@ class TrainCommand(ProgramCommand):
     "output_folder",
     type=NodePath(),
     metavar="FOLDER",
-    help="A folder of the nodes that the program writes into; `fetch` brings it here.",
+    help="A folder of the nodes that the program writes into; `fetch` copies it here.",
 )
 @click.option("-d", "--detach", is_flag=True, help="Return once the job runs, or is queued.")
 @click.option("--queue", is_flag=True, help="After the jobs that are there, one after another.")
@@ -535,7 +537,7 @@ def train(
 
         if gpus or script or channels or hyperparameters or arguments or per_host:
             raise UsageError(
-                f"{job_file} says what the program is, and on how many GPUs",
+                f"{job_file} names the program, and the number of GPUs",
                 "leave out GPUS, --script, its channels, hyperparameters and arguments",
             )
         job = read_job_file(job_file)
@@ -566,7 +568,7 @@ def train(
     if script_mode:
         if min_gpus:
             raise UsageError(
-                "--min-gpus: a script-mode program is told its hosts once, before it starts",
+                "--min-gpus: a script-mode program gets its hosts once, before it starts",
                 "leave it out: --retries then waits until all nodes are there again",
             )
         script_mode = _streams(script_mode, credentials)
@@ -691,7 +693,7 @@ def _streams(mode: ScriptMode, credentials: str) -> ScriptMode:
         return mode
     if credentials == "mine":
         raise UsageError(
-            f"channel {streams[0].name}: a stream is read for longer than keys are lent",
+            f"channel {streams[0].name}: a stream outlives temporary credentials",
             "fetch it first (--input-mode File), or give the nodes a role: clusterctl up NAME "
             "--instance-profile new",
         )

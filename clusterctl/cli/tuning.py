@@ -40,7 +40,7 @@ MEANING = {
     "folder",
     default=".",
     metavar="DIR",
-    help="Bring the files here, not to the current folder.",
+    help="Copy the files here, not to the current folder.",
 )
 @click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")
 @account_options
@@ -130,7 +130,7 @@ def _timeline(timeline: Timeline) -> None:
     rank, waited_s = next(iter(timeline.waited_for.items()), ("", 0.0))
     if rank:
         output.line(
-            f"\nall others waited for rank {rank} alone the longest: {_ms(waited_s)}, added up "
+            f"\nrank {rank} kept all others waiting the longest: {_ms(waited_s)}, added up "
             "over tensors that wait at the same time"
         )
 
@@ -145,7 +145,7 @@ def _autotune(tuned: Tuned | None) -> None:
         output.line(f"autotune: {tried}\nfor the next run: {options}")
     else:
         output.line(f"autotune: {tried}; the job ended before it had tried all")
-        output.line(f"not settled: let a job make more steps; the best so far: {options}")
+        output.line(f"not final: let a job make more steps; the best so far: {options}")
 
 
 def _ms(seconds: float) -> str:

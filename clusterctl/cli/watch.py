@@ -153,7 +153,7 @@ def cells_of(node: WatchedNode, now: float, interval_s: float) -> tuple[str, ...
         why = textwrap.shorten(why, LONGEST_ERROR, placeholder="…")
         return (node.host, why, *[""] * (len(COLUMNS) - 3), seen)
     if node.at is None:
-        return (node.host, "is being asked", *[""] * (len(COLUMNS) - 3), seen)
+        return (node.host, "is being read", *[""] * (len(COLUMNS) - 3), seen)
     gpus = (said.get("gpus") or {}).get("gpus", ())
     uses = [gpu["utilization_percent"] for gpu in gpus if gpu["utilization_percent"] is not None]
     watts = sum(gpu["power_w"] or 0 for gpu in gpus)
@@ -196,7 +196,7 @@ def what_job(view: LiveView) -> str:
     if is_silent(head, time.monotonic(), view.interval_s):
         return f"its job is not known: the head node {head.host} does not answer"
     if head.at is None:
-        return f"its job is not known yet: the head node {head.host} is being asked"
+        return f"its job is not known yet: the head node {head.host} is being read"
     return "no job has run"
 
 
@@ -232,7 +232,7 @@ def last_stall(job: JobEvidence | None) -> str:
     type=Duration(),
     default="2s",
     show_default=True,
-    help="Between two looks.",
+    help="Between two polls.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line and interval.")
 @account_options

@@ -96,7 +96,7 @@ def await_available(client: EC2Client, name: str, timeouts: Timeouts = Timeouts(
 
 @dataclass(frozen=True)
 class Made:
-    """What a cluster has beside its instances: usually one or none of each kind."""
+    """What a cluster has besides its instances: usually one or none of each kind."""
 
     key_pairs: tuple[KeyPair, ...] = ()
     groups: tuple[SecurityGroup, ...] = ()
@@ -105,7 +105,7 @@ class Made:
 
 
 def find_made(client: EC2Client, name: str, creations: Creations) -> Made:
-    """Return everything with the cluster's tag, waiting for what was begun a short time ago.
+    """Return everything with the cluster's tag, waiting for what was started a short time ago.
 
     Raises AwsError.
     """
@@ -203,7 +203,7 @@ BATCH = 100
 
 
 class StillShuttingDown(ClusterctlError):
-    """Instances that were told to end have not ended in time. They will."""
+    """Instances that are being terminated have not ended in time. They will."""
 
 
 def terminate(
@@ -220,7 +220,7 @@ def terminate(
     """Terminate a cluster's instances, wait until they are gone, and return the nodes' names.
 
     These are the instances with `ids`. None means all that `is_own` accepts: each poll finds them
-    by tag, so it also terminates those that a launch still under way brings. `known` are some of
+    by tag, so it also terminates those of a launch still under way. `known` are some of
     these all that an earlier answer has shown: the next one may not. `on_look` receives the
     remaining instances of each poll. Without `until_gone` it waits only until they shut down: they
     cost nothing any more, but still take room in their reservation, placement group and subnet.
@@ -266,7 +266,7 @@ def _terminate(client: EC2Client, ids: Sequence[str]) -> None:
                 client.terminate_instances(InstanceIds=batch)
         except AwsError as error:
             # One id that EC2 does not know, because it is too new or too old, fails the call for
-            # all. So each is sent alone.
+            # all. So each is sent separately.
             if error.code != "InvalidInstanceID.NotFound":
                 raise
             if len(batch) > 1:

@@ -1,4 +1,4 @@
-"""What `up` has begun to make, so that the next command waits until EC2 shows it.
+"""What `up` has started to make, so that the next command waits until EC2 shows it.
 
 EC2 is eventually consistent: for some seconds a description may lack a resource that was just made.
 A command that does not wait would make a second one, or leave the first one behind.
@@ -64,7 +64,7 @@ class Creations:
         return sent is None or operation in sent
 
     def find(self, operation: str, look: Callable[[], Sequence[Found]]) -> tuple[Found, ...]:
-        """Return what `look` finds, looking again while EC2 may not show what was begun.
+        """Return what `look` finds, looking again while EC2 may not show what was started.
 
         Raises what `look` raises.
         """

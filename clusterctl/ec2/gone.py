@@ -71,7 +71,7 @@ def why_gone(instance: Instance | None, notice: Mapping[str, object] | None = No
     if instance is None:
         return noticed or WhyGone()
     code, _, _ = instance.state_reason.partition(":")
-    # EC2 may give the code in this place alone.
+    # EC2 may give the code only in this place.
     early, _, _ = instance.transition_reason.partition(":")
     code = code if code or early not in BY_CODE else early
     at = stopped_since(instance.transition_reason)
@@ -86,7 +86,7 @@ def why_gone(instance: Instance | None, notice: Mapping[str, object] | None = No
 
 
 def _of_notice(notice: Mapping[str, object], market: Market | None) -> WhyGone | None:
-    """Return what a notice says; None if there is none, or only a recommendation to move away."""
+    """Return what a notice means; None if there is none, or only a recommendation to move."""
     if notice.get("action") not in ("terminate", "stop", "hibernate"):
         return None
     by = {Market.SPOT: SPOT, Market.CAPACITY_BLOCK: BLOCK, None: "EC2, which had given notice"}

@@ -53,9 +53,9 @@ class Consoles:
         # The time at which the last reserved turn ends. It counts as at least the clock minus
         # AT_ONCE turns, so that after a pause AT_ONCE requests may be sent at once.
         self._taken_until = float("-inf")
-        # Instances whose latest console was empty: the next look asks for the older copy.
+        # Instances whose latest console was empty: the next poll requests the older copy.
         self._was_empty: set[str] = set()
-        # Instances for which EC2 has only the older copy: every look asks for it.
+        # Instances for which EC2 has only the older copy: every poll requests it.
         self._without_latest: set[str] = set()
 
     def turn_s(self) -> float:
@@ -70,7 +70,7 @@ class Consoles:
         """Return the console's text so far; empty if there is none, or EC2 throttles this call.
 
         `Latest` reads from the hypervisor and works on Nitro instances only. On others EC2 returns
-        its own, older copy. Where the latest is empty, the next look asks for the older copy.
+        its own, older copy. Where the latest is empty, the next poll requests the older copy.
         Raises AwsError.
         """
         older = instance_id in self._without_latest or instance_id in self._was_empty
@@ -92,7 +92,7 @@ class Consoles:
         return text
 
     def now(self, instance_id: str) -> str:
-        """Return the console's text from either copy: two looks where the first finds nothing."""
+        """Return the console's text from either copy: two polls where the first finds nothing."""
         return self.look(instance_id) or self.look(instance_id)
 
 

@@ -134,7 +134,7 @@ def _named(
     ]
     if machine.architectures:
         filters.append({"Name": "architecture", "Values": list(machine.architectures)})
-    # EC2 hides deprecated images of other accounts unless asked. All images with the proprietary
+    # EC2 hides deprecated images of other accounts by default. All images with the proprietary
     # driver are old.
     return _described(client, Owners=list(owners), Filters=filters, IncludeDeprecated=True)
 
@@ -220,7 +220,7 @@ def login_user(*told: str) -> str | None:
 
 
 def driver_of(name: str) -> str:
-    """Return `oss` or `proprietary` where a Deep Learning AMI's name tells it, else empty."""
+    """Return `oss` or `proprietary` where a Deep Learning AMI's name has it, else empty."""
     told = re.search(r"\b(oss|proprietary)[ _-]nvidia[ _-]driver", name, re.IGNORECASE)
     if told:
         return told[1].lower()

@@ -217,7 +217,7 @@ def as_cluster(client: EC2Client, name: str, instances: Sequence[Instance]) -> C
 
 
 def wanted_of(instances: Sequence[Instance]) -> tuple[int, ...]:
-    """Return the indices that the cluster should have; empty if no tag tells.
+    """Return the indices that the cluster should have; empty without such a tag.
 
     The tag of the node with the lowest index counts, usually the head node, which is never removed.
     """
@@ -398,7 +398,7 @@ def _user(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    # Commands look for names that they have checked. Only the listings of all clusters can meet
+    # Commands search for names that they have checked. Only the listings of all clusters can meet
     # another one, and it must not put control characters on the terminal.
     return text if text.isprintable() else ascii(text)
 

@@ -56,7 +56,7 @@ def find_machine_types(client: EC2Client, names: Sequence[str]) -> dict[str, Mac
     except AwsError as error:
         if error.code != "InvalidInstanceType":
             raise
-        # One unknown name fails the call for all, so each is looked up alone.
+        # One unknown name fails the call for all, so each is read separately.
         found = [entry for name in names for entry in _known(client, name)] if names[1:] else []
     return {entry["InstanceType"]: read_machine_type(entry) for entry in found}
 

@@ -1,7 +1,7 @@
 """A cluster's own role and instance profile: found, and deleted with the cluster.
 
 IAM has no regions, and a name is taken once in an account. So name and path have the region as well
-as the cluster's name. Lists of IAM show no tags: there the path tells whose a role is.
+as the cluster's name. Lists of IAM show no tags: there the path shows whose a role is.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def delete_role(iam: Any, name: str, again: str, timeouts: Timeouts = Timeouts()
             if error.code != "DeleteConflict" and not throttled(error):
                 raise
             added = [*_added(iam, name)] if error.code == "DeleteConflict" else []
-            # IAM may not have seen yet that what was clusterctl's own is gone.
+            # IAM may not know yet that what was clusterctl's own is gone.
             if added or clock.monotonic() > deadline:
                 raise AwsError(
                     error.code,
@@ -233,7 +233,7 @@ def delete_role(iam: Any, name: str, again: str, timeouts: Timeouts = Timeouts()
 
 
 def _added(iam: Any, name: str) -> Iterator[str]:
-    """Yield the commands that take away what others have added to a role."""
+    """Yield the commands that remove what others have added to a role."""
     role = shlex.quote(name)
     with translated():
         attached = iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]

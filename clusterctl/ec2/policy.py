@@ -70,7 +70,7 @@ class Bounds:
     def own_iam(self, *kinds: str) -> list[str]:
         """Return ARNs for clusters' own roles (`role`) or profiles (`instance-profile`).
 
-        Each is for the whole ARN, with the path (ec2/node_role.py), and for the name alone: IAM
+        Each is for the whole ARN, with the path (ec2/node_role.py), and for the bare name: IAM
         checks a request about what does not exist by its name.
         """
         last = "" if self.region == "*" else f"-{self.region}"

@@ -38,7 +38,7 @@ SPENT = "clusterctl:spent-usd"
 RETIRED = "clusterctl:retired"
 # Set on a node that commands leave out unless it is named; the value is since when, and why.
 QUARANTINED = "clusterctl:quarantined"
-# What `add`, `remove` and `replace` were asked for and have not finished: `add 2-3 remove 1-1`.
+# What `add`, `remove` and `replace` were to do and have not finished: `add 2-3 remove 1-1`.
 UNFINISHED = "clusterctl:unfinished"
 # EC2's limit for the value of a tag.
 MOST_CHARACTERS = 256

@@ -130,7 +130,7 @@ def _serve_prices(environ: dict[str, Any], start: Callable[..., Any]) -> Iterabl
 
 
 def _settle() -> bool:
-    """Wait until the supervisor has looked at every host. Return False if that takes too long."""
+    """Wait until the supervisor has checked every host. Return False if that takes too long."""
     return TRACKER.wait(instances.LabInstance.changed.set, SETTLED_WITHIN_S)
 
 

@@ -22,7 +22,7 @@ PROGRAMS = {
     "sudo": "sudo",
 }
 MOTO = "moto[server]>=5.2,<6"  # as in setup.cfg
-# Where the lab's programs are looked up. A user's own PATH may lack the sbin folders.
+# Where the lab's programs are searched. A user's own PATH may lack the sbin folders.
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ALLOW_USER_NAMESPACES = "sudo sysctl -w user.max_user_namespaces=10000"
 USER_NAMESPACES_HINT = f"allow them with: {ALLOW_USER_NAMESPACES}"

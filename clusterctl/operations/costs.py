@@ -104,7 +104,8 @@ def read_ended(home: Path, there: Collection[str] = ()) -> Rows[PastCost]:
         found = read_file(
             home / FILE,
             lambda text: read_rows(PastCost, text, is_whole=True),
-            "make it readable, or move it away: the costs of removed nodes are in no other place",
+            "make it readable, or move it to another folder: "
+            "the costs of removed nodes are in no other file",
         )
     except FileNotFoundError:
         return Rows()

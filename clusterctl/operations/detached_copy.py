@@ -83,7 +83,7 @@ def plan_detached_copy(
         rest = tuple(target for target in targets if target != head)
         if len(rest) == len(targets):
             raise UsageError(
-                "--detach brings the data to the head node first, which is not among these nodes",
+                "--detach copies the data to the head node first, which is not among these nodes",
                 "name it in --nodes, too",
             )
         if not rest:

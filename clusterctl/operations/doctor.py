@@ -144,7 +144,7 @@ def _of_unknown_jobs(access: Access, processes: Sequence[NodeProcess]) -> list[F
             NOT_CHECKED,
             Severity.WARNING,
             f"{count(number, 'process')} of a job: whether it runs or has left them is not known, "
-            f"since {head} did not tell its jobs",
+            f"since {head} did not report its jobs",
             host,
             f"once {head} answers: clusterctl doctor {access.cluster.name}",
         )

@@ -126,7 +126,7 @@ def down(
             raise NoSuchCluster(
                 f"there is nothing of cluster {name} in {site_of(clients)}, though it was "
                 f"launched from {folder.path}; that folder, with its key, is kept",
-                "look with `clusterctl gc --all-regions` and with the account's other profiles; "
+                "check with `clusterctl gc --all-regions` and with the account's other profiles; "
                 f"if the cluster is gone for good, delete the folder: rm -r {folder.path}",
             )
         delete_folder(folder)

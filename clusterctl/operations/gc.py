@@ -365,11 +365,11 @@ class GarbageCollector:
         left = {}
         for key, one in asked.items():
             if (one.region, one.kind) in blind:
-                why = f"could not be looked at again: {blind[one.region, one.kind].message}"
+                why = f"could not be listed again: {blind[one.region, one.kind].message}"
                 left[key] = RemainingResource(one, ClusterctlError(why, "run it again"))
             elif key in now and now[key].verdict is not Verdict.ORPHAN:
                 sure = (one.region, ResourceKind.INSTANCE) not in blind
-                why = f"{'no longer an orphan' if sure else 'not judged again'}: {now[key].why}"
+                why = f"{'no longer an orphan' if sure else 'not checked again'}: {now[key].why}"
                 left[key] = RemainingResource(one, ClusterctlError(why))
         left |= self._remove_all([asked[key] for key in asked if key in now.keys() - left.keys()])
         after, shown = self._look_again(asked, patient=not left)

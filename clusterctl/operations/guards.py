@@ -266,7 +266,7 @@ def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[b
             raise CommandFailed(
                 target.host,
                 f"its guard's settings cannot be read: {wrong}",
-                f"write them anew: clusterctl up {access.cluster.name}",
+                f"write them again: clusterctl up {access.cluster.name}",
             ) from None
         # On spot clusters, the head node's guard asks its workers for notices, too.
         if settings.idle_s is None and not settings.spot:

@@ -100,10 +100,10 @@ class LearntHostKeys(KnownHostKeys):
         # over an old address.
         return HostKeyChanged(
             target.host,
-            f"its host key is not its own: it shows {shown}, pinned is "
+            f"its host key is not its own: it shows {shown}, known is "
             f"{pinned}, and neither its console nor its agent knows of another",
-            "someone may be in between, or its keys were made anew: look at it another way "
-            "(EC2 serial console, Session Manager), or have a new machine: clusterctl replace",
+            "someone may be in between, or its keys are new: check it another way "
+            "(EC2 serial console, Session Manager), or get a new machine: clusterctl replace",
         )
 
 
@@ -148,12 +148,12 @@ class ClusterHostKeys(KnownHostKeys):
 
     def _changed(self, target: Target, shown: HostKey, pinned: HostKey) -> HostError:
         current = self._instances.get(target.host, "its instance")
-        keys = f"it shows {shown}, pinned is {pinned}"
+        keys = f"it shows {shown}, known is {pinned}"
         other = self._other_instance(target)
         if other:
             return HostKeyChanged(
                 target.host,
-                f"the key pinned for its address {target.address} is that of another instance, "
+                f"the key known for its address {target.address} is that of another instance, "
                 f"{other}; now {current} has the address, and {keys}",
                 f"an address that is used again: run `{self._again}`, "
                 "which learns the key of the new instance from its console",
@@ -161,7 +161,7 @@ class ClusterHostKeys(KnownHostKeys):
         return HostKeyChanged(
             target.host,
             f"{current} is the same instance as before and shows another host key: {keys}",
-            "someone may be in between, or its keys were made anew. Do not delete the pin: "
+            "someone may be in between, or its keys are new. Do not delete the known key: "
             f"run `{self._again}`, which takes another key only if the console has it",
         )
 
@@ -289,9 +289,9 @@ class HostKeySources:
             if printed and not set(keys) & set(printed):
                 raise HostKeyChanged(
                     node.name,
-                    f"the key that was accepted unseen, {_listed(keys)}, is not its own: "
+                    f"the key that was accepted unchecked, {_listed(keys)}, is not its own: "
                     f"its console has {_listed(printed)}",
-                    "someone was in between: what was sent there is known to others. Have a new "
+                    "someone was in between: what was sent there is known to others. Get a new "
                     f"machine: clusterctl replace {node.name.rpartition('-')[0]} {node.index}",
                 )
             keys, unseen = printed or keys, not printed
@@ -342,10 +342,10 @@ class HostKeySources:
             Finding(
                 "hostkey.renewed",
                 Severity.WARNING,
-                f"{node.instance_id} has other host keys than were pinned: {_listed(keys)}, "
-                f"not {_listed(pinned)}; so says EC2, and the new ones are pinned",
+                f"{node.instance_id} has other host keys than the known ones: {_listed(keys)}, "
+                f"not {_listed(pinned)}; EC2 confirms the new ones, which are known from now on",
                 node.name,
-                "if you do not know why they were made anew, ask who else uses the node",
+                "if you do not know why they are new, ask who else uses the node",
             )
         )
         return True
@@ -368,7 +368,7 @@ def _accepted(node: Node, host_key: str) -> Finding:
     return Finding(
         "hostkey.unseen",
         Severity.WARNING,
-        f"its host key was ACCEPTED UNSEEN, as --accept-new-host-keys says: "
+        f"its host key was ACCEPTED UNCHECKED, because of --accept-new-host-keys: "
         f"{key_fingerprint(host_key)}. If someone is in between, they hold your session",
         node.name,
         "compare it with what the node has: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; "

@@ -65,7 +65,7 @@ def ssh_config_text(
     )
     names = " ".join(f"{node.name} {node.private_ip}" for node in known)
     return f"""\
-# Written by `clusterctl up {cluster.name}`, and written anew by the next.
+# Written by `clusterctl up {cluster.name}`, and written again by the next.
 {hosts}Host {names}
     User {cluster.ssh_user}
     IdentityFile {_quoted(folder.key)}

@@ -239,8 +239,7 @@ def check_rank(job: JobRecord, rank: int) -> None:
     if not job.by_rank:
         raise UsageError(
             f"of job {job.job_id} there are no logs by rank",
-            "it is a copy, asked mpirun for other output (--mpi-arg), or was started by an older "
-            "clusterctl",
+            "it is a copy, sets mpirun's output (--mpi-arg), or was started by an older clusterctl",
         )
     if rank >= job.spec.ranks:
         raise UsageError(

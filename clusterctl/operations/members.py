@@ -118,7 +118,7 @@ def nearest_peer(cluster: Cluster, indices: Sequence[int]) -> Node:
     peers = [node for node in cluster.in_service if node.index not in indices]
     if not peers:
         raise UsageError(
-            f"no other node of {cluster.name} is in service: nobody has the data",
+            f"no other node of {cluster.name} is in service to copy the data from",
             "copy them from here: clusterctl copy NAME FOLDER/ FOLDER/",
         )
     return min(

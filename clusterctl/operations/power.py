@@ -164,7 +164,9 @@ def _await_stopped(client: EC2Client, name: str, timeouts: Timeouts, ran: list[s
         there = find_instances(client, name)
         cluster = as_cluster(client, name, there)
         if cluster is None:
-            raise NoSuchCluster(f"cluster {name} went away while it stopped", "see `clusterctl gc`")
+            raise NoSuchCluster(
+                f"cluster {name} disappeared while it stopped", "see `clusterctl gc`"
+            )
         moving = [one.node.name for one in there if one.node.state is not NodeState.STOPPED]
         if not moving:
             return cluster

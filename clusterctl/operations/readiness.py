@@ -393,7 +393,7 @@ class Readiness:
     def _sleep(self, node: Node, seconds: float) -> None:
         """Sleep. Raises NodeNotReady if an interrupt has ended the waiting."""
         if self._clock.wait(self._cancelled, seconds):
-            raise NodeNotReady(node.name, "nobody waits for it any more")
+            raise NodeNotReady(node.name, "the command no longer waits for it")
 
     def _late(self, node: Node) -> NodeNotReady:
         """Return the error for a node at the deadline, and close its connection."""
@@ -576,7 +576,7 @@ def _join(
 
 
 def _untold(failure: ClusterctlError) -> Finding:
-    text = f"the nodes could not be told when their Capacity Block ends: {failure.message}"
+    text = f"the nodes did not get the end time of their Capacity Block: {failure.message}"
     hint = "give the login user `sudo -n`; `clusterctl status` shows the end, too"
     return Finding("reservation.untold", Severity.WARNING, text, "", hint)
 
@@ -589,7 +589,7 @@ def _no_programs(launcher: Launcher, head: str, reason: str) -> Finding:
         f"could not be given runclust and copyclust: {reason}",
         head,
         f"they work from here: runclust {folder.hosts} hostname; "
-        f"once that is mended, `clusterctl up {folder.path.name}` brings them",
+        f"once that is fixed, `clusterctl up {folder.path.name}` installs them",
     )
 
 

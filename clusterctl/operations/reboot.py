@@ -292,7 +292,7 @@ def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
         raise NotAsItWas(
             sent.host,
             f"back, but {seen}",
-            f"log in and look: clusterctl ssh {name} {sent.host.rpartition('-')[2]}",
+            f"log in and check: clusterctl ssh {name} {sent.host.rpartition('-')[2]}",
         )
     raise NotBack(
         sent.host,

@@ -123,7 +123,7 @@ def results_of_cluster(
 def state_phrase(job: JobRecord) -> str:
     """Describe a job's state as a predicate: `was cancelled`, `failed with exit status 1`."""
     return {
-        JobState.QUEUED: "has not begun",
+        JobState.QUEUED: "has not started",
         JobState.RUNNING: "is running",
         JobState.SUCCEEDED: "succeeded",
         JobState.FAILED: f"failed with exit status {job.exit_status}",
@@ -313,7 +313,7 @@ def _at(path: str, command: str) -> str:
 def _is_folder(access: Access, path: str) -> bool:
     result = access.connections.run(access.head, folder_command(path), timeout_s=READ_TIMEOUT_S)
     if result.exit_status not in (0, ABSENT):
-        raise CommandFailed(result.host, f"cannot look for {path}")
+        raise CommandFailed(result.host, f"cannot check {path}")
     return result.exit_status == 0
 
 

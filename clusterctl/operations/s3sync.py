@@ -137,7 +137,7 @@ def _node_of(job: JobRecord, copied: CopyNode, cluster: str) -> SyncNode:
         if not copied.left_out:
             return SyncNode(job, copied, SyncState.SUCCEEDED, 0)
         message = f"{copied.left_out} {'file was' if copied.left_out == 1 else 'files were'}"
-        hint = f"the log says which, and why: clusterctl logs {cluster} {job.job_id}"
+        hint = f"the log shows which, and why: clusterctl logs {cluster} {job.job_id}"
         return SyncNode(job, copied, SyncState.INCOMPLETE, 1, f"{message} left out", hint)
     if job.unended:
         return SyncNode(job, copied, SyncState.RUNNING)

@@ -537,7 +537,7 @@ def libraries_here(cache: Path) -> Path:
         draft.rename(place)
     except subprocess.TimeoutExpired:
         raise MissingTool(
-            f"pip did not bring the server's libraries within {DOWNLOAD_WITHIN_S:g} s",
+            f"pip did not download the server's libraries within {DOWNLOAD_WITHIN_S:g} s",
             "try again where there is a package index",
         ) from None
     except OSError as error:

@@ -64,8 +64,8 @@ def kept_site(folder: ClusterFolder) -> Site | None:
     Raises ClusterctlError for an empty or unreadable file: the cluster may be anywhere.
     """
     hint = (
-        "it says where the cluster is; write one line, as in the folder of another cluster there: "
-        "REGION at ENDPOINT, account NUMBER"
+        "it has the cluster's region and account; write one line, as in the folder of another "
+        "cluster there: REGION at ENDPOINT, account NUMBER"
     )
     try:
         return read_file(folder.site, _parse_file, hint)

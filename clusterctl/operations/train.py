@@ -177,7 +177,7 @@ def code_findings(
         yield Finding(
             "script.requirements",
             Severity.INFO,
-            f"{needs} is not installed: that is done for programs in script mode alone",
+            f"{needs} is not installed: that is done only for programs in script mode",
             hint="install what is missing into the environment of every node; or use script mode: "
             "--hyperparameter NAME=VALUE for the program's arguments (docs/script-mode.md)",
         )

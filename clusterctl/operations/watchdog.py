@@ -64,7 +64,7 @@ def main() -> None:
     has made no step. Runs on the head node."""
     job, silent_s = JobFolder(JOBS / sys.argv[1]), float(sys.argv[2])
     watchdog = job.spec().watchdog
-    assert watchdog, "it is started for jobs with a watchdog alone"
+    assert watchdog, "it is started only for jobs with a watchdog"
     said = f"no step for {format_duration(silent_s)}"
     try:
         with head_access(watchdog) as access:

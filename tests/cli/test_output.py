@@ -120,7 +120,7 @@ def test_work_goes_on_when_its_terminal_is_gone(kind):
     assert said.stdout == b"went on\n"
 
 
-LOST = "error: cannot write the output: {}\n  hint: what was asked for may be done"
+LOST = "error: cannot write the output: {}\n  hint: the command may have done its work"
 FULL, CLOSED = LOST.format("No space left on device"), LOST.format("it is closed")
 
 

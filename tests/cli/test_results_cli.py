@@ -127,7 +127,7 @@ def test_logs_side_by_side_name_a_difference_beyond_the_noise_and_no_other(resul
 @pytest.mark.parametrize(
     ("state", "exit_status", "says"),
     [
-        (JobState.QUEUED, None, "has not begun: this is what it has written so far"),
+        (JobState.QUEUED, None, "has not started: this is what it has written so far"),
         (JobState.RUNNING, None, "is running: this is what it has written so far"),
         (JobState.SUCCEEDED, 0, "succeeded after 1 min 30 s"),
         (JobState.FAILED, 3,

@@ -187,7 +187,7 @@ def test_down(clusterctl, client):
     [
         ("n\n", True, 130, 2, "Terminate the 2 nodes of demo?"),
         ("y\n", True, 0, 0, "Terminate the 2 nodes of demo?"),
-        ("y\n", False, 2, 2, "cannot be seen: Terminate the 2 nodes of demo?"),
+        ("y\n", False, 2, 2, "no terminal to show this question: Terminate the 2 nodes of demo?"),
     ],
 )
 def test_down_asks_on_a_terminal(clusterctl, client, monkeypatch, answer, seen, status, left, said):
@@ -211,14 +211,14 @@ def test_up_and_down_do_nothing_where_nobody_can_answer(clusterctl, client, monk
         patched.setattr("sys.stdin", terminal)
         for command in (("up", *DEMO), ("up", *DEMO, "--json")):
             ran = clusterctl(*command)
-            assert (ran.status, "cannot be seen: Launch?" in ran.err) == (2, True), ran
+            assert (ran.status, "show this question: Launch?" in ran.err) == (2, True), ran
         assert find_instances(client, "demo") == ()
         launched(clusterctl, "--yes")
         ran = clusterctl("add", "demo", "1")
-        assert (ran.status, "cannot be seen: Launch?" in ran.err) == (2, True), ran
+        assert (ran.status, "show this question: Launch?" in ran.err) == (2, True), ran
     for command in ("down demo", "remove demo 1", "replace demo 1", "gc --cluster demo --delete"):
         ran = clusterctl(*command.split())
-        assert (ran.status, "nobody can answer this question: " in ran.err) == (2, True), ran
+        assert (ran.status, "no terminal to answer this question: " in ran.err) == (2, True), ran
         assert "in a script, give --yes" in ran.err
     assert len(find_instances(client, "demo")) == 2
 
@@ -611,7 +611,7 @@ def test_an_unknown_price_is_said_and_asked_about(clusterctl, moto_url, tmp_path
     at = ["--endpoint-url", moto_url, "--region", REGION]
     status, said = on_a_terminal(tmp_path / "home", account, [*up, *role, *at], "n\n")
     assert status == 130
-    assert "price of odd: 1 node, and nobody knows what it costs an hour" in said
+    assert "price of odd: 1 node (hourly price unknown)" in said
     assert (
         "role clusterctl-odd-us-east-1: the nodes, and whoever logs in to them, may read "
         "s3://my-data/x/ (" in said

@@ -229,7 +229,7 @@ SAID = {"cpu": 0.5, "net": [0, 0], "disk": [0, 0]}
 @pytest.mark.parametrize(
     ("head", "said", "silent"),
     [
-        (WatchedNode("demo-0", since=time.monotonic() + 600), "is being asked", False),
+        (WatchedNode("demo-0", since=time.monotonic() + 600), "is being read", False),
         (WatchedNode("demo-0"), "the head node demo-0 does not answer", True),
         (WatchedNode("demo-0", error="cut off"), "the head node demo-0 does not answer", True),
         (WatchedNode("demo-0", SAID, time.monotonic() + 600), "no job has run", False),

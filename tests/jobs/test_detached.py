@@ -299,7 +299,7 @@ def test_a_fetch_that_fails_leaves_the_status_to_the_job(
     monkeypatch.setattr(logs, broken, fail)
     where = {"folder": SimpleNamespace(path=tmp_path), "cluster": SimpleNamespace(name="demo")}
     assert tell_end(SimpleNamespace(connections=None, head=HEAD, **where), job) == 3
-    assert "warning: its logs could not be brought here: " in capsys.readouterr().err
+    assert "warning: its logs could not be copied here: " in capsys.readouterr().err
 
 
 def test_jobs_are_in_the_order_of_the_head_node(node):

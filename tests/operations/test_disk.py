@@ -220,7 +220,7 @@ def test_clean_logs(pair):
         assert any(row.startswith("pair-0 /home/ubuntu/rün s 8.0 KiB") for row in rows), rows
         # There is no terminal for the question, or the answer is no.
         status, _, err = pair.ctl("clean-logs", "--jobs")
-        question = "nobody can answer this question: Remove 3 checkpoints on pair-1?"
+        question = "no terminal to answer this question: Remove 3 checkpoints on pair-1?"
         assert (status, question in err) == (2, True), err
         status, err = typed(pair, "n\n", "clean-logs")
         assert (status, "Remove 3 checkpoints on pair-1?" in err) == (130, True), err

@@ -356,7 +356,7 @@ def test_nothing_is_an_orphan_where_instances_cannot_be_looked_at(places, home, 
         found = collector.sweep()
     assert orphan_ids(found) == elsewhere
     kept = {one.why for one in found.judged if one.resource.region == "us-east-1"}
-    assert kept == {"its instances could not be looked at"}
+    assert kept == {"its instances could not be listed"}
 
 
 def test_the_command_removes_nothing_of_a_cluster_whose_instances_it_cannot_see(places, clusterctl):
@@ -366,7 +366,7 @@ def test_the_command_removes_nothing_of_a_cluster_whose_instances_it_cannot_see(
         for words in ((), ("--cluster", "demo"), ("--older-than", "1s")):
             ran = clusterctl("gc", *words, "--delete", "--yes")
             assert ran.status == 1
-            assert "could not look at instances" in ran.err
+            assert "could not list instances" in ran.err
     assert made <= everything(ec2)
 
 

@@ -82,7 +82,7 @@ def test_a_node_with_other_keys_than_its_console_has(clusterctl, shared, tmp_pat
     assert f"{name}-1: i-" in ran.err
     assert "is the same instance as before and shows another host key" in ran.err
     assert len(set(re.findall(r"SHA256:\S{43}", ran.err))) == 2
-    assert "Do not delete the pin" in ran.err
+    assert "Do not delete the known key" in ran.err
     # The other node answered.
     assert f"{name}-0" in ran.out
 
@@ -166,7 +166,7 @@ def test_keys_are_accepted_unseen_with_the_flag_only_and_compared_later(
 
     ran = up(clusterctl, name, "--accept-new-host-keys")
     assert ran.status == 0, ran.err
-    assert ran.err.count("ACCEPTED UNSEEN") == 2
+    assert ran.err.count("ACCEPTED UNCHECKED") == 2
     unseen = pins_of(clusterctl, name).splitlines()
     assert [line.split()[-1] for line in unseen] == [UNSEEN, UNSEEN]
     assert clusterctl("run", name, "-n", "hostname").status == 0

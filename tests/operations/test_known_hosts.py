@@ -56,8 +56,8 @@ def test_the_same_instance_with_another_key(tmp_path):
     error = refusal(pins(tmp_path, f"10.0.0.5,demo-1 {ED25519} i-1\n"), OTHER)
     assert error.message.startswith("i-1 is the same instance as before and shows another host key")
     assert f"it shows {key_fingerprint(OTHER)}" in error.message
-    assert f"pinned is {key_fingerprint(ED25519)}" in error.message
-    assert "Do not delete the pin" in error.hint
+    assert f"known is {key_fingerprint(ED25519)}" in error.message
+    assert "Do not delete the known key" in error.hint
     assert "clusterctl up demo" in error.hint
 
 

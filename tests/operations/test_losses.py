@@ -80,7 +80,10 @@ def test_down_refuses_while_something_would_be_lost(quiet, tmp_path, monkeypatch
     [changed] = losses(quiet).written
     assert (changed.host, changed.path) == ("pair-1", folder)
     status, _, err = quiet.ctl("down")
-    assert (status, "nobody can answer this question: Terminate the 2 nodes" in err) == (2, True)
+    assert (status, "no terminal to answer this question: Terminate the 2 nodes" in err) == (
+        2,
+        True,
+    )
     assert len(quiet.jobs()) == 1, "nothing was removed"
     # Where a job has written is not known without its specification, and that is no "nothing".
     quiet.on(0, f"truncate -s 100 .clusterctl/jobs/{job}/spec.json")

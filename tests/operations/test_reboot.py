@@ -212,7 +212,7 @@ def test_after_an_interrupt_it_is_said_who_is_rebooting(pair):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=240)
     assert process.returncode == 130
-    assert "rebooting, and nobody waits: pair-1; the others are as they were" in err
+    assert "rebooting; the command does not wait: pair-1; the others are as they were" in err
 
 
 @pytest.mark.lab
@@ -221,7 +221,7 @@ def test_after_an_interrupt_it_is_said_who_is_rebooting(pair):
     [
         (("7",), "has no node 7"),
         (("1", "--nodes", "1"), "exclude each other"),
-        (("--no-wait", "--at-once", "2"), "--no-wait tells all nodes at once"),
+        (("--no-wait", "--at-once", "2"), "--no-wait reboots all nodes at once"),
         (("--at-once", "0"), "not a number of nodes"),
         (("--at-once", "٣"), "not a number of nodes"),
         (("3-1",), "3-1"),

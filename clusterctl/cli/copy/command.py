@@ -79,7 +79,7 @@ def copy(
 
     if from_node is not None and dst.partition("/")[0] in (".", ".."):
         raise UsageError(
-            f"DST is on the nodes, and {dst!r} looks like a folder of this machine",
+            f"DST is on the nodes, and {dst!r} seems to be a folder of this machine",
             f"what a job wrote comes here by: clusterctl fetch {name}; a DST is like '~/data'",
         )
     with showing(options) as shown:

@@ -95,7 +95,7 @@ def judge_network(one: Resource, everything: Sequence[Resource], rules: Rules) -
         return Judged(one, Verdict.IN_USE, f"used by {', '.join(sorted(users))}")
     # A kind that could not be listed may hide a cluster in the network.
     if any(region == one.region for region, _ in rules.unlisted_kinds):
-        return Judged(one, Verdict.KEPT, "what may be in it could not be looked at")
+        return Judged(one, Verdict.KEPT, "its contents could not be listed")
     if one.state == "DELETE_IN_PROGRESS":
         return Judged(one, Verdict.KEPT, "it is being deleted")
     if not inside and not one.state.startswith(("ROLLBACK", "CREATE_FAILED", "DELETE_FAILED")):
@@ -150,7 +150,7 @@ def judge(resources: Iterable[Resource], rules: Rules) -> tuple[Judged, ...]:
 
 
 class _ClusterResources:
-    """The resources of one cluster in one region, judged together."""
+    """The resources of one cluster in one region, checked together."""
 
     def __init__(self, identity: ClusterId, members: Sequence[Resource], rules: Rules) -> None:
         self._identity = identity
@@ -177,7 +177,7 @@ class _ClusterResources:
             return Judged(one, Verdict.KEPT, why)
         # Without the list of instances everything else would look unused.
         if self._is_blind(ResourceKind.INSTANCE):
-            return Judged(one, Verdict.KEPT, "its instances could not be looked at")
+            return Judged(one, Verdict.KEPT, "its instances could not be listed")
         if self._rules.cluster is not None:
             return Judged(one, Verdict.ORPHAN, "all of this cluster was asked for")
         return Judged(one, *way(one))
@@ -282,7 +282,7 @@ class _ClusterResources:
         unseen = [kind.value for kind in _DATED if self._is_blind(kind)]
         if unseen and one.made_at is None:
             missing = " and ".join(f"{name}s" for name in unseen)
-            return Verdict.KEPT, f"{why}, but its cluster's {missing} could not be looked at"
+            return Verdict.KEPT, f"{why}, but its cluster's {missing} could not be listed"
         dated = [one] if one.made_at else [other for other in self._members if other.made_at]
         if any(self._is_young(other) for other in dated):
             youngest = min(dated, key=self._age_s)

@@ -198,7 +198,7 @@ def _terminate(client: Any, ids: Sequence[str]) -> Mapping[str, AwsError]:
         with translated():
             client.terminate_instances(InstanceIds=list(ids))
     except AwsError as error:
-        # One unknown or protected instance fails the call for all, so each is sent alone.
+        # One unknown or protected instance fails the call for all, so each is sent separately.
         if len(ids) > 1:
             refused: dict[str, AwsError] = {}
             for one in ids:

@@ -95,7 +95,7 @@ def read_launches(path: Path) -> tuple[SentLaunch, ...]:
 def write_launches(path: Path, launches: Sequence[SentLaunch]) -> None:
     """Replace the recorded launches by these.
 
-    An empty list creates no file, but an existing file stays: it tells `down` that a launch was
+    An empty list creates no file, but an existing file stays: by it `down` knows that a launch was
     sent from this folder.
     """
     if not launches and not path.exists():
@@ -190,7 +190,7 @@ class Attempt:
     def _numbered(self, made: tuple[Instance, ...]) -> tuple[Instance, ...]:
         """Give the instances of a launch different indices, by tags, if EC2 has not.
 
-        AWS documents AmiLaunchIndex for RunInstances, and says nothing of spot requests. Raises
+        AWS documents AmiLaunchIndex for RunInstances, but not for spot requests. Raises
         AwsError.
         """
         if len({one.node.index for one in made}) == len(made):

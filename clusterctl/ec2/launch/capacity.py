@@ -121,7 +121,7 @@ def refusal_action(code: str) -> RefusalAction:
 
 
 def zones_offered(message: str) -> tuple[str, ...]:
-    """Return the zones that EC2's message says have capacity.
+    """Return the zones that have capacity by EC2's message.
 
     The message ends in `... or choosing us-east-1b, us-east-1c.`
     """

@@ -25,7 +25,7 @@ NOT_PERMITTED = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException
 
 
 def dry_run_findings(client: EC2Client, plan: LaunchPlan) -> tuple[Finding, ...]:
-    """Return what EC2 says to the plan's first launch; nothing for a plan without one.
+    """Return EC2's response to the plan's first launch; nothing for a plan without one.
 
     A refusal is an error, unless another try may succeed. No AwsError is raised.
     """

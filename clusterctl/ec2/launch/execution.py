@@ -269,7 +269,7 @@ def _give_back(
     """
     with suppress(AwsError):
         if not find_instances(client, plan.spec.name):
-            # EC2 may not show it yet, so it is not looked for.
+            # EC2 may not show it yet, so it is not searched for.
             [made] = [step for step in plan.steps if step.operation == "allocate_address"]
             group = made.arguments.get("NetworkBorderGroup", "")
             with translated():

@@ -74,7 +74,7 @@ def inherited(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
     """Return the spec with all that it leaves open taken from the existing head node.
 
     The zone, image, market and so on: new nodes are like the existing ones. Without existing nodes
-    the spec is returned unchanged. Raises UsageError where it asks for something different.
+    the spec is returned unchanged. Raises UsageError where it requests something different.
     """
     members = members_or_all(instances)
     if not members:
@@ -111,7 +111,7 @@ def with_reservation_market(spec: ClusterSpec, reservation: Reservation | None) 
 
 
 def spec_of_existing(name: str, instances: Sequence[Instance]) -> ClusterSpec:
-    """Return a spec that asks for an existing cluster as it is.
+    """Return a spec that requests an existing cluster as it is.
 
     Raises NoSuchCluster for a cluster without nodes.
     """
@@ -287,7 +287,7 @@ def observe(
     sent = read_launches(launch_record)
     launched = launched_with(client, [one.token for one in sent])
     instances = _merged(find_instances(client, name), launched)
-    # An instance in either answer settles its launch, which is then not sent again.
+    # An instance in either response shows its launch's outcome, which is then not sent again.
     shown = {one.launch_token for one in (*instances, *launched)}
     recent = time.time() - UNKNOWN_FOR_S
     unsettled = tuple(one for one in sent if one.token not in shown and one.sent_at > recent)
@@ -329,7 +329,7 @@ def observe(
 
 
 def _with_profile(clients: Clients, seen: Observed, creations: Creations) -> Observed:
-    """Add what has to be known to give the nodes the instance profile that was asked for."""
+    """Add what has to be known to give the nodes the instance profile that was requested."""
     if seen.spec.instance_profile == NEW_PROFILE:
         spec = seen.spec
         data = spec.data_buckets or (EVERY_BUCKET,)

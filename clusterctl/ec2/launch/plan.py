@@ -210,7 +210,7 @@ def grants(policy: Policy) -> str:
 
 
 def profile_steps(seen: Observed) -> Iterator[Step]:
-    """Yield the steps that give existing nodes the instance profile that was asked for."""
+    """Yield the steps that give existing nodes the instance profile that was requested."""
     for one in seen.without_profile:
         node, profile = one.node, {"Name": seen.spec.instance_profile}
         held = seen.profile_associations.get(node.instance_id)
@@ -367,10 +367,10 @@ def associate_steps(seen: Observed, launch: Launch | None = None) -> Iterator[St
 
 
 def least_counts(groups: Sequence[tuple[int, ...]], spare: int) -> dict[tuple[int, ...], int]:
-    """Return how many nodes each launch must bring at least, by the launch's indices.
+    """Return how many nodes each launch must make at least, by the launch's indices.
 
     `groups` are the indices of the launches. Of all together `spare` nodes may be missing; the last
-    launches give up theirs first, and each has to bring one node.
+    launches give up theirs first, and each has to make one node.
     """
     least = {}
     for group in reversed(groups):
@@ -448,7 +448,7 @@ class LaunchPlan:
     def launch_at(self, place: Place, indices: tuple[int, ...], fills: bool = True) -> Launch:
         """Return the launch of the nodes with these indices at a place.
 
-        `fills`: EC2 is asked to fill the volumes from the image.
+        `fills`: EC2 is to fill the volumes from the image.
         """
         spec, catalogue = self.spec, self.seen.launch_catalogue
         machine = catalogue.machines[place.instance_type]

@@ -104,7 +104,7 @@ def check_settled(seen: Observed, tokens: Iterable[str]) -> None:
 class LaunchContext:
     """What the checks read: the snapshot and the number of nodes to launch (`missing`).
 
-    Each check in CHECKS gets it alone, each in TYPE_CHECKS with one of the spec's types.
+    Each check in CHECKS gets only this, each in TYPE_CHECKS with one of the spec's types.
     """
 
     seen: Observed
@@ -209,7 +209,7 @@ def reservation(context: LaunchContext) -> Iterator[Finding]:
         yield from _block(context)
 
 
-# Errors that time mends: with --capacity-timeout, `up` waits and looks again.
+# Errors that pass with time: with --capacity-timeout, `up` waits and checks again.
 AWAITED = ("reservation.free", "reservation.start")
 
 
@@ -539,7 +539,7 @@ def _no_subnet(context: LaunchContext) -> Finding:
 
 
 def interfaces(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
-    """Check that the type has EFA if it was asked for; report nodes without a public address."""
+    """Check that the type has EFA if it was requested; report nodes without a public address."""
     if context.spec.efa and not machine.efa_interfaces:
         yield Finding.error(
             "network.efa",
@@ -647,7 +647,7 @@ def placement(context: LaunchContext) -> Iterator[Finding]:
 
 
 def placed(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
-    """Check that the type can be in a placement group if one was asked for."""
+    """Check that the type can be in a placement group if one was requested."""
     if context.spec.placement_group and "cluster" not in machine.placement_strategies:
         yield Finding.error(
             "placement.type",

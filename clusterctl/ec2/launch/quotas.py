@@ -129,7 +129,7 @@ class QuotaUse:
 
     `limit` is None where it cannot be read. An empty `code` means that AWS lists no quota.
     `reserved` is unused reserved capacity that may count as well: some of it may be another
-    account's, and nodes in an open reservation use it up instead of counting beside it.
+    account's, and nodes in an open reservation use it up instead of counting in addition.
     """
 
     title: str
@@ -140,7 +140,7 @@ class QuotaUse:
     reserved: int = 0
 
     def request(self, wanted: int, region: str) -> str:
-        """Return the command that asks AWS to raise the quota to `wanted` in all.
+        """Return the command that requests raising the quota to `wanted` in all.
 
         AWS takes hours to days to answer.
         """
@@ -219,7 +219,7 @@ def _running(clients: Clients, buckets: Iterable[QuotaFamily | None]) -> list[An
 
 
 def _unused_vcpus(clients: Clients, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the vCPUs of reserved capacity that nobody uses, by instance type. Raises AwsError.
+    """Return the vCPUs of unused reserved capacity, by instance type. Raises AwsError.
 
     They count against the quota of On-Demand instances from the request on (EC2 user guide,
     "On-Demand Instance quotas"). `sizes` are the vCPUs of types that are known already. Empty where

@@ -144,7 +144,7 @@ def interfaces_needed(machine: MachineType, nodes: int, spec: ClusterSpec) -> in
 
 
 def _takes_two(machine: MachineType) -> bool:
-    # Whether card 0 takes an EFA-only interface beside the primary one.
+    # Whether card 0 takes an EFA-only interface besides the primary one.
     return not machine.card_interfaces or machine.card_interfaces[0] > 1
 
 
@@ -189,7 +189,7 @@ def load_mib_s(machine: MachineType, image_gib: int, nodes: int, asked: int | No
 
 
 def root_disk(asked: Disk, machine: MachineType, image_gib: int) -> Disk:
-    """Return the root volume: what was asked for, with defaults for the rest.
+    """Return the root volume: what was requested, with defaults for the rest.
 
     `image_gib` is the size of the image's snapshot, 0 if unknown. In the result, IOPS and
     throughput of None mean the performance included in gp3's price.
@@ -203,7 +203,7 @@ def root_disk(asked: Disk, machine: MachineType, image_gib: int) -> Disk:
     )
 
 
-# The login user where neither the user nor the image tells one.
+# The login user where neither the user nor the image names one.
 DEFAULT_USER = "ubuntu"
 
 
@@ -212,8 +212,8 @@ class Launch:
     """A launch of some nodes at a place: everything in the request except its token.
 
     `indices` are those of the nodes, `wanted` those of the whole cluster. EC2 launches at least
-    `least` nodes or none. `group_id` is the security group's id, or a ResultOf. Without `fills` EC2
-    is not asked to fill the volumes: it has refused that.
+    `least` nodes or none. `group_id` is the security group's id, or a ResultOf. Without `fills` the
+    request leaves out filling the volumes: EC2 has refused that.
     """
 
     spec: ClusterSpec
@@ -249,7 +249,7 @@ class Launch:
 
     @property
     def disk(self) -> Disk:
-        """The root volume: what was asked for, with defaults by image and instance type."""
+        """The root volume: what was requested, with defaults by image and instance type."""
         return root_disk(self.spec.disk, self.machine, self.image.root_gib)
 
 

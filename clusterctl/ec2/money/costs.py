@@ -65,7 +65,7 @@ def _number(value: float) -> str:
 
 
 # Prices of us-east-1 (https://aws.amazon.com/ebs/pricing, https://aws.amazon.com/vpc/pricing,
-# 2026-11), used for all regions. Others cost up to about twice as much, which is little beside
+# 2026-11), used for all regions. Others cost up to about twice as much, which is little next to
 # the price of the machines.
 HOURS_PER_MONTH = 730
 GP3_GIB_MONTH_USD = 0.08
@@ -164,7 +164,7 @@ def estimate(
 def machine_line(
     price: Price | None, nodes: int, instance_type: str, market: Market = Market.ON_DEMAND
 ) -> CostLine:
-    """Return the cost of the machines alone: 0 in a Capacity Block, which was paid in advance."""
+    """Return the cost of the machines only: 0 in a Capacity Block, which was paid in advance."""
     if market is Market.CAPACITY_BLOCK:
         return CostLine(f"{instance_type}, Capacity Block (paid in advance)", nodes, 0.0)
     return CostLine(
@@ -430,7 +430,7 @@ def node_cost(
     # A stopped machine keeps a public address only if it is an elastic one, which costs all the
     # time. `own` is true for such a machine.
     own = bool(node.public_ip) and not billed
-    # EC2 takes other public addresses away at a stop, but they cost money while the machine ran.
+    # EC2 removes other public addresses at a stop, but they cost money while the machine ran.
     had_address = node.public_ip or (not billed and _gets_address(instance))
     address = PUBLIC_IPV4_HOUR_USD if had_address else 0.0
     hourly = held + (PUBLIC_IPV4_HOUR_USD if node.public_ip else 0.0) + (machine if billed else 0.0)
@@ -448,7 +448,7 @@ def node_cost(
         hourly, now = 0.0, stopped or now
     started, ended = begin, now if billed else stopped
     if (node.launched_at - begin).total_seconds() > BRIEF_S:
-        # `start` updates the tag before each start, so somebody else has started this node.
+        # `start` updates the tag before each start, so this node was started without it.
         started = node.launched_at
         missing.append(
             f"it was started {node.launched_at:%Y-%m-%d %H:%M} UTC; for how long it ran between "
@@ -498,7 +498,7 @@ def spending(
     """Return what a cluster costs and has cost. `instances` must not be empty.
 
     `prices` is by `price_key`. `used_h` has the hours of all runs by instance id, for the nodes
-    whose guards have told them.
+    whose guards have reported them.
     """
     costs = [
         node_cost(one, prices.get(price_key(one)), now, used_h.get(one.node.instance_id))
@@ -560,7 +560,7 @@ def _reserved(
     """Warn that reserved capacity of stopped nodes costs as much as if they ran.
 
     AWS bills an On-Demand Capacity Reservation until it is cancelled, used or not (EC2 user guide,
-    "Capacity Reservation pricing and billing"). Whether it still exists is not asked.
+    "Capacity Reservation pricing and billing"). Whether it still exists is not checked.
     """
     asleep = [one for one in instances if one.node.state in ASLEEP]
     for reservation in billing_reservations(asleep):

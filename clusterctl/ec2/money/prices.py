@@ -28,7 +28,7 @@ from clusterctl.node.record import RecordError, from_data, from_json, to_json
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
-# Entries older than this are dropped from the file: nobody uses them (see the times below).
+# Entries older than this are dropped from the file: they are unused (see the times below).
 KEPT_S = 86400.0
 
 
@@ -185,7 +185,7 @@ def list_prices(
 def table_price(instance_type: str, region: str) -> Price | None:
     """Return the on-demand price from the shipped table of us-east-1; None if it lacks the type.
 
-    The source says so where `region` is another one.
+    The source mentions that where `region` is another one.
     """
     table = _table()
     for dated in table.tables:

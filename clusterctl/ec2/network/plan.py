@@ -54,7 +54,7 @@ class Stack:
     @property
     def in_progress(self) -> bool:
         """Whether CloudFormation is working on it."""
-        # A change set that somebody made and never executed leaves REVIEW_IN_PROGRESS for ever.
+        # A change set that was made and never executed leaves REVIEW_IN_PROGRESS for ever.
         return self.status.endswith("_IN_PROGRESS") and self.status != "REVIEW_IN_PROGRESS"
 
     @property
@@ -138,7 +138,7 @@ def stack_name(name: str) -> str:
 
 
 def decide(stack: Stack | None, wish: NetworkRequest, template: str) -> Action:
-    """Decide what brings the network to the requested state.
+    """Decide what changes the network to the requested state.
 
     `template` is the present version of the template. Raises UsageError for a change that an
     existing network cannot get, ClusterctlError for a stack that the user has to repair.

@@ -81,7 +81,7 @@ def matches(
 ) -> bool:
     """Return whether a resource passes every filter.
 
-    `attributes` are the names and values that it can be filtered by, beside its tags. Raise
+    `attributes` are the names and values that it can be filtered by, besides its tags. Raise
     EC2ClientError for a filter with another name.
     """
     return all(

@@ -24,7 +24,7 @@ TYPES = ("t3.medium", "t3.xlarge", "c5.2xlarge", "g4dn.2xlarge", "g4dn.12xlarge"
 
 
 class LocalZoneRule(Rule):
-    """A launch in the Local Zone asks for nothing that EBS lacks there."""
+    """A launch in the Local Zone requests nothing that EBS lacks in it."""
 
     def check_launch(self, launch: PendingLaunch) -> None:
         disks = launch.request.get("BlockDeviceMappings", [])

@@ -52,7 +52,7 @@ class Room:
 ROOM = Room(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 
 
-# What an object takes beside its content, approximately.
+# What an object takes besides its content, approximately.
 KEY_BYTES = 4096
 
 

@@ -50,7 +50,7 @@ def install(public: IPv4Network, changed: Callable[[], None]) -> None:
             changed()
 
     def stop(nic: Any) -> None:
-        """Take the address away. An elastic address stays with a stopped instance."""
+        """Remove the address. An elastic address stays with a stopped instance."""
         if nic.public_ip and _elastic_of(nic) is None:
             pool.give_back(nic.public_ip)
             nic.public_ip = None
@@ -131,7 +131,7 @@ def install(public: IPv4Network, changed: Callable[[], None]) -> None:
 
 
 def settle(instance: Any) -> None:
-    """Give the instance its public address, or take it away, as its state requires."""
+    """Give the instance its public address, or remove it, as its state requires."""
     primary = instance.nics[0]
     if instance.state in ("pending", "running"):
         primary.check_auto_public_ip()

@@ -73,7 +73,7 @@ DEFAULT_DISK = VolumeRequest("/dev/sda1", "gp2", 8, delete=True)
 
 
 class VolumeRule(Rule):
-    """The instance's volumes obey EC2's rules."""
+    """The instance's volumes follow EC2's rules."""
 
     def check_request(self, request: Request) -> None:
         disks = disks_of(request.backend, request.image, _asked(request))

@@ -22,7 +22,7 @@ USUAL: dict[str, tuple[int, str]] = table("answers")["usual"]
 class Call:
     """A service and its action, such as `ec2` and `RunInstances`.
 
-    `json`: its protocol is JSON. `dry`: it is only asked whether the call is permitted.
+    `json`: its protocol is JSON. `dry`: it is only a check whether the call is permitted.
     """
 
     service: str

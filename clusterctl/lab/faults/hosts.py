@@ -142,7 +142,7 @@ class BrokenGpu(HostFault):
     """What is wrong with one simulated GPU of a host.
 
     It is lost, has `ecc` uncorrectable ECC errors, has a memory row to remap, holds `memory` MiB
-    that nobody frees, or the kernel logs an Xid error for it. Several can be combined.
+    that are never freed, or the kernel logs an Xid error for it. Several can be combined.
     """
 
     gpu: int = 0

@@ -1,4 +1,4 @@
-"""Instances that EC2 takes away: spot interruptions with their notice, and Capacity Blocks' ends.
+"""Instances that EC2 interrupts: spot interruptions with their notice, and Capacity Blocks' ends.
 
 The page `/_lab/interruptions` takes POST with `{"instance_id": ..., "seconds": ...}`.
 """
@@ -54,7 +54,7 @@ def interrupt(instance_id: object, seconds: object = NOTICE_S) -> Notice:
     if found[0].lifecycle not in ("spot", BLOCK):
         raise UsageError(
             f"{instance_id} is no spot instance and in no Capacity Block",
-            "AWS does not take others away",
+            "AWS does not interrupt others",
         )
     if found[0].state != "running":
         raise UsageError(f"{instance_id} is {found[0].state}, not running")

@@ -117,7 +117,7 @@ class Faults:
 
     @property
     def console_delay_s(self) -> float:
-        """How long the console stays empty after a boot has begun."""
+        """How long the console stays empty after a boot has started."""
         shown = self._lag().console_s
         return USUAL_CONSOLE_S if shown is None else shown
 

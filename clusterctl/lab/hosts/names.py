@@ -13,11 +13,11 @@ from clusterctl.lab.hosts.metadata import instance_at
 
 # Types of records, and the class of all of them.
 A, PTR, INTERNET = 1, 12, 1
-# The flags of answers: a response, authoritative, with recursion asked for and available.
+# The flags of answers: a response, authoritative, with recursion desired and available.
 FLAGS, MALFORMED, NO_SUCH_NAME = 0x8580, 1, 3
 TTL_S = 5
 REVERSE = ".in-addr.arpa"
-# How names are looked up: from the asking host's address, the name in lower case and the type of
+# How names are resolved: from the asking host's address, the name in lower case and the type of
 # record to its data, empty if the name has no such record, None if there is no such name.
 Lookup = Callable[[str, str, int], "bytes | None"]
 
@@ -49,7 +49,7 @@ def respond(query: bytes, asker: str, lookup: Lookup) -> bytes:
 
 
 def look_up(asker: str, name: str, kind: int) -> bytes | None:
-    """Look a name up as EC2 does for a host: public names, too, lead to private addresses.
+    """Resolve a name as EC2 does for a host: public names, too, lead to private addresses.
 
     A VPC's private names are known in it only.
     """
@@ -74,7 +74,7 @@ def look_up(asker: str, name: str, kind: int) -> bytes | None:
 
 
 def _name(query: bytes) -> tuple[str, int]:
-    """Return the name that is asked for, and where it ends."""
+    """Return the requested name, and where it ends."""
     labels, at = [], 12
     while size := query[at]:
         labels.append(query[at + 1 : at + 1 + size].decode("ascii"))

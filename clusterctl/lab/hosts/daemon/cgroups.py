@@ -27,7 +27,7 @@ def parent_groups(mountinfo: str, own: str) -> list[Path]:
     """Return the groups in which the lab's folders are to be made.
 
     `own` is /proc/self/cgroup. The limits of this process's group go on holding where they can: the
-    folders are below this group in version 1, but beside it in version 2, which does not allow a
+    folders are below this group in version 1, but next to it in version 2, which does not allow a
     group with processes to have limited groups below it.
     """
     groups = {}

@@ -145,5 +145,5 @@ def _answer(hosts: Hosts, request: dict[str, Any]) -> dict[str, Any]:
     }
     try:
         return {"result": operations[request.pop("do")](**request)}
-    except Exception as failure:  # noqa: BLE001 - what one host brought must not end the others
+    except Exception as failure:  # noqa: BLE001 - one host's error must not end the others
         return {"error": f"{type(failure).__name__}: {failure}"}

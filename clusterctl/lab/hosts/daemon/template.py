@@ -52,7 +52,7 @@ def layer_files(
 ) -> list[File]:
     """Return the files of the layer. `host` holds those of `clusterctl/lab/hosts/files` by name.
 
-    `environment` are the variables of all commands on hosts, beside PATH.
+    `environment` are the variables of all commands on hosts, besides PATH.
     """
     everywhere = {"PATH": PATH, **environment}
     # One line, because sshd uses only the first SetEnv.

@@ -12,7 +12,7 @@ from typing import NoReturn
 from clusterctl.lab.hosts.daemon import syscalls
 
 DATA = "/data"
-# In the volume of a host's /data: the folder that the host sees, and beside it the file that fills
+# In the volume of a host's /data: the folder that the host sees, and next to it the file that fills
 # the volume. The host can neither see nor delete that file.
 SHOWN, FILLER = "shown", "filler"
 # The filler grows by this much at a time: the host may write at the same time, and an allocation
