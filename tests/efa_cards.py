@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 P4D = ("rdmap16s27", "rdmap32s27", "rdmap144s27", "rdmap160s27")
-P5 = tuple(
-    f"rdmap{bus + n}s0" for bus in (79, 96, 113, 130, 147, 164, 181, 198) for n in range(4)
-)
+P5 = tuple(f"rdmap{bus + n}s0" for bus in (79, 96, 113, 130, 147, 164, 181, 198) for n in range(4))
 # In the order of the driver's source. Each driver has some of these: see its versions below.
 BASIC = ("tx_bytes", "tx_pkts", "rx_bytes", "rx_pkts", "rx_drops")
 MESSAGES = ("send_bytes", "send_wrs", "recv_bytes", "recv_wrs")

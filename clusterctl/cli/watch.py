@@ -14,8 +14,10 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.params import Duration, job_argument
+from clusterctl.diagnosis.hostchecks import told_by_cards
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.units import count, format_duration, format_rate
+from clusterctl.node.facts.network import IMPAIRED, UNRESPONSIVE
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -142,6 +144,10 @@ def node_troubles(node: WatchedNode) -> list[str]:
         if rank["state"] in STATES:
             by_state.setdefault(rank["state"], []).append(rank["rank"])
     troubles = [f"{format_indices(ranks)} {STATES[state]}" for state, ranks in by_state.items()]
+    for card, grown in (node.said.get("efa") or {}).get("cards", {}).items():
+        bad = {name: grown.get(name, 0) for name in (IMPAIRED, UNRESPONSIVE)}
+        told = told_by_cards(bad)
+        troubles += [f"EFA {card}: {told}"] if told else []
     return troubles + [f"{what}: {why}" for what, why in node.said.get("errors", {}).items()]
 
 
@@ -166,11 +172,21 @@ def cells_of(node: WatchedNode, now: float, interval_s: float) -> tuple[str, ...
         f"{said['cpu']:.0%}",
         f"{sum(uses) / len(uses):.0f}% {watts:.0f} W" if uses else "-",
         f"{1 - memory['MemAvailable'] / memory['MemTotal']:.0%}" if memory else "-",
-        "/".join(map(format_rate, said["net"])),
+        "/".join(map(format_rate, said["net"])) + efa_cell(said.get("efa") or {}),
         "/".join(map(format_rate, said["disk"])),
         f"{full['path']} {_share(full):.0%}" if full else "-",
         seen,
     )
+
+
+def efa_cell(efa: dict[str, Any]) -> str:
+    """Return ` EFA 1.1 GiB/s/1.0 GiB/s`, of all cards; empty if that is not known."""
+    cards, span_s = efa.get("cards", {}).values(), efa.get("span_s") or 0.0
+    ways = ("rx_bytes", "tx_bytes")
+    if not cards or not span_s or not all(way in card for card in cards for way in ways):
+        return ""
+    rates = (sum(card[way] for card in cards) / span_s for way in ways)
+    return " EFA " + "/".join(map(format_rate, rates))
 
 
 def ranks_cell(ranks: Sequence[dict[str, Any]]) -> str:

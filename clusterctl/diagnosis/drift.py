@@ -15,12 +15,15 @@ from zlib import crc32
 from clusterctl.bootstrap.inspection import RequestedEquipment, efa_findings
 from clusterctl.bootstrap.training import FOLDER
 from clusterctl.diagnosis.hostchecks import (
+    CARD_TROUBLES,
     SHM,
     TAKEN_FOR_ONE,
     fullness,
+    idle_among,
     namesakes,
     skews,
     slowdown,
+    told_by_cards,
     usual_clock,
 )
 from clusterctl.domain.cluster import Node
@@ -30,7 +33,15 @@ from clusterctl.jobs.head_facts import VIRTUAL_INTERFACES
 from clusterctl.jobs.preflight import INSTALL, UNSET, misled_python, version_mismatches
 from clusterctl.node.facts.disks import MountedFileSystem, mount
 from clusterctl.node.facts.gpus import GpuState, dcgm, fabric_manager, gpus, nvlink
-from clusterctl.node.facts.network import NO_VERDICT, Interface, efa, interfaces, unreached
+from clusterctl.node.facts.network import (
+    NO_VERDICT,
+    Interface,
+    efa,
+    efa_cards,
+    interfaces,
+    moved,
+    unreached,
+)
 from clusterctl.node.facts.report import FactReport
 from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versions
 from clusterctl.node.facts.system import kernel_log, limits, system
@@ -39,6 +50,8 @@ T = TypeVar("T")
 # 1024 open files are every distribution's default. Open MPI and NCCL need a descriptor for each
 # peer, and more. EFA locks the memory that it sends from.
 LEAST_NOFILE, LEAST_MEMLOCK = 1024, 1 << 30
+# What the EFA cards of a node have moved each, in the median, if they are in use.
+USED_CARD_BYTES = 1 << 30
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 Findings = Iterator[Finding]
 # The checks of a fact that could not be read, at all or in time.
@@ -420,6 +433,21 @@ def _efa(one: Examined) -> Findings:
     devices = one.report.get(efa)
     if devices is not None:
         yield from efa_findings(one.host, len(devices) or None, RequestedEquipment(efa=one.efa))
+    cards = one.report.get(efa_cards) or ()
+    idle, usual = idle_among({card.name: moved(card.counters) for card in cards}, USED_CARD_BYTES)
+    if idle:
+        which = ", ".join(idle[:4]) + ("…" if len(idle) > 4 else "")
+        message = (
+            f"{count(len(idle), 'EFA card')} moved nothing since the driver was loaded, and the "
+            f"others {format_bytes(usual)} each: {which}"
+        )
+        yield Finding("efa.idle", WARNING, message, one.host, _again(one))
+    # These are no proof: a peer may have been ended, or have failed, at any time since then.
+    for card in cards:
+        said = told_by_cards(card.counters, CARD_TROUBLES)
+        if said:
+            message = f"EFA card {card.name} since its driver was loaded: {said}"
+            yield Finding("efa.counters", INFO, message, one.host)
 
 
 def _network(one: Examined) -> Findings:

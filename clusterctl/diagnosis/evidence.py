@@ -16,6 +16,7 @@ from typing import Any, Optional
 
 from clusterctl.node.facts.disks import MountedFileSystem
 from clusterctl.node.facts.native import NativeCalls
+from clusterctl.node.facts.network import EfaCard
 from clusterctl.node.record import salvage
 
 
@@ -236,7 +237,8 @@ class HostEvidence:
     """The evidence of one host. If it did not answer, `error` is why and `ec2` its state in EC2.
 
     `quarantined` is the time and the reason, if the host is in quarantine. `facts` are those of
-    its report by name (node/facts): disks, memory, kernel messages, GPUs and more. `ras` is the
+    its report by name (node/facts): disks, memory, kernel messages, GPUs and more. `efa` are its
+    EFA cards, with what their counters have grown from the first sample to the last. `ras` is the
     answer of NCCL's RAS as JSON or text; empty if it is not running. `clock_offset_s` is this
     host's clock minus that of the machine that runs `diagnose`, with an error of up to
     `clock_error_s`.
@@ -256,6 +258,7 @@ class HostEvidence:
     processes: tuple[ProcessEvidence, ...] = ()
     others: tuple[OtherProcess, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
+    efa: tuple[EfaCard, ...] = ()
     ras: str = ""
     hidden: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()

@@ -1,15 +1,26 @@
 """Checks of hosts that `diagnose`, `doctor` and `disk` share: clocks, hostnames, throttled GPUs,
-full disks."""
+EFA cards, full disks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TypeVar
 
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.units import format_bytes, format_duration
 from clusterctl.node.facts.disks import MountedFileSystem
+from clusterctl.node.facts.network import (
+    DROPS,
+    IMPAIRED,
+    READ_ERRORS,
+    RETRANSMITTED,
+    SENT,
+    TIMEOUTS,
+    UNRESPONSIVE,
+    WRITE_ERRORS,
+)
 
 T = TypeVar("T")
 
@@ -118,3 +129,31 @@ def slowdown(throttled: Iterable[str]) -> str:
     """
     faults = [reason for reason in throttled if reason.startswith(("hw_", "sw_thermal"))]
     return f"is slowed down: {', '.join(faults).replace('_', ' ')}" if faults else ""
+
+
+# Counters of EFA cards that only grow where something is wrong, in words.
+CARD_TROUBLES = {
+    IMPAIRED: "connections impaired",
+    UNRESPONSIVE: "remotes without an answer",
+    TIMEOUTS: "retransmissions timed out",
+    DROPS: "packets dropped on arrival",
+    READ_ERRORS: "RDMA reads failed",
+    WRITE_ERRORS: "RDMA writes failed",
+}
+CARD_COUNTERS = {**CARD_TROUBLES, RETRANSMITTED: "packets sent again", SENT: "packets sent"}
+
+
+def told_by_cards(counted: Mapping[str, int], words: Mapping[str, str] = CARD_COUNTERS) -> str:
+    """Return counters of EFA cards in words, without those that are 0 or not known."""
+    return ", ".join(
+        f"{text}: {counted[name]}" for name, text in words.items() if counted.get(name)
+    )
+
+
+def idle_among(moved: Mapping[str, int | None], least_bytes: int) -> tuple[list[str], int]:
+    """Return the EFA cards of a host that moved nothing while its cards moved `least_bytes` or more
+    each, in the median, and that median. A card whose bytes are not known is left out."""
+    known = {name: amount for name, amount in moved.items() if amount is not None}
+    usual = int(median(known.values())) if known else 0
+    idle = [name for name, amount in known.items() if not amount]
+    return (idle if usual >= least_bytes else []), usual

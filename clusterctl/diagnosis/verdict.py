@@ -61,7 +61,13 @@ from clusterctl.diagnosis.rules.logs import (
 )
 from clusterctl.diagnosis.rules.native import awaited, cycles
 from clusterctl.diagnosis.rules.network import broken_links
-from clusterctl.diagnosis.rules.slowness import slow_links, slowed_down, stragglers, throttled
+from clusterctl.diagnosis.rules.slowness import (
+    idle_cards,
+    slow_links,
+    slowed_down,
+    stragglers,
+    throttled,
+)
 from clusterctl.diagnosis.tree import label, rank_set
 from clusterctl.domain.findings import NOT_KNOWN, STATUSES, Severity
 from clusterctl.domain.units import count, format_duration
@@ -398,6 +404,7 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     throttled,
     stragglers,
     slow_links,
+    idle_cards,
     slowed_down,
     limits,
     other_users,

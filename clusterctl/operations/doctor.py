@@ -20,7 +20,7 @@ from clusterctl.jobs.preflight import in_order
 from clusterctl.jobs.trainer import DATA_FOLDER
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.gpus import dcgm, fabric_manager, gpus, nvlink
-from clusterctl.node.facts.network import efa, interfaces, unreached
+from clusterctl.node.facts.network import efa, efa_cards, interfaces, unreached
 from clusterctl.node.facts.processes import unended_jobs
 from clusterctl.node.facts.report import Fact
 from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versions
@@ -36,7 +36,7 @@ from clusterctl.transport.target import Target
 LOGIN_WITHIN_S = 6.0
 FACTS: Sequence[Fact] = (
     *(system, memory, limits, interfaces, efa, kernel_log, gpus, nvlink, fabric_manager, mount),
-    *(mpirun_on_path, scripts, dcgm),
+    *(efa_cards, mpirun_on_path, scripts, dcgm),
 )
 FIX_TIMEOUT_S = 30.0
 

@@ -22,14 +22,22 @@ from clusterctl.diagnosis.case import (
     run_command,
     syscall_path,
 )
+from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.hostchecks import idle_among, told_by_cards
 from clusterctl.diagnosis.tree import label
 from clusterctl.domain.units import format_bytes, format_duration
+from clusterctl.node.facts.network import IMPAIRED, RETRANSMITTED, SENT, UNRESPONSIVE
 
 # A link is slow if at least MOVED_BYTES were sent over it, for SENDING_SHARE of the time, if its
 # round trip is ROUND_TRIP_S or more, and if both speed and round trip are TIMES_SLOWER times worse
 # than on another link. Shorter round trips prove nothing: Linux delays acknowledgements by 40 ms.
 MOVED_BYTES, SENDING_SHARE, ROUND_TRIP_S, TIMES_SLOWER = 64 << 10, 0.25, 0.05, 8
+# A host's EFA cards retransmit too much if it is RETRANSMITTED_SHARE of at least MANY_PACKETS. Of
+# several hosts in trouble, one is worse than the rest if it counts TIMES_WORSE as much.
+RETRANSMITTED_SHARE, MANY_PACKETS, TIMES_WORSE = 0.01, 100_000, 2
+# A card stands idle if it moves nothing while this host's cards move so much each, in the median.
+CARD_MOVED_BYTES = 64 << 20
 # With at least GLANCES glances: a straggler works in WORKS_SHARE of them, the other ranks on
 # average in RESTS_SHARE at most.
 GLANCES, WORKS_SHARE, RESTS_SHARE = 15, 0.6, 0.3
@@ -162,7 +170,13 @@ def _traffic(scene: Scene) -> dict[tuple[str, str], SentData]:
 
 
 def slow_links(scene: Scene) -> Iterator[Cause]:
-    """Hosts whose links are much slower than those between others.
+    """Hosts whose links are much slower than those between others: over TCP, or over EFA."""
+    yield from _slow_sockets(scene)
+    yield from _slow_cards(scene)
+
+
+def _slow_sockets(scene: Scene) -> Iterator[Cause]:
+    """Hosts whose TCP connections are slow.
 
     A slow link between two hosts is assigned to the one that has more slow links. If that does not
     decide, both hosts are named.
@@ -205,6 +219,102 @@ def slow_links(scene: Scene) -> Iterator[Cause]:
             f"clusterctl replace {scene.cluster} {host.index}",
             evidence=(*shown, *((f"SSH: {host.error}",) if host.error else ())),
         )
+
+
+@dataclass(frozen=True)
+class CardTrouble:
+    """What the EFA cards of a host have counted during the look, all together."""
+
+    host: HostEvidence
+    grown: Counter[str]
+
+    @property
+    def events(self) -> int:
+        """Connections whose other end gave no answer, or whose speed was limited for that."""
+        return self.grown[IMPAIRED] + self.grown[UNRESPONSIVE]
+
+    @property
+    def share(self) -> float:
+        """The part of the packets that was sent again; 0 if that is not known, or few were sent."""
+        sent = self.grown[SENT]
+        return self.grown[RETRANSMITTED] / sent if sent >= MANY_PACKETS else 0.0
+
+    @property
+    def is_slow(self) -> bool:
+        return bool(self.events) or self.share >= RETRANSMITTED_SHARE
+
+    def is_worse_than(self, other: CardTrouble) -> bool:
+        if self.events or other.events:
+            return self.events >= TIMES_WORSE * other.events
+        return self.share >= TIMES_WORSE * other.share
+
+    @property
+    def text(self) -> str:
+        span_s = max(card.span_s for card in self.host.efa)
+        return f"EFA of {self.host.host}, in {span_s:.1f} s: {told_by_cards(self.grown)}"
+
+
+def _slow_cards(scene: Scene) -> Iterator[Cause]:
+    """Hosts whose EFA cards report trouble with others. The counters do not say with whom: a host
+    with a bad link has trouble with all, and each of the others with it alone."""
+    counted = []
+    for host in scene.evidence.hosts if scene.is_running else ():
+        grown: Counter[str] = Counter()
+        for card in host.efa:
+            grown.update(card.grown)
+        counted.append(CardTrouble(host, grown))
+    slow = [one for one in counted if one.is_slow]
+    if not slow:
+        return
+    worst = max(slow, key=lambda one: (one.events, one.share))
+    # Of two hosts it is not known whose link it is.
+    is_alone = len(counted) > 2 and all(worst.is_worse_than(one) for one in slow if one != worst)
+    shown = counted if len(counted) == 2 else slow
+    names = ", ".join(called(one.host) for one in shown[:4]) + ("…" if len(shown) > 4 else "")
+    where = called(worst.host) if is_alone else names
+    yield Cause(
+        "link.slow",
+        WARNING,
+        f"the EFA connections of {where} are in trouble: {_in_words(worst)}",
+        worst.host.host if is_alone else None,
+        f"see each card: clusterctl watch {scene.cluster} --json; if it goes on, replace the host: "
+        f"clusterctl replace {scene.cluster} {worst.host.index}",
+        evidence=tuple(one.text for one in slow[:4]),
+    )
+
+
+def _in_words(worst: CardTrouble) -> str:
+    if worst.grown[UNRESPONSIVE]:
+        return "the hosts at their other ends give no answer"
+    if worst.grown[IMPAIRED]:
+        return "their speed was limited, since packets got lost"
+    return f"{worst.share:.1%} of the packets had to be sent again"
+
+
+def idle_cards(scene: Scene) -> Iterator[Cause]:
+    """EFA cards that move nothing while the others of their host move much.
+
+    Only where the job uses all GPUs of the host: each GPU has cards of its own.
+    """
+    for host in scene.evidence.hosts if scene.is_running else ():
+        ranks = [rank for rank in scene.ranks if rank.host.host == host.host]
+        used = sum(len(rank.process.gpus) or 1 for rank in ranks)
+        idle, usual = idle_among(
+            {card.name: card.moved_bytes for card in host.efa}, CARD_MOVED_BYTES
+        )
+        if idle and 0 < host.slots <= used:
+            span_s = max(card.span_s for card in host.efa)
+            which = f"EFA card {idle[0]}" if len(idle) == 1 else f"{len(idle)} EFA cards"
+            yield Cause(
+                "link.idle",
+                WARNING,
+                f"{which} of {called(host)} moved nothing in {span_s:.1f} s, and the others "
+                f"{format_bytes(usual)} each",
+                host.host,
+                f"see what its driver says: clusterctl doctor {scene.cluster}; or replace the "
+                f"host: clusterctl replace {scene.cluster} {host.index}",
+                evidence=(f"idle: {', '.join(idle[:8])}{'…' if len(idle) > 8 else ''}",),
+            )
 
 
 # Numbered steps, as in `step 120 loss 0.5` or `iteration 7`.

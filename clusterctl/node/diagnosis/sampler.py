@@ -26,6 +26,7 @@ from clusterctl.node.facts import disks, gpus, network, system
 from clusterctl.node.facts.report import FactReport, Question, questions_of, read, request_of
 from clusterctl.node.jobs import launchers, processes
 from clusterctl.node.procfs import TICKS, read_stat
+from clusterctl.node.record import to_data
 
 NICENESS = 5
 GLANCE_S = 0.1
@@ -148,13 +149,14 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
         seen, others, problems = look(request.samples, request.spacing_s, spy, everyone)
         return {"processes": seen, "others": others, "problems": problems}
 
+    watched_s = (request.samples - 1) * request.spacing_s
     parts: dict[str, Callable[[], Any]] = {
         "processes": looks,
+        "EFA's counters": lambda: [to_data(one) for one in network.efa_cards(watched_s)],
         "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(everyone), min(3.0, within_s - 0.5)),
         "jobs of other users": lambda: [] if everyone else hidden_users(),
     }
     if request.head:
-        watched_s = (request.samples - 1) * request.spacing_s
         parts["the job's record"] = lambda: job.look(
             request.job, request.log_lines, watched_s, everyone
         )
@@ -169,6 +171,7 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
         "others": seen.get("others", []),
         "hidden": said.get("jobs of other users", []),
         "facts": FactReport(began_s, time.time(), tuple(readings[len(own) :])).as_data(),
+        "efa": said.get("EFA's counters", []),
         "ras": said.get("NCCL's RAS", ""),
         "problems": [*errors, *seen.get("problems", ())],
     }

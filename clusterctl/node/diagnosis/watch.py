@@ -19,16 +19,19 @@ from functools import partial
 from pathlib import Path
 
 from clusterctl.node.diagnosis import job, sampler
-from clusterctl.node.facts import disks, gpus, system
+from clusterctl.node.facts import disks, gpus, network, system
 from clusterctl.node.facts.report import FactReport, Question, questions_of, read, request_of
 from clusterctl.node.jobs import processes
 from clusterctl.node.procfs import TICKS, read_stat
+from clusterctl.node.record import from_data
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 LOG_LINES = 200  # of the job's log, in each line
+# Of each EFA card, beside its bytes.
+TROUBLES = (network.IMPAIRED, network.UNRESPONSIVE, network.TIMEOUTS, network.DROPS)
 SECTOR = 512  # bytes; /proc/diskstats counts in these, whatever the disk's own size is
 # Block devices made of other disks: their bytes would count twice.
 MADE_OF_OTHERS = ("loop", "ram", "dm-", "md", "zram")
@@ -46,7 +49,8 @@ def main() -> None:
     while True:
         time.sleep(pause_s)
         now = counters()
-        line = line_of(before, now, slow_facts(is_head, job_id, interval_s))
+        now["efa"], slow = slow_facts(is_head, job_id, interval_s)
+        line = line_of(before, now, slow)
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
         before = now
@@ -81,6 +85,7 @@ def counters() -> dict[str, Any]:
         "cpu": [sum(busy), sum(busy) - busy[3] - busy[4]],
         "net": net,
         "disk": disk,
+        "efa": (),
         "ranks": ranks,
     }
 
@@ -99,17 +104,22 @@ def _rank(one: processes.Process, rank: int) -> dict[str, Any]:
     }
 
 
-def slow_facts(is_head: bool, job_id: str, interval_s: float) -> dict[str, Any]:
-    """Return the facts that may hang: a dead mount, a lost GPU. `errors` has the reason for each
-    that is missing."""
+def slow_facts(
+    is_head: bool, job_id: str, interval_s: float
+) -> tuple[tuple[network.EfaCard, ...], dict[str, Any]]:
+    """Return the EFA cards, and the other facts that may hang: a dead mount, a lost GPU. `errors`
+    has the reason for each that is missing."""
     within_s = max(1.0, interval_s)
-    questions = questions_of(request_of((gpus.gpus, system.memory, disks.mount), within_s))
+    facts = (gpus.gpus, system.memory, disks.mount, network.efa_cards)
+    questions = questions_of(request_of(facts, within_s))
     if is_head:
         look = partial(job.look, job_id or None, LOG_LINES)
         questions.append(Question(":job", "job", look, within_s))
-    facts = FactReport(0.0, 0.0, tuple(read(questions))).as_data()
-    del facts["clock"]
-    return facts
+    report = FactReport(0.0, 0.0, tuple(read(questions)))
+    cards = report.get(network.efa_cards) or ()
+    slow = report.without(network.efa_cards).as_data()
+    del slow["clock"]
+    return tuple(from_data(network.EfaCard, one) for one in cards), slow
 
 
 def line_of(before: dict[str, Any], now: dict[str, Any], slow: dict[str, Any]) -> dict[str, Any]:
@@ -129,6 +139,19 @@ def line_of(before: dict[str, Any], now: dict[str, Any], slow: dict[str, Any]) -
         "cpu": round(ticks[1] / ticks[0], 3) if ticks[0] else 0.0,
         "net": rates("net"),
         "disk": rates("disk"),
+        **efa_of(network.grown_since(before["efa"], now["efa"])),
         "ranks": sorted(ranks, key=lambda rank: rank["rank"]),
         **slow,
     }
+
+
+def efa_of(cards: tuple[network.EfaCard, ...]) -> dict[str, Any]:
+    """Return what each EFA card counted in `span_s` seconds, by its name; nothing without cards. A
+    counter that is not there is not known."""
+    grown = {
+        one.name: {
+            name: one.grown[name] for name in (*network.BYTES, *TROUBLES) if name in one.grown
+        }
+        for one in cards
+    }
+    return {"efa": {"span_s": cards[0].span_s, "cards": grown}} if cards else {}
