@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 from clusterctl.node.facts.disks import MountedFileSystem
+from clusterctl.node.facts.flight import FlightDump
 from clusterctl.node.facts.native import NativeCalls
 from clusterctl.node.facts.network import EfaCard
 from clusterctl.node.record import salvage
@@ -229,6 +230,7 @@ class KnownFacts:
     kernel_log: tuple[KernelMessage, ...] = ()
     system: SystemFacts = SystemFacts()
     limits: dict[str, Optional[int]] = field(default_factory=dict)
+    flight_dumps: tuple[FlightDump, ...] = ()
     errors: dict[str, str] = field(default_factory=dict)
 
 
@@ -295,6 +297,10 @@ class HostEvidence:
     @property
     def kernel_log(self) -> tuple[KernelMessage, ...]:
         return self._known[0].kernel_log
+
+    @property
+    def flight_dumps(self) -> tuple[FlightDump, ...]:
+        return self._known[0].flight_dumps
 
     @property
     def errors(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ would tell them apart.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,12 +69,15 @@ from clusterctl.diagnosis.rules.slowness import (
     stragglers,
     throttled,
 )
+from clusterctl.diagnosis.rules.torch import recorded
 from clusterctl.diagnosis.tree import label, rank_set
 from clusterctl.domain.findings import NOT_KNOWN, STATUSES, Severity
 from clusterctl.domain.units import count, format_duration
 
 # Findings whose message says who waits for whom.
 WAIT_IS_SAID = ("rank.skipped", "rank.missed", "rank.apart")
+# What PyTorch says at the end of a job whose collective has timed out.
+OF_WATCHDOG = re.compile(r"ProcessGroupNCCL|\b[Ww]atchdog|DistBackendError")
 # Limits that a rank has reached, which is why it does not go on.
 REACHED = ("rank.descriptors", "rank.threads", "rank.memory")
 # Findings that are inferred from what is not there: damaged evidence does not bear them.
@@ -214,6 +218,8 @@ def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
         elif one.check_id in ("rank.apart", "rank.straggler"):
             into = [x for x in kept if x.check_id in ("rank.io", "disk.full") and x.ranks]
             into = [x for x in into if {*one.ranks} <= {*x.ranks}]
+        elif one.check_id == "log.exception" and OF_WATCHDOG.search(one.message):
+            into = [x for x in kept if x.check_id in ("torch.missing", "torch.mismatch")]
         elif not scene.is_running and may_follow_lost_host(one):
             into = [x for x in kept if x.check_id == "host.off" and x.blocks]
         else:
@@ -396,6 +402,7 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     apart,
     ras,
     ended_by_cause,
+    recorded,
     left_over,
     ended_unexplained,
     host_facts,

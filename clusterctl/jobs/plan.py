@@ -57,6 +57,7 @@ from clusterctl.jobs.trainer import (
     training_flags,
 )
 from clusterctl.node import affinity
+from clusterctl.node.facts import flight
 from clusterctl.node.jobs.spec import Watchdog
 
 # Paths on the nodes are relative to the home folder unless they begin with a slash.
@@ -278,6 +279,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     exports: dict[str, str | None] = {
         **(meeting if by_mpirun else {}),
         **(TORCHRUN_VARIABLES if request.torchrun else {}),
+        **(flight_variables(job_id) if request.torchrun else {}),
         **request.knobs.environment(defaults, f"{facts.home}/{JOBS_FOLDER}/{job_id}"),
         **dict(node_exports(environment.mpirun.path, preset, facts)),
         **{one.name: None if one.private else one.value for one in request.variables},
@@ -341,6 +343,22 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         port=port,
         recipe=None if script else _recipe(request, options, preset, facts, exports),
     )
+
+
+def flight_variables(job_id: str) -> dict[str, str]:
+    """Return the settings of PyTorch's Flight Recorder, which keeps the last collectives of each
+    rank, and writes them to a file on its node if one times out: `diagnose` reads it.
+
+    Newer versions of PyTorch have new names, and warn of the old ones, which earlier ones need.
+    """
+    size, path = "2000", flight.PREFIX.format(job_id=job_id)
+    return {
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": size,
+        "TORCH_FR_BUFFER_SIZE": size,
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": path,
+        "TORCH_FR_DUMP_TEMP_FILE": path,
+    }
 
 
 def with_torch_variables(program: tuple[str, ...], given: Set[str]) -> tuple[str, ...]:

@@ -11,13 +11,27 @@ import os
 import pickle
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from clusterctl.diagnosis.bundle import load as load_bundle
+from clusterctl.diagnosis.bundle import save
+from clusterctl.diagnosis.evidence import Evidence
 from clusterctl.diagnosis.flight import Differing, Missing, compare, of_log
+from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.node.facts import flight
-from clusterctl.node.facts.flight import DumpError, found_dumps, load, read_dumps, summarize
+from clusterctl.node.facts.flight import (
+    DumpError,
+    FlightDump,
+    found_dumps,
+    load,
+    read_dumps,
+    summarize,
+)
+from clusterctl.node.record import to_data
+from tests.diagnosis.made_up import JOB, facts, job_of
 
 FRAMES = [
     {"name": "all_reduce", "filename": "/x/torch/distributed/distributed_c10d.py", "line": 2696},
@@ -224,3 +238,68 @@ def test_the_watchdogs_messages_tell_the_same():
     [found] = compare(of_log(other.splitlines(), 4))
     assert found.ranks == (3,)
     assert not of_log(["x", *LOG.format(7, 5, "ALLREDUCE", 9).splitlines()], 4)
+
+
+def with_dumps(dumps, **job: object) -> Evidence:
+    """Return a job of four ranks on four hosts, each of which has a dump."""
+    evidence = job_of(4, 1, **job)
+    hosts = [
+        replace(
+            host,
+            facts=facts(host.host, flight_dumps=[to_data(one) for one in dumps if one.rank == at]),
+        )
+        for at, host in enumerate(evidence.hosts)
+    ]
+    return replace(evidence, hosts=tuple(hosts))
+
+
+FAILED = {"state": "failed", "exit_status": 1}
+
+
+def test_diagnose_says_which_rank_is_missing_and_where_the_others_wait(tmp_path):
+    dumps = {**dict.fromkeys((0, 1, 3), dump(WAITS)), 2: dump(DONE)}
+    evidence = with_dumps(written(tmp_path, dumps, JOB), **FAILED)
+    save(evidence, tmp_path / "bundle")
+    found = diagnose(load_bundle(tmp_path / "bundle"))
+    [one] = [one for one in found.findings if one.check_id == "torch.missing"]
+    assert found.check_id == "torch.missing"
+    assert (one.host, one.ranks) == ("demo-2", (2,))
+    assert one.message == (
+        "rank 2 on demo-2 has not called collective 11 of process group default_pg, all_reduce of "
+        "Float[8, 4] (train.py:40 in step), in which ranks 0-1,3 wait; its last: 10, all_reduce of "
+        "Float[8, 4] (train.py:40 in step)"
+    )
+
+
+def test_diagnose_says_where_shapes_differ_and_which_dump_is_damaged(tmp_path):
+    other = [*DONE, entry(11, state="started", size=(8, 5))]
+    dumps = {0: dump(WAITS), 1: dump(WAITS), 2: dump(other), 3: dump(WAITS)}
+    dumps = [
+        *written(tmp_path, dumps, JOB)[:3],
+        FlightDump(3, "/tmp/x", 0, JOB, error="it is damaged"),
+    ]
+    found = {one.check_id: one for one in diagnose(with_dumps(dumps, **FAILED)).findings}
+    assert found["torch.mismatch"].ranks == (2,)
+    assert found["torch.mismatch"].message == (
+        "ranks differ in collective 11 of process group default_pg: ranks 0-1 on demo-[0-1]: "
+        "all_reduce of Float[8, 4] (train.py:40 in step); rank 2 on demo-2: all_reduce of "
+        "Float[8, 5] (train.py:40 in step); of rank 3 nothing is recorded"
+    )
+    assert "dumps of rank 3 cannot be read: it is damaged" in found["torch.dump"].message
+
+
+def test_dumps_of_another_job_or_from_before_the_job_went_on_do_not_count(tmp_path):
+    told = written(tmp_path, {0: dump(WAITS), 2: dump(DONE)}, JOB)
+    others = [replace(one, job_id="20200101-000000-abcd") for one in told]
+    old = [replace(one, age_s=500.0) for one in told]
+    for dumps in (others, old):
+        checks = {one.check_id for one in diagnose(with_dumps(dumps)).findings}
+        assert not checks & {"torch.missing", "torch.mismatch", "torch.dump"}
+    assert "torch.missing" in {one.check_id for one in diagnose(with_dumps(told)).findings}
+
+
+def test_diagnose_uses_the_watchdogs_messages_without_dumps():
+    waits = "".join(LOG.format(rank, 5, "ALLREDUCE", 9) for rank in (0, 1, 3))
+    log = (*waits.splitlines(), TOLD.format(2, 4))
+    found = diagnose(job_of(4, 1, log=log, **FAILED))
+    assert (found.check_id, found.findings[0].ranks) == ("torch.missing", (2,)), found.verdict

@@ -730,10 +730,16 @@ def test_one_torchrun_on_each_node(ranks, per_host, hosts, each):
     assert plan.python == "/opt/pytorch/bin/python3"
     # Debian's PyTorch 1.13 on Python 3.11 fails without them.
     assert " -x PET_REDIRECTS=9:0 -x PET_TEE=9:0 " in plan.line
+    # By the names of PyTorch 2.8 and of 2.9.
+    for name in ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"):
+        assert f" -x {name}=2000 " in plan.line
+    for name in ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"):
+        assert f" -x {name}=/tmp/clusterctl.{JOB}.flight. " in plan.line
     given = replace(request, variables=(Variable("PET_TEE", "3"),))
     plan = plan_job(given, with_gpus(torch_python="/p"), HOSTS, JOB)
     assert " -x PET_REDIRECTS=9:0 -x PET_TEE=3 " in plan.line
     by_mpirun = JobRequest(8, synthetic=True, per_host=2)
+    assert "TORCH_" not in line(by_mpirun, facts())
     assert " -np 8 --hostfile hosts " in line(by_mpirun, facts())
     assert " --map-by ppr:2:node " in line(by_mpirun, facts())
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from clusterctl.node.diagnosis import job, partners, ras, stacks
-from clusterctl.node.facts import disks, gpus, network, system
+from clusterctl.node.facts import disks, flight, gpus, network, system
 from clusterctl.node.facts.report import FactReport, Question, questions_of, read, request_of
 from clusterctl.node.jobs import launchers, processes
 from clusterctl.node.procfs import TICKS, read_stat
@@ -131,6 +131,7 @@ class SamplerResponse:
 HOST_FACTS = (
     *(system.system, system.memory, system.limits, system.kernel_log),
     *(network.interfaces, network.efa, gpus.gpus, gpus.nvlink, gpus.fabric_manager, disks.mount),
+    flight.flight_dumps,
 )
 
 
