@@ -26,16 +26,17 @@ _WORD = (
 )
 _NAME = rf"[\w.-]*{_WORD}"
 # _ANNOUNCED and _OPTION_VALUE are secrets that follow a name, as in `password=...` or
-# `--api-key ...`. _FORMS are secrets that have a form of their own.
+# `--api-key ...`. _FORMS are secrets that have a form of their own. None may begin to match at each
+# character of a long word: a line of 4 kB without spaces would then take as many times longer.
 _ANNOUNCED = re.compile(
-    rf"(?P<name>(?:--?)?\b{_NAME}[\"']?)(?P<sign>\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)",
+    rf"(?P<name>(?<![\w.-]){_NAME}[\"']?)(?P<sign>\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)",
     re.I,
 )
 _OPTION_VALUE = re.compile(rf"(?P<name>(?<!\S)--?{_NAME}\s+)(?P<value>[^\s-]\S*)", re.I)
 _OPTION = re.compile(rf"--?{_NAME}", re.I)
 _VARIABLE = re.compile(rf"{_NAME}(?:[_-]?\w*)?", re.I)
 _FORMS = (
-    (re.compile(r"(\w[\w+.-]*://)[^\s/@]+@"), rf"\1{GONE}@"),
+    (re.compile(r"([\w+.-]://)[^\s/@]+@"), rf"\1{GONE}@"),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), GONE),
     (re.compile(r"\b(?:gh[pousr]|github_pat|hf|sk|xox[bp]|glpat)[-_][\w-]{16,}"), GONE),
     (re.compile(r"\bey[\w-]{10,}\.ey[\w-]{10,}\.[\w-]*"), GONE),

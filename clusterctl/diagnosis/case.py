@@ -73,6 +73,8 @@ LONGEST_ALONE_S = 600.0
 SILENT_STEPS = 10
 # In the first seconds of a job, some ranks may not have been started yet.
 STARTED_AFTER_S = 5.0
+# The ranks of a job that is younger may not run yet.
+STARTING_S = 30.0
 # So few ranks on several hosts are named with their hosts.
 MOST_NAMED = 3
 RUNNING, QUEUED = "running", "queued"
@@ -315,6 +317,11 @@ def _place(sample: Sample, is_python: bool) -> Activity:
 def called(host: HostEvidence) -> str:
     """Return a host's name and address, such as `demo-1 (10.0.3.7)`."""
     return f"{host.host} ({host.address})" if host.address else host.host
+
+
+def sees_nothing(host: HostEvidence) -> bool:
+    """Return whether the processes of a host that answered could not be read."""
+    return any(text.startswith("processes:") for text in host.problems)
 
 
 def _complains(line: str) -> bool:
@@ -608,6 +615,21 @@ class Scene:
         # A job that has ended may have steps after its error: a rank's buffered output is written
         # when the rank ends. So the whole log counts if nothing was found after the last steps.
         return late if self.is_running or late.lead or late.unknown or stall else self.whole_log
+
+    @functools.cached_property
+    def is_ending(self) -> bool:
+        """Whether the job has failed and not ended yet: no rank runs, all hosts were seen, and the
+        log has an error."""
+        begun = (
+            self.is_running and self.size and (self.has_made_steps or self.job.age_s > STARTING_S)
+        )
+        if not begun or self.ranks or self.evidence.holes:
+            return False
+        if any(host.error or sees_nothing(host) for host in self.evidence.hosts):
+            return False
+        lead = self.explained.lead
+        known = lead is not None and lead.signature.severity is ERROR
+        return known or any(one.fatal for one in self.explained.unknown)
 
     def kernel_lines(self, host: HostEvidence) -> list[str]:
         """Return the kernel messages of a host since the start of the job."""

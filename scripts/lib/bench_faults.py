@@ -359,6 +359,8 @@ class Job:
                 if fault.order:
                     self.on(rank, f"rm -f /data/order.{rank}; kill -USR1 $(cat /data/pid.{rank})")
             if fault.undo:
+                # A rank that fills a disk notices within a second that its order is withdrawn.
+                time.sleep(1.0 if fault.order else 0.0)
                 shell(fault.undo)
 
     def lab(self, fault: str, node: int) -> None:

@@ -28,6 +28,7 @@ TEXTS = {
     "grad/conv1 key=12 NCCL_DEBUG=INFO https://host:80/a?b=c": None,
     f"AWS_SECRET_ACCESS_KEY={SECRET}": "AWS_SECRET_ACCESS_KEY=[redacted]",
     f"python t.py --api-key {SECRET} --steps 3": "python t.py --api-key [redacted] --steps 3",
+    f"at x.y-z.token={SECRET} and on": "at x.y-z.token=[redacted] and on",
     f"--wandb_token={SECRET} -b 2": "--wandb_token=[redacted] -b 2",
     f'{{"password": "{SECRET} x", "a": 1}}': '{"password": [redacted], "a": 1}',
     "key AKIAIOSFODNN7EXAMPLE here": "key [redacted] here",

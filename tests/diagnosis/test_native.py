@@ -18,7 +18,7 @@ from clusterctl.domain.errors import HostError
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.facts.native import MISSING, NativeCalls, NativeFrame
 from clusterctl.operations import native_frames
-from tests.diagnosis.made_up import job_of, samples
+from tests.diagnosis.made_up import job_of, samples, with_rank
 
 RECV = "MPI_Recv(&x, 1, MPI_INT, peer, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE)"
 LIBC, MPI = "/lib/libc.so.6", "/mpi/libmpi.so.40"
@@ -102,6 +102,15 @@ def test_few_ranks_are_stopped():
     assert [one.number for one in follows] == [3]
     assert not to_read(in_c(2, r0=calls("MPI_Barrier"))), "never all"
     assert not to_read(job_of()), "Python's calls say what these ranks do"
+
+
+@pytest.mark.parametrize(("read", "says"), [((3, 4), True), ((3,), False)])
+def test_ranks_in_one_call_are_one_finding_though_only_one_of_them_was_read(read, says):
+    evidence = in_c(8, **{f"r{rank}": calls("") for rank in read})
+    asleep = samples((), syscall="clock_nanosleep")
+    found = diagnose(with_rank(evidence, 3, 4, samples=asleep))
+    assert (found.check_id, found.findings[0].ranks) == ("rank.apart", (3, 4))
+    assert ("trade" in found.verdict) == says
 
 
 def test_the_tree_has_native_branches_and_bundles_keep_them(tmp_path):

@@ -98,6 +98,11 @@ KILLED = [
     {"age_s": 30.0, "text": "Out of memory: Killed process 1005 (python) total-vm:9kB"},
 ]
 EXITED = "  Process name: [prterun-demo-0-77@1,5] Exit code: 1"
+RAISED = (
+    "Traceback (most recent call last):",
+    '  File "train.py", line 3, in main',
+    "MyError: no such thing",
+)
 NO_ROOM = "OSError: [Errno 28] No space left on device: '/dev/shm/x'"
 FULL_SHM = file_system("/dev/shm", 0)
 XID = [{"age_s": 9.0, "text": "NVRM: Xid (PCI:0000:00:1e): 79, GPU has fallen off the bus."}]
@@ -162,13 +167,9 @@ SICK_RANK = {
         failed("DataLossError: corrupted record at 0", EXITED),
         "tf.data-loss",
     ),
-    "an exception": (
-        failed(
-            "Traceback (most recent call last):",
-            '  File "train.py", line 3, in main',
-            "MyError: no such thing",
-            EXITED,
-        ),
+    "an exception": (failed(*RAISED, EXITED), "log.exception"),
+    "an exception while mpirun ends": (
+        with_job(failed(*RAISED, EXITED), state="running", exit_status=None),
         "log.exception",
     ),
     "full shared memory": (
@@ -536,6 +537,19 @@ def test_ranks_in_different_compiled_steps_are_named_once_ten_steps_are_missing(
     if check == "ranks.differ":
         assert (found.findings[0].ranks, found.findings[0].host) == ((5,), "demo-2")
         assert "other_step train.py:31" in found.verdict
+
+
+def test_ranks_that_came_to_one_line_by_other_calls_of_the_library_are_named_once_stuck():
+    # A rank's first call of a compiled function lacks a frame that later calls have.
+    log = tuple(f"step {n} loss 0.1" for n in range(90))
+    later, first = ((*own("one_step"), *inner, QUICK) for inner in (INNER, INNER[1:]))
+    for lines, check in ((log, "ranks.differ"), ((), "unknown")):
+        evidence = with_rank(job_of(log=lines), *range(8), samples=samples(later))
+        assert diagnose(evidence).check_id == "unknown"
+        found = diagnose(with_rank(evidence, 5, samples=samples(first)))
+        assert found.check_id == check
+    found = diagnose(with_rank(with_rank(evidence, *range(4), samples=samples(first))))
+    assert found.check_id == "unknown"
 
 
 def between(evidence, start, end, *, state="ESTAB", roles=("rank",), **more):
@@ -1113,6 +1127,15 @@ def test_facts_of_a_wrong_type_are_ignored(odd):
         assert diagnose(on_host_2(rank_5(own("save"), evidence=ended), **facts_of)).findings
         found = diagnose(on_host_2(rank_5((), state="T"), **facts_of))
         assert (found.check_id, found.findings[0].ranks) == ("rank.stopped", (5,))
+
+
+def test_a_job_without_ranks_is_judged_by_its_log_only_if_all_hosts_were_seen():
+    ending = with_job(failed(*RAISED), state="running", exit_status=None)
+    assert diagnose(ending).check_id == "log.exception"
+    unread = with_host(ending, 2, problems=("processes: no answer within 6 s",))
+    for unseen in (unread, with_host(ending, 2, error="did not answer in time", processes=())):
+        assert "no rank of" not in diagnose(unseen).verdict
+    assert diagnose(with_job(ending, log=("step 7",))).check_id == "ranks.none"
 
 
 def test_a_daemon_and_its_parent_are_one_finding():

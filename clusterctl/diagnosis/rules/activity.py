@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -286,6 +287,8 @@ def differing(scene: Scene) -> Iterator[Cause]:
         at = f" at {label(rank.user_call)}" if rank.user_call and scene.is_quiet else ""
         groups.setdefault(f"{rank.waits_in}{at}", []).append(rank)
     if len(groups) < 2:
+        if known == WAITING:
+            yield from _by_another_way(scene)
         return
     listed = sorted(groups.items(), key=lambda item: len(item[1]))
     few = listed[0][1] if len(listed[0][1]) < len(listed[1][1]) else []
@@ -301,6 +304,43 @@ def differing(scene: Scene) -> Iterator[Cause]:
         tuple(sorted(rank.number for rank in few)),
         tuple(line for _, ranks in listed for line in rank_lines(ranks[0]))[:8],
     )
+
+
+def _by_another_way(scene: Scene) -> Iterator[Cause]:
+    """Few ranks that wait at the line where all do, and came there by other calls of a library: one
+    line may call several functions, and a compiled function's first call is not as its later ones.
+    """
+    groups: dict[tuple[str, ...], list[Rank]] = {}
+    for rank in scene.waiting:
+        if rank.moved or not rank.shared_frames:
+            return
+        groups.setdefault(tuple(one.function for one in rank.shared_frames), []).append(rank)
+    few = min(groups.values(), key=len)
+    if len(groups) != 2 or len(few) * 2 >= len(scene.waiting):
+        return
+    [most] = [ranks for ranks in groups.values() if ranks is not few]
+    at = few[0].user_call
+    place = f"{few[0].waits_in}{f' at {label(at)}' if at else ''}"
+    hosts = {rank.host.host for rank in few}
+    yield Cause(
+        "ranks.differ",
+        ERROR,
+        f"all ranks wait in {place}{scene.since}, and {ranks_in_words(few)} came there by other "
+        "calls than the others: into another function, or into one for the first time",
+        hosts.pop() if len(hosts) == 1 else None,
+        "all ranks have to make the same calls in the same order: see which functions that line "
+        f"calls; then clusterctl cancel {scene.cluster}",
+        tuple(sorted(rank.number for rank in few)),
+        tuple(_where_it_parts(one, other) for one, other in ((few[0], most[0]), (most[0], few[0]))),
+    )
+
+
+def _where_it_parts(rank: Rank, other: Rank) -> str:
+    """Return the calls of a rank from the last one that it shares with the other rank."""
+    names = [[one.function for one in each.shared_frames] for each in (rank, other)]
+    same = len(os.path.commonprefix(names))
+    calls = rank.shared_frames[max(0, same - 1) : same + 3]
+    return f"rank {rank.number}: … > {' > '.join(map(label, calls))}"
 
 
 # System calls and states of a program that waits for messages by asking again and again.
@@ -333,7 +373,9 @@ def apart(scene: Scene) -> Iterator[Cause]:
         return
     found = []
     for rank in few:
-        at = f" ({rank.native.where})" if rank.native.where else ""
+        # Only a few ranks of a group are read. Where one of them is need not be where all are.
+        read = all(one.native.where for one in groups[places[rank.number]])
+        at = f" ({rank.native.where})" if read else ""
         what = f"{{is}} alone {places[rank.number]}{at}{scene.since}: the others are {most}"
         hint = f"clusterctl diagnose {scene.cluster} --tree shows its calls"
         if not rank.is_python and not rank.native.frames:

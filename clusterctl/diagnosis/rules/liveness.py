@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sized
 from clusterctl.diagnosis.case import (
     ERROR,
     STARTED_AFTER_S,
+    STARTING_S,
     WARNING,
     Cause,
     Rank,
@@ -22,6 +23,7 @@ from clusterctl.diagnosis.case import (
     rank_lines,
     run_command,
     saves_with_progress,
+    sees_nothing,
     syscall_path,
     were,
 )
@@ -287,7 +289,7 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
     if not scene.is_running or not scene.size:
         return
     silent = {host.host for host in scene.silent}
-    blind = {host.host for host in scene.hosts if not host.error and _sees_nothing(host)}
+    blind = {host.host for host in scene.hosts if not host.error and sees_nothing(host)}
     unseen = [
         rank
         for rank in range(scene.size)
@@ -299,6 +301,8 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
     if any(one.place is Activity.ENDED for one in scene.ranks) and scene.advances:
         return
     ages = [one.process.age_s for one in scene.ranks]
+    if scene.is_ending:
+        return
     if not ages:
         if scene.evidence.source:
             yield Cause(
@@ -308,7 +312,7 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
                 hint="name all hosts of the job; for ranks of another user add --sudo",
                 blocks=False,
             )
-        elif scene.job.age_s > 30 and not (scene.job.retries_left and scene.silent):
+        elif scene.job.age_s > STARTING_S and not (scene.job.retries_left and scene.silent):
             yield Cause(
                 "ranks.none",
                 ERROR,
@@ -352,11 +356,6 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
             tuple(ranks),
             tuple(_gone_line(scene, rank) for rank in ranks[:6]),
         )
-
-
-def _sees_nothing(host: HostEvidence) -> bool:
-    """Return whether the processes of a host that answered could not be read."""
-    return any(text.startswith("processes:") for text in host.problems)
 
 
 def _gone_line(scene: Scene, number: int) -> str:

@@ -126,6 +126,8 @@ def ended_unexplained(scene: Scene) -> Iterator[Cause]:
 
 
 def has_failed(scene: Scene) -> bool:
+    if scene.is_ending:
+        return True
     ended = scene.evidence.job is not None and not scene.is_running
     return ended and scene.job.state not in ("succeeded", "cancelled", QUEUED)
 
@@ -135,6 +137,8 @@ def failure(scene: Scene, one: LogFinding | None) -> Cause:
     job = scene.job
     status = f" with exit status {job.exit_status}" if job.exit_status is not None else ""
     begin = f"job {job.job_id} {job.state}{status}"
+    if scene.is_ending:
+        begin = f"no rank of job {job.job_id} runs, and it has not ended yet"
     begin += _restarted(scene) or _killed(scene)
     hint = " ".join(filter(None, ["clusterctl logs", scene.cluster, job.job_id]))
     ranks = _ranks_that_say(scene, one) or scene.first_to_end
@@ -232,7 +236,7 @@ def _ranks_that_say(scene: Scene, one: LogFinding | None) -> tuple[int, ...]:
 
 def logged(scene: Scene) -> Iterator[Cause]:
     """Errors in the log of a running job that makes no steps."""
-    if not scene.is_running or scene.advances or not scene.is_quiet:
+    if not scene.is_running or scene.is_ending or scene.advances or not scene.is_quiet:
         return
     root = root_error(scene)
     if root and not root.signature.id.startswith("horovod.stall"):
