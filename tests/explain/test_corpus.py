@@ -39,6 +39,16 @@ def test_each_log_is_a_short_excerpt_with_a_link_and_expects_what_exists():
         assert log.source.startswith("https://") or corpus.HEALTHY in log.expected, log.path
 
 
+def test_no_thread_is_in_both_halves_of_the_corpus():
+    """A log of `held` counts only as long as nobody has written a signature from its thread."""
+    threads = {
+        half: {log.source for log in LOGS if log.path.parent.name == half}
+        for half in corpus.FOLDERS
+    }
+    both = {one for one in threads["develop"] & threads["held"] if one.startswith("https://")}
+    assert both == set()
+
+
 def test_the_logs_that_signatures_are_written_for_are_explained_rightly():
     """A log with `#: not-yet:` may be explained partly. None is silent or wrong."""
     for log in LOGS:
