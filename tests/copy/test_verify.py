@@ -332,8 +332,12 @@ def test_a_limit_of_time(hosts, homes):
         with (folder / "huge").open("wb") as file:
             file.truncate(1 << 42)
     seen = set()
-    report = check(hosts, depth=CONTENT, timeout_s=2.0, watch=lambda host, _: seen.add(host))
-    assert {failure.error.message for failure in report.failures} == {"did not answer within 2 s"}
+    for limit in (2, 8, 30):  # on a busy machine the first may end before there is progress
+        report = check(hosts, depth=CONTENT, timeout_s=limit, watch=lambda host, _: seen.add(host))
+        told = {failure.error.message for failure in report.failures}
+        assert told == {f"did not answer within {limit} s"}
+        if len(seen) == 3:
+            break
     assert seen == {"host1", "host2", "host3"}, "progress is told meanwhile"
 
 
