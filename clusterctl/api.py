@@ -1,15 +1,284 @@
-"""A running cluster from Python: one verified fabric Connection per node (docs/python.md)."""
+"""clusterctl from Python: its commands as functions that return values (docs/python.md)."""
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from fabric import Connection
 
+from clusterctl.bench.plan import BenchSettings
+from clusterctl.bench.results import Benchmark
 from clusterctl.cli.app_context import AppContext
-from clusterctl.config import load_settings
+from clusterctl.cli.cluster import check_removal, launch_request
+from clusterctl.cli.copy.options import CopyOptions, request_of, url_access
+from clusterctl.cli.spec_options import layers
+from clusterctl.config import load_settings, settings_of
+from clusterctl.configuration.effective import SpecDraft
+from clusterctl.copy.report import TransferReport
+from clusterctl.diagnosis.verdict import Diagnosis
+from clusterctl.diagnosis.verdict import diagnose as conclude
 from clusterctl.domain.cluster import Cluster
+from clusterctl.domain.results import CommandResult, FanoutResult
+from clusterctl.ec2.money.prices import find_prices, list_prices
+from clusterctl.jobs.mpirun import Variable
+from clusterctl.jobs.plan import JobRequest
+from clusterctl.node.jobs.spec import JobRecord
+from clusterctl.operations import bench as benchmarks
+from clusterctl.operations import down as removal
+from clusterctl.operations import fetch as fetching
+from clusterctl.operations import logs as job_logs
+from clusterctl.operations.copy import copy_to_cluster
+from clusterctl.operations.costs import price_cache
+from clusterctl.operations.diagnose import collect
+from clusterctl.operations.launcher import Launcher
+from clusterctl.operations.ownership import NotLaunchedHere
+from clusterctl.operations.train import (
+    machines_of,
+    plan_training,
+    start_training,
+)
+from clusterctl.operations.up import UpReport
+from clusterctl.operations.up import up as launch
 from clusterctl.transport.fabric import VerifiedConnection
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = [
+    "BenchSettings",
+    "CopyOptions",
+    "JobRequest",
+    "Variable",
+    "bench",
+    "connect",
+    "copy",
+    "diagnose",
+    "down",
+    "fetch",
+    "jobs",
+    "logs",
+    "run",
+    "train",
+    "up",
+    "wait",
+]
+
+
+class AccountOptions(TypedDict, total=False):
+    """Keywords of every function. One that is left out, or None, has the value that it has on the
+    command line: from the environment, or from clusterctl.yaml."""
+
+    lab: bool | None
+    region: str | None
+    profile: str | None
+
+
+def up(
+    name: str, settings: Mapping[str, Any] | None = None, **account: Unpack[AccountOptions]
+) -> UpReport:
+    """Launch or complete cluster NAME, and wait until all its nodes are ready.
+
+    `settings` are keys of clusterctl.yaml with their values, which come before those of the
+    environment and of the file. Nothing is asked. Raises LaunchRefused, with its findings, if a
+    check fails.
+    """
+    app = _app(name, account)
+    draft = SpecDraft.of(name, *layers(app, name), settings_of(settings or {}))
+    waits = {
+        "timeout_s": draft.values.get("timeout"),
+        "capacity_timeout_s": draft.values.get("capacity-timeout", 0.0),
+    }
+    launcher = Launcher(app.clients, app.folder(name), proxy_command=app.proxy_command, **waits)
+    return launch(launcher, launch_request(draft, app.settings.lab))
+
+
+def run(
+    name: str,
+    command: str,
+    *,
+    nodes: Sequence[int] | None = None,
+    timeout_s: float | None = None,
+    stdin: bytes = b"",
+    **account: Unpack[AccountOptions],
+) -> FanoutResult[CommandResult]:
+    """Run COMMAND on the nodes of cluster NAME in parallel; `nodes` are indices, None is all.
+
+    A status other than 0 is a result, a node that was not reached is one of the `failures`.
+    """
+    with _app(name, account).open(name) as access:
+        return access.connections.run_all(
+            access.select(nodes), command, timeout_s=timeout_s, stdin=stdin, as_user=True
+        )
+
+
+def copy(
+    name: str,
+    sources: Sequence[str],
+    destination: str,
+    *,
+    nodes: Sequence[int] | None = None,
+    from_node: int | None = None,
+    options: CopyOptions = CopyOptions(),  # noqa: B008 - frozen
+    **account: Unpack[AccountOptions],
+) -> TransferReport:
+    """Copy SOURCES to DESTINATION on the nodes of cluster NAME, in about the time of one copy.
+
+    `options` are those of the command. The report has each node's error, if there is one, and
+    `ok`: whether all nodes have everything.
+    """
+    app, words = _app(name, account), tuple(sources)
+    request = request_of(options, words, destination, from_node)
+    with app.open(name) as access:
+        return copy_to_cluster(
+            access,
+            access.select(nodes),
+            request,
+            watch=lambda progress: None,
+            urls=url_access(options, words, lambda: app.clients, app.settings.home),
+            max_workers=options.fanout,
+            timeout_s=options.timeout_s,
+        )
+
+
+def train(
+    name: str,
+    request: JobRequest,
+    *,
+    queue: bool = False,
+    retries: int = 0,
+    min_gpus: int | None = None,
+    **account: Unpack[AccountOptions],
+) -> JobRecord:
+    """Start a job on cluster NAME and return its record; `wait` waits for its end.
+
+    With `queue` it runs after the jobs that are there. After a lost node it is started again up to
+    `retries` times, with `min_gpus` at least. Raises NotReady, with its findings, JobRunning.
+    """
+    app = _app(name, account)
+    status = app.status(name)
+    with app.access(status.cluster) as access:
+        plan = plan_training(access, request)
+        priced = (app.clients, status.instances, price_cache(app.settings.home))
+        machines = machines_of(status.instances, find_prices(*priced), list_prices(*priced))
+        started = start_training(
+            access,
+            plan,
+            "queue" if queue else "refuse",
+            machines=machines,
+            retries=retries,
+            min_gpus=min_gpus,
+        )
+        return job_logs.find(access, started.job.job_id)
+
+
+def jobs(name: str, **account: Unpack[AccountOptions]) -> list[JobRecord]:
+    """Return the jobs of cluster NAME, oldest first."""
+    with _app(name, account).open(name) as access:
+        return [job_logs.with_reasons(access, job) for job in job_logs.jobs_of(access)]
+
+
+def wait(name: str, job_id: str | None = None, **account: Unpack[AccountOptions]) -> JobRecord:
+    """Wait until the job, or the latest, has ended, and return its record.
+
+    A job that failed is a record, too: see its `state` and `exit_status`.
+    """
+    with _app(name, account).open(name) as access:
+        return job_logs.wait_for(access, job_logs.find(access, job_id, latest=True))
+
+
+def logs(
+    name: str,
+    job_id: str | None = None,
+    *,
+    rank: int | None = None,
+    **account: Unpack[AccountOptions],
+) -> str:
+    """Return the log so far of the job, or of the latest that has begun; or what one rank wrote."""
+    parts: list[bytes] = []
+    with _app(name, account).open(name) as access:
+        job = job_logs.find(access, job_id)
+        if rank is not None:
+            job_logs.check_rank(job, rank)
+        job_logs.read_log(access, job, parts.append, rank)
+    return b"".join(parts).decode(errors="replace")
+
+
+def fetch(
+    name: str,
+    folder: str | Path,
+    job_id: str | None = None,
+    *,
+    verify: bool = False,
+    **account: Unpack[AccountOptions],
+) -> fetching.Fetched:
+    """Copy what the job, or the latest, wrote into `folder` here, with its record and logs."""
+    with _app(name, account).open(name) as access:
+        job = job_logs.find(access, job_id)
+        return fetching.fetch_all(access, job, Path(folder), verify=verify)
+
+
+def diagnose(name: str, job_id: str | None = None, **account: Unpack[AccountOptions]) -> Diagnosis:
+    """Return why the job of cluster NAME is stuck or slow, or what shows that it is not."""
+    with _app(name, account).open(name) as access:
+        return conclude(collect(access, job_id))
+
+
+def bench(
+    settings: BenchSettings,
+    sizes: Sequence[int],
+    folder: str | Path,
+    *,
+    repeats: int = 3,
+    **account: Unpack[AccountOptions],
+) -> Benchmark:
+    """Measure how training scales over these numbers of GPUs, with each run kept in `folder`.
+
+    Runs that the folder has are not made again.
+    """
+    settings.check_arguments()
+    app, place = _app(settings.cluster, account), Path(folder)
+    request = benchmarks.BenchRequest(settings, tuple(sizes), repeats, secrets.randbelow(2**32))
+    status = app.status(settings.cluster)
+    with app.access(status.cluster) as access:
+        plan = benchmarks.plan_benchmark(
+            *(app.clients, status, access, request, place, price_cache(app.settings.home))
+        )
+        for largest in plan.largest.values():
+            largest.check()
+        benchmarks.write_benchmark(place, plan.benchmark)
+        watch = benchmarks.RunWatch(*[lambda *told: None] * 3)
+        try:
+            return benchmarks.run_benchmark(access, plan, request, place, watch)
+        finally:
+            if (place / benchmarks.RUNS).exists():
+                benchmarks.write_report(place)
+
+
+def down(
+    name: str,
+    *,
+    discard_results: bool = False,
+    launched_elsewhere: bool = False,
+    **account: Unpack[AccountOptions],
+) -> removal.Leftovers:
+    """Remove cluster NAME and all that was made for it, as `down --yes` does.
+
+    Raises ResultsAtRisk, with its findings, if something would be lost (not with
+    `discard_results`), and NotLaunchedHere if something was not made from this machine (not with
+    `launched_elsewhere`).
+    """
+    app = _app(name, account)
+    folder = app.folder(name)
+    found = removal.find_removable(app.clients, name, folder, app.timeouts)
+    if found.others and not launched_elsewhere:
+        raise NotLaunchedHere(name, found.others)
+    if not discard_results:
+        check_removal(app, name, found, yes=True)
+    return removal.down(app.clients, name, folder, None, app.timeouts, found.others)
 
 
 @dataclass(frozen=True)
@@ -38,20 +307,19 @@ class ConnectedCluster:
         return self.connections[1:]
 
 
-def connect(
-    name: str, *, lab: bool | None = None, region: str | None = None, profile: str | None = None
-) -> ConnectedCluster:
+def connect(name: str, **account: Unpack[AccountOptions]) -> ConnectedCluster:
     """Return the running cluster NAME. A connection opens when it is first used.
-
-    Options that are None come from the environment or clusterctl.yaml, as on the command line.
 
     Raises ClusterctlError if there is no such cluster, if none of its nodes runs, or if its key is
     not on this machine.
     """
-    app = AppContext(load_settings(lab=lab, region=region, profile=profile, cluster=name))
-    with app.open(name) as access:
+    with _app(name, account).open(name) as access:
         shared = (access.connections.identity, access.connections.host_keys)
         return ConnectedCluster(
             access.cluster,
             tuple(VerifiedConnection(target, *shared) for target in access.targets),
         )
+
+
+def _app(name: str, account: AccountOptions) -> AppContext:
+    return AppContext(load_settings(cluster=name, **account))

@@ -10,11 +10,12 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
+    from clusterctl.configuration.options import Values
     from clusterctl.configuration.specfile import SpecFile
     from clusterctl.configuration.yaml_tree import Problem
 
@@ -134,6 +135,24 @@ def read_spec_file(path: Path) -> tuple[SpecFile, tuple[Problem, ...]]:
     from clusterctl.configuration.specfile import parse_spec_file
 
     return parse_spec_file(data, path)
+
+
+def settings_of(given: Mapping[str, Any]) -> Values:
+    """Return a cluster's settings that a Python program gives, checked as those of the file.
+
+    Raises UsageError with all problems.
+    """
+    import yaml
+
+    from clusterctl.configuration.specfile import parse_spec_file
+
+    path = Path("settings")  # paths of files are from the current folder on
+    text = yaml.safe_dump({"clusters": {"settings": dict(given)}}, allow_unicode=True)
+    file, problems = parse_spec_file(text.encode(), path)
+    if problems:
+        named = [(one.key.rpartition("settings.")[2], one.message) for one in problems]
+        raise UsageError("; ".join(f"{key}: {message}" for key, message in named))
+    return file.values("settings")
 
 
 def _read(path: Path) -> bytes:

@@ -69,7 +69,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("train") and any(one in item.path.parents for one in same):
             item.add_marker("all")
     recorded = json.loads(DURATIONS.read_text())[part_of(config)]
-    items.sort(key=lambda item: -recorded.get(str(item.path.relative_to(CHECKOUT)), 1))
+    # A new file with hosts may be a long one, which would end the run late.
+    with_hosts = {item.path for item in items if item.get_closest_marker("lab")}
+    items.sort(
+        key=lambda item: (
+            -recorded.get(
+                str(item.path.relative_to(CHECKOUT)), 10 if item.path in with_hosts else 1
+            )
+        )
+    )
 
 
 def part_of(config: pytest.Config) -> str:

@@ -41,8 +41,8 @@ Point = tuple[float, float, float, float]
 class ChartCurve:
     """A curve of points by rising x. A point whose y is NaN or infinite interrupts it.
 
-    `kind` is measured, model, ideal or published of a benchmark; training, or the reference beside
-    it.
+    `kind` is measured, model, ideal or published of a benchmark; training, or the reference next
+    to it.
     """
 
     label: str

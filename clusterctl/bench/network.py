@@ -279,13 +279,13 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
     }
     ways = (("sends", behind.sends), ("receives", behind.receives))
     for node in sorted({**behind.sends, **behind.receives}):
-        said = [
+        texts = [
             f"{word} {format_link(slow[node][0])} at best, the others {format_link(slow[node][1])}"
             for word, slow in ways
             if node in slow
         ]
         found.append(
-            Finding("bench.slow-node", Severity.WARNING, "; ".join(said), node, advice[node])
+            Finding("bench.slow-node", Severity.WARNING, "; ".join(texts), node, advice[node])
         )
     for node, (own, others) in behind.late_nodes.items():
         text = (
@@ -399,7 +399,7 @@ def table_of_mpi(text: str, exit_status: int, program: str, ranks: int) -> Allre
 
 
 def _failure(exit_status: int) -> str:
-    """Return what an exit status says that is not 0; that of timeout(1) is 124."""
+    """Return the meaning of an exit status that is not 0; that of timeout(1) is 124."""
     if not exit_status:
         return ""
     why = "it did not end in time" if exit_status == 124 else "it failed"
@@ -421,7 +421,7 @@ NCCL_PROGRAMS = {
 }
 GET_NCCL_TESTS = (
     "the Deep Learning AMIs with EFA's software have them (/usr/local/cuda-*/efa); else build "
-    "NVIDIA's with MPI, as their README says (github.com/NVIDIA/nccl-tests), and put them into "
+    "NVIDIA's with MPI, as in their README (github.com/NVIDIA/nccl-tests), and put them into "
     "~/nccl-tests/build of every node with `clusterctl copy`"
 )
 # A smaller rate may be printed as 0.00 GB/s.

@@ -28,12 +28,12 @@ from clusterctl.jobs.trainer import EPOCHS, IMAGENET_IMAGES, PARAMETERS
 from clusterctl.node.record import from_json, to_data
 
 NONE = "–"
-# Half of an interval, in percent of its value: above it, the value says nothing.
+# Half of an interval, in percent of its value: above it, the value means nothing.
 TOO_FAR_APART = 50.0
 # The model predicts powers of two up to this number of GPUs, that of the tutorial's largest run.
 LARGEST_PREDICTED = 256
-# With this probability at least, the report calls an allreduce exposed, and says the probability.
-SEEN = 0.5
+# With this probability at least, the report calls an allreduce exposed, with the probability.
+EXPOSED_FROM = 0.5
 
 
 @dataclass(frozen=True)
@@ -161,10 +161,10 @@ def _summary(results: Sequence[SizeResult]) -> str:
         )
     against = last.efficiency or last.efficiency_vs_node
     base = "one GPU" if last.efficiency else "one node"
-    said = f", {_percent(against)} of the speed of {base} on each GPU" if against else ""
+    relative = f", {_percent(against)} of the speed of {base} on each GPU" if against else ""
     return (
         f"{count(last.gpus, 'GPU')} train {last.images_per_s.value:,.1f} images/s on {last.data} "
-        f"data{said}: {format_duration(last.epoch_s)} an epoch."
+        f"data{relative}: {format_duration(last.epoch_s)} an epoch."
     )
 
 
@@ -295,7 +295,7 @@ def _speed_by_price(value: float | None) -> str:
 
 
 def _shares_and_prices(benchmark: Benchmark) -> str:
-    prices = "; ".join(benchmark.about.get("price", ())) or "nobody says what a node costs"
+    prices = "; ".join(benchmark.about.get("price", ())) or "the price of a node is unknown"
     market = ", ".join(benchmark.about.get("market", ()))
     dollars = (
         "There are no dollars: hosts of the local EC2 have the speed of the machine it runs on."
@@ -353,15 +353,17 @@ _UNKNOWN = ("not known", *[NONE] * 5)
 
 def _model_row(model: Model, gpus: int, batch: float) -> tuple[object, ...] | None:
     """Return the row of a size: what was measured, or what is predicted, else None."""
-    said, measured_s = model.predict(gpus), model.measured.get(gpus)
-    step_s = measured_s or (said and said.step_s)
+    predicted, measured_s = model.predict(gpus), model.measured.get(gpus)
+    step_s = measured_s or (predicted and predicted.step_s)
     if not step_s:
         return None
     error = NONE
-    if said and said.low_s is not None and said.high_s is not None:
-        low, high = (100 * (bound / said.step_s - 1) for bound in (said.low_s, said.high_s))
+    if predicted and predicted.low_s is not None and predicted.high_s is not None:
+        low, high = (
+            100 * (bound / predicted.step_s - 1) for bound in (predicted.low_s, predicted.high_s)
+        )
         error = f"{low:+.1f} to {high:+.1f} %"
-    how = "measured" if measured_s else "a guess" if said and said.far else "predicted"
+    how = "measured" if measured_s else "a guess" if predicted and predicted.far else "predicted"
     off = f"{100 * model.residuals[gpus]:+.1f} %" if measured_s else NONE
     speed = f"{gpus * batch / step_s:,.1f}"
     return gpus, how, _ms(step_s), speed, _ms(model.step_s(gpus)), error, off
@@ -373,7 +375,7 @@ def _ms(seconds: float) -> str:
 
 def _why_no_model(benchmark: Benchmark, kind: str) -> str:
     if benchmark.on_cpus:
-        return "CPUs computed, and share their machine's memory: that says nothing of GPUs."
+        return "CPUs computed, and share their machine's memory: nothing follows for GPUs."
     if len({run.gpus for run in benchmark.runs if run.data == kind}) < 2:
         return "Fewer than two sizes were measured: there is nothing to fit."
     return (
@@ -425,7 +427,7 @@ def _what_is_known(model: Model) -> str:
             )
         return "Only one node was measured: what is said of several is from the network alone."
     network = "" if model.network else " So does a measured network (bench --network)."
-    if model.exposed < SEEN:
+    if model.exposed < EXPOSED_FROM:
         return (
             "Whether an allreduce is exposed is not known yet: so far all of it may hide behind "
             "the backward pass. The intervals include that it shows at the next size. Measuring "
@@ -537,7 +539,7 @@ def facts(benchmark: Benchmark) -> list[tuple[str, str]]:
     efas = about.get("efa_interfaces")
     network = f"{gbps:g} Gbit/s always, by EC2" if gbps else "EC2 does not say"
     starts = sorted(str(run.job.get("started_at")) for run in runs)
-    said: list[tuple[str, object]] = [
+    rows: list[tuple[str, object]] = [
         ("instance types", about.get("types")),
         ("machines", "simulated: hosts of the local EC2" if about.get("local") else ""),
         ("nodes, GPUs or ranks of each", [about.get("nodes"), about.get("per_node")]),
@@ -556,7 +558,7 @@ def facts(benchmark: Benchmark) -> list[tuple[str, str]]:
         *versions(runs).items(),
         ("first run, last run (UTC)", [starts[0], starts[-1]] if starts else ""),
     ]
-    return [(name, _listed(value)) for name, value in said if value]
+    return [(name, _listed(value)) for name, value in rows if value]
 
 
 def _listed(value: object) -> str:
@@ -689,9 +691,9 @@ def as_data(benchmark: Benchmark, predicted: Sequence[int] = ()) -> dict[str, An
                 "residuals": dict(model.residuals),
                 "exposed": model.exposed,
                 "predictions": [
-                    {**to_data(said), "measured_s": model.measured.get(n)}
+                    {**to_data(prediction), "measured_s": model.measured.get(n)}
                     for n in predicted_sizes(model, predicted)
-                    if (said := model.predict(n))
+                    if (prediction := model.predict(n))
                 ],
             }
             for kind, model in models.items()

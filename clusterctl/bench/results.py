@@ -113,8 +113,8 @@ class MeasuredRun:
 class Benchmark:
     """The content of a benchmark's folder. `about` has the facts about cluster and machines.
 
-    `network` has figures of the network benchmark; None if it was not made. `damaged` tells of each
-    run that is in the folder and cannot be read.
+    `network` has figures of the network benchmark; None if it was not made. `damaged` has a message
+    for each run that is in the folder and cannot be read.
     """
 
     name: str
@@ -282,13 +282,13 @@ def _shares(steps: Mapping[tuple[int, str], list[float]], gpus: int, data: str) 
     One GPU on synthetic data only computes. More GPUs add the exposed allreduce, and real data adds
     the time of waiting for input. A difference below zero is noise and counts as 0.
     """
-    alone, here = steps.get((1, SYNTHETIC)), steps.get((gpus, SYNTHETIC))
-    if not (alone and here):
+    single, here = steps.get((1, SYNTHETIC)), steps.get((gpus, SYNTHETIC))
+    if not (single and here):
         return None
     whole, synthetic = mean(steps[gpus, data]).value, mean(here).value
     waited = max(0.0, whole - synthetic) if data == REAL else None
     busy = whole - (waited or 0.0)
-    exposed = max(0.0, min(busy, synthetic) - mean(alone).value)
+    exposed = max(0.0, min(busy, synthetic) - mean(single).value)
     return Shares(
         compute=(busy - exposed) / whole,
         allreduce=exposed / whole,
@@ -312,7 +312,7 @@ def model_of(benchmark: Benchmark, data: str) -> Model | None:
     if data != REAL:
         return fit(table, per_node, network)
     if max(table) <= per_node:
-        network = None  # it does not tell how several nodes read
+        network = None  # it does not show how several nodes read
     if not benchmark.settings.synthetic:
         return fit(table, per_node, network)
     base = model_of(benchmark, SYNTHETIC)
@@ -334,7 +334,7 @@ def _waits(steps: Mapping[tuple[int, str], list[float]], gpus: int, base: Model)
     return chance is None or chance < 1 - LEVEL or step_s > base.interval(gpus)[1]
 
 
-# Horovod's default, 128 MiB, if no run says otherwise.
+# Horovod's default, 128 MiB, if no run has another.
 FUSION = re.compile(r"\bHOROVOD_FUSION_THRESHOLD=(\d+)")
 FUSION_BYTES = 128 * 2**20
 
@@ -400,7 +400,7 @@ class Difference:
     @property
     def verdict(self) -> str:
         if self.chance is None:
-            return "not told: repeats are lacking"
+            return "not known: repeats are missing"
         if not self.beyond:
             return "within the noise"
         return "REGRESSION" if self.is_regression else "faster" if self.percent > 0 else "slower"
@@ -486,11 +486,11 @@ def versions(runs: Iterable[MeasuredRun]) -> dict[str, list[str]]:
 
 
 def configuration_differences(base: Benchmark, other: Benchmark) -> list[str]:
-    """Return what differs between two benchmarks beside speed: options, machines, versions.
+    """Return what differs between two benchmarks besides speed: options, machines, versions.
 
     The result has a line for each difference.
     """
-    said = []
+    differences = []
     ours, theirs = versions(base.runs), versions(other.runs)
     pairs = itertools.chain(
         ((f.name, getattr(base.settings, f.name), getattr(other.settings, f.name))
@@ -503,10 +503,10 @@ def configuration_differences(base: Benchmark, other: Benchmark) -> list[str]:
     )  # fmt: skip
     for name, one, two in pairs:
         if one != two:
-            said.append(
+            differences.append(
                 f"{name.replace('_', ' ')}: {value_in_words(one)} and {value_in_words(two)}"
             )
-    return said
+    return differences
 
 
 def value_in_words(value: object) -> str:

@@ -43,7 +43,7 @@ UNUSED = {"invoke", "markdown-it-py", "mdurl", "pycparser", "pygments"}
 # Below the home folder: this needs no root, and replaces no other program.
 FOLDER = ".local/share/clusterctl"
 OLDEST_PYTHON = (3, 9)
-LOOK_TIMEOUT_S = 30.0
+CHECK_TIMEOUT_S = 30.0
 # An upload of 8 MB over a home connection, or pip on the head node.
 PUT_TIMEOUT_S = 180.0
 
@@ -97,7 +97,7 @@ def start_installation(
 ) -> Callable[[], str]:
     """Start to install the programs in the background. Return a function that waits for the end and
     returns the reason if they are not installed, else an empty text."""
-    said: Future[str] = Future()
+    reason_of: Future[str] = Future()
 
     def work() -> None:
         reason = "it ended early"
@@ -109,11 +109,11 @@ def start_installation(
         except Exception as error:  # whatever it is: the cluster works without the programs
             reason = f"{type(error).__name__}: {error}"
         finally:
-            said.set_result(reason)
+            reason_of.set_result(reason)
 
     # A daemon thread: after an interrupt this program must not wait for a silent host.
     threading.Thread(target=work, daemon=True).start()
-    return said.result
+    return reason_of.result
 
 
 def put_programs(
@@ -126,11 +126,11 @@ def put_programs(
     that its configuration names.
     """
     stamp = own_stamp()
-    look = look_script(stamp).encode()
-    looked = connections.run(head, "sh -s", stdin=look, timeout_s=LOOK_TIMEOUT_S)
-    if looked.stdout == "current\n":
+    check = check_script(stamp).encode()
+    checked = connections.run(head, "sh -s", stdin=check, timeout_s=CHECK_TIMEOUT_S)
+    if checked.stdout == "current\n":
         return
-    found = parse_look(looked.stdout)
+    found = parse_interpreters(checked.stdout)
     own = next((one for one in found if one.abi == own_abi()), None)
     failed = f"it has no Python {sys.version_info[0]}.{sys.version_info[1]} like this machine's"
     if own:
@@ -154,7 +154,7 @@ def own_abi() -> str:
     return str(sysconfig.get_config_var("SOABI"))
 
 
-def look_script(stamp: str) -> str:
+def check_script(stamp: str) -> str:
     """Return a script for `sh -s` that prints `current` if the programs are installed, else a line
     for each Python it finds."""
     names = [f"python3.{minor}" for minor in (sys.version_info[1], *range(14, 8, -1))]
@@ -170,8 +170,8 @@ done
 """
 
 
-def parse_look(stdout: str) -> list[Interpreter]:
-    """Return the interpreters that `look_script` printed, in the order in which they are tried."""
+def parse_interpreters(stdout: str) -> list[Interpreter]:
+    """Return the interpreters that `check_script` printed, in the order in which they are tried."""
     lines = [line.split() for line in stdout.splitlines()]
     return [
         Interpreter(words[1], words[2], (int(words[3]), int(words[4])))
@@ -252,12 +252,12 @@ def libraries() -> Mapping[str, Path]:
 
 def installed() -> Iterator[Distribution]:
     """Yield LIBRARIES and their dependencies, as installed here."""
-    todo, seen = list(LIBRARIES), set(UNUSED)
+    todo, done = list(LIBRARIES), set(UNUSED)
     while todo:
         name = _name(todo.pop())
-        if name in seen:
+        if name in done:
             continue
-        seen.add(name)
+        done.add(name)
         try:
             found = distribution(name)
         except PackageNotFoundError:  # a dependency of other Python versions
@@ -276,8 +276,8 @@ def _put(connections: Connections, head: Target, script: str, archive: bytes) ->
         head, shlex.join(["sh", "-c", script]), stdin=archive, timeout_s=PUT_TIMEOUT_S
     )
     if not result.ok or not result.stdout.endswith("complete\n"):
-        said = [line.strip() for line in result.stderr.splitlines() if line.strip()]
-        raise CommandFailed(head.host, said[-1] if said else f"exit status {result.exit_status}")
+        lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+        raise CommandFailed(head.host, lines[-1] if lines else f"exit status {result.exit_status}")
 
 
 def _whole_archive(path: Path) -> bytes:

@@ -112,11 +112,11 @@ fi
 """
 
 
-def parse_equipment(said: Mapping[str, Sequence[str]]) -> Equipment:
+def parse_equipment(lines: Mapping[str, Sequence[str]]) -> Equipment:
     """Parse the script's output: the rest of each line, by the line's first word."""
-    systems = (line.split() for line in said.get("df", ()))
-    properties = (line.partition("=") for line in said.get("store-unit", ()))
-    counted = (said.get("efa") or [""])[0]
+    systems = (line.split() for line in lines.get("df", ()))
+    properties = (line.partition("=") for line in lines.get("store-unit", ()))
+    counted = (lines.get("efa") or [""])[0]
     return Equipment(
         file_systems={
             words[5]: FileSystem(words[0], int(words[1]) / 2**20)
@@ -124,19 +124,21 @@ def parse_equipment(said: Mapping[str, Sequence[str]]) -> Equipment:
             if len(words) == 6 and words[1].isascii() and words[1].isdigit()
         },
         store_unit={name: value for name, equals, value in properties if equals},
-        store_disks="store-disks" in said,
+        store_disks="store-disks" in lines,
         efa=int(counted) if counted.isascii() and counted.isdigit() else None,
-        fabric_manager=(said.get("fabric-manager") or [""])[0],
-        inactive_links=_status((said.get("inactive-links") or [""])[0]),
+        fabric_manager=(lines.get("fabric-manager") or [""])[0],
+        inactive_links=_status((lines.get("inactive-links") or [""])[0]),
     )
 
 
-def check_equipment(host: str, found: Equipment, asked: RequestedEquipment) -> tuple[Finding, ...]:
+def check_equipment(
+    host: str, found: Equipment, requested: RequestedEquipment
+) -> tuple[Finding, ...]:
     """Return the findings about one node's disks, EFA devices and NVSwitches."""
     return (
         *_store(host, found),
-        *efa_findings(host, found.efa, asked),
-        *_root(host, found, asked),
+        *efa_findings(host, found.efa, requested),
+        *_root(host, found, requested),
         *_nvswitch(host, found),
     )
 
@@ -195,9 +197,11 @@ def _not_mounted(host: str, why: str) -> Finding:
     )
 
 
-def efa_findings(host: str, devices: int | None, asked: RequestedEquipment) -> Iterator[Finding]:
+def efa_findings(
+    host: str, devices: int | None, requested: RequestedEquipment
+) -> Iterator[Finding]:
     """Yield findings about EFA. `devices` is None without EFA's driver."""
-    if not asked.efa:
+    if not requested.efa:
         return
     if devices is None:
         yield Finding(
@@ -207,24 +211,28 @@ def efa_findings(host: str, devices: int | None, asked: RequestedEquipment) -> I
             host,
             "Deep Learning AMIs have the driver: --image",
         )
-    elif devices < asked.efa:
+    elif devices < requested.efa:
         yield Finding(
             "efa.count",
             Severity.WARNING,
-            f"{devices} of {count(asked.efa, 'EFA device')} there",
+            f"{devices} of {count(requested.efa, 'EFA device')} there",
             host,
             "reboot the node, or replace it: the slowest node sets the pace of all",
         )
 
 
-def _root(host: str, found: Equipment, asked: RequestedEquipment) -> Iterator[Finding]:
+def _root(host: str, found: Equipment, requested: RequestedEquipment) -> Iterator[Finding]:
     root = found.file_systems.get("/")
     # Some root file systems have no device (an overlay, the lab's hosts), so no volume to compare.
-    if root and root.source.startswith("/dev/") and root.size_gib < asked.root_gib * LEAST_OF_ROOT:
+    if (
+        root
+        and root.source.startswith("/dev/")
+        and root.size_gib < requested.root_gib * LEAST_OF_ROOT
+    ):
         yield Finding(
             "disk.size",
             Severity.WARNING,
-            f"its root file system has {root.size_gib:.0f} GiB of the {asked.root_gib} asked for",
+            f"its root file system has {root.size_gib:.0f} GiB of {requested.root_gib} requested",
             host,
             "cloud-init grows it at boot where the image lets it: see `growpart` in "
             "/var/log/cloud-init.log there",
@@ -311,27 +319,27 @@ class Inspection:
 
 def parse_inspection(host: str, stdout: str) -> Inspection:
     """Parse the script's output. Raises CommandFailed if it is not complete."""
-    said: dict[str, list[str]] = {}
+    lines: dict[str, list[str]] = {}
     for line in stdout.splitlines():
         key, _, value = line.partition(" ")
-        said.setdefault(key, []).append(value)
-    if "complete" not in said:
+        lines.setdefault(key, []).append(value)
+    if "complete" not in lines:
         raise CommandFailed(host, "the shell of the login user does not run a plain script")
-    listing = said.get("gpu", [])
+    listing = lines.get("gpu", [])
     return Inspection(
-        hostname=_hostname(_one(said, "hostname")),
-        cloud_init=_status(_one(said, "cloud-init")),
-        gpus=_count(_status(_one(said, "nvidia-smi")), listing),
-        mpi_key=_one(said, "mpi-key").strip(),
-        log="\n".join(said.get("log", [])),
+        hostname=_hostname(_one(lines, "hostname")),
+        cloud_init=_status(_one(lines, "cloud-init")),
+        gpus=_count(_status(_one(lines, "nvidia-smi")), listing),
+        mpi_key=_one(lines, "mpi-key").strip(),
+        log="\n".join(lines.get("log", [])),
         gpu_text="\n".join(listing),
-        equipment=parse_equipment(said),
-        training="training" in said,
+        equipment=parse_equipment(lines),
+        training="training" in lines,
     )
 
 
-def _one(said: dict[str, list[str]], key: str) -> str:
-    return (said.get(key) or [""])[0]
+def _one(lines: dict[str, list[str]], key: str) -> str:
+    return (lines.get(key) or [""])[0]
 
 
 def _hostname(text: str) -> str:
@@ -366,10 +374,10 @@ def check_inspection(host: str, found: Inspection, gpus: int) -> None:
             "choose an image with NVIDIA's driver: --image",
         )
     if gpus and found.gpus == 0:
-        said = found.gpu_text or "nothing"
+        output = found.gpu_text or "nothing"
         raise CommandFailed(
             host,
-            f"nvidia-smi sees no GPU, its type has {gpus}; it says: {said}",
+            f"nvidia-smi sees no GPU, its type has {gpus}; its output: {output}",
             f"choose an image whose driver knows this GPU (--image), or {another_machine}",
         )
     if (found.gpus or 0) < gpus:

@@ -140,7 +140,7 @@ def ranks_check() -> str:
     return (SHELL / "ranks.py").read_text()
 
 
-def parse_look(result: CommandResult) -> NodeEnv:
+def parse_environment(result: CommandResult) -> NodeEnv:
     """Parse the output of the step `look`. Raises CommandFailed if it is not complete."""
     lines = result.stdout.splitlines()
     if not result.ok or "looked" not in lines:
@@ -183,8 +183,8 @@ def failed(result: CommandResult, stderr: str) -> CommandFailed:
     """Return the error for a step that failed on a node: its last `error: ...` line, and the last
     line of its other output as a hint."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    said = next((line for line in reversed(lines) if line.startswith("error: ")), "")
-    before = [line for line in lines if line != said]
-    message = said.removeprefix("error: ") or f"exit status {result.exit_status}"
+    reported = next((line for line in reversed(lines) if line.startswith("error: ")), "")
+    before = [line for line in lines if line != reported]
+    message = reported.removeprefix("error: ") or f"exit status {result.exit_status}"
     last = f"its last words: {before[-1]}" if before else ""
     return CommandFailed(result.host, f"the training environment: {message}", last)

@@ -116,7 +116,7 @@ def plan_install(nodes: Sequence[NodeEnv], given: Sequence[str] = ()) -> EnvPlan
     """
     head, *workers = nodes
     missing = [node for node in nodes if not node.ready]
-    # A node may have the environment while its launcher looks in another folder.
+    # A node may have the environment while its launcher uses another folder.
     install = [node.host for node in nodes if not (node.ready and node.chosen)]
     name = head.key.partition("+")[0]
     has_wheel = head.horovod_wheel or any(
@@ -187,7 +187,7 @@ def obstacles(nodes: Sequence[NodeEnv], folder: str, needs_build: bool = False) 
             message = f"{folder} holds something that clusterctl has not put there"
             found.append(_error(node, "env.folder", message, "remove it, or see --prefix"))
         if not node.writable:
-            message = f"{folder} cannot be written to, and sudo asks for a password"
+            message = f"{folder} cannot be written to, and sudo needs a password"
             found.append(_error(node, "env.folder", message, "see --prefix"))
         found += _room_findings(node)
     return folded(found)

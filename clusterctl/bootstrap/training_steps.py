@@ -8,7 +8,7 @@ from clusterctl.bootstrap.training import (
     EnvRequest,
     NodeEnv,
     failed,
-    parse_look,
+    parse_environment,
     training_script,
 )
 from clusterctl.domain.results import CommandResult, FanoutResult
@@ -16,25 +16,25 @@ from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
 
-LOOK_TIMEOUT_S = 120.0
+INSPECT_TIMEOUT_S = 120.0
 # On a slow machine: a download of 3 GB, and the build of Horovod.
 STEP_TIMEOUT_S = 3600.0
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-def look(
+def inspect(
     connections: Connections, targets: Sequence[Target], request: EnvRequest
 ) -> FanoutResult[NodeEnv]:
     """Return the environment that each node has."""
 
     def one(target: Target) -> NodeEnv:
-        return parse_look(
+        return parse_environment(
             connections.run(
                 target,
                 request.command("look"),
                 stdin=training_script(),
-                timeout_s=LOOK_TIMEOUT_S,
+                timeout_s=INSPECT_TIMEOUT_S,
             )
         )
 
@@ -45,24 +45,24 @@ def run_step(
     connections: Connections,
     targets: Sequence[Target],
     command: Callable[[Target], str],
-    tell: Tell,
+    report: Report,
 ) -> FanoutResult[CommandResult]:
-    """Run a step of the script on nodes, and pass on its progress through `tell`, line by line.
+    """Run a step of the script on nodes, and pass on its progress through `report`, line by line.
 
     On KeyboardInterrupt the step is stopped on the nodes.
     """
 
     def one(target: Target) -> CommandResult:
-        said = _Said(target.host, tell)
+        output = _Output(target.host, report)
         result = connections.run(
             target,
             command(target),
             stdin=training_script(),
             timeout_s=STEP_TIMEOUT_S,
-            sink=said.take,
+            sink=output.take,
         )
         if not result.ok:
-            raise failed(result, said.stderr.decode(errors="replace"))
+            raise failed(result, output.stderr.decode(errors="replace"))
         return result
 
     try:
@@ -72,11 +72,11 @@ def run_step(
         raise
 
 
-class _Said:
-    """The script's output on one host: stdout goes to `tell` line by line, stderr is kept."""
+class _Output:
+    """The script's output on one host: stdout goes to `report` line by line, stderr is kept."""
 
-    def __init__(self, host: str, tell: Tell) -> None:
-        self._host, self._tell = host, tell
+    def __init__(self, host: str, report: Report) -> None:
+        self._host, self._report = host, report
         self._rest = b""
         self.stderr = b""
 
@@ -87,4 +87,4 @@ class _Said:
             return
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
-            self._tell(f"{self._host}: {line.decode(errors='replace')}")
+            self._report(f"{self._host}: {line.decode(errors='replace')}")

@@ -22,11 +22,9 @@ from clusterctl.domain.units import count, format_duration
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clusterctl.bench.plan import BenchSettings, RunKey
+    from clusterctl.bench.plan import RunKey
     from clusterctl.bench.results import Benchmark, Difference
-    from clusterctl.jobs.mpirun import Variable
-    from clusterctl.operations.bench import RunWatch
-    from clusterctl.operations.train import TrainingPlan
+    from clusterctl.operations.bench import BenchPlan, BenchRequest, RunWatch
 
 
 @click.command(cls=ProgramCommand, instead="compared")
@@ -119,6 +117,7 @@ def bench(
     """
     from clusterctl.bench.plan import BenchSettings, parse_sizes
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
+    from clusterctl.operations.bench import BenchRequest
 
     if compared:
         # A shell expands `--compare bench-*`: all folders but the first arrive as arguments.
@@ -156,45 +155,38 @@ def bench(
         mpi_arguments=mpirun_arguments(mpi_args),
     )
     settings.check_arguments()
-    asked = _BenchRequest(
-        settings=settings,
-        sizes=parse_sizes(gpus),
+    asked = _BenchOptions(
+        BenchRequest(
+            settings,
+            parse_sizes(gpus),
+            repeats,
+            secrets.randbelow(2**32) if seed is None else seed,
+            parsed,
+            force,
+        ),
         predicted=parse_sizes(predict) if predict else (),
-        repeats=repeats,
-        seed=secrets.randbelow(2**32) if seed is None else seed,
-        variables=parsed,
         folder=Path(out or f"bench-{name}"),
         dry_run=dry_run,
-        force=force,
         as_json=as_json,
     )
     return _bench(app, asked)
 
 
 @dataclass(frozen=True)
-class _BenchRequest:
+class _BenchOptions:
     """The options of one `bench` command, parsed."""
 
-    settings: BenchSettings
-    sizes: tuple[int, ...]
+    request: BenchRequest
     predicted: tuple[int, ...]
-    repeats: int
-    seed: int
-    variables: tuple[Variable, ...]
     folder: Path
     dry_run: bool
-    force: bool
     as_json: bool
 
 
-def _bench(app: AppContext, asked: _BenchRequest) -> int:
+def _bench(app: AppContext, asked: _BenchOptions) -> int:
     """Make the remaining runs, or with --dry-run show them; return the exit status."""
-    from clusterctl.bench.plan import order
-    from clusterctl.ec2.money.prices import find_prices, list_prices
     from clusterctl.operations.bench import (
-        about_cluster,
-        open_benchmark,
-        plan_largest,
+        plan_benchmark,
         read_benchmark,
         run_benchmark,
         write_benchmark,
@@ -202,30 +194,19 @@ def _bench(app: AppContext, asked: _BenchRequest) -> int:
     )
     from clusterctl.operations.costs import price_cache
     from clusterctl.operations.status import cluster_status
-    from clusterctl.operations.train import machines_of
 
-    settings, folder = asked.settings, asked.folder
-    status = cluster_status(app.clients, app.folder(settings.cluster))
+    request, folder, prices = asked.request, asked.folder, price_cache(app.settings.home)
+    status = cluster_status(app.clients, app.folder(request.settings.cluster))
     with app.access(status.cluster) as access:
-        plans = plan_largest(access, settings, asked.variables, asked.sizes, asked.force)
-        priced = (app.clients, status.instances, price_cache(app.settings.home))
-        prices = find_prices(*priced)
-        about = about_cluster(app.clients, status, access, prices)
-        benchmark = open_benchmark(folder, settings, asked.seed, about)
-        done = {run.key for run in benchmark.runs}
-        keys = order(settings, asked.sizes, asked.repeats, benchmark.seed, done)
-        _show_plan(benchmark, keys, plans, asked)
-        for plan in plans.values():
-            plan.check()
+        plan = plan_benchmark(app.clients, status, access, request, folder, prices)
+        _show_plan(plan, asked)
+        for largest in plan.largest.values():
+            largest.check()
         if asked.dry_run:
             return 0
-        write_benchmark(folder, benchmark)
+        write_benchmark(folder, plan.benchmark)
         with _report_if_it_ends_early(folder, asked.predicted):
-            machines = machines_of(status.instances, prices, list_prices(*priced))
-            watch = _watch(len(keys))
-            run_benchmark(
-                access, benchmark, folder, keys, watch, machines, asked.variables, asked.force
-            )
+            run_benchmark(access, plan, request, folder, _watch(len(plan.keys)))
     wrote = write_report(folder, asked.predicted)
     _show(read_benchmark(folder), asked.predicted, asked.as_json)
     output.note(f"in {folder}: {', '.join(wrote)}")
@@ -257,10 +238,9 @@ def _note_damaged(benchmark: Benchmark) -> None:
         output.note(f"warning: a run is lost: {text}")
 
 
-def _show_plan(
-    benchmark: Benchmark, keys: list[RunKey], plans: dict[str, TrainingPlan], asked: _BenchRequest
-) -> None:
+def _show_plan(plan: BenchPlan, asked: _BenchOptions) -> None:
     """Print how many runs are left, their time and price; for a dry run every run and line."""
+    benchmark, keys, plans = plan.benchmark, plan.keys, plan.largest
     _note_damaged(benchmark)
     from clusterctl.bench.results import estimate_s
     from clusterctl.ec2.money.costs import format_usd
@@ -272,16 +252,16 @@ def _show_plan(
     usd = None if seconds is None or hourly is None else seconds / 3600 * hourly
     if asked.dry_run and asked.as_json:
         told = [{"gpus": key.gpus, "data": key.data, "repeat": key.repeat} for key in keys]
-        lines = {kind: plan.job.line for kind, plan in plans.items()}
+        lines = {kind: largest.job.line for kind, largest in plans.items()}
         cost = {"estimate_s": seconds, "estimate_usd": usd, "usd_per_hour": hourly}
         output.data({"runs": told, "seed": benchmark.seed, **cost, "lines": lines})
         return
     if asked.dry_run:
         output.table(("GPUS", "DATA", "REPEAT"), [(k.gpus, k.data, k.repeat) for k in keys])
-        for plan in plans.values():
-            output.line(plan.job.line)
-    for plan in plans.values():
-        output.findings(plan.findings)
+        for largest in plans.values():
+            output.line(largest.job.line)
+    for largest in plans.values():
+        output.findings(largest.findings)
     kept = f", {count(len(benchmark.runs), 'run')} kept" if benchmark.runs else ""
     left = f"{count(len(keys), 'run')} to make{kept}"
     if not keys:

@@ -363,8 +363,7 @@ def up(
     from clusterctl.operations.up import plan_up
     from clusterctl.operations.up import up as launch
 
-    _check_idle(draft, bool(app.settings.lab))
-    request = _request(draft)
+    request = launch_request(draft, app.settings.lab)
     if dry_run:
         show_plan(plan_up(Launcher(app.clients, app.folder(name)), request), as_json)
         return
@@ -411,14 +410,15 @@ def _show_end(app: AppContext, name: str, instances: Sequence[Instance]) -> None
         output.findings([Finding.warning("cost.unlimited", message, hint)])
 
 
-def _request(draft: SpecDraft) -> Request:
-    """Return the request of a launch.
+def launch_request(draft: SpecDraft, lab: bool) -> Request:
+    """Return the request of a launch. Raises UsageError.
 
     If nodes or type are not given, they are taken from the existing cluster, once EC2 has described
     it.
     """
     from clusterctl.ec2.launch.observe import fixed_request, spec_of_existing
 
+    _check_idle(draft, lab)
     try:
         return fixed_request(draft.spec())
     except UsageError:
@@ -698,7 +698,7 @@ def _check_nodes(app: AppContext, cluster: Cluster) -> None:
         output.confirm(f"Stop the nodes of {name}?", False, instead="--force")
 
 
-def _check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> None:
+def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> None:
     """Show what would be lost with the cluster, and ask whether to remove it.
 
     With `yes` it does not ask. Raises ResultsAtRisk if something would be lost then, UsageError if
@@ -793,7 +793,7 @@ def down(
     if found.others and yes and not launched_elsewhere:
         raise NotLaunchedHere(name, found.others)
     if not (yes and discard_results):
-        _check_removal(app, name, found, yes)
+        check_removal(app, name, found, yes)
     interrupts = Interrupts(app.timeouts.clock)
     told = (LineProgress(), app.timeouts, found.others)
     with interrupts.handled():

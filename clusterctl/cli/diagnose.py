@@ -68,9 +68,10 @@ def diagnose(
     clusterctl diagnose demo --save stuck.json.gz
     clusterctl diagnose --from stuck.json.gz --html stuck.html
 
-    All nodes are looked at, three times within seconds; nothing is stopped or changed. Without JOB
-    it is the job that runs, else the latest. The exit status is 0 if progress was seen, 1 for a
-    warning, 2 if something is broken, and 3 if neither is known.
+    All nodes are looked at, three times within seconds; nothing is changed. A few ranks in C may be
+    held for a moment, to read their calls. Without JOB it is the job that runs, else the latest.
+    The exit status is 0 if progress was seen, 1 for a warning, 2 if something is broken, and 3 if
+    neither is known.
     """
     from clusterctl.diagnosis import bundle as bundles
     from clusterctl.diagnosis.verdict import diagnose as conclude

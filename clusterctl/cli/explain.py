@@ -10,6 +10,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
@@ -58,6 +59,8 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
     if not files and sys.stdin.isatty():
         raise UsageError("no log was given", "name a file: clusterctl explain FILE")
     names = dict.fromkeys(files or ("-",))
+    if len(files) == 2:
+        _require_files(*files)
     read = {name: _Content() for name in names}
     found = merge(
         [
@@ -80,6 +83,15 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
         output.note(f"warning: {log} {what}: nothing is known of it")
     status = STATUSES[found.severity]
     return NOT_KNOWN if unread and status < STATUSES[Severity.ERROR] else status
+
+
+def _require_files(cluster: str, job: str) -> None:
+    """Raise ClusterctlError if the two arguments are a cluster and its job, and not two files."""
+    if launched_here(cluster) and not (Path(cluster).exists() or Path(job).exists()):
+        raise ClusterctlError(
+            f"{cluster} is a cluster, and explain reads files",
+            f"pipe the log of the job: clusterctl logs {cluster} {job} | clusterctl explain",
+        )
 
 
 class _Content:
@@ -223,6 +235,8 @@ def _show_unknown(title: str, rows: Sequence[UnknownError]) -> None:
         for one in rows[:SHOWN]:
             rank = f", rank {one.rank}" if one.rank else ""
             output.line(f"  {_where(one)}{rank}: {one.text[:300]}")
+            if one.raised_at:
+                output.line(f"      raised at {one.raised_at}")
         output.line()
 
 
@@ -252,6 +266,8 @@ def _show_finding(one: LogFinding) -> None:
     known = one.signature
     output.line(f"{known.severity.value}: {known.id}, {_where(one)}{times}{ranks}{hosts}")
     output.line(f"  | {one.text[:200]}")
+    if one.raised_at:
+        output.line(f"  raised at {one.raised_at}")
     for title, text in (
         ("cause", one.cause),
         *(("do", f"{when}: {do}" if when else do) for when, do in one.remedies),
@@ -295,6 +311,7 @@ def _unknown_data(one: UnknownError) -> dict[str, Any]:
         "text": one.text,
         "kind": one.kind.value,
         "time": one.time,
+        "raised_at": one.raised_at,
     }
 
 
@@ -311,6 +328,7 @@ def _finding_data(one: LogFinding) -> dict[str, Any]:
         "time": one.time,
         "count": one.count,
         "text": one.text,
+        "raised_at": one.raised_at,
         "values": dict(one.values),
         "ranks": sorted(one.ranks),
         "hosts": sorted(one.hosts),

@@ -165,7 +165,8 @@ def note(text: str) -> None:
 def note_resume_command() -> None:
     """Print that the same command line continues what an interrupt has cut off."""
     name = program if _outputs.program == "clusterctl" else _outputs.program
-    _print(f"to go on: {shlex.join([name, *_outputs.typed])}", "stderr")
+    # The name may be three words, `python -m clusterctl`, which are not quoted.
+    _print(" ".join(["to go on:", name, *map(shlex.quote, _outputs.typed)]), "stderr")
 
 
 def print_job_commands(name: str, job_id: str) -> None:

@@ -517,12 +517,12 @@ def misspelt(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return a sentence for each variable that is ignored and resembles one that is read."""
     known = [*_OTHERS, *(option.variable for option in OPTIONS.values())]
     short = [name[len(PREFIX) :] for name in known]
-    said = []
+    messages = []
     for name in sorted(environ):
         if name in known or not re.fullmatch(PREFIX + r"\w{1,40}", name, re.ASCII):
             continue
         # A name that resembles none may belong to another program: it gets no warning.
         near = difflib.get_close_matches(name[len(PREFIX) :].upper(), short, 1, _NEAR)
         if near:
-            said.append(f"{name} is no setting; did you mean {PREFIX}{near[0]}?")
-    return tuple(said)
+            messages.append(f"{name} is no setting; did you mean {PREFIX}{near[0]}?")
+    return tuple(messages)

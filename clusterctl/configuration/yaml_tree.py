@@ -1,6 +1,6 @@
 """YAML as a tree with line numbers or as plain values, from a file that anybody may have written.
 
-A plain scalar is a number, true, false or null where JSON's grammar (RFC 8259) says so, and text
+A plain scalar is a number, true, false or null by JSON's grammar (RFC 8259), and text
 otherwise. YAML 1.1, which PyYAML reads by itself, takes 1e-5 for text, and 0123, 1:30 and on for
 83, 90 and true.
 
@@ -227,7 +227,7 @@ class _Values:
 
 
 def _scalar_value(scalar: Scalar, its_tag: str) -> Any:
-    """Return what a scalar stands for. A tag as in `!!int 8` says what it has to be."""
+    """Return what a scalar stands for. A tag as in `!!int 8` sets its type."""
     if its_tag == _TEXT:
         return scalar.text
     kind = its_tag.rpartition(":")[2]
@@ -262,7 +262,7 @@ def _items(node: MappingNode, known: dict[int, tuple[Item, ...]], depth: int) ->
         for key, value in node.value
         if key.tag != _MERGE
     ]
-    said = {item.key for item in items}
+    keys = {item.key for item in items}
     for key, value in node.value:
         if key.tag != _MERGE:
             continue
@@ -270,8 +270,8 @@ def _items(node: MappingNode, known: dict[int, tuple[Item, ...]], depth: int) ->
             if not isinstance(source, MappingNode):
                 raise Unreadable(key.start_mark.line + 1, "`<<` takes a mapping, or a list of them")
             for item in _items(source, known, depth + 1):
-                if item.key not in said:
-                    said.add(item.key)
+                if item.key not in keys:
+                    keys.add(item.key)
                     items.append(item)
     known[id(node)] = tuple(items)
     return known[id(node)]

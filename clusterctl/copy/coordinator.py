@@ -92,9 +92,9 @@ class Coordinator:
             Listed: self._has_listed,
             Gap: self._has_gap,
             Progress: self._has_progressed,
-            Lost: lambda peer, told: self.health.lost(peer, self.now, told),
+            Lost: lambda peer, event: self.health.lost(peer, self.now, event),
             Done: self._has_done,
-            Failed: lambda peer, told: self._drop(peer, failures.failure_of(peer.name, told)),
+            Failed: lambda peer, event: self._drop(peer, failures.failure_of(peer.name, event)),
         }
 
     def handle_event(self, now: float, node: str, event: Event) -> None:
@@ -103,13 +103,13 @@ class Coordinator:
         peer = self.net.peers[node]
         take = self._take.get(type(event))
         if peer.alive and take:
-            peer.heard_at = self.now
+            peer.last_event_at = self.now
             take(peer, event)
 
     def started(self, now: float, node: str) -> None:
         """Record that the relay's command runs. The timeout for its first event begins."""
         self._advance(now)
-        self.net.peers[node].heard_at = self.now
+        self.net.peers[node].last_event_at = self.now
 
     def ended(self, now: float, node: str, error: ClusterctlError | None = None) -> None:
         """Record that the relay has ended, with the error if the reason is known."""
@@ -132,9 +132,9 @@ class Coordinator:
                 if peer.state is PeerState.READY:
                     self._join(peer)
             if self.dry_run:
-                self.health.look_after_links(self.now)
+                self.health.relink(self.now)
             else:
-                self.health.look(self.now)
+                self.health.check(self.now)
             self._relink()
         self._end_without_source()
         if self.over and not self.stopped:
@@ -167,21 +167,21 @@ class Coordinator:
 
     # Events
 
-    def _listening(self, peer: Peer, told: Listening) -> None:
-        if peer.state is PeerState.CONNECTING and 0 < told.port < 65536:
-            peer.at, peer.state = told, PeerState.READY
+    def _listening(self, peer: Peer, event: Listening) -> None:
+        if peer.state is PeerState.CONNECTING and 0 < event.port < 65536:
+            peer.at, peer.state = event, PeerState.READY
 
-    def _has_listed(self, peer: Peer, told: Listed) -> None:
+    def _has_listed(self, peer: Peer, event: Listed) -> None:
         if peer.name == SOURCE and self.summary is None:
-            self._listed = told
-            peer.warn(told.warnings)
+            self._listed = event
+            peer.warn(event.warnings)
             warnings = tuple(peer.warnings)
-            self.summary = SourceSummary(told.files, told.bytes, 0, warnings, told.left_out)
+            self.summary = SourceSummary(event.files, event.bytes, 0, warnings, event.left_out)
 
-    def _has_gap(self, peer: Peer, told: Gap) -> None:
+    def _has_gap(self, peer: Peer, event: Gap) -> None:
         if peer.gap is None and peer in self.net.order:
-            peer.gap, peer.data_at = told, self.now
-            peer.warn(told.warnings)
+            peer.gap, peer.data_at = event, self.now
+            peer.warn(event.warnings)
             if peer.state is PeerState.COMPARING:
                 peer.state = PeerState.CHAIN
             elif peer.state is PeerState.TAIL and not peer.unreachable:
@@ -189,14 +189,14 @@ class Coordinator:
                 self.net.to_chain(peer, self.now, "has compared")
             self._see_complete(peer)
 
-    def _has_progressed(self, peer: Peer, told: Progress) -> None:
-        peer.take_progress(self.now, told, self.net.blocks)
+    def _has_progressed(self, peer: Peer, event: Progress) -> None:
+        peer.take_progress(self.now, event, self.net.blocks)
         self._see_complete(peer)
 
-    def _has_done(self, peer: Peer, told: Done) -> None:
+    def _has_done(self, peer: Peer, event: Done) -> None:
         if peer in self.net.order and peer.done is None:
-            peer.done, peer.state = told, PeerState.DONE
-            peer.warn(told.warnings)
+            peer.done, peer.state = event, PeerState.DONE
+            peer.warn(event.warnings)
             self._see_complete(peer)
             peer.ended_at = self.now
 
@@ -204,7 +204,7 @@ class Coordinator:
         if peer.name != SOURCE and self.net.is_complete(peer):
             peer.ended_at = peer.ended_at or self.now
             # Only a node that got bytes over a link shows how long one copy takes.
-            crossed = peer.bytes > 0 and not self.net.is_beside_source(peer)
+            crossed = peer.bytes > 0 and not self.net.is_on_source_machine(peer)
             if crossed and self.first_complete_at is None:
                 self.first_complete_at = self.now
 
@@ -229,13 +229,17 @@ class Coordinator:
             limit = timeouts.dead_s if peer.progress else timeouts.start_s
             if peer.progress and left in ([], [peer]):
                 limit = timeouts.last_dead_s  # the copy is only waiting for this node
-            if peer.alive and peer.heard_at is not None and self.now - peer.heard_at >= limit:
-                begun = peer.state is not PeerState.CONNECTING
-                self._fail(peer, failures.not_responding_error(peer.name, limit, begun))
+            if (
+                peer.alive
+                and peer.last_event_at is not None
+                and self.now - peer.last_event_at >= limit
+            ):
+                listened = peer.state is not PeerState.CONNECTING
+                self._fail(peer, failures.not_responding_error(peer.name, limit, listened))
         for peer in self.net.peers.values():
-            told, for_s = peer.progress, self.now - peer.moved_at
-            if peer.alive and told and told.step and for_s >= timeouts.hung_s and left:
-                self._fail(peer, failures.hung_error(peer.name, told.step, told.path, for_s))
+            event, for_s = peer.progress, self.now - peer.moved_at
+            if peer.alive and event and event.step and for_s >= timeouts.hung_s and left:
+                self._fail(peer, failures.hung_error(peer.name, event.step, event.path, for_s))
         for peer in left:
             if peer.alive and peer.damaged[1] >= MOST_DAMAGED:
                 self._fail(peer, failures.damaged_error(peer.name, peer.damaged[1]))
@@ -327,7 +331,7 @@ class Coordinator:
         if peer.upstream:
             peer.moved(f"from {peer.upstream} to {name or 'nobody'}")
         # Nodes with the same upstream share its link, so their rates change, too. They get a new
-        # grace period before they are judged.
+        # grace period before they are checked.
         for other in self.net.order:
             if other.upstream and other.upstream in (name, peer.upstream):
                 other.linked_at = self.now

@@ -1,4 +1,4 @@
-"""Errors that tell the user why a node did not get all of the data."""
+"""Errors that explain to the user why a node did not get all of the data."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from clusterctl.node.relay.messages import Failed, printable
 AGAIN = "run the same copy again: it goes on where it stopped"
 
 
-def failure_of(host: str, told: Failed) -> ClusterctlError:
+def failure_of(host: str, event: Failed) -> ClusterctlError:
     """Return the error for a relay's `Failed` event."""
-    why, hint = printable(told.why) or "it gave no reason", printable(told.hint)
-    if host == SOURCE and told.kind in ("usage", "source"):
+    why, hint = printable(event.why) or "it gave no reason", printable(event.hint)
+    if host == SOURCE and event.kind in ("usage", "source"):
         return UsageError(why, hint or "name an existing file or folder")
-    hint = hint or AGAIN * (told.kind == "lost")
+    hint = hint or AGAIN * (event.kind == "lost")
     if host == SOURCE:
         return ClusterctlError(why, hint)
     return CommandFailed(host, why, hint)
@@ -48,19 +48,19 @@ def with_unquoted_home(hint: str, why: str, paths: Iterable[str]) -> str:
 def died(host: str) -> ClusterctlError:
     """Return the error for a relay whose channel closed for an unknown reason."""
     if host == SOURCE:
-        return ClusterctlError("it ended without a word", AGAIN)
-    return ConnectionLost(host, "the relay on it ended without a word", AGAIN)
+        return ClusterctlError("it exited without an error message", AGAIN)
+    return ConnectionLost(host, "the relay on it exited without an error message", AGAIN)
 
 
-def not_responding_error(host: str, limit_s: float, begun: bool) -> ClusterctlError:
+def not_responding_error(host: str, limit_s: float, listened: bool) -> ClusterctlError:
     """Return the error for a relay that sent nothing for `limit_s` seconds.
 
-    `begun`: it had reported before that it listens.
+    `listened`: it had reported before that it listens.
     """
-    what = f"said nothing for {limit_s:g} s (frozen, or cut off)"
-    if not begun:
+    what = f"sent nothing for {limit_s:g} s (frozen, or cut off)"
+    if not listened:
         what = f"python3 did not start there within {limit_s:g} s"
-    hint = AGAIN if begun else ""
+    hint = AGAIN if listened else ""
     return ClusterctlError(what, hint) if host == SOURCE else _timeout(host, what, hint)
 
 
@@ -79,14 +79,14 @@ def damaged_error(host: str, times: int) -> ClusterctlError:
         host,
         f"blocks came damaged {times} times, and none came whole in between",
         "a file that is rewritten all the time, or a machine's memory or network card: copy again "
-        "when nobody writes to SRC; look at dmesg there and here",
+        "when SRC does not change; check dmesg there and here",
     )
 
 
 def hung_error(host: str, step: str, path: str, for_s: float) -> ClusterctlError:
     """Return the error for a relay that responds, but hangs in a step with a file."""
     what = f"it hangs {step} {printable(path)}: nothing went on for {for_s:.0f} s"
-    hint = f"look at that disk or file system (dmesg, df); then {AGAIN}"
+    hint = f"check that disk or file system (dmesg, df); then {AGAIN}"
     return ClusterctlError(what, hint) if host == SOURCE else _timeout(host, what, hint)
 
 

@@ -30,7 +30,7 @@ from clusterctl.copy.report import (
 )
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.s3 import AccessKeys, Credentials, UrlSource, parse_source, tool_to_send
-from clusterctl.copy.session import SILENCE_S, Ended, LoggedIn, News, RelayGroup
+from clusterctl.copy.session import SILENCE_S, Ended, LoggedIn, RelayGroup, Update
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.node.relay.messages import (
     Done,
@@ -133,7 +133,7 @@ class _Node:
     counted: tuple[float, int] = (0.0, 0)  # when, and how many bytes had come
     began_at: float = 0.0
     ended_at: float = 0.0
-    heard_at: float = field(default_factory=time.monotonic)
+    last_update_at: float = field(default_factory=time.monotonic)
     is_logged_in: bool = False
     is_over: bool = False
 
@@ -171,7 +171,7 @@ class Fetching(RelayGroup[ClusterctlError]):
         self._began = time.monotonic()
         self._nodes = {target.host: _Node(target) for target in targets}
         self._lacking: dict[str, list[Target]] = {}
-        # What the thread that sends tools has done, and not yet told.
+        # What the thread that sends tools has done, and not yet reported.
         self._sent: list[tuple[Target, ClusterctlError | None]] = []
         self._lock = threading.Lock()
 
@@ -180,15 +180,15 @@ class Fetching(RelayGroup[ClusterctlError]):
         seconds, nodes that are not done fail."""
         watched_at = 0.0
         while waiting := [host for host, node in self._nodes.items() if not node.is_over]:
-            for host, news in self.news():
-                self._hear(host, news)
+            for host, updates in self.updates():
+                self._handle(host, updates)
             self._send_tools()
             now = time.monotonic()
             for host in waiting:
                 node = self._nodes[host]
                 if timeout_s is not None and now - self._began > timeout_s:
                     self.fail(host, out_of_time(host, timeout_s))
-                elif node.is_logged_in and now - node.heard_at > SILENCE_S:
+                elif node.is_logged_in and now - node.last_update_at > SILENCE_S:
                     self.fail(host, not_responding_error(host, SILENCE_S, bool(node.machine)))
             if now - watched_at >= WATCH_S:
                 watched_at = now
@@ -206,31 +206,31 @@ class Fetching(RelayGroup[ClusterctlError]):
     def _finish(self, node: _Node) -> None:
         node.is_over, node.ended_at = True, time.monotonic()
 
-    def _hear(self, host: str, news: News) -> None:
+    def _handle(self, host: str, updates: Update) -> None:
         node = self._nodes[host]
         if node.is_over:
             return
-        node.heard_at = time.monotonic()
-        if isinstance(news, LoggedIn):
+        node.last_update_at = time.monotonic()
+        if isinstance(updates, LoggedIn):
             node.is_logged_in = True
-        elif isinstance(news, Tools):
-            node.machine, node.began_at = news.machine or "unknown", time.monotonic()
-            self._choose_tool(node, news.names)
-        elif isinstance(news, Listed):
-            node.listed = news
-        elif isinstance(news, Gap):
-            node.gap, node.counted = news, (time.monotonic(), 0)
+        elif isinstance(updates, Tools):
+            node.machine, node.began_at = updates.machine or "unknown", time.monotonic()
+            self._choose_tool(node, updates.names)
+        elif isinstance(updates, Listed):
+            node.listed = updates
+        elif isinstance(updates, Gap):
+            node.gap, node.counted = updates, (time.monotonic(), 0)
             if self._request.dry_run:
                 self._finish(node)
-        elif isinstance(news, Progress):
-            node.count(news)
-        elif isinstance(news, Done):
-            node.done, node.files, node.bytes = news, news.files, news.bytes
+        elif isinstance(updates, Progress):
+            node.count(updates)
+        elif isinstance(updates, Done):
+            node.done, node.files, node.bytes = updates, updates.files, updates.bytes
             self._finish(node)
-        elif isinstance(news, Failed):
-            self.fail(host, failure_of(host, news))
-        elif isinstance(news, Ended):
-            self.fail(host, news.error or died(host))
+        elif isinstance(updates, Failed):
+            self.fail(host, failure_of(host, updates))
+        elif isinstance(updates, Ended):
+            self.fail(host, updates.error or died(host))
 
     def _choose_tool(self, node: _Node, there: Sequence[str]) -> None:
         tool = self._urls.tool
@@ -238,7 +238,7 @@ class Fetching(RelayGroup[ClusterctlError]):
             node.tool = HTTPS
         elif tool == "auto":
             node.tool = next((name for name in ("s5cmd", "aws") if name in there), "")
-        elif tool in there or tool == "aws":  # a node without aws says so
+        elif tool in there or tool == "aws":  # a node without aws reports that
             node.tool = tool
         if node.tool:
             self._begin(node)

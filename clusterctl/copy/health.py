@@ -1,7 +1,7 @@
 """Finds nodes that hold back others, by their heartbeats and the rates of their data.
 
-A connection that is lost says nothing about the peer: the node opens it again. Only a node that has
-had no connection at all for some time is linked anew, and one that got a damaged block. The gain
+A lost connection does not mean that the peer failed: the node opens it again. Only a node that has
+had no connection at all for some time is relinked, and one that got a damaged block. The gain
 from each rule was measured in simulated time (tests/copy/simulated.py; docs/copy-model.md has the
 table).
 """
@@ -21,19 +21,19 @@ LAG_S = 1.0
 EVEN_SHARE = 0.8
 # How often the first node may be tried at the end of the chain.
 ROTATIONS = 2
-# How many orders to connect to the source a node may get in vain, if it never reached it.
+# How many orders to connect to the source a node may get, if it never reached it.
 SOURCE_RETRIES = 2
 
 
 class _Loss(NamedTuple):
     """A node's report that it has no connection to its upstream, or got a damaged block from it."""
 
-    told: Lost
+    event: Lost
     at: float
 
     @property
     def why(self) -> str:
-        return printable(self.told.why or self.told.kind or "lost")
+        return printable(self.event.why or self.event.kind or "lost")
 
 
 class Health:
@@ -48,22 +48,22 @@ class Health:
         self._rotations = 0
         self.data_at: float | None = None
 
-    def lost(self, peer: Peer, now: float, told: Lost) -> None:
+    def lost(self, peer: Peer, now: float, event: Lost) -> None:
         """Record a report of `peer` about its upstream. Ignored for previous upstreams."""
-        if told.upstream and told.upstream == peer.upstream:
-            if told.worked:
-                peer.connected_to.add(told.upstream)
-            self._losses[peer.name] = _Loss(told, now)
+        if event.upstream and event.upstream == peer.upstream:
+            if event.worked:
+                peer.connected_to.add(event.upstream)
+            self._losses[peer.name] = _Loss(event, now)
 
-    def look(self, now: float) -> None:
-        """Judge all nodes by what is known at `now`, and change the topology accordingly."""
+    def check(self, now: float) -> None:
+        """Check all nodes by what is known at `now`, and change the topology accordingly."""
         net = self._net
         if self.data_at is None and any(peer.bytes for peer in net.order):
             self.data_at = now
         # A node on the source's machine copies from disk to disk: its rate sets no standard.
-        crossing = [peer for peer in net.chain if not net.is_beside_source(peer)]
+        crossing = [peer for peer in net.chain if not net.is_on_source_machine(peer)]
         self._best = max((peer.rate(now) for peer in crossing), default=0.0)
-        self.look_after_links(now)
+        self.relink(now)
         children = net.children()
         self._pass_by_idle(now)
         slow = self._slow(now, children)
@@ -75,11 +75,11 @@ class Health:
         if back:
             net.to_chain(back, now, "fast again")
 
-    def look_after_links(self, now: float) -> None:
-        """Link nodes anew that get nothing from their upstream. For a dry run, this is all."""
+    def relink(self, now: float) -> None:
+        """Relink nodes that get nothing from their upstream. For a dry run, this is all."""
         for peer in self._net.order:
             peer.forgive(now)
-        self._settle_losses(now)
+        self._handle_losses(now)
         self._feed_starved(now)
 
     def is_stuck(self, peer: Peer, now: float) -> bool:
@@ -92,7 +92,7 @@ class Health:
         return self._is_starved(peer, since, now, limit_s, 4 * limit_s)
 
     def _feed_starved(self, now: float) -> None:
-        """Link nodes anew that get nothing over connections that look open.
+        """Relink nodes that get nothing over connections that seem open.
 
         That happens behind a tunnel or a proxy that keeps a connection whose other end is gone.
         """
@@ -115,7 +115,7 @@ class Health:
         net = self._net
         if not child.alive or net.is_complete(child):
             return False
-        if not child.upstream:  # it is about to be linked anew
+        if not child.upstream:  # it is about to be relinked
             return child.name in self._could_since
         if child.gap is None:  # it waits for the manifest, or compares
             return child.upstream == SOURCE or net.peers[child.upstream].gap is not None
@@ -166,7 +166,7 @@ class Health:
                 above = net.peers.get(above.upstream, net.source)
 
     def _is_silent(self, peer: Peer, now: float) -> bool:
-        return now - (peer.heard_at or 0.0) >= self._timeouts.silent_s
+        return now - (peer.last_event_at or 0.0) >= self._timeouts.silent_s
 
     # Slow
 
@@ -197,7 +197,7 @@ class Health:
         return SLOW_SHARE * self._best / max(1, len(children[peer.upstream]))
 
     def _may_accuse(self, peer: Peer, now: float) -> bool:
-        """Return whether to judge a node although no other pulls from it.
+        """Return whether to check a node although no other pulls from it.
 
         It may be slow only because its upstream is. It is tried with two upstreams at most, and
         only where enough time is left to be gained.
@@ -214,7 +214,7 @@ class Health:
         """Decide whether a lagging node or its upstream is slow, and move that one to the tail.
 
         At first the node itself counts as slow. When a second node lags under the same upstream,
-        the upstream is slow, and the first node returns. Two slow neighbours look the same, so a
+        the upstream is slow, and the first node returns. Two slow neighbours appear the same, so a
         node that lags under two upstreams is slow itself, and those two may return.
         """
         net, parent = self._net, self._net.peers[slow.upstream]
@@ -253,7 +253,7 @@ class Health:
             first.gap is None
             or second.gap is None
             or first.upstream != SOURCE
-            or net.is_beside_source(first)
+            or net.is_on_source_machine(first)
             or net.is_complete(first)
             or second.rate(now) < EVEN_SHARE * rate
             or now - max(self.data_at, *(peer.linked_at for peer in chain))
@@ -281,19 +281,19 @@ class Health:
 
     # No connection
 
-    def _settle_losses(self, now: float) -> None:
-        """Link nodes anew that have no connection to their upstream, or got a damaged block.
+    def _handle_losses(self, now: float) -> None:
+        """Relink nodes that have no connection to their upstream, or got a damaged block.
 
-        Relays repeat their reports, so one that says too little is dropped.
+        Relays repeat their reports, so one without enough detail is dropped.
         """
         net, timeouts = self._net, self._timeouts
         for name, loss in list(self._losses.items()):
-            child, upstream = net.peers[name], net.peers[loss.told.upstream]
+            child, upstream = net.peers[name], net.peers[loss.event.upstream]
             if child.upstream != upstream.name or not (child.alive and upstream.alive):
                 pass
-            elif loss.told.kind == "corrupt":
+            elif loss.event.kind == "corrupt":
                 self._ask_another(child, upstream, loss, now)
-            elif loss.told.for_s < timeouts.cut_s or child.data_at > loss.at:
+            elif loss.event.for_s < timeouts.cut_s or child.data_at > loss.at:
                 pass
             elif self._is_silent(upstream, now):
                 pass  # its heartbeat decides: see `_pass_by_idle`
@@ -313,7 +313,7 @@ class Health:
             child.upstream = ""
 
     def _cut_off(self, child: Peer, upstream: Peer, loss: _Loss, now: float) -> None:
-        """Link a node anew that has no connection to its upstream."""
+        """Relink a node that has no connection to its upstream."""
         child.cut, child.cut_at = loss.why, now
         if upstream.name != SOURCE:
             self._cannot_pull(child, upstream, loss, now)

@@ -20,7 +20,7 @@ EC2_FLOW = 5e9 / 8
 # 20 the TCP header and 12 TCP timestamps. Around them are a header of 14 bytes, a check sequence of
 # 4, a preamble of 8 and a gap of 12 (IEEE 802.3, RFC 9293, RFC 7323).
 PAYLOAD_SHARE = (1500 - 52) / (1500 + 38)
-# Time that a copy takes beside its bytes: for SSH logins and the start of the relays, in parallel;
+# Time that a copy takes besides its bytes: for SSH logins and the start of the relays, in parallel;
 # for each file, to list and send it at the source, and to make it at a target. Measured with 20,000
 # files of 4 KiB on an AMD EPYC core with an SSD (docs/copy-model.md).
 SETUP_S = 0.5
@@ -48,7 +48,7 @@ WHY = (
     "however many nodes there are."
 )
 UNKNOWN = "How fast the disks read and write is not known: taken as fast enough."
-NO_LINK = "The links' rate is not known, so neither is the time: --link-rate says it."
+NO_LINK = "The links' rate is not known, so neither is the time: give it with --link-rate."
 
 
 @dataclass(frozen=True)

@@ -174,10 +174,10 @@ def _node_progress(coordinator: Coordinator, peer: Peer) -> NodeProgress:
     moving = stage is NodeStage.COPYING
     needed = peer.gap.bytes if peer.gap else 0
     # While it copies, a relay sends Progress at least every second.
-    quiet_s = coordinator.now - (peer.heard_at or 0.0)
+    quiet_s = coordinator.now - (peer.last_event_at or 0.0)
     silent = moving and quiet_s >= coordinator.timeouts.silent_s
     slow = moving and peer.in_tail
-    note = "at the end of the chain, so that it holds back nobody" if slow else ""
+    note = "at the end of the chain, so that it holds back no other node" if slow else ""
     return NodeProgress(
         host=peer.name,
         stage=stage,
@@ -208,14 +208,14 @@ def _left_s(nodes: tuple[NodeProgress, ...]) -> float | None:
     Slow nodes count only if no other is under way.
     """
     moving = [node for node in nodes if node.stage is NodeStage.COPYING]
-    heard = [node for node in moving if not node.silent]
-    prompt = [node for node in heard if not node.slow]
-    if moving and not heard:
+    responding = [node for node in moving if not node.silent]
+    prompt = [node for node in responding if not node.slow]
+    if moving and not responding:
         return None
     if any(node.stage in (NodeStage.CONNECTING, NodeStage.COMPARING) for node in nodes):
         return None
     longest = 0.0
-    for node in prompt or heard:
+    for node in prompt or responding:
         left = node.needed_bytes - node.bytes
         if left > 0:
             if not node.rate:
@@ -290,9 +290,9 @@ class TimeUse:
 
     @classmethod
     def of(cls, peer: Peer, streams: int) -> TimeUse:
-        told = peer.progress or Progress()
-        wall = _duration_s(peer) or told.wall
-        return cls(told.waits, told.cpu, wall, streams, max(1, peer.at.cores), peer.bytes)
+        progress = peer.progress or Progress()
+        wall = _duration_s(peer) or progress.wall
+        return cls(progress.waits, progress.cpu, wall, streams, max(1, peer.at.cores), peer.bytes)
 
     def share(self, *kinds: str) -> float:
         """Return the share of its threads' time that was spent waiting for these kinds."""

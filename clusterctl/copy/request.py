@@ -20,7 +20,7 @@ MOST_BLOCK = 64 << 20
 MOST_STREAMS = 64
 _URL = re.compile(r"(s3|https?)://", re.IGNORECASE)
 # Names of folders that --delete must not touch, since the node or its programs live on them. Home
-# folders are among them because nobody could log in again without `.ssh`. This only refuses the
+# folders are among them because no login would be possible without `.ssh`. This only refuses the
 # obvious before any connection: each node checks where DST leads (clusterctl.node.relay.protect).
 _NODES_OWN = re.compile(
     r"~|\.|//?|/+(bin|boot|dev|etc|home(/[^/]+)?|lib\w*|opt|proc|root|run|sbin|sys|tmp|usr|var(/+tmp)?)"
@@ -139,7 +139,7 @@ def _check_ways(request: CopyRequest) -> None:
         )
     if urls and request.from_node is not None:
         raise UsageError(
-            "--from says on which node the paths are, and URLs are on none", "leave out --from"
+            "--from names the node that has the paths, and URLs are on none", "leave out --from"
         )
 
 

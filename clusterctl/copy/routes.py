@@ -14,7 +14,7 @@ from clusterctl.transport.connections import Connections
 from clusterctl.transport.reverse_tunnels import HERE, ReverseTunnels
 from clusterctl.transport.target import Target
 
-# What a tunnel that cannot be opened counts as: long enough to be tried anew.
+# What a tunnel that cannot be opened counts as: long enough to be tried again.
 CUT_FOR_S = 60.0
 # Kinds of `Lost` after which a node gets a tunnel through its SSH connection.
 _BLOCKED = ("refused", "silent", "closed", "denied")
@@ -44,19 +44,19 @@ class Routes:
         self._latest: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def source_listens(self, told: Listening) -> None:
+    def source_listens(self, event: Listening) -> None:
         """Record the address and port on which the source listens."""
-        self._address, self._port = told.address, told.port
+        self._address, self._port = event.address, event.port
         self._tunnels = ReverseTunnels(self._connections, self._address, self._port)
 
-    def lost(self, node: str, told: Lost) -> None:
+    def lost(self, node: str, event: Lost) -> None:
         """Record that a node has no connection to the source.
 
         If there never was one, its next order leads through SSH.
         """
-        if told.worked:
+        if event.worked:
             self._worked.add(node)
-        if told.kind in _BLOCKED and node not in self._worked:
+        if event.kind in _BLOCKED and node not in self._worked:
             self._through_ssh.add(node)
 
     def forget(self, node: str) -> None:

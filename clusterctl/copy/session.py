@@ -51,7 +51,7 @@ MOST_UNREAD = 1 << 16
 END_WITHIN_S = 2.0
 # SSH logins of a group at the same time.
 MOST_LOGINS = 64
-# The longest that one call of `news` waits.
+# The longest that one call of `updates` waits.
 TURN_S = 0.25
 # Time between two pings.
 PING_S = 5.0
@@ -142,37 +142,37 @@ class Ended:
     error: ClusterctlError | None = None
 
 
-News = Union[Event, LoggedIn, Ended]
+Update = Union[Event, LoggedIn, Ended]
 
 
 class Inbox:
-    """News from all relays that are not taken yet. Thread-safe."""
+    """Updates from all relays that are not taken yet. Thread-safe."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[News]] = {}
+        self._waiting: dict[str, deque[Update]] = {}
         self._change = threading.Condition()
 
-    def put(self, node: str, news: News) -> None:
-        """Add news of a node. Of several `Progress` in a row only the last one is kept.
+    def put(self, node: str, updates: Update) -> None:
+        """Add an update of a node. Of several `Progress` in a row only the last one is kept.
 
         A node with too many waiting events loses further ones, except LoggedIn and Ended.
         """
         with self._change:
             waiting = self._waiting.setdefault(node, deque())
-            if waiting and isinstance(waiting[-1], Progress) and isinstance(news, Progress):
-                waiting[-1] = news
-            elif len(waiting) < MOST_WAITING or isinstance(news, (LoggedIn, Ended)):
-                waiting.append(news)
+            if waiting and isinstance(waiting[-1], Progress) and isinstance(updates, Progress):
+                waiting[-1] = updates
+            elif len(waiting) < MOST_WAITING or isinstance(updates, (LoggedIn, Ended)):
+                waiting.append(updates)
             self._change.notify_all()
 
-    def take(self, wait_s: float) -> list[tuple[str, News]]:
-        """Return all news, each node's in order; empty if none come within `wait_s` seconds."""
+    def take(self, wait_s: float) -> list[tuple[str, Update]]:
+        """Return all updates, each node's in order; empty if none come within `wait_s` seconds."""
         deadline = time.monotonic() + wait_s
         with self._change:
             while not self._waiting and (left := deadline - time.monotonic()) > 0:
                 self._change.wait(left)
             found, self._waiting = self._waiting, {}
-        return [(node, news) for node, waiting in found.items() for news in waiting]
+        return [(node, updates) for node, waiting in found.items() for updates in waiting]
 
 
 class RelaySession(ABC):
@@ -184,11 +184,11 @@ class RelaySession(ABC):
         self.name, self._inbox, self._program = name, inbox, program
         self._orders = Orders(program.stdin(dict(config)))
         self._lines = EventLines()
-        self._told_to_end = False
+        self._is_ending = False
 
     def give(self, order: Order) -> None:
         """Send an order."""
-        self._told_to_end = self._told_to_end or isinstance(order, Stop)
+        self._is_ending = self._is_ending or isinstance(order, Stop)
         self._orders.give(order)
 
     @abstractmethod
@@ -208,7 +208,7 @@ class RelaySession(ABC):
 
     def _ended(self, host: str, exit_status: int) -> ClusterctlError | None:
         """Return the error for a relay that has ended, or None if it ended as ordered."""
-        if self._told_to_end and not exit_status:
+        if self._is_ending and not exit_status:
             return None
         stderr = self._lines.stderr.decode(errors="replace")
         return ended_early(host, exit_status, stderr, self._lines.spoke)
@@ -239,7 +239,7 @@ class RemoteRelay(RelaySession):
 
     def end(self) -> None:
         """End the relay's input and close its channel."""
-        self._told_to_end = True
+        self._is_ending = True
         self._orders.close()
         if self._exchange:
             with contextlib.suppress(Exception):
@@ -266,13 +266,13 @@ class RemoteRelay(RelaySession):
                 error = ConnectionLost(lost.host, "the connection to it was lost", AGAIN)
         except ClusterctlError as failure:
             error = failure
-        except Exception as bug:  # noqa: BLE001 - else the copy would wait for this node in vain
+        except Exception as bug:  # noqa: BLE001 - else the copy would wait for this node for ever
             error = CommandFailed(self.target.host, f"{type(bug).__name__}: {bug}")
         self._inbox.put(self.name, Ended(error))
 
     def _started(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        if self._told_to_end:
+        if self._is_ending:
             exchange.end()
 
 
@@ -320,14 +320,14 @@ class RelayGroup(Generic[Why]):
             self._relays[host].end()
         return self.failures[host]
 
-    def news(self) -> list[tuple[str, News]]:
-        """Return all news; empty if none come within TURN_S seconds. Pings the relays."""
-        news, now = self._inbox.take(TURN_S), time.monotonic()
+    def updates(self) -> list[tuple[str, Update]]:
+        """Return all updates; empty if none come within TURN_S seconds. Pings the relays."""
+        updates, now = self._inbox.take(TURN_S), time.monotonic()
         if now - self._pinged_at >= PING_S:
             self._pinged_at = now
             for relay in self._relays.values():
                 relay.give(Ping())
-        return news
+        return updates
 
 
 class LocalRelay(RelaySession):
@@ -359,7 +359,7 @@ class LocalRelay(RelaySession):
         threading.Thread(target=self._feed, args=(self._process.stdin,), daemon=True).start()
 
     def end(self) -> None:
-        self._told_to_end = True
+        self._is_ending = True
         self._orders.close()
         if self._process.poll() is None:
             self._process.terminate()

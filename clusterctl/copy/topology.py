@@ -53,15 +53,15 @@ class CopyTimeouts:
     dead_s: float = 15.0  # without an event, later on, until a node has failed
     last_dead_s: float = 5.0  # the same if all others are done
     idle_s: float = 1.5  # without data for a node, until its silent upstream goes to the tail
-    grace_s: float = 2.0  # after a relink, before a node is judged
+    grace_s: float = 2.0  # after a relink, before a node is checked
     return_s: float = 5.0  # in the tail, before a fast node may return
     rotate_s: float = 3.0  # without a relink, before the first node is tried at the end
     worth_s: float = 20.0  # time that must be left of the copy for such a trial
     give_up_s: float = 120.0  # without data, until a node has failed whose upstream has more
     hung_s: float = 120.0  # in one step, with nothing going on, until a relay has failed
     cut_holds_s: float = 20.0  # that a report of no connection holds: it is repeated while it is so
-    cut_s: float = 2.0  # without any connection to its upstream, until a node is linked anew
-    starved_s: float = 15.0  # without data, until a node whose upstream has some is linked anew
+    cut_s: float = 2.0  # without any connection to its upstream, until a node is relinked
+    starved_s: float = 15.0  # without data, until a node whose upstream has some is relinked
     avoid_s: float = 30.0  # that a node avoids an upstream from which it could not pull
 
 
@@ -69,9 +69,9 @@ class CopyTimeouts:
 class Peer:
     """The state of one relay, from its events and the orders it got.
 
-    Times are those of the coordinator's clock. `heard_at` is when its last event came, None until
-    its command runs. `data_at` is when it last got data. `linked_at` is when it was last relinked,
-    or a node with the same upstream was; `ordered_at` when it was last told from whom to pull.
+    Times are those of the coordinator's clock. `last_event_at` is when its last event came, None
+    until its command runs. `data_at` is when it last got data. `linked_at` is when it was last
+    relinked, or a node with the same upstream was; `ordered_at` when it last got an order to pull.
     `moved_at` is when something last went on in it. `slow_under` are the upstreams under which it
     was slow. `unreachable` maps upstreams that it avoids to the reason, until the time in
     `avoids_until`; it has no connection to those in `cut_off_from`, and has said that it had one to
@@ -86,7 +86,7 @@ class Peer:
     gap: Gap | None = None
     progress: Progress | None = None
     done: Done | None = None
-    heard_at: float | None = None
+    last_event_at: float | None = None
     joined_at: float = 0.0
     linked_at: float = 0.0
     ordered_at: float = 0.0
@@ -128,19 +128,19 @@ class Peer:
     def bytes(self) -> int:
         return self.progress.bytes if self.progress else 0
 
-    def take_progress(self, now: float, told: Progress, most_blocks: int) -> None:
+    def take_progress(self, now: float, event: Progress, most_blocks: int) -> None:
         """Record a Progress. Blocks are limited to `most_blocks`; bytes never decrease."""
-        told = told._replace(
-            blocks=min(told.blocks, most_blocks), bytes=max(told.bytes, self.bytes)
+        event = event._replace(
+            blocks=min(event.blocks, most_blocks), bytes=max(event.bytes, self.bytes)
         )
         before = self.progress or Progress()
-        if (told.bytes, told.blocks, told.arrived) > (self.bytes, self.blocks, before.arrived):
+        if (event.bytes, event.blocks, event.arrived) > (self.bytes, self.blocks, before.arrived):
             self.data_at = self.moved_at = now
             self.source_losses, self.cut = 0, ""
-        if (told.step, told.path, told.moves) != (before.step, before.path, before.moves):
+        if (event.step, event.path, event.moves) != (before.step, before.path, before.moves):
             self.moved_at = now
-        self.progress = told
-        self._window.append((now, told.bytes))
+        self.progress = event
+        self._window.append((now, event.bytes))
 
     def rate(self, now: float) -> float:
         """Return the bytes a second over the last WINDOW_S seconds."""
@@ -217,7 +217,7 @@ class Topology:
                 found[peer.upstream].append(peer)
         return found
 
-    def is_beside_source(self, peer: Peer) -> bool:
+    def is_on_source_machine(self, peer: Peer) -> bool:
         """Return whether a node is on the source's own machine: its data crosses no link."""
         return bool(peer.at.address) and peer.at.address == self.source.at.address
 
@@ -256,7 +256,7 @@ class Topology:
     def wanted_links(self) -> Iterator[tuple[Peer, str | None]]:
         """Yield each node that lacks something, with the upstream that it should have.
 
-        It is a name, "" if there is none at the moment, or None if all were tried in vain.
+        It is a name, "" if there is none at the moment, or None if all were tried and failed.
         """
         chain = self.chain
         # The tail prefers nodes that have compared: the others cannot serve blocks yet.
@@ -274,10 +274,10 @@ class Topology:
             roots = [self.source]
         else:  # a node that has everything takes its place
             roots = [one for one in self.order if one.alive and self.is_complete(one)]
-        nobody: str | None = ""
+        none_yet: str | None = ""
         for one in itertools.chain(*map(reversed, groups), roots):
             if one is not peer:
                 if one.name not in peer.unreachable:
                     return one.name
-                nobody = None
-        return nobody
+                none_yet = None
+        return none_yet

@@ -118,7 +118,7 @@ class _Run:
             self._go_on()
             self._wait(STOP_WITHIN_S)
         except KeyboardInterrupt:
-            self._tell_all_to_stop()
+            self._stop_all()
             self._wait(LEAVE_WITHIN_S)
             raise
         finally:
@@ -208,26 +208,26 @@ class _Run:
             except ClusterctlError:
                 raise
             except Exception as bug:  # noqa: BLE001
-                self._tell_all_to_stop()
+                self._stop_all()
                 why = f"clusterctl cannot go on with it: {type(bug).__name__}: {bug}"
                 self._coordinator.give_up(functools.partial(CommandFailed, message=why, hint=AGAIN))
                 break
 
     def _turn(self) -> None:
-        for node, news in self._inbox.take(TICK_S):
+        for node, updates in self._inbox.take(TICK_S):
             now = time.monotonic()
-            if isinstance(news, LoggedIn):
+            if isinstance(updates, LoggedIn):
                 self._logged_in(node, now)
-            elif isinstance(news, Ended):
-                self._coordinator.ended(now, node, news.error)
+            elif isinstance(updates, Ended):
+                self._coordinator.ended(now, node, updates.error)
             else:
-                self._hear(node, news, now)
+                self._handle(node, updates, now)
         now = time.monotonic()
         limit = self._transfer.timeout_s
         if limit is not None and now - self._began > limit:
             self._coordinator.give_up(lambda host: out_of_time(host, limit))
         for node, order in self._coordinator.tick(now):
-            self._obey(node, order)
+            self._handle_order(node, order)
         if now - self._pinged_at >= PING_S:
             self._pinged_at = now
             for relay in self._relays.values():
@@ -239,7 +239,7 @@ class _Run:
         if node != SOURCE:
             self._start_source_here(node)
 
-    def _hear(self, node: str, event: Event, now: float) -> None:
+    def _handle(self, node: str, event: Event, now: float) -> None:
         if self._routes:
             if node == SOURCE and isinstance(event, Listening):
                 self._routes.source_listens(event)
@@ -247,7 +247,7 @@ class _Run:
                 self._routes.lost(node, event)
         self._coordinator.handle_event(now, node, event)
 
-    def _obey(self, node: str, order: Order) -> None:
+    def _handle_order(self, node: str, order: Order) -> None:
         relay = self._relays[node]
         if self._transfer.to_here and isinstance(order, PullFrom) and order.name:
             order = order._replace(address=HERE, port=self._tunnel_to(order).port)
@@ -284,7 +284,7 @@ class _Run:
 
     # End
 
-    def _tell_all_to_stop(self) -> None:
+    def _stop_all(self) -> None:
         for relay in self._relays.values():
             with contextlib.suppress(ClusterctlError):
                 relay.give(Stop())
@@ -295,7 +295,7 @@ class _Run:
         peers = self._coordinator.net.peers
         for name, relay in self._relays.items():
             left = deadline - time.monotonic()
-            # A relay that failed because it was silent will not obey Stop either.
+            # A relay that failed because it was silent will not handle Stop either.
             relay.join(max(0.0, left if peers[name].alive else min(left, 0.5)))
 
     def _end_all(self) -> None:

@@ -1,4 +1,4 @@
-"""Compares the manifests of nodes, to tell whether they have the same files. Pure.
+"""Compares the manifests of nodes, to find out whether they have the same files. Pure.
 
 Each node first sends the digest of its manifest. Only if these differ, one node for each digest
 sends its manifest. They are compared entry by entry as they arrive, and are never in memory as a

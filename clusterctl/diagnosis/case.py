@@ -6,7 +6,7 @@ import functools
 import re
 import shlex
 import statistics
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from clusterctl.diagnosis.frames import (
 )
 from clusterctl.diagnosis.hostchecks import SHM, has_no_room
 from clusterctl.diagnosis.mapping import Placement, placed
+from clusterctl.diagnosis.native import Native, native_of
 from clusterctl.diagnosis.tree import label, main_thread, sample_path
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import format_indices
@@ -60,6 +61,14 @@ BUSY_S = 0.1
 COMPUTES, ASKS = 0.1, 0.3
 # Bytes between hosts in a few seconds: more than processes without work send to say that they live.
 EXCHANGED_BYTES = 4 << 10
+# The messages by which idle threads of Horovod coordinate are no longer than this. What a
+# connection carried beyond so many bytes in each of its segments is of larger messages: tensors.
+LONGEST_CHATTER, TENSOR_BYTES = 512, 64 << 10
+# A main thread at work uses so much of the time a processor. One that tries again and again uses
+# less.
+WORKS_SHARE = 0.1
+# A rank that saves or evaluates alone for longer than this is not called healthy for that.
+LONGEST_ALONE_S = 600.0
 # A job that printed steps and has been silent for so many of them is never healthy.
 SILENT_STEPS = 10
 # In the first seconds of a job, some ranks may not have been started yet.
@@ -77,7 +86,10 @@ _COMPLAINT = re.compile(
     r"|\d+: \[|no space|retry|trying again|time(?:d)?[ -]?out|hang|hung"
 )
 # The same for lines that say that a program waits. A line of a step may say how long it waited.
-_WAITS = re.compile(r"(?i)\bwait|heartbeat|\bstill\b|alive|polling")
+_WAITS = re.compile(
+    r"(?i)\bwait|heartbeat|\bstill\b|alive|polling|\battempt|\bnot (?:ready|yet)|\bsleep|\bpending"
+    r"|\breconnect|\bback(?:ing)?[ -]?off\b"
+)
 _MEASURES = re.compile(r"(?i)loss|acc|/s\b")
 
 
@@ -133,6 +145,11 @@ class Rank:
         """Return whether the process was in that state at every sample."""
         return bool(self.states) and set(self.states) == {state}
 
+    @functools.cached_property
+    def native(self) -> Native:
+        """What its calls in C tell."""
+        return native_of(self.process)
+
     @property
     def waits_in(self) -> str:
         """What it waits in for other ranks, such as `Horovod's allreduce`; empty if unknown."""
@@ -157,24 +174,35 @@ class Rank:
     def works(self) -> bool:
         """Whether it was seen to make progress: see `Scene.moves`.
 
-        Its main thread used the processor and was in other calls, or read on in a file. A program
-        that is not Python has no calls to compare: it exchanged bytes with other hosts.
+        It was in other calls, and left a step, got on in a file, or used the processor: a loop that
+        only tries again is in other calls, too. A program that is not Python has no calls to
+        compare: it exchanged bytes with other hosts.
         """
-        if self.is_python:
-            return self.moved and (self.last.main_cpu_s is None or self.grown("main_cpu_s") > 0)
-        return self.exchanged_bytes() > 0
+        if not self.is_python:
+            return self.exchanged_bytes() > 0
+        seen = [place for place, one in zip(self.places, self.samples) if main_thread(one)]
+        left = any(a in (*WAITING, Activity.IMPORT) and a != b for a, b in zip(seen, seen[1:]))
+        used_s = self.grown("main_cpu_s")
+        # On a busy host it gets less, and is ready to run at all looks.
+        uses = used_s > 0 and (used_s >= WORKS_SHARE * self.span_s or self.was("R"))
+        return len(seen) > 1 and self.moved and (left or self.gets_on or uses)
 
     def exchanged_bytes(self, peers: Iterable[str] | None = None) -> int:
         """Return the bytes that its busiest connection to another host, or to one at these
-        addresses, carried between the looks."""
+        addresses, carried between the looks. Bytes that the rank has not taken do not count."""
+        return max((_carried(*ends) for ends in self._connections(peers)), default=0)
+
+    def tensor_bytes(self, peers: Iterable[str]) -> int:
+        """Return how many bytes of large messages its busiest connection carried at least."""
+        return max((_in_large_messages(*ends) for ends in self._connections(peers)), default=0)
+
+    def _connections(self, peers: Iterable[str] | None) -> Iterator[tuple[Socket, Socket]]:
+        """Yield its connections to other hosts, each at the first and at the last look."""
         looks = [{(one.local, one.peer): one for one in look.sockets} for look in self.samples]
-        carried = (
-            last.acked_bytes - first.acked_bytes + last.received_bytes - first.received_bytes
-            for ends, last in (looks[-1].items() if len(looks) > 1 else ())
-            if (first := looks[0].get(ends)) and _between_hosts(last)
-            if peers is None or last.peer.rpartition(":")[0] in peers
-        )
-        return max(carried, default=0)
+        for ends, last in looks[-1].items() if len(looks) > 1 else ():
+            first, peer = looks[0].get(ends), last.peer.rpartition(":")[0]
+            if first and _between_hosts(last) and (peers is None or peer in peers):
+                yield first, last
 
     @functools.cached_property
     def asking_share(self) -> float | None:
@@ -200,7 +228,9 @@ class Rank:
     @functools.cached_property
     def moved(self) -> bool:
         """Whether its stack changed between samples, or its position in a file."""
-        if len({sample_path(sample) for sample in self.samples}) > 1:
+        # A look at which the stack could not be read shows no other call.
+        seen = [one for one in self.samples if main_thread(one)] or self.samples
+        if len({sample_path(sample) for sample in seen}) > 1:
             return True
         positions: dict[str, int] = {}
         for sample in self.samples:
@@ -252,6 +282,23 @@ def _between_hosts(one: Socket) -> bool:
     return len(ends) == 2 and not any(end.startswith(("127.", "[::1]")) for end in ends)
 
 
+def _carried(first: Socket, last: Socket) -> int:
+    taken = last.received_bytes - last.receive_queue_bytes
+    taken -= first.received_bytes - first.receive_queue_bytes
+    return max(0, last.acked_bytes - first.acked_bytes) + max(0, taken)
+
+
+def _in_large_messages(first: Socket, last: Socket) -> int:
+    """Return the bytes in messages longer than LONGEST_CHATTER, at least; 0 if not known."""
+    if not last.sent_segments and not last.received_segments:
+        return 0
+    sent = last.acked_bytes - first.acked_bytes
+    sent -= LONGEST_CHATTER * (last.sent_segments - first.sent_segments)
+    came = last.received_bytes - first.received_bytes
+    came -= LONGEST_CHATTER * (last.received_segments - first.received_segments)
+    return max(sent, came)
+
+
 def _place(sample: Sample, is_python: bool) -> Activity:
     """Return what the main thread did in a sample, from its stack.
 
@@ -276,6 +323,8 @@ def _complains(line: str) -> bool:
     return bool(waits or _COMPLAINT.search(line))
 
 
+# Several rules ask for each line of the log.
+@functools.lru_cache(maxsize=8192)
 def is_step(line: str) -> bool:
     """Return whether a log line is about a step of a training."""
     return bool(_STEP.search(line)) and not _complains(line)
@@ -335,7 +384,8 @@ def rank_lines(rank: Rank) -> tuple[str, ...]:
     frames = main_thread(rank.last)
     stack = " > ".join(label(frame) for frame in frames[-4:])
     line = f"rank {rank.number}: {process_line(rank.process)}"
-    return (line, f"rank {rank.number}: {stack}") if stack else (line,)
+    lines = (line, f"rank {rank.number}: {stack}") if stack else (line,)
+    return (*lines, *(f"rank {rank.number}: {one}" for one in rank.native.lines))
 
 
 def syscall_path(syscall: str) -> str:
@@ -712,15 +762,17 @@ class Scene:
 
     @functools.cached_property
     def exchanges(self) -> bool:
-        """Whether each rank of a job of torch exchanged data with another of the job's hosts.
+        """Whether each rank exchanged data with another of the job's hosts.
 
-        Other libraries have threads of their own that send bytes while the ranks stand still.
+        Horovod's threads send short messages while the ranks stand still. So only bytes of large
+        ones count, except in a job of torch, which has no such threads.
         """
+        if not self.is_running or not self.size or len(self.ranks) < self.size:
+            return False
         peers = {host.address for host in self.hosts}
-        is_torch = self.is_running and "-m torch.distributed.run" in self.job.line
-        return is_torch and 0 < self.size <= sum(
-            one.exchanged_bytes(peers) >= EXCHANGED_BYTES for one in self.ranks
-        )
+        if "-m torch.distributed.run" in self.job.line:
+            return all(one.exchanged_bytes(peers) >= EXCHANGED_BYTES for one in self.ranks)
+        return all(one.tensor_bytes(peers) >= TENSOR_BYTES for one in self.ranks)
 
     @functools.cached_property
     def moves(self) -> str:
@@ -735,7 +787,8 @@ class Scene:
         if not working or not all(one in working or one.waits for one in self.ranks):
             return ""
         if self.has_made_steps and self.silent_for_steps >= SILENT_STEPS:
-            working = [one for one in working if works_alone(one)]
+            is_long = (self.quiet_s or 0.0) > LONGEST_ALONE_S
+            working = [one for one in working if works_alone(one) and not is_long]
         elif len(working) < len(self.ranks):
             working = [
                 one

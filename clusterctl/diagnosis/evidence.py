@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 from clusterctl.node.facts.disks import MountedFileSystem
+from clusterctl.node.facts.native import NativeCalls
 from clusterctl.node.record import salvage
 
 
@@ -41,7 +42,8 @@ class ThreadStack:
 class Socket:
     """A TCP connection of a rank. `timer` is the kernel's: on, keepalive, timewait or persist.
 
-    `acked_bytes` have reached the peer since the connection was opened, and `received_bytes` came.
+    `acked_bytes` have reached the peer since the connection was opened, and `received_bytes` came,
+    in so many segments with data: `sent_segments` and `received_segments` (0: not known).
     During `sending_s` of that time there were data to send and room in the peer's window. `rtt_s`
     is the smoothed round trip.
     """
@@ -57,6 +59,8 @@ class Socket:
     acked_bytes: int = 0
     sending_s: float = 0.0
     received_bytes: int = 0
+    sent_segments: int = 0
+    received_segments: int = 0
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,8 @@ class ProcessEvidence:
     `limits` are its soft limits of open files, threads (of its user) and memory in bytes, as far as
     it has one.
 
+    `native` are its calls in C, if they were read: few ranks are stopped for that.
+
     `glances` are states of the main thread, taken ten times a second between the samples, a letter
     each: w if it waits for other threads, z if it sleeps, else the kernel's letter.
     """
@@ -160,6 +166,7 @@ class ProcessEvidence:
     glances: str = ""
     samples: tuple[Sample, ...] = ()
     partners: tuple[Partner, ...] = ()
+    native: Optional[NativeCalls] = None
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,12 @@ from typing import Any
 from clusterctl.diagnosis.evidence import Frame, ProcessEvidence, Sample, ThreadStack
 from clusterctl.diagnosis.frames import Activity, is_user, known_call
 from clusterctl.domain.ranges import format_indices
+from clusterctl.node.facts.native import NativeCalls
 
 # Of a set of ranks in a message.
 MOST_CHARACTERS = 60
+# A call of MPI in C, or in Fortran. Open MPI's own functions have the names of its profiling ones.
+MPI_CALL = re.compile(r"P?MPI_[A-Z]\w+|p?mpi_[a-z_]+_")
 _NATIVE_SYMBOL = re.compile(r"(?:\+0x[0-9a-f]+|@+[\w.]+|\(.*\)|0x[0-9a-f]+)")
 
 
@@ -42,10 +45,20 @@ def label(frame: Frame) -> str:
     name = frame.file.rpartition("/")[2]
     if frame.native:
         function = _NATIVE_SYMBOL.sub("", frame.function) or "?"
+        if frame.line:
+            return f"{function} {name}:{frame.line}"
         return f"{function} [{name}]" if name else function
     if is_user(frame):
         return f"{frame.function} {name}:{frame.line}"
     return f"{frame.function} ({name})" if name else frame.function
+
+
+def native_frames(calls: NativeCalls) -> tuple[Frame, ...]:
+    """Return the calls as frames, from the program's first own one to the call of MPI."""
+    frames = [Frame(one.function, one.file, one.line, one.native) for one in calls.frames]
+    own = [at for at, one in enumerate(frames) if one.function in ("main", "MAIN__", "<module>")]
+    ends = [at for at, one in enumerate(frames) if MPI_CALL.fullmatch(one.function)]
+    return tuple(frames[own[0] if own else 0 : (ends[0] if ends else len(frames)) + 1])
 
 
 @functools.lru_cache(maxsize=16384)
@@ -121,6 +134,9 @@ def merge(ranks: Iterable[ProcessEvidence]) -> Branch:
         if process.rank is None:
             continue
         paths = {sample_path(sample) for sample in process.samples}
+        if process.native and process.native.frames:
+            # It was read once, after the samples.
+            paths = {path_of(native_frames(process.native))}
         for path in paths:
             at.setdefault(path, set()).add(process.rank)
         if len(paths) > 1:

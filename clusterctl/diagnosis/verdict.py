@@ -58,6 +58,7 @@ from clusterctl.diagnosis.rules.logs import (
     kernels,
     logged,
 )
+from clusterctl.diagnosis.rules.native import awaited, cycles
 from clusterctl.diagnosis.rules.network import broken_links
 from clusterctl.diagnosis.rules.slowness import slow_links, slowed_down, stragglers, throttled
 from clusterctl.diagnosis.tree import label, rank_set
@@ -239,7 +240,7 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
             return HEALTHY, f"{name} ended well{age}{beside}"
         if job.state == "cancelled":
             return "ended", f"{name} was cancelled{age}{beside}"
-        return "ended", f"{name} {job.state}{age}, and nothing that was seen says why{beside}"
+        return UNKNOWN, f"{name} {job.state}{age}, and nothing that was seen says why{beside}"
     whole = _seen(scene)
     if scene.advances:
         return HEALTHY, f"{name} is healthy: {scene.advances}; {whole}{beside}"
@@ -293,6 +294,8 @@ def _does(rank: Rank) -> str:
         return rank.place.value
     if call:
         return f"in {label(call)}"
+    if rank.native.where:
+        return rank.native.where
     if not rank.is_python:
         return f"in {rank.last.syscall or 'a call that is not known'}"
     return rank.place.value
@@ -302,9 +305,14 @@ def not_seen(scene: Scene) -> Iterator[str]:
     """Yield what the diagnosis could not look at, in words."""
     for host in scene.silent:
         yield f"{called(host)}, which gave no evidence: {host.error}"
-    native = [one.number for one in scene.ranks if not one.is_python]
+    native = [one for one in scene.ranks if not one.is_python and not one.native.frames]
     if native:
-        yield f"the calls of {format_ranks(native)}: no Python programs, native frames are not read"
+        failed = {one.process.native.error for one in native if one.process.native} - {""}
+        reason = (
+            "; ".join(sorted(failed))
+            or "no Python programs, and not among the few that are stopped"
+        )
+        yield f"the calls of {format_ranks([one.number for one in native])}: {reason}"
     dark = [one for one in scene.ranks if one.is_python and not one.last.stacks]
     if dark:
         why = dark[0].last.stack_error
@@ -315,7 +323,7 @@ def not_seen(scene: Scene) -> Iterator[str]:
 
 
 def _settles(scene: Scene) -> str:
-    native = next((one for one in scene.ranks if not one.is_python), None)
+    native = next((one for one in scene.ranks if not one.is_python and not one.native.frames), None)
     again = (
         f"look again in a minute (clusterctl diagnose {scene.cluster} --tree): ranks that are "
         "still in the same calls are stuck"
@@ -337,6 +345,8 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     ended_ranks,
     odd_ranks,
     held_up,
+    cycles,
+    awaited,
     differing,
     scripts,
     stalled,

@@ -207,7 +207,7 @@ NEW_PROFILE = "new"
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """The cluster that the user asked for. The launch plan decides fields that are None.
+    """The cluster that the user requested. The launch plan decides fields that are None.
 
     `or_types` are tried in order when no zone has enough instances of `instance_type`; all nodes of
     a cluster still have one type. `min_nodes` is the smallest number of nodes that the user

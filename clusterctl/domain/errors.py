@@ -54,11 +54,11 @@ class HostUnreachable(HostError):
 
 
 class HostKeyUnknown(HostError):
-    """The host shows a host key, and no key is pinned for it."""
+    """The host shows a host key, and no key is known for it."""
 
 
 class HostKeyChanged(HostError):
-    """The host shows a host key other than the pinned one."""
+    """The host shows a host key other than the known one."""
 
 
 class KeyRefused(HostError):
@@ -123,7 +123,7 @@ def no_such_cluster(name: str, region: str = "") -> NoSuchCluster:
 
 
 class NotEnoughGpus(UsageError):
-    """The user asked for more GPUs than the cluster has."""
+    """The user requested more GPUs than the cluster has."""
 
 
 class LabError(ClusterctlError):

@@ -50,9 +50,9 @@ def format_indices(indices: Iterable[int]) -> str:
     return ",".join(_run_text(run, 0) for run in _runs(sorted(set(indices))))
 
 
-def check_indices(cluster: str, known: Collection[int], asked: Iterable[int]) -> None:
-    """Raise UsageError naming the indices in `asked` that no node of the cluster has."""
-    missing = [index for index in asked if index not in known]
+def check_indices(cluster: str, known: Collection[int], requested: Iterable[int]) -> None:
+    """Raise UsageError naming the indices in `requested` that no node of the cluster has."""
+    missing = [index for index in requested if index not in known]
     if missing:
         raise UsageError(
             f"cluster {cluster} has no node {format_indices(missing)}",

@@ -69,7 +69,7 @@ class Timeouts:
     # authorized_keys.
     key_refused_s: float = 120.0
     # That are left to a cluster whose end has passed, so that its owner can set a new one: GRACE_S
-    # of node/guard/decisions.py. Within them EC2 is also told what a power-off does then.
+    # of node/guard/decisions.py. Within them EC2 also gets what a power-off does then.
     least_left_s: float = 900.0
 
     # The user

@@ -31,7 +31,7 @@ def parse_duration_s(text: str, usual: str = "s") -> float:
     if unit:
         return float(number) * _SECONDS[unit]
     if float(number):
-        # Nobody writes hours as minutes: 600 is a time in seconds.
+        # Hours are not written as minutes: 600 is a time in seconds.
         meant = "s" if usual == "m" and float(number) >= MANY_MINUTES else usual
         raise UsageError(
             f"{text.strip()[:80]} has no unit",

@@ -117,6 +117,11 @@ _PLACES = tuple(
 _EXCEPTION = re.compile(
     r"[A-Za-z_][\w.]*(?:\.[A-Z]\w*|Error|Exception|Interrupt|Exit|Warning)\b|[A-Z]\w*:"
 )
+# A frame of a traceback, and the folders of Python and of installed packages.
+_FRAME_OF = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]+/|^<")
+# Lines of a traceback that are read for where its exception was raised.
+_FRAMES = 120
 # Words for values that the log does not have.
 _WORDS = {"rank": "a rank", "host": "that rank's host", "gpu": "a GPU"}
 
@@ -129,6 +134,7 @@ class LogFinding:
     of matching lines. `ranks` and `hosts` are those that the lines name. `origin` names the log,
     and `part` the file in it that a line `==> file <==` begins. `time` is the line's time stamp or
     the last one before it, `MM-DD hh:mm:ss`, or empty. `lines` are the first matching lines.
+    `raised_at` is where Python raised the exception: `file:line, in function`, or empty.
     """
 
     signature: Signature
@@ -142,6 +148,7 @@ class LogFinding:
     part: str = ""
     time: str = ""
     lines: tuple[int, ...] = ()
+    raised_at: str = ""
 
     @property
     def cause(self) -> str:
@@ -170,6 +177,7 @@ class UnknownError:
     """A line that reports a failure and is not in the catalogue.
 
     `ends_log` is set for a doubtful line at the end of its log, with no sign of progress after it.
+    `raised_at` is where Python raised the exception: `file:line, in function`, or empty.
     """
 
     line: int
@@ -180,6 +188,7 @@ class UnknownError:
     ends_log: bool = False
     part: str = ""
     time: str = ""
+    raised_at: str = ""
 
     @property
     def fatal(self) -> bool:
@@ -725,7 +734,8 @@ class _Reader:
         one = UnknownError(line, shown, rank, self._origin, kind, part=self._part)
         many = 1 if kind is LineKind.END else MOST_UNKNOWN
         if sum(other.kind is kind for other in self._unknown) < many:
-            self._unknown.append(replace(one, time=_time(lines, number)))
+            raised_at = _raised_at(lines, number)
+            self._unknown.append(replace(one, time=_time(lines, number), raised_at=raised_at))
             self._noted.add(shape)
         elif kind is LineKind.DOUBTFUL:
             self._doubtful.append(one)
@@ -742,7 +752,7 @@ class _Reader:
         """
         block = "\n".join(said)
         match = _compiled(one.pattern).search(block)
-        if not match:
+        if not match or (one.generic and _is_beside(lines, number)):
             return 0
         values = {**_place(raw), **_named(match)}
         if one.hook:
@@ -775,6 +785,7 @@ class _Reader:
                 self._part,
                 _time(lines, number),
                 (self._line + 1,),
+                _raised_at(lines, number),
             )
             self._keep_doubtful(found)
         else:
@@ -819,6 +830,7 @@ class _Reader:
         self._exceptions.add(tag)
         # A pattern of several lines may begin in the line above the exception.
         message = [line for _, line in said[after - 1 : after + 12]]
+        is_beside = _is_beside(lines, number + said[after][0])
         for at, line in enumerate(message):
             if at and _OTHERS.match(line):
                 break
@@ -828,6 +840,7 @@ class _Reader:
                 # Lines after the exception's own may be another's, but for its fields: a symptom
                 # there, such as the end of the process, does not explain it.
                 is_others = at > 1 and one.role is Role.SYMPTOM and not _FIELD.match(line)
+                is_others = is_others or (one.generic and is_beside)
                 if is_its and one.role is not Role.HARMLESS and not is_others:
                     return
         number += said[after][0]
@@ -904,6 +917,41 @@ def _following(lines: Sequence[bytes], number: int, count: int) -> list[tuple[in
             if len(found) == count:
                 break
     return found
+
+
+def _raised_at(lines: Sequence[bytes], number: int) -> str:
+    """Return where Python raised the exception of a line: `file:line, in function`, or "".
+
+    It is the last frame of the traceback outside of installed packages, else the last one.
+    """
+    frames = [frame for line in _frames(lines, number) if (frame := _FRAME_OF.match(line))]
+    own = [frame for frame in frames if not _INSTALLED.search(frame["file"])]
+    return "{file}:{line}, in {name}".format(**(own or frames)[0].groupdict()) if frames else ""
+
+
+def _frames(lines: Sequence[bytes], number: int) -> Iterator[str]:
+    """Yield the lines of a traceback from the one before its exception to its first one."""
+    if number >= len(lines) or not _EXCEPTION.match(_text(lines[number]).strip()):
+        return
+    for line in reversed(lines[max(0, number - _FRAMES) : number]):
+        text = _text(line)
+        yield text
+        if _TRACEBACK in text or not text.strip():
+            return
+
+
+def _is_beside(lines: Sequence[bytes], number: int) -> bool:
+    """Return whether Python ignored the exception of a line, or raised another one handling it."""
+    above = list(_frames(lines, number))
+    first = number - len(above)
+    ignored = above and first and b"Exception ignored in" in lines[first - 1]
+    return bool(ignored) or any(
+        _CHAINED[0].encode() in line for line in lines[number + 1 : number + 4]
+    )
+
+
+def _text(line: bytes) -> str:
+    return _clean(line[:LONGEST_LINE].decode(errors="replace"))
 
 
 def _part_to_match(line: bytes) -> str:

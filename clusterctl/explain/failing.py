@@ -57,7 +57,7 @@ WEAK_MARKS = (
     *("iving up", "ot respond", "nresponsive", "marking ", "marked ", "ancelled", "ot exist"),
     *("orrupt", "xceeded", "ejected", "rashed", "not enough", "nsufficient", "too o", "too l"),
     *("too s", "ut of memory", "ut of range", "ndefined symbol", "xpired", " fault", "imeout"),
-    *("ttempting to ",),
+    *("ttempting to ", "ot authori", "ot recogni", "ower than configured"),
 )
 
 # What stands before a message: time stamps, `[rank]`, `host:pid`, `program[pid]:`, a file's line.
@@ -156,6 +156,7 @@ _DOUBTFUL = re.compile(
     r"|\b[Uu]nhandled\b|\bbusy\b|\b[Ee]xhausted\b|\bnot a supported\b|\bis neither\b"
     r"|\balready (?:be )?(?:loaded|in use|running)\b|\bresult in binding more\b"
     r"|\bAttempting to (?:use|access|call) .*\b(?:before|after|uninitialized)\b"
+    r"|\bnot authori[sz]ed\b|\bnot recogni[sz]ed\b|\breported lower than configured\b"
     r"|\bboth .{0,60}\bwere specified\b|\battempt to run as root\b"
 )
 # `E` of glog and TensorFlow, which the library prints for things that it does without, too.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from clusterctl.bench.chart import Chart, svg
 from clusterctl.bench.network import AllreduceTimes, NetworkFigures
-from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey
+from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey, order
 from clusterctl.bench.report import as_csv, as_data, blocks, html, markdown, published
 from clusterctl.bench.results import (
     Benchmark,
@@ -39,6 +39,7 @@ from clusterctl.domain.errors import (
 from clusterctl.domain.files import append_line, read_file, write_file
 from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.costs import price_key
+from clusterctl.ec2.money.prices import find_prices, list_prices
 from clusterctl.ec2.network.vpcs import is_local
 from clusterctl.jobs.detached import list_jobs
 from clusterctl.jobs.mpirun import Variable
@@ -58,7 +59,13 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.kill import cancel
 from clusterctl.operations.logs import follow
 from clusterctl.operations.results import results_of_cluster, state_phrase, write_result
-from clusterctl.operations.train import TrainingPlan, live_hosts, plan_training, start_training
+from clusterctl.operations.train import (
+    TrainingPlan,
+    live_hosts,
+    machines_of,
+    plan_training,
+    start_training,
+)
 
 if TYPE_CHECKING:
     from clusterctl.ec2.money.prices import Prices
@@ -294,23 +301,61 @@ def request_of(
     )
 
 
-def plan_largest(
+@dataclass(frozen=True)
+class BenchRequest:
+    """The measurements requested: what each run trains, on which numbers of GPUs, how many times.
+
+    `variables` carry the values of private variables, which the saved settings must not contain.
+    With `force`, runs start although something else uses the nodes.
+    """
+
+    settings: BenchSettings
+    sizes: tuple[int, ...]
+    repeats: int = 3
+    seed: int = 0
+    variables: tuple[Variable, ...] = ()
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class BenchPlan:
+    """The benchmark as its folder has it, the runs that it lacks, in their order, and for each kind
+    of data the plan of its largest run. `machines` describes the nodes (see `machines_of`)."""
+
+    benchmark: Benchmark
+    keys: tuple[RunKey, ...]
+    largest: Mapping[str, TrainingPlan]
+    machines: Machines
+
+
+def plan_benchmark(
+    clients: Clients,
+    status: ClusterStatus,
     access: Access,
-    settings: BenchSettings,
-    variables: Sequence[Variable],
-    sizes: Sequence[int],
-    force: bool,
-) -> dict[str, TrainingPlan]:
-    """Plan the run of the largest size for each kind of data, so that problems show before any run
-    starts.
+    request: BenchRequest,
+    folder: Path,
+    prices_file: Path,
+) -> BenchPlan:
+    """Plan the runs that `folder` lacks. The largest is planned as a job, so that problems show
+    before any run starts. `prices_file` caches prices.
 
     Raise NotEnoughGpus, UsageError, MissingTool, HostError.
     """
-    largest = max(sizes)
-    return {
-        data: plan_training(access, request_of(settings, largest, data, variables), force)
+    settings, largest = request.settings, max(request.sizes)
+    plans = {
+        data: plan_training(
+            access, request_of(settings, largest, data, request.variables), request.force
+        )
         for data in settings.kinds
     }
+    priced = (clients, status.instances, prices_file)
+    prices = find_prices(*priced)
+    about = about_cluster(clients, status, access, prices)
+    benchmark = open_benchmark(folder, settings, request.seed, about)
+    done = {run.key for run in benchmark.runs}
+    keys = order(settings, request.sizes, request.repeats, benchmark.seed, done)
+    machines = machines_of(status.instances, prices, list_prices(*priced))
+    return BenchPlan(benchmark, tuple(keys), plans, machines)
 
 
 @dataclass(frozen=True)
@@ -324,31 +369,25 @@ class RunWatch:
 
 
 def run_benchmark(
-    access: Access,
-    benchmark: Benchmark,
-    folder: Path,
-    keys: Sequence[RunKey],
-    watch: RunWatch,
-    machines: Machines,
-    variables: Sequence[Variable] = (),
-    force: bool = False,
+    access: Access, plan: BenchPlan, request: BenchRequest, folder: Path, watch: RunWatch
 ) -> Benchmark:
-    """Make the runs `keys` in this order, save each result, and return the benchmark with them.
+    """Make the plan's runs in their order, save each result, and return the benchmark with them.
 
     A run that was in progress when an earlier benchmark was interrupted is finished first.
-    `machines` describes each node, by name, for the jobs' records (see `machines_of`).
 
     Raise ClusterctlError when a run fails; the results before it are kept. Ctrl-C cancels the
     current run on all nodes.
     """
+    benchmark, machines, force = plan.benchmark, plan.machines, request.force
     with locked_folder(folder):
-        rest = list(keys)
+        rest = list(plan.keys)
         try:
             going = _under_way(access, folder, {run.key for run in benchmark.runs})
             while going or rest:
                 if going is None:
-                    request = request_of(benchmark.settings, rest[0].gpus, rest[0].data, variables)
-                    going = _start(access, benchmark, folder, rest[0], request, machines, force)
+                    first, variables = rest[0], request.variables
+                    job = request_of(benchmark.settings, first.gpus, first.data, variables)
+                    going = _start(access, benchmark, folder, first, job, machines, force)
                 run = _finish(access, benchmark, folder, going, watch)
                 _keep(folder, run)
                 benchmark = replace(benchmark, runs=(*benchmark.runs, run))

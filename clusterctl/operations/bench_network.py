@@ -27,7 +27,7 @@ from clusterctl.bench.network import (
     table_of_mpi,
     table_of_nccl,
 )
-from clusterctl.copy.session import Ended, News, RelayGroup
+from clusterctl.copy.session import Ended, RelayGroup, Update
 from clusterctl.domain.errors import HostError, UsageError
 from clusterctl.domain.results import CommandResult
 from clusterctl.jobs.head_facts import HeadFacts, choose_environment, shared_network
@@ -248,11 +248,11 @@ class _Probes(RelayGroup[str]):
             for name, value in told.figures.items()
         }
 
-    def _turn(self) -> list[tuple[str, News]]:
+    def _turn(self) -> list[tuple[str, Update]]:
         """Process and return the next events, and fail silent nodes."""
         now = time.monotonic()
-        news = self.news()
-        for name, told in news:
+        updates = self.updates()
+        for name, told in updates:
             self._heard[name] = now
             if isinstance(told, Listening):
                 self._at[name] = told
@@ -263,7 +263,7 @@ class _Probes(RelayGroup[str]):
         for name in self._at:
             if now - self._heard[name] > SILENT_AFTER_S:
                 self.fail(name, f"it fell silent for {SILENT_AFTER_S:g} s")
-        return news
+        return updates
 
 
 def _allreduces(

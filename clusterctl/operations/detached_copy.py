@@ -14,7 +14,7 @@ from pathlib import Path
 from clusterctl.bootstrap.head_programs import FOLDER, put_programs
 from clusterctl.copy.fetch import UrlAccess, send_tools, url_sources
 from clusterctl.copy.request import CopyRequest, is_s3
-from clusterctl.copy.s3 import LENT_KEYS, AccessKeys
+from clusterctl.copy.s3 import KEYS_VARIABLE, AccessKeys
 from clusterctl.copy.state_file import new_state
 from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.domain.results import HostOutcome
@@ -193,7 +193,7 @@ def lent_keys(urls: UrlAccess) -> tuple[Variable, ...]:
     """Return the private variable that has the lent keys: they are in no file."""
     keys = urls.credentials
     is_lent = isinstance(keys, AccessKeys)
-    return (Variable(LENT_KEYS, to_json(keys), private=True),) if is_lent else ()
+    return (Variable(KEYS_VARIABLE, to_json(keys), private=True),) if is_lent else ()
 
 
 def copyclust_options(copy: DetachedCopy, urls: UrlAccess, mirror: bool) -> list[str]:

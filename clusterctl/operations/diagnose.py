@@ -35,6 +35,7 @@ from clusterctl.node.diagnosis.sampler import SamplerRequest, sample
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.record import salvage
 from clusterctl.operations.access import Access
+from clusterctl.operations.native_frames import with_native_frames
 from clusterctl.transport.call import call
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.session import Session
@@ -210,7 +211,7 @@ def collect(
     hosts += gone_hosts(access, told, taken_at)
     job = job_of(told, hosts, job_id)
     hosts = relevant_hosts(job, hosts)
-    return Evidence(
+    evidence = Evidence(
         cluster=access.cluster.name,
         taken_at=taken_at.isoformat(timespec="seconds"),
         took_s=round(time.monotonic() - began, 2),
@@ -218,6 +219,10 @@ def collect(
         job=job,
         hosts=tuple(hosts),
     )
+    if looking.samples > 1:
+        evidence = with_native_frames(access, evidence)
+        evidence = replace(evidence, took_s=round(time.monotonic() - began, 2))
+    return evidence
 
 
 def gone_hosts(access: Access, told: JobOnHead | None, at: datetime) -> list[HostEvidence]:

@@ -22,7 +22,7 @@ from clusterctl.bootstrap.training_checks import (
     release_findings,
     state_findings,
 )
-from clusterctl.bootstrap.training_steps import Tell, look, run_step
+from clusterctl.bootstrap.training_steps import Report, inspect, run_step
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity
@@ -81,11 +81,11 @@ def _inspect(access: Access, request: EnvRequest) -> tuple[EnvRequest, FanoutRes
     the GPUs decided. Raise UsageError, HostError of the head node.
     """
     check_request(request)
-    found = look(access.connections, access.targets, request)
+    found = inspect(access.connections, access.targets, request)
     _head_of(found)
     chosen = choose_release(request, found.values)
     line = choice_line(request, found.values)
-    found = look(access.connections, access.targets, chosen)
+    found = inspect(access.connections, access.targets, chosen)
     return replace(chosen, folder=_head_of(found).folder), found, line
 
 
@@ -148,7 +148,7 @@ class Installation:
         lines = plan_lines(self.plan, self._head, self._request.folder)
         return [self._choice, *lines] if lines and self._choice else lines
 
-    def run(self, tell: Tell, force: bool = False) -> EnvReport:
+    def run(self, tell: Report, force: bool = False) -> EnvReport:
         """Execute the plan. `tell` receives progress messages.
 
         Raise JobRunning while a job runs unless `force`, and errors that concern the head node. The
@@ -177,7 +177,7 @@ class Installation:
         done = {self._head.host} if self.plan.build else set()
         return [host for host in self.plan.install if host not in done | self._errors.keys()]
 
-    def _prepare_head(self, tell: Tell) -> None:
+    def _prepare_head(self, tell: Report) -> None:
         """Gather all wheels on the head node and, if needed, build Horovod's wheel there.
 
         Horovod is compiled against the installed TensorFlow and Open MPI, so the build needs the
@@ -197,7 +197,7 @@ class Installation:
         if self._head.host in self._errors:
             raise self._errors[self._head.host]
 
-    def _copy_wheels(self, tell: Tell) -> None:
+    def _copy_wheels(self, tell: Report) -> None:
         if not self.plan.copy_to:
             return
         tell(f"copying the wheels from {self._head.host} to {fold_hosts(self.plan.copy_to)}")
@@ -212,7 +212,7 @@ class Installation:
             raise report.error
         self._errors.update({node.host: node.error for node in report.failed if node.error})
 
-    def _step(self, hosts: Sequence[str], verb: str, tell: Tell) -> FanoutResult[CommandResult]:
+    def _step(self, hosts: Sequence[str], verb: str, tell: Report) -> FanoutResult[CommandResult]:
         """Run a verb of the environment's script on these nodes. Only the head node keeps its
         wheels afterwards."""
         given = GIVEN if self._packages else ""
@@ -226,7 +226,7 @@ class Installation:
     def _keep(self, result: FanoutResult[NodeEnv] | FanoutResult[CommandResult]) -> None:
         self._errors.update({one.host: one.error for one in result.failures if one.error})
 
-    def _compile_kernels(self, tell: Tell) -> None:
+    def _compile_kernels(self, tell: Report) -> None:
         """Let the head node's GPU driver compile TensorFlow's kernels, and copy the driver's cache
         to all nodes."""
         head, connections = self._access.head, self._access.connections
@@ -279,7 +279,7 @@ class Installation:
     def _report(self) -> EnvReport:
         """Inspect the nodes again, and report with the errors and findings of the steps."""
         asked = [target for target in self._access.targets if target.host not in self._errors]
-        looked = look(self._access.connections, asked, self._request)
+        looked = inspect(self._access.connections, asked, self._request)
         by_host = {outcome.host: outcome for outcome in looked.outcomes}
         outcomes = tuple(
             by_host.get(target.host) or HostOutcome(target.host, error=self._errors[target.host])

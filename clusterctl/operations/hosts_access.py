@@ -135,11 +135,11 @@ def open_nodes(
     dial.start_connecting(targets[:at_once])
 
     from clusterctl.transport.connections import Connections
-    from clusterctl.transport.keys import PinnedHostKeys, load_key
+    from clusterctl.transport.keys import KnownHostKeys, load_key
     from clusterctl.transport.session import Identity
 
     identity = Identity((*([load_key(key)] if key else ()), load_key(folder.key)))
-    host_keys = PinnedHostKeys(
+    host_keys = KnownHostKeys(
         [folder.known_hosts],
         renew=f"run `clusterctl up {folder.path.name}` again, with its options: "
         "it learns the key from the instance's console",

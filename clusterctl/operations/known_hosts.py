@@ -20,7 +20,7 @@ from clusterctl.domain.errors import AwsError, HostError, HostKeyChanged, HostUn
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2.host_keys import Consoles, HostKeyAnswers, ask_host_keys, parse_host_keys
-from clusterctl.transport.keys import HostKey, PinnedHostKeys, pinned_like
+from clusterctl.transport.keys import HostKey, KnownHostKeys, known_like
 from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 UNSEEN = "accepted-unseen"
 
 
-class LearntHostKeys(PinnedHostKeys):
+class LearntHostKeys(KnownHostKeys):
     """The pins for the nodes of one `up`. Only keys learnt for the node's instance are trusted.
 
     `path` is the known_hosts file: earlier pins are read from it, and messages name it. The caller
@@ -107,7 +107,7 @@ class LearntHostKeys(PinnedHostKeys):
         )
 
 
-class ClusterHostKeys(PinnedHostKeys):
+class ClusterHostKeys(KnownHostKeys):
     """The pins that `up` has written for an existing cluster.
 
     `path` is its known_hosts file. A pin for another instance than the node's current one is not
@@ -132,7 +132,7 @@ class ClusterHostKeys(PinnedHostKeys):
         known = self._known(target)
         if known and self._other_instance(target):
             shown = HostKey(key.get_name(), key.asbytes())
-            raise self._changed(target, shown, pinned_like(shown, known))
+            raise self._changed(target, shown, known_like(shown, known))
         super().verify(target, key)
 
     def _other_instance(self, target: Target) -> str:

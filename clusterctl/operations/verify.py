@@ -213,21 +213,21 @@ class _Relays(RelayGroup[ClusterctlError]):
     def _turn(self) -> list[tuple[str, Event]]:
         """Process the next events, and return the answers of hosts whose answer is awaited."""
         found: list[tuple[str, Event]] = []
-        for host, news in self.news():
-            if isinstance(news, Ended):
-                self._ended[host] = news.error or died(host)
+        for host, updates in self.updates():
+            if isinstance(updates, Ended):
+                self._ended[host] = updates.error or died(host)
             elif host not in self._waiting:
                 continue
-            elif isinstance(news, Progress):
+            elif isinstance(updates, Progress):
                 if self._watch:
-                    self._watch(host, news)
-            elif isinstance(news, Failed) and news.kind == "absent":
+                    self._watch(host, updates)
+            elif isinstance(updates, Failed) and updates.kind == "absent":
                 self.absent.append(host)
                 self._waiting.discard(host)
-            elif isinstance(news, Failed):
-                self.fail(host, failure_of(host, news))
-            elif isinstance(news, (Looked, Piece)):
-                found.append((host, news))
+            elif isinstance(updates, Failed):
+                self.fail(host, failure_of(host, updates))
+            elif isinstance(updates, (Looked, Piece)):
+                found.append((host, updates))
         # The end of a relay matters only if its answer is awaited.
         for host in self._waiting & self._ended.keys():
             self.fail(host, self._ended[host])

@@ -29,7 +29,7 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import SamplingPlan, collect
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
-from clusterctl.transport.keys import PinnedHostKeys, load_key
+from clusterctl.transport.keys import KnownHostKeys, load_key
 from clusterctl.transport.session import Identity
 
 BUNDLE = "diagnosis.gz"
@@ -101,7 +101,7 @@ def head_access(settings: Watchdog) -> Access:
     # What `up` has put there for mpirun.
     ssh = Path.home() / ".ssh"
     identity = Identity((load_key(ssh / MPI_KEY),))
-    connections = Connections(identity, PinnedHostKeys([ssh / KNOWN_HOSTS]))
+    connections = Connections(identity, KnownHostKeys([ssh / KNOWN_HOSTS]))
     return Access(cluster, ClusterFolder(Path.home() / ".clusterctl"), connections)
 
 

@@ -71,7 +71,7 @@ def timed_call(
     attachment: bytes = b"",
     modules: Sequence[str] = (),
 ) -> TimedResponse[R]:
-    """Do the same as `call`, and return the times as well: they tell how far two clocks differ.
+    """Do the same as `call`, and return the times as well: they show how far two clocks differ.
 
     `modules` are sent, too, for a function that finds others by name.
     """
@@ -117,7 +117,7 @@ def call_all(
     """
 
     def one(target: Target) -> R:
-        asked = request(target) if callable(request) else request
-        return call(connections, target, function, asked, doing=doing, timeout_s=timeout_s)
+        sent = request(target) if callable(request) else request
+        return call(connections, target, function, sent, doing=doing, timeout_s=timeout_s)
 
     return connections.each(targets, one)

@@ -17,7 +17,7 @@ from clusterctl.transport.ending import WITHIN_S, interruption
 from clusterctl.transport.errors import jump_failed
 from clusterctl.transport.execute import Exchange, Sink
 from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out, in_thread
-from clusterctl.transport.keys import PinnedHostKeys
+from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.session import Identity, Session, connect, fetch_host_key
 from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.target import Target
@@ -59,7 +59,7 @@ class Connections:
     def __init__(
         self,
         identity: Identity,
-        host_keys: PinnedHostKeys,
+        host_keys: KnownHostKeys,
         connect_timeout_s: float = 10.0,
         explain: Callable[[Target, HostError], HostError] = lambda target, error: error,
         timeouts: Timeouts = Timeouts(),

@@ -114,10 +114,10 @@ class QuickAckSocket(KeepAliveSocket):
 
 # Connections that `start_connecting` has started, and when (time.monotonic). `dial` takes them from
 # here.
-_begun: dict[tuple[str, int], tuple[socket.socket, float]] = {}
+_started: dict[tuple[str, int], tuple[socket.socket, float]] = {}
 # Age in seconds up to which a started connection is used, and the number of them. SSH servers close
 # connections on which the client sends nothing.
-BEGUN_FOR_S, MOST_BEGUN = 10.0, 256
+STARTED_FOR_S, MOST_STARTED = 10.0, 256
 # Open files for each connection: a socket, and the two ends of a pipe while a command runs.
 FILES_PER_HOST = 3
 # Open files that are kept free for the rest of the program, for example modules and keys.
@@ -146,13 +146,13 @@ def start_connecting(targets: Iterable[Target]) -> None:
     The kernel connects and the servers start their SSH processes while this program still imports
     paramiko. Hosts that are given by name are left out, since a name look-up would block.
     """
-    most = min(MOST_BEGUN, most_hosts())
+    most = min(MOST_STARTED, most_hosts())
     for target in targets:
         while target.jump:
             target = target.jump  # noqa: PLW2901
         where = (target.address, target.port)
-        known = target.proxy_command or target.down or where in _begun
-        if known or len(_begun) >= most:
+        known = target.proxy_command or target.down or where in _started
+        if known or len(_started) >= most:
             continue
         family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
         with contextlib.suppress(OSError):  # `dial` connects again and reports the error
@@ -160,15 +160,15 @@ def start_connecting(targets: Iterable[Target]) -> None:
             sock = socket.socket(family)
             sock.setblocking(False)
             sock.connect_ex(where)
-            _begun[where] = (sock, time.monotonic())
+            _started[where] = (sock, time.monotonic())
 
 
 def _connect(where: tuple[str, int], timeout_s: float) -> socket.socket:
-    sock, since = _begun.pop(where, (None, 0.0))
+    sock, since = _started.pop(where, (None, 0.0))
     if sock is None:
         return socket.create_connection(where, timeout_s)
     waited_s = time.monotonic() - since
-    if waited_s > BEGUN_FOR_S:
+    if waited_s > STARTED_FOR_S:
         sock.close()
         return socket.create_connection(where, timeout_s)
     # A non-blocking connect has ended when the socket is writable; SO_ERROR then has its result.

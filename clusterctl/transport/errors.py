@@ -63,12 +63,12 @@ def as_host_error(target: Target, error: Exception) -> ClusterctlError:
             target.host, f"{reason} at {where}", _HINT_BY_ERRNO.get(error.errno or 0, "")
         )
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer) and "host key" in str(error):
-        # The client offers only key types that are pinned (PinnedHostKeys.algorithms), so the host
-        # has other keys than the pinned ones.
+        # The client offers only key types that are known (KnownHostKeys.algorithms), so the host
+        # has other keys than the known ones.
         return HostKeyChanged(
             target.host,
-            f"shows no host key of a type that is pinned for {target.known_hosts_name}",
-            "its keys were made anew, or another machine answers: do not trust it unseen",
+            f"shows no host key of a type that is known for {target.known_hosts_name}",
+            "its keys are new, or another machine answers: do not trust it unchecked",
         )
     if isinstance(error, (paramiko.SSHException, EOFError)):
         # After these words paramiko gives the reason, if it has one.

@@ -24,8 +24,8 @@ Sink = Callable[[str, bytes], None]
 CHUNK = 1 << 16
 # paramiko wakes a reader by one pipe for stdout and stderr. If one comes just as the other has been
 # read, the wake-up is lost (`pipe.OrPipe`), and with it all output until more comes.
-LOOK_EVERY_S = 0.5
-# Seconds for the rest of stderr once a command has told its exit status.
+POLL_EVERY_S = 0.5
+# Seconds for the rest of stderr once a command has reported its exit status.
 HELD_S = 1.0
 # Bytes of each stream that are kept for the result.
 KEPT_BYTES = 16 << 20
@@ -101,7 +101,7 @@ class Exchange:
     def wait_ended(self, within_s: float = WITHIN_S) -> Ending | None:
         """Wait until `end` has done its work. Return what is known of the command then.
 
-        None if it had not begun to run.
+        None if it had not started.
         """
         if not self._ended.wait(within_s):
             return Ending(unknown=f"the host did not report its end within {within_s:g} s")
@@ -121,7 +121,7 @@ class Exchange:
 
     def _end_on_host(self, deadline: float) -> Ending:
         transport = self.channel.get_transport()
-        # A command that is interrupted at once may not have told its process yet.
+        # A command that is interrupted at once may not have reported its process yet.
         while self.frame.process is None and time.monotonic() < deadline - GRACE_S:
             if self.channel.closed or self.channel.eof_received:
                 break
@@ -129,7 +129,7 @@ class Exchange:
         if not transport.is_active():
             return Ending(unknown="the connection was lost")
         if self.frame.process is None:
-            return Ending(unknown="the host did not tell its process")
+            return Ending(unknown="the host did not report its process")
         try:
             return parse_ending(_output(transport, ending_script(self.frame.process), deadline))
         except (paramiko.SSHException, OSError, EOFError) as error:
@@ -245,21 +245,21 @@ def _follow(exchange: Exchange, deadline: float | None) -> bool:
     """Read output until its end and return True. Return False if the deadline passes first.
 
     A process that a login file left in the background may hold the output open. So HELD_S after a
-    command has told its exit status its output counts as ended.
+    command has reported its exit status its output counts as ended.
     """
     channel = exchange.channel
     poller = select.poll()
     poller.register(channel.fileno(), select.POLLIN)
-    told_at = None
+    status_at = None
     while not (channel.eof_received or channel.closed):
         left = _left(deadline)
         if exchange.frame.status is not None:
-            told_at = told_at or time.monotonic()
-            if time.monotonic() > told_at + HELD_S:
+            status_at = status_at or time.monotonic()
+            if time.monotonic() > status_at + HELD_S:
                 break
         if left == 0:
             return False
-        poller.poll(1000 * (LOOK_EVERY_S if left is None else min(left, LOOK_EVERY_S)))
+        poller.poll(1000 * (POLL_EVERY_S if left is None else min(left, POLL_EVERY_S)))
         exchange.drain()
     exchange.drain()
     return True

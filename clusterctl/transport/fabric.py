@@ -10,7 +10,7 @@ from typing import Any
 
 import fabric
 
-from clusterctl.transport.keys import PinnedHostKeys
+from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.session import Identity, connect
 from clusterctl.transport.target import Target
 
@@ -26,7 +26,7 @@ class VerifiedConnection(fabric.Connection):
     _login: Any = None
     _session: Any = None
 
-    def __init__(self, target: Target, identity: Identity, host_keys: PinnedHostKeys) -> None:
+    def __init__(self, target: Target, identity: Identity, host_keys: KnownHostKeys) -> None:
         super().__init__(
             target.address,
             user=target.user,

@@ -1,8 +1,8 @@
-"""SSH keys: the user's private keys, and the pinned keys of hosts.
+"""SSH keys: the user's private keys, and the known keys of hosts.
 
 Private keys are parsed once for all connections: parsing an RSA key takes 33 ms of CPU time, which
-would be most of a fan-out's time if it was done for each host. A host key that is not pinned is
-never accepted.
+would be most of a fan-out's time if it was done for each host. An unknown host key is never
+accepted.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def _names_host(names: str, host: str) -> bool:
         return False
 
 
-class PinnedHostKeys:
+class KnownHostKeys:
     """The host keys in some known_hosts files.
 
     `renew` is the hint for a host whose key is missing or old; empty gives a general one.
@@ -286,16 +286,16 @@ class PinnedHostKeys:
                     self._keys.add(line)
 
     def algorithms(self, target: Target) -> tuple[str, ...]:
-        """Return the host key algorithms to negotiate, so that the host shows a key that is pinned.
+        """Return the host key algorithms to negotiate, so that the host shows a known key.
 
-        The result is empty for a host without pinned keys.
+        The result is empty for a host without known keys.
         """
         kinds = dict.fromkeys(key.kind for key in self._known(target))
         groups = [_RSA_ALGORITHMS if kind == "ssh-rsa" else (kind,) for kind in kinds]
         return tuple(algorithm for group in groups for algorithm in group)
 
     def verify(self, target: Target, key: paramiko.PKey) -> None:
-        """Raise HostKeyUnknown or HostKeyChanged unless `key` is pinned and not revoked."""
+        """Raise HostKeyUnknown or HostKeyChanged unless `key` is known and not revoked."""
         shown = HostKey(key.get_name(), key.asbytes())
         if any(shown in self._keys.revoked(name) for name in _names_of(target)):
             raise HostKeyChanged(
@@ -313,18 +313,17 @@ class PinnedHostKeys:
                 or "log in once with `ssh` and compare the fingerprint, or add it to known_hosts",
             )
         if shown not in known:
-            raise self._changed(target, shown, pinned_like(shown, known))
+            raise self._changed(target, shown, known_like(shown, known))
 
     def _known(self, target: Target) -> list[HostKey]:
-        # As in OpenSSH, a host on another port may be known by its name alone.
+        # As in OpenSSH, a host on another port may be known by its bare name.
         found = (self._keys.lookup(name) for name in _names_of(target))
         return next(filter(None, found), [])
 
-    def _changed(self, target: Target, shown: HostKey, pinned: HostKey) -> HostError:
+    def _changed(self, target: Target, shown: HostKey, known: HostKey) -> HostError:
         return HostKeyChanged(
             target.host,
-            f"its host key is not the one pinned in {self._files}: "
-            f"it shows {shown}, pinned is {pinned}",
+            f"its host key is not the one in {self._files}: it shows {shown}, known is {known}",
             "either its address now belongs to another machine, or someone is in between; "
             + (self._renew or f"if you know why, drop the old key: {self._drop(target)}"),
         )
@@ -338,7 +337,7 @@ class PinnedHostKeys:
         return shlex.join(["ssh-keygen", "-R", target.known_hosts_name, *("-f", *files)])
 
 
-class HostKeysByHost(PinnedHostKeys):
+class HostKeysByHost(KnownHostKeys):
     """The host keys of hosts that each have known_hosts files of their own.
 
     `files` has those of each target. Each combination of files is read once.
@@ -346,8 +345,8 @@ class HostKeysByHost(PinnedHostKeys):
 
     def __init__(self, files: Mapping[Target, tuple[Path, ...]]) -> None:
         super().__init__([])
-        pinned = {paths: PinnedHostKeys(paths) for paths in dict.fromkeys(files.values())}
-        self._of = {target: pinned[paths] for target, paths in files.items()}
+        known = {paths: KnownHostKeys(paths) for paths in dict.fromkeys(files.values())}
+        self._of = {target: known[paths] for target, paths in files.items()}
 
     def algorithms(self, target: Target) -> tuple[str, ...]:
         return self._of[target].algorithms(target)
@@ -356,8 +355,8 @@ class HostKeysByHost(PinnedHostKeys):
         self._of[target].verify(target, key)
 
 
-def pinned_like(shown: HostKey, known: Sequence[HostKey]) -> HostKey:
-    """Return the pinned key that a message compares with the shown one: of its type if possible."""
+def known_like(shown: HostKey, known: Sequence[HostKey]) -> HostKey:
+    """Return the known key that a message compares with the shown one: of its type if possible."""
     return next((key for key in known if key.kind == shown.kind), known[0])
 
 
@@ -368,13 +367,13 @@ def _names_of(target: Target) -> tuple[str, ...]:
     return tuple(dict.fromkeys((target.known_hosts_name, target.address)))
 
 
-class VerifyPinned(paramiko.MissingHostKeyPolicy):
+class VerifyKnown(paramiko.MissingHostKeyPolicy):
     """Verifies the host key of every connection.
 
     paramiko calls it for hosts that are not in its own store of keys, which is always empty here.
     """
 
-    def __init__(self, target: Target, host_keys: PinnedHostKeys) -> None:
+    def __init__(self, target: Target, host_keys: KnownHostKeys) -> None:
         self._target = target
         self._host_keys = host_keys
 

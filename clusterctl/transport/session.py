@@ -27,7 +27,7 @@ from clusterctl.transport import dial
 from clusterctl.transport.dial import KeepAliveSocket
 from clusterctl.transport.errors import as_host_error, jump_failed, worth_retrying
 from clusterctl.transport.execute import Exchange, Sink, execute
-from clusterctl.transport.keys import PinnedHostKeys, VerifyPinned
+from clusterctl.transport.keys import KnownHostKeys, VerifyKnown
 from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.target import Target
 from clusterctl.transport.wire import TunedTransport, open_tunnel
@@ -143,8 +143,8 @@ class Session:
 
     @property
     def round_trip_s(self) -> float | None:
-        """The round trip that the kernel measured on this connection: it tells of the link, however
-        busy the host is. None if it is not known, as over a jump host."""
+        """The round trip that the kernel measured on this connection. It depends on the link only,
+        however busy the host is. None if it is not known, as over a jump host."""
         transport = self.client.get_transport()
         return cast("KeepAliveSocket", transport.sock).round_trip_s if transport else None
 
@@ -173,7 +173,7 @@ class Session:
 def connect(
     target: Target,
     identity: Identity,
-    host_keys: PinnedHostKeys,
+    host_keys: KnownHostKeys,
     connect_timeout_s: float = 10.0,
     jumps: Callable[[Target], Session] | None = None,
 ) -> Session:
@@ -217,7 +217,7 @@ def connect(
 def fetch_host_key(target: Target, timeout_s: float, jump: Session | None = None) -> paramiko.PKey:
     """Return the host key that the target shows, without checking it and without a login.
 
-    For trust on first use, where the user asks for it. Raises HostUnreachable.
+    For trust on first use, where the user chose it. Raises HostUnreachable.
     """
     try:
         transport = TunedTransport(open_socket(target, timeout_s, jump))
@@ -235,7 +235,7 @@ def fetch_host_key(target: Target, timeout_s: float, jump: Session | None = None
 def _log_in(
     target: Target,
     identity: Identity,
-    host_keys: PinnedHostKeys,
+    host_keys: KnownHostKeys,
     timeout_s: float,
     jump: Session | None = None,
 ) -> Session:
@@ -254,7 +254,7 @@ def _log_in(
 def _attempt(
     target: Target,
     identity: Identity,
-    host_keys: PinnedHostKeys,
+    host_keys: KnownHostKeys,
     timeout_s: float,
     jump: Session | None,
 ) -> Session:
@@ -264,7 +264,7 @@ def _attempt(
         return made
 
     client = paramiko.SSHClient()
-    client.set_missing_host_key_policy(VerifyPinned(target, host_keys))
+    client.set_missing_host_key_policy(VerifyKnown(target, host_keys))
     try:
         sock = open_socket(target, timeout_s, jump)
         client.connect(

@@ -35,7 +35,7 @@ class KeySources:
 
 
 class UserConfig:
-    """The ssh_config files of a user. Each host is looked up once."""
+    """The ssh_config files of a user. Each host is read once."""
 
     def __init__(self, config: SshConfig, folder: Path) -> None:
         self.folder = folder

@@ -98,7 +98,7 @@ class TunnelTransport(OrderedTransport):
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._asked = threading.local()
+        self._requested = threading.local()
         self._refusals: dict[int, tuple[int, str]] = {}
         self._given_up: dict[int, paramiko.Channel | None] = {}
         super().__init__(*arguments, **options)
@@ -109,23 +109,23 @@ class TunnelTransport(OrderedTransport):
         Raises OSError with the server's reason, PermissionError if the server does not allow it,
         TimeoutError, and paramiko.SSHException or EOFError if the connection is lost.
         """
-        self._asked.channel_id = -1
+        self._requested.channel_id = -1
         source = ("127.0.0.1", 0)
         try:
             return self.open_channel("direct-tcpip", (address, port), source, timeout=timeout_s)
         except (paramiko.SSHException, EOFError) as error:
-            refusal = self._refusals.pop(self._asked.channel_id, None)
+            refusal = self._refusals.pop(self._requested.channel_id, None)
             if refusal:
                 raise _as_os_error(*refusal) from error
             if not self.is_active():
                 raise
-            self._give_up(self._asked.channel_id)
+            self._give_up(self._requested.channel_id)
             raise TimeoutError from error
 
     def _next_channel(self) -> int:
         # open_channel does not return the number of a channel that failed, so each thread notes it.
         channel_id: int = super()._next_channel()  # type: ignore[misc]
-        self._asked.channel_id = channel_id
+        self._requested.channel_id = channel_id
         return channel_id
 
     def _give_up(self, channel_id: int) -> None:

@@ -89,6 +89,10 @@ LOCK_DB = (
     'one.execute("begin exclusive"); time.sleep(600)\' </dev/null >/dev/null 2>&1 & '
     "echo $! >/data/db.pid"
 )
+HOLD_LOCK = (
+    "setsid flock -o /data/job.lock sleep 600 </dev/null >/dev/null 2>&1 & "
+    "echo $! >/data/lock.pid; sleep 0.3"
+)
 DUTY = (
     "setsid sh -c 'while kill -STOP {pid}; do sleep 0.9; kill -CONT {pid}; sleep 0.1; done' "
     "</dev/null >/dev/null 2>&1 & echo $! >/data/duty.pid"
@@ -159,6 +163,33 @@ FAULTS = (
     word("leave", "a rank exits, status 0, without finalize", "exit|left|gone|ended|end"),
     word("spin", "an endless loop", "computing", kinds=("c",)),
     word("slow", "a rank with a second of own work per step", "slow", level=(1,)),
+    word("terminal", "a terminal at which nobody types", r"terminal|/dev/pt", PYTHON),
+    word(
+        "file_lock",
+        "a file's lock that another process holds",
+        "lock on /data/job.lock|flock /data/job.lock",
+        do=HOLD_LOCK,
+        undo="kill $(cat /data/lock.pid)",
+    ),
+    word("in_handler", "a signal's handler that sleeps", "in_handler|<lambda>|nanosleep"),
+    word("child_reads", "a child that reads a pipe is waited for", "process that it has"),
+    word("child_writes", "a child's full pipe is not read", "process that it has", PYTHON),
+    word("barrier", "a barrier of threads, one too few", "barrier|futex"),
+    word("select_nothing", "select() of a pipe without data", "select_nothing|select"),
+    word("semaphore", "a semaphore at zero", "semaphore|futex"),
+    word("join_thread", "a thread that sleeps is joined", "futex", ("c",)),
+    word("socket_pair", "a read of a socket pair", "socket|read", ("c",)),
+    word("no_message", "MPI_Recv of a message that is not sent", "Recv|message", ("c",)),
+    word("finalize", "a rank in MPI_Finalize early", "Finalize|end", ("c",)),
+    word("busy_thread", "a thread that computes without end is joined", "busy_thread", PYTHON),
+    word("mute_server", "an HTTP server that does not answer", "mute_server", PYTHON),
+    word("process_pool", "a process of a pool hangs", "process_pool", PYTHON),
+    word("exit_kept", "sys.exit, kept by another thread", "left|ended|end", PYTHON),
+    word("new_group", "a group that one rank makes alone", "new_group|group|differ", ("torch",)),
+    word("generator", "a tf.data generator that sleeps", "rows|generator", ("horovod",)),
+    word("fails", "a rank fails", "bad row 7|SIGSEGV|signal 11|Segmentation", again=()),
+    Fault("a rank killed by SIGKILL", "SIGKILL|signal 9|killed", do="kill -9 {pid}"),
+    Fault("a rank stopped by SIGSTOP", "stopped", do="kill -STOP {pid}", undo="kill -CONT {pid}"),
     Fault(
         "a rank stopped for 0.9 of each second",
         "stopped|slow",

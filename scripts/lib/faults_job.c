@@ -5,12 +5,15 @@
 #include <fcntl.h>
 #include <mpi.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -84,6 +87,35 @@ static void connect_to(int port, int again) {
     } while (again && ordered());
 }
 
+static void in_handler(int number) { sleep(3600 + number); }
+
+static void more_faults(void) {
+    int ends[2];
+    char one;
+    pthread_t thread;
+    pthread_barrier_t two;
+    sem_t none;
+    fd_set set;
+    if (is("file_lock")) flock(open("/data/job.lock", O_WRONLY | O_CREAT, 0666), LOCK_EX);
+    if (is("in_handler")) {
+        signal(SIGALRM, in_handler);
+        raise(SIGALRM);
+    }
+    if (is("child_reads")) (void)!system("read x <>/data/fifo");
+    if (is("barrier") && !pthread_barrier_init(&two, NULL, 2)) pthread_barrier_wait(&two);
+    if (is("semaphore") && !sem_init(&none, 0, 0)) sem_wait(&none);
+    if (is("select_nothing") && !pipe(ends)) {
+        FD_ZERO(&set);
+        FD_SET(ends[0], &set);
+        select(ends[0] + 1, &set, NULL, NULL, NULL);
+    }
+    if (is("join_thread") && !pthread_create(&thread, NULL, other, NULL)) pthread_join(thread, NULL);
+    if (is("socket_pair") && !socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) (void)!read(ends[0], &one, 1);
+    if (is("no_message")) MPI_Recv(&one, 1, MPI_CHAR, 0, 77, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (is("finalize")) MPI_Finalize();
+    if (is("fails")) *(volatile int *)8 = 1;
+}
+
 static void fault(void) {
     int ends[2], child;
     struct rlimit few;
@@ -119,6 +151,7 @@ static void fault(void) {
         if (is("remote_debugger") && !listen(one, 1)) accept(one, NULL, NULL);
         else (void)!recv(one, block, 512, 0);
     }
+    more_faults();
     if (is("spin")) for (volatile int n = 0;; n = 1) continue;
     if (is("slow")) for (double until = now() + 1; now() < until;) continue;
 }

@@ -6,11 +6,14 @@ A file /data/order.RANK on a rank's host orders a fault, by its name. SIGUSR1 en
 import asyncio
 import contextlib
 import ctypes
+import fcntl
 import itertools
 import multiprocessing
 import os
+import pty
 import re
 import resource
+import select
 import signal
 import socket
 import sqlite3
@@ -19,7 +22,7 @@ import sys
 import threading
 import time
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 RANK = int(os.environ.get("RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
@@ -265,6 +268,84 @@ def save_checkpoint():
 def close_output():
     os.close(1)
     os.open("/dev/null", os.O_WRONLY)
+
+
+def terminal():
+    os.read(pty.openpty()[1], 1)
+
+
+def file_lock():
+    with Path("/data/job.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def in_handler():
+    signal.signal(signal.SIGALRM, lambda *_: time.sleep(3600))
+    os.kill(os.getpid(), signal.SIGALRM)
+
+
+def child_reads():
+    subprocess.run(["sh", "-c", "read x"], stdin=os.pipe()[0], check=False)
+
+
+def child_writes():
+    subprocess.Popen(["head", "-c", "1000000", "/dev/zero"], stdout=subprocess.PIPE).wait()
+
+
+def barrier():
+    threading.Barrier(2).wait()
+
+
+def select_nothing():
+    select.select([os.pipe()[0]], [], [])
+
+
+def semaphore():
+    multiprocessing.Semaphore(0).acquire()
+
+
+def busy_thread():
+    def spins():
+        while ordered():
+            sum(range(10000))
+
+    one = threading.Thread(target=spins, daemon=True)
+    one.start()
+    one.join()
+
+
+def mute_server():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        urllib.request.urlopen(f"http://127.0.0.1:{server.getsockname()[1]}/x")
+
+
+def process_pool():
+    ProcessPoolExecutor(1).submit(time.sleep, 3600).result()
+
+
+def exit_kept():
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    sys.exit(0)
+
+
+def new_group():
+    import torch.distributed as dist
+
+    dist.new_group([0, 1])
+
+
+def generator():
+    import tensorflow as tf
+
+    def rows():
+        time.sleep(3600)
+        yield 1
+
+    next(iter(tf.data.Dataset.from_generator(rows, output_types=tf.int32)))
+
+
+def fails():
+    raise ValueError("bad row 7")
 
 
 def loader():

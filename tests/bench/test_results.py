@@ -43,6 +43,8 @@ from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.trainer import TrainerRun
 from clusterctl.node.record import from_data, from_json, to_data, to_json
 from clusterctl.operations.bench import (
+    BenchPlan,
+    BenchRequest,
     guess_step_s,
     locked_folder,
     open_benchmark,
@@ -745,9 +747,9 @@ UNDER_WAY = {"job_id": "a", "gpus": 1, "data": "synthetic", "repeat": 1, "batch"
 def test_a_damaged_record_of_a_run_under_way_starts_no_other(tmp_path, content):
     write_benchmark(tmp_path, benchmark())
     (tmp_path / "under-way.json").write_text(content)
-    keys = [RunKey(1, SYNTHETIC, 1)]
+    plan = BenchPlan(benchmark(), (RunKey(1, SYNTHETIC, 1),), {}, {})
     with pytest.raises(ClusterctlError, match=r"cannot read .*/under-way.json") as refused:
-        run_benchmark(None, benchmark(), tmp_path, keys, None, {})
+        run_benchmark(None, plan, BenchRequest(SETTINGS, (1,)), tmp_path, None)
     assert "clusterctl jobs" in refused.value.hint
 
 

@@ -159,7 +159,7 @@ def unit(**properties):
             Equipment(root(29.0)),
             RequestedEquipment(0, 500),
             "disk.size",
-            "29 GiB of the 500 asked for",
+            "29 GiB of 500 requested",
         ),
         (Equipment(efa=3), RequestedEquipment(4), "efa.count", "3 of 4 EFA devices there"),
         (Equipment(efa=0), RequestedEquipment(1), "efa.count", "0 of 1 EFA device there"),

@@ -334,8 +334,8 @@ def test_a_version_that_comes_and_one_that_does_not_load(tmp_path, libraries, ti
 def test_a_version_that_is_being_copied_waits(tmp_path):
     """The part that has been copied so far would load."""
     program = runpy.run_path(str(SHELL / "serve.py"))
-    look = program["Versions"].look
-    look.__globals__["LoadedModel"] = lambda path, version: SimpleNamespace(version=version)
+    poll = program["Versions"].poll
+    poll.__globals__["LoadedModel"] = lambda path, version: SimpleNamespace(version=version)
 
     def has(version, words):
         (tmp_path / version).mkdir(exist_ok=True)
@@ -344,12 +344,12 @@ def test_a_version_that_is_being_copied_waits(tmp_path):
 
     has("1", "all")
     versions = program["Versions"](tmp_path)
-    versions.look()
+    versions.poll()
     looks = []
     for words in ("half", "half, and more", "all of it", None):
         if words:
             has("2", words)
-        versions.look()
+        versions.poll()
         looks.append(versions.current.version)
     assert looks == [1, 1, 1, 2]
 

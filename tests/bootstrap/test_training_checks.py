@@ -12,7 +12,7 @@ from clusterctl.bootstrap.training import (
     NodeEnv,
     check_request,
     failed,
-    parse_look,
+    parse_environment,
 )
 from clusterctl.bootstrap.training_checks import (
     EnvPlan,
@@ -162,7 +162,7 @@ OTHER_KEY = KEY.replace("3.11", "3.10")
             [missing(0, writable=False)],
             "folder",
             "demo-0",
-            f"{FOLDER} cannot be written to, and sudo asks for a password",
+            f"{FOLDER} cannot be written to, and sudo needs a password",
         ),
         # One file system for both folders, and one for each.
         (
@@ -362,8 +362,11 @@ def said(stdout: str, stderr: str = "", exit_status: int = 0) -> CommandResult:
 
 def test_what_a_node_says():
     gpu = said(LOOKED.replace("chosen=\n", f"chosen={FOLDER}\nno_toolkit=none: a=b\n"))
-    assert (parse_look(gpu).remembered, parse_look(gpu).no_toolkit) == (True, "none: a=b")
-    node = parse_look(said(f"Welcome, a=b\n{LOOKED}"))
+    assert (parse_environment(gpu).remembered, parse_environment(gpu).no_toolkit) == (
+        True,
+        "none: a=b",
+    )
+    node = parse_environment(said(f"Welcome, a=b\n{LOOKED}"))
     assert node == NodeEnv(
         host="demo-0",
         folder=FOLDER,
@@ -388,7 +391,7 @@ def test_what_a_node_says():
 )
 def test_a_node_that_does_not_say_it(result):
     with pytest.raises(CommandFailed):
-        parse_look(result)
+        parse_environment(result)
 
 
 @pytest.mark.parametrize(

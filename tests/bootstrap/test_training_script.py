@@ -16,11 +16,11 @@ from clusterctl.bootstrap.training import (
     SHELL,
     EnvRequest,
     EnvState,
-    parse_look,
+    parse_environment,
     ranks_check,
     training_script,
 )
-from clusterctl.bootstrap.training_steps import look, run_step
+from clusterctl.bootstrap.training_steps import inspect, run_step
 from clusterctl.domain.errors import CommandFailed
 from tests.bootstrap.node import ShellNode
 from tests.bootstrap.wheels import TRAINING, cuda_pins, make_wheelhouse
@@ -41,8 +41,8 @@ class Node:
     def request(self, flavor: str = "cpu") -> EnvRequest:
         return EnvRequest(str(self.folder), flavor, release=self.release)
 
-    def look(self, flavor: str = "cpu"):
-        [outcome] = look(self.local, [HEAD], self.request(flavor)).outcomes
+    def inspect(self, flavor: str = "cpu"):
+        [outcome] = inspect(self.local, [HEAD], self.request(flavor)).outcomes
         assert outcome.value, outcome.error
         return outcome.value
 
@@ -74,15 +74,15 @@ def node(tmp_path, monkeypatch):
 @pytest.mark.train
 @pytest.mark.all
 def test_from_wheels_to_ranks_that_meet_and_again(node):
-    assert node.look().state is EnvState.MISSING
+    assert node.inspect().state is EnvState.MISSING
     node.give()
     node.do("gather")
     shutil.rmtree(node.home / GIVEN)
-    there = node.look()
+    there = node.inspect()
     assert there.gathered
     assert there.horovod_wheel.endswith("/horovod-0.28.1-py3-none-any.whl")
     node.do("install")
-    there = node.look()
+    there = node.inspect()
     assert (there.state, there.chosen, there.no_python) == (EnvState.READY, True, "")
     assert there.installed == {
         "tensorflow": "2.15.1",
@@ -96,8 +96,8 @@ def test_from_wheels_to_ranks_that_meet_and_again(node):
     assert not (node.home / there.wheels).exists()
     node.do("install")  # chooses the ready environment again, and builds nothing
     (node.folder / ".clusterctl-training").write_text("horovod-0.27 and so on\n")
-    assert node.look().state is EnvState.OTHER
-    assert node.look().stamp == "horovod-0.27 and so on"
+    assert node.inspect().state is EnvState.OTHER
+    assert node.inspect().stamp == "horovod-0.27 and so on"
 
 
 @pytest.mark.train
@@ -108,7 +108,7 @@ def test_the_newest_tensorflow_has_keras_2_and_horovod_its_headers(node):
     node.do("gather")
     node.do("install")
     node.release = ""  # inspect the node again
-    there = node.look()
+    there = node.inspect()
     assert (there.release, there.state) == ("newest", EnvState.READY)
     assert there.key.startswith("horovod-0.28.1+tensorflow-2.21.0+python-3.")
     packages = next(node.folder.glob("lib/python3*/site-packages"))
@@ -165,7 +165,7 @@ def test_ranks_that_do_not_stay_alike_are_found(before, ranks, says):
 def test_what_others_have_put_there_stays(node):
     node.folder.mkdir()
     (node.folder / "pyvenv.cfg").write_text("home = /usr/bin\n")
-    assert node.look().state is EnvState.FOREIGN
+    assert node.inspect().state is EnvState.FOREIGN
     with pytest.raises(CommandFailed, match="has not put there"):
         node.do("install")
     assert [path.name for path in node.folder.iterdir()] == ["pyvenv.cfg"]
@@ -181,10 +181,10 @@ def test_a_wheel_that_is_missing_is_named_and_the_next_run_goes_on(node):
         node.do("gather")
     assert "the wheels cannot be had from" in failure.value.message
     assert "numpy==1.26.4" in failure.value.hint
-    assert not node.look().gathered
+    assert not node.inspect().gathered
     numpy.write_bytes(content)
     node.do("gather")
-    assert node.look().gathered
+    assert node.inspect().gathered
 
 
 @pytest.mark.train
@@ -199,17 +199,17 @@ def test_horovod_is_built_for_gpus_over_an_installation_that_did_not_end(
     monkeypatch.setenv("CUDA_HOME", str(cuda.folder))
     monkeypatch.setenv("PATH", f"{cuda.folder / 'bin'}:/usr/bin:/bin")
     node.do("gather", "gpu")
-    assert not node.look("gpu").horovod_wheel
+    assert not node.inspect("gpu").horovod_wheel
     (node.folder / "bin").mkdir(parents=True)
     (node.folder / "bin" / "left over").touch()
     (node.folder / ".clusterctl-training.partial").touch()
-    assert node.look("gpu").state is EnvState.PARTIAL
+    assert node.inspect("gpu").state is EnvState.PARTIAL
     node.do("install", "gpu")
-    assert node.look("gpu").ready
-    assert node.look("gpu").horovod_wheel
-    assert node.look("gpu").no_toolkit == ""
-    assert node.look("gpu").installed["nvidia_cudnn_cu12"] == "8.9.4.25"
-    stamp = node.look("gpu").stamp
+    assert node.inspect("gpu").ready
+    assert node.inspect("gpu").horovod_wheel
+    assert node.inspect("gpu").no_toolkit == ""
+    assert node.inspect("gpu").installed["nvidia_cudnn_cu12"] == "8.9.4.25"
+    stamp = node.inspect("gpu").stamp
     assert "+nccl-2.21.5+gpu-sm70.80 " in stamp
     assert {f"{name}=={version}" for name, version in cuda_pins("default").items()} < {
         *stamp.split()
@@ -219,6 +219,7 @@ def test_horovod_is_built_for_gpus_over_an_installation_that_did_not_end(
     seen = json.loads(built.read_text())
     assert seen.pop("LDFLAGS").startswith("-Wl,-s,--disable-new-dtags,-rpath,$ORIGIN/../../../..:")
     assert seen.pop("HOROVOD_NCCL_HOME").endswith("+gpu-sm70.80.building/nccl")
+    assert seen.pop("HOROVOD_CMAKE").endswith("+gpu-sm70.80.building/cmake")
     assert seen == {
         "HOROVOD_WITH_TENSORFLOW": "1",
         "HOROVOD_WITH_MPI": "1",
@@ -386,17 +387,17 @@ def test_all_of_cudas_packages_are_pinned_and_in_the_stamp(tmp_path):
 def test_an_interpreter_that_cannot_be_taken(node, python, says):
     request = EnvRequest(str(node.folder), "cpu", python)
     result = node.local.run(HEAD, request.command("look"), stdin=training_script())
-    assert says in parse_look(result).no_python
+    assert says in parse_environment(result).no_python
 
 
 def test_without_a_folder_it_is_where_it_was_put_last(node):
     request = EnvRequest("", "cpu")
-    [outcome] = look(node.local, [HEAD], request).outcomes
+    [outcome] = inspect(node.local, [HEAD], request).outcomes
     assert outcome.value.folder == "/opt/clusterctl/training"
-    [newest] = look(node.local, [HEAD], EnvRequest("", "cpu", release="newest")).outcomes
+    [newest] = inspect(node.local, [HEAD], EnvRequest("", "cpu", release="newest")).outcomes
     assert newest.value.folder == "/opt/clusterctl/training-newest"
     (node.home / ".clusterctl").mkdir()
     (node.home / ".clusterctl" / "training-env").write_text(f"{node.folder}\n")
-    [outcome] = look(node.local, [HEAD], request).outcomes
+    [outcome] = inspect(node.local, [HEAD], request).outcomes
     assert outcome.value.folder == str(node.folder)
     assert outcome.value.chosen

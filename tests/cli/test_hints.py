@@ -109,6 +109,9 @@ def test_a_cluster_in_place_of_a_log_leads_to_its_log(clusterctl, tmp_path, monk
     ran = clusterctl.anywhere()("explain", "demo")
     assert (ran.status, "clusterctl logs demo | clusterctl explain" in ran.err) == (3, True)
     assert "name a log file" in clusterctl.anywhere()("explain", "train.log").err
+    ran = clusterctl.anywhere()("explain", "demo", "20261120-154501-3f2a")
+    assert (ran.status, "demo is a cluster" in ran.err) == (3, True)
+    assert "clusterctl logs demo 20261120-154501-3f2a | clusterctl explain" in ran.err
 
 
 def test_a_misspelt_cluster_is_proposed(clusterctl):

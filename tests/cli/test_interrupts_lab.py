@@ -88,7 +88,7 @@ def way_on(cut: Cut, said: str | None) -> list[str]:
         return cut.command.split()
     if cut.way.startswith("clusterctl"):
         return shlex.split(cut.way)[1:]
-    [way] = re.findall(rf"{cut.way}: clusterctl (.*)", said)
+    [way] = re.findall(rf"{cut.way}: python -m clusterctl (.*)", said)
     words = shlex.split(way)
     assert "--lab" in words, way
     if cut.way == GO_ON:

@@ -142,7 +142,7 @@ def test_behind_a_vpn_there_is_a_network_and_one_can_be_chosen(lab_home):
         "starting the lab ...",
         "error: 10.200.0.0/16 is in use on this machine, by 10.200.5.0/24",
         "  hint: choose another one with --network, or stop a lab that is no longer needed: "
-        "clusterctl lab stop",
+        "python -m clusterctl lab stop",
         "network    10.201.0.0/16",
     ], ran.stderr
 

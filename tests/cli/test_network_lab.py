@@ -83,7 +83,7 @@ def test_a_head_node_that_is_away(clusterctl, lab):
     ran = clusterctl("run", "private", "--json", "true")
     assert ran.returncode == 255
     head_says, worker_says = (result["message"] for result in json.loads(ran.stdout))
-    assert head_says.startswith("its instance is stopped since ")
+    assert head_says.startswith("its instance is stopped: a request to EC2's API at ")
     assert worker_says == f"cannot be reached through private-0: {head_says}"
 
 

@@ -258,6 +258,16 @@ def test_after_an_interrupt_the_command_that_continues_is_shown(program, words, 
     assert said[-1] == (f"to go on: {continues}" if continues else "interrupted")
 
 
+@pytest.mark.parametrize("called", ["cctl", "python -m clusterctl"])
+def test_the_command_that_continues_is_that_of_the_program_as_it_was_called(
+    called, capsys, monkeypatch
+):
+    monkeypatch.setattr(output, "program", called)
+    command = click.Command("wait", callback=lambda: interrupted(False))
+    assert run_command(click.Group("cli", {"wait": command}), ["wait"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == f"to go on: {called} wait"
+
+
 @pytest.mark.parametrize("callback", [interrupted, lambda as_json: 130])
 def test_an_interrupt_is_an_object_too(callback, capsys):
     # `train` handles the interrupt itself, since the job continues.

@@ -296,13 +296,13 @@ def test_a_fast_node_of_the_tail_that_lost_the_source_at_that_moment_ends_nothin
     peer = Peer("n0", PeerState.TAIL, upstream=SOURCE, gap=Gap())
     net = Topology({SOURCE: Peer(SOURCE, PeerState.READY), "n0": peer}, [peer], blocks=100)
     for now in (99.0, 100.0):
-        peer.heard_at = now
+        peer.last_event_at = now
         peer.take_progress(now, Progress(9, int(now)), 100)
     health = Health(net, CopyTimeouts())
     peer.data_at = 99.0
-    net.source.heard_at = 99.5
+    net.source.last_event_at = 99.5
     health.lost(peer, 99.0, Lost(SOURCE, "closed", "closed", for_s=5.0))
-    health.look(100.0)
+    health.check(100.0)
     assert (peer.upstream, peer.state) == ("", PeerState.TAIL)
 
 

@@ -55,8 +55,8 @@ def test_a_tilde_that_the_users_shell_took_is_explained(monkeypatch, path, quote
     ("error", "may_have_passed"),
     [
         (failures.died("demo-1"), True),
-        (failures.not_responding_error("demo-1", 15.0, begun=True), True),
-        (failures.not_responding_error("demo-1", 60.0, begun=False), False),
+        (failures.not_responding_error("demo-1", 15.0, listened=True), True),
+        (failures.not_responding_error("demo-1", 60.0, listened=False), False),
         (failures.no_data_error("demo-1", 120.0, ""), True),
         (failures.no_data_error("demo-1", 120.0, "it closed the connection"), True),
         (failures.hung_error("demo-1", "comparing", "/data/a\x1b b", 120.0), False),

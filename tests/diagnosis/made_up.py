@@ -183,3 +183,8 @@ def with_rank(evidence: Evidence, *ranks: int, **changed: object) -> Evidence:
 
 def socket_to(host: int, at: int = 0, **more: object) -> Socket:
     return Socket(local=f"{address(at)}:40000", peer=f"{address(host)}:1024", state="ESTAB", **more)  # type: ignore[arg-type]
+
+
+def used(looks: tuple[Sample, ...], cpu_s: float = 1.0) -> tuple[Sample, ...]:
+    """Return the samples with so much processor time of the main thread between each two."""
+    return tuple(replace(one, main_cpu_s=cpu_s * at) for at, one in enumerate(looks))

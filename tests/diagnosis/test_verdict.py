@@ -35,6 +35,7 @@ from tests.diagnosis.made_up import (
     own,
     samples,
     socket_to,
+    used,
     with_host,
     with_job,
     with_processes,
@@ -345,7 +346,7 @@ HEALTHY = {
         job_of(quiet_s=20.0, log=(), age_s=10.0), *range(8), samples=samples(IMPORTS, INIT, STEP)
     ),
     "rank 0 validates, and its calls change": with_rank(
-        STUCK, 0, samples=samples(own("validate", 3), own("validate", 4), own("validate", 5))
+        STUCK, 0, samples=used(samples(own("validate", 3), own("validate", 4), own("validate", 5)))
     ),
     "rank 0 validates, and reads": with_rank(
         STUCK,
@@ -516,6 +517,25 @@ def test_ranks_in_different_collectives_are_named_at_the_first_look():
     assert "ranks 0-4,6-7 on 4 hosts in Horovod's allreduce" in found.verdict
     other = (*MAIN, Frame("step", SCRIPT, 80), *INNER, ALLREDUCE[-1])
     assert diagnose(with_rank(STUCK, 5, samples=samples(other))).findings[0].ranks == (5,)
+
+
+@pytest.mark.parametrize(
+    ("place", "log", "check"),
+    [
+        (own("other_step", 31), tuple(f"step {n} loss 0.1" for n in range(90)), "ranks.differ"),
+        (own("validate", 31), tuple(f"step {n} loss 0.1" for n in range(90)), "unknown"),
+        (own("other_step", 31), (), "unknown"),
+        (MAIN, (), "unknown"),
+    ],
+)
+def test_ranks_in_different_compiled_steps_are_named_once_ten_steps_are_missing(place, log, check):
+    step = samples((*own("one_step"), *INNER, QUICK))
+    evidence = with_rank(job_of(log=log), *range(8), samples=step)
+    found = diagnose(with_rank(evidence, 5, samples=samples((*place, *INNER, QUICK))))
+    assert found.check_id == check
+    if check == "ranks.differ":
+        assert (found.findings[0].ranks, found.findings[0].host) == ((5,), "demo-2")
+        assert "other_step train.py:31" in found.verdict
 
 
 def between(evidence, start, end, *, state="ESTAB", roles=("rank",), **more):
@@ -769,8 +789,6 @@ def test_bytes_between_all_ranks_of_torch_show_progress():
     assert "ranks 0-7 worked between the looks" in found.verdict
     for carried in ([0] * 8, [1 << 20] * 7 + [0], [99] * 8):
         assert diagnose(torch_job(carried)).check_id == "unknown"
-    # Horovod's threads never rest.
-    assert diagnose(torch_job([1 << 20] * 8, line="mpirun python train.py")).check_id == "unknown"
 
 
 def test_bytes_are_no_progress_if_the_job_printed_steps_and_is_silent():
@@ -794,6 +812,19 @@ prterun has exited due to process rank 0 with PID 0 on node demo-0 calling
     assert (found.check_id, found.findings[0].ranks) == ("mpi.tcp-peer-hung-up", (2,))
     assert found.findings[0].host == "demo-2"
     assert "rank 0 end first" not in found.verdict
+    assert "at the other end was rank 2 on demo-2 (10.0.0.7)" in found.verdict
+
+
+def test_who_gloo_names_as_gone_is_told_and_not_who_complained_first():
+    said = """RuntimeError: [./gloo/transport/tcp/pair.cc:589] Read error [10.0.0.6]:42215: \
+Connection reset by peer
+   Process name: [prterun-ip-10-0-0-4-11251@1,2]
+   Exit code:    1"""
+    failed = {"state": "failed", "exit_status": 1, "log": tuple(said.splitlines())}
+    found = diagnose(with_processes(job_of(4, 1, **failed), lambda one: None))
+    assert (found.check_id, found.findings[0].ranks) == ("horovod.gloo-peer", (1,))
+    assert found.findings[0].host == "demo-1"
+    assert "at the other end was rank 1 on demo-1 (10.0.0.6)" in found.verdict
 
 
 def test_a_verdict_says_who_waits_and_since_when():

@@ -60,10 +60,67 @@ def test_a_log_of_a_public_tracker_is_explained(path):
     ],
 )
 def test_an_exception_of_the_program_is_not_taken_for_the_line_that_follows_it(consequence):
-    raised = 'Traceback (most recent call last):\n  File "t.py", line 4, in <module>\n    1/0\n'
-    found = explain([f"{raised}ZeroDivisionError: division by zero\n{consequence}"])
-    assert [one.text for one in found.unknown] == ["ZeroDivisionError: division by zero"]
+    raised = 'Traceback (most recent call last):\n  File "t.py", line 4, in <module>\n    f()\n'
+    found = explain([f"{raised}ValueError: the batch has no weights\n{consequence}"])
+    assert [one.text for one in found.unknown] == ["ValueError: the batch has no weights"]
     assert (found.lead, len(found.findings)) == (None, 1)
+
+
+RAISED = """\
+Traceback (most recent call last):
+  File "/job/train.py", line 12, in main
+    step(batch)
+  File "/opt/env/lib/python3.10/site-packages/torch/nn/modules/module.py", line 9, in _call
+    return forward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("exception", "signature"),
+    [
+        ("KeyError: 'state_dict'", "python.key"),
+        ("AttributeError: 'Accelerator' object has no attribute 'wrapped'", "python.attribute"),
+        ("TypeError: fit() got an unexpected keyword argument 'amp'", "python.keyword"),
+        ("ValueError: the batch has no weights", None),
+    ],
+)
+def test_an_exception_is_shown_with_the_line_of_the_program_that_raised_it(exception, signature):
+    found = explain([f"{RAISED}{exception}\n"])
+    first = found.lead or found.unknown[0]
+    assert first.raised_at == "/job/train.py:12, in main"
+    assert (found.lead and found.lead.signature.id) == signature
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        f"Exception ignored in: <function Session.__del__ at 0x7f>\n{RAISED}KeyError: 'x'\n",
+        f"{RAISED}KeyError: 'x'\n\nDuring handling of the above exception, another exception "
+        f"occurred:\n\n{RAISED}ValueError: no such model\n",
+    ],
+)
+def test_an_exception_that_python_ignored_or_the_program_handled_is_no_root(log):
+    assert explain([log]).lead is None
+
+
+def test_a_symptom_does_not_lead_before_the_exception_of_the_program():
+    reset = "ConnectionResetError: [Errno 104] Connection reset by peer\n"
+    found = explain([f"[rank1]: {reset}[rank0]: {RAISED}".replace("\n  ", "\n[rank0]:   ")])
+    assert found.lead.signature.id == "python.connection"
+    found = explain([f"{reset}{RAISED}KeyError: 'x'\n"])
+    assert found.lead.signature.id == "python.key"
+
+
+@pytest.mark.parametrize(
+    ("line", "signature"),
+    [
+        ("write '7' to '/sys/fs/cgroup/cpuset/job_1/cgroup.procs' failed", "system.cgroup-space"),
+        ("inotify_add_watch('/data')", "system.inotify"),
+        ("tar: /data/x: Cannot write", "system.no-space"),
+    ],
+)
+def test_no_space_left_is_not_always_a_full_disk(line, signature):
+    assert explain([f"{line}: No space left on device\n"]).lead.signature.id == signature
 
 
 @pytest.mark.parametrize(
@@ -197,13 +254,13 @@ def test_an_exception_that_nobody_knows_is_shown_and_sends_there():
         "[1,2]<stderr>:Traceback (most recent call last):\n"
         "[1,0]<stdout>:   100   0.6 22000.0  6.935  7.850 0.00100\n"
         '[1,2]<stderr>:  File "train.py", line 7, in <module>\n'
-        "[1,2]<stderr>:    config['lr']\n"
-        "[1,2]<stderr>:KeyError: 'lr'\n"
+        "[1,2]<stderr>:    check(config)\n"
+        "[1,2]<stderr>:ConfigError: 7\n"
         "Primary job  terminated normally, but 1 process returned\n"
     )
     found = explain([log])
     assert found.lead is None and found.severity is Severity.ERROR
-    assert [(one.line, one.rank, one.text) for one in found.unknown] == [(5, "2", "KeyError: 'lr'")]
+    assert [(one.line, one.rank, one.text) for one in found.unknown] == [(5, "2", "ConfigError: 7")]
 
 
 def test_of_a_chain_of_exceptions_the_first_is_shown_and_of_separate_ones_each():

@@ -12,7 +12,7 @@ from clusterctl.domain.errors import ClusterctlError, HostUnreachable, MissingTo
 from clusterctl.operations.access import Access, cluster_targets, open_access
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
-from clusterctl.transport.keys import PinnedHostKeys
+from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.session import Identity
 
 NODE = Node(
@@ -38,7 +38,7 @@ def cluster(*states: NodeState) -> Cluster:
 
 
 def access(tmp_path, *states: NodeState) -> Access:
-    connections = Connections(Identity(()), PinnedHostKeys([]))
+    connections = Connections(Identity(()), KnownHostKeys([]))
     return Access(cluster(*states), ClusterFolder(tmp_path), connections)
 
 

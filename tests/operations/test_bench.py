@@ -120,7 +120,7 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     assert (status, "holds another benchmark: arguments was" in err) == (2, True), err
     beside = [sys.executable, "-m", "clusterctl", "bench", "--compare", str(out), str(out)]
     told = subprocess.run(beside, env=quiet.environ, capture_output=True, text=True, check=True)
-    assert told.stdout.count("not told: repeats are lacking") == 1
+    assert told.stdout.count("not known: repeats are missing") == 1
     header, *choices = told.stdout.splitlines()[-5:]
     assert header.split()[-6:] == ["$", "AN", "HOUR", "90", "EPOCHS", "$"]
     assert sorted(row.split()[:3] for row in choices) == [
@@ -167,7 +167,8 @@ def test_a_row_whose_speed_is_no_number_loses_no_run(tmp_path, monkeypatch):
     settings = BenchSettings("demo", warmup=2)
     made = Benchmark("b", settings, 1, {})
     bench.write_benchmark(tmp_path, made)
-    [run] = bench.run_benchmark(Mock(), made, tmp_path, [], Mock(), {}).runs
+    plan, request = bench.BenchPlan(made, (), {}, {}), bench.BenchRequest(settings, (1,))
+    [run] = bench.run_benchmark(Mock(), plan, request, tmp_path, Mock()).runs
     assert bench.read_benchmark(tmp_path).runs == (run,)
     assert in_words(run).endswith("100.0 of each GPU, without 1 row whose speed is no number")
 
@@ -183,7 +184,8 @@ def test_a_run_without_rows_is_not_resumed_again(tmp_path, monkeypatch):
     found = SimpleNamespace(job=job, runs=())
     monkeypatch.setattr(bench, "results_of_cluster", lambda *_: found)
     benchmark = SimpleNamespace(runs=(), settings=BenchSettings("demo", warmup=2))
-    work = Mock(), benchmark, tmp_path, [], Mock(), {}
+    request = bench.BenchRequest(benchmark.settings, (1,))
+    work = Mock(), bench.BenchPlan(benchmark, (), {}, {}), request, tmp_path, Mock()
     with pytest.raises(ClusterctlError, match="no row after its warm-up"):
         bench.run_benchmark(*work)
     assert bench.run_benchmark(*work) is benchmark

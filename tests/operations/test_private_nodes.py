@@ -20,7 +20,7 @@ from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.known_hosts import node_names
 from clusterctl.operations.local_state import hosts_text, ssh_config_text
 from clusterctl.transport.connections import Connections
-from clusterctl.transport.keys import PinnedHostKeys
+from clusterctl.transport.keys import KnownHostKeys
 from tests.cli.programs import call
 from tests.lab.running import wait_until
 from tests.pair import quiet_command_ends
@@ -53,7 +53,7 @@ def private(pair, folder: Path, timeouts: Timeouts = Timeouts()):
     write_file(own.key, given.folder.key.read_bytes())
     text = ssh_config_text(cluster, own, given.proxy_command)
     write_file(own.ssh_config, text)
-    host_keys = PinnedHostKeys([own.known_hosts])
+    host_keys = KnownHostKeys([own.known_hosts])
     connections = Connections(given.connections.identity, host_keys, timeouts=timeouts)
     try:
         with Access(cluster, own, connections, given.proxy_command) as access:

@@ -19,7 +19,7 @@ from clusterctl.operations.known_hosts import LearntHostKeys
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.local_state import hosts_text, locked, ssh_config_text
 from clusterctl.operations.new_addresses import follow_addresses
-from clusterctl.transport.keys import PinnedHostKeys
+from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.target import Target
 from tests.moto_ec2 import clients_with
 from tests.operations.clusters import ED25519, OTHER, cluster, node
@@ -148,7 +148,7 @@ def test_pins_are_found_under_every_name(tmp_path):
     pins.learn(head, [ED25519])
     write_file(path, pins.text([head]))
     assert path.read_text() == f"10.0.0.4,demo-0,ip-10-0-0-4,203.0.113.9 {ED25519} i-0\n"
-    from_file = PinnedHostKeys([path])
+    from_file = KnownHostKeys([path])
     for name in ("10.0.0.4", "demo-0", "ip-10-0-0-4", "203.0.113.9"):
         target = Target("demo-0", name, "ubuntu")
         assert pins.algorithms(target) == from_file.algorithms(target) == ("ssh-ed25519",)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.transport.connections import Connections
-from clusterctl.transport.keys import PinnedHostKeys, load_key
+from clusterctl.transport.keys import KnownHostKeys, load_key
 from clusterctl.transport.session import Identity
 from clusterctl.transport.target import Target
 
@@ -50,7 +50,7 @@ class SshServer:
 
     def connections(self, **options: float) -> Connections:
         identity = Identity((load_key(self.key),))
-        return Connections(identity, PinnedHostKeys([self.known_hosts]), **options)
+        return Connections(identity, KnownHostKeys([self.known_hosts]), **options)
 
 
 def keygen(path: Path, kind: str = "ed25519") -> None:

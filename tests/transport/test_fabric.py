@@ -8,13 +8,13 @@ import pytest
 
 from clusterctl.domain.errors import HostKeyUnknown
 from clusterctl.transport.fabric import VerifiedConnection
-from clusterctl.transport.keys import PinnedHostKeys, load_key
+from clusterctl.transport.keys import KnownHostKeys, load_key
 from clusterctl.transport.session import Identity
 
 
 def connection(ssh_server, known_hosts):
     identity = Identity((load_key(ssh_server.key),))
-    return VerifiedConnection(ssh_server.target(), identity, PinnedHostKeys([known_hosts]))
+    return VerifiedConnection(ssh_server.target(), identity, KnownHostKeys([known_hosts]))
 
 
 def test_run_put_and_get(ssh_server, tmp_path):

@@ -19,7 +19,7 @@ from clusterctl.domain.errors import (
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fabric import VerifiedConnection
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.keys import PinnedHostKeys, load_key
+from clusterctl.transport.keys import KnownHostKeys, load_key
 from clusterctl.transport.session import Identity, connect
 from tests.lab.running import wait_until
 from tests.transport.conftest import free_port, keygen, running_sshd
@@ -166,7 +166,7 @@ def test_a_jump_host_that_forwards_nothing(tmp_path):
     [
         # The host's own key is checked, whatever the way to it is.
         (["127.0.0.1"], HostKeyUnknown, "its host key is unknown: [127.0.0.2]"),
-        (["127.0.0.1", "!127.0.0.2"], HostKeyChanged, "its host key is not the one pinned"),
+        (["127.0.0.1", "!127.0.0.2"], HostKeyChanged, "its host key is not the one in"),
         # This host's key is known, but that of the jump host is not.
         (["127.0.0.2"], HostUnreachable, "cannot be reached through host1: its host key is unk"),
         (["!127.0.0.1", "127.0.0.2"], HostKeyChanged, "cannot be reached through host1: its host"),
@@ -182,7 +182,7 @@ def test_both_hosts_are_verified(ssh_server, tmp_path, pinned, kind, says):
     ]
     (tmp_path / "known_hosts").write_text("".join(lines))
     identity = Identity((load_key(ssh_server.key),))
-    host_keys = PinnedHostKeys([tmp_path / "known_hosts"])
+    host_keys = KnownHostKeys([tmp_path / "known_hosts"])
     for attempt in (Connections(identity, host_keys).session, None):
         with pytest.raises(kind) as caught:
             if attempt:
@@ -198,7 +198,7 @@ def test_a_key_that_the_jump_host_refuses(ssh_server, tmp_path):
     keygen(tmp_path / "stranger")
     identity = Identity((load_key(tmp_path / "stranger"),))
     with pytest.raises(KeyRefused) as caught:
-        connect(behind(ssh_server), identity, PinnedHostKeys([ssh_server.known_hosts]))
+        connect(behind(ssh_server), identity, KnownHostKeys([ssh_server.known_hosts]))
     assert caught.value.message.startswith("cannot be reached through host1: refused every key")
 
 
@@ -242,7 +242,7 @@ def test_a_connection_of_its_own_leaves_nothing_open(ssh_server):
         return {each for each in threading.enumerate() if isinstance(each, paramiko.Transport)}
 
     before = transports()
-    identity, pins = Identity((load_key(ssh_server.key),)), PinnedHostKeys([ssh_server.known_hosts])
+    identity, pins = Identity((load_key(ssh_server.key),)), KnownHostKeys([ssh_server.known_hosts])
     session = connect(behind(ssh_server), identity, pins)
     assert session.run("echo in").stdout == "in\n"
     session.close()

@@ -10,7 +10,7 @@ import paramiko
 import pytest
 
 from clusterctl.domain.errors import HostKeyChanged, HostKeyUnknown
-from clusterctl.transport.keys import PinnedHostKeys
+from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.target import Target
 from tests.transport.conftest import keygen
 
@@ -22,7 +22,7 @@ WEB = Target("web", "web1.corp", "me")
 def verdict(path: Path, text: str, key: paramiko.PKey, target: Target = WEB) -> str:
     path.write_text(text)
     try:
-        PinnedHostKeys([path]).verify(target, key)
+        KnownHostKeys([path]).verify(target, key)
     except HostKeyUnknown:
         return "unknown"
     except HostKeyChanged as error:
@@ -94,7 +94,7 @@ def test_a_real_host_is_accepted_as_ssh_accepts_it(ssh_server, tmp_path, lines):
     argv += [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
     done = subprocess.run([*argv, "127.0.0.1", "true"], capture_output=True, check=False)
     with ssh_server.connections() as connections:
-        connections.host_keys = PinnedHostKeys([known])
+        connections.host_keys = KnownHostKeys([known])
         try:
             ours = connections.run(ssh_server.target(), "true").exit_status
         except (HostKeyChanged, HostKeyUnknown):

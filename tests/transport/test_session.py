@@ -23,7 +23,7 @@ from clusterctl.domain.errors import (
     UsageError,
 )
 from clusterctl.transport.dial import most_hosts
-from clusterctl.transport.keys import PinnedHostKeys, load_key
+from clusterctl.transport.keys import KnownHostKeys, load_key
 from clusterctl.transport.session import Identity, connect
 from tests.lab.running import wait_until
 from tests.transport.conftest import free_port, keygen, running_sshd
@@ -276,7 +276,7 @@ def test_a_name_that_nobody_knows(ssh_server, monkeypatch):
 def test_an_unknown_host_key_is_refused(ssh_server, tmp_path):
     identity = Identity((load_key(ssh_server.key),))
     with pytest.raises(HostKeyUnknown) as caught:
-        connect(ssh_server.target(), identity, PinnedHostKeys([tmp_path / "none"]))
+        connect(ssh_server.target(), identity, KnownHostKeys([tmp_path / "none"]))
     assert "known_hosts" in caught.value.hint
 
 
@@ -287,7 +287,7 @@ def test_a_changed_host_key_stops_with_the_reason(ssh_server, tmp_path):
     (tmp_path / "known_hosts").write_text(f"{name} {public}")
     identity = Identity((load_key(ssh_server.key),))
     with pytest.raises(HostKeyChanged) as caught:
-        connect(ssh_server.target(), identity, PinnedHostKeys([tmp_path / "known_hosts"]))
+        connect(ssh_server.target(), identity, KnownHostKeys([tmp_path / "known_hosts"]))
     assert "SHA256:" in caught.value.message
     assert "ssh-keygen -R" in caught.value.hint
 
@@ -297,20 +297,20 @@ def test_a_key_that_the_host_does_not_know(ssh_server, tmp_path, kind):
     keygen(tmp_path / "stranger", kind)
     identity = Identity((load_key(tmp_path / "stranger"),))
     with pytest.raises(KeyRefused):
-        connect(ssh_server.target(), identity, PinnedHostKeys([ssh_server.known_hosts]))
+        connect(ssh_server.target(), identity, KnownHostKeys([ssh_server.known_hosts]))
 
 
 def test_the_second_key_may_be_the_right_one(ssh_server, tmp_path):
     keygen(tmp_path / "stranger")
     keys = (load_key(tmp_path / "stranger"), load_key(ssh_server.key))
-    session = connect(ssh_server.target(), Identity(keys), PinnedHostKeys([ssh_server.known_hosts]))
+    session = connect(ssh_server.target(), Identity(keys), KnownHostKeys([ssh_server.known_hosts]))
     assert session.run("echo in").stdout == "in\n"
     session.close()
 
 
 def test_no_key_at_all(ssh_server):
     with pytest.raises(KeyRefused) as caught:
-        connect(ssh_server.target(), Identity(()), PinnedHostKeys([ssh_server.known_hosts]))
+        connect(ssh_server.target(), Identity(()), KnownHostKeys([ssh_server.known_hosts]))
     assert "--key" in caught.value.hint
 
 
@@ -344,7 +344,7 @@ def test_a_missing_key_file(tmp_path):
 
 
 def test_keys_of_a_cluster_are_renewed_by_up(ssh_server, tmp_path):
-    host_keys = PinnedHostKeys([tmp_path / "none"], renew="run `clusterctl up demo` again")
+    host_keys = KnownHostKeys([tmp_path / "none"], renew="run `clusterctl up demo` again")
     with pytest.raises(HostKeyUnknown) as caught:
         connect(ssh_server.target(), Identity((load_key(ssh_server.key),)), host_keys)
     assert caught.value.hint == "run `clusterctl up demo` again"

@@ -155,7 +155,7 @@ def parse_body(body):
     """Parse the JSON object of a request. Raises HttpError with the offset of an error in bytes."""
     try:
         text = body.decode()
-        asked = json.loads(text)
+        payload = json.loads(text)
     except UnicodeDecodeError as wrong:
         raise HttpError(400, f"JSON Parse error: not UTF-8 at offset: {wrong.start}") from None
     except json.JSONDecodeError as wrong:
@@ -163,9 +163,9 @@ def parse_body(body):
         raise HttpError(400, f"JSON Parse error: {wrong.msg}. at offset: {offset}") from None
     except ValueError as wrong:  # an integer with too many digits for Python
         raise HttpError(400, f"JSON Parse error: {wrong} at offset: 0") from None
-    if not isinstance(asked, dict):
-        raise HttpError(400, f"JSON Value: {quoted(asked)} Is not object")
-    return asked
+    if not isinstance(payload, dict):
+        raise HttpError(400, f"JSON Value: {quoted(payload)} Is not object")
+    return payload
 
 
 def quoted(value):
@@ -174,22 +174,22 @@ def quoted(value):
     return text if len(text) <= QUOTED_BYTES else text[:QUOTED_BYTES] + "..."
 
 
-def inputs_of(asked, wanted):
+def inputs_of(payload, wanted):
     """Return the arrays by input name, and the number of instances (None: column format).
 
     `wanted` has a TensorSpec for each input name. Raises HttpError.
     """
-    if "instances" in asked and "inputs" in asked:
+    if "instances" in payload and "inputs" in payload:
         raise HttpError(400, "Both 'instances' and 'inputs' are given: one of them is to be")
-    if "inputs" in asked:
-        given = asked["inputs"]
+    if "inputs" in payload:
+        given = payload["inputs"]
         if not isinstance(given, dict) or is_b64(given):
             given = {only(wanted): given}
         check_names(given, wanted, "inputs")
         return {name: to_array(name, given[name], spec) for name, spec in wanted.items()}, None
-    if "instances" not in asked:
+    if "instances" not in payload:
         raise HttpError(400, "Missing 'inputs' or 'instances' key")
-    rows = asked["instances"]
+    rows = payload["instances"]
     if not isinstance(rows, list):
         raise HttpError(400, f"'instances' is to be a list: {quoted(rows)}")
     if not rows:
@@ -326,16 +326,16 @@ class LoadedModel:
             for name, found in graph.signature_def.items()
         }
 
-    def predict(self, asked, share):
+    def predict(self, payload, share):
         """Return the answer to a request, which has this Share of the memory. Raises HttpError."""
-        name = asked.get("signature_name", "") or DEFAULT
+        name = payload.get("signature_name", "") or DEFAULT
         signature = self._signatures.get(name) if isinstance(name, str) else None
         if signature is None:
             raise HttpError(
                 400, f"Serving signature name: {quoted(name)} not found in signature def"
             )
         wanted = signature.structured_input_signature[1]
-        arrays, instances = inputs_of(asked, wanted)
+        arrays, instances = inputs_of(payload, wanted)
         constant = self._tf.constant
         try:
             tensors = {key: constant(array, wanted[key].dtype) for key, array in arrays.items()}
@@ -356,11 +356,11 @@ class Versions:
 
     def __init__(self, folder):
         self._folder = folder
-        self._seen, self._tried = {}, {}
+        self._stamps, self._tried = {}, {}
         self.states = {}
         self.current = None
 
-    def look(self):
+    def poll(self):
         """Load the highest version unless it is the one that is served."""
         found = self._found()
         for version in sorted(found, reverse=True):
@@ -370,8 +370,8 @@ class Versions:
             # A version that is still being copied changes between two polls; if loaded early, it
             # could have half of a vocabulary. A version that failed to load is tried again when its
             # files have changed. At the start nothing is served, so there is no wait.
-            stamp, before = stamp_of(path), self._seen.get(version)
-            self._seen[version] = stamp
+            stamp, before = stamp_of(path), self._stamps.get(version)
+            self._stamps[version] = stamp
             if (self.current and stamp != before) or self._tried.get(version) == stamp:
                 continue
             self._tried[version] = stamp
@@ -460,7 +460,7 @@ def application(name, versions, memory):
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
 
-    def said(content, status=200):
+    def as_json(content, status=200):
         return Response(json.dumps(content), status, media_type="application/json")
 
     async def read(request, share):
@@ -482,14 +482,14 @@ def application(name, versions, memory):
         try:
             return await answer(request, shares)
         except HttpError as refused:
-            return said({"error": str(refused)}, refused.status)
+            return as_json({"error": str(refused)}, refused.status)
         except ClientDisconnect:
             return Response(status_code=400)
         except MemoryError:
-            return said({"error": "no memory is left for this request: try again later"}, 429)
+            return as_json({"error": "no memory is left for this request: try again later"}, 429)
         except Exception as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            return said({"error": f"{type(error).__name__}: {error}"}, 500)
+            return as_json({"error": f"{type(error).__name__}: {error}"}, 500)
 
     async def answer(request, shares):
         model, version, verb = parse_path(request.method, request.url.path)
@@ -500,13 +500,13 @@ def application(name, versions, memory):
                 raise HttpError(404, f"Could not find any versions of model {model}")
             raise HttpError(404, f"Servable not found for request: {spec}")
         if verb == "status":
-            return said(status_of(versions, version, model))
+            return as_json(status_of(versions, version, model))
         try:
             found = versions.of(version)
         except HttpError:
             raise HttpError(404, f"Servable not found for request: {spec}") from None
         if verb == "metadata":
-            return said(metadata_of(found, name))
+            return as_json(metadata_of(found, name))
         share = memory.begin()
         shares.append(share)
         body = await read(request, share)
@@ -590,7 +590,7 @@ def metadata_of(model, name):
 # ---- the program
 
 
-def tell_ready(server, version):
+def print_ready(server, version):
     """Print which server answers, and with which version of the model."""
     print("ready: " + json.dumps({"server": server, "version": version}), flush=True)
 
@@ -623,14 +623,14 @@ def serve_here(args):
     except ImportError as error:
         sys.exit(f"error: {error} in {sys.executable}: clusterctl env install NAME")
     versions = Versions(args.folder)
-    versions.look()
+    versions.poll()
     if versions.current is None:
         sys.exit(f"error: {versions.no_model()}")
 
     def watch():
         while True:
             time.sleep(POLL_S)
-            versions.look()
+            versions.poll()
 
     threading.Thread(target=watch, daemon=True).start()
     config = uvicorn.Config(
@@ -641,7 +641,7 @@ def serve_here(args):
         timeout_graceful_shutdown=GRACE_S,
     )
     listener.listen(1024)
-    tell_ready("clusterctl", versions.current.version)
+    print_ready("clusterctl", versions.current.version)
     uvicorn.Server(config).run(sockets=[listener])
 
 
@@ -686,7 +686,7 @@ def serve_with_the_real_one(args, links):
         except (OSError, ValueError):
             newest = {"state": "START"}
         if newest["state"] == "AVAILABLE":
-            tell_ready(TENSORFLOW_SERVING, int(newest["version"]))
+            print_ready(TENSORFLOW_SERVING, int(newest["version"]))
             return server.wait()
         why = newest.get("status", {}).get("error_message", "")
         if newest["state"] == "END" or time.monotonic() > deadline:

@@ -183,7 +183,7 @@ def credentials_of(
     that were lent to the job. Raises AwsError.
     """
     from clusterctl.copy.request import is_s3
-    from clusterctl.copy.s3 import LENT_KEYS, AccessKeys, parse_source
+    from clusterctl.copy.s3 import KEYS_VARIABLE, AccessKeys, parse_source
     from clusterctl.node.record import from_json
 
     if choice != "mine":
@@ -191,8 +191,8 @@ def credentials_of(
     buckets = [parse_source(source).bucket for source in sources if is_s3(source)]
     if not buckets:
         return None
-    if LENT_KEYS in os.environ:
-        return from_json(AccessKeys, os.environ.pop(LENT_KEYS))
+    if KEYS_VARIABLE in os.environ:
+        return from_json(AccessKeys, os.environ.pop(KEYS_VARIABLE))
     # Before the import below: on a head node, which has no boto3, this raises a clear MissingTool.
     account = clients()
     from clusterctl.ec2.lent_keys import lend_keys

@@ -28,7 +28,7 @@ from clusterctl.diagnosis.case import (
     works_alone,
 )
 from clusterctl.diagnosis.evidence import Partner
-from clusterctl.diagnosis.frames import Activity, is_user
+from clusterctl.diagnosis.frames import WAITING, Activity, is_user
 from clusterctl.diagnosis.rules.logs import NO_ROOM, first_error, root_error
 from clusterctl.diagnosis.tree import label, main_thread, others
 from clusterctl.domain.ranges import fold_hosts
@@ -273,9 +273,12 @@ def differing(scene: Scene) -> Iterator[Cause]:
     """Ranks that wait for each other in different calls, or called from different lines."""
     if scene.advances or scene.moves or not scene.is_running:
         return
-    known = (Activity.COLLECTIVE, Activity.INIT)
+    known: tuple[Activity, ...] = (Activity.COLLECTIVE, Activity.INIT)
     if len(scene.waiting) < max(2, len(scene.ranks)):
         return
+    # A compiled step may be one of a rank that works alone. After ten steps' time it is not.
+    if scene.is_stuck and not any(map(is_saving, scene.ranks)):
+        known = WAITING
     groups: dict[str, list[Rank]] = {}
     for rank in scene.waiting:
         if rank.place not in known:
@@ -314,7 +317,7 @@ def apart(scene: Scene) -> Iterator[Cause]:
     if len(scene.ranks) < 3 or len(ranks) < len(scene.ranks):
         return
     groups: dict[str, list[Rank]] = {}
-    places = {one.number: _signature(one) for one in ranks}
+    places = {one.number: signature(one) for one in ranks}
     places |= {one.number: COMPUTING for one in scene.computing}
     for rank in ranks:
         groups.setdefault(places[rank.number], []).append(rank)
@@ -330,9 +333,10 @@ def apart(scene: Scene) -> Iterator[Cause]:
         return
     found = []
     for rank in few:
-        what = f"{{is}} alone {places[rank.number]}{scene.since}: the others are {most}"
+        at = f" ({rank.native.where})" if rank.native.where else ""
+        what = f"{{is}} alone {places[rank.number]}{at}{scene.since}: the others are {most}"
         hint = f"clusterctl diagnose {scene.cluster} --tree shows its calls"
-        if not rank.is_python:
+        if not rank.is_python and not rank.native.frames:
             hint = f"its calls, for which it is held a moment: {gdb_command(scene, rank)}"
         severity = ERROR if scene.is_quiet and scene.quiet_s is not None else WARNING
         shown = (*rank_lines(rank), *inner_lines(rank))
@@ -340,7 +344,7 @@ def apart(scene: Scene) -> Iterator[Cause]:
     yield from combine(found)
 
 
-def _signature(rank: Rank) -> str:
+def signature(rank: Rank) -> str:
     """Return in words where a rank is: in a line of the user's, or in a system call."""
     if rank.waits_in:
         return f"in {rank.waits_in}"

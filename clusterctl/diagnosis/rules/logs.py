@@ -164,9 +164,11 @@ def failure(scene: Scene, one: LogFinding | None) -> Cause:
     peer = [host for host in scene.evidence.hosts if one.values.get("peer") in host.names]
     named = [host for host in scene.evidence.hosts if one.values.get("host") in host.names]
     if peer:
-        named, by = peer, ""
+        named = peer
         there = tuple(rank for rank, host in scene.host_of.items() if host is peer[0])
         ranks = there if len(there) == 1 else ()
+        who = f"{format_ranks(ranks)} on " if ranks else ""
+        by = f"; at the other end was {who}{called(peer[0])}"
     at = named[0] if named else at
     full = full_filesystems(scene) if one.signature.id in NO_ROOM else []
     if full:

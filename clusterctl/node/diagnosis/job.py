@@ -18,6 +18,9 @@ from clusterctl.node.jobs.output import TIMES, write_times
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState
 from clusterctl.node.record import finite, read_rows, to_data
 
+# A file's time may be so far ahead of the clock, whose resolution is not that of the kernel's.
+FUTURE_S = 1.0
+
 
 @dataclass(frozen=True)
 class JobOnHead:
@@ -176,10 +179,19 @@ def _log(path: Path | None, lines: int) -> dict[str, Any]:
         "log_path": str(path),
         "log_writes": _writes(path.with_name(TIMES), end, raw) if path.name == "log" else [],
         "log_bytes": state.st_size,
-        "log_silent_s": round(max(0.0, time.time() - state.st_mtime), 1),
+        "log_silent_s": _age_s(state.st_mtime, time.time()),
         "log_first": [_line(line) for line in first],
         "log": [_line(line.rstrip(b"\r\n")) for line in raw],
     }
+
+
+def _age_s(written: float, now: float) -> Optional[float]:
+    """Return the seconds since a file was written; None if that is in the future.
+
+    A clock that was set back tells nothing about it: it could have been written long ago.
+    """
+    age_s = now - written
+    return round(max(0.0, age_s), 1) if age_s > -FUTURE_S else None
 
 
 def _writes(times: Path, end: int, lines: list[bytes]) -> list[tuple[float, int]]:
@@ -195,7 +207,7 @@ def _writes(times: Path, end: int, lines: list[bytes]) -> list[tuple[float, int]
     return [
         (round(max(0.0, now - at_s), 2), upto - done)
         for (at_s, _), done, upto in zip(writes[1:], before, before[1:])
-        if upto > done
+        if upto > done and at_s <= now + FUTURE_S
     ]
 
 

@@ -632,6 +632,7 @@ def connection(said: bytes) -> tuple[str, dict[str, Any]]:
             one["rtt_s"] = struct.unpack_from("=I", info, 68)[0] / 1e6
             one["acked_bytes"] = struct.unpack_from("=Q", info, 120)[0]
             one["received_bytes"] = struct.unpack_from("=Q", info, 128)[0]
+            one["received_segments"], one["sent_segments"] = struct.unpack_from("=II", info, 152)
             busy_us, closed_us = struct.unpack_from("=QQ", info, 168)
             one["sending_s"] = (busy_us - closed_us) / 1e6
         at += max(4, length + 3 & ~3)

@@ -132,19 +132,44 @@ try:
 except Exception:
     pass
 # Loaded as TensorFlow does it, but without TensorFlow: a third of a second, where `horovodrun
-# --check-build` takes a quarter of a minute. What it was built with it says itself.
-try:
+# --check-build` takes a quarter of a minute. What it was built with it says itself. A success is
+# kept, and holds as long as no library that was loaded has changed. A failure is never kept.
+def identities(paths):
+    stats = [(path, os.stat(path)) for path in paths]
+    return {path: [one.st_ino, one.st_size, one.st_mtime_ns] for path, one in stats}
+def loaded(tensorflow, library):
     import ctypes
-    [tensorflow] = find_spec("tensorflow").submodule_search_locations
     names = ("libtensorflow_framework.so", "libtensorflow_cc.so")
     for name in sorted(os.listdir(tensorflow)):
         if name.startswith(names):
             ctypes.CDLL(os.path.join(tensorflow, name), ctypes.RTLD_GLOBAL)
+    built = ctypes.CDLL(library, os.RTLD_NOW)
+    ops = ("mpi", "gloo", "nccl", "ccl")
+    return " ".join(op for op in ops if getattr(built, "horovod_%s_built" % op)())
+try:
+    [tensorflow] = find_spec("tensorflow").submodule_search_locations
     below = os.path.join(folder, "tensorflow")
     [library] = [name for name in os.listdir(below) if name.startswith("mpi_lib")]
-    built = ctypes.CDLL(os.path.join(below, library), os.RTLD_NOW)
-    ops = ("mpi", "gloo", "nccl", "ccl")
-    found["horovod_has"] = " ".join(op for op in ops if getattr(built, "horovod_%s_built" % op)())
+    library = os.path.join(below, library)
+    # Where the loader searches for libraries besides the folders that these name.
+    paths = [library, tensorflow, os.environ.get("LD_LIBRARY_PATH", ""), "/etc/ld.so.cache"]
+    kept = os.path.expanduser("~/.cache/clusterctl/horovod.json")
+    try:
+        with open(kept) as file:
+            old = json.load(file)
+        if old["paths"] != paths or identities(old["files"]) != old["files"]:
+            raise ValueError("something has changed")
+        found["horovod_has"] = old["has"]
+    except Exception:
+        found["horovod_has"] = loaded(tensorflow, library)
+        with open("/proc/self/maps") as file:
+            mapped = {line.strip().partition("/")[2] for line in file if "/" in line}
+        files = identities([tensorflow, "/etc/ld.so.cache", *("/" + path for path in mapped)])
+        os.makedirs(os.path.dirname(kept), exist_ok=True)
+        part = "%s.%d" % (kept, os.getpid())
+        with open(part, "w") as file:
+            json.dump({"paths": paths, "has": found["horovod_has"], "files": files}, file)
+        os.replace(part, kept)
 except Exception as failure:
     if "undefined symbol" in str(failure):
         found["horovod_error"] = str(failure)

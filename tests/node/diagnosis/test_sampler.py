@@ -147,10 +147,22 @@ def test_a_socket_with_its_queues_and_what_has_passed():
     assert other["receive_queue_bytes"] == 1000
     sent = next(one for one in mine.values() if one and one["local"] == other["peer"])
     assert sent["acked_bytes"] >= 1000 > other["acked_bytes"]
+    assert (sent["sent_segments"], other["received_segments"]) == (1, 1)
+    assert (sent["received_segments"], other["sent_segments"]) == (0, 0)
     assert 0 < sent["rtt_s"] < 1 > sent["sending_s"]
     assert sampler.endpoint(socket.AF_INET6, bytes(15) + b"\1", 80) == "[::1]:80"
     mapped = bytes(10) + b"\xff\xff\x7f\0\0\1"
     assert sampler.endpoint(socket.AF_INET6, mapped, 80) == "127.0.0.1:80"
+
+
+@pytest.mark.parametrize("ahead_s, silent_s", [(-60.0, 60.0), (0.2, 0.0), (3600.0, None)])
+def test_a_log_from_the_future_was_not_written_just_now(tmp_path, ahead_s, silent_s):
+    """As after a clock was set back: the log may have been silent for long."""
+    log, now = tmp_path / "log", time.time()
+    log.write_text("step 7 loss 0.1\n")
+    os.utime(log, (now + ahead_s, now + ahead_s))
+    said = job._log(log, 10)["log_silent_s"]
+    assert said == (silent_s if silent_s is None else pytest.approx(silent_s, abs=30.0))
 
 
 def test_when_the_lines_of_a_log_were_written(tmp_path, monkeypatch):

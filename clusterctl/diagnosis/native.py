@@ -1,0 +1,79 @@
+"""What the calls of a rank in C, C++ or Fortran tell, and which ranks are worth being stopped."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from clusterctl.diagnosis.evidence import Frame, ProcessEvidence
+from clusterctl.diagnosis.tree import MPI_CALL, label, native_frames
+from clusterctl.domain.units import format_duration
+from clusterctl.node.facts.native import NativeCalls
+
+# Which argument of MPI's calls is the other rank, and which the communicator, counted from 0.
+PEERS = {
+    **dict.fromkeys(("MPI_Recv", "MPI_Send", "MPI_Ssend", "MPI_Rsend", "MPI_Bsend"), (3, 5)),
+    "MPI_Probe": (0, 2),
+}
+WORLD = "MPI_COMM_WORLD"
+
+
+@dataclass(frozen=True)
+class Native:
+    """The calls in C of a rank. `mpi` is its call of MPI, such as `MPI_Recv`, `caller` the call
+    that made it, or the innermost one outside of MPI. `peer` is the rank that it waits for, and
+    None unless debug information tells it."""
+
+    calls: NativeCalls = NativeCalls()
+    frames: tuple[Frame, ...] = ()
+
+    @functools.cached_property
+    def mpi(self) -> str:
+        last = self.frames[-1].function if self.frames else ""
+        return last.lstrip("P") if MPI_CALL.fullmatch(last) else ""
+
+    @property
+    def caller(self) -> Frame | None:
+        """The innermost call of a program's own, or of which there is no better one."""
+        outer = self.frames[:-1] if self.mpi else self.frames
+        with_source = [one for one in outer if one.line and not one.file.startswith("./")]
+        return next(reversed(with_source or list(outer)), None)
+
+    @functools.cached_property
+    def peer(self) -> int | None:
+        """A number is a rank of the job only in MPI_COMM_WORLD, and a negative one is none."""
+        if self.mpi not in PEERS:
+            return None
+        number, communicator = PEERS[self.mpi]
+        named = self.calls.call.rstrip(")").partition("(")[2].split(", ")
+        value = self.calls.arguments.get(str(number), -1)
+        is_world = named[communicator : communicator + 1] == [WORLD]
+        return value if is_world and value >= 0 else None
+
+    @property
+    def where(self) -> str:
+        """Where it is, such as `in MPI_Recv from main ring.c:7`; empty if that was not read."""
+        if not self.frames:
+            return ""
+        at = label(self.caller) if self.caller else ""
+        if not self.mpi:
+            return f"in {at}"
+        peer = ", peer not known" if self.mpi in PEERS and self.peer is None else ""
+        return f"in {self.mpi}{f', called at {at}' if at else ''}{peer}"
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines of evidence: the calls, and what reading them cost."""
+        if not self.frames:
+            return ()
+        cost = (
+            f"read by {self.calls.source}, which held it for {format_duration(self.calls.held_s)}"
+        )
+        shown = " > ".join(label(one) for one in self.frames[-4:])
+        return (f"{shown} ({cost})", *((self.calls.call,) if self.calls.call else ()))
+
+
+def native_of(process: ProcessEvidence) -> Native:
+    """Return what the calls of a process in C tell."""
+    calls = process.native
+    return Native(calls, native_frames(calls)) if calls else Native()

@@ -1,0 +1,52 @@
+"""Which ranks are stopped for a moment, so that their calls in C can be read.
+
+As in LLNL's STAT, ranks that do the same form a group. One of each is read, then those for whom
+these wait; the outliers first, and never many.
+"""
+
+from __future__ import annotations
+
+from clusterctl.diagnosis.case import Rank, Scene
+from clusterctl.diagnosis.evidence import Evidence
+from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.rules.activity import signature
+from clusterctl.diagnosis.verdict import UNKNOWN, diagnose
+
+MOST = 8
+# Verdicts that calls in C may explain. Others name the cause already.
+OPEN = (UNKNOWN, "rank.apart", "rank.busy")
+
+
+def to_read(evidence: Evidence) -> list[Rank]:
+    """Return the ranks whose calls in C should be read next; none if the evidence is enough."""
+    scene = Scene(evidence)
+    read = [one for one in scene.ranks if one.process.native]
+    left = [one for one in scene.ranks if not one.process.native and _ends_outside_python(one)]
+    if not left or len(read) >= MOST or diagnose(evidence).check_id not in OPEN:
+        return []
+    if read:
+        peers = {one.native.peer for one in read}
+        chosen = [one for one in left if one.number in peers]
+        if not chosen and not any(one.native.peer is not None for one in read):
+            # All that were read wait for all: one of the others may not. Never more than half.
+            chosen = left[-1:] if 2 * len(read) < len(scene.ranks) and _have_frames(read) else []
+        return chosen[: MOST - len(read)]
+    groups: dict[str, list[Rank]] = {}
+    for one in left:
+        kind = "computing" if one in scene.computing else signature(one)
+        groups.setdefault(kind, []).append(one)
+    return [several[0] for several in sorted(groups.values(), key=len)][:MOST]
+
+
+def _have_frames(read: list[Rank]) -> bool:
+    return any(one.native.frames for one in read)
+
+
+def _ends_outside_python(rank: Rank) -> bool:
+    """Return whether a rank runs, and its calls in Python do not say what it is doing."""
+    if not rank.states or set(rank.states) - {"R", "S"}:
+        return False
+    if not rank.is_python:
+        return True
+    loops = rank.place is Activity.USER and rank.was("R") and not rank.moved
+    return loops or rank.waits_in.startswith("mpi4py")

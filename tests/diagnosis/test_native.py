@@ -1,0 +1,132 @@
+"""Verdicts from the calls of ranks in C, and which of them are stopped to read these."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+
+from clusterctl.diagnosis.bundle import load, save
+from clusterctl.diagnosis.case import Scene
+from clusterctl.diagnosis.evidence import Evidence
+from clusterctl.diagnosis.selection import MOST, to_read
+from clusterctl.diagnosis.tree import merge, tree_lines
+from clusterctl.diagnosis.verdict import diagnose, not_seen
+from clusterctl.domain.errors import HostError
+from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.node.facts.native import MISSING, NativeCalls, NativeFrame
+from clusterctl.operations import native_frames
+from tests.diagnosis.made_up import job_of, samples
+
+RECV = "MPI_Recv(&x, 1, MPI_INT, peer, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE)"
+LIBC, MPI = "/lib/libc.so.6", "/mpi/libmpi.so.40"
+
+
+def in_c(hosts: int = 4, per_host: int = 1, **native: NativeCalls) -> Evidence:
+    """Return a job in C whose ranks poll; `r0=…` are the calls of rank 0."""
+    evidence = job_of(hosts, per_host, (), log=())
+    found = []
+    for host in evidence.hosts:
+        processes = tuple(
+            replace(
+                one,
+                argv=("./ring",),
+                samples=samples((), state="R"),
+                native=native.get(f"r{one.rank}"),
+            )
+            if one.role == "rank"
+            else one
+            for one in host.processes
+        )
+        found.append(replace(host, processes=processes))
+    return replace(evidence, hosts=tuple(found))
+
+
+def calls(mpi: str, peer: int | None = None, same: bool | None = True, call: str = RECV):
+    inner = (NativeFrame(f"P{mpi}", MPI), NativeFrame("opal_progress", MPI)) if mpi else ()
+    frames = (
+        NativeFrame("_start", "/home/u/ring"),
+        NativeFrame("main", "/home/u/ring.c", 23),
+        NativeFrame("trade", "/home/u/ring.c", 7),
+        *inner,
+    )
+    arguments = {} if peer is None else {"3": peer}
+    return NativeCalls(5, frames, "gdb", held_s=0.4, call=call, arguments=arguments, same=same)
+
+
+def test_a_circle_of_three():
+    found = diagnose(
+        in_c(r0=calls("MPI_Recv", 1), r1=calls("MPI_Recv", 3), r3=calls("MPI_Send", 0))
+    )
+    assert (found.check_id, found.findings[0].ranks) == ("mpi.cycle", (0, 1, 3))
+    assert "waits for rank 3 in MPI_Recv, called at trade ring.c:7" in found.verdict
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        calls("MPI_Recv", 0, same=False),
+        calls("MPI_Recv", 0, same=None),
+        calls("MPI_Recv"),
+        calls("MPI_Recv", -1),
+        calls("MPI_Recv", 0, call=RECV.replace("MPI_COMM_WORLD", "row")),
+        calls("MPI_Barrier", 0),
+    ],
+    ids=["it goes on", "not compared", "no debug info", "any source", "other ranks", "not of one"],
+)
+def test_what_is_no_circle(back):
+    assert diagnose(in_c(r0=calls("MPI_Recv", 3), r3=back)).check_id != "mpi.cycle"
+
+
+def test_a_peer_that_is_not_known_is_not_guessed():
+    found = diagnose(in_c(2, r0=calls("MPI_Recv", call="")))
+    assert "in MPI_Recv, called at trade ring.c:7, peer not known" in found.verdict
+
+
+def test_a_rank_that_is_awaited_and_in_no_call_of_mpi():
+    found = diagnose(in_c(r0=calls("MPI_Recv", 2), r2=calls("")))
+    assert (found.check_id, found.findings[0].ranks) == ("mpi.awaited", (2,))
+    assert "is in trade ring.c:7, not in MPI, and rank 0" in found.verdict
+
+
+def test_few_ranks_are_stopped():
+    evidence = in_c(32, 8)
+    assert [one.number for one in to_read(evidence)] == [0]
+    read: dict[str, NativeCalls] = {}
+    while chosen := to_read(in_c(32, 8, **read)):
+        read |= {f"r{one.number}": calls("MPI_Barrier") for one in chosen}
+    assert len(read) == MOST
+    follows = to_read(in_c(r0=calls("MPI_Recv", 3)))
+    assert [one.number for one in follows] == [3]
+    assert not to_read(in_c(2, r0=calls("MPI_Barrier"))), "never all"
+    assert not to_read(job_of()), "Python's calls say what these ranks do"
+
+
+def test_the_tree_has_native_branches_and_bundles_keep_them(tmp_path):
+    evidence = in_c(2, r0=calls("MPI_Barrier"))
+    save(evidence, tmp_path / "b.gz")
+    loaded = load(tmp_path / "b.gz")
+    lines = tree_lines(merge(one for host in loaded.hosts for one in host.ranks))
+    assert [line.strip() for line in lines if "ring.c" in line or "MPI" in line] == [
+        "main ring.c:23",
+        "trade ring.c:7",
+        "PMPI_Barrier [libmpi.so.40]",
+    ]
+
+
+def test_reading_that_fails_is_told():
+    evidence = in_c(2)
+
+    def reports(connections, targets, facts, doing):
+        error = HostError("demo-0", "no SSH session")
+        return FanoutResult((HostOutcome("demo-0", None, error),))
+
+    hosts = [SimpleNamespace(host=host.host) for host in evidence.hosts]
+    access = SimpleNamespace(connections=None, all_targets=hosts)
+    with mock.patch.object(native_frames, "read_reports", reports):
+        found = native_frames.with_native_frames(access, evidence)
+    assert "the calls of ranks 0-1: no SSH session" in list(not_seen(Scene(found)))
+    without = NativeCalls(5, error=MISSING)
+    assert f"the calls of ranks 0-1: {MISSING}" in list(not_seen(Scene(in_c(2, r0=without))))

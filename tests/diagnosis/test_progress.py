@@ -1,0 +1,176 @@
+"""When a job is called healthy: what counts as progress of a rank, and what does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterctl.diagnosis.evidence import Sample
+from clusterctl.diagnosis.verdict import diagnose
+from tests.diagnosis.made_up import (
+    ALLREDUCE,
+    IMPORTS,
+    INIT,
+    NEXT,
+    QUICK,
+    SHUTDOWN,
+    STEP,
+    job_of,
+    own,
+    samples,
+    socket_to,
+    used,
+    with_processes,
+    with_rank,
+)
+
+STEPS = tuple(f"step {n} loss 0.1" for n in range(90))
+
+
+def in_program(taken):
+    """Return the looks at a program in C to which bytes come. It takes them, or it sleeps."""
+    return tuple(
+        replace(
+            look,
+            sockets=(socket_to(9, received_bytes=came, receive_queue_bytes=0 if taken else came),),
+        )
+        for look, came in zip(samples((), syscall="poll"), (0, 1 << 16, 1 << 17))
+    )
+
+
+@pytest.mark.parametrize("segment_bytes, status", [(1400, 0), (300, 3), (0, 3)])
+def test_bytes_between_ranks_of_horovod_show_progress_if_they_are_of_tensors(segment_bytes, status):
+    """Its threads never rest: they send short messages while the ranks stand still."""
+    sent = 1 << 20
+    segments = sent // segment_bytes if segment_bytes else 0
+    evidence = job_of(8, 1, log=(), quiet_s=90.0, line="mpirun python train.py")
+    for rank in range(8):
+        to = (rank + 1) % 8
+        looks = tuple(
+            replace(
+                one,
+                sockets=(socket_to(to, rank, acked_bytes=sent * at, sent_segments=segments * at),),
+            )
+            for at, one in enumerate(samples(own("pause"), syscall="clock_nanosleep"))
+        )
+        evidence = with_rank(evidence, rank, samples=looks)
+    assert diagnose(evidence).exit_status == status
+
+
+def test_bytes_that_a_rank_has_not_taken_are_no_progress():
+    """The kernel takes data for a rank that sleeps, until its buffer is full."""
+    evidence = job_of(stack=(), log=(), quiet_s=600.0)
+    evidence = with_rank(evidence, *range(8), samples=in_program(taken=True))
+    assert diagnose(evidence).exit_status == 0
+    assert diagnose(with_rank(evidence, 0, samples=in_program(taken=False))).exit_status == 3
+
+
+@pytest.mark.parametrize("quiet_s, status", [(300.0, 0), (700.0, 3)])
+def test_a_rank_that_validates_alone_for_long_is_not_called_healthy(quiet_s, status):
+    written = tuple((quiet_s + 2.0 * n, 1) for n in reversed(range(60)))
+    evidence = job_of(quiet_s=quiet_s, log=STEPS[:60], log_writes=written, age_s=900.0)
+    works = used(samples(own("validate", 3), own("validate", 4), own("validate", 5)), 0.5)
+    assert diagnose(with_rank(evidence, 0, samples=works)).exit_status == status
+
+
+def test_a_rank_that_only_tries_again_makes_no_progress():
+    """It is in other calls at each look, and uses the processor a little."""
+    tries = used(samples(own("wait", 3), own("wait", 4), own("wait", 3)), 0.02)
+    evidence = job_of(log=(), quiet_s=600.0)
+    assert diagnose(with_rank(evidence, *range(8), samples=tries)).exit_status == 3
+    tries = used(samples(own("validate_inputs", 3), own("exists", 4), own("sleep", 3)), 0.02)
+    assert diagnose(with_rank(job_of(), 0, samples=tries)).exit_status == 2
+
+
+def test_who_gets_little_of_a_busy_processor_works_if_it_is_ready_at_all_looks():
+    imports = (IMPORTS, (*IMPORTS, QUICK), IMPORTS)
+    for state, status in (("R", 0), ("S", 3)):
+        looks = used(samples(*imports, state=state), 0.05)
+        evidence = with_rank(job_of(log=(), quiet_s=30.0, age_s=30.0), *range(8), samples=looks)
+        assert diagnose(evidence).exit_status == status
+
+
+def test_a_look_without_a_stack_shows_no_other_call():
+    looks = used(samples(own("wait"), (), own("wait")))
+    evidence = with_rank(job_of(log=(), quiet_s=600.0), *range(8), samples=looks)
+    assert diagnose(evidence).exit_status == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("batch 3 is not ready yet", 3),
+        ("iteration 7: attempt 12 of 100", 3),
+        ("epoch 2 pending, sleeping 5 s", 3),
+        ("step 7: reconnecting to the store", 3),
+        ("step 8 loss 0.1, 0 writes pending", 0),
+        ("step 8", 0),
+    ],
+)
+def test_a_line_that_says_that_a_program_waits_is_no_step(line, status):
+    assert (
+        diagnose(job_of(stack=STEP, quiet_s=0.5, log=(line,), log_added=(line,))).exit_status
+        == status
+    )
+
+
+class Does(NamedTuple):
+    """What a rank may do at three looks, and whether that is progress, or waiting for others."""
+
+    looks: tuple[Sample, ...]
+    gets_on: bool = False
+    waits: bool = False
+
+
+DOES = (
+    Does(samples(own("augment"), STEP, own("augment", 31)), gets_on=True),
+    Does(used(samples(own("augment"), own("augment", 31), own("augment", 30))), gets_on=True),
+    Does(used(samples(IMPORTS, (*IMPORTS, QUICK), IMPORTS)), gets_on=True),
+    Does(in_program(taken=True), gets_on=True),
+    Does(samples(ALLREDUCE), waits=True),
+    Does(samples(STEP), waits=True),
+    Does(samples(INIT), waits=True),
+    Does(used(samples(ALLREDUCE)), waits=True),
+    Does(in_program(taken=False)),
+    Does(samples((), state="R")),
+    Does(samples(own("load"))),
+    Does(used(samples(own("load")))),
+    Does(used(samples(own("wait", 3), own("wait", 4), own("wait", 3)), 0.01)),
+    Does(used(samples(own("wait"), (), own("wait")))),
+    Does(samples(NEXT)),
+    Does(samples(SHUTDOWN)),
+    Does(samples(ALLREDUCE, state="T")),
+    Does(samples(own("load"), state="D")),
+    Does(samples((), state="Z")),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from(DOES), min_size=1, max_size=6),
+    st.sampled_from(((), STEPS, STEPS[:3], ("starts",))),
+    st.sampled_from((None, 3.0, 12.0, 60.0, 2000.0)),
+    st.sampled_from(("python train.py", "python -m torch.distributed.run train.py")),
+    st.booleans(),
+)
+def test_no_job_is_healthy_of_which_a_rank_neither_makes_progress_nor_waits_for_one_that_does(
+    ranks, log, quiet_s, line, is_missing
+):
+    evidence = job_of(len(ranks), 1, log=log, quiet_s=quiet_s, line=f"mpirun {line}", age_s=900.0)
+    for number, does in enumerate(ranks):
+        evidence = with_rank(evidence, number, samples=does.looks)
+    if is_missing:
+        evidence = with_processes(evidence, lambda one: None if one.rank == 0 else one)
+    found = diagnose(evidence)
+    if found.exit_status != 0:
+        return
+    steps_s = 900.0 / 90
+    if log == STEPS and quiet_s is not None and quiet_s <= 1.5 * steps_s:
+        return  # within the usual time of a step
+    assert not is_missing
+    assert any(one.gets_on for one in ranks), found.verdict
+    assert all(one.gets_on or one.waits for one in ranks), found.verdict
