@@ -13,9 +13,10 @@ import pytest
 
 from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.jobs.detached import JobRunning, end_job
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.operations import serving
 from clusterctl.operations.copy import copy_to_cluster
-from clusterctl.operations.logs import NoJobs, find
+from clusterctl.operations.logs import NoJobs, find, refuse_while_training
 from clusterctl.operations.serving import (
     _wait_until_ready,
     ask,
@@ -34,6 +35,10 @@ from tests.serving import make_model, stand_in_server
 STAND_IN = "[s]leep.1000.--port"
 MODELS = "~/.clusterctl/serving/models"
 JOB = "20261120-154501-3f2a"
+# Commands that disturb a model on node 1.
+REFUSED = (["reboot", "1"], ["stop"], ["remove", "1", "--yes"], ["replace", "1", "--yes"])
+# A test takes longer on a busy machine than SSH waits for a node that stands still.
+PATIENT = ("-o", "ServerAliveCountMax=1000")
 
 
 def npy(shape, form, content, fortran=False, magic=b"\x93NUMPY\x01\x00"):
@@ -155,6 +160,31 @@ def test_a_server_on_another_node_ends_with_its_job(pair, how):
 
 
 @pytest.mark.lab
+@pytest.mark.all
+def test_a_node_that_stands_still_serves_until_its_job_ends(pair, monkeypatch):
+    """While the job of the model runs, no command takes its node away, answer or not. It ends when
+    the head node has given the node up, and then the commands that repair the node are free."""
+    monkeypatch.setattr(serving, "KEEP_ALIVES", PATIENT)
+    with pair.access() as access, stand_in_server(access):
+        with pair.fault(1, "freeze", "thaw"):
+            for words in REFUSED:
+                status, _, err = pair.ctl(*words)
+                assert (status, "a model is served on pair-1" in err) == (1, True), (words, err)
+        [one] = served(access)
+        assert one.target.host == "pair-1"
+        assert pair.on(1, f"pgrep -f {STAND_IN}"), "it goes on"
+    monkeypatch.setattr(serving, "KEEP_ALIVES", ("-o", "ServerAliveCountMax=1"))
+    with pair.access() as access, stand_in_server(access) as job_id:
+        with pair.fault(1, "freeze", "thaw"):
+            eventually(lambda: served(access) == [], "the end of its job")
+            ended = find(access, job_id)
+            assert (ended.state, ended.status.exit_status) == (JobState.FAILED, 255)
+            assert ended.status.cleanup["silent"] == ["pair-1"]
+            refuse_while_training(access, "removing nodes may end it", access.select((1,)))
+        eventually(lambda: not pair.on(1, f"pgrep -f {STAND_IN} || true"), "its end")
+
+
+@pytest.mark.lab
 @pytest.mark.train
 @pytest.mark.all
 def test_served_models(pair, tmp_path, monkeypatch):
@@ -227,7 +257,7 @@ def test_served_models(pair, tmp_path, monkeypatch):
         assert pair.ctl("predict", str(tmp_path / "x.json"), "--model", "far")[0] == 255
 
     # Commands that disturb a node that serves are refused.
-    for words in (["reboot", "1"], ["stop"], ["remove", "1", "--yes"], ["replace", "1", "--yes"]):
+    for words in REFUSED:
         status, _, err = pair.ctl(*words)
         assert (status, "a model is served on pair-" in err) == (1, True), err
         assert "clusterctl serve pair --stop" in err
