@@ -16,14 +16,14 @@ from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.foreground import run_in_foreground
 from clusterctl.cli.params import Index, NodePath, credentials_option
-from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
+from clusterctl.domain.results import HostOutcome
 from clusterctl.domain.units import format_duration
 from clusterctl.node.record import RecordError, from_json, to_data
 
 if TYPE_CHECKING:
     from clusterctl.copy.report import TransferReport
     from clusterctl.copy.request import CopyRequest
-    from clusterctl.domain.results import FanoutResult
     from clusterctl.operations.access import Access
     from clusterctl.operations.serving import Served
     from clusterctl.transport.target import Target
@@ -162,24 +162,27 @@ def _start(
         )
     output.note(f"  ask it:  clusterctl predict {name} FILE.json --model {one.model}")
     output.note(f"  end it:  clusterctl serve {name} --stop --model {one.model}")
-    output.note(f"until then {host} counts as busy: no idle limit ends it")
+    busy = dict.fromkeys((host, access.head_name))
+    counts, them = ("counts", "it") if len(busy) == 1 else ("count", "them")
+    output.note(f"until then {' and '.join(busy)} {counts} as busy: no idle limit ends {them}")
     return 0
 
 
-def _status(
-    access: Access, found: FanoutResult[list[Served]], model: str | None, as_json: bool
-) -> int:
+def _status(access: Access, found: list[Served], model: str | None, as_json: bool) -> int:
     """Print the served models, or only `model`, and the nodes that did not answer.
 
     Return 255 if there are such nodes, 1 if one of the models is not available, else 0.
     """
-    from clusterctl.operations.serving import models_of
-
     rows, told = [], []
-    for one in models_of(found):
+    silent: dict[str, HostOutcome[Served]] = {}
+    for one in found:
         if model not in (None, one.model):
             continue
-        state, version = _state(access, one)
+        try:
+            state, version = _state(access, one)
+        except HostError as error:
+            silent[error.host] = HostOutcome(error.host, error=error)
+            state, version = "SILENT", "-"
         told.append({**one.as_data(), "state": state, "version": version})
         lasted = format_duration(one.job.duration_s)
         where = f"{'*' if one.public else '127.0.0.1'}:{one.port}"
@@ -188,12 +191,10 @@ def _status(
         output.data(told)
     elif rows:
         output.table(("MODEL", "VERSION", "STATE", "NODE", "LISTENS", "LASTED", "FOLDER"), rows)
-    elif not found.failures:
+    else:
         output.note("no model is served")
-    elif found.values:
-        output.note("no model is served on the nodes that answered")
-    hostlines.show_failures(found.failures)
-    if found.failures:
+    hostlines.show_failures(tuple(silent.values()))
+    if silent:
         return 255
     return int(any(one["state"] != "AVAILABLE" for one in told))
 
@@ -213,7 +214,7 @@ class _Versions:
 
 
 def _state(access: Access, one: Served) -> tuple[str, str]:
-    """Return state and version of a model, as its server reports them.
+    """Return state and version of a model, as its server reports them. Raise HostError.
 
     A server that does not answer is LOADING in its first minute, and SILENT after that.
     """

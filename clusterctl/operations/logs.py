@@ -64,7 +64,8 @@ def running_jobs(access: Access) -> list[JobRecord]:
 @dataclass(frozen=True)
 class RunningWork:
     """The head node's jobs that have not ended, and the processes of jobs on all nodes. `silent`
-    has the outcomes of nodes that did not answer, `served_on` the nodes that serve a model.
+    has the outcomes of nodes that did not answer, `served_on` the nodes that serve a model: those
+    of the servers, and the head node, which runs them as jobs.
 
     A run is a job, or an mpirun that somebody started by hand. Processes without a run are
     leftovers: for example ranks whose daemon or mpirun was killed while their node was cut off.
@@ -87,8 +88,6 @@ class RunningWork:
         """This value without the jobs that copy data or serve a model: a training may run beside
         them. `served_on` stays."""
         others = {job.job_id for job in self.jobs if not job.spec.is_training}
-        # A job that serves a model on another node is not among the head node's jobs.
-        others |= {one.job_id for one in self.processes if one.job_id and one.serves}
         return replace(
             self,
             jobs=tuple(job for job in self.jobs if job.job_id not in others),
@@ -151,10 +150,9 @@ def running_work(
     found = processes_in(reports)
     silent.update({outcome.host: outcome for outcome in found.failures})
     processes = tuple(all_of(found))
-    # A job that is being started on the head node may have no process yet.
-    serving = [access.head_name for job in jobs if job.spec.preset == SERVE]
-    serving += [process.host for process in processes if process.serves]
-    served_on = tuple(dict.fromkeys(serving))
+    serving = [job for job in jobs if job.spec.preset == SERVE]
+    hosts = [host for job in serving for host in (*job.spec.hosts, access.head_name)]
+    served_on = tuple(dict.fromkeys(hosts))
     are_jobs_known = access.head_name not in silent
     return RunningWork(jobs, processes, tuple(silent.values()), served_on, are_jobs_known)
 
@@ -197,10 +195,12 @@ def refuse_while_running(
             f"end it first (clusterctl cancel {name}), or go on all the same: --force",
         )
     disturbed = {target.host for target in (access.targets if targets is None else targets)}
-    for host in running.served_on:
-        if host in disturbed:
+    models = [job for job in running.jobs if job.spec.preset == SERVE]
+    for host in [job.spec.hosts[0] for job in models]:
+        if {host, access.head_name} & disturbed:
+            by = "" if host in disturbed else f" by {access.head_name}"
             raise JobRunning(
-                f"a model is served on {host}, and {because}",
+                f"a model is served on {host}{by}, and {because}",
                 f"end it first (clusterctl serve {name} --stop), or go on all the same: --force",
             )
 

@@ -1,7 +1,8 @@
 """Serve a model on a node with TensorFlow Serving's REST API, and send requests to it.
 
-The server, bootstrap/shell/serve.py, runs as a job. It listens on the node's loopback interface and
-is reached through SSH.
+The server, bootstrap/shell/serve.py, is a job of the head node. On another node it runs through the
+head node's SSH, as mpirun's daemons do. It listens on the node's loopback interface and is reached
+through SSH.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,20 +38,17 @@ from clusterctl.domain.errors import (
     UsageError,
     check_home,
 )
-from clusterctl.domain.results import (
-    FanoutResult,
-    HostOutcome,
-    last_line,
-)
-from clusterctl.jobs.detached import JobRunning, end_job, start_job
+from clusterctl.domain.results import last_line
+from clusterctl.jobs.detached import JobRunning, end_job, find_job, list_jobs, spec_of, start_job
 from clusterctl.jobs.head_facts import facts_of_head, facts_to_read
 from clusterctl.jobs.plan import JobPlan, is_on_nodes, new_job_id
-from clusterctl.node.jobs.listing import JobList, JobQuery, find_jobs
+from clusterctl.node.jobs.folder import START_DAEMON_PATH
+from clusterctl.node.jobs.recovery import SSH
 from clusterctl.node.jobs.spec import SERVE, JobRecord
 from clusterctl.node.record import RecordError, from_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import DOWNLOAD_WITHIN_S
-from clusterctl.transport.call import call_all, record_in
+from clusterctl.transport.call import record_in
 from clusterctl.transport.reports import read_report
 from clusterctl.transport.target import Target
 from clusterctl.transport.wire import TunnelTransport
@@ -58,6 +56,8 @@ from clusterctl.transport.wire import TunnelTransport
 PORT = 8501  # TensorFlow Serving's default REST port
 TIMEOUT_S = 60.0
 LOAD_WITHIN_S = 600.0
+# A model outlasts a node that does not answer for two minutes: 24 times ServerAliveInterval of SSH.
+KEEP_ALIVES = ("-o", "ServerAliveCountMax=24")
 ANSWER_WITHIN_S = 10.0
 CHUNK = 1 << 16
 # Copies of models, MODEL_NAME/JOB_ID each, below a node's home folder.
@@ -69,12 +69,19 @@ PACKAGES = (
     *("uvicorn==0.39.0", "starlette==0.49.3", "anyio==4.12.1", "h11==0.16.0", "click==8.1.8"),
     *("idna==3.11", "exceptiongroup==1.3.1", "typing_extensions==4.15.0"),
 )
-# The libraries' folder below a node's home folder. Its name changes with the versions.
-LIBRARIES = f".clusterctl/serving/{hashlib.sha256(' '.join(PACKAGES).encode()).hexdigest()[:12]}"
+SERVER = (SHELL / "serve.py").read_text()
 # NumPy's type strings -> format letters of `struct`, for the types that `memoryview.cast` supports.
 # Little-endian only, as all nodes are.
 NPY = {"<f4": "f", "<f8": "d", "|u1": "B", "|i1": "b", "<i2": "h", "<i4": "i", "<i8": "q"}
 NPY |= {"<u2": "H", "<u4": "I", "<u8": "Q", "|b1": "?"}
+
+
+def _digest(*words: str) -> str:
+    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:12]
+
+
+# The folder of the server and its libraries below a node's home folder. Its name changes with them.
+LIBRARIES = f".clusterctl/serving/{_digest(*PACKAGES, SERVER)}"
 
 
 class NotServed(ClusterctlError):
@@ -177,12 +184,14 @@ def start_serving(
         raise MissingTool(
             f"there is no TensorFlow on {target.host}", f"clusterctl env install {cluster}"
         )
-    taken = {other.port for other in _refuse_another(access, name) if other.target == target}
+    models = served(access)
+    _refuse_another(models, name, cluster)
+    taken = {other.port for other in models if other.target == target}
     port = port or next(number for number in itertools.count(PORT) if number not in taken)
     job_id, home = new_job_id(), facts.home
     own = f"{MODELS}/{name}/{job_id}" if source else ""
     folder = f"{home}/{own}" if own else home + model_dir[1:] if model_dir[0] == "~" else model_dir
-    plan = serving_plan(job_id, home, python, name, folder, port, public)
+    argv = server_argv(home, python, name, folder, port, public)
     may_run = False  # whether the job may have been started
     try:
         if own:
@@ -191,20 +200,13 @@ def start_serving(
                 raise failed.error or CommandFailed(failed.host, "it has not got the model")
         _put_libraries(access, target, cache)
         may_run = True
-        files = {"serve.py": (SHELL / "serve.py").read_text()}
         try:
-            start_job(access.connections, target, plan, cluster, files=files)
-        except JobRunning:
-            raise _already(name, target.host, cluster) from None
-        # The start above is locked on its node only: another node may have started to serve a model
-        # of the same name meanwhile.
-        _refuse_another(access, name, job_id)
+            start_server(access, target, job_id, home, argv, name)
+        except JobRunning:  # started meanwhile
+            _refuse_another(served(access), name, cluster)
+            raise
         ready = _wait_until_ready(access, target, job_id)
-        found = served(access)
-        for failure in found.failures:
-            if failure.host == target.host and failure.error:
-                raise failure.error
-        now = next((one for one in models_of(found) if one.job.job_id == job_id), None)
+        now = next((one for one in served(access) if one.job.job_id == job_id), None)
         if now is None:
             raise CommandFailed(
                 target.host, f"model {name} ended as soon as it was served", _log_of(job_id)
@@ -214,7 +216,7 @@ def start_serving(
         # such as a lost connection or Ctrl-C, it may serve, so leave it alone.
         if not may_run or isinstance(error, (CommandFailed, JobRunning)):
             with contextlib.suppress(HostError):
-                end_job(access.connections, target, job_id)
+                end_job(access.connections, access.head, job_id)
                 _remove(access, target, own)
         elif isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt(
@@ -230,34 +232,62 @@ def start_serving(
     return now, ready
 
 
+def server_argv(
+    home: str, python: str, name: str, folder: str, port: int, public: bool
+) -> tuple[str, ...]:
+    """Return the line that serves the model in `folder` of a node, on that node. Pure."""
+    libraries = f"{home}/{LIBRARIES}"
+    return (
+        *(python, "-u", f"{libraries}/serve.py", "--model", name, "--folder", folder),
+        *("--port", str(port), "--libraries", libraries, *(("--public",) if public else ())),
+    )
+
+
 def serving_plan(
-    job_id: str, home: str, python: str, name: str, folder: str, port: int, public: bool
+    access: Access, target: Target, job_id: str, home: str, argv: tuple[str, ...], name: str
 ) -> JobPlan:
-    """Return the plan of the job that serves the model in `folder` of the node. Pure."""
+    """Return the plan of the head node's job that runs a server on a node. Pure.
+
+    Through SSH, the server runs under the supervisor of mpirun's daemons: if the connection is
+    lost, or the job's runner, it ends with all that it has started.
+    """
+    if target.host != access.head_name:
+        [address] = [node.private_ip for node in access.cluster.nodes if node.name == target.host]
+        marked = ("exec", "env", f"CLUSTERCTL_JOB={job_id}", "python3", "-IS")
+        line = shlex.join((*marked, f"{home}/{START_DAEMON_PATH}", *argv))
+        argv = (*SSH, *KEEP_ALIVES, address, line)
     return JobPlan(
         job_id,
         ranks=0,
         preset=SERVE,
         synthetic=False,
-        workdir=home,
-        argv=(
-            *(python, "-u", f"{home}/.clusterctl/jobs/{job_id}/serve.py"),
-            *("--model", name, "--folder", folder, "--port", str(port)),
-            *("--libraries", f"{home}/{LIBRARIES}"),
-            *(("--public",) if public else ()),
-        ),
+        workdir="",
+        argv=argv,
         destination=f"model {name}",
     )
 
 
-def _refuse_another(access: Access, name: str, job_id: str = "") -> list[Served]:
-    """Return the models served by nodes that answer. Raise JobRunning if a job other than `job_id`
-    serves a model of this name."""
-    found = models_of(served(access))
-    for other in found:
-        if other.model == name and other.job.job_id != job_id:
-            raise _already(name, other.target.host, access.cluster.name)
-    return found
+def start_server(
+    access: Access, target: Target, job_id: str, home: str, argv: tuple[str, ...], name: str
+) -> None:
+    """Start the job of a server. Raise JobRunning if one serves a model of this name; HostError."""
+    plan = serving_plan(access, target, job_id, home, argv, name)
+    addresses = {one.name: one.private_ip for one in access.cluster.nodes}
+    hosts = dict.fromkeys((access.head_name, target.host))
+    nodes = tuple({"name": host, "address": addresses[host]} for host in hosts)
+    spec = spec_of(plan, hosts=(target.host,), nodes=nodes)
+    start_job(access.connections, access.head, plan, access.cluster.name, spec=spec)
+
+
+def _refuse_another(models: Sequence[Served], name: str, cluster: str) -> None:
+    """Raise JobRunning if one of these models has this name."""
+    for other in models:
+        if other.model == name:
+            raise JobRunning(
+                f"a model {name} is served on {other.target.host} already",
+                f"stop it (clusterctl serve {cluster} --stop --model {name}), or give this one "
+                "another name: --model. A new version in its folder is served by itself",
+            )
 
 
 def _remove(access: Access, target: Target, own: str) -> None:
@@ -266,14 +296,6 @@ def _remove(access: Access, target: Target, own: str) -> None:
     if own:
         command = f'cd "$HOME" && rm -rf {own}; rmdir {posixpath.dirname(own)} 2>/dev/null'
         access.connections.run(target, command, timeout_s=TIMEOUT_S)
-
-
-def _already(name: str, host: str, cluster: str) -> JobRunning:
-    return JobRunning(
-        f"a model {name} is served on {host} already",
-        f"stop it (clusterctl serve {cluster} --stop --model {name}), or give this one another "
-        "name: --model. A new version in its folder is served by itself",
-    )
 
 
 def _source(model_dir: str) -> str:
@@ -299,11 +321,11 @@ def _wait_until_ready(access: Access, target: Target, job_id: str) -> Ready:
     look = (
         f'cd "$HOME"/.clusterctl/jobs/{job_id} || exit; '
         f"read -r pid _ <lock; "
-        f'while [ ! -e ready ] && grep -qzxF CLUSTERCTL_JOB={job_id} "/proc/$pid/environ" '
-        "2>/dev/null; do sleep 0.2; done; "
-        "cat ready 2>/dev/null || { tail -n 30 log >&2; exit 1; }"
+        f"while ! grep -q '^ready: ' log && grep -qzxF CLUSTERCTL_JOB={job_id} "
+        '"/proc/$pid/environ" 2>/dev/null; do sleep 0.2; done; '
+        "sed -n 's/^ready: //p' log | grep . || { tail -n 30 log >&2; exit 1; }"
     )
-    result = access.connections.run(target, look, timeout_s=LOAD_WITHIN_S)
+    result = access.connections.run(access.head, look, timeout_s=LOAD_WITHIN_S)
     if result.ok:
         return record_in(Ready, result, "loading the model")
     lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
@@ -316,51 +338,30 @@ def _log_of(job_id: str) -> str:
     return f"its log: ~/.clusterctl/jobs/{job_id}/log"
 
 
-def served(access: Access) -> FanoutResult[list[Served]]:
-    """List the models that each node serves or loads, those in quarantine included."""
+def served(access: Access) -> list[Served]:
+    """List the models that nodes serve or load, those in quarantine included. Raise HostError."""
     targets = {target.host: target for target in access.all_targets}
-    found = call_all(
-        *(access.connections, access.all_targets, find_jobs, JobQuery()),
-        doing="reading the jobs",
-        timeout_s=TIMEOUT_S,
-    )
-    return FanoutResult(
-        tuple(
-            HostOutcome(
-                one.host, _served_by(targets[one.host], one.value) if one.value else None, one.error
-            )
-            for one in found.outcomes
-        )
-    )
-
-
-def _served_by(target: Target, found: JobList) -> list[Served]:
-    jobs = [job for job in found.jobs if job.spec.preset == SERVE and job.unended]
-    return [_served(target, job) for job in jobs]
+    return [
+        _served(targets[job.spec.hosts[0]], job)
+        for job in list_jobs(access.connections, access.head)
+        if job.spec.preset == SERVE and job.unended and job.spec.hosts[0] in targets
+    ]
 
 
 def _served(target: Target, job: JobRecord) -> Served:
-    given = dict(zip(job.spec.argv, job.spec.argv[1:]))
-    public = "--public" in job.spec.argv
+    argv = job.spec.argv
+    words = shlex.split(argv[-1]) if argv[0] == SSH[0] else [*argv]
+    given = dict(zip(words, words[1:]))
+    public = "--public" in words
     port = int(given["--port"])
     return Served(given["--model"], target, job, port, public, given["--folder"])
-
-
-def models_of(found: FanoutResult[list[Served]]) -> list[Served]:
-    """Return the models of all nodes that answered."""
-    return [one for models in found.values for one in models]
 
 
 def find_served(access: Access, name: str | None) -> Served:
     """Return the served model of that name, with None the only one. Raise NotServed, UsageError if
     there are several, HostError."""
-    found = served(access)
-    models = [one for one in models_of(found) if name in (None, one.model)]
+    models = [one for one in served(access) if name in (None, one.model)]
     if not models:
-        # The model may be on a node that does not answer.
-        for failure in found.failures:
-            assert failure.error
-            raise failure.error
         what = f"model {name}" if name else "model"
         raise NotServed(
             f"no {what} is served on {access.cluster.name}",
@@ -374,11 +375,18 @@ def find_served(access: Access, name: str | None) -> Served:
 
 def stop_serving(access: Access, model: Served) -> None:
     """End the model's job and remove its copy, if one was made. Raise CommandFailed, HostError."""
-    if not end_job(access.connections, model.target, model.job.job_id):
+    if not end_job(access.connections, access.head, model.job.job_id):
         raise CommandFailed(
             model.target.host,
             f"model {model.model} does not end (job {model.job.job_id})",
             f"clusterctl kill {access.cluster.name}",
+        )
+    ended = find_job(access.connections, access.head, model.job.job_id)
+    if ended.status.cleanup.get("silent"):
+        raise HostError(
+            model.target.host,
+            f"no answer: the job of model {model.model} has ended, and its server may still run",
+            f"when it answers again: clusterctl kill {access.cluster.name} {ended.job_id}",
         )
     own = f"{MODELS}/{model.model}/{model.job.job_id}"
     _remove(access, model.target, own if model.folder.endswith(f"/{own}") else "")
@@ -483,14 +491,17 @@ def forward_argv(access: Access, model: Served, port: int) -> list[str]:
 
 
 def _put_libraries(access: Access, target: Target, cache: Path) -> None:
-    """Put uvicorn and starlette into a folder of their own on the node, unless they are there. pip
-    on this machine downloads them. Raise MissingTool, HostError."""
+    """Put the server, uvicorn and starlette into a folder of their own on the node, unless they are
+    there. pip on this machine downloads the packages. Raise MissingTool, HostError."""
     there = f'"$HOME"/{LIBRARIES}'
     if access.connections.run(target, f"[ -d {there} ]", timeout_s=TIMEOUT_S).ok:
         return
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as archive:
         archive.add(libraries_here(cache), ".")
+        info = tarfile.TarInfo("serve.py")
+        info.size = len(SERVER.encode())
+        archive.addfile(info, io.BytesIO(SERVER.encode()))
     # Unpack into a folder with the shell's pid in its name, then rename it: two commands may do
     # this at the same time, and the second rename fails without harm.
     command = (
@@ -510,7 +521,7 @@ def libraries_here(cache: Path) -> Path:
 
     Raise MissingTool, ClusterctlError.
     """
-    place = cache / posixpath.basename(LIBRARIES)
+    place = cache / f"serving-{_digest(*PACKAGES)}"
     if place.is_dir():
         return place
     draft = place.with_name(f"{place.name}.{os.getpid()}")

@@ -49,11 +49,11 @@ def start(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
         port = free.getsockname()[1]
     words = ["--model", "cifar10", "--folder", folder / "cifar10", "--port", port]
     words += ["--libraries", libraries_here(folder)]
-    server = subprocess.Popen(list(map(str, [training_python(), program, *words])))
-    while not (folder / "ready").exists():
-        if server.poll() is not None:
-            sys.exit("error: the server did not start")
-        time.sleep(0.1)
+    line = list(map(str, [training_python(), "-u", program, *words]))
+    server = subprocess.Popen(line, stdout=subprocess.PIPE)
+    assert server.stdout
+    if not any(line.startswith(b"ready: ") for line in server.stdout):
+        sys.exit("error: the server did not start")
     return server, port
 
 

@@ -8,6 +8,7 @@ import http.client
 import json
 import math
 import os
+import re
 import runpy
 import shutil
 import socket
@@ -32,6 +33,9 @@ def libraries(tmp_path_factory):
     return libraries_here(tmp_path_factory.mktemp("cache"))
 
 
+READY = re.compile("^ready: (.*)\n", re.MULTILINE)
+
+
 class Server:
     """serve.py as a job runs it, in its own folder."""
 
@@ -51,10 +55,9 @@ class Server:
                 stderr=log,
                 env={**os.environ, "PATH": f"{path}:{os.environ['PATH']}"},
             )
-        while not (folder / "ready").exists() and self.process.poll() is None:
+        while not (found := READY.search(self.log.read_text())) and self.process.poll() is None:
             time.sleep(0.05)
-        ready = folder / "ready"
-        self.ready = json.loads(ready.read_text()) if ready.exists() else None
+        self.ready = json.loads(found[1]) if found else None
 
     def ask(self, method, path, body=None, headers=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)

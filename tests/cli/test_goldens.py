@@ -18,6 +18,7 @@ from clusterctl.cli.copyclust import copyclust
 from clusterctl.cli.runclust import runclust
 from clusterctl.cli.verify import copyclust_verify
 from clusterctl.diagnosis import bundle
+from clusterctl.operations import serving
 from clusterctl.operations.serving import LIBRARIES
 from tests.cli.golden import TRAINER, Golden
 from tests.cli.masks import SIZES, masked_json
@@ -200,6 +201,7 @@ def test_a_served_model(pair, here, tmp_path):
     golden = here
     pair.on(0, f"sudo -n tee {SERVING} >/dev/null && sudo -n chmod 755 {SERVING}", SERVER.encode())
     pair.on(0, f"mkdir -p {LIBRARIES} mine/tiny/1; touch mine/tiny/1/saved_model.pb")
+    pair.on(0, f"cat >{LIBRARIES}/serve.py", serving.SERVER.encode())
     (tmp_path / "request.json").write_text('{"instances": [[3, 4]]}')
     golden("serve pair '~/mine/tiny' --public")
     eventually(lambda: "AVAILABLE" in pair.ctl("serve", "--status")[1], "the model")

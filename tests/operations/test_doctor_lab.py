@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from tests.serving import stand_in_server
 from tests.skew import skewed
 
 # Findings that depend on the machine on which the tests run.
@@ -43,21 +44,20 @@ done
 rank() {{ job=20261120-154501-$1; shift
     CLUSTERCTL_JOB=$job OMPI_COMM_WORLD_RANK=3 setsid "$@" </dev/null >/dev/null 2>&1 & }}
 rank 1ef7 sleep 1000
-mkdir -p jobs/served; echo 'sleep 1000' >jobs/served/serve.py
-rank 5e4d bash "$PWD"/jobs/served/serve.py
 """
 MEND = """
 sudo hostname {own}; sudo ip link set eth0 mtu 1500; sed -i 1d ~/.bashrc
 rm -f /dev/shm/left /data/left
 sudo mount -o remount,size=2g /dev/shm; sudo mount -o remount,size=1g /data
 sed -i '$d' ~/examples/horovod/tensorflow/train.sh; mv keys.before ~/.ssh/authorized_keys
-pkill -x sleep; rm -r jobs; :
+pkill -x sleep; :
 """
 
 
 def test_everything_that_is_wrong_with_a_node_is_named_and_what_is_safe_is_mended(pair):
     twin, own = (pair.on(node, "hostname").strip() for node in (0, 1))
     with contextlib.ExitStack() as stack:
+        stack.enter_context(stand_in_server(stack.enter_context(pair.access())))
         pair.on(1, BREAK.format(twin=twin))
         stack.callback(pair.on, 1, MEND.format(own=own))
         stack.enter_context(pair.fault(1, "gpu", "heal", "--lost", "--xid", "79"))
@@ -80,7 +80,7 @@ def test_everything_that_is_wrong_with_a_node_is_named_and_what_is_safe_is_mende
         mended = {"job.leftovers", "hostname.duplicate"}
         assert not mended & {check for check, _ in found}
         assert pair.on(1, "hostname").strip() == own
-        assert pair.on(1, "pgrep -f [s]erve.py"), "a served model is no leftover"
+        assert pair.on(1, "pgrep -f 'sleep 1000 --[p]ort'"), "a served model is no leftover"
 
 
 @pytest.mark.all

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from types import SimpleNamespace
 
 import pytest
 
+from clusterctl import operations
 from clusterctl.cli.main import cli, run_command
 from clusterctl.cli.serve import _status
 from clusterctl.domain.errors import HostError, HostUnreachable
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
-from clusterctl.jobs.detached import JobRunning
+from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.jobs.detached import JobRunning, spec_of
 from clusterctl.node.agent import name_of
 from clusterctl.node.facts.processes import job_processes, unended_jobs
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.jobs.processes import NodeProcess
-from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobStatus
+from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState, JobStatus
 from clusterctl.operations import logs
 from clusterctl.operations.doctor import _end_leftovers, _of_unknown_jobs
 from clusterctl.operations.logs import refuse_while_training, running_work
-from clusterctl.operations.serving import served
+from clusterctl.operations.serving import Served, ServerAnswer, served, server_argv, serving_plan
 from clusterctl.operations.train import leftovers
-from clusterctl.transport.fanout import fan_out
 
 NODES = tuple(SimpleNamespace(host=f"d-{index}") for index in range(4))
 SERVE = ("/opt/python", "/home/u/.clusterctl/jobs/20261120-154501-3f2a/serve.py", "--port")
@@ -37,8 +38,11 @@ def left(node, job=None):
     return NodeProcess(f"d-{node}", 8 + node, 0, "rank", job, 9, ("python", "train.py"))
 
 
-def job(preset="serve", destination=""):
-    spec = JobSpec("20261120-154502-0001", preset=preset, destination=destination)
+def job(preset="serve", node=0):
+    """A job of the head node: a model that is served on a node, or another."""
+    claims = {"serve": "serve:m", "copy": "copy:/data"}.get(preset, "gpus")
+    job_id = serving(0).job_id if preset == "serve" else "20261120-154502-0001"
+    spec = JobSpec(job_id, preset=preset, claims=(claims,), hosts=(f"d-{node}",))
     return JobRecord(spec, JobStatus())
 
 
@@ -78,25 +82,19 @@ def cluster(monkeypatch):
 @pytest.mark.parametrize(
     ("jobs", "processes", "nodes", "said", "command"),
     [
-        (
-            [],
-            [serving(1)],
-            None,
-            "served on d-1, and a reboot ends it",
-            "serve d --stop",
-        ),
-        ([], [serving(1)], [1, 2], "a model is served on d-1", "serve d --stop"),
-        ([], [serving(3)], [3], "a model is served on d-3", "serve d --stop"),
-        ([job()], [], None, "a model is served on d-0", "serve d --stop"),
-        ([job()], [serving(0)], [0], "a model is served on d-0", "serve d --stop"),
-        ([job("mpi")], [serving(1)], [2], "job 20261120-154502-0001 is running", "cancel d"),
+        ([job(node=1)], [serving(1)], None, "a model is served on d-1, and a", "serve d --stop"),
+        ([job(node=1)], [serving(1)], [1, 2], "a model is served on d-1, and", "serve d --stop"),
+        ([job(node=3)], [serving(3)], [3], "a model is served on d-3, and", "serve d --stop"),
+        ([job()], [], None, "a model is served on d-0, and", "serve d --stop"),
+        ([job()], [serving(0)], [0], "a model is served on d-0, and", "serve d --stop"),
+        ([job(node=1)], [serving(1)], [0, 2], "is served on d-1 by d-0, and", "serve d --stop"),
+        ([job(node=3)], [serving(3)], None, "is served on d-3 by d-0, and", "serve d --stop"),
+        ([job("mpi")], [], [2], "job 20261120-154502-0001 is running", "cancel d"),
         ([job(), job("mpi")], [], [], "job 20261120-154502-0001 is running", "cancel d"),
-        ([job("", "/data")], [], [], "job 20261120-154502-0001 is running", "cancel d"),
-        ([], [serving(1)], [0, 2], "", ""),
-        ([], [serving(1)], [], "", ""),  # doctor --fix
-        ([job()], [serving(0)], [], "", ""),
+        ([job("copy")], [], [], "job 20261120-154502-0001 is running", "cancel d"),
+        ([job(node=1)], [serving(1)], [2], "", ""),
+        ([job(node=1)], [serving(1)], [], "", ""),  # doctor --fix
         ([job()], [serving(0)], [2], "", ""),
-        ([], [serving(3)], None, "", ""),
         ([], [left(1)], None, "", ""),
     ],
 )
@@ -118,25 +116,32 @@ def test_a_head_node_that_does_not_answer_refuses_all(cluster):
 
 
 @pytest.mark.parametrize(
-    ("processes", "hints"),
+    ("node", "hints"),
     [
-        ([left(1), left(2)], ["first: clusterctl kill d", "first: clusterctl kill d"]),
-        (
-            [left(1), left(2), serving(0)],
-            ["first: clusterctl kill d --nodes 1-2", "first: clusterctl kill d --nodes 1-2"],
-        ),
-        (
-            [left(1), left(2), serving(1)],
-            ["clusterctl serve d --stop; then: clusterctl kill d --nodes 1", "kill d --nodes 2"],
-        ),
-        ([left(1), serving(1)], ["serve d --stop; then: clusterctl kill d --nodes 1"]),
+        (None, ["first: clusterctl kill d", "first: clusterctl kill d"]),
+        (0, ["first: clusterctl kill d --nodes 1-2", "first: clusterctl kill d --nodes 1-2"]),
+        (1, ["serve d --stop; then: clusterctl kill d --nodes 1", "clusterctl kill d --nodes 2"]),
     ],
 )
-def test_no_hint_for_leftovers_ends_a_model_unasked(cluster, processes, hints):
-    found = leftovers("d", running_work(cluster([], processes)).trainings)
-    assert [one.host for one in found] == [one.host for one in processes if one.role == "rank"]
+def test_no_hint_for_leftovers_ends_a_model_unasked(cluster, node, hints):
+    jobs, servers = ([], []) if node is None else ([job(node=node)], [serving(node)])
+    running = running_work(cluster(jobs, [left(1), left(2), *servers])).trainings
+    found = leftovers("d", running)
+    assert [one.host for one in found] == ["d-1", "d-2"]
     for finding, hint in zip(found, hints):
         assert finding.hint.endswith(hint)
+
+
+def test_of_leftovers_on_the_head_node_the_model_is_ended_first(cluster):
+    """The job of a model on another node is there, too."""
+    access = cluster([job(node=1)], [left(0), serving(1)])
+    [finding] = leftovers("d", running_work(access).trainings)
+    assert "end the model there first: clusterctl serve d --stop" in finding.hint
+
+
+def test_a_server_whose_job_is_gone_is_a_leftover(cluster):
+    [finding] = leftovers("d", running_work(cluster([], [serving(1)])).trainings)
+    assert (finding.host, finding.hint) == ("d-1", "end it first: clusterctl kill d")
 
 
 def test_ranks_of_a_job_that_the_silent_head_has_are_no_leftovers(cluster):
@@ -181,28 +186,46 @@ def test_doctor_leaves_what_it_cannot_end_without_the_model(cluster, monkeypatch
 
     monkeypatch.setattr("clusterctl.operations.doctor.kill", kill)
     own, by_hand = left(1, "20261120-154501-0002"), left(1)
-    assert _end_leftovers(cluster([], [own, by_hand, serving(0)])) == (1, (by_hand,))
+    assert _end_leftovers(cluster([job()], [own, by_hand, serving(0)])) == (1, (by_hand,))
     assert _end_leftovers(cluster([], [own, by_hand])) == (1, ())
     assert asked == ["20261120-154501-0002", None]
 
 
-@pytest.mark.parametrize(
-    ("silent", "status", "said"),
-    [
-        ((), 0, "no model is served\n"),
-        (("d-3",), 255, "no model is served on the nodes that answered\nd-3: cut off\n"),
-        (("d-0", "d-1", "d-2", "d-3"), 255, "d-[0-3]: cut off\n"),
-    ],
-)
-def test_a_silent_node_may_serve_a_model(capsys, silent, status, said):
-    """Node 3 is in quarantine, which ends no model."""
+def test_a_node_that_does_not_answer_does_not_hide_its_model(monkeypatch, capsys):
+    def ask(access, model):
+        if model.target.host == "d-3":
+            raise HostUnreachable("d-3", "cut off")
+        state = {"model_version_status": [{"state": "AVAILABLE", "version": "2"}]}
+        return ServerAnswer(200, json.dumps(state).encode())
 
-    def run(target, *arguments, **options):
-        if target.host in silent:
-            raise HostUnreachable(target.host, "cut off")
-        return CommandResult(target.host, "", 0, '{"jobs": []}\n', "", 0.1)
+    monkeypatch.setattr("clusterctl.operations.serving.ask", ask)
+    access = SimpleNamespace(all_targets=NODES)
+    found = [Served(f"m{node}", NODES[node], job(node=node), 8501, False, "m") for node in (1, 3)]
+    assert _status(access, found, None, as_json=True) == 255
+    shown = capsys.readouterr()
+    states = [(one["model"], one["state"], one["version"]) for one in json.loads(shown.out)]
+    assert states == [("m1", "AVAILABLE", "2"), ("m3", "SILENT", "-")]
+    assert shown.err == "d-3: cut off\n"
+    assert _status(access, found, "m1", as_json=True) == 0
 
-    connections = SimpleNamespace(run=run, each=lambda targets, one, **_: fan_out(one, targets))
-    access = SimpleNamespace(connections=connections, targets=NODES[:3], all_targets=NODES)
-    assert _status(access, served(access), None, as_json=False) == status
-    assert capsys.readouterr().err == said
+
+def test_a_server_on_another_node_runs_through_the_head_nodes_ssh(monkeypatch):
+    nodes = [SimpleNamespace(name=f"d-{index}", private_ip=f"10.0.0.{index}") for index in (0, 1)]
+    cluster = SimpleNamespace(nodes=nodes)
+    access = SimpleNamespace(cluster=cluster, head_name="d-0", connections=None, head=None)
+    access.all_targets = NODES
+    line = server_argv("/home/u", "/opt/python", "m", "/home/u/my models/m", 8502, True)
+    plans = [serving_plan(access, target, "ID", "/home/u", line, "m") for target in NODES[:2]]
+    assert plans[0].argv == line
+    *ssh, address, command = plans[1].argv
+    assert (ssh[0], address) == ("ssh", "10.0.0.1")
+    start = "exec env CLUSTERCTL_JOB=ID python3 -IS /home/u/.clusterctl/start_daemon.py /opt/python"
+    assert command.startswith(start) and "'/home/u/my models/m'" in command
+    jobs = [
+        JobRecord(spec_of(plan, hosts=(target.host,)), JobStatus(JobState.RUNNING))
+        for plan, target in zip(plans, NODES)
+    ]
+    monkeypatch.setattr(operations.serving, "list_jobs", lambda *_: jobs)
+    for found, target in zip(served(access), NODES):
+        assert (found.model, found.target, found.port, found.public) == ("m", target, 8502, True)
+        assert found.folder == "/home/u/my models/m"

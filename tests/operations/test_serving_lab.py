@@ -13,15 +13,15 @@ import pytest
 
 from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.jobs.detached import JobRunning, end_job
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.operations import serving
 from clusterctl.operations.copy import copy_to_cluster
-from clusterctl.operations.logs import NoJobs, find
+from clusterctl.operations.logs import NoJobs, find, refuse_while_training
 from clusterctl.operations.serving import (
     _wait_until_ready,
     ask,
     list_of_npy,
     model_name,
-    models_of,
     request_of,
     served,
     start_serving,
@@ -29,10 +29,16 @@ from clusterctl.operations.serving import (
 from clusterctl.sagemaker import Predictor, TrainingFailed
 from tests.lab.running import once_client
 from tests.local_node import HEAD, LocalNode
-from tests.serving import make_model
+from tests.pair import eventually
+from tests.serving import make_model, stand_in_server
 
+STAND_IN = "[s]leep.1000.--port"
 MODELS = "~/.clusterctl/serving/models"
 JOB = "20261120-154501-3f2a"
+# Commands that disturb a model on node 1.
+REFUSED = (["reboot", "1"], ["stop"], ["remove", "1", "--yes"], ["replace", "1", "--yes"])
+# A test takes longer on a busy machine than SSH waits for a node that stands still.
+PATIENT = ("-o", "ServerAliveCountMax=1000")
 
 
 def npy(shape, form, content, fortran=False, magic=b"\x93NUMPY\x01\x00"):
@@ -86,8 +92,8 @@ def test_a_server_that_ended_and_is_a_zombie_is_not_waited_for(tmp_path):
     (folder / "log").write_text("error: port 8501 of this node cannot be had: --port\n")
     with subprocess.Popen(["true"], env={"CLUSTERCTL_JOB": JOB}) as zombie:
         os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
-        (folder / "pid").write_text(f"{zombie.pid}\n")
-        access = SimpleNamespace(connections=LocalNode(tmp_path))
+        (folder / "lock").write_text(f"{zombie.pid} boot\n")
+        access = SimpleNamespace(connections=LocalNode(tmp_path), head=HEAD)
         with pytest.raises(CommandFailed, match="port 8501 of this node cannot be had"):
             _wait_until_ready(access, HEAD, JOB)
 
@@ -107,7 +113,7 @@ def refused_because_of_another_node(pair, tiny):
         words = {"cache": pair.lab.home / "cache", "port": 8602, "bring": bring}
         with pytest.raises(JobRunning, match="a model m is served on pair-1 already"):
             start_serving(access, f"file://{tiny}", "m", **words)
-        [one] = [one for one in models_of(served(access)) if one.model == "m"]
+        [one] = [one for one in served(access) if one.model == "m"]
         assert one.target.host == "pair-1"
         assert ask(access, one).status == 200
     assert "m" not in pair.on(0, f"ls {MODELS}").split()
@@ -116,7 +122,7 @@ def refused_because_of_another_node(pair, tiny):
 
 def ended_as_soon_as_it_was_served(pair, tiny, monkeypatch):
     def end(access, target, job_id):
-        end_job(access.connections, target, job_id)
+        end_job(access.connections, access.head, job_id)
         return {"version": 1}
 
     def fails(request, target):
@@ -132,6 +138,50 @@ def ended_as_soon_as_it_was_served(pair, tiny, monkeypatch):
         with pair.access() as access, pytest.raises(CommandFailed, match=why):
             start_serving(access, f"file://{tiny}", "brief", **words)
         assert "brief" not in pair.on(0, f"ls {MODELS}").split()
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("how", ["stopped", "its runner is killed"])
+def test_a_server_on_another_node_ends_with_its_job(pair, how):
+    with pair.access() as access, stand_in_server(access) as job_id:
+        assert pair.on(1, f"pgrep -f {STAND_IN}"), "it runs on its node"
+        [one] = served(access)
+        assert (one.model, one.target.host, one.job.job_id) == ("stand-in", "pair-1", job_id)
+        status, _, err = pair.ctl("reboot", "0")
+        assert (status, "a model is served on pair-1 by pair-0" in err) == (1, True), err
+        with pytest.raises(JobRunning, match="stand-in is served on pair-1 already"):
+            start_serving(access, "~/models/any", "stand-in", cache=pair.lab.home / "cache")
+        if how == "stopped":
+            assert pair.ctl("serve", "--stop")[0] == 0
+        else:
+            pair.on(0, f"read -r pid _ <~/.clusterctl/jobs/{job_id}/lock; kill -9 $pid")
+            assert served(access) == []
+        eventually(lambda: not pair.on(1, f"pgrep -f {STAND_IN} || true"), "its end")
+
+
+@pytest.mark.lab
+@pytest.mark.all
+def test_a_node_that_stands_still_serves_until_its_job_ends(pair, monkeypatch):
+    """While the job of the model runs, no command takes its node away, answer or not. It ends when
+    the head node has given the node up, and then the commands that repair the node are free."""
+    monkeypatch.setattr(serving, "KEEP_ALIVES", PATIENT)
+    with pair.access() as access, stand_in_server(access):
+        with pair.fault(1, "freeze", "thaw"):
+            for words in REFUSED:
+                status, _, err = pair.ctl(*words)
+                assert (status, "a model is served on pair-1" in err) == (1, True), (words, err)
+        [one] = served(access)
+        assert one.target.host == "pair-1"
+        assert pair.on(1, f"pgrep -f {STAND_IN}"), "it goes on"
+    monkeypatch.setattr(serving, "KEEP_ALIVES", ("-o", "ServerAliveCountMax=1"))
+    with pair.access() as access, stand_in_server(access) as job_id:
+        with pair.fault(1, "freeze", "thaw"):
+            eventually(lambda: served(access) == [], "the end of its job")
+            ended = find(access, job_id)
+            assert (ended.state, ended.status.exit_status) == (JobState.FAILED, 255)
+            assert ended.status.cleanup["silent"] == ["pair-1"]
+            refuse_while_training(access, "removing nodes may end it", access.select((1,)))
+        eventually(lambda: not pair.on(1, f"pgrep -f {STAND_IN} || true"), "its end")
 
 
 @pytest.mark.lab
@@ -200,13 +250,14 @@ def test_served_models(pair, tmp_path, monkeypatch):
     # A node that does not answer does not hide models on other nodes.
     with pair.fault(1, "freeze", "thaw"):
         status, out, _ = pair.ctl("serve", "--status", "--json")
-        assert (status, [one["model"] for one in json.loads(out)]) == (255, ["tiny"])
+        states = {one["model"]: one["state"] for one in json.loads(out)}
+        assert (status, states) == (255, {"tiny": "AVAILABLE", "far": "SILENT"})
         answer = pair.ctl("predict", str(tmp_path / "x.json"), "--model", "tiny")
         assert (answer[0], json.loads(answer[1])) == (0, {"outputs": [[1.0, 2.0]]})
         assert pair.ctl("predict", str(tmp_path / "x.json"), "--model", "far")[0] == 255
 
     # Commands that disturb a node that serves are refused.
-    for words in (["reboot", "1"], ["stop"], ["remove", "1", "--yes"], ["replace", "1", "--yes"]):
+    for words in REFUSED:
         status, _, err = pair.ctl(*words)
         assert (status, "a model is served on pair-" in err) == (1, True), err
         assert "clusterctl serve pair --stop" in err

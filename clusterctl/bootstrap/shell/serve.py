@@ -4,8 +4,8 @@
 
 --folder has versions (`1`, `2`, ...) or is a SavedModel itself, which is then version 1. The
 highest version is served, and replaced when a higher one appears. --libraries has uvicorn and
-starlette. When the model answers, the file `ready` appears beside this one: {"server", "version"}.
-If no model loads, the program ends; its last line is `error: ...`.
+starlette. When the model answers, this prints a line: `ready: {"server", "version"}`. If no model
+loads, the program ends; its last line is `error: ...`.
 
 The contract: https://www.tensorflow.org/tfx/serving/api_rest. Not supported: classify and regress,
 which are for tf.Example, and labels.
@@ -26,6 +26,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -589,11 +590,9 @@ def metadata_of(model, name):
 # ---- the program
 
 
-def write_ready(server, version):
-    """Write the file `ready` in one step."""
-    here = Path(__file__).resolve().parent
-    (here / "ready.new").write_text(json.dumps({"server": server, "version": version}) + "\n")
-    (here / "ready.new").rename(here / "ready")
+def print_ready(server, version):
+    """Print which server answers, and with which version of the model."""
+    print("ready: " + json.dumps({"server": server, "version": version}), flush=True)
 
 
 def main():
@@ -606,7 +605,8 @@ def main():
     args = parser.parse_args()
     # TensorFlow Serving cannot listen on the loopback address only.
     if args.public and shutil.which(TENSORFLOW_SERVING):
-        sys.exit(serve_with_the_real_one(args))
+        with tempfile.TemporaryDirectory() as links:
+            sys.exit(serve_with_the_real_one(args, Path(links)))
     serve_here(args)
 
 
@@ -641,7 +641,7 @@ def serve_here(args):
         timeout_graceful_shutdown=GRACE_S,
     )
     listener.listen(1024)
-    write_ready("clusterctl", versions.current.version)
+    print_ready("clusterctl", versions.current.version)
     uvicorn.Server(config).run(sockets=[listener])
 
 
@@ -658,13 +658,13 @@ def listen(address, port):
     return listener
 
 
-def serve_with_the_real_one(args):
-    """Run TensorFlow Serving until it ends or this program is stopped. Return its exit status."""
+def serve_with_the_real_one(args, links):
+    """Run TensorFlow Serving until it ends or this program is stopped. Return its exit status.
+    `links` is an empty folder, for one that it can read as a folder of versions."""
     listen("", args.port).close()
     folder = args.folder
     if (folder / "saved_model.pb").exists():
-        folder = Path(__file__).resolve().parent / "versions"
-        folder.mkdir()
+        folder = links
         (folder / "1").symlink_to(args.folder.resolve())
     elif Versions(folder)._found() == {}:
         sys.exit(f"error: {Versions(folder).no_model()}")
@@ -686,7 +686,7 @@ def serve_with_the_real_one(args):
         except (OSError, ValueError):
             newest = {"state": "START"}
         if newest["state"] == "AVAILABLE":
-            write_ready(TENSORFLOW_SERVING, int(newest["version"]))
+            print_ready(TENSORFLOW_SERVING, int(newest["version"]))
             return server.wait()
         why = newest.get("status", {}).get("error_message", "")
         if newest["state"] == "END" or time.monotonic() > deadline:

@@ -76,11 +76,6 @@ class NodeProcess:
         )
 
     @property
-    def serves(self) -> bool:
-        """Whether the process serves a model (operations/serving.py)."""
-        return any(word.endswith("/serve.py") and "/jobs/" in word for word in self.argv[:3])
-
-    @property
     def short_command(self) -> str:
         """The command line, cut to SHORT_COMMAND characters."""
         whole = self.command

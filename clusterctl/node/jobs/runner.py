@@ -308,7 +308,7 @@ class Runner:
         ended, left = end_descendants()
         here = clean_up(self.spec.job_id)
         proof = {"ended": ended + here["ended"], "left": sorted({*left, *here["left"]})}
-        if everywhere and self.spec.is_training and len(self.spec.nodes) > 1:
+        if everywhere and len(self.spec.nodes) > 1:
             others = [str(one["name"]) for one in self.spec.nodes[1:]]
             silent = self.aside(lambda: recovery.end_elsewhere(self.spec), CLEANUP_TIMEOUT_S)
             proof["silent"] = others if silent is None else silent

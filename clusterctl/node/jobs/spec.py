@@ -93,7 +93,8 @@ class JobSpec:
     command may take to end after TERM, as mpirun that ends the ranks of all nodes. What does not
     apply is empty.
 
-    `nodes` are the nodes with ranks: name, address, slots, ranks, instance_type, availability_zone,
+    `nodes` are the nodes with processes of the job, the head node first (of a served model, also if
+    it has none): name, address, slots, ranks, instance_type, availability_zone,
     image, market, efa, placement_group, usd_per_hour, list_usd_per_hour, versions (tensorflow,
     horovod, mpirun, nccl, cuda, cudnn, driver, kernel, python, keras). `code` is the program that
     was shipped: folder, script, files, commit, changed. A list of jobs has neither.
