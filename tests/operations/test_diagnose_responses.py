@@ -13,7 +13,7 @@ from clusterctl.node.diagnosis.sampler import SamplerResponse
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobStatus
 from clusterctl.node.record import to_data
 from clusterctl.operations import diagnose
-from clusterctl.operations.diagnose import PySpies, SamplingPlan, ask
+from clusterctl.operations.diagnose import Asked, PySpies, SamplingPlan, ask
 
 RECORD = to_data(JobRecord(JobSpec("20261123-004105-3f2a"), JobStatus()))
 
@@ -21,7 +21,6 @@ RECORD = to_data(JobRecord(JobSpec("20261123-004105-3f2a"), JobStatus()))
 def asked(tmp_path, host, job, greeting="1764000000.5 x86_64 py-spy-1"):
     connections = mock.Mock()
     connections.run.return_value = CommandResult("demo-0", "", 0, greeting, "", 0.1)
-    access = SimpleNamespace(connections=connections, head_name="demo-0")
     response = SamplerResponse(host, job)
     with (
         mock.patch.object(diagnose, "_logged_in", return_value=SimpleNamespace(round_trip_s=0.1)),
@@ -29,7 +28,7 @@ def asked(tmp_path, host, job, greeting="1764000000.5 x86_64 py-spy-1"):
         mock.patch.object(PySpies, "of", return_value=(None, "none")),
     ):
         target = SimpleNamespace(host="demo-0")
-        return ask(access, target, None, SamplingPlan(), PySpies(tmp_path))
+        return ask(connections, target, Asked(None, SamplingPlan()), PySpies(tmp_path))
 
 
 def test_a_damaged_part_is_told_and_the_others_count(tmp_path):

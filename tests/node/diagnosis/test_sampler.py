@@ -190,7 +190,7 @@ def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "JOBS", tmp_path)
     monkeypatch.setattr(job, "JOBS", tmp_path)
     by_hand = []  # ignore mpiruns on this machine that were started by hand
-    monkeypatch.setattr(job.processes, "find", lambda *of, **_: by_hand)
+    monkeypatch.setattr(job.processes, "find_any", lambda *of, **_: by_hand)
     ended, runs, queued = (f"20261123-00000{number}-abcd" for number in range(3))
     for name in (ended, runs, queued):
         one = folder.JobFolder(tmp_path / name)
