@@ -179,7 +179,7 @@ class Calls:
         (pickle.dumps({"entries": 3}), "not one of the Flight Recorder"),
     ],
     # Without names the data would be in them, and with it this process's number.
-    ids="call cut empty torn deep deep-object list number".split(),
+    ids=["call", "cut", "empty", "torn", "deep", "deep object", "list", "number"],
 )
 def test_nothing_of_a_dump_is_run_and_damage_is_told(data, reason):
     with pytest.raises(DumpError, match=reason):

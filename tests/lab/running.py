@@ -82,9 +82,12 @@ def home_of_lab(path: Path) -> Iterator[LabHome]:
     """Yield a LabHome, and stop its lab in the end, or when this process is killed."""
     guard = [sys.executable, "-c", STOP_WITH_TESTS, str(os.getpid()), str(path)]
     quiet = subprocess.DEVNULL
-    with subprocess.Popen(
-        guard, cwd=CHECKOUT, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
-    ) as watching, contextlib.ExitStack() as at_the_end:
+    with (
+        subprocess.Popen(
+            guard, cwd=CHECKOUT, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
+        ) as watching,
+        contextlib.ExitStack() as at_the_end,
+    ):
         at_the_end.callback(watching.kill)
         home = LabHome(path)
         at_the_end.callback(home.stop)
