@@ -174,7 +174,7 @@ def test_keys_are_accepted_unseen_with_the_flag_only_and_compared_later(
     lag("0.1s")
     ran = up(clusterctl, name)
     assert ran.status == 0, ran.err
-    assert "UNSEEN" not in ran.err
+    assert "ACCEPTED UNCHECKED" not in ran.err
     compared = pins_of(clusterctl, name)
     assert UNSEEN not in compared
     assert all(line.removesuffix(f" {UNSEEN}") in compared for line in unseen)

@@ -390,7 +390,7 @@ def test_with_the_flag_what_the_node_shows_is_taken_and_said_loudly(world):
     told = {finding.host: finding for finding in world.told}
     assert len(world.told) == 2
     assert told["demo-1"].severity is Severity.WARNING
-    assert "UNSEEN" in told["demo-1"].message
+    assert "ACCEPTED UNCHECKED" in told["demo-1"].message
     assert key_fingerprint(OTHER) in told["demo-1"].message
     assert world.pins.text(world.nodes).splitlines()[1].endswith(f"{OTHER} i-1 accepted-unseen")
 

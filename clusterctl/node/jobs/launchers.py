@@ -14,7 +14,7 @@ Environ = Mapping[bytes, bytes]
 
 
 @dataclass(frozen=True)
-class Launcher:
+class LauncherKind:
     """A row of the table. A process is a rank of it if it has all variables in `needs` and a number
     in `rank`. Of `size`, `local_rank` the first that is there counts; `job` together are the same
     for all ranks of a job, and for no other job's.
@@ -28,7 +28,7 @@ class Launcher:
     needs: tuple[bytes, ...] = ()
 
 
-class Place(NamedTuple):
+class RankIdentity(NamedTuple):
     """What the environment of a rank tells. `job` is empty if nothing tells the jobs apart."""
 
     launcher: str
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 _AGREED = (b"MASTER_ADDR", b"MASTER_PORT")
 LAUNCHERS = (
     # torchrun, and what is built on it: `accelerate launch`.
-    Launcher(
+    LauncherKind(
         "torchrun",
         b"RANK",
         (b"WORLD_SIZE",),
@@ -50,7 +50,7 @@ LAUNCHERS = (
         (b"TORCHELASTIC_RUN_ID",),
     ),
     # Version 4 and 5; also mpi4py and Horovod under it.
-    Launcher(
+    LauncherKind(
         "Open MPI",
         b"OMPI_COMM_WORLD_RANK",
         (b"OMPI_COMM_WORLD_SIZE",),
@@ -58,7 +58,7 @@ LAUNCHERS = (
         (b"PMIX_NAMESPACE",),
     ),
     # Also MVAPICH and, with `srun --mpi=pmi2`, Slurm.
-    Launcher(
+    LauncherKind(
         "MPICH or Intel MPI",
         b"PMI_RANK",
         (b"PMI_SIZE",),
@@ -66,7 +66,7 @@ LAUNCHERS = (
         (b"PMI_JOBID",),
     ),
     # deepspeed's launcher, torch.distributed.launch, and what sets these by hand.
-    Launcher(
+    LauncherKind(
         "torch",
         b"RANK",
         (b"WORLD_SIZE",),
@@ -75,7 +75,7 @@ LAUNCHERS = (
         (b"WORLD_SIZE", b"LOCAL_RANK", *_AGREED),
     ),
     # A batch script has SLURM_PROCID, too, but is no step.
-    Launcher(
+    LauncherKind(
         "srun",
         b"SLURM_PROCID",
         (b"SLURM_STEP_NUM_TASKS", b"SLURM_NTASKS"),
@@ -94,7 +94,7 @@ _CONTROL = re.compile(
 )
 
 
-def place_of(environ: Environ) -> Place | None:
+def place_of(environ: Environ) -> RankIdentity | None:
     """Return what the environment of a process tells of its rank; None if it is no rank."""
     for row in LAUNCHERS:
         rank = _number(environ, (row.rank,))
@@ -105,7 +105,7 @@ def place_of(environ: Environ) -> Place | None:
             continue  # a single task: a shell, or what starts the ranks
         local = _number(environ, row.local_rank)
         parts = [environ.get(name, b"").decode(errors="replace") for name in row.job]
-        return Place(row.name, rank, size, local, ":".join(parts) if all(parts) else "")
+        return RankIdentity(row.name, rank, size, local, ":".join(parts) if all(parts) else "")
     return None
 
 
