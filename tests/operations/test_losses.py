@@ -192,7 +192,7 @@ def test_a_fetch_of_a_model_goes_on_where_it_was_interrupted(quiet, tmp_path):
         assert not (place / "manifest.json").exists()
         fetched = fetch_all(access, record, place, note)
     assert (fetched.files, fetched.size_bytes) == (2, (24 << 20) + 6)
-    assert 0 < max(needed) < 20 << 20, "the whole was copied again"
+    assert 0 < max(needed) < 24 << 20, "the whole was copied again"
     assert (place / "model" / "1" / "weights").stat().st_size == 24 << 20
     assert {"record.json", "manifest.json"} < {path.name for path in place.iterdir()}
     assert not [*place.glob(".*")]
